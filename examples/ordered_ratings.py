@@ -9,6 +9,7 @@ grades), else ratings simulated in its manner.
 """
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -25,8 +26,9 @@ GRADES = 5
 # Cutpoints are one array, which learning keeps in order.
 @pgm.likelihood(support=pgm.Classes(GRADES))
 def ordered(y, f, cuts=pgm.Parameter([-3.0, -1.0, 1.0, 3.0], constraint=ordered_vector)):
-    below = [0, *(pgm.sigmoid(cut - f) for cut in cuts), 1]
-    return pgm.sum((below[k + 1] - below[k]) * (y == k) for k in range(GRADES))
+    at_most = [pgm.sigmoid(cut - f) for cut in cuts]
+    grades = [at_most[0], *(above - below for below, above in pairwise(at_most)), 1 - at_most[-1]]
+    return pgm.sum(probability * (y == k) for k, probability in enumerate(grades))
 
 
 # %%

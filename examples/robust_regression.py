@@ -40,7 +40,8 @@ for name, likelihood in likelihoods.items():
     print(f"{name:10} {fitted.elbo:9.2f} {scale:7.3f} {rmse:7.3f} {sd.mean():8.3f} {covered:8.2f}   {kernel}")
 
 # %%
-# The last model once more: what the sampler says of the curve.
+# The Student-t model again, by sampling.
+fitted = results["Student-t"]
 draws = pgm.gibbs(fitted.model.fixed(), X, y, num_samples=1000, num_warmup=200, num_chains=2, seed=0)
 difference = np.abs(draws.mean - fitted.mean).max()
 ratio = np.mean(fitted.variance / draws.variance)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from sklearn import datasets as sklearn_datasets
 
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_generator
 
 
 class Dataset(NamedTuple):
@@ -86,14 +86,14 @@ def load(name: str, columns: Sequence[int | str] | None = None, target: str | No
     return Dataset(path.stem, np.asarray(X, dtype=float), y, names)
 
 
-def split(data: Dataset, train_size: int | float, seed: int) -> Split:
+def split(data: Dataset, train_size: int | float, seed: Seed) -> Split:
     """Shuffle the rows, split them, and standardise X with the training rows' mean and standard deviation."""
-    seed = as_seed(seed)
+    rng = as_generator(seed)
     n = len(data.X)
     count = round(train_size * n) if isinstance(train_size, float) else train_size
     if not 0 < count < n:
         raise ValueError(f"train size must leave rows on both sides of {n}; got {train_size}.")
-    order = np.random.default_rng(seed).permutation(n)
+    order = rng.permutation(n)
     train, test = order[:count], order[count:]
     location, scale = data.X[train].mean(axis=0), data.X[train].std(axis=0)
     X = (data.X - location) / np.where(np.ptp(data.X[train], axis=0) > 0, scale, 1.0)

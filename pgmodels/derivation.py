@@ -1,6 +1,6 @@
 """The derivation of a model: what ``pgm.derive`` returns."""
 
-from typing import Any
+from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.explain import explain, explain_latex
@@ -10,6 +10,7 @@ from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import GP, Model, require_model
 from pgmodels.runtime import hooks
+from pgmodels.runtime.seeds import Seed
 from pgmodels.runtime.x64 import double_precision
 
 
@@ -26,11 +27,27 @@ class Derivation:
         return build_graph(self.augmentation, self.model.likelihood.name, tuple(gp.size for gp in self.model.gps))
 
     @double_precision
-    def verify(self, seed: int = 0, y: Any = None) -> Verification:
-        """Check the derivation numerically and return the figures.
+    def verify(self, seed: Seed = 0, y: ArrayLike | None = None) -> Verification:
+        """Check the derivation numerically against the formula.
 
-        ``y`` are observations to check at; needed if the likelihood declares no support to sample examples from.
-        Raises VerificationError naming the failed check and its discrepancy.
+        Parameters
+        ----------
+        seed : int or jax.Array
+            An int or a JAX key, for the points and the draws.
+        y : array_like, shape (m,) or (m, columns), optional
+            Observations to check at; needed if the likelihood declares no support to sample examples from.
+
+        Returns
+        -------
+        Verification
+            The checks and their discrepancies.
+
+        Raises
+        ------
+        VerificationError
+            Names the first failed check and its discrepancy.
+        ValueError
+            If no valid observations are available.
         """
         support = self.model.likelihood.support(self.model.num_latents)
         return verify_augmentation(self.augmentation, self.model.likelihood.values, support, seed=seed, y=y)
@@ -53,9 +70,22 @@ class Derivation:
 
 
 def derive(model: Model | Likelihood) -> Derivation:
-    """Derive the augmentation of a model's likelihood (or of a likelihood that fixes its number of latents).
+    """Derive the augmentation of a model's likelihood.
 
-    Raises NoAugmentationError, naming the factor, the supported forms and the rules, if no rule matches.
+    Parameters
+    ----------
+    model : Model or Likelihood
+        A model, or a likelihood that fixes its number of latents.
+
+    Returns
+    -------
+    Derivation
+        Prints the derivation step by step; verifies it; draws its graph.
+
+    Raises
+    ------
+    NoAugmentationError
+        If no rule matches a factor; names the factor, the supported forms and the rules.
     """
     if isinstance(model, Likelihood):
         model = Model(model, GP(RBF(), size=model.num_latents or 1))

@@ -1,6 +1,6 @@
 """Models: a likelihood over latent GPs, and the checks of X and y."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
@@ -21,7 +22,7 @@ from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, Symbols, trace
 from pgmodels.likelihoods.supports import Classes
 from pgmodels.likelihoods.weights import check_weights, to_power
-from pgmodels.parameters.parameter import Fixed, Parameter, as_parameter, bare, is_parameter
+from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_parameter, bare, is_parameter
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.distinct_inputs import DistinctInputs, Sharing, find_distinct_inputs
@@ -47,11 +48,24 @@ class DataWarning(PgmodelsWarning):
 
 
 class GP(Module):
-    """``size`` independent latent GPs with one kernel and one constant mean.
+    """Independent latent GPs with one kernel and one constant mean.
 
-    ``kernel`` is a kernel of pgmodels.kernels or any callable (X, Z) -> matrix. ``mean`` is fixed at 0 by default; a
-    number is a start value for ``fit``. ``form`` is the representation of the prior at the data: ``pgm.Dense()``,
-    inducing inputs as ``pgm.Inducing(300)``, or by default the cheaper of dense and an exact low-rank factor.
+    Parameters
+    ----------
+    kernel : Kernel or callable
+        A kernel of pgmodels, or a function (X, Z) -> matrix (n, m) in JAX.
+    mean : float, Fixed, Parameter or NumPyro distribution
+        The constant mean, in units of the latents. 0 and fixed by default; a number is a start value for ``fit``.
+    size : int
+        Number of latents.
+    form : Dense or Inducing, optional
+        The representation of the prior at the data: ``pgm.Dense()``, inducing inputs as ``pgm.Inducing(300)``, or by
+        default the cheaper of dense and an exact low-rank factor.
+
+    Raises
+    ------
+    ValueError
+        For arguments of other types or values.
     """
 
     kernel: Kernel
@@ -59,7 +73,13 @@ class GP(Module):
     size: int = eqx.field(static=True)
     form: Representation = eqx.field(static=True)
 
-    def __init__(self, kernel: Any, mean: Any = Fixed(0.0), size: int = 1, form: Representation = Auto()):  # noqa: B008
+    def __init__(
+        self,
+        kernel: Kernel | Callable[[Any, Any], Any],
+        mean: Hyperparameter = Fixed(0.0),  # noqa: B008
+        size: int = 1,
+        form: Representation = Auto(),  # noqa: B008
+    ):
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
             raise ValueError(f"size of a GP must be a whole number >= 1; got {size!r}.")
         self.kernel = as_kernel(kernel)
@@ -110,8 +130,17 @@ class Data(NamedTuple):
 class Model(Module):
     """A likelihood over latent GPs.
 
-    ``gps`` is one GP or a list of GPs; the latents are numbered in their order.
-    Raises ValueError if the number of latents does not match the formula.
+    Parameters
+    ----------
+    likelihood : Likelihood
+        A named likelihood such as ``pgm.Bernoulli()``, or a call of one made by ``pgm.likelihood``.
+    gps : GP or sequence of GP
+        The latent GPs; the latents are numbered in their order.
+
+    Raises
+    ------
+    ValueError
+        If the number of latents does not match the formula, or the formula does not depend on the latents.
     """
 
     likelihood: Likelihood
@@ -167,7 +196,7 @@ class Model(Module):
         except NoAugmentationError:
             return False
 
-    def check_inputs(self, X: Any, name: str = "X", num_columns: int | None = None) -> np.ndarray:
+    def check_inputs(self, X: ArrayLike, name: str = "X", num_columns: int | None = None) -> np.ndarray:
         """X as a float64 array (n, d), with ``num_columns`` columns if given, or ValueError."""
         array = as_array_code(X, name)
         X = as_numbers(X, name, as_column=True, is_new=num_columns is not None)
@@ -186,7 +215,7 @@ class Model(Module):
             gp.kernel.check(X.shape[1])
         return X
 
-    def check_observations(self, y: Any, num_rows: int, name: str = "y", is_new: bool = False) -> np.ndarray:
+    def check_observations(self, y: ArrayLike, num_rows: int, name: str = "y", is_new: bool = False) -> np.ndarray:
         """y as a float64 array (n,) or (n, columns) in the likelihood's support, or ValueError."""
         support = self.likelihood.support(self.num_latents)
         array = as_array_code(y, name)
@@ -209,7 +238,7 @@ class Model(Module):
         check_allowed(self.likelihood, self.num_latents, y, name)
         return y
 
-    def prepare(self, X: Any, y: Any, weights: Any = None) -> tuple["Model", Data]:
+    def prepare(self, X: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> tuple["Model", Data]:
         """The model and the checked data to fit, or ValueError with the fault and its remedy.
 
         Rows of weight 0 are dropped before the checks, so that X and y may be anything there, even NaN. Warns with
@@ -224,7 +253,7 @@ class Model(Module):
         data = self.check(_replaced(X, rows), _replaced(y, rows))
         return self, Data(data.X, data.y, columns, weights).at(rows)
 
-    def check(self, X: Any, y: Any) -> Data:
+    def check(self, X: ArrayLike, y: ArrayLike) -> Data:
         """Checked data without weights: see ``prepare``."""
         columns = column_names(X)
         X = self.check_inputs(X)
@@ -255,9 +284,12 @@ class Model(Module):
                 DataWarning,
             )
 
-    def resolve(self, X: np.ndarray) -> "Model":
-        """The model with start values for the hyperparameters that are to be set from the data."""
-        gps = tuple(GP(gp.kernel.resolve(X), gp.mean, gp.size, gp.form) for gp in self.gps)
+    def resolve(self, X: np.ndarray, seed: int = 0) -> "Model":
+        """The model with start values for the hyperparameters that are to be set from the data.
+
+        ``seed`` is for random choices of inducing inputs.
+        """
+        gps = tuple(GP(gp.kernel.resolve(X), gp.mean, gp.size, gp.form.with_seed(seed)) for gp in self.gps)
         return Model(self.likelihood, gps)
 
     def with_form(self, form: Representation) -> "Model":
@@ -272,13 +304,13 @@ class Model(Module):
 
         return jax.tree.map(fix, self, is_leaf=is_parameter)
 
-    def prior(self, X: Any, max_error: float = np.inf) -> PriorCollection:
+    def prior(self, X: ArrayLike, max_error: float = np.inf) -> PriorCollection:
         """The prior of the latent GPs at inputs, group by group; see ``Representation.bind`` for ``max_error``."""
         inputs = self.inputs(np.asarray(X))
         groups = (self._bound(index, inputs, max_error) for index in range(len(self.gps)))
         return PriorCollection(tuple(groups), inputs.copies)
 
-    def fixed_groups(self, X: Any, are_fixed: Sequence[bool]) -> Groups:
+    def fixed_groups(self, X: ArrayLike, are_fixed: Sequence[bool]) -> Groups:
         """The prior of each group with a fixed kernel, exact to double precision, to draw from; None for the others."""
         inputs, numbered = self.inputs(np.asarray(X)), enumerate(are_fixed)
         return tuple(self._bound(index, inputs, 0.0).for_sampling() if fixed else None for index, fixed in numbered)
@@ -334,7 +366,7 @@ class Model(Module):
                 groups.append(gp.form.bind_traced(gp.kernel, mean, X, gp.size, **rows))
         return PriorCollection(tuple(groups), inputs.copies)
 
-    def compiled_prior(self, X: Any, fixed_groups: Groups = ()) -> PriorCollection:
+    def compiled_prior(self, X: np.ndarray, fixed_groups: Groups = ()) -> PriorCollection:
         """``traced_prior``, compiled, without padding rows."""
         return self.compiled_prior_at(self.inputs(np.asarray(X), padded=True), fixed_groups).resized(len(X))
 
@@ -484,7 +516,7 @@ def _derive(function: Any, size: int, symbols: Symbols) -> Augmentation:
 
 @partial(compiled, static_argnames="augmentation")
 def _required(
-    augmentation: Augmentation, y: Array, f: Array, values: Mapping[str, Any]
+    augmentation: Augmentation, y: Any, f: Any, values: Mapping[str, Any]
 ) -> tuple[list[Array], Array, list[Array]]:
     """The values that the rules constrain, the log of the factor without latents, and the coefficients of latents."""
     env = Environment(y, f, values)

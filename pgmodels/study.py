@@ -101,7 +101,7 @@ def validate(
     # Warnings are printed below the results, and are in the report.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        approximation = fit(model, rows.X, rows.y, objective="augmented", correct=False, progress=progress)
+        approximation = fit(model, rows.X, rows.y, objective="augmented", correct=False, seed=seed, progress=progress)
         console.print(f"learned {approximation.model!r}", markup=False, highlight=False)
         if any(isinstance(start, dist.Distribution) for start in variances):
             console.print("dimensionless kernel variances have a LogNormal(0, 1) prior", markup=False, highlight=False)
@@ -129,7 +129,7 @@ def validate(
             progress=progress,
         )
         keep("gibbs", draws)
-        table = compare(X=rows.X_test, y=rows.y_test, **results)
+        table = compare(X=rows.X_test, y=rows.y_test, seed=seed, **results)
         table.save(unfinished)
         diagnoses = {}
         if approximation.mean.size <= _DIAGNOSED:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.verify_bound import bound_is_below, bound_is_tight, elbo_rises, site_is_gradient
@@ -19,7 +20,7 @@ from pgmodels.likelihoods.density import undefined_coefficients
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.supports import Support
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_generator
 from pgmodels.runtime.x64 import double_precision
 
 
@@ -43,14 +44,18 @@ class Verification:
 
 @double_precision
 def verify_augmentation(
-    augmentation: Augmentation, parameters: Mapping[str, float], support: Support, seed: int = 0, y: Any = None
+    augmentation: Augmentation,
+    parameters: Mapping[str, float],
+    support: Support,
+    seed: Seed = 0,
+    y: ArrayLike | None = None,
 ) -> Verification:
     """Check a derivation numerically at observations from its support, or at rows of ``y``.
 
     Raises VerificationError naming the first failed check, its discrepancy and the point; ValueError if no valid
     observations are available.
     """
-    rng = np.random.default_rng(as_seed(seed))
+    rng = as_generator(seed)
     rows = _observations(augmentation, parameters, support, rng, y)
     f = rng.normal(0.4, 1.5, (ROWS, augmentation.size))
     # Two points in the tails, one of each sign.

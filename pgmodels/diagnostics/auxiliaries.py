@@ -16,6 +16,7 @@ from pgmodels.numerics.quadrature import CHUNK_VALUES, slices
 from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
+from pgmodels.results.sparse import name_type
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
 
@@ -37,7 +38,7 @@ def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
         # A q of the auxiliaries is optimal for the marginals of q(f), and not for corrected ones.
         means = _expected(result, *result.uncorrected.predictor_moments(), result.model.parameters)
     else:
-        raise ValueError(f"result must be a result of cavi, fit or gibbs; got {type(result).__name__}.")
+        raise ValueError(f"result must be a result of cavi, fit or gibbs; got {name_type(result)}.")
     present = _present(result)
     return {name: np.where(present[name], value, np.nan) if name in present else value for name, value in means.items()}
 
@@ -68,8 +69,8 @@ def _expected(
     """E[a] for predictors N(mean, variance), (..., n, predictors) each, in order of dependence."""
     (model, data), means = with_powers(result.model, result.data), {}
     augmentation = model.augmentation
-    arrays = (as_array(part) for part in (mean, variance, data.y))
-    values = _evaluated(augmentation, *arrays, parameters)
+    m, v, y = (as_array(part) for part in (mean, variance, data.y))
+    values = _evaluated(augmentation, m, v, y, parameters)
     for symbol, _ in expectations(augmentation):
         value = values[symbol.name]
         full = np.broadcast_to(np.asarray(value), (*mean.shape[:-1], augmentation.size if symbol.is_vector else 1))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_numbers, first_column
 from pgmodels.diagnostics.calibration import expected_calibration_error
@@ -21,9 +23,10 @@ from pgmodels.results.covariates import check_covariates
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result, same_hyperparameters
+from pgmodels.results.sparse import name_type
 from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import atomic_write
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.x64 import double_precision
 
 if TYPE_CHECKING:
@@ -95,7 +98,7 @@ class Comparison:
         """
         return self._frame.copy()
 
-    def save(self, folder: Any) -> Path:
+    def save(self, folder: str | PathLike[str]) -> Path:
         """Write comparison.csv to a folder, for ``pandas.read_csv(path, index_col=0)``; returns its path."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +113,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         return hooks.html(self)
 
-    def plot(self, path: Any = None) -> Figure:
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """A matplotlib Figure of each result's marginals against the reference's, also written to ``path`` as PNG.
 
         Posterior means and variances at the training data and, with test data, predictive probabilities (means, if y
@@ -123,7 +126,7 @@ class Comparison:
 
     def report(
         self,
-        path: Any,
+        path: str | PathLike[str],
         *,
         title: str = "Comparison",
         class_names: Sequence[str] | None = None,
@@ -134,7 +137,7 @@ class Comparison:
         It contains a verdict on each result, this table, figures, a summary of data and model, the derivation, versions
         and machine. ``class_names`` are the names of the classes in order; ``settings`` are further entries to record
         by name, such as ``seed``, or ``command``, the command that reproduces the report.
-        Raises ValueError where class_names do not match the classes.
+        Raises ValueError if class_names do not match the classes.
         """
         return hooks.report(self, path, title=title, settings=settings or {}, class_names=class_names)
 
@@ -142,20 +145,46 @@ class Comparison:
 @double_precision
 def compare(
     *,
-    X: Any = None,
-    y: Any = None,
-    covariates: Any = None,
+    X: ArrayLike | None = None,
+    y: ArrayLike | None = None,
+    covariates: ArrayLike | None = None,
     reference: str | None = None,
     num_draws: int = 2000,
-    seed: int = 0,
+    seed: Seed = 0,
     **results: Result,
 ) -> Comparison:
     """Compare results for one data set with posterior draws: ``compare(gibbs=draws, cavi=approximation)``.
 
-    The keywords label the results. The reference is the first Draws among them, or the one labelled ``reference``.
-    ``X`` (m, d) and ``y`` are test data, y (m,) or (m, columns); columns after the first may be passed as
-    ``covariates`` (m, columns - 1) instead. Pareto k-hat uses ``num_draws`` draws of q, generated from ``seed``.
-    Raises ValueError without a Draws result, for results of different data, and for invalid test data.
+    Parameters
+    ----------
+    X : array_like, shape (m, d), optional
+        Test inputs.
+    y : array_like, shape (m,) or (m, columns), optional
+        Test observations.
+    covariates : array_like, shape (m, columns - 1), optional
+        The columns of the test observations after the first, if ``y`` has only the first.
+    reference : str, optional
+        The label of the draws that errors are measured against; by default the first Draws among the results.
+    num_draws : int
+        Draws of q for Pareto k-hat.
+    seed : int or jax.Array
+        An int or a JAX key, for the draws of q.
+    **results : Result
+        The results, by label: of ``cavi``, ``gaussian_vi``, ``fit``, ``correct``, ``gibbs``, ``nuts`` or ``integrate``.
+
+    Returns
+    -------
+    Comparison
+        A table of metrics, which prints; ``to_dataframe`` explains them.
+
+    Raises
+    ------
+    ValueError
+        Without a Draws result, for results of different data, and for invalid test data.
+
+    References
+    ----------
+    Pareto k-hat: Yao et al. 2018; Vehtari et al. 2024. Calibration error: Guo et al. 2017.
     """
     seed = as_seed(seed)
     name, draws = _reference(results, reference)
@@ -216,7 +245,7 @@ def _reference(results: dict[str, Result], reference: str | None) -> tuple[str, 
     for label, result in results.items():
         if not isinstance(result, Result):
             raise ValueError(
-                f"{label} must be a result of cavi, correct, fit or gibbs; got {type(result).__name__}. Test data are "
+                f"{label} must be a result of cavi, correct, fit or gibbs; got {name_type(result)}. Test data are "
                 "X and y, options are covariates, reference, num_draws and seed."
             )
     if reference is not None and not isinstance(reference, str):

@@ -16,8 +16,9 @@ from pgmodels.inference.objectives import objective_of_result
 from pgmodels.numerics.psis import FEWEST_DRAWS
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.results.draws import Draws
+from pgmodels.results.sparse import name_type
 from pgmodels.runtime import hooks
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.threads import one_thread_up_to
 
 if TYPE_CHECKING:
@@ -89,18 +90,44 @@ def diagnose(
     *,
     num_replicates: int = 100,
     num_draws: int = 4000,
-    seed: int = 0,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> Diagnosis:
     """Diagnose a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct`` without posterior draws.
 
-    Computes the augmentation gap of each datum (Wenzel et al. 2019, section 4); Pareto k-hat and posterior moments by
-    importance sampling with ``num_draws`` draws of q (Vehtari et al. 2024); and variational simulation-based
-    calibration with ``num_replicates`` simulated data sets (Yao et al. 2018), none if 0. Hyperparameters are fixed at
-    the result's. For a corrected result, the gap is that before the correction. Raises ValueError for draws, and for
-    corrected results without a joint density: second-order corrections, or a linear response that is not a covariance.
+    Computes the augmentation gap of each datum, Pareto k-hat and posterior moments by importance sampling from q, and
+    the calibration of q on data simulated from the model. Hyperparameters are fixed at the result's.
+
+    Parameters
+    ----------
+    result : Approximation
+        The result. For one corrected by linear response, the augmentation gap is that before the correction.
+    num_replicates : int
+        Simulated data sets for the calibration; 0 leaves it out.
+    num_draws : int
+        Importance draws from q, at least 100.
+    seed : int or jax.Array
+        An int or a JAX key, for the importance draws and the simulated data.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    Diagnosis
+        The figures, which print with sentences on what they mean.
+
+    Raises
+    ------
+    ValueError
+        For draws, and for corrected results without a joint density: second-order corrections, or a linear response
+        that is not a covariance.
+
+    References
+    ----------
+    Wenzel et al. 2019, section 4; Vehtari et al. 2024; Yao et al. 2018.
     """
-    _check(result, num_replicates, num_draws, seed)
+    _check(result, num_replicates, num_draws)
+    seed = as_seed(seed)
     # One compiles while the other runs, both with the same number of BLAS threads, on which rounding depends.
     with one_thread_up_to(len(result.y)), ThreadPoolExecutor(1) as pool:
         gap = pool.submit(_gap, result)
@@ -121,7 +148,7 @@ def _gap(result: GaussianResult) -> Gap:
 def _calibration(
     result: GaussianResult, num_replicates: int, seed: int, progress: bool | None
 ) -> tuple[Calibration | None, list[str]]:
-    """Calibration on simulated data, None where it is not possible, and notes."""
+    """Calibration on simulated data, None if it is not possible, and notes."""
     if num_replicates == 0:
         return None, ["Simulation-based calibration was left out: num_replicates is 0."]
     try:
@@ -153,14 +180,14 @@ def _notes(result: GaussianResult, gap: np.ndarray) -> list[str]:
     return notes
 
 
-def _check(result: Any, num_replicates: Any, num_draws: Any, seed: Any) -> None:
+def _check(result: Any, num_replicates: Any, num_draws: Any) -> None:
     if isinstance(result, Draws):
         raise ValueError(
             "result must be a result of cavi, gaussian_vi, fit or correct; got draws, whose diagnostics are R-hat and "
             "effective sample sizes: pgm.compare(gibbs=draws) prints them."
         )
     if not isinstance(result, GaussianResult):
-        raise ValueError(f"result must be a result of cavi, gaussian_vi, fit or correct; got {type(result).__name__}.")
+        raise ValueError(f"result must be a result of cavi, gaussian_vi, fit or correct; got {name_type(result)}.")
     if isinstance(result, LinearResponse):
         result.require_covariance()
     elif isinstance(result, CorrectedApproximation):
@@ -172,4 +199,3 @@ def _check(result: Any, num_replicates: Any, num_draws: Any, seed: Any) -> None:
     if num_replicates == 1:
         raise ValueError("num_replicates must be 0 or at least 2; got 1, which gives no standard error.")
     check_whole_number(num_draws, "num_draws", FEWEST_DRAWS)
-    as_seed(seed)

@@ -12,7 +12,7 @@ from pgmodels.objectives.base import Objective
 from pgmodels.priors.padding import pad_rows, padded_size, weighted
 from pgmodels.results.approximation import Approximation
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.runtime.x64 import as_array, double_precision
 
 # One latent: Gauss-Legendre rules of these orders on intervals of (-12, 12) standard deviations, which are halved until
 # the rules agree to _TOLERANCE of the terms' size. Around a kink or spike, 40 halvings reach the rounding error.
@@ -64,9 +64,8 @@ class _Divergence:
         self.nodes, self.mixing = approximation.nodes, approximation.mixing
         mean, self.variance = approximation.predictor_moments()
         y, row_weights = approximation.data.padded(padded_size(n))
-        moments = (pad_rows(part, len(y)) for part in (mean, self.variance))
-        objective = objective_of_result(approximation)
-        terms = _bound_and_sites(objective, *moments, y, row_weights, model.parameters)
+        m, v = (as_array(pad_rows(part, len(y))) for part in (mean, self.variance))
+        terms = _bound_and_sites(objective_of_result(approximation), m, v, y, row_weights, model.parameters)
         self.bound, h, self.curvature = (np.asarray(term)[:n] for term in terms)
         self.slope = h - self.curvature * mean
 

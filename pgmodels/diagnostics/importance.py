@@ -7,7 +7,7 @@ import numpy as np
 
 from pgmodels.inference.evidence.importance import WeightedDraws, weigh
 from pgmodels.results.approximation import GaussianResult
-from pgmodels.runtime.seeds import NUM_SEEDS
+from pgmodels.runtime.seeds import NUM_SEEDS, Seed, as_seed
 
 # Factors on the sites' precisions of the candidate proposals: q is often too narrow, and importance weights need wide
 # tails. Candidates are compared with _PILOT draws each.
@@ -26,7 +26,7 @@ class ImportanceEstimate:
     ``mean`` and ``variance`` are posterior moments of f at the data, (n, latents), ``log_evidence`` is log p(y) of the
     formula and ``divergence`` is KL(q(f) ‖ p(f | y)), in nats, each with a Monte-Carlo standard error. Compared with
     long Gibbs runs these were up to 1.4 times too small for ``proposal_k`` below 0.5, and up to 2.5 times above. All
-    are None where ``proposal_k`` is above ``limit``, which makes the standard errors unreliable too; ``reason`` then
+    are None if ``proposal_k`` is above ``limit``, which makes the standard errors unreliable too; ``reason`` then
     says so.
     """
 
@@ -47,13 +47,14 @@ class ImportanceEstimate:
     divergence_error: Any = None
 
 
-def pareto_k(approximation: GaussianResult, num_draws: int = 2000, seed: int = 0) -> float:
+def pareto_k(approximation: GaussianResult, num_draws: int = 2000, seed: Seed = 0) -> float:
     """Pareto k-hat of the importance weights from q(f) to the posterior (Yao et al. 2018; Vehtari et al. 2024)."""
-    return weigh(approximation, 1.0, num_draws, seed).weights.k
+    return weigh(approximation, 1.0, num_draws, as_seed(seed)).weights.k
 
 
-def importance_estimate(approximation: GaussianResult, num_draws: int, seed: int = 0) -> ImportanceEstimate:
+def importance_estimate(approximation: GaussianResult, num_draws: int, seed: Seed = 0) -> ImportanceEstimate:
     """Estimate the posterior from ``num_draws`` weighted draws, generated from ``seed``."""
+    seed = as_seed(seed)
     from_q = weigh(approximation, 1.0, num_draws, seed)
     widening = _best_widening(approximation, (seed + 1) % NUM_SEEDS)
     # New draws for the chosen proposal, unless it is q.

@@ -8,15 +8,16 @@ from pgmodels.diagnostics.convergence import standard_errors
 from pgmodels.likelihoods.density import log_density
 from pgmodels.numerics.quadrature import slices
 from pgmodels.results.draws import Draws
+from pgmodels.runtime.seeds import Seed
 from pgmodels.runtime.x64 import double_precision
 
 
 @double_precision
-def prediction_errors(draws: Draws, X: Any, y: Any, seed: int = 0) -> np.ndarray:
+def prediction_errors(draws: Draws, X: Any, y: Any, seed: Seed = 0) -> np.ndarray:
     """Monte-Carlo standard errors of the predictions of draws at X (m, d).
 
     Of each class probability (m, classes), of class 1 (m,) if there are two classes, or of the mean of y (m,) if y is
-    not a class. ``y`` (m,) or (m, columns) supplies the columns after the first. ``seed`` is that of ``Draws.predict``.
+    not a class. ``y`` (m,) or (m, columns) supplies the columns after the first. ``seed`` as in ``Draws.predict``.
     """
     size = draws.model.num_latents
     predictive = draws.predict(X, draws.likelihood.support(size).covariate_columns(y), seed)

@@ -23,7 +23,7 @@ from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import GaussianResult, LinearResponse
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.runtime.progress import progress_bar
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.threads import SMALL, num_cores, one_thread_if_small
 from pgmodels.runtime.warnings import suppress_warnings
 from pgmodels.runtime.x64 import double_precision
@@ -146,12 +146,34 @@ def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @double_precision
 def simulate_calibration(
-    approximation: GaussianResult, num_replicates: int, seed: int = 0, progress: bool | None = None
+    approximation: GaussianResult, num_replicates: int, seed: Seed = 0, progress: bool | None = None
 ) -> Calibration:
     """Simulate data sets at the approximation's X, covariates and hyperparameters, and compute q for each.
 
-    Raises ValueError for weighted rows, for formulas that y cannot be drawn from, and if fewer than two replicates
-    succeed.
+    Parameters
+    ----------
+    approximation : Approximation
+        The result whose engine is run on the simulated data.
+    num_replicates : int
+        Number of simulated data sets, at least 2.
+    seed : int or jax.Array
+        An int or a JAX key, for the simulated data and the draws of q.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    Calibration
+        Standardised errors of q's means, and the coverage of its intervals.
+
+    Raises
+    ------
+    ValueError
+        For weighted rows, for formulas that y cannot be drawn from, and if fewer than two replicates succeed.
+
+    References
+    ----------
+    Yao et al. 2018.
     """
     seed, model, y = as_seed(seed), approximation.model, approximation.y
     if approximation.weights is not None:

@@ -9,17 +9,17 @@ import numpy as np
 
 from pgmodels.runtime.atomic_io import make_folder, read_arrays, read_document
 
-# The file of each engine that says what is in the folder.
+# The file by which each engine recognises its folder.
 _FILES = {"gibbs": "index.json", "svi": "svi.npz"}
 # Seconds between two saves: less is lost than it takes to notice.
 _INTERVAL = 2.0
 
 
 class CheckpointFolder:
-    """A folder of one engine's, and one of these files in it, read at once: None where there is none yet.
+    """The checkpoint folder of one engine, and its main file, which is read at once: None if there is none yet.
 
-    Raises ValueError where the folder cannot be made or written to, belongs to another engine, or holds a file that is
-    damaged or of another version. Every error says what to do.
+    Raises ValueError if the folder cannot be created or written to, belongs to another engine, or contains a file that
+    is damaged or of another version. Every error has a remedy.
     """
 
     def __init__(self, checkpoint: Any, engine: str, format: int):
@@ -38,7 +38,7 @@ class CheckpointFolder:
 
     @property
     def file(self) -> Path:
-        """The file that says what is in the folder."""
+        """The main file of the folder."""
         return self.path / _FILES[self.engine]
 
     def is_due(self, final: bool) -> bool:
@@ -68,26 +68,26 @@ class CheckpointFolder:
         return self._checked(path, document), arrays
 
     def require_same(self, what: str, saved: Any, expected: dict[str, str]) -> None:
-        """ValueError where a run differs from the one that was saved, with what they differ in."""
+        """Raise ValueError if the run differs from the saved one, naming the differences."""
         if not isinstance(saved, dict) or set(saved) != set(expected):
             self.refuse(f"{self.file} does not say which run it is of")
         differing = [name for name in expected if saved[name] != expected[name]]
         if differing:
             raise ValueError(
-                f"checkpoint: {self.path} holds {what} (what differs: {', '.join(differing)}). Name another folder, or "
-                "delete this one."
+                f"checkpoint: {self.path} contains {what} (differences: {', '.join(differing)}). Name another "
+                "folder, or delete this one."
             )
 
     def refuse(self, fault: str) -> NoReturn:
         """Raise ValueError for a damaged or foreign folder."""
         raise ValueError(
-            f"checkpoint: {fault}. The run cannot be taken up from there: delete the folder {self.path} to begin "
+            f"checkpoint: {fault}. The run cannot be resumed: delete the folder {self.path} to start "
             "again, or name another one."
         )
 
     def _checked(self, path: Path, document: dict[str, Any]) -> dict[str, Any]:
         if document.get("kind") != f"a checkpoint of {self.engine}":
-            self.refuse(f"{path} is no file of a checkpoint of {self.engine}, but {document.get('kind', 'another')}")
+            self.refuse(f"{path} is not a file of a checkpoint of {self.engine}, but {document.get('kind', 'another')}")
         if document.get("format") != self.format:
             self.refuse(
                 f"{path} has format {document.get('format')}, of another version of pgmodels; this one has format "
@@ -97,7 +97,7 @@ class CheckpointFolder:
 
     @property
     def heading(self) -> dict[str, Any]:
-        """What documents begin with."""
+        """The first entries of every document."""
         return {"kind": f"a checkpoint of {self.engine}", "format": self.format}
 
 
@@ -112,7 +112,7 @@ def leaves_of(arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 
 def fault_of_leaves(saved: list[np.ndarray], expected: list[Any], free: int | None = None) -> str | None:
-    """What is wrong with saved leaves of a tree; the first axis of the leaf ``free`` may have any length."""
+    """The fault of saved leaves of a tree, or None; the first axis of the leaf ``free`` may have any length."""
     if len(saved) != len(expected):
         return f"it has {len(saved)} arrays of the state, and should have {len(expected)}"
     for i, (leaf, template) in enumerate(zip(saved, expected, strict=True)):

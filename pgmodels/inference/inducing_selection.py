@@ -10,7 +10,7 @@ from pgmodels.priors.inducing.representation import AUTOMATIC
 from pgmodels.priors.inducing.selection import ENOUGH, greedy
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 
-# The inducing inputs (M, d) of each group, None where a group has another form.
+# The inducing inputs (M, d) of each group, None if a group has another form.
 Inputs = tuple[np.ndarray | None, ...]
 
 # Maximum selections, alternating with the posterior, and the relative gain of the ELBO required for another.
@@ -28,9 +28,9 @@ _NATS, _SHARE = 10.0, 0.25
 # The effect on a variational posterior, and on draws of the sparse model.
 LOOSE_BOUND = (
     "so that deviations are too wide and means too smooth, and the ELBO is about {nats:.0f} nats below that of the "
-    "exact prior; lengthscales and noise that are learned by it are too large"
+    "exact prior; learned lengthscales and noise are too large"
 )
-INDEPENDENT = "which is drawn for each row by itself: draws are too rough at the data and too smooth between the rows"
+INDEPENDENT = "which is independent for each row: draws are too rough at the data and too smooth between the rows"
 
 
 class InducingWarning(PgmodelsWarning):
@@ -88,12 +88,12 @@ def same_inputs(one: Inputs, other: Inputs) -> bool:
 
 
 def warn_limited(model: Model, inputs: Inputs, X: np.ndarray, precisions: np.ndarray) -> None:
-    """Warn where a choice by precisions has as many inducing inputs as may be, and one more would be taken."""
+    """Warn if an automatic selection has reached the maximum number of inducing inputs, and would take more."""
     for Z, (gp, part) in zip(inputs, _groups(model), strict=True):
         if Z is not None and gp.form.asks_for_more(gp.kernel, X, _site_precisions(precisions, X, part), len(Z)):
             warn(
-                f"{gp.form!r} took all the inducing inputs that it may, {len(Z)}, and the data ask for more of them: "
-                f"see what Inducing({2 * len(Z)}, {AUTOMATIC!r}) does to the ELBO.",
+                f"{gp.form!r} took its maximum of {len(Z)} inducing inputs, and the data require more: compare "
+                f"the ELBO of Inducing({2 * len(Z)}, {AUTOMATIC!r}).",
                 InducingWarning,
             )
 
@@ -106,10 +106,10 @@ def warn_left_out(
     variances: np.ndarray,
     effect: str = LOOSE_BOUND,
 ) -> None:
-    """Warn where inducing inputs are too few: by the prior variances that they leave, in units of what the data say.
+    """Warn of too few inducing inputs, by their residual variances times the site precisions.
 
-    These, the precisions of the sites and the latents' variances under q are (n, latents). The ELBO has the term
-    - Σ w residual / 2 (math: section 4), about what it lacks.
+    Residual variances, site precisions and the latents' variances under q are (n, latents). The ELBO has the term
+    - Σ w residual / 2 (math: section 4), which is about its loss.
     """
     precisions = np.maximum(precisions, 0.0)
     nats = 0.5 * float(np.sum(precisions * residual))
@@ -124,32 +124,32 @@ def warn_costly(
     effect: str = LOOSE_BOUND,
     how_many: Callable[[], str] | None = None,
 ) -> None:
-    """Warn where inducing inputs leave too much: in nats, and of the latents' variance at the data.
+    """Warn if the residual variance is too large, in nats and as a share of the latents' variance at the data.
 
-    ``effect`` says what that does; ``how_many`` in words how many would do.
+    ``effect`` describes the consequence; ``how_many`` returns a sentence on the number needed.
     """
     if nats > _NATS and share > _SHARE:
         count = sum(gp.form.num_inputs for gp in model.gps)
         needed = f"More than {count} are needed" if how_many is None else how_many()
         warn(
-            f"the inducing inputs, {count} in all, are too few: of the latents' variance at the data {share:.0%} is "
-            f"what they leave of the prior's, {effect.format(nats=nats)}. {needed}: compare the result with that of "
+            f"the inducing inputs, {count} in all, are too few: {share:.0%} of the latents' variance at the data is "
+            f"residual prior variance, {effect.format(nats=nats)}. {needed}: compare the result with that of "
             f"twice as many, or let the data choose their number with Inducing({AUTOMATIC!r}).",
             InducingWarning,
         )
 
 
 def _how_many(model: Model, X: np.ndarray, precisions: np.ndarray) -> str:
-    """In words, how many rows chosen one by one leave few nats; twice as many as there are, at most."""
+    """A sentence on the number of greedily selected rows that leave few nats, at most twice the present number."""
     groups = [(gp, part) for gp, part in _groups(model.bare()) if gp.form.num_inputs]
     limits = [2 * gp.form.num_inputs for gp, _ in groups]
     counts = [
-        len(greedy(gp.kernel, X, most, _site_precisions(precisions, X, part), _NATS / len(groups)))
+        len(greedy(gp.kernel, X, most, _site_precisions(precisions, X, part), enough=_NATS / len(groups)))
         for (gp, part), most in zip(groups, limits, strict=True)
     ]
     if any(count >= most for count, most in zip(counts, limits, strict=True)):
         return f"Even {sum(counts)} leave more than {_NATS:.0f} nats"
-    return f"About {sum(counts)}, rows chosen one by one, leave no more than {_NATS:.0f} nats"
+    return f"About {sum(counts)}, rows selected greedily, leave no more than {_NATS:.0f} nats"
 
 
 def select_inducing_inputs(

@@ -1,6 +1,7 @@
 """The objectives of a model by name, or as objects of one's own."""
 
 from collections.abc import Callable
+from typing import Literal
 
 from pgmodels.augmentation.normal_form import expand
 from pgmodels.augmentation.predictor import affine
@@ -13,6 +14,7 @@ from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
 from pgmodels.objectives.expected import Kink, Quadrature
 from pgmodels.results.approximation import GaussianResult
+from pgmodels.results.sparse import SparseApproximation
 
 
 def augmented_objective(model: Model) -> Objective:
@@ -36,6 +38,9 @@ OBJECTIVES: dict[str, Callable[[Model], Objective]] = {
     "expected": expected_objective,
 }
 AUTO = "auto"
+# What svi and vi take, and what fit takes.
+Choice = Literal["augmented", "expected"] | Objective
+AutoChoice = Literal["auto", "augmented", "expected"] | Objective
 
 
 def check_objective(objective: str | Objective, *, auto: bool = False) -> None:
@@ -79,7 +84,7 @@ def custom_objective(model: Model, objective: Objective) -> Objective | None:
     return None if by_name is not None and by_name(model) == objective else objective
 
 
-def objective_of_result(result: GaussianResult) -> Objective:
+def objective_of_result(result: GaussianResult | SparseApproximation) -> Objective:
     """The objective that a result is the optimum of.
 
     Raises ValueError for a loaded result of an objective of one's own that was not given to ``pgm.load``.

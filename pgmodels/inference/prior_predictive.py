@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.inducing_selection import choose_inputs, with_inputs
@@ -17,7 +18,7 @@ from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.x64 import double_precision
 
 # Maximum rounds of rejection sampling of a prior within a constraint.
@@ -26,14 +27,33 @@ _ROUNDS = 100
 
 @double_precision
 def prior_predictive(
-    model: Model, X: Any, covariates: Any = None, *, num_draws: int = 1000, seed: int = 0
+    model: Model, X: ArrayLike, covariates: ArrayLike | None = None, *, num_draws: int = 1000, seed: Seed = 0
 ) -> PriorPredictive:
-    """Draws of the latents and of y at X (n, d) before data: look whether they are what could be.
+    """Draw latents and observations at X from the model before data, to see whether the priors are plausible.
 
-    Values that have a prior are drawn from it, and all others are held. ``covariates`` (n, columns - 1) holds the
-    columns of y after the first, which are not drawn; times to an event have none, and are drawn as long as they are.
-    Raises ValueError where the formula is not normalised over what y can be, where covariates that it reads are left
-    out or are outside what it can read, and where a prior hardly meets its constraint.
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Hyperparameters given as NumPyro distributions are drawn, all others are fixed.
+    X : array_like, shape (n, d)
+        Inputs.
+    covariates : array_like, shape (n, columns - 1), optional
+        The columns of y after the first, which are not drawn. Event times have none, and are drawn without censoring.
+    num_draws : int
+        Number of joint draws.
+    seed : int or jax.Array
+        An int or a JAX key, for all draws.
+
+    Returns
+    -------
+    PriorPredictive
+        Draws of hyperparameters, latents and observations.
+
+    Raises
+    ------
+    ValueError
+        If the formula is not normalised over the support of y; if covariates that it reads are missing or invalid; if
+        hardly any draw of a prior satisfies the parameter's constraint.
     """
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)
@@ -83,8 +103,8 @@ def _draw_prior(parameter: Parameter, name: str, key: Any, num_draws: int) -> np
             return np.concatenate(draws)[:num_draws]
     raise ValueError(
         f"prior_predictive: of {_ROUNDS * num_draws} draws of the prior of {name}, {parameter.hashable_prior!r}, "
-        f"{sum(map(len, draws))} are within its constraint. Give it a prior on what the constraint leaves, such as "
-        "numpyro.distributions.Dirichlet on a simplex, or hold it with pgm.Fixed."
+        f"{sum(map(len, draws))} are within its constraint. Give it a prior on the constrained set, such as "
+        "numpyro.distributions.Dirichlet on a simplex, or fix it with pgm.Fixed."
     )
 
 

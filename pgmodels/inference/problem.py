@@ -225,7 +225,7 @@ def problem_of(
 
 
 def precisions(predictors: Predictors | None, sites: Sites, y: Any, parameters: dict[str, Any]) -> np.ndarray:
-    """The precisions of sites on each latent by itself, (n, latents)."""
+    """The marginal precisions of sites on each latent, (n, latents)."""
     w = np.asarray(sites.precision)
     if predictors is None:
         return np.diagonal(w, axis1=1, axis2=2) if sites.coupled else w

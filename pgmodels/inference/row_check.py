@@ -10,7 +10,7 @@ from pgmodels.model import Model
 
 
 class RowCheck:
-    """What a model says of blocks of rows, one after the other; ``unseen`` are the classes that none of them had."""
+    """A model's checks of successive blocks of rows; ``unseen`` are the classes without an observation."""
 
     def __init__(self, model: Model):
         self.model = model
@@ -18,7 +18,7 @@ class RowCheck:
         self.num_columns: int | None = None
 
     def __call__(self, X: Any, y: Any) -> Block:
-        """A block as doubles, or ValueError with the row of the block."""
+        """A block as float64. Raises ValueError with the row within the block."""
         inputs = self.model.check_inputs(X, "X")
         is_first = self.num_columns is None
         if is_first:

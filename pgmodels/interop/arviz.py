@@ -1,7 +1,7 @@
 """Export of results to ArviZ."""
 
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,11 +18,14 @@ from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.predictive import warn_if_unnormalised
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.result import Result
+from pgmodels.results.sparse import name_type
 from pgmodels.runtime import hooks
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
+if TYPE_CHECKING:
+    from xarray import DataTree
 _SAMPLERS = {
     "gibbs": "Gibbs sampling",
     "nuts": "NUTS",
@@ -34,11 +37,41 @@ class InteropWarning(PgmodelsWarning):
     """An exported result lacks a group."""
 
 
-@hooks.arviz.register(Result)
 @double_precision
-def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
-    """An xarray.DataTree of a result, as ArviZ reads it and ``to_netcdf`` stores it.
+def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> "DataTree":
+    """Convert a result to the ``xarray.DataTree`` that ArviZ reads and ``to_netcdf`` stores.
 
+    Parameters
+    ----------
+    result : Result
+        A result of an engine.
+    num_draws : int
+        Independent draws of an approximation: of q, of the marginals of a corrected result, or of an integrated result
+        with its hyperparameters. Draws keep all chains and draws; if y is drawn by slow numerical inversion,
+        posterior_predictive has about ``num_draws`` of them, evenly spaced.
+    seed : int or jax.Array
+        An int or a JAX key, for these draws and those of y.
+
+    Returns
+    -------
+    xarray.DataTree
+        The groups of Notes; the attribute ``draws_of`` names the distribution.
+
+    Raises
+    ------
+    ValueError
+        For corrected variances that are not positive.
+
+    Warns
+    -----
+    InteropWarning
+        If y cannot be drawn from the likelihood; posterior_predictive is omitted.
+    PredictionWarning
+        If the formula is not known to be normalised in y: log_likelihood then lacks a factor, as its attribute
+        ``normalised`` says, and predictive scores such as elpd_loo are not valid.
+
+    Notes
+    -----
     Groups and variables, with dimensions after chain and draw:
 
     - posterior: ``f`` (datum, latent), and sampled hyperparameters by name;
@@ -49,17 +82,9 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     - log_likelihood: ``y`` (datum), multiplied by the row's weight if rows have weights (in constant_data as
       ``weights``), so that leave-one-out removes the row with its weight;
     - observed_data: ``y`` (datum), the first column;
-    - sample_stats: ``lp``, ``log p(y | f) - |v|^2 / 2``, the log joint density in whitened coordinates to a constant,
-      plus the log prior of sampled hyperparameters; and the sampler's statistics.
-
-    Draws keep all chains and draws; if y is drawn by slow numerical inversion, posterior_predictive uses about
-    ``num_draws`` of them, evenly spaced. An approximation is exported as ``num_draws`` independent draws of q, a
-    corrected one as independent draws of its marginals, an integrated one with draws of its hyperparameters; the last
-    two have no joint density, so sample_stats has the ``log_likelihood`` of all data instead of ``lp``. The attribute
-    ``draws_of`` names the distribution. Warns with InteropWarning and omits posterior_predictive where y cannot be
-    drawn from the likelihood. Warns with PredictionWarning where the formula is not known to be normalised in y:
-    log_likelihood then lacks a factor, as its attribute ``normalised`` says, and predictive scores such as elpd_loo are
-    not valid. Raises ValueError for corrected variances that are not positive.
+    - sample_stats: ``lp``, ``log p(y | f) - |v|^2 / 2``, the log joint density in whitened coordinates up to a
+      constant, plus the log prior of sampled hyperparameters; and the sampler's statistics. Corrected and integrated
+      results have no joint density, and have the ``log_likelihood`` of all data instead of ``lp``.
     """
     import arviz_base as az
 
@@ -129,8 +154,12 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: int = 0) -> Any:
     return tree
 
 
+# ``register`` as a decorator would erase the signature.
+hooks.arviz.register(Result, to_arviz)
+
+
 @hooks.arviz.register(PriorPredictive)
-def prior_to_arviz(draws: PriorPredictive) -> Any:
+def prior_to_arviz(draws: PriorPredictive) -> "DataTree":
     """An xarray.DataTree of prior draws, one chain: prior (``f`` and hyperparameters) and prior_predictive."""
     import arviz_base as az
 
@@ -230,7 +259,7 @@ def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tup
             tuple(v[None] for v in whitened),
             "the Gaussian approximation q: independent draws, joint over data",
         )
-    raise ValueError(f"result must be a result of cavi, correct, fit or gibbs; got {type(result).__name__}.")
+    raise ValueError(f"result must be a result of cavi, correct, fit or gibbs; got {name_type(result)}.")
 
 
 def _log_prior(draws: Draws) -> np.ndarray:

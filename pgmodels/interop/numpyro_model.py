@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from pgmodels.likelihoods.expression import Environment, Expression
@@ -41,10 +42,32 @@ class FormulaDistribution(dist.Distribution):
 
 
 @double_precision
-def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
-    """The model without augmentation as a NumPyro model function without arguments, conditioned on X (n, d) and y.
+def to_numpyro(model: Model, X: ArrayLike, y: ArrayLike) -> Callable[[], None]:
+    """Convert a model, without augmentation, to a NumPyro model function conditioned on data.
 
-    Its sites are
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+
+    Returns
+    -------
+    callable
+        A model function without arguments. Run it with 64-bit arithmetic (``numpyro.enable_x64()``).
+
+    Raises
+    ------
+    ValueError
+        For invalid data, and if a likelihood parameter has a prior but the formula may omit a factor that depends on
+        it.
+
+    Notes
+    -----
+    Sites:
 
     - each parameter with a prior, under names such as ``lengthscale``, ``mean`` and ``scale`` (with prefix ``f[1].`` if
       the model has several GPs, see ``pgmodels.parameters.names``); all others are fixed at their values;
@@ -54,9 +77,6 @@ def to_numpyro(model: Model, X: Any, y: Any) -> Callable[[], None]:
       ``pgmodels.priors.dense.exact_root``, and r the number of distinct inputs, or fewer if the kernel is a sum of
       functions with few levels;
     - ``y``, observed, whose log density is the formula's.
-
-    Run it with 64-bit arithmetic (``numpyro.enable_x64()``). Raises ValueError for invalid data, and where a likelihood
-    parameter has a prior but the formula may omit a factor that depends on it.
     """
     model, data = require_model(model).prepare(X, y)
     program = Program(model.with_form(_REPRESENTATION).resolve(data.X), data)
@@ -120,7 +140,7 @@ def _active(group: Any, count: int) -> Any:
 
 
 def checked_unknowns(model: Model) -> ParameterVector:
-    """The parameters with priors; raises ValueError where the formula may lack a factor that depends on one."""
+    """The parameters with priors; raises ValueError if the formula may lack a factor that depends on one."""
     unknowns = with_priors(model)
     named = list(unknowns.of_likelihood.values())
     if named and is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is not True:

@@ -1,7 +1,7 @@
 """Kernels of selected columns of X."""
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, final
 
 import equinox as eqx
@@ -34,8 +34,20 @@ class Restricted(Kernel):
 class On(Restricted):
     """A kernel of selected columns of X: ``On(RBF(), [0, 2])``.
 
-    Default lengthscales and hyperparameters with one entry per column refer to these columns.
-    ``On(White(), [3])`` gives each level of a grouping column an independent effect.
+    Default lengthscales and hyperparameters with one entry per column refer to these columns. ``On(White(), [3])``
+    gives each level of a grouping column an independent effect.
+
+    Parameters
+    ----------
+    kernel : Kernel or callable
+        The kernel of the selected columns.
+    columns : sequence of int
+        Distinct column numbers, from 0.
+
+    Raises
+    ------
+    ValueError
+        For invalid column numbers.
     """
 
     positive_semidefinite: ClassVar[bool] = True
@@ -43,7 +55,7 @@ class On(Restricted):
     kernel: Kernel
     columns: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, kernel: Any, columns: Iterable[int]):
+    def __init__(self, kernel: Kernel | Callable[[Any, Any], Any], columns: Iterable[int]):
         self.kernel = as_kernel(kernel)
         self.columns = _read(columns, "columns of On")
 
@@ -79,8 +91,24 @@ class On(Restricted):
 class Difference(Restricted):
     """The kernel of g(a) - g(b), where a and b are two groups of columns and g is a GP with the given kernel.
 
-    ``Difference(RBF(), [0, 1], [2, 3])`` is the latent of a preference between two items: each row has the
-    features of one item, then those of the other (Chu and Ghahramani 2005).
+    ``Difference(RBF(), [0, 1], [2, 3])`` is the latent of a preference between two items: each row has the features of
+    one item, then those of the other.
+
+    Parameters
+    ----------
+    kernel : Kernel or callable
+        The kernel of g.
+    left, right : sequence of int
+        The columns of a and of b, equally many.
+
+    Raises
+    ------
+    ValueError
+        For invalid column numbers.
+
+    References
+    ----------
+    Chu and Ghahramani 2005.
     """
 
     positive_semidefinite: ClassVar[bool] = True
@@ -89,7 +117,7 @@ class Difference(Restricted):
     left: tuple[int, ...] = eqx.field(static=True)
     right: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, kernel: Any, left: Iterable[int], right: Iterable[int]):
+    def __init__(self, kernel: Kernel | Callable[[Any, Any], Any], left: Iterable[int], right: Iterable[int]):
         self.kernel = as_kernel(kernel)
         self.left, self.right = _read(left, "left of Difference"), _read(right, "right of Difference")
         if len(self.left) != len(self.right):

@@ -69,7 +69,7 @@ class Kernel(Module):
         return tuple(range(num_columns))
 
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
-        """The columns of X that each of independent functions depends on, of which the latent is the sum."""
+        """The columns of X read by each of the independent functions whose sum is the latent."""
         return (self.reads(num_columns),)
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "Kernel":
@@ -139,9 +139,9 @@ class Kernel(Module):
                 )
             elif any(_is_number(leaf) for leaf in jax.tree.leaves(value, is_leaf=_is_declared)):
                 raise ValueError(
-                    f"{name} holds numbers that nothing would learn, {eqx.tree_pformat(value)}: declare the field as "
-                    f"{field.name}: pgm.Parameter, of which the kernel reads self.{field.name}.value, with "
-                    "pgm.Fixed(number) to hold it fixed. A module that holds arrays, such as a network, needs no "
+                    f"{name} has numbers that would not be learned, {eqx.tree_pformat(value)}: declare the field as "
+                    f"{field.name}: pgm.Parameter, and read self.{field.name}.value in the kernel; pass "
+                    "pgm.Fixed(number) to fix it. A module with arrays, such as a network, should not be a "
                     "pgm.Kernel: pass an equinox.Module with __call__(self, X, Z)."
                 )
 
@@ -154,10 +154,10 @@ class Kernel(Module):
                 f"number, or a 1-D array of {num_columns} number(s), one for each column."
             )
 
-    def __add__(self, other: Any) -> "Kernel":
+    def __add__(self, other: "Kernel | Callable[[Any, Any], Any]") -> "Kernel":
         return Sum(self, as_kernel(other))
 
-    def __mul__(self, other: Any) -> "Kernel":
+    def __mul__(self, other: "Kernel | Callable[[Any, Any], Any]") -> "Kernel":
         return Product(self, as_kernel(other))
 
     def __repr__(self) -> str:

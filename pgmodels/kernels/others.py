@@ -1,7 +1,7 @@
 """Non-stationary and other kernels: periodic, linear, constant and white noise."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,13 +10,27 @@ from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs, scaled_squared_distance, squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
-from pgmodels.parameters.parameter import Parameter, as_parameter
+from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_parameter
 from pgmodels.runtime.x64 import as_array
 
 
 @final
 class Periodic(Kernel):
-    """The periodic kernel, variance · exp(-2 Σ_d sin²(π (x_d - z_d)/period) / lengthscale_d²) (MacKay 1998)."""
+    """The periodic kernel, variance · exp(-2 Σ_d sin²(π (x_d - z_d)/period) / lengthscale_d²).
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution
+        Without units: one number, or one per column, shape (d,).
+    period : float, Fixed, Parameter or NumPyro distribution
+        In units of X.
+
+    References
+    ----------
+    MacKay 1998.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
@@ -24,7 +38,7 @@ class Periodic(Kernel):
     lengthscale: Parameter
     period: Parameter
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, period: Any = 1.0):
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter = 1.0, period: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
         self.lengthscale = as_parameter(lengthscale, "lengthscale of Periodic")
         self.period = scalar(period, "period", self)
@@ -56,13 +70,20 @@ class Periodic(Kernel):
 
 @final
 class Linear(Kernel):
-    """The kernel of linear functions through the origin, Σ_d variance_d x_d z_d."""
+    """The kernel of linear functions through the origin, Σ_d variance_d x_d z_d.
+
+    Parameters
+    ----------
+    variance : float, array_like, Fixed, Parameter or NumPyro distribution
+        Prior variance of the slopes, in squared units of the latent over those of X: one number, or one per column,
+        shape (d,).
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
     variance: Parameter
 
-    def __init__(self, variance: Any = 1.0):
+    def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = as_parameter(variance, "variance of Linear")
 
     def check(self, num_columns: int) -> None:
@@ -78,13 +99,19 @@ class Linear(Kernel):
 
 @final
 class Constant(Kernel):
-    """The kernel of a constant function: the same covariance everywhere."""
+    """The kernel of a constant function: the same covariance everywhere.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
     variance: Parameter
 
-    def __init__(self, variance: Any = 1.0):
+    def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
@@ -101,6 +128,13 @@ class Constant(Kernel):
 class White(Kernel):
     """White noise: ``variance`` where two rows are equal, 0 elsewhere.
 
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+
+    Notes
+    -----
     It is a function of the inputs: equal rows share their noise, within a data set and between two.
     """
 
@@ -108,7 +142,7 @@ class White(Kernel):
 
     variance: Parameter
 
-    def __init__(self, variance: Any = 1.0):
+    def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:

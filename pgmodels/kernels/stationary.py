@@ -12,21 +12,26 @@ from jaxtyping import Float
 from pgmodels.kernels.distance import Inputs, scaled_squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
 from pgmodels.numerics.safe_sqrt import safe_sqrt
-from pgmodels.parameters.parameter import Parameter, as_parameter
+from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_parameter
 from pgmodels.runtime.x64 import as_array
 
 
 class Stationary(Kernel):
-    """A kernel of the scaled distance r = |x - z| / lengthscale; subclasses define its ``profile``.
+    """A kernel of the scaled distance r = ‖x - z‖ / lengthscale; subclasses define its ``profile``.
 
-    ``lengthscale`` is one number, an array with one number per column, or None: the median Euclidean distance between
-    distinct rows of X, set when the model is fitted.
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
+        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        distinct rows of X, set when the model is fitted.
     """
 
     variance: Parameter
     lengthscale: Parameter
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         self.variance = scalar(variance, "variance", self)
         self.lengthscale = as_parameter(lengthscale, f"lengthscale of {type(self).__name__}", from_data=True)
 
@@ -58,11 +63,20 @@ class Stationary(Kernel):
 
 @final
 class RBF(Stationary):
-    """The squared exponential kernel, variance · exp(-r²/2)."""
+    """The squared exponential kernel, variance · exp(-r²/2) with r = ‖x - z‖ / lengthscale.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
+        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        distinct rows of X, set when the model is fitted.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
@@ -71,11 +85,24 @@ class RBF(Stationary):
 
 @final
 class Matern12(Stationary):
-    """The exponential kernel, variance · exp(-r) (Rasmussen and Williams 2006, section 4.2)."""
+    """The exponential kernel, variance · exp(-r) with r = ‖x - z‖ / lengthscale.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
+        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        distinct rows of X, set when the model is fitted.
+
+    References
+    ----------
+    Rasmussen and Williams 2006, section 4.2.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
@@ -84,11 +111,24 @@ class Matern12(Stationary):
 
 @final
 class Matern32(Stationary):
-    """The Matérn kernel of order 3/2, variance · (1 + s) exp(-s) with s = √3 r."""
+    """The Matérn kernel of order 3/2, variance · (1 + s) exp(-s) with s = √3 ‖x - z‖ / lengthscale.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
+        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        distinct rows of X, set when the model is fitted.
+
+    References
+    ----------
+    Rasmussen and Williams 2006, section 4.2.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
@@ -98,11 +138,24 @@ class Matern32(Stationary):
 
 @final
 class Matern52(Stationary):
-    """The Matérn kernel of order 5/2, variance · (1 + s + s²/3) exp(-s) with s = √5 r."""
+    """The Matérn kernel of order 5/2, variance · (1 + s + s²/3) exp(-s) with s = √5 ‖x - z‖ / lengthscale.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
+        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        distinct rows of X, set when the model is fitted.
+
+    References
+    ----------
+    Rasmussen and Williams 2006, section 4.2.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None):
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
@@ -112,13 +165,30 @@ class Matern52(Stationary):
 
 @final
 class RationalQuadratic(Stationary):
-    """The rational quadratic kernel, variance · (1 + r²/(2 alpha))^(-alpha)."""
+    """The rational quadratic kernel, variance · (1 + r²/(2 alpha))^(-alpha) with r = ‖x - z‖ / lengthscale.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the latent, in squared units of the latent.
+    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
+        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        distinct rows of X, set when the model is fitted.
+    alpha : float, Fixed, Parameter or NumPyro distribution
+        Shape; the kernel tends to RBF as it grows.
+
+    References
+    ----------
+    Rasmussen and Williams 2006, section 4.2.
+    """
 
     positive_semidefinite: ClassVar[bool] = True
 
     alpha: Parameter
 
-    def __init__(self, variance: Any = 1.0, lengthscale: Any = None, alpha: Any = 1.0):
+    def __init__(
+        self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None, alpha: Hyperparameter = 1.0
+    ):
         super().__init__(variance, lengthscale)
         self.alpha = scalar(alpha, "alpha", self)
 

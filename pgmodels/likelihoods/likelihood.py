@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, overload
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -268,6 +268,30 @@ def _read_arguments(function: Formula, what: str) -> list[inspect.Parameter]:
     return arguments
 
 
+@overload
+def likelihood(
+    function: Formula,
+    *,
+    support: Support | None = None,
+    mean: Formula | None = None,
+    variance: Formula | None = None,
+    num_latents: int | None = None,
+    sampler: Sampler | None = None,
+) -> LikelihoodFamily: ...
+
+
+@overload
+def likelihood(
+    function: None = None,
+    *,
+    support: Support | None = None,
+    mean: Formula | None = None,
+    variance: Formula | None = None,
+    num_latents: int | None = None,
+    sampler: Sampler | None = None,
+) -> Callable[[Formula], LikelihoodFamily]: ...
+
+
 def likelihood(
     function: Formula | None = None,
     *,
@@ -276,16 +300,37 @@ def likelihood(
     variance: Formula | None = None,
     num_latents: int | None = None,
     sampler: Sampler | None = None,
-) -> Any:
-    """Decorator: turn a formula ``def name(y, f, slope=pgm.Parameter(2.0))`` into a likelihood.
+) -> LikelihoodFamily | Callable[[Formula], LikelihoodFamily]:
+    """Turn a formula into a likelihood; used as a decorator, with or without options.
 
-    ``y`` is the observation (``y[0]``, ``y[1]`` if it has columns), ``f`` the latent value or the vector of latents.
-    Parameters are real numbers unless their default has ``positive=True`` or a ``constraint``.
-    The formula uses pgm.sigmoid, pgm.exp, pgm.sum and so on; factors that do not depend on f may be omitted.
-    ``support`` declares the support of y (``pgm.Binary()``, ``pgm.Counts()``, ...), for checks and predictions;
-    ``mean`` and ``variance`` are formulas of E[y | f] and Var[y | f]. ``sampler(rng, y, f, parameter)`` draws y (n,)
-    with a NumPy generator, instead of numerical inversion of the formula's distribution function: ``f`` is (n,) or
-    (latents, n), and ``y`` is (n,) or (columns, n).
+    As in ``def name(y, f, slope=pgm.Parameter(2.0))``. The formula is called once, with symbols; it uses arithmetic,
+    comparisons, ``pgm.sigmoid``, ``pgm.exp``, ``pgm.sum`` and so on. Factors that do not depend on f may be omitted.
+
+    Parameters
+    ----------
+    function : callable
+        The formula of p(y | f): a function of the observation ``y`` (``y[0]``, ``y[1]`` if it has columns), the latent
+        value or vector of latents ``f``, and parameters. Parameters are real numbers unless their default has
+        ``positive=True`` or a ``constraint``.
+    support : Support, optional
+        The support of y (``pgm.Binary()``, ``pgm.Counts()``, ...), for checks and predictions.
+    mean, variance : callable, optional
+        Formulas of E[y | f] and Var[y | f], with the arguments of ``function``; both or neither.
+    num_latents : int, optional
+        The number of latents, if the formula fixes it.
+    sampler : callable, optional
+        ``sampler(rng, y, f, parameter)`` draws y (n,) with a NumPy generator, instead of numerical inversion of the
+        formula's distribution function: ``f`` is (n,) or (latents, n), and ``y`` is (n,) or (columns, n).
+
+    Returns
+    -------
+    LikelihoodFamily
+        Called with parameter values, it gives a Likelihood. With options alone, the decorator that returns it.
+
+    Raises
+    ------
+    ValueError
+        If the arguments of the functions do not match, or ``support`` is not one.
     """
     if function is None:
         return lambda function: LikelihoodFamily(function, support, mean, variance, num_latents, sampler)

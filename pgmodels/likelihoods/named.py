@@ -49,7 +49,13 @@ def Binomial(y: Expression, f: Expression) -> Expression:
     sampler=samplers.negative_binomial,
 )
 def NegativeBinomial(y: Expression, f: Expression, dispersion: Any = _POSITIVE) -> Expression:
-    """A count with mean dispersion * exp(f) and variance mean + mean^2 / dispersion."""
+    """A count y with mean dispersion · exp(f) and variance mean + mean² / dispersion.
+
+    Parameters
+    ----------
+    dispersion : float, Fixed, Parameter or NumPyro distribution
+        Positive; smaller values give more variance.
+    """
     ways = gamma(y + dispersion) / (gamma(dispersion) * gamma(y + 1))
     return ways * sigmoid(f) ** y * sigmoid(-f) ** dispersion
 
@@ -62,7 +68,13 @@ def NegativeBinomial(y: Expression, f: Expression, dispersion: Any = _POSITIVE) 
     sampler=samplers.sigmoid_poisson,
 )
 def SigmoidPoisson(y: Expression, f: Expression, rate: Any = _POSITIVE) -> Expression:
-    """A Poisson count with mean rate * σ(f)."""
+    """A Poisson count y with mean rate · σ(f).
+
+    Parameters
+    ----------
+    rate : float, Fixed, Parameter or NumPyro distribution
+        The largest mean, positive.
+    """
     return (rate * sigmoid(f)) ** y * exp(-rate * sigmoid(f)) / gamma(y + 1)
 
 
@@ -78,17 +90,31 @@ def _stick_breaking(y: Expression, f: Expression) -> Expression:
 
 
 def LogisticSoftmax(num_classes: int) -> Likelihood:
-    """A class 0 to num_classes - 1 with probability σ(f_y) / Σ_c σ(f_c); one latent per class.
+    """A class y with probability σ(f_y) / Σ_c σ(f_c); one latent per class.
 
-    Source: Galy-Fajou et al. 2019, equation 5.
+    Parameters
+    ----------
+    num_classes : int
+        Number of classes, at least 2; y is 0 to num_classes - 1.
+
+    References
+    ----------
+    Galy-Fajou et al. 2019, equation 5.
     """
     return _sized(_logistic_softmax(), "LogisticSoftmax", num_classes)
 
 
 def StickBreaking(num_classes: int) -> Likelihood:
-    """A class 0 to num_classes - 1 by breaking a stick: σ(f_y) Π_{c<y} σ(-f_c); one latent fewer than classes.
+    """A class y by breaking a stick, with probability σ(f_y) Π_{c<y} σ(-f_c); one latent fewer than classes.
 
-    Source: Linderman, Johnson and Adams 2015.
+    Parameters
+    ----------
+    num_classes : int
+        Number of classes, at least 2; y is 0 to num_classes - 1.
+
+    References
+    ----------
+    Linderman, Johnson and Adams 2015.
     """
     return _sized(_stick_breaking(), "StickBreaking", num_classes, fewer=1)
 
@@ -107,7 +133,15 @@ def _sized(formula: Likelihood, name: str, num_classes: int, fewer: int = 0) -> 
     sampler=samplers.student_t,
 )
 def StudentT(y: Expression, f: Expression, df: Any = _POSITIVE, scale: Any = _POSITIVE) -> Expression:
-    """y = f + scale * Student-t noise with df degrees of freedom."""
+    """y = f + scale · noise, with noise from Student's t distribution with df degrees of freedom.
+
+    Parameters
+    ----------
+    df : float, Fixed, Parameter or NumPyro distribution
+        Degrees of freedom, positive.
+    scale : float, Fixed, Parameter or NumPyro distribution
+        Scale of the noise, in units of y, positive.
+    """
     constant = gamma((df + 1) / 2) / (gamma(df / 2) * sqrt(math.pi * df) * scale)
     return constant * (1 + ((y - f) / scale) ** 2 / df) ** (-(df + 1) / 2)
 
@@ -120,13 +154,25 @@ def StudentT(y: Expression, f: Expression, df: Any = _POSITIVE, scale: Any = _PO
     sampler=samplers.laplace,
 )
 def Laplace(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression:
-    """y = f + Laplace noise with scale ``scale``."""
+    """y = f + Laplace noise.
+
+    Parameters
+    ----------
+    scale : float, Fixed, Parameter or NumPyro distribution
+        Scale of the noise, its mean absolute value, in units of y, positive.
+    """
     return exp(-abs(y - f) / scale) / (2 * scale)
 
 
 @likelihood(support=Real(), num_latents=1, mean=lambda y, f, scale: f, variance=lambda y, f, scale: scale**2)
 def Gaussian(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression:
-    """y = f + Gaussian noise with standard deviation scale."""
+    """y = f + Gaussian noise.
+
+    Parameters
+    ----------
+    scale : float, Fixed, Parameter or NumPyro distribution
+        Standard deviation of the noise, in units of y, positive.
+    """
     return normal_pdf(y, f, scale)
 
 
@@ -137,5 +183,11 @@ def Gaussian(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression
     variance=lambda y, f, precision: 1 / (precision * sigmoid(f[1])),
 )
 def HeteroscedasticGaussian(y: Expression, f: Expression, precision: Any = _POSITIVE) -> Expression:
-    """y = f[0] + Gaussian noise with precision precision * σ(f[1])."""
+    """y = f[0] + Gaussian noise with precision ``precision`` · σ(f[1]).
+
+    Parameters
+    ----------
+    precision : float, Fixed, Parameter or NumPyro distribution
+        The largest precision of the noise, in units of 1 / y², positive.
+    """
     return normal_pdf(y, f[0], 1 / sqrt(precision * sigmoid(f[1])))  # type: ignore[index]

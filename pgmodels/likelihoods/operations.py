@@ -31,7 +31,7 @@ _VALUES: dict[str, Callable[..., Array]] = {
     "normal_cdf": jsp.ndtr,
     "gamma": lambda x: jnp.exp(jsp.gammaln(x)),
 }
-_LOGARITHMS: dict[str, Function] = {
+_LOGARITHMS: dict[str, Callable[..., Array]] = {
     "sigmoid": jax.nn.log_sigmoid,
     "exp": lambda x: x,
     "normal_cdf": jsp.log_ndtr,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import expit, log_expit
 
 # The range in which the mode of a density is searched first, in coordinates of an interval: y itself (-1e43 to 1e43),
@@ -26,10 +27,10 @@ class Piece:
     those of the datum. Ends may be infinite; ends and others are numbers, or arrays with an entry for each datum.
     """
 
-    low: Any
-    high: Any
+    low: float | np.ndarray
+    high: float | np.ndarray
     is_discrete: bool = False
-    others: Any = None
+    others: ArrayLike | None = None
 
     def ends(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """The ends for each of n data, (n,) each."""

@@ -31,8 +31,8 @@ class Support(ABC):
     def is_whole_line(self) -> bool:
         """Whether the support is the real line."""
         pieces = self.pieces(self.examples(np.random.default_rng(0), 1))
-        ends = [end for piece in pieces for end in (piece.low, piece.high)]
-        return len(pieces) == 1 and not pieces[0].is_discrete and bool(np.isinf(ends).all())
+        infinite = all(np.isinf(end).all() for piece in pieces for end in (piece.low, piece.high))
+        return len(pieces) == 1 and not pieces[0].is_discrete and infinite
 
     def __repr__(self) -> str:
         # The name of a function: its repr has an address, which differs between processes.
@@ -96,7 +96,7 @@ class Support(ABC):
 
 
 def check_whole(y: np.ndarray, what: str, name: str = "y") -> None:
-    """Raise ValueError where y is not made of whole numbers >= 0."""
+    """Raise ValueError if y is not made of whole numbers >= 0."""
     bad = np.flatnonzero((y < 0) | (y != np.round(y)))
     if bad.size:
         raise ValueError(
@@ -327,7 +327,20 @@ class Censored(Support):
 
 
 class Given(Support):
-    """An observation and covariate columns that the formula reads: ``Given(Counts(), Positive())`` with an exposure."""
+    """An observation and covariate columns that the formula reads: ``Given(Counts(), Positive())`` with an exposure.
+
+    Parameters
+    ----------
+    observed : Support
+        The support of the observation, the first column or columns of y.
+    *covariates : Support
+        The support of each further column of y.
+
+    Raises
+    ------
+    ValueError
+        Without covariates, and for covariates of several columns.
+    """
 
     def __init__(self, observed: Support, *covariates: Support):
         supports = (observed, *covariates)

@@ -1,11 +1,12 @@
 """Hyperparameters of kernels, means and likelihoods: a value, its constraint and prior, and whether it is trainable."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.distributions import Delta, Distribution
 from numpyro.distributions.constraints import (
     Constraint,
@@ -25,9 +26,15 @@ from pgmodels.runtime.x64 import as_array
 
 
 class Fixed:
-    """A hyperparameter that is never learned: ``RBF(variance=Fixed(1.0))``."""
+    """A hyperparameter that is never learned: ``RBF(variance=Fixed(1.0))``.
 
-    def __init__(self, value: float | np.ndarray):
+    Parameters
+    ----------
+    value : float or array_like
+        The value, in the units of the hyperparameter.
+    """
+
+    def __init__(self, value: ArrayLike):
         self.value = value
 
     def __repr__(self) -> str:
@@ -77,11 +84,25 @@ class Within(Distribution):
 class Parameter(Module):
     """A hyperparameter: a number, or an array.
 
-    ``value`` is the current value (a start value for ``fit``), or ``None`` if it is to be set from the data.
-    ``positive`` constrains it to positive values; by default parameters of kernels are positive, and those of formulas
-    and means real. ``fixed`` keeps ``fit`` from changing it, and ``prior`` is a NumPyro distribution over it.
-    ``constraint`` is a NumPyro constraint instead of ``positive``, such as ``constraints.ordered_vector`` or
-    ``constraints.simplex``: fits and draws satisfy it, and a prior with a larger support is restricted to it.
+    Parameters
+    ----------
+    value : float, array_like or None
+        The value, a start value for ``fit``; None to set it from the data, or in a formula to require it.
+    positive : bool, optional
+        Whether the value must be positive; by default parameters of kernels are, and those of formulas and means are
+        not.
+    fixed : bool
+        Whether ``fit`` must not change the value.
+    prior : numpyro.distributions.Distribution, optional
+        The prior of the value.
+    constraint : numpyro.distributions.constraints.Constraint, optional
+        A constraint instead of ``positive``, such as ``ordered_vector`` or ``simplex``: fits and draws satisfy it, and
+        a prior with a larger support is restricted to it.
+
+    Raises
+    ------
+    ValueError
+        For a constraint that is not one of NumPyro's; other faults are found where the parameter is used.
     """
 
     value: Any
@@ -93,12 +114,23 @@ class Parameter(Module):
     # The length of a vector, None for a scalar.
     length: int | None = eqx.field(static=True, default=None)
 
+    if TYPE_CHECKING:
+        # Type checkers infer the type of a formula's argument from its default, which stands for a symbol there.
+        def __new__(
+            cls,
+            value: ArrayLike | Fixed | None,
+            positive: bool | None = None,
+            fixed: bool = False,
+            prior: Distribution | None = None,
+            constraint: Constraint | None = None,
+        ) -> Any: ...
+
     def __init__(
         self,
-        value: Any,
+        value: ArrayLike | Fixed | None,
         positive: bool | None = None,
         fixed: bool = False,
-        prior: Any = None,
+        prior: Distribution | None = None,
         constraint: Constraint | None = None,
     ):
         if constraint is not None and not isinstance(constraint, Constraint):
@@ -110,7 +142,7 @@ class Parameter(Module):
         self.positive = positive if constraint is None else _is_positive(constraint)
         self.hashable_prior = None if prior is None else Hashable(prior)
         self.hashable_constraint = None if constraint is None else Hashable(constraint)
-        self.length = len(value) if getattr(value, "ndim", 0) == 1 else None
+        self.length = len(self.value) if getattr(value, "ndim", 0) == 1 else None
 
     @property
     def prior(self) -> Any:
@@ -178,6 +210,10 @@ class Parameter(Module):
         options += [] if self.constraint is None else [f"constraint={write_constraint(self.constraint)}"]
         options += ["positive=True"] if with_sign and self.positive and not options and not self.fixed else []
         return f"Parameter({', '.join([value, *options])})" if options else value
+
+
+# What users pass as a hyperparameter: a start value, a constant, a prior, or all about it.
+Hyperparameter: TypeAlias = float | ArrayLike | Fixed | Distribution | Parameter
 
 
 def is_parameter(node: Any) -> bool:

@@ -1,5 +1,6 @@
 """Posterior means of the auxiliary variables."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,35 @@ from pgmodels.diagnostics.auxiliaries import auxiliary_means
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.plots.inputs import labelled
 from pgmodels.plots.style import RASTERISED, Style, legend_below, literal, new_figure, open_axes, styles
+from pgmodels.results.result import Result
 
 # Up to this many latents, the auxiliaries of each have their own panel; otherwise all share one.
 _SEPARATE = 4
 
 
-def plot_auxiliaries(results: Any) -> Figure:
-    """The posterior mean of each auxiliary variable at each datum, data in the order of the first result's means.
+def plot_auxiliaries(results: Result | Mapping[str, Result] | Comparison) -> Figure:
+    """Plot the posterior mean of each auxiliary variable at each datum, data in the order of the first result's means.
 
-    ``results`` is a result, a dict of results of one data set by label, or a Comparison, whose reference comes first.
-    For draws it is the average of E[a | f, y], for approximations the mean of the optimal q (see
-    ``pgmodels.diagnostics.auxiliaries``), for ``fit`` before its correction; results of ``correct`` are left out.
-    Raises ValueError where no result has auxiliaries, or for results of different models.
+    Parameters
+    ----------
+    results : Result, Comparison or mapping of str to Result
+        A result, results of one data set by label, or a comparison.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    ValueError
+        If no result has auxiliary variables, or for results of different models.
+
+    Notes
+    -----
+    For draws the average of E[a | f, y], for approximations the mean of the optimal q (see
+    ``pgmodels.diagnostics.auxiliaries``), for ``fit`` before its correction. Results of ``correct`` are left out. The
+    reference of a comparison comes first.
     """
     by_label = labelled(results)
     reference = results.reference if isinstance(results, Comparison) else None

@@ -12,11 +12,31 @@ from pgmodels.plots.style import legend_below, literal, new_figure, open_axes, s
 
 
 def plot_reliability(comparison: Comparison) -> Figure:
-    """The reliability diagram of each result on the test data, with a histogram of confidences below.
+    """Plot the reliability diagram of each result on the test data, with a histogram of confidences below.
 
-    15 bins of the probability of the most probable class (Guo et al. 2017, figure 1): the accuracy in each bin against
-    its mean confidence. The legend shows the expected calibration errors. Raises ValueError without test data, or where
-    y is not a class.
+    Parameters
+    ----------
+    comparison : Comparison
+        What ``pgm.compare`` returns, with test data.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    ValueError
+        Without test data, or if y is not a class.
+
+    Notes
+    -----
+    The accuracy in 15 bins of the probability of the most probable class against its mean confidence. The legend has
+    the expected calibration errors.
+
+    References
+    ----------
+    Guo et al. 2017, figure 1.
     """
     test = _class_probabilities(require_comparison(comparison))
     looks = styles(comparison.results, comparison.reference)

@@ -29,8 +29,25 @@ class _Series(NamedTuple):
 
 
 def plot_trace(draws: Draws) -> Figure:
-    """Traces, and densities by chain, of log p(y | f), of sampled hyperparameters and of four latents.
+    """Plot traces, and densities by chain, of log p(y | f), of sampled hyperparameters and of four latents.
 
+    Parameters
+    ----------
+    draws : Draws
+        Draws of ``gibbs`` or ``nuts``, at least four per chain.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    ValueError
+        For fewer than four draws per chain.
+
+    Notes
+    -----
     The latents are the stored ones with the smallest effective sample size, bulk or tail. Traces show at most 2,000
     draws per chain, evenly spaced; densities use all.
     """
@@ -61,9 +78,30 @@ def plot_trace(draws: Draws) -> Figure:
 
 
 def plot_rank(draws: Draws) -> Figure:
-    """Histograms of each chain's ranks among all draws, for the quantities of ``plot_trace``.
+    """Plot histograms of each chain's ranks among all draws, for the quantities of ``plot_trace``.
 
-    Chains that explore the same distribution have flat histograms (Vehtari et al. 2021, section 6).
+    Parameters
+    ----------
+    draws : Draws
+        Draws of ``gibbs`` or ``nuts``, at least four per chain.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    ValueError
+        For fewer than four draws per chain.
+
+    Notes
+    -----
+    Chains that explore the same distribution have flat histograms.
+
+    References
+    ----------
+    Vehtari et al. 2021, section 6.
     """
     series = _worst_mixing(require_chains(draws))
     figure = new_figure(1.9 * draws.num_chains + 1.2, 1.5 * len(series) + 0.8)

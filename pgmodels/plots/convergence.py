@@ -18,10 +18,31 @@ _MARK_LINES: tuple[Literal["--", ":"], ...] = ("--", ":")
 
 
 def plot_convergence(draws: Draws) -> Figure:
-    """Histograms over all latents of bulk and tail effective sample sizes and of R-hat, with their thresholds.
+    """Plot histograms over all latents of bulk and tail effective sample sizes and of R-hat, with their thresholds.
 
-    Vehtari et al. 2021 recommend an effective sample size above 400 and an R-hat below 1.01; below 100 and above 1.05
-    the draws are unusable. R-hat needs two chains. Raises ValueError for fewer than four draws per chain.
+    Parameters
+    ----------
+    draws : Draws
+        Draws of ``gibbs`` or ``nuts``, at least four per chain.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    ValueError
+        For fewer than four draws per chain.
+
+    Notes
+    -----
+    An effective sample size above 400 and an R-hat below 1.01 are recommended; below 100 and above 1.05 the draws are
+    unusable. R-hat needs two chains.
+
+    References
+    ----------
+    Vehtari et al. 2021.
     """
     draws = require_chains(draws)
     bulk, tail, rhat = of_draws(convergence_by_latent, draws)

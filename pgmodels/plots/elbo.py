@@ -1,20 +1,38 @@
 """The evidence lower bound by iteration."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from pgmodels.diagnostics.compare import Comparison
 from pgmodels.plots.inputs import labelled
 from pgmodels.plots.style import legend_below, line_handle, literal, new_figure, open_axes, styles
 from pgmodels.results.approximation import GaussianResult
+from pgmodels.results.result import Result
 
 
-def plot_elbo(results: Any) -> Figure:
-    """The ELBO of each approximation by iteration, and its difference from the last value on a logarithmic scale.
+def plot_elbo(results: Result | Mapping[str, Result] | Comparison) -> Figure:
+    """Plot the ELBO of each approximation by iteration, and its difference from the last value on a logarithmic scale.
 
-    ``results`` is an approximation, a dict of results by label or a Comparison; draws and corrected results have no
-    ELBO and are left out. Raises ValueError where no result has one.
+    Parameters
+    ----------
+    results : Result, Comparison or mapping of str to Result
+        A result, results of one data set by label, or a comparison.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    ValueError
+        If no result has an ELBO.
+
+    Notes
+    -----
+    Draws and corrected results have no ELBO and are left out.
     """
     by_label = labelled(results)
     approximations = {

@@ -1,7 +1,5 @@
 """Drawing of the augmented graphical model."""
 
-from typing import Any
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -9,8 +7,10 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 from pgmodels.augmentation.graph import AugmentedGraph, Node, Plate
 from pgmodels.derivation import Derivation, derive
+from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.notation import Indexed, Tree, split_name
 from pgmodels.likelihoods.printers.text import to_text
+from pgmodels.model import Model
 from pgmodels.plots.layout import DOT, RADIUS, Box, Layout, is_dot, label_box, lay_out, node_box
 from pgmodels.plots.style import literal, new_figure, settle
 
@@ -19,11 +19,27 @@ _OBSERVED = "0.8"
 _SYMBOLS = {"ω": r"\omega", "λ": r"\lambda", "θ": r"\theta", "GP": r"\mathrm{GP}"}
 
 
-def plot_graph(model: Any) -> Figure:
-    """The augmented graph of a model, a likelihood or a derivation.
+def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figure:
+    """Draw the augmented graph of a model, a likelihood or a derivation.
 
+    Parameters
+    ----------
+    model : Model, Likelihood, Derivation or AugmentedGraph
+        What to draw.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Notes
+    -----
     Observed variables are shaded, latent functions and auxiliary variables open circles, Gaussian processes squares,
-    hyperparameters and parameters dots; the nodes of a plate are repeated (as in figure 2 of Galy-Fajou et al. 2019).
+    hyperparameters and parameters dots; the nodes of a plate are repeated.
+
+    References
+    ----------
+    Galy-Fajou et al. 2019, figure 2.
     """
     if isinstance(model, AugmentedGraph):
         graph = model

@@ -15,6 +15,7 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
+from pgmodels.results.sparse import SparseApproximation, name_type
 
 
 def labelled(results: Any) -> dict[str, Result]:
@@ -22,6 +23,8 @@ def labelled(results: Any) -> dict[str, Result]:
 
     Raises ValueError for an empty mapping, or a value that is not a result.
     """
+    if isinstance(results, SparseApproximation):
+        raise ValueError(f"results must have data to plot; got {name_type(results)}.")
     if isinstance(results, Result):
         return {results.method: results}
     if isinstance(results, Comparison):
@@ -36,7 +39,7 @@ def labelled(results: Any) -> dict[str, Result]:
     for label, result in results.items():
         if not isinstance(result, Result):
             raise ValueError(
-                f"results[{label!r}] must be a result of cavi, correct, fit or gibbs; got {type(result).__name__}."
+                f"results[{label!r}] must be a result of cavi, correct, fit or gibbs; got {name_type(result)}."
             )
     return {str(label): result for label, result in results.items()}
 

@@ -1,6 +1,6 @@
 """Plots of latent functions of one input with uncertainty bands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from pgmodels.diagnostics.compare import Comparison
@@ -36,14 +37,36 @@ class _Curves(NamedTuple):
     predicted: np.ndarray | None
 
 
-def plot_latent(results: Any, X_new: Any = None, covariates: Any = None) -> Figure:
-    """Posterior mean and central 50 % and 90 % bands of each latent function of a one-dimensional X.
+def plot_latent(
+    results: Result | Mapping[str, Result] | Comparison,
+    X_new: ArrayLike | None = None,
+    covariates: ArrayLike | None = None,
+) -> Figure:
+    """Plot the posterior mean and central 50 % and 90 % bands of each latent function of a one-dimensional X.
 
+    Parameters
+    ----------
+    results : Result, Comparison or mapping of str to Result
+        A result, results of one data set by label, or a comparison.
+    X_new : array_like, shape (m, 1), optional
+        The inputs of the curves; by default 200 across the data.
+    covariates : array_like, shape (m, columns - 1), optional
+        The columns of y after the first for the predictive mean; by default one trial.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    ValueError
+        If X has more than one column.
+
+    Notes
+    -----
     Ticks at the bottom are inducing inputs. The last panel shows the data and, unless y is one of several classes, each
-    result's predictive mean. ``results`` is a result, a dict of results by label or a Comparison; ``X_new`` (m, 1) are
-    the inputs of the curves, by default 200 across the data. ``covariates`` are the values of the columns of y after
-    the first for the predictive mean, by default one trial. At most about 2,000 posterior draws are used, as noted in
-    the figure. Raises ValueError where X has more than one column.
+    result's predictive mean. At most about 2,000 posterior draws are used, as noted in the figure.
     """
     by_label = labelled(results)
     reference = results.reference if isinstance(results, Comparison) else None

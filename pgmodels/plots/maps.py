@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
 
 from pgmodels.likelihoods.supports import SuccessesOfTrials
 from pgmodels.numerics.quadrature import sobol_normals
@@ -17,6 +18,7 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
+from pgmodels.results.sparse import name_type
 
 _MAX_DRAWS = 1000
 # Maximum number of likelihood evaluations on the grid: about ten seconds.
@@ -36,13 +38,32 @@ class _Map(NamedTuple):
     label: int | None
 
 
-def plot_probability_map(result: Result, class_index: int | None = None, covariates: Any = None) -> Figure:
-    """Predictive probabilities over a two-dimensional X, with the data and the contour of probability 1/2.
+def plot_probability_map(result: Result, class_index: int | None = None, covariates: ArrayLike | None = None) -> Figure:
+    """Plot predictive probabilities over a two-dimensional X, with the data and the contour of probability 1/2.
 
-    One panel for each class, only that of ``class_index``, or the second of two classes. If y is not a class, the
-    predictive mean of y; ``covariates`` are the values of the columns of y after the first, by default one trial.
-    Crosses are inducing inputs, or the pivots of a low-rank prior's factor. At most about 1,000 posterior draws are
-    used, as noted in the figure. Raises ValueError where X does not have two columns, or for an invalid class.
+    Parameters
+    ----------
+    result : Result
+        The result.
+    class_index : int, optional
+        Only the panel of this class; by default one panel for each class, or that of the second of two.
+    covariates : array_like, optional
+        The values of the columns of y after the first; by default one trial.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    ValueError
+        If X does not have two columns, or for an invalid class.
+
+    Notes
+    -----
+    If y is not a class, the predictive mean of y. Crosses are inducing inputs, or the pivots of a low-rank prior's
+    factor. At most about 1,000 posterior draws are used, as noted in the figure.
     """
     _check(result)
     classes = result.likelihood.support(result.model.num_latents).values()
@@ -67,7 +88,7 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
 
 def _check(result: Any) -> None:
     if not isinstance(result, Result):
-        raise ValueError(f"result must be a result of cavi, correct, fit or gibbs; got {type(result).__name__}.")
+        raise ValueError(f"result must be a result of cavi, correct, fit or gibbs; got {name_type(result)}.")
     if result.X.shape[1] != 2:
         raise ValueError(
             f"X has {result.X.shape[1]} columns; plot_probability_map needs two. Train on two of the columns, or use "

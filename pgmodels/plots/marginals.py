@@ -41,12 +41,27 @@ class _Panel(NamedTuple):
 
 
 def plot_marginals(comparison: Comparison) -> Figure:
-    """Posterior means and variances of each result against the reference's, and their predictions.
+    """Plot posterior means and variances of each result against the reference's, and their predictions.
 
+    Parameters
+    ----------
+    comparison : Comparison
+        What ``pgm.compare`` returns.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Notes
+    -----
     Each point is a latent at a training row; with test data, a further panel shows predictive probabilities by test row
     and class (predictive means by row, if y is not a class). Grey bars around the diagonal are plus and minus two
-    Monte-Carlo standard errors of the reference. Compare figure 1 of Wenzel et al. 2019 and figure 5 of Galy-Fajou et
-    al. 2019.
+    Monte-Carlo standard errors of the reference.
+
+    References
+    ----------
+    Wenzel et al. 2019, figure 1; Galy-Fajou et al. 2019, figure 5.
     """
     results, reference = require_comparison(comparison).results, comparison.reference
     panels = [
@@ -118,12 +133,30 @@ def _scatter(axes: Axes, panel: _Panel, reference: str, looks: dict[str, Style])
 
 
 def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
-    """Marginal densities of the latents at which results differ most from the reference.
+    """Plot marginal densities of the latents at which results differ most from the reference.
 
-    The reference's draws are shown as a histogram, other draws as outlines, approximations as Gaussian curves. Latents
-    are ranked by the largest 2-Wasserstein distance of a result from the reference, for Gaussians with their means and
-    variances and in the reference's posterior standard deviations. Raises ValueError where num_points is not a whole
-    number >= 1, or for a comparison of one result.
+    Parameters
+    ----------
+    comparison : Comparison
+        What ``pgm.compare`` returns.
+    num_points : int
+        Number of latents.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    ValueError
+        If ``num_points`` is not a whole number >= 1, or for a comparison of one result.
+
+    Notes
+    -----
+    The reference's draws are a histogram, other draws outlines, approximations Gaussian curves. Latents are ranked by
+    the largest 2-Wasserstein distance of a result from the reference, for Gaussians with their means and variances, in
+    posterior standard deviations of the reference.
     """
     comparison = require_comparison(comparison)
     if isinstance(num_points, bool) or not isinstance(num_points, (int, np.integer)) or num_points < 1:
@@ -156,7 +189,7 @@ def _furthest(draws: Draws, others: list[Result]) -> list[tuple[int, int]]:
     """The rows and latents, in decreasing order of the largest distance of a result from the draws."""
     scale = np.sqrt(draws.variance)
     distances = [
-        in_units_of(scale, np.hypot(result.mean - draws.mean, np.sqrt(np.maximum(result.variance, 0.0)) - scale))  # type: ignore[attr-defined]
+        in_units_of(scale, np.hypot(result.mean - draws.mean, np.sqrt(np.maximum(result.variance, 0.0)) - scale))
         for result in others
     ]
     worst = np.max(distances, axis=0)

@@ -192,7 +192,7 @@ class PriorCollection(Module):
         return [group for group in self.groups if isinstance(group, FactoredPrior)]
 
     def factors(self) -> list[Float[Array, "r n"]]:
-        """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError where a group has none."""
+        """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError if a group has none."""
         factors = [self.at_rows(group.factor, i) for i, group in enumerate(self.require_factors())]
         return [A for A, size in zip(factors, self.sizes, strict=True) for _ in range(size)]
 

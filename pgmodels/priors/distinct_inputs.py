@@ -50,7 +50,7 @@ class DistinctInputs(Module):
     """The distinct inputs (m, d) of each group, their row masks, and the map from rows of the data.
 
     ``row_mask`` is None without padding: see pgmodels.priors.padding. ``spanning`` are few inputs (r, d) whose latent
-    values determine those at all others, at every value of the kernel's parameters; None if there are none.
+    values determine all others, at every value of the kernel's parameters; None if there are none.
     """
 
     X: tuple[Float[Array, "_ d"], ...]

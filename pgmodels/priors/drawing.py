@@ -31,8 +31,8 @@ def draw_latents(
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """Draws of the latents at the rows of a prior or posterior, (count, n, latents), and their coordinates by group.
 
-    Each draw's key is that of the seed, folded with the path and with the draw's number. Padded to one of few sizes,
-    Gaussians of data sets of similar length share compiled programs.
+    The key of a draw is the seed's, folded with the path and the number of the draw. Gaussians are padded to one of few
+    sizes, so that data sets of similar length share compiled programs.
     """
     key = jax.random.key(seed)
     chunks = equal_chunks(np.arange(count), min(BATCH, power_of_two(count)))
@@ -45,8 +45,8 @@ def draw_latents(
 def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:
     """Joint draws (num_draws, m, latents) of a Gaussian of mean (m, latents).
 
-    ``covariance`` is that of each latent (latents, m, m), or of all of them (latents, m, latents, m). It may be
-    singular, as where rows repeat each other.
+    ``covariance`` is the covariance of each latent (latents, m, m), or of all latents (latents, m, latents, m). It may
+    be singular, as where rows repeat each other.
     """
     rows, size = mean.shape
     blocks = covariance if covariance.ndim == 3 else covariance.reshape(1, size * rows, size * rows)

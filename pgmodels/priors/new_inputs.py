@@ -79,9 +79,9 @@ def _reject(group: FactoredPrior, fault: str) -> None:
 
 @compiled
 def _variances(group: FactoredPrior, X_new: Float[Array, "m d"]) -> tuple[Array, Array, Array]:
-    """Variances at new inputs (m,), what the coordinates take of them, and how far rounding can be off with that.
+    """Variances at new inputs (m,), the part explained by the coordinates, and a bound on its rounding error.
 
-    With weights a = L^-T A of the coordinates' inputs, an error E of their matrix L L^T is one of a^T E a.
+    With a = L^-T A, an error E of the coordinates' matrix L L^T changes the explained part by a^T E a.
     """
     A, _ = group.factor_at(X_new)
     root = group.root if hasattr(group, "root") else jnp.eye(len(A))

@@ -71,6 +71,10 @@ class Representation(ABC):
         """The representation by given inducing inputs, if it is by some."""
         return self
 
+    def with_seed(self, seed: int) -> "Representation":
+        """The representation with the seed of its random choices, if it makes any."""
+        return self
+
     def memory(self, count: int) -> float:
         """Lower bound of the bytes needed to bind the prior at ``count`` distinct inputs, for large counts."""
         return 0.0
@@ -104,8 +108,10 @@ class Representation(ABC):
 
 @dataclass(frozen=True)
 class Dense(Representation):
-    """The n x n covariance: O(n^3) an iteration, 16 n^2 bytes and three times as many at the peak.
+    """The prior by its n x n covariance: O(n^3) time per iteration, 16 n^2 bytes, and three times as many at the peak.
 
+    Notes
+    -----
     The Cholesky root is tried with no jitter, then with 1e-10 to 1e-6 of the mean variance.
     """
 

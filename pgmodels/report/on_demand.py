@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ def diagnosis_figure(diagnosis: Diagnosis) -> Figure:
 @hooks.report.register(Comparison)
 def comparison_report(
     comparison: Comparison,
-    path: Any,
+    path: str | PathLike[str],
     *,
     title: str,
     settings: Mapping[str, Any],

@@ -38,7 +38,7 @@ def write_report(
 
     ``settings`` are the options of the run by name; ``command``, if present, is the command that reproduces it.
     ``notes`` are warnings issued during the run. ``class_names`` are names of the classes in order; ``diagnoses`` are
-    results of ``diagnose`` by label. Raises ValueError where class_names do not match the classes.
+    results of ``diagnose`` by label. Raises ValueError if class_names do not match the classes.
     """
     names = check_class_names(comparison, class_names)
     judged = verdicts(comparison)

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,8 +18,11 @@ from pgmodels.results.approximation import CorrectedApproximation, GaussianResul
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.result import Result
+from pgmodels.results.sparse import SparseApproximation
 from pgmodels.runtime import hooks
 from pgmodels.runtime.formatting import write_constraint, write_distribution
+
+AnyResult: TypeAlias = Result | SparseApproximation
 
 WIDTH = 100
 _METHODS = {
@@ -37,27 +40,30 @@ _METHODS = {
 _CORRECTED = {"linear_response": ", corrected by linear response", "perturbative": ", corrected to second order"}
 
 
+@hooks.text.register(SparseApproximation)
 @hooks.text.register(Result)
-def result_text(result: Result) -> str:
+def result_text(result: AnyResult) -> str:
     """A result in one paragraph of at most 100 columns."""
     facts = [f"{name} {value}" for name, value in result_facts(result)[2:]]
     text = f"{_heading(result)}, {_size(result)}: {'; '.join(facts)}."
     return textwrap.fill(text, WIDTH, break_on_hyphens=False)
 
 
+@hooks.line.register(SparseApproximation)
 @hooks.line.register(Result)
-def result_line(result: Result) -> str:
+def result_line(result: AnyResult) -> str:
     """A result in one line, without computed diagnostics."""
     return f"<{type(result).__name__} {_heading(result)}, {_size(result)}, {result.seconds:.3g} s>"
 
 
+@hooks.html.register(SparseApproximation)
 @hooks.html.register(Result)
-def result_html(result: Result) -> Html:
+def result_html(result: AnyResult) -> Html:
     """A result as a table of facts."""
     return table([], result_facts(result), caption=_heading(result))
 
 
-def result_facts(result: Result) -> list[tuple[str, str]]:
+def result_facts(result: AnyResult) -> list[tuple[str, str]]:
     """The main facts of a result, by name."""
     facts = [("model", repr(result.model)), ("size", _size(result))]
     if result.weights is not None:
@@ -68,19 +74,24 @@ def result_facts(result: Result) -> list[tuple[str, str]]:
         facts += _iterations(result)
     elif isinstance(result, IntegratedApproximation):
         facts += _points(result)
+    elif isinstance(result, SparseApproximation):
+        facts += _windows(result)
     return [*facts, ("time", f"{result.seconds:.3g} s")]
 
 
-def _heading(result: Result) -> str:
+def _heading(result: AnyResult) -> str:
     name = _METHODS.get(result.method, result.method)
+    if isinstance(result, SparseApproximation):
+        name = f"{objective_of_result(result).method} by stochastic steps"
+        name += " at learned hyperparameters" if result.fit is not None else ""
     if isinstance(result, GaussianResult) and result.fit is not None:
         name = f"{objective_of_result(result).method} at learned hyperparameters{_CORRECTED.get(result.method, '')}"
     return f"{name} of {result.likelihood!r}"
 
 
-def _size(result: Result) -> str:
+def _size(result: AnyResult) -> str:
     latents = result.model.num_latents
-    return f"{len(result.X)} rows, {latents} latent{'s' if latents > 1 else ''}"
+    return f"{result.num_rows} rows, {latents} latent{'s' if latents > 1 else ''}"
 
 
 def _chains(draws: Draws) -> str:
@@ -122,14 +133,25 @@ def _iterations(result: GaussianResult) -> list[tuple[str, str]]:
         facts[0] = ("ELBO before the correction", facts[0][1])
         facts.append(("variances that are not positive", f"{result.num_nonpositive} of {result.variance.size}"))
     if result.fit is not None:
-        # With priors the mode depends on the parametrisation.
-        state = "learned on " + objective_of_result(result).title
-        if with_priors(result.model).leaf_indices:
-            state += ", with priors: the mode on the original scale, not the log scale"
-        facts.append(("hyperparameters", state if result.fit.converged else f"not optimal: {result.fit.message}"))
+        facts.append(("hyperparameters", _learned(result)))
         if not isinstance(result, CorrectedApproximation):
             facts.append(("correction", result.fit.correction))
     return facts
+
+
+def _windows(result: SparseApproximation) -> list[tuple[str, str]]:
+    state = "converged" if result.converged else "not converged"
+    facts = [("ELBO", f"{result.elbo:.4f} nats"), ("windows of steps and passes", f"{len(result.elbo_trace)}, {state}")]
+    return facts if result.fit is None else [*facts, ("hyperparameters", _learned(result))]
+
+
+def _learned(result: GaussianResult | SparseApproximation) -> str:
+    if not result.fit.converged:
+        return f"not optimal: {result.fit.message}"
+    # With priors the mode depends on the parametrisation.
+    with_prior = bool(with_priors(result.model).leaf_indices)
+    mode = ", with priors: the mode on the original scale, not the log scale" if with_prior else ""
+    return f"learned on {objective_of_result(result).title}{mode}"
 
 
 def _points(result: IntegratedApproximation) -> list[tuple[str, str]]:

@@ -1,1 +1,1 @@
-"""What engines return."""
+"""The results of engines."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
@@ -30,7 +31,7 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult, Result
 from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
 
 # The note in the report of a result of ``fit`` that was corrected.
@@ -41,9 +42,9 @@ BEFORE_CORRECTION = "none: this is the result before it"
 class FitReport:
     """How hyperparameters were learned.
 
-    ``start`` names the start chosen, or the rows that were learned from before all of them, and ``start_elbos`` the
-    (penalised) ELBO at each; ``values`` holds what was learned by name, on the natural scale. ``correction`` says
-    whether the result is corrected by linear response, or why not.
+    ``start`` names the chosen start, or the subset of rows of a warm start, and ``start_elbos`` has the (penalised)
+    ELBO at each start. ``values`` are the learned values by name, on the natural scale. ``correction`` says whether the
+    result is corrected by linear response, and if not, why.
     """
 
     start: str
@@ -82,7 +83,7 @@ class GaussianResult(Result, GaussianPredictions):
             """The tolerance of the iterations."""
 
         @property
-        def fit(self) -> FitReport | None:
+        def fit(self) -> FitReport | Any:
             """How hyperparameters were learned; None if they were not."""
 
         @property
@@ -95,17 +96,17 @@ class GaussianResult(Result, GaussianPredictions):
 
         @property
         def uncorrected(self) -> "Approximation":
-            """The result before a correction: itself, where there was none."""
+            """The result before its correction; itself if it is not corrected."""
 
     @property
     @abstractmethod
     def corrects_another(self) -> bool:
-        """Whether bound and auxiliaries are of a result beside this one; ``fit`` returns one result."""
+        """Whether ELBO and auxiliary variables belong to another result; False for ``fit``, which returns one."""
 
     @property
     @abstractmethod
     def has_density(self) -> bool:
-        """Whether a joint Gaussian density stands behind the moments."""
+        """Whether the moments belong to a joint Gaussian density."""
 
     @property
     @abstractmethod
@@ -113,7 +114,7 @@ class GaussianResult(Result, GaussianPredictions):
         """What integrates over the latents of each datum."""
 
     @abstractmethod
-    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws at the data, (draws, n, latents), and their whitened coordinates by group."""
 
     @property
@@ -135,30 +136,30 @@ class GaussianResult(Result, GaussianPredictions):
 
     @property
     def elbo(self) -> float:
-        """The evidence lower bound reached."""
+        """The final evidence lower bound, in nats."""
         return float(self.elbo_trace[-1])
 
     @property
     def num_iterations(self) -> int:
-        """Iterations made."""
+        """The number of iterations."""
         return len(self.elbo_trace) - 1
 
     @cached_property
     @double_precision
     def mixing(self) -> np.ndarray | None:
-        """The Φ of predictors z = Φ f at the data, (n, predictors, latents); None where no factor combines latents."""
+        """The Φ of predictors z = Φ f at the data, (n, predictors, latents); None if no factor combines latents."""
         predictors = self.model.predictors
         return None if predictors is None else np.asarray(predictors.matrix(as_array(self.y), self.model.parameters))
 
     def predictor_moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means and variances of what the likelihood's factors see: latents, or predictors."""
+        """Means and variances under q of the latents or predictors that the likelihood's factors read."""
         if self.mixing is None or not isinstance(self.nodes, PredictorNodes):
             return self.mean, self.variance
         across = np.einsum("ipl,ilq->ipq", self.mixing, self.nodes.half)
         return np.einsum("ipl,il->ip", self.mixing, self.nodes.mean), np.sum(across**2, axis=-1)
 
     def _draws_of(
-        self, gaussian: Posterior | CorrectedGaussian, num_draws: int, seed: int
+        self, gaussian: Posterior | CorrectedGaussian, num_draws: int, seed: Seed
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Draws of a Gaussian at the posterior's rows, without those of the padding."""
         f, coordinates = draw_latents(gaussian, num_draws, as_seed(seed))
@@ -184,7 +185,8 @@ class Approximation(DataResult, GaussianResult):
     elbo_trace: np.ndarray
     converged: bool
     tolerance: float
-    fit: FitReport | None = None
+    # None for engines that learn nothing. Any, so that a script need not check the result of ``pgm.fit`` for None.
+    fit: FitReport | Any = None
     objective: str = "augmented"
     custom_objective: Objective | None = None
 
@@ -213,7 +215,7 @@ class Approximation(DataResult, GaussianResult):
         return PredictorNodes(mean, covariance, each_latent(covariance) if self.mixing is None else self.mixing)
 
     @double_precision
-    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws from q at the data, (draws, n, latents), and their whitened coordinates by group."""
         return self._draws_of(self.posterior, num_draws, seed)
 
@@ -292,7 +294,7 @@ class CorrectedApproximation(GaussianResult):
         return self.uncorrected.custom_objective
 
     @property
-    def fit(self) -> FitReport | None:
+    def fit(self) -> FitReport | Any:
         """How hyperparameters were learned; None if they were not."""
         report = self.uncorrected.fit
         return None if report is None else replace(report, correction=self.description)
@@ -312,32 +314,65 @@ class CorrectedApproximation(GaussianResult):
         """See GaussianResult."""
         return self.uncorrected.nodes if self.posterior.is_coupled else IndependentNodes(self.mean, self.variance)
 
-    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Raises ValueError: corrected moments belong to no density that could be weighed."""
+    def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Raise ValueError: corrected moments have no joint density."""
         raise ValueError(
-            "a corrected result has moments and no joint density to draw from: draw each marginal by itself from "
+            "a corrected result has moments and no joint density to draw from: draw the marginals independently from "
             "mean and variance, or draw jointly from the uncorrected result or with gibbs."
         )
 
-    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Corrected mean and variance of the latents at X_new (m, d), (m, latents) each.
+    def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Corrected mean and variance of the latents at new inputs.
 
-        Warns with CorrectionWarning where a corrected variance is not positive; it is returned as it is.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+
+        Returns
+        -------
+        mean, variance : ndarray, shape (m, latents)
+            Moments of each latent.
+
+        Warns
+        -----
+        CorrectionWarning
+            If a corrected variance is not positive; it is returned as it is.
         """
         mean, variance = super().predict_latent(X_new)
         warn_nonpositive(variance, "X_new")
         return mean, variance
 
-    def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
-        """The predictive distribution of y at X_new (m, d), with the corrected moments.
+    def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
+        """The predictive distribution of y at new inputs, with the corrected moments.
 
-        Where the response of y is skewed it is with the uncorrected ones, and a PredictionWarning says in how many
-        rows. Raises ValueError where a corrected variance is not positive: there is no predictive distribution there.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        covariates : array_like, shape (m, columns - 1), optional
+            The columns of y after the first, such as trials or an exposure.
+
+        Returns
+        -------
+        Predictive
+            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
+            depend on covariates that are missing.
+
+        Raises
+        ------
+        ValueError
+            If a corrected variance is not positive: there is no predictive distribution there.
+
+        Warns
+        -----
+        PredictionWarning
+            If the response of y is skewed in some rows, where the uncorrected moments are used.
         """
         return super().predict(X_new, covariates)
 
     def _averaging(
-        self, X_new: Any, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
+        self, X_new: ArrayLike, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         variances = variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
         warn_nonpositive(variances, "X_new")
@@ -355,8 +390,8 @@ class CorrectedApproximation(GaussianResult):
         return mean, variance
 
     @double_precision
-    def averaging_draws(self, f: np.ndarray, seed: int = 0) -> np.ndarray:
-        """Draws f (draws, n, latents) at the data, those of the uncorrected result in rows whose response is skewed."""
+    def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
+        """Draws f (draws, n, latents) at the data, replaced by uncorrected draws in rows whose response is skewed."""
         corrected, plain = self._marginals_at(self.X), self.uncorrected._marginals_at(self.X)
         covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.y)
         *_, rows = averaging(self.model, self.y, corrected, plain, covariates)
@@ -366,7 +401,7 @@ class CorrectedApproximation(GaussianResult):
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class PerturbativeApproximation(CorrectedApproximation):
-    """Second order in what q leaves out (math: section 5).
+    """A correction to second order in the terms that q neglects (math: section 5).
 
     ``shift`` and ``curvature`` are E[∂Q/∂f] and E[∂²Q/∂f²] of the expansion's quadratic form, (n, latents).
     """
@@ -392,20 +427,20 @@ class PerturbativeApproximation(CorrectedApproximation):
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
         raise ValueError(
-            "draw_latents: the expansion to second order corrects each row by itself, and no joint covariance stands "
-            "behind it. Draw from pgm.correct(result), by linear response, from the uncorrected result, or with gibbs."
+            "draw_latents: the expansion to second order corrects each row separately, without a joint covariance. "
+            "Draw from pgm.correct(result), by linear response, from the uncorrected result, or with gibbs."
         )
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class LinearResponse(CorrectedApproximation):
-    """Covariances from how q's means move when the posterior is tilted (math: section 5b).
+    """A correction by linear response: covariances from the derivative of q's means (math: section 5b).
 
-    ``covariance`` (n, latents, latents) is that of each datum's latents. ``response`` (D, D) is what is added to the
-    covariance of the whitened coordinates of ``posterior``, latent after latent, and ``shift`` (D,) to their mean: that
-    of the expansion to second order (section 5), for a result of the derived bound where a datum has one predictor, and
-    zero otherwise. ``is_positive`` says whether the covariance is positive definite: it means nothing where it is not.
-    ``residual`` is that of the equations, where these are solved by products, relative to their right-hand sides.
+    ``covariance`` (n, latents, latents) is the covariance of each datum's latents. ``response`` (D, D) is added to the
+    covariance of the whitened coordinates of ``posterior``, concatenated over latents, and ``shift`` (D,) to their
+    mean: the shift of the expansion to second order (section 5) for a result of the augmented bound with one predictor
+    per datum, and zero otherwise. ``is_positive`` says whether the covariance is positive definite, as it must be to be
+    valid. ``residual`` is the relative residual of the equations if they are solved by conjugate gradients.
     """
 
     description: ClassVar[str] = "by linear response"
@@ -427,7 +462,7 @@ class LinearResponse(CorrectedApproximation):
         return self.is_positive
 
     def require_covariance(self) -> None:
-        """Raise ValueError where the response is no covariance."""
+        """Raise ValueError if the response is not a covariance."""
         if not self.is_positive:
             raise ValueError(
                 "the covariance by linear response is not positive definite, so that there is nothing to draw from. "
@@ -436,16 +471,16 @@ class LinearResponse(CorrectedApproximation):
 
     @double_precision
     def gaussian(self, share: float = 1.0) -> CorrectedGaussian:
-        """The corrected Gaussian of all coordinates, at the posterior's rows; q where the response is no covariance.
+        """The corrected Gaussian at the rows of the posterior; q if the response is not a covariance.
 
-        With a ``share`` of the data's precisions below 1 it is wider.
+        A ``share`` of the data's precisions below 1 widens it.
         """
         shift, response = (float(self.is_positive) * part for part in (self.shift, self.response))
         return _moved(self.posterior, shift, response, share)
 
     @double_precision
-    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Joint draws of the corrected Gaussian: see GaussianResult. ValueError where the response is no covariance."""
+    def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Joint draws of the corrected Gaussian: see GaussianResult. Raises ValueError if it is not a covariance."""
         self.require_covariance()
         return self._draws_of(self.gaussian(), num_draws, seed)
 

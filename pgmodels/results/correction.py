@@ -16,7 +16,7 @@ from pgmodels.runtime.x64 import as_array
 
 
 class CorrectionWarning(PgmodelsWarning):
-    """Variances need a correction; or a corrected one is negative, or larger than it can be."""
+    """Variances need a correction, or a corrected variance is negative or larger than possible."""
 
 
 def correct_marginals(
@@ -51,7 +51,7 @@ def respond_at(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Means at new inputs, and covariances of each row's latents by linear response (m, L, L), from q's moments.
 
-    ``shift`` and ``response`` are what is added in the posterior's coordinates.
+    ``shift`` and ``response`` are added in the coordinates of the padded posterior.
     """
     mean, spread = moments
     V = spread if spread.ndim == 3 else np.einsum("ma,ab->mab", spread, np.eye(spread.shape[1]))
@@ -66,10 +66,10 @@ def _added(posterior: Posterior, X_new: Any, shift: Any, response: Any) -> tuple
 
 
 def added_moments(factors: Sequence[Array], shift: Any, response: Any) -> tuple[Any, Any]:
-    """What linear response adds to the mean (m, L) and to the covariance of each row's latents, (m, L, L).
+    """The terms that linear response adds to the mean (m, L) and the covariance (m, L, L) of each row's latents.
 
-    ``factors`` are the A (rank, m) of each latent, f = mean + A^T v, ``shift`` (D,) and ``response`` (D, D) what is
-    added to the mean and the covariance of all v, latent after latent.
+    ``factors`` are the A (rank, m) of each latent, f = mean + A^T v; ``shift`` (D,) and ``response`` (D, D) are added
+    to the mean and the covariance of all v, concatenated.
     """
     ends = np.cumsum([len(A) for A in factors])[:-1]
     means = [A.T @ block for A, block in zip(factors, jnp.split(shift, ends), strict=True)]
@@ -90,7 +90,7 @@ def joint_covariance(posterior: Posterior, X_new: Any, response: Any) -> Any:
 
 
 def _blocks(factors: Sequence[Array], response: Any) -> list[tuple[Array, list[Array]]]:
-    """The factor of each latent, and its coordinates' part of a matrix, one with those of each latent."""
+    """The factor of each latent, and the blocks of a matrix between its coordinates and those of each latent."""
     ends = np.cumsum([len(A) for A in factors])[:-1]
     rows = jnp.split(response, ends)
     return [(A, jnp.split(row, ends, axis=1)) for A, row in zip(factors, rows, strict=True)]
@@ -103,9 +103,9 @@ def correct_at(
     expansion: tuple[np.ndarray, np.ndarray],
     Phi: tuple[Any, ...],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The correction of q's moments at new inputs, variances or, where latents are coupled, covariances.
+    """The corrected moments at new inputs: means with variances or, for coupled latents, covariances.
 
-    ``expansion`` holds E[∂Q/∂f] and E[∂²Q/∂f²] at the data, ``Phi`` what ``mixing`` gives.
+    ``expansion`` has E[∂Q/∂f] and E[∂²Q/∂f²] at the data, and ``Phi`` is from ``mixing``.
     """
     m, size, inputs = len(moments[0]), posterior.prior.num_rows, pad_rows(X_new, padded_size(len(X_new)))
     cross = _cross_covariance(posterior, inputs, *(pad_rows(part, size) for part in Phi))
@@ -117,25 +117,25 @@ def correct_at(
 
 
 def mixing(model: Model, y: np.ndarray | Array) -> tuple[Any, ...]:
-    """Φ at the data, nothing where no factor combines latents."""
+    """Φ at the data, empty if no factor combines latents."""
     predictors = model.predictors
     return () if predictors is None else (predictors.matrix(as_array(y), model.parameters),)
 
 
 def is_out_of_reach(variance: np.ndarray) -> np.ndarray:
-    """Where a corrected variance is none. One of 0 is what it is before any correction: of a latent the prior knows."""
+    """Whether corrected variances are invalid. 0 is valid: the prior variance of such a latent is 0."""
     return ~(variance >= 0)
 
 
 def warn_nonpositive(variance: np.ndarray, where: str) -> int:
-    """Warn of corrected variances that are not positive, nor 0 as the prior's; returns how many there are."""
+    """Warn of corrected variances that are not positive, nor 0 as the prior's; returns their number."""
     bad = is_out_of_reach(variance)
     count = int(np.sum(bad))
     if count:
         row = int(np.argwhere(bad)[0][0])
         warn(
             f"{count} of {variance.size} corrected variances at {where} are not positive (first in row {row}, "
-            f"{variance.min():.3g} at least): the correction is too large there to be trusted.",
+            f"{variance.min():.3g} at least): the correction is too large there to be reliable.",
             CorrectionWarning,
         )
     return count

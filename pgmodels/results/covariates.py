@@ -42,7 +42,7 @@ def check_covariates(likelihood: Likelihood, size: int, covariates: Any, num_row
 
 @double_precision
 def _check_allowed(likelihood: Likelihood, size: int, support: Support, covariates: np.ndarray) -> None:
-    """Raise ValueError where covariates index entries out of range, or make a coefficient infinite or NaN."""
+    """Raise ValueError if covariates index entries out of range, or make a coefficient infinite or NaN."""
     formula, first = likelihood.formula(size), support.num_columns - support.num_covariates
     # Padding repeats the first row, so that the first invalid row is never padding.
     covariates = pad_rows(covariates, padded_size(len(covariates)))

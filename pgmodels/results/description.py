@@ -87,7 +87,7 @@ def describe(model: Model) -> Description:
 def build(description: Description, likelihood: Likelihood | LikelihoodFamily | None) -> Model:
     """The model of a description; ``likelihood`` is needed for a custom formula.
 
-    Raises ValueError where it is missing or differs from the saved one.
+    Raises ValueError if it is missing or differs from the saved one.
     """
     gps = [
         GP(
@@ -177,7 +177,7 @@ def _build_constraint(description: Description) -> Constraint:
 def _describe_prior(prior: Hashable, name: str) -> Description:
     """A prior by its class, arguments and floating-point precision.
 
-    Raises ValueError where these do not rebuild it: some distributions transform their arguments.
+    Raises ValueError if these do not rebuild it: some distributions transform their arguments.
     """
     distribution = _describe_argument(prior.distribution, name)
     for double in (True, False):
@@ -228,7 +228,8 @@ def _describe_representation(form: Representation) -> Description:
     name = stored_class(type(form))
     if _REPRESENTATIONS.get(name) is not type(form):
         raise _unnamed(f"the form {form!r}")
-    return {"class": name, "fields": {stored_field(name): value for name, value in vars(form).items()}}
+    values = {field.name: getattr(form, field.name) for field in fields(form) if field.init}  # type: ignore[arg-type]
+    return {"class": name, "fields": {stored_field(name): value for name, value in values.items()}}
 
 
 def _build_representation(description: Description) -> Representation:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.model import Groups
@@ -20,7 +21,7 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult
 from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 from pgmodels.runtime.x64 import double_precision
 
 
@@ -31,7 +32,7 @@ class Draws(DataResult):
     ``whitened`` holds the latents' whitened coordinates by group, (chains, draws, rank, latents of the group), and
     ``log_likelihood_trace`` is log p(y | f), (chains, draws). ``hyperparameters`` holds the draws of sampled
     hyperparameters by name, (chains, draws, ...); ``model`` then has their posterior medians. ``statistics`` are the
-    sampler's statistics by ArviZ's names, (chains, draws). ``stored_latents`` is None where ``latents`` are computed
+    sampler's statistics by ArviZ's names, (chains, draws). ``stored_latents`` is None if ``latents`` are computed
     from ``whitened`` and one prior. If only some latents were stored, ``whitened`` is None, ``rows`` are their rows of
     X, and ``moments`` holds running means and variances of all, (n, latents) each. ``tuning`` are the settings chosen
     in warm-up, and ``run`` is the state that ``extend`` continues from.
@@ -51,9 +52,9 @@ class Draws(DataResult):
 
     @cached_property
     def latents(self) -> np.ndarray:
-        """The latents at the data, (chains, draws, n, latents), or at ``rows`` where only those were stored.
+        """The latents at the data, (chains, draws, n, latents), or at ``rows`` if only these were stored.
 
-        Raises ValueError where only running moments were stored.
+        Raises ValueError if only running moments were stored.
         """
         if self.stored_latents is not None:
             return self.stored_latents
@@ -112,19 +113,50 @@ class Draws(DataResult):
         return hooks.extend(self, num_samples, progress)
 
     @double_precision
-    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
+    def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latents at new inputs, over the draws.
+
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+
+        Returns
+        -------
+        mean, variance : ndarray, shape (m, latents)
+            Moments of each latent.
+        """
         conditionals = self._at(X_new)
         means = [centre.mean(axis=0) for centre, _ in conditionals]
         variances = [centre.var(axis=0) + residual.mean(axis=0)[:, None] for centre, residual in conditionals]
         return np.concatenate(means, axis=-1), np.concatenate(variances, axis=-1)
 
     @double_precision
-    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
-        """Joint draws of the latent functions at X_new (m, d), (num_draws, m, latents).
+    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
+        """Joint draws of the latents at new inputs, each conditional on one of the draws, which are used equally often.
 
-        Each is conditional on one draw of this result; these are used equally often. O(m^3), for each draw where
-        hyperparameters were sampled. Raises ValueError for a prior without a factor.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        num_draws : int
+            Number of draws.
+        seed : int or jax.Array
+            An int or a JAX key.
+
+        Returns
+        -------
+        ndarray, shape (num_draws, m, latents)
+            Draws of functions: joint over rows and latents.
+
+        Raises
+        ------
+        ValueError
+            For a prior without a factor.
+
+        Notes
+        -----
+        O(m^3) time, for each draw if hyperparameters were sampled.
         """
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
@@ -142,31 +174,43 @@ class Draws(DataResult):
         inputs, fixed = self.model.inputs(self.X), self._fixed_groups(self.prior)
         return np.asarray(_draw_each(bare(self.model), leaf_indices, values, padded, noise, inputs, fixed, X_new))
 
-    def draw_marginals(self, X_new: Any, seed: int = 0, common_noise: bool = False) -> np.ndarray:
-        """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), independent by point.
+    def draw_marginals(self, X_new: ArrayLike, seed: Seed = 0, common_noise: bool = False) -> np.ndarray:
+        """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), independent across rows.
 
         ``common_noise`` uses one standard normal for all points of a draw, so that averages and quantiles over draws
         are smooth in X_new.
         """
-        rng = np.random.default_rng(as_seed(seed))
+        rng = as_generator(seed)
         latents = []
         for centre, residual in self._at(X_new):
             shape = (len(centre), 1, centre.shape[2]) if common_noise else centre.shape
             latents.append(centre + np.sqrt(residual)[..., None] * rng.standard_normal(shape))
         return np.concatenate(latents, axis=-1)
 
-    def predict(self, X_new: Any, covariates: Any = None, seed: int = 0) -> Predictive:
-        """The predictive distribution of y at X_new (m, d), averaged over the draws.
+    def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None, seed: Seed = 0) -> Predictive:
+        """The predictive distribution of y at new inputs, averaged over the draws.
 
-        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure; without
-        them, any figure that depends on them raises ValueError.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        covariates : array_like, shape (m, columns - 1), optional
+            The columns of y after the first, such as trials or an exposure.
+        seed : int or jax.Array
+            An int or a JAX key, for the latents at the new inputs given each draw.
+
+        Returns
+        -------
+        Predictive
+            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
+            depend on covariates that are missing.
         """
         values = self.flat_likelihood_values
         nodes = DrawNodes(self.draw_marginals(X_new, seed), values)
         return Predictive(self.likelihood, nodes, covariates)
 
     @double_precision
-    def _at(self, X_new: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _at(self, X_new: ArrayLike) -> list[tuple[np.ndarray, np.ndarray]]:
         """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), one pair for each group."""
         X_new, whitened = self._inputs_at(X_new), self._flat_whitened()
         count, inputs = len(X_new), pad_rows(X_new, padded_size(len(X_new)))
@@ -187,7 +231,7 @@ class Draws(DataResult):
         ]
 
     def _fixed_groups(self, prior: PriorCollection) -> Groups:
-        """The groups of a prior that all draws have in common, but for their means; None in the place of others."""
+        """The groups of a prior that are the same for all draws except for their means; None for the others."""
         pairs = zip(prior.groups, have_fixed_kernels(self.model), strict=True)
         return tuple(group if is_fixed else None for group, is_fixed in pairs)
 
@@ -225,7 +269,13 @@ def _draw_each(
 
 @partial(compiled, static_argnames="leaf_indices")
 def _project(
-    model: Any, leaf_indices: tuple[int, ...], values: Any, whitened: Any, inputs: Any, fixed_groups: Any, X_new: Any
+    model: Any,
+    leaf_indices: tuple[int, ...],
+    values: Any,
+    whitened: Any,
+    inputs: Any,
+    fixed_groups: Any,
+    X_new: Any,
 ) -> Any:
     """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.likelihoods.likelihood import Likelihood
@@ -17,12 +18,12 @@ from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
 
 
 class GaussianPredictions(ABC):
-    """What a model and a Gaussian posterior of its latents say at new inputs."""
+    """Predictions at new inputs from a model and a Gaussian posterior of its latents."""
 
     if TYPE_CHECKING:
 
@@ -37,26 +38,47 @@ class GaussianPredictions(ABC):
     @property
     @abstractmethod
     def likelihood(self) -> Likelihood:
-        """The likelihood of a row by itself, which predictions are by."""
+        """The likelihood of one row without its weight; predictions use it."""
 
     @abstractmethod
-    def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
-        """New inputs as a float64 array (m, d), or ValueError where they are not columns like those of X."""
+    def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
+        """New inputs as a float64 array (m, d); raises ValueError if their columns do not match X."""
 
     @abstractmethod
-    def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
-        """Checked new inputs as the model takes them."""
+    def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
+        """Checked new inputs, standardised if the model's are."""
 
-    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
+    def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latents at new inputs.
+
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+
+        Returns
+        -------
+        mean, variance : ndarray, shape (m, latents)
+            Moments of each latent.
+        """
         mean, variance = self._marginals_at(X_new)
         return mean, variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
 
-    def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
-        """The predictive distribution of y at X_new (m, d).
+    def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
+        """The predictive distribution of y at new inputs.
 
-        ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or an exposure: what
-        depends on them raises ValueError where they are left out.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        covariates : array_like, shape (m, columns - 1), optional
+            The columns of y after the first, such as trials or an exposure.
+
+        Returns
+        -------
+        Predictive
+            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
+            depend on covariates that are missing.
         """
         mean, variance = self._marginals_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(mean))
@@ -65,16 +87,16 @@ class GaussianPredictions(ABC):
         return Predictive(self.likelihood, nodes, covariates)
 
     def _averaging(
-        self, X_new: Any, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
+        self, X_new: ArrayLike, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The moments that y is predicted with, from ``_marginals_at`` of X_new."""
+        """The moments used to predict y, given those of ``_marginals_at``."""
         return mean, variance
 
     @double_precision
-    def _marginals_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Means (m, latents) at X_new, and variances or, of latents that are coupled, covariances of each row's."""
+    def _marginals_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Means (m, latents) at X_new, with variances or, for coupled latents, covariances of each row."""
         inputs, width = self._inputs_at(X_new), self._num_across * self.model.num_latents
-        # Covariances are held for so many rows at a time; the last are filled up.
+        # In chunks that fit into memory, the last one padded.
         chunks = equal_chunks(np.arange(len(inputs)), min(padded_size(len(inputs)), chunk_length(width)))
         moments = zip(*(self._moments_at(as_array(inputs[rows])) for rows in chunks), strict=True)
         mean, variance = (np.concatenate([np.asarray(part) for part in both])[: len(inputs)] for both in moments)
@@ -82,18 +104,39 @@ class GaussianPredictions(ABC):
 
     @property
     def _num_across(self) -> int:
-        """How many covariances of a latent at a new input are held: those with the coordinates."""
+        """The number of cross-covariances per latent and new input in memory: with the coordinates."""
         return max(group.rank for group in self.posterior.prior.groups)
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
-        """``_marginals_at`` of some rows."""
+        """``_marginals_at`` for a chunk of rows."""
         return _marginals(self.posterior, inputs)
 
     @double_precision
-    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
-        """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
+    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
+        """Joint draws of the latents at new inputs.
 
-        O(m^3). Raises ValueError where a GP's form has no factor.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        num_draws : int
+            Number of draws.
+        seed : int or jax.Array
+            An int or a JAX key.
+
+        Returns
+        -------
+        ndarray, shape (num_draws, m, latents)
+            Draws of functions: joint over rows and latents.
+
+        Raises
+        ------
+        ValueError
+            For a GP whose form has no factor.
+
+        Notes
+        -----
+        O(m^3) time.
         """
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
@@ -107,8 +150,8 @@ class GaussianPredictions(ABC):
 
 
 @double_precision
-def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: Any) -> GaussianNodes:
-    """What integrates over the latents of each row, by variances (m, latents) or covariances; no weights."""
+def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None) -> GaussianNodes:
+    """Quadrature nodes over the latents of each row, from variances (m, latents) or covariances."""
     if variance.ndim == 2:
         return IndependentNodes(mean, variance)
     predictors, rows = model.predictors, len(mean)
@@ -117,7 +160,7 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: A
     columns = np.empty((rows, 0)) if covariates is None else covariates
     read = set() if predictors is None else set(predictors.columns_read)
     if predictors is None or read & observed or (read and columns.shape[1] < support.num_covariates):
-        # There are none, or what they are at these rows is not known yet: every latent by itself.
+        # There are none, or the columns of y that they read are unknown: use the latents themselves.
         Phi = each_latent(variance)
     else:
         y = np.column_stack([np.zeros(rows), support.others(columns)]) if read else np.zeros(rows)
@@ -126,7 +169,7 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: A
 
 
 @compiled
-def _marginals(posterior: Posterior, X_new: Any) -> tuple[Any, Any]:
+def _marginals(posterior: Posterior, X_new: Array) -> tuple[Any, Any]:
     return posterior.marginals_at(X_new) if posterior.is_coupled else posterior.predict(X_new)
 
 
@@ -136,5 +179,5 @@ def _covariance_at(posterior: Posterior, X_new: Array) -> Array:
 
 
 def each_latent(covariance: np.ndarray) -> np.ndarray:
-    """The Φ under which every latent is a predictor."""
+    """The Φ whose predictors are the latents."""
     return np.broadcast_to(np.eye(covariance.shape[-1]), covariance.shape)

@@ -1,4 +1,4 @@
-"""Gaussians mixed over hyperparameters."""
+"""Mixtures of Gaussians over hyperparameters."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.model import Model
@@ -20,10 +21,10 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult
 from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.runtime import hooks
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Components of less weight are left out of predictions, all of them together no more than the second.
+# Components of less weight are omitted from predictions, up to this total weight.
 _LEAST, _LEFT_OUT = 1e-3, 5e-3
 
 
@@ -31,14 +32,14 @@ _LEAST, _LEFT_OUT = 1e-3, 5e-3
 class IntegratedApproximation(DataResult):
     """The posterior as a mixture of Gaussians, corrected by linear response, over points of the hyperparameters.
 
-    ``vectors`` (K, d) are the points, unconstrained, and ``shares`` their weights. ``log_densities`` is log p(y, θ)
-    there, ``elbos`` the bound on log p(y | θ), and ``k_hats`` Pareto's of the weights by which that was estimated.
-    ``means`` (K, n, latents) and ``covariances`` (K, n, latents, latents) are of each datum's latents, ``potential``
-    and ``precision`` the sites. ``support`` (S, d) and ``mass`` (S,) are what marginals of hyperparameters are made of,
-    and ``owners`` (S,) the points that stand for them. ``log_evidence`` is log p(y). ``model`` has the hyperparameters'
-    mode, that of their logarithms where they are positive; ``converged`` says whether its search did, ``holds_mass``
-    whether the points hold the mass, ``num_failed`` counts those without a finite evidence, and ``unreliable`` is the
-    mass where k-hat is above its limit.
+    ``vectors`` (K, d) are the points, unconstrained, and ``shares`` (K,) their weights. At each point,
+    ``log_densities`` is log p(y, θ), ``elbos`` the bound on log p(y | θ), and ``k_hats`` Pareto k-hat of the importance
+    weights. ``means`` (K, n, latents) and ``covariances`` (K, n, latents, latents) are the moments of each datum's
+    latents, and ``potential`` and ``precision`` the sites. Marginals of hyperparameters are weighted points,
+    ``support`` (S, d) with ``mass`` (S,); ``owners`` (S,) index the point that represents each. ``log_evidence`` is log
+    p(y). ``model`` has the hyperparameters at their mode (of their logarithms, if positive); ``converged`` says whether
+    the search for it converged, and ``holds_mass`` whether the points cover the posterior. ``num_failed`` counts points
+    without a finite evidence, and ``unreliable`` is the mass of points with a k-hat above its limit.
     """
 
     vectors: np.ndarray
@@ -80,23 +81,48 @@ class IntegratedApproximation(DataResult):
         """Posterior variances of the latents at the data, (n, latents)."""
         return self._moments[1]
 
-    def quantiles(self, levels: Any, X_new: Any = None) -> np.ndarray:
+    def quantiles(self, levels: ArrayLike, X_new: ArrayLike | None = None) -> np.ndarray:
         """Quantiles of the latents at levels between 0 and 1, at the data or at X_new (m, d), (levels, m, latents)."""
         means, covariances = (self.means, self.covariances) if X_new is None else self._moments_at(X_new)[:2]
         return mixed_quantiles(levels, self.shares, means, _variances(covariances))
 
-    def predict_latent(self, X_new: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latents at X_new (m, d), (m, latents) each."""
+    def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latents at new inputs, averaged over the points.
+
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+
+        Returns
+        -------
+        mean, variance : ndarray, shape (m, latents)
+            Moments of each latent.
+        """
         means, covariances, _ = self._moments_at(X_new)
         return mixed_moments(self.shares, means, _variances(covariances))
 
     @double_precision
-    def predict(self, X_new: Any, covariates: Any = None) -> Predictive:
-        """The predictive distribution of y at X_new (m, d), averaged over the points.
+    def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
+        """The predictive distribution of y at new inputs, averaged over the points.
 
-        Where the response of y is skewed, that of a point is with its uncorrected Gaussian, and a PredictionWarning
-        says in how many rows. ``covariates`` (m, columns - 1) holds the columns of y after the first, such as trials or
-        an exposure: what depends on them raises ValueError where they are left out.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        covariates : array_like, shape (m, columns - 1), optional
+            The columns of y after the first, such as trials or an exposure.
+
+        Returns
+        -------
+        Predictive
+            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
+            depend on covariates that are missing.
+
+        Warns
+        -----
+        PredictionWarning
+            If the response of y is skewed in some rows, where the uncorrected Gaussian of a point is used.
         """
         means, covariances, plain = self._moments_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, means.shape[1])
@@ -110,10 +136,26 @@ class IntegratedApproximation(DataResult):
         warn_skewed(skewed, "X_new")
         return MixedPredictive(self.shares[kept] / self.shares[kept].sum(), components)
 
-    def draw_latents(self, X_new: Any, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
-        """Draws of the latents at X_new (m, d), (num_draws, m, latents): joint over rows and latents, as functions are.
+    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
+        """Joint draws of the latents at new inputs.
 
-        O(m^3) for each point.
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        num_draws : int
+            Number of draws.
+        seed : int or jax.Array
+            An int or a JAX key.
+
+        Returns
+        -------
+        ndarray, shape (num_draws, m, latents)
+            Draws of functions: joint over rows and latents.
+
+        Notes
+        -----
+        O(m^3) time for each point.
         """
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
@@ -134,25 +176,25 @@ class IntegratedApproximation(DataResult):
         plain: np.ndarray,
         covariates: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See ``averaging``; at a point."""
+        """``averaging`` at one point."""
         spreads = (part[point] if part.shape[-1] > 1 else part[point][:, :, 0] for part in (covariances, plain))
         corrected, other = ((means[point], spread) for spread in spreads)
         return averaging(model, self.y, corrected, other, covariates)
 
-    def draw_at_data(self, num_draws: int, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Draws of hyperparameters, and of the latents of each datum by itself at the points that stand for them.
+    def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Draws of hyperparameters, and of the latents given the points that represent them, independent across data.
 
         Latents (num_draws, n, latents), and hyperparameters by name, (num_draws, ...).
         """
-        rng = np.random.default_rng(as_seed(seed))
+        rng = as_generator(seed)
         chosen = rng.choice(len(self.mass), size=num_draws, p=self.mass)
         f = self._draw_at(self.owners[chosen], self.covariances, rng)
         return f, {name: marginal.values[chosen] for name, marginal in self.hyperparameters.items()}
 
     @double_precision
-    def averaging_draws(self, num_draws: int, seed: int = 0) -> np.ndarray:
-        """The latents of ``draw_at_data``, by the uncorrected Gaussian of a point in rows whose response is skewed."""
-        rng = np.random.default_rng(as_seed(seed))
+    def averaging_draws(self, num_draws: int, seed: Seed = 0) -> np.ndarray:
+        """The latents of ``draw_at_data``, with uncorrected Gaussians in rows whose response is skewed."""
+        rng = as_generator(seed)
         points = self.owners[rng.choice(len(self.mass), size=num_draws, p=self.mass)]
         plain, covariances = self._moments_at(self.X)[2], self.covariances.copy()
         covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.y)
@@ -172,11 +214,11 @@ class IntegratedApproximation(DataResult):
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         return mixed_moments(self.shares, self.means, _variances(self.covariances))
 
-    def _moments_at(self, X_new: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _moments_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return hooks.moments_at(self, self._inputs_at(X_new))
 
     def _kept(self) -> np.ndarray:
-        """The components that predictions are made of: all but the lightest."""
+        """The components used for predictions: all but the lightest."""
         order = np.argsort(self.shares)
         light = (self.shares[order] < _LEAST) & (np.cumsum(self.shares[order]) < _LEFT_OUT)
         return np.sort(order[~light])

@@ -1,9 +1,9 @@
 """The posterior marginal of a hyperparameter, as weighted points."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_numbers
 
@@ -15,7 +15,7 @@ _BANDWIDTH = 0.15
 class Marginal:
     """A posterior marginal: ``values`` (points, ...) of a hyperparameter, with the ``mass`` (points,) of each.
 
-    All figures are by entry of the hyperparameter.
+    Moments and quantiles are computed for each entry of the hyperparameter.
     """
 
     values: np.ndarray
@@ -36,7 +36,7 @@ class Marginal:
         """The marginal of the hyperparameter's logarithm."""
         return Marginal(np.log(self.values), self.mass)
 
-    def quantiles(self, levels: Any) -> np.ndarray:
+    def quantiles(self, levels: ArrayLike) -> np.ndarray:
         """Quantiles at levels between 0 and 1, (levels, ...)."""
         levels_checked = check_levels(levels)
         flat = self.values.reshape(len(self.values), -1)
@@ -47,7 +47,7 @@ class Marginal:
             quantiles[:, entry] = np.interp(levels_checked, np.cumsum(mass) - 0.5 * mass, values[order])
         return quantiles.reshape(len(levels_checked), *self.values.shape[1:])
 
-    def density(self, at: Any) -> np.ndarray:
+    def density(self, at: ArrayLike) -> np.ndarray:
         """The density of a scalar hyperparameter at the values ``at``, smoothed on the log scale if it is positive.
 
         Raises ValueError for a hyperparameter with several entries: take one, as in
@@ -69,7 +69,7 @@ class Marginal:
         return np.where(inside, density / np.where(inside, at, 1.0) if is_positive else density, 0.0)
 
 
-def check_levels(levels: Any) -> np.ndarray:
+def check_levels(levels: ArrayLike) -> np.ndarray:
     """Levels of quantiles as numbers (levels,); raises ValueError unless all are between 0 and 1."""
     checked = np.atleast_1d(as_numbers(levels, "levels"))
     if checked.ndim != 1 or not ((checked > 0) & (checked < 1)).all():

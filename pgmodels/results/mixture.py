@@ -1,27 +1,27 @@
 """Mixtures: of Gaussian marginals, and of predictive distributions."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtr
 
 from pgmodels.data.arrays import in_units_of
 from pgmodels.data.options import check_whole_number
 from pgmodels.results.marginal import check_levels
 from pgmodels.results.predictive import Predictive
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_generator
 
 _HALVINGS = 60
 
 
 def mixed_moments(weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance (...) of mixtures of what has these means and variances, (components, ...)."""
+    """Mean and variance (...) of mixtures of components with these means and variances, (components, ...)."""
     mean = np.tensordot(weights, means, axes=1)
     return mean, np.tensordot(weights, variances + (means - mean) ** 2, axes=1)
 
 
-def mixed_quantiles(levels: Any, weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> np.ndarray:
+def mixed_quantiles(levels: ArrayLike, weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> np.ndarray:
     """Quantiles (levels, ...) of mixtures of normal distributions, (components, ...), by bisection."""
     probabilities, scales = check_levels(levels), np.sqrt(variances)
     reach = 10.0 * scales
@@ -37,7 +37,7 @@ def mixed_quantiles(levels: Any, weights: np.ndarray, means: np.ndarray, varianc
 
 
 class MixedPredictive(Predictive):
-    """A mixture of predictive distributions, each with parameters of its own; ``weights`` sum to 1."""
+    """A mixture of predictive distributions, each with its parameters; ``weights`` sum to 1."""
 
     def __init__(self, weights: np.ndarray, components: Sequence[Predictive]):
         self.weights, self.components = weights, tuple(components)
@@ -62,24 +62,24 @@ class MixedPredictive(Predictive):
         """See Predictive."""
         return self._mix([part.probabilities for part in self.components])
 
-    def log_density(self, y_new: Any) -> np.ndarray:
+    def log_density(self, y_new: ArrayLike) -> np.ndarray:
         """See Predictive."""
         return logsumexp(
             np.stack([part.log_density(y_new) for part in self.components]), axis=0, b=self.weights[:, None]
         )
 
-    def survival(self, times: Any) -> np.ndarray:
+    def survival(self, times: ArrayLike) -> np.ndarray:
         """See Predictive."""
         return self._mix([part.survival(times) for part in self.components])
 
-    def probabilities_of(self, values: Any) -> np.ndarray:
+    def probabilities_of(self, values: ArrayLike) -> np.ndarray:
         """See Predictive."""
         return self._mix([part.probabilities_of(values) for part in self.components])
 
-    def draw(self, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
-        """See Predictive: draws of each part, as many as its weight has, in a random order."""
+    def draw(self, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
+        """See Predictive: draws of each component in proportion to its weight, in a random order."""
         check_whole_number(num_draws, "num_draws", 1)
-        rng = np.random.default_rng(as_seed(seed))
+        rng = as_generator(seed)
         counts = rng.multinomial(num_draws, self.weights)
         seeds = rng.integers(1 << 31, size=len(counts))
         chosen = [

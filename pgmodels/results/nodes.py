@@ -1,4 +1,4 @@
-"""Points that integrate over the latents of new inputs: of a Gaussian, or draws of a sampler."""
+"""Nodes for integrals over the latents at new inputs: quadrature of a Gaussian, or a sampler's draws."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from pgmodels.runtime.pickling import Picklable
 
 
 class Nodes(Picklable, ABC):
-    """Points and weights that integrate over the latents of each row. ``rule`` names how, ``levels`` how finely.
+    """Nodes and weights for integrals over the latents of each row, by a ``rule`` at several ``levels`` of refinement.
 
-    ``values`` holds likelihood parameters that differ from node to node.
+    ``values`` has likelihood parameters that differ between nodes.
     """
 
     values: Mapping[str, Any] = MappingProxyType({})
@@ -34,11 +34,11 @@ class Nodes(Picklable, ABC):
 
     @abstractmethod
     def draw(self, num_draws: int, rng: np.random.Generator) -> tuple[np.ndarray, Mapping[str, Any]]:
-        """Latents (num_draws, rows, latents), each row by itself, and the likelihood parameters that go with them."""
+        """Latents (num_draws, rows, latents), independent across rows, with their likelihood parameters."""
 
 
 class GaussianNodes(Nodes):
-    """Gaussian marginals of each row's latents, along so many standard directions as the likelihood depends on.
+    """Gaussian marginals of each row's latents, in the standardised directions that the likelihood depends on.
 
     Gauss-Hermite for one direction, scrambled Sobol for several.
     """
@@ -58,7 +58,7 @@ class GaussianNodes(Nodes):
 
     def at(self, rows: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
         standard, weights = normal_nodes(self.num_directions, level)
-        # Weights far out underflow to zero; their logarithm then drops them.
+        # Weights in the tails underflow to zero, and their logarithm to minus infinity.
         with np.errstate(divide="ignore"):
             return self.place(rows, standard[:, None, :]), np.log(weights)
 
@@ -81,17 +81,17 @@ class IndependentNodes(GaussianNodes):
 
 
 class PredictorNodes(GaussianNodes):
-    """Latents with a covariance, mean (m, latents) and covariance (m, latents, latents), seen through predictors Φ f.
+    """Correlated latents, mean (m, latents) and covariance (m, latents, latents), of which the likelihood reads Φ f.
 
-    The likelihood depends on f through Φ f alone, ``Phi`` (m, predictors, latents), so that the integral over f is one
-    over f = m + V Φᵀ (Φ V Φᵀ)^-1/2 u with a standard normal u of as many entries as there are predictors.
+    Since the likelihood depends on f only through Φ f, ``Phi`` (m, predictors, latents), the integral over f is an
+    integral over f = m + V Φᵀ (Φ V Φᵀ)^-1/2 u with a standard normal u (predictors,).
     """
 
     def __init__(self, mean: np.ndarray, covariance: np.ndarray, Phi: np.ndarray):
         super().__init__(mean, Phi.shape[1])
         across = np.einsum("mlk,mpk->mlp", covariance, Phi)
         values, vectors = np.linalg.eigh(np.einsum("mpl,mlq->mpq", Phi, across))
-        # A predictor that is certain, or one that follows from the others, has no direction of its own.
+        # Directions without variance, of constant or linearly dependent predictors, are dropped.
         known = values > 1e-14 * values.max(axis=1, keepdims=True)
         scale = np.where(known, np.where(known, values, 1.0) ** -0.5, 0.0)
         self.half = np.einsum("mlp,mpq->mlq", across, vectors * scale[:, None, :])
@@ -102,9 +102,9 @@ class PredictorNodes(GaussianNodes):
 
 
 class DrawNodes(Nodes):
-    """Draws of the latents, (draws, m, latents), all of one weight.
+    """Draws of the latents, (draws, m, latents), with equal weights.
 
-    ``values`` holds draws of likelihood parameters, (draws, 1, entries) each, where they were sampled.
+    ``values`` has draws of sampled likelihood parameters, (draws, 1, entries) each.
     """
 
     rule = "draws"
@@ -126,6 +126,6 @@ class DrawNodes(Nodes):
 
 
 def spread_evenly(count: int, num_draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Numbers below ``count`` in random order, each as often as every other but for what is left over."""
+    """Numbers below ``count`` in random order, equally often up to a remainder."""
     rounds = [rng.permutation(count) for _ in range(-(-num_draws // count))]
     return np.concatenate(rounds)[:num_draws]

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from pgmodels.data.arrays import as_numbers, check_finite
@@ -20,32 +21,33 @@ from pgmodels.numerics.quadrature import padded_chunks, slices
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, Nodes
 from pgmodels.runtime.pickling import Picklable
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_generator
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Two levels of quadrature nodes that agree to this in log density are taken as the integral; where the last two differ
-# by more than UNRESOLVED, a warning says so. The trapezoid rule is then closer than its last step by an order or more.
+# An integral has converged if two levels of nodes agree to this in log density; a warning is given if the last two
+# differ by more than _UNRESOLVED. The error of the trapezoid rule is at least ten times smaller than the last
+# difference.
 _AGREE = {"hermite": 1e-7, "trapezoid": 1e-5, "sobol": 1e-3}
 _UNRESOLVED = {"trapezoid": 1e-3, "sobol": 0.05}
-# A variance of y in which the last two levels differ by more than this share; the last is some six times closer.
+# Relative difference of the last two levels of a variance above which to warn; the error is about six times smaller.
 _UNSURE = 0.05
 _TRAPEZOID_LEVELS = (1025, 4097, 16385)
-# Observations that are integrated together, at up to so many points of a trapezoid rule: 32 MB an array.
+# Number of observations that are integrated together: 32 MB per array at the finest level.
 _TOGETHER = 4096
-# A window of the trapezoid rule leaves out what is below exp(-_DEPTH) of the integrand's peak.
+# A window of the trapezoid rule ends where the integrand is exp(-_DEPTH) of its peak.
 _DEPTH = 32.0
-# Moments of times: where the logarithm of the probability of later events starts and ends, at so many points; tails
-# with a slope above -_FLAT, of the logarithms, have no moment; logarithms of times to look among, and how often halved.
+# Moments of times: log survival probabilities at the ends of the window, and its number of points; log-log slope of the
+# tail above which there is no moment; largest log time, and bisections to find the ends.
 _START, _TAIL, _TIMES, _FLAT, _LONGEST, _HALVINGS = -1e-9, -100.0, 385, 1e-6, 300.0, 40
 
 
 class PredictionWarning(PgmodelsWarning):
-    """A prediction is less than it seems: an integral is not resolved, or a density is not normalised."""
+    """A prediction is inaccurate: an integral is not resolved, or a density is not normalised."""
 
 
 def warn_if_unnormalised(likelihood: Likelihood, size: int, what: str) -> bool:
-    """Warn with PredictionWarning, and return True, where a density is not known to be normalised in y."""
+    """Warn with PredictionWarning, and return True, if a density is not known to be normalised in y."""
     if is_normalised(likelihood, size) is True:
         return False
     warn(
@@ -57,14 +59,14 @@ def warn_if_unnormalised(likelihood: Likelihood, size: int, what: str) -> bool:
 
 
 class Predictive(Picklable):
-    """The predictive distribution of y at m new inputs; what it gives is computed when asked for.
+    """The predictive distribution of y at m new inputs; everything is computed on request.
 
-    ``covariates`` (m, columns - 1) holds the columns of y after the first. Left out, what their values matter for
-    raises ValueError; ``log_density`` takes them from its y_new. Where times may be censored, y is the time to the
-    event, whenever that is, and no covariate says whether it is observed.
+    ``covariates`` (m, columns - 1) are the columns of y after the first. Without them, everything that depends on them
+    raises ValueError, except ``log_density``, which reads them from y_new. For censored times, y is the time of the
+    event itself.
     """
 
-    def __init__(self, likelihood: Likelihood, nodes: Nodes, covariates: Any = None):
+    def __init__(self, likelihood: Likelihood, nodes: Nodes, covariates: ArrayLike | None = None):
         self.likelihood, self.nodes = likelihood, nodes
         # The likelihood as evaluated at the nodes: its parameters may be drawn together with the latents.
         self.evaluated_likelihood = likelihood.with_values(nodes.values)
@@ -73,7 +75,7 @@ class Predictive(Picklable):
 
     @property
     def mean(self) -> np.ndarray:
-        """E[y], (m,). Of the first column of y where it has several, given the others."""
+        """E[y], (m,): of the first column of y given the others, if there are several."""
         self._require_columns("the mean", self.likelihood.conditional_mean or self.likelihood.function)
         return self._moments[0]
 
@@ -89,13 +91,13 @@ class Predictive(Picklable):
     def probabilities(self) -> np.ndarray:
         """The probability of each value of y, (m, values), in the order of ``support.values()``.
 
-        Raises ValueError where y has no short list of values.
+        Raises ValueError if y has no short list of values.
         """
         values = self.support.values()
         if values is None:
             raise ValueError(
                 f"{self.likelihood.name} has no finite list of values of y to give probabilities for; use mean, "
-                "variance and log_density. A formula of one's own declares its support: "
+                "variance and log_density. A custom formula declares its support: "
                 "@pgm.likelihood(support=pgm.Binary())."
             )
         self._require_normalised("probabilities")
@@ -105,10 +107,10 @@ class Predictive(Picklable):
         return np.stack([np.exp(self._log_probability(self._observations(value))) for value in values], axis=1)
 
     @double_precision
-    def log_density(self, y_new: Any) -> np.ndarray:
+    def log_density(self, y_new: ArrayLike) -> np.ndarray:
         """log p(y_new) of each row, (m,): the logarithm of the integrated likelihood.
 
-        Warns with PredictionWarning where the formula is not known to be normalised in y.
+        Warns with PredictionWarning if the formula is not known to be normalised in y.
         """
         y_new = as_numbers(y_new, "y_new", is_new=True)
         expected = (
@@ -124,10 +126,10 @@ class Predictive(Picklable):
         return self._log_density(y_new)
 
     @double_precision
-    def probabilities_of(self, values: Any) -> np.ndarray:
+    def probabilities_of(self, values: ArrayLike) -> np.ndarray:
         """P(y = value) of each row for whole numbers, (m, values): counts, or successes of the trials in covariates.
 
-        Raises ValueError where y is a real number, or the formula is not normalised in y.
+        Raises ValueError if y is a real number, or the formula is not normalised in y.
         """
         if not self.support.is_discrete or isinstance(self.support, Undeclared):
             raise ValueError(
@@ -148,10 +150,10 @@ class Predictive(Picklable):
         return probabilities[places].T
 
     @double_precision
-    def survival(self, times: Any) -> np.ndarray:
-        """P(y > time) of each row, (m, times): how likely an event is to come later than each of the times.
+    def survival(self, times: ArrayLike) -> np.ndarray:
+        """P(y > time) of each row, (m, times): the probability that the event is later than each time.
 
-        Raises ValueError where y is no time that may be censored, whose formula has this probability.
+        Raises ValueError if y is not a time that may be censored.
         """
         wanted = np.atleast_1d(as_numbers(times, "times"))
         if wanted.ndim != 1 or not (np.isfinite(wanted) & (wanted >= 0)).all():
@@ -166,25 +168,25 @@ class Predictive(Picklable):
             probabilities[later[group]] = np.exp(self._log_density(y, np.arange(len(y)) % m)).reshape(-1, m)
         return probabilities[places].T
 
-    def draw(self, num_draws: int = 1000, seed: int = 0) -> np.ndarray:
-        """Draws of y, (num_draws, m), each row by itself; of the first column where y has several, given the others.
+    def draw(self, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
+        """Draws of y, (num_draws, m), independent across rows; of the first column given the others, if it has several.
 
-        Raises ValueError where y cannot be drawn from the formula.
+        Raises ValueError if y cannot be drawn from the formula.
         """
         check_whole_number(num_draws, "num_draws", 1)
-        rng = np.random.default_rng(as_seed(seed))
+        rng = as_generator(seed)
         return self.draw_given(*self.nodes.draw(num_draws, rng), rng)
 
     def draw_given(self, f: np.ndarray, values: Mapping[str, Any], rng: np.random.Generator) -> np.ndarray:
-        """A draw of y for each of latents (draws, m, latents) and parameters that go with them, (draws, m)."""
+        """A draw of y for each draw of latents (draws, m, latents) and likelihood parameters, (draws, m)."""
         self._require_columns("draws", self.likelihood.function)
         columns = self._given_columns if self.support.num_covariates else None
         return draw_observations(self.likelihood, f, columns, rng, values)
 
-    def quantiles(self, levels: Any, num_draws: int = 4000, seed: int = 0) -> np.ndarray:
+    def quantiles(self, levels: ArrayLike, num_draws: int = 4000, seed: Seed = 0) -> np.ndarray:
         """Quantiles of y at levels between 0 and 1, (levels, m), of ``num_draws`` draws of it.
 
-        Of counts and classes the least with at least so much probability up to it, a whole number.
+        For counts and classes, the smallest value whose distribution function reaches the level.
         """
         probabilities = np.atleast_1d(as_numbers(levels, "levels"))
         if probabilities.ndim != 1 or not ((probabilities > 0) & (probabilities < 1)).all():
@@ -209,7 +211,7 @@ class Predictive(Picklable):
             self._require_normalised("moments")
             self._require_columns("the mean", self.likelihood.function)
             return self._moments_of_times(levels[-1])
-        # Of each node by quadrature over y, hundreds of times as dear.
+        # By quadrature over y at each node: hundreds of times the cost.
         moments = self._integrated_moments(levels[0], self._expectations)
         assert moments is not None
         self._warn_heavy(moments)
@@ -220,18 +222,18 @@ class Predictive(Picklable):
         return self._given_moments(rows, f) or self._expectations(rows, f)
 
     def _given_moments(self, rows: Any, f: np.ndarray) -> tuple[Any, Any] | None:
-        """Those that the likelihood gives, None where it gives none."""
+        """Conditional moments from the likelihood, None if it has none."""
         return self.evaluated_likelihood.moments(
             as_array(self._observations(0.0)[rows]), as_array(f), self.nodes.num_latents
         )
 
     def _expectations(self, rows: Any, f: np.ndarray) -> tuple[Any, Any]:
-        """Those of the formula."""
+        """Conditional moments by quadrature of the formula."""
         others = None if self.support.num_columns == 1 else self._observations(0.0)[rows, 1:]
         return expectations(self.likelihood, f, others, self.nodes.values)
 
     def _integrated_moments(self, level: int, moments: Callable[..., Any]) -> tuple[np.ndarray, np.ndarray] | None:
-        """Mean and variance of y from those given f; None where there are none."""
+        """Mean and variance of y from the conditional moments, None if there are none."""
         means, variances = np.empty(self.nodes.num_rows), np.empty(self.nodes.num_rows)
         for rows in self._chunks(np.arange(self.nodes.num_rows), level):
             f, log_weights = self.nodes.at(rows, level)
@@ -246,10 +248,10 @@ class Predictive(Picklable):
         return means, variances
 
     def _moments_of_times(self, level: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of a time to an event by the trapezoid rule in its logarithm; infinite where they are.
+        """Mean and variance of a time to an event by the trapezoid rule in its logarithm; they may be infinite.
 
-        Beyond the window, where later events have exp(_TAIL) of the probability, the tail is a power of time, so that
-        what the rule would add there is a geometric series.
+        Beyond the window, where the survival probability is exp(_TAIL), the tail is a power of time, so that the
+        remaining terms of the rule are a geometric series.
         """
         every = np.arange(self.nodes.num_rows)
         start = self._log_time_where(lambda log_survival: log_survival > _START, level)
@@ -271,7 +273,7 @@ class Predictive(Picklable):
         return mean, np.where(finite, square - np.where(finite, mean, 0.0) ** 2, np.inf)
 
     def _log_time_where(self, is_before: Callable[[np.ndarray], np.ndarray], level: int) -> np.ndarray:
-        """The logarithm of the time up to which a condition on the log probability of later events holds, (m,)."""
+        """The logarithm of the last time at which a condition on the log survival probability holds, (m,)."""
         every = np.arange(self.nodes.num_rows)
         low, high = np.full(len(every), -_LONGEST), np.full(len(every), _LONGEST)
         for _ in range(_HALVINGS):
@@ -281,7 +283,7 @@ class Predictive(Picklable):
         return 0.5 * (low + high)
 
     def _warn_heavy(self, moments: tuple[np.ndarray, np.ndarray]) -> None:
-        """Warn where moments are NaN for heavy tails."""
+        """Warn of rows with NaN moments, for heavy tails."""
         bad = np.isnan(moments).any(axis=0).sum()
         if bad:
             warn(
@@ -293,7 +295,7 @@ class Predictive(Picklable):
     def _warn_unsure(
         self, moments: tuple[np.ndarray, np.ndarray], coarse: tuple[np.ndarray, np.ndarray] | None
     ) -> None:
-        """Warn where moments still change with the number of nodes."""
+        """Warn of rows whose moments still change with the number of nodes."""
         if coarse is None:
             return
         (mean, variance), (other, less) = moments, coarse
@@ -308,14 +310,14 @@ class Predictive(Picklable):
             )
 
     def _log_probability(self, y: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        """log p(y) of values of a discrete support: at one level for all where nodes are random, to sum to 1."""
+        """log p(y) of values of a discrete support; all at one level if nodes are random, so that they sum to 1."""
         if self.nodes.rule == "sobol":
             rows = np.arange(len(y)) if rows is None else rows
             return self._integrate(y, rows, np.arange(len(y)), self.nodes.levels[1])
         return self._log_density(y, rows)
 
     def _log_density(self, y: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        """log p(y) of observations of ``rows`` of X_new, each its own unless given, refined until two levels agree."""
+        """log p(y) of observations at ``rows`` of X_new (by default all, in order), refined until two levels agree."""
         nodes = self.nodes
         open_rows = np.arange(len(y))
         rows = open_rows if rows is None else rows
@@ -336,7 +338,7 @@ class Predictive(Picklable):
 
     @staticmethod
     def _refine(result: np.ndarray, rows: np.ndarray, current: np.ndarray) -> np.ndarray:
-        """Put the current values of some rows into the result; returns by how much they changed."""
+        """Write the current values of some rows into the result; returns their changes."""
         with np.errstate(invalid="ignore"):
             gap = np.nan_to_num(np.abs(current - result[rows]), nan=0.0, posinf=np.inf)
         result[rows] = current
@@ -353,7 +355,7 @@ class Predictive(Picklable):
             )
 
     def _integrate(self, y: np.ndarray, rows: np.ndarray, places: np.ndarray, level: int) -> np.ndarray:
-        """log p of the observations at some places of y, which are of ``rows`` of X_new."""
+        """log p of the observations at some indices of y, which belong to ``rows`` of X_new."""
         log_probabilities = []
         for chunk in self._chunks(places, level):
             f, log_weights = self.nodes.at(rows[chunk], level)
@@ -361,7 +363,7 @@ class Predictive(Picklable):
         return np.concatenate(log_probabilities)[: len(places)]
 
     def _probabilities_together(self, values: np.ndarray) -> np.ndarray:
-        """The probabilities of values at the same nodes, at which what the formula has without y is computed once."""
+        """The probabilities of all values at the same nodes, where factors without y are computed once."""
         y, every = np.stack([self._observations(value) for value in values]), np.arange(self.nodes.num_rows)
         return np.exp(self._integrate_together(y, every, self.nodes.levels[1])).T
 
@@ -378,7 +380,7 @@ class Predictive(Picklable):
     ) -> np.ndarray:
         """Integrate kinked or narrow integrands of one direction on windows about their mass; returns the last changes.
 
-        Of observations y of ``rows`` of X_new, whose integrals are put into ``places`` of the result.
+        The observations y belong to ``rows`` of X_new, and their integrals to ``places`` of the result.
 
         The trapezoid rule converges exponentially for smooth integrands that vanish at both ends, and as the square
         of the spacing across a kink.
@@ -404,7 +406,7 @@ class Predictive(Picklable):
             active = active[gap[active] > _AGREE["trapezoid"]]
             if not active.size:
                 break
-        # Their mass lies further out than was looked.
+        # The mass lies outside the scanned range.
         gap[beyond] = np.inf
         return gap
 
@@ -418,24 +420,24 @@ class Predictive(Picklable):
         return log_p - 0.5 * z**2 - 0.5 * np.log(2.0 * np.pi)
 
     def _chunks(self, rows: np.ndarray, level: int, num_values: int = 1) -> list[np.ndarray]:
-        """Rows a chunk at a time, the last of them padded."""
+        """Chunks of rows, the last one padded."""
         return padded_chunks(rows, max(self.nodes.count(level), level) * max(self.nodes.num_latents, num_values))
 
     @property
     def _given_columns(self) -> np.ndarray:
-        """The columns of y that it is given, (m, columns), NaN where they were not."""
+        """The covariate columns of y, (m, columns), NaN if they were not given."""
         shape = self.nodes.num_rows, self.support.num_covariates
         return np.full(shape, np.nan) if self.covariates is None else self.covariates
 
     def _observations(self, first: Any) -> np.ndarray:
-        """y with a value, or one a row, in its first column; those after it are NaN where they were not given."""
+        """y with a value, or one per row, in its first column; covariates are NaN if they were not given."""
         first = np.broadcast_to(first, (self.nodes.num_rows,))
         if self.support.num_columns == 1:
             return np.array(first)
         return np.column_stack([first, self.support.others(self._given_columns)])
 
     def _beyond(self, first: np.ndarray) -> np.ndarray:
-        """Observations that say no more than that the event comes after ``first`` (m,)."""
+        """Observations of times censored at ``first`` (m,)."""
         y = self.support.beyond(first, self._given_columns)
         if y is None:
             raise ValueError(
@@ -450,7 +452,7 @@ class Predictive(Picklable):
         return self.support.beyond(np.ones(self.nodes.num_rows), self._given_columns) is not None
 
     def _require_columns(self, what: str, *formulas: Formula | None) -> None:
-        """Raise ValueError where formulas read columns of y that were not given."""
+        """Raise ValueError if formulas read columns of y that were not given."""
         observed = range(self.support.num_columns - self.support.num_covariates)
         missing = sorted(self.likelihood.columns(self.nodes.num_latents, *formulas) - set(observed))
         if self.covariates is None and missing:

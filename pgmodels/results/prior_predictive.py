@@ -1,13 +1,16 @@
 """Draws from the prior predictive distribution of a model."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pgmodels.model import Model
 from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
+
+if TYPE_CHECKING:
+    from xarray import DataTree
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -26,7 +29,7 @@ class PriorPredictive(Picklable):
     observations: np.ndarray
     hyperparameters: dict[str, np.ndarray]
 
-    def to_arviz(self) -> Any:
+    def to_arviz(self) -> "DataTree":
         """An xarray.DataTree for ArviZ, with the groups prior and prior_predictive."""
         return hooks.arviz(self)
 

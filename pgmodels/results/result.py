@@ -1,11 +1,13 @@
 """The base class of results of inference."""
 
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_column_names
 from pgmodels.likelihoods.likelihood import Likelihood
@@ -14,6 +16,10 @@ from pgmodels.parameters.parameter import bare
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
+from pgmodels.runtime.seeds import Seed
+
+if TYPE_CHECKING:
+    from xarray import DataTree
 
 
 class Result(Picklable):
@@ -54,6 +60,14 @@ class Result(Picklable):
             """The prior of the latents at the data."""
 
         @property
+        def mean(self) -> np.ndarray:
+            """Posterior means of the latents at the data, (n, latents)."""
+
+        @property
+        def variance(self) -> np.ndarray:
+            """Posterior variances of the latents at the data, (n, latents)."""
+
+        @property
         def weights(self) -> np.ndarray | None:
             """The powers of the rows' likelihoods, (n,); None if all are 1."""
 
@@ -63,31 +77,51 @@ class Result(Picklable):
         return Data(self.X, self.y, self.columns, self.weights)
 
     @property
+    def num_rows(self) -> int:
+        """The number of rows of the data."""
+        return len(self.X)
+
+    @property
     def likelihood(self) -> Likelihood:
         """The likelihood of one row without its weight; predictions use it."""
         return self.model.likelihood
 
-    def check_inputs(self, X_new: Any, name: str = "X_new") -> np.ndarray:
-        """New inputs as a float64 array (m, d); raises ValueError where their columns do not match those of X."""
+    def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
+        """New inputs as a float64 array (m, d); raises ValueError if their columns do not match X."""
         check_column_names(X_new, self.columns, name)
         return self.model.check_inputs(X_new, name, self.X.shape[1])
 
-    def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
+    def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
         """Checked inputs for predictions, by row or joint; kernels must be valid covariances there."""
         inputs = self.check_inputs(X_new)
         self.prior.check_new_inputs(inputs, jointly=jointly)
         return inputs
 
-    def to_arviz(self, **options: Any) -> Any:
-        """An xarray.DataTree for ArviZ; see ``pgmodels.interop.arviz.to_arviz``."""
-        return hooks.arviz(self, **options)
+    def to_arviz(self, num_draws: int = 1000, seed: Seed = 0) -> "DataTree":
+        """The result for ArviZ; see ``pgmodels.to_arviz``."""
+        return hooks.arviz(self, num_draws=num_draws, seed=seed)
 
-    def save(self, path: Any) -> Path:
-        """Write the result to one file, such as ``fit.npz``, that ``pgm.load`` reads; returns its path.
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the result to one file that ``pgm.load`` reads.
 
         The file holds arrays and text without pickles: data, hyperparameters, Gaussian factors and draws. Of a custom
         likelihood it holds only the text of the formula, so pass the likelihood to ``pgm.load``. ``extend`` does not
-        work on loaded draws. Raises ValueError for custom kernels, forms and priors: pickle such results.
+        work on loaded draws.
+
+        Parameters
+        ----------
+        path : str or path
+            The file, such as ``fit.npz``, in an existing folder.
+
+        Returns
+        -------
+        Path
+            The path of the file.
+
+        Raises
+        ------
+        ValueError
+            For custom kernels, forms and priors: pickle such results.
         """
         return hooks.save(self, path)
 
@@ -102,7 +136,7 @@ class Result(Picklable):
 
     @property
     def jitter(self) -> tuple[float, ...]:
-        """Jitter added to the diagonal of each group's covariance to factorise it; 0 where none was needed."""
+        """Jitter added to the diagonal of each group's covariance to factorise it; 0 if none was needed."""
         return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from functools import partial
 from importlib.metadata import version
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ Loaded = Approximation | CorrectedApproximation | IntegratedApproximation | Spar
 @hooks.save.register(SparseApproximation)
 @hooks.save.register(Result)
 @double_precision
-def save(result: Result | SparseApproximation, path: Any) -> Path:
+def save(result: Result | SparseApproximation, path: str | PathLike[str]) -> Path:
     """See ``Result.save``."""
     path = Path(path)
     if path.is_dir() or not path.parent.is_dir():
@@ -122,14 +123,31 @@ def _coordinates(values: dict[str, Any], prior: PriorCollection, other: PriorCol
 
 @double_precision
 def load(
-    path: Any, likelihood: Likelihood | LikelihoodFamily | None = None, objective: Objective | None = None
+    path: str | PathLike[str],
+    likelihood: Likelihood | LikelihoodFamily | None = None,
+    objective: Objective | None = None,
 ) -> Loaded:
     """Load a result from a file written by ``save``, with the same predictions.
 
-    Files hold no code: ``likelihood`` is the likelihood or its family, needed for a custom formula, and ``objective``
-    the custom objective that a result is the optimum of, needed for corrections and diagnostics. The prior and its
-    factorisations are not in the file and are computed again. Raises ValueError for a file that is not a saved result,
-    is damaged or has another format, and for a likelihood or an objective that differs from the saved one.
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    likelihood : Likelihood or its family, optional
+        Needed for a custom formula, since files hold no code.
+    objective : Objective, optional
+        The custom objective that the result is the optimum of, needed for corrections and diagnostics.
+
+    Returns
+    -------
+    Approximation, IntegratedApproximation, SparseApproximation or Draws
+        The result. The prior and its factorisations are not in the file and are computed again.
+
+    Raises
+    ------
+    ValueError
+        For a file that is not a saved result, is damaged or has another format, and for a likelihood or an objective
+        that differs from the saved one.
     """
     path = Path(path)
     document, arrays = _read(path)
@@ -247,7 +265,7 @@ def _decode(value: Any, arrays: Arrays) -> Any:
 
 
 def _encode_prior(result: Result, arrays: Arrays) -> Any:
-    """How to rebuild the prior: one of ``_WAYS`` for all groups, and the arrays of each group that this does not give.
+    """How to rebuild the prior: one of ``_WAYS`` for all groups, and each group's arrays that it does not reproduce.
 
     Engines may have used a more accurate prior than ``Model.prior`` returns by default; its arrays are then saved.
     """
@@ -285,7 +303,7 @@ def _decode_prior(document: Any, model: Model, X: np.ndarray, arrays: Arrays) ->
 
 
 def _check_ranks(prior: PriorCollection, stored: dict[str, Any]) -> None:
-    """Raise ValueError where the stored coordinates are more than the prior's rank."""
+    """Raise ValueError if there are more stored coordinates than the prior's rank."""
     whitened, response = stored.get("whitened"), stored.get("response")
     more = response is not None and len(response) != sum(prior.ranks)
     if whitened is not None:

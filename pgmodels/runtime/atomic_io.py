@@ -110,7 +110,7 @@ def _faults_of(path: Path, kind: str) -> Iterator[None]:
 
 
 def _check_sizes(entries: list[zipfile.ZipInfo], size: int) -> None:
-    """ValueError where entries are compressed, or have more bytes than their file."""
+    """Raise ValueError if entries are compressed, or have more bytes than their file."""
     for entry in entries:
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise ValueError(f"{entry.filename} is compressed, which pgmodels never does, to {entry.file_size} bytes")

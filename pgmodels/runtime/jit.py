@@ -43,7 +43,7 @@ def is_traced() -> bool:
     return get_opaque_trace_state("flax") != _OUTSIDE
 
 
-class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
+class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial is)
     """``jax.jit`` of a function whose work is mostly LAPACK's. Within a traced function it is inlined in that.
 
     ``optimise=False`` is for functions that are called rarely: on a CPU they compile in a third of the time, and loops
@@ -53,7 +53,7 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
 
     def __init__(
         self,
-        function: Callable[..., R],
+        function: Callable[P, R],
         static_argnames: str | tuple[str, ...] = (),
         *,
         optimise: bool | Callable[..., bool] = True,
@@ -68,7 +68,7 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
         update_wrapper(self, function)
         _wrappers.add(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function's result. Raises KeyboardInterrupt where JAX has wrapped one of a host callback."""
         if is_traced():
             return self._inner(*args, **kwargs)
@@ -85,7 +85,7 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
             if program._cache_size() > before:
                 _clear_beyond(MAX_PROGRAMS)
 
-    def program(self, *args: Any, **kwargs: Any) -> Any:
+    def program(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The jitted function for a call with these arguments."""
         optimised = jax.default_backend() != "cpu" or self._optimise(*args, **kwargs)
         if optimised not in self._programs:
@@ -94,7 +94,7 @@ class compiled(Generic[R]):  # noqa: N801 (a decorator, as functools.partial is)
             self._programs[optimised] = self._jit(compiler_options=supported)
         return self._programs[optimised]
 
-    def shapes(self, *args: Any, **kwargs: Any) -> Any:
+    def shapes(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The shapes of the result; the call itself does not trace again."""
         return self.program(*args, **kwargs).eval_shape(*args, **kwargs)
 

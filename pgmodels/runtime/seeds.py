@@ -1,22 +1,30 @@
 """Random seeds: a whole number or a JAX key, checked before any work."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
+
+# What users pass as ``seed``.
+Seed: TypeAlias = int | jax.Array
 
 # Seeds are whole numbers below this: accepted by JAX in double precision and by NumPy.
 NUM_SEEDS = 2**63
 
 
-def as_seed(seed: Any) -> int:
-    """The seed as an int. Raises ValueError where it is not a whole number from 0 to 2**63 - 1."""
-    if not _is_whole(seed) or not 0 <= seed < NUM_SEEDS:
-        raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, such as 0; got {_shown(seed)}.")
-    return int(seed)
+def as_seed(seed: Seed) -> int:
+    """The seed as an int; ``jax.random.key(n)`` gives ``n``. Raises ValueError as ``as_key`` does."""
+    if _is_whole(seed):
+        if not 0 <= seed < NUM_SEEDS:
+            raise _invalid(seed)
+        return int(seed)
+    number = 0
+    for word in np.asarray(jax.random.key_data(as_key(seed))).ravel().tolist():
+        number = (number << 32) | word
+    return number % NUM_SEEDS
 
 
-def as_key(seed: Any) -> Any:
+def as_key(seed: Seed) -> jax.Array:
     """A JAX key from an int or a key. Raises ValueError for anything else, and for several keys."""
     if _is_whole(seed):
         return jax.random.key(as_seed(seed))
@@ -26,7 +34,16 @@ def as_key(seed: Any) -> Any:
         # A key made by jax.random.PRNGKey.
         if seed.dtype == np.uint32 and seed.shape == jax.random.PRNGKey(0).shape:
             return jax.random.wrap_key_data(seed)
-    raise ValueError(
+    raise _invalid(seed)
+
+
+def as_generator(seed: Seed) -> np.random.Generator:
+    """A NumPy generator from an int or a key. Raises ValueError as ``as_key`` does."""
+    return np.random.default_rng(as_seed(seed))
+
+
+def _invalid(seed: Any) -> ValueError:
+    return ValueError(
         "seed must be a whole number from 0 to 2**63 - 1, or one JAX key such as jax.random.key(0); got "
         f"{_shown(seed)}."
     )

@@ -5,10 +5,11 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 # Up to this many rows one BLAS thread factorises about as fast as several, and on a busy machine far faster: threads
@@ -66,13 +67,14 @@ def one_thread_up_to(num_rows: int) -> AbstractContextManager[Any]:
     return _one_thread if num_rows <= SMALL else nullcontext()
 
 
-def one_thread_if_small(engine: Callable[..., R]) -> Callable[..., R]:
+def one_thread_if_small(engine: Callable[P, R]) -> Callable[P, R]:
     """Run an engine (model, X, ...) on one BLAS thread if X has few rows; the setting is restored afterwards."""
 
     @wraps(engine)
-    def wrapped(model: Any, X: Any, *args: Any, **options: Any) -> R:
+    def wrapped(*args: P.args, **options: P.kwargs) -> R:
+        X = args[1] if len(args) > 1 else options.get("X")
         with one_thread_up_to(_num_rows(X)):
-            return engine(model, X, *args, **options)
+            return engine(*args, **options)
 
     return wrapped
 

@@ -180,9 +180,33 @@ def test_all_rows_at_once_give_the_predictions_of_cavi():
     np.testing.assert_allclose(draws.mean(axis=0), mean, atol=4.0 * np.sqrt(variance.max() / 4000))
     travelled = pickle.loads(pickle.dumps(sparse))
     np.testing.assert_array_equal(travelled.predict_latent(new)[0], sparse.predict_latent(new)[0])
-    assert repr(sparse).startswith("<SparseApproximation of Model(Bernoulli(), ")
-    for call in (pgm.correct, pgm.diagnose, lambda result: pgm.compare(one=result, other=exact)):
-        with pytest.raises(ValueError, match="SparseApproximation"):
+
+
+@pytest.mark.filterwarnings("ignore:the inducing inputs, 4 in all, are too few")
+def test_a_result_without_rows_shows_itself_and_says_what_needs_them():
+    source = pgm.ArrayRows(X[:200], LABELS[:200], standardise=True)
+    with pytest.warns(pgm.ConvergenceWarning):
+        sparse = pgm.svi(MODEL, source, batch_size=50, max_epochs=1)
+    assert repr(sparse).startswith("<SparseApproximation Stochastic CAVI of Bernoulli(), 200 rows, 1 latent, ")
+    text = " ".join(str(sparse).split())
+    assert f"ELBO {sparse.elbo:.4f} nats; windows of steps and passes 1, not converged" in text
+    assert "<caption>Stochastic CAVI of Bernoulli()</caption>" in sparse._repr_html_()
+    assert sparse.likelihood is sparse.model.likelihood
+    assert sparse.prior is sparse.posterior.prior
+    assert sparse.jitter
+    # What the messages recommend.
+    exact = pgm.cavi(sparse.model, sparse.scaling(X[:200]), LABELS[:200])
+    calls = (
+        pgm.correct,
+        pgm.diagnose,
+        pgm.log_evidence,
+        pgm.to_arviz,
+        pgm.SparseApproximation.to_arviz,
+        pgm.plot_latent,
+        lambda result: pgm.compare(one=result, other=exact),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=r"pgm\.cavi\(result\.model, X, y\) .* scaled by result\.scaling"):
             call(sparse)
 
 
@@ -245,15 +269,15 @@ def test_what_is_wrong_with_a_row_names_it(row, column, value, complaint):
             lambda file: pgm.svi(MODEL, pgm.IterableRows([(X[:5], LABELS[:5]), (X[:5, :1], LABELS[:5])])),
             r"X must have 2 column\(s\), as the first rows",
         ),
-        (lambda file: pgm.svi(MODEL, pgm.ArrayRows(X[:5], LABELS[:5]), LABELS[:5]), "y goes with an array X"),
+        (lambda file: pgm.svi(MODEL, pgm.ArrayRows(X[:5], LABELS[:5]), LABELS[:5]), "y needs an array X"),
         (
             lambda file: pgm.svi(MODEL, pgm.ArrayRows(X[:5], LABELS[:5]), weights=np.ones(5)),
-            "weights goes with an array X",
+            "weights needs an array X",
         ),
         (lambda file: pgm.svi(MODEL, X[:5]), "y is missing"),
         (
             lambda file: pgm.svi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())), pgm.ArrayRows(X[:5], LABELS[:5])),
-            "from rows that it does not hold, for GPs by inducing inputs",
+            "rows that are not in memory needs GPs with inducing inputs",
         ),
     ],
 )

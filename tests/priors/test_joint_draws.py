@@ -220,7 +220,7 @@ def test_each_draw_of_a_sampler_has_its_own_hyperparameters():
 def test_what_has_no_joint_covariance_says_so():
     correction = {"shift": np.zeros((N, L)), "curvature": np.zeros((N, L))}
     corrected = corrected_by(PerturbativeApproximation, False, **correction)
-    with pytest.raises(ValueError, match=r"corrects each row by itself.*pgm.correct\(result\)"):
+    with pytest.raises(ValueError, match=r"corrects each row separately.*pgm.correct\(result\)"):
         corrected.draw_latents(NEW)
     for count in (0, 2.5):
         with pytest.raises(ValueError, match="num_draws must be a whole number >= 1"):

@@ -333,7 +333,7 @@ OTHER_RUNS = [
 )
 def test_another_run_is_refused_with_what_differs(saved, engine, change, part):
     before = contents(saved / engine)
-    with pytest.raises(ValueError, match=rf"checkpoint: .*/{engine} holds .*what differs: .*{part}.*Name another"):
+    with pytest.raises(ValueError, match=rf"checkpoint: .*/{engine} contains .*differences: .*{part}.*Name another"):
         ENGINES[engine](saved / engine, **change)
     assert contents(saved / engine) == before
 

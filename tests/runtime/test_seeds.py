@@ -9,9 +9,11 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
+from pgmodels.data.sources.survey import survey
 from pgmodels.datasets import load, split
 from pgmodels.diagnostics.importance import importance_estimate
 from pgmodels.diagnostics.vsbc import simulate_calibration
+from pgmodels.inference.empirical_bayes.initial_values import initial_models
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.mixture import MixedPredictive
 from pgmodels.runtime.seeds import NUM_SEEDS, as_key, as_seed
@@ -40,6 +42,9 @@ CALLS = {
     "gibbs": lambda seed: pgm.gibbs(MODEL, X, Y, seed=seed),
     "nuts": lambda seed: pgm.nuts(MODEL, X, Y, seed=seed),
     "svi": lambda seed: pgm.svi(MODEL, X, Y, seed=seed),
+    "cavi": lambda seed: pgm.cavi(MODEL, X, Y, seed=seed),
+    "gaussian_vi": lambda seed: pgm.gaussian_vi(MODEL, X, Y, seed=seed),
+    "fit": lambda seed: pgm.fit(MODEL, X, Y, seed=seed),
     "GibbsKernel": lambda seed: pgm.GibbsKernel(MODEL, X, Y, seed=seed),
     "integrate": lambda seed: pgm.integrate(UNKNOWN, X, Y, seed=seed),
     "log_evidence": lambda seed: pgm.log_evidence(fitted(), seed=seed),
@@ -77,7 +82,58 @@ def test_what_is_a_seed_is_taken():
     assert [as_seed(seed) for seed in (0, np.int32(3), np.uint64(7), 2**63 - 1)] == [0, 3, 7, NUM_SEEDS - 1]
     for seed in (5, np.int64(5), jax.random.key(5), jax.random.PRNGKey(5)):
         assert as_key(seed) == jax.random.key(5)
+    assert [as_seed(key) for key in (jax.random.key(5), jax.random.PRNGKey(5))] == [5, 5]
+    assert 0 <= as_seed(jax.random.split(jax.random.key(5))[1]) < NUM_SEEDS
     # The largest, and those that are made from it.
     latents = fitted().draw_latents(X, 3, seed=NUM_SEEDS - 1)
     np.testing.assert_array_equal(latents, fitted().draw_latents(X, 3, seed=np.uint64(NUM_SEEDS - 1)))
     assert np.isfinite(importance_estimate(fitted(), 200, NUM_SEEDS - 1).pareto_k)
+
+
+NUMBERS = {
+    "draw_latents": lambda seed: fitted().draw_latents(X, 3, seed=seed),
+    "draw_latents of draws": lambda seed: drawn().draw_latents(X, 3, seed=seed),
+    "predict": lambda seed: drawn().predict(X, seed=seed).probabilities,
+    "draw": lambda seed: fitted().predict(X).draw(20, seed=seed),
+    "log_evidence": lambda seed: pgm.log_evidence(fitted(), num_draws=100, seed=seed).value,
+    "prior_predictive": lambda seed: pgm.prior_predictive(MODEL, X, num_draws=3, seed=seed).latents,
+    "to_arviz": lambda seed: fitted().to_arviz(num_draws=3, seed=seed).posterior["f"].values,
+    "diagnose": lambda seed: pgm.diagnose(fitted(), num_replicates=0, num_draws=100, seed=seed).pareto_k,
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_key_draws_what_its_number_draws(name):
+    by_number, by_key, by_another = (NUMBERS[name](seed) for seed in (3, jax.random.key(3), 4))
+    np.testing.assert_array_equal(by_number, by_key)
+    assert not np.array_equal(by_number, by_another)
+
+
+@pytest.mark.parametrize("engine", [pgm.cavi, pgm.gaussian_vi, pgm.fit, pgm.svi])
+def test_inducing_inputs_that_are_drawn_depend_on_the_seed(engine):
+    inputs = np.random.default_rng(0).uniform(size=(60, 1))
+    labels = (inputs[:, 0] > 0.5).astype(float)
+    model = pgm.Model(
+        pgm.Bernoulli(), pgm.GP(pgm.RBF(pgm.Fixed(1.0), pgm.Fixed(0.3)), form=pgm.Inducing(20, "uniform"))
+    )
+
+    def chosen(**seed):
+        return engine(model, inputs, labels, **seed, progress=False).model.gps[0].form.inputs
+
+    assert chosen() == chosen(seed=0) == chosen(seed=jax.random.key(0)) != chosen(seed=1)
+
+
+def test_rows_that_are_drawn_to_begin_with_depend_on_the_seed():
+    inputs = np.arange(30_000.0)[:, None]
+    sample = [survey(pgm.ArrayRows(inputs, inputs[:, 0]), lambda X, y: (X, y), seed).X for seed in (0, 0, 1)]
+    assert np.array_equal(sample[0], sample[1])
+    assert not np.array_equal(sample[0], sample[2])
+
+
+def test_starts_that_are_drawn_depend_on_the_seed():
+    model, data = MODEL.resolve(X), MODEL.check(X, Y)
+    names = ("random 4", "random 5")
+    starts = [initial_models(model, data, None, 6, seed) for seed in (0, 0, 1)]
+    values = [[str(each[name].model) for name in names if name in each] for each in starts]
+    assert values[0]
+    assert values[0] == values[1] != values[2]

@@ -91,7 +91,7 @@ class Rule(ABC):
         """
 
     def conditional(self) -> Chain | None:
-        """The complete conditional of the auxiliary, as a formula; None where there is none."""
+        """The complete conditional of the auxiliary, as a formula; None if there is none."""
         if self.auxiliary is None or self.law is None:
             return None
         conditioning = listed(*auxiliaries_of(self.factor), "f", "y")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_numbers, column_names
 from pgmodels.data.sources.rows import BLOCK, Block, Rows
@@ -18,7 +19,7 @@ class ArrayRows(Rows):
     Every pass reads runs of consecutive rows in another random order. Raises ValueError for inconsistent shapes.
     """
 
-    def __init__(self, X: Any, y: Any, *, standardise: bool = False):
+    def __init__(self, X: ArrayLike, y: ArrayLike, *, standardise: bool = False):
         self.columns, self.standardise = column_names(X), standardise
         self.X, self.y = _sliced(X, "X"), _sliced(y, "y")
         if self.X.ndim != 2:

@@ -1,9 +1,9 @@
 """Rows of an object that can be iterated repeatedly for batches."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_numbers
 from pgmodels.data.sources.rows import Block, Rows
@@ -16,7 +16,7 @@ class IterableRows(Rows):
     iterator, such as a generator, which can be read only once, and for items that are not pairs.
     """
 
-    def __init__(self, batches: Iterable[Any], *, standardise: bool = False):
+    def __init__(self, batches: Iterable[tuple[ArrayLike, ArrayLike]], *, standardise: bool = False):
         if not isinstance(batches, Iterable) or isinstance(batches, Iterator):
             raise ValueError(
                 "batches must be an object that can be iterated repeatedly, such as a list of pairs (X, y) "

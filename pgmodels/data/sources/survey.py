@@ -23,12 +23,13 @@ class Survey(NamedTuple):
     digest: str
 
 
-def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block]) -> Survey:
+def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block], seed: int = 0) -> Survey:
     """One pass over rows in order. ``check`` converts a block to float64, or raises ValueError with a row of the block.
 
-    The error is raised with the row's number in the data. Raises ValueError if there are no rows.
+    ``seed`` draws the sample. The error is raised with the row's number in the data.
+    Raises ValueError if there are no rows.
     """
-    rng, count, digest = np.random.default_rng(0), 0, hashlib.sha256()
+    rng, count, digest = np.random.default_rng(seed), 0, hashlib.sha256()
     mean = squares = np.zeros(())
     low, high = np.array(np.inf), np.array(-np.inf)
     sample: Block | None = None

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,15 +36,18 @@ from pgmodels.results.correction import (
     mixing,
     warn_nonpositive,
 )
+from pgmodels.results.sparse import name_type
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.warnings import raised, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
+# Names of ``_METHODS``.
+Method: TypeAlias = Literal["linear_response", "perturbative"]
 # Relative tolerance for variances above the prior's: rounding and quadrature error.
 _ABOVE = 1e-4
 # Limits on whitened coordinates, and on coordinates times rows, up to which fit corrects its result. On one CPU core
 # with one latent it takes 0.4 s for 200 rows, 1.1 s for 1,000, 6.8 s and 0.4 GB for 2,000 (half as long as cavi, and
-# fit runs it some dozens of times); with 112 inducing inputs 0.6 s for 2,000 rows and 5.7 s for 5,000.
+# fit runs it dozens of times); with 112 inducing inputs 0.6 s for 2,000 rows and 5.7 s for 5,000.
 MOST_COORDINATES, _MOST_ENTRIES = 2_000, 4_000_000
 # Relative residual above which to warn.
 _RESIDUAL = 1e-6
@@ -54,8 +57,8 @@ _RESIDUAL = 1e-6
 def expansion(augmentation: Augmentation, m: Any, v: Any, residual: Any, y: Any, parameters: Any) -> tuple[Any, Any]:
     """E[∂Q_i/∂f] and E[∂²Q_i/∂f²] of Q_i = (T - T̄)ᵀ H_i (T - T̄), T = (f, f²), under q, each (n, latents).
 
-    Products with another latent's T have mean zero under q, so each latent's own 2 x 2 block of H is enough. Of the
-    variance v, ``residual`` is what no site moves: q is of the rest, f, whose likelihood is averaged over it.
+    Products with another latent's T have mean zero under q, so each latent's own 2 x 2 block of H is enough.
+    ``residual`` is the part of the variance v that does not depend on the sites; the likelihood is averaged over it.
     """
     H = augmentation.local_hessian(m, v, y, parameters)
     v = v - residual
@@ -69,7 +72,7 @@ def expansion(augmentation: Augmentation, m: Any, v: Any, residual: Any, y: Any,
 def joint_expansion(
     augmentation: Augmentation, m: Any, V: Any, residual: Any, y: Any, parameters: Any
 ) -> tuple[Any, Any]:
-    """E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) where predictors z ~ N(m, V) of a datum depend on each other.
+    """E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) for predictors z ~ N(m, V) of a datum that are correlated.
 
     ``residual`` is as in ``expansion``, (n, P, P).
     """
@@ -85,29 +88,55 @@ def joint_expansion(
 
 @double_precision
 def correct(
-    approximation: Approximation | CorrectedApproximation, *, method: str | None = None
+    approximation: Approximation | CorrectedApproximation, *, method: Method | None = None
 ) -> CorrectedApproximation:
-    """Correct the second moments of a result of ``cavi``, ``gaussian_vi`` or ``fit``.
+    """Correct the means and covariances of a result of ``cavi``, ``gaussian_vi`` or ``fit``.
 
-    By linear response (the default; math: section 5b; Opper and Winther 2003; Giordano, Broderick and Jordan 2018):
-    covariances from the derivative of the optimum in a perturbation of the posterior, at the data and at new inputs,
-    including across latents. Means of the derived bound are corrected to first order if a datum has one predictor, and
-    unchanged otherwise (measured to be better). ``method="perturbative"``, for results of the derived bound only,
-    corrects means and variances to second order (Opper et al. 2015; Wenzel et al. 2019, A.6). Warns with
-    CorrectionWarning if a corrected variance is not positive, or above the prior's; raises ValueError for the latter if
-    the likelihood is log-concave. A corrected result is returned unchanged, or, for another ``method``, its
-    ``.uncorrected`` is corrected.
+    Parameters
+    ----------
+    approximation : Approximation
+        The result to correct. A corrected result is returned unchanged or, for another ``method``, its ``.uncorrected``
+        is corrected.
+    method : "linear_response" or "perturbative", optional
+        ``"linear_response"`` is the default. ``"perturbative"`` is for results of the augmented bound only.
+
+    Returns
+    -------
+    CorrectedApproximation
+        The corrected moments at the data, and at new inputs by its ``predict`` and ``predict_latent``.
+
+    Raises
+    ------
+    ValueError
+        For other results, and for a variance above the prior's if the likelihood is log-concave, where it cannot be.
+
+    Warns
+    -----
+    CorrectionWarning
+        If a corrected variance is not positive, or above the prior's.
+
+    Notes
+    -----
+    Linear response (math: section 5b): covariances from the derivative of the optimum in a perturbation of the
+    posterior, at the data and at new inputs, including across latents. Means of the augmented bound are corrected to
+    first order if a datum has one predictor, and unchanged otherwise (measured to be better). The perturbative
+    correction (math: section 5) corrects means and variances to second order.
+
+    References
+    ----------
+    Linear response: Opper and Winther 2003; Giordano, Broderick and Jordan 2018. Perturbative: Opper et al. 2015;
+    Wenzel et al. 2019, A.6.
     """
     if method is not None and method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
     if not isinstance(approximation, GaussianResult):
         raise ValueError(
-            f"approximation must be the result of cavi, gaussian_vi or fit; got {type(approximation).__name__}."
+            f"approximation must be the result of cavi, gaussian_vi or fit; got {name_type(approximation)}."
         )
     if isinstance(approximation, CorrectedApproximation) and method in (None, approximation.method):
         return approximation
-    approximation, method = approximation.uncorrected, method or "linear_response"
-    corrected = _METHODS[method](approximation)
+    approximation = approximation.uncorrected
+    corrected = _METHODS[method or "linear_response"](approximation)
     prior = np.asarray(_prior_variances(approximation.posterior.prior))[: len(approximation.y)]
     marginals = approximation.predictor_moments
     check_against_prior("correct", approximation.model, approximation.y, prior, corrected.variance, marginals)
@@ -115,9 +144,9 @@ def correct(
 
 
 def corrected_if(result: Approximation, choice: bool | str) -> Approximation | CorrectedApproximation:
-    """The result of ``fit``, corrected by linear response or not; ``.fit.correction`` records which, and why.
+    """The result of ``fit``, corrected by linear response if ``choice`` allows it; ``.fit.correction`` says why or not.
 
-    With ``choice="auto"`` not if q is exact, the system is too large, or the correction is not reliable.
+    ``choice="auto"`` does not correct if q is exact, the system is too large, or the correction is not reliable.
     """
     size = sum(result.prior.ranks)
     if choice is False:
@@ -133,7 +162,7 @@ def corrected_if(result: Approximation, choice: bool | str) -> Approximation | C
         with raised(CorrectionWarning):
             return correct(_noted(result, BEFORE_CORRECTION))
     except (CorrectionWarning, ValueError) as fault:
-        return _noted(result, f"none, since it is not to be trusted here: {fault}")
+        return _noted(result, f"none, since it is not reliable here: {fault}")
 
 
 def _noted(result: Approximation, correction: str) -> Approximation:
@@ -149,10 +178,11 @@ def check_against_prior(
     variance: np.ndarray,
     marginals: Callable[[], tuple[Any, Any]],
 ) -> None:
-    """Raise ValueError where a corrected variance (n, latents) is above the prior's and the likelihood log-concave.
+    """Raise ValueError if a corrected variance (n, latents) exceeds the prior's under a log-concave likelihood.
 
-    A posterior's is not, then (Brascamp and Lieb 1976). Concave means at all data, as far as the predictors'
-    ``marginals`` reach, means and variances (n, P). Other likelihoods may widen a prior: a CorrectionWarning.
+    Under such a likelihood posterior variances are at most the prior's (Brascamp and Lieb 1976). Concavity is checked
+    at all data within the predictors' ``marginals``, means and variances (n, P). Other likelihoods may increase
+    variances: a CorrectionWarning.
     """
     beyond = variance > (1.0 + _ABOVE) * prior
     if not beyond.any():
@@ -177,7 +207,7 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     Phi = mixing(model, y)
     objective = objective_of_result(approximation)
     coupled, across = has_coupled_sites(approximation, objective), Phi[0] if Phi else None
-    # The variational Gaussian's means need no shift, and those of several latents are off by what q cannot couple.
+    # The variational Gaussian's means need no shift, with several predictors per datum the shift is inaccurate.
     moves = objective.has_auxiliaries and objective.size == 1
     respond = _respond if objective.num_nodes == 1 else _respond_by_quadrature
     response, *moments = respond(objective, coupled, moves, posterior, across, y, row_weights, model.parameters)
@@ -186,8 +216,8 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     positive = _is_positive(response, lambda: _halves(posterior, across)[1], n)
     if positive and residual > _RESIDUAL:
         warn(
-            f"the equations of linear response are solved to {residual:.1g} of their right-hand sides only: the "
-            "corrected covariances have no more digits. Use gibbs, or gaussian_vi where this was cavi's result.",
+            f"the equations of linear response are solved to a relative residual of {residual:.1g} only: the "
+            "corrected covariances are no more accurate. Use gibbs, or gaussian_vi where this was cavi's result.",
             CorrectionWarning,
         )
     return LinearResponse(
@@ -211,9 +241,9 @@ def has_coupled_sites(approximation: Approximation, objective: Objective) -> boo
 
 
 def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -> bool:
-    """Whether the response is a covariance; a CorrectionWarning with the rows that it fails in where it is not.
+    """Whether the response is a covariance; if not, a CorrectionWarning names the rows where it fails.
 
-    ``half`` gives the U (D, n, P) with U^T U the covariance of the predictors under q.
+    ``half`` returns U (D, n, P), where U^T U is the covariance of the predictors under q.
     """
     kept, where = np.asarray(response.kept), ""
     if np.isfinite(kept).all():
@@ -227,25 +257,26 @@ def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -
             rows = np.unique(np.argmax(weights[:, :num_rows], axis=1))
             where = f" ({int(np.sum(values <= 0))} directions, most in row {', '.join(map(str, rows[:5]))})"
     warn(
-        f"the covariance by linear response is not positive definite{where}: the optimum is about to turn into "
-        "another, and the corrected covariances mean nothing. Use gibbs, or gaussian_vi where this was cavi's result.",
+        f"the covariance by linear response is not positive definite{where}: the variational optimum is "
+        "nearly unstable, and the corrected covariances are not valid. Use gibbs, or gaussian_vi if this was cavi's "
+        "result.",
         CorrectionWarning,
     )
     return False
 
 
 def correct_perturbatively(approximation: Approximation) -> PerturbativeApproximation:
-    """Mean and variance of a result of the derived bound to second order (Opper et al. 2015; Wenzel et al. 2019, A.6).
+    """Correct a result of the augmented bound to second order (Opper et al. 2015; Wenzel et al. 2019, A.6).
 
-    Raises ValueError where two latents of one datum multiply, since B generates no joint moments there.
+    Raises ValueError if two latents of one datum multiply, since B does not generate their joint moments.
     """
     start = time.perf_counter()
     model = approximation.model
     if not objective_of_result(approximation).has_auxiliaries:
         raise ValueError(
-            "correct: the perturbative expansion is about the optimum of the derived bound, the result of cavi or of "
-            f"fit(..., objective='augmented'); got that of {approximation.method}, with objective="
-            f"{approximation.objective!r}. Use the default, method='linear_response'."
+            "correct: the perturbative correction expands about the optimum of the augmented bound, of cavi or "
+            f"fit(..., objective='augmented'); got the objective {approximation.objective!r}. Use the default, "
+            "method='linear_response'."
         )
     augmentation = model.augmentation
     if len(augmentation.blocks) > 1:
@@ -279,7 +310,7 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
 
 
 def _expansion(approximation: Approximation, posterior: Posterior, y: Array, Phi: tuple[Any, ...]) -> tuple[Any, Any]:
-    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the derived bound, without weights, at the rows of a padded posterior."""
+    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the augmented bound, without weights, at the posterior's rows."""
     model = approximation.model
     m, v = (pad_rows(part, len(y)) for part in (approximation.mean, approximation.variance))
     residual_variance = posterior.prior.residual_variances()

@@ -1,7 +1,7 @@
 """Linear response: posterior covariances from the derivative of a variational optimum in a linear perturbation.
 
-All in the concatenated whitened coordinates v of the latents: z = G^T v are the predictors at the data, C = R^-T R^-1
-is the covariance of v under q, and U = R^-1 G has U^T U = V, that of z.
+Everything is in the concatenated whitened coordinates v of the latents: z = G^T v are the predictors at the data, C =
+R^-T R^-1 is the covariance of v under q, and U = R^-1 G has U^T U = V, the covariance of z.
 """
 
 from itertools import combinations_with_replacement
@@ -26,7 +26,7 @@ from pgmodels.runtime.x64 import as_array
 # Cost of solving by products relative to a solve with the matrix of the data's moments: ten iterations, two products
 # each.
 _PRODUCTS = 10.0
-# Above this number of moments (a matrix of 0.8 GB) solve by products if the rank is below a quarter of it.
+# Above this number of moments (a matrix of 0.8 GB) use conjugate gradients if the rank is below a quarter of it.
 _MOST = 10_000
 # Rows whose second derivatives are computed at a time.
 _ROWS = 64

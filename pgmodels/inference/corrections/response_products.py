@@ -21,10 +21,10 @@ def by_products(
 ) -> tuple[Float[Array, "D D"], Float[Array, ""]]:
     """b (I - Q B)^-1 Q b^T for the rows of b, ``right``, and the largest residual of a row, relative to b^T Q b.
 
-    Q, the covariance of the moments ``pairs`` under q, is a product: of weights x, H = sum of x_pq (U_p U_q^T +
-    U_q U_p^T) over the data, and then U_p^T H U_q at each: 4 n P D^2 operations (math: section 5b). In the inner
-    product of Q, I - B Q is symmetric, and positive definite at a stable optimum: conjugate gradients. The residual is
-    infinite where it is not.
+    By conjugate gradients: in the inner product of Q, I - B Q is symmetric, and positive definite at a stable optimum;
+    the residual is infinite if it is not. Q, the covariance of the moments ``pairs`` under q, is applied to weights x
+    as H = sum of x_pq (U_p U_q^T + U_q U_p^T) over the data, followed by U_p^T H U_q at each: 4 n P D^2 operations
+    (math: section 5b).
     """
     rank, n, size = U.shape
     rows, columns = (np.array(part) for part in zip(*pairs, strict=True))

@@ -191,7 +191,7 @@ class MarginalBound:
         start = self.state
         if tolerance <= _CAREFUL:
             start = start._replace(memory=jax.tree.map(np.zeros_like, start.memory))
-        ascent, bound, gradient, lost = _ascend(self.family, vector, points, start, tolerance)
+        ascent, bound, gradient, lost = _ascend(self.family, as_array(vector), points, start, tolerance)
         value, slope = -float(bound), -np.asarray(gradient)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
             return None
@@ -206,7 +206,8 @@ class MarginalBound:
         """q(f) at the best vector to a tolerance, continued from the last state unless that is already as exact."""
         if self.ascent is not None and self.ascent[0].converged and self.ascent[1] <= tolerance:
             return self.ascent[0]
-        return _ascent_of(_ascend(self.family, self.vector, self._points(self.vector), self.state, tolerance)[0])
+        vector = as_array(self.vector)
+        return _ascent_of(_ascend(self.family, vector, self._points(self.vector), self.state, tolerance)[0])
 
     def left_out_slope(self) -> np.ndarray:
         """How what the inducing inputs leave out changes with the best vector, in nats; 0 where there are none."""

@@ -4,10 +4,11 @@ import math
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.inference.corrections.correct import corrected_if
@@ -17,16 +18,16 @@ from pgmodels.inference.empirical_bayes.subset_warm_start import inverse_hessian
 from pgmodels.inference.engine import MANY, ConvergenceWarning
 from pgmodels.inference.inducing_selection import InducingWarning, count_inputs, select_inducing_inputs, with_inputs
 from pgmodels.inference.loop import Callback, check_callback
-from pgmodels.inference.objectives import check_objective, objective_of
+from pgmodels.inference.objectives import AutoChoice, check_objective, objective_of
 from pgmodels.inference.variational.variance_ratio import warn_narrow
 from pgmodels.inference.variational.vi import converge, finish, nearly_converged
 from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.model import Data, Model, require_model
-from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import is_parameter
 from pgmodels.parameters.vector import trainable
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, FitReport
 from pgmodels.runtime.progress import progress_bar
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
@@ -54,55 +55,95 @@ class FitWarning(PgmodelsWarning):
 @one_thread_if_small
 def fit(
     model: Model,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    weights: Any = None,
-    objective: str | Objective = "auto",
+    weights: ArrayLike | None = None,
+    objective: AutoChoice = "auto",
     max_iterations: int = 200,
     tolerance: float = 1e-9,
     num_starts: int | None = None,
-    correct: bool | str = "auto",
+    correct: bool | Literal["auto"] = "auto",
+    seed: Seed = 0,
     callback: Callback | None = None,
     progress: bool | None = None,
 ) -> Approximation | CorrectedApproximation:
     """Learn all hyperparameters and likelihood parameters that are not Fixed; return the converged result.
 
-    ``objective`` is what is maximised (``.objective`` of the result records it): ``"augmented"``, the bound of
-    ``cavi``; or the tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and
-    does not favour long lengthscales and small variances as the bound of ``cavi`` does. ``"auto"`` is ``"expected"`` if
-    each row has one predictor or there is no augmentation, and ``"augmented"`` if rows have several predictors (faster)
-    or nothing is augmented (the two are equal).
-
     Maximises the ELBO (plus log priors, if any) over the unconstrained hyperparameters by L-BFGS and, near the optimum,
-    BFGS, with q(f) at its optimum throughout. With priors this is the mode in the original parametrisation: the density
-    of a variance or a lengthscale itself, without the Jacobian of its logarithm, whose mode is larger. For posterior
-    means and medians see ``integrate``. Starts from the user's values or from values in the units of the data (see
-    ``pgmodels.inference.empirical_bayes.initial_values``), whichever have the largest ELBO. For noise-free y the
-    likelihood's scale ends at a lower limit, about 1e-7 of a latent's prior standard deviation (1e-5 with many rows),
-    with a FitWarning. Likelihood parameters are learned only if the formula is normalised in y, since a missing factor
-    may depend on them; otherwise they are kept fixed, with a FitWarning.
+    BFGS, with q(f) at its optimum throughout. The result is corrected by linear response, as by ``pgm.correct``, since
+    variances of q may be several times too small.
 
-    ``num_starts`` is the number of starts for the first steps; only the best one is continued. By default one of each
-    kind: several kinds exist for sums of kernels, several GPs, a noise that varies and learned periods; more starts are
-    tried if the data do not determine the optimum. Starts beyond the named ones are random.
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Numbers are start values, NumPyro distributions are priors, and ``pgm.Fixed`` values
+        are not learned. Likelihood parameters are learned only if the formula is normalised in y, since a missing
+        factor may depend on them.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods, as in ``cavi``.
+    objective : str
+        What is maximised (``.objective`` of the result records it): ``"augmented"``, the bound of ``cavi``; or the
+        tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and does not
+        favour long lengthscales and small variances as the bound of ``cavi`` does. ``"auto"`` is ``"expected"`` if each
+        row has one predictor or there is no augmentation, and ``"augmented"`` if rows have several predictors (faster)
+        or nothing is augmented (the two are equal).
+    max_iterations : int
+        Maximum number of steps of the search.
+    tolerance : float
+        Relative change of the ELBO in one step below which the search has converged.
+    num_starts : int, optional
+        The number of starts for the first steps; only the best one is continued. By default one of each kind: several
+        kinds exist for sums of kernels, several GPs, a noise that varies and learned periods; more starts are tried if
+        the data do not determine the optimum. Starts beyond the named ones are random.
+    correct : bool or "auto"
+        ``"auto"`` does not correct if q is exact, if the latents have more than 2,000 whitened coordinates or
+        coordinates times rows exceed 4 million (up to that size it takes about as long as one run of ``cavi``), or if
+        the corrected covariance is not positive definite or not reliable. ``True`` always corrects, with the warnings
+        and errors of ``pgm.correct``; ``False`` never does.
+    seed : int or jax.Array
+        An int or a JAX key; draws subsets of the rows, random starts, and inducing inputs as in ``cavi``.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
 
-    The result is corrected by linear response, as by ``pgm.correct``, since variances of q may be several times too
-    small; ``.uncorrected`` is q, and ``print`` and ``.fit.correction`` report which one it is, and why.
-    ``correct="auto"`` does not correct if q is exact, if the latents have more than 2,000 whitened coordinates or
-    coordinates times rows exceed 4 million (up to that size it takes about as long as one run of ``cavi``), or if the
-    corrected covariance is not positive definite or not reliable. ``True`` always corrects, with the warnings and
-    errors of ``pgm.correct``; ``False`` never does.
+    Returns
+    -------
+    Approximation
+        ``.model`` is the learned model and ``.fit`` describes the search. ``.uncorrected`` is q; ``print`` and
+        ``.fit.correction`` report whether the result is corrected, and why.
 
-    ``callback(state, info)`` is called after each step of the search on all rows, with the state of q(f) and a
-    ``pgm.IterationInfo`` that holds the values learned so far.
+    Raises
+    ------
+    ValueError
+        For bad data or options, or an ELBO that is not finite at the start values.
+    NoAugmentationError
+        For the objective ``"augmented"`` with a likelihood without an augmentation.
 
-    A positive value without a prior stays within a factor of 1e6 of its starts; a FitWarning names extreme values that
-    the data do not determine. From 1,024 rows on (10,000 with inducing inputs) the search starts at the optimum of a
-    subset of the rows, with the Hessian there, provided that the subset determines the values. The learned model is
-    ``.model`` of the result, and ``.fit`` describes the search. X (n, d), y (n,) or (n, columns), ``weights`` (n,) as
-    in ``cavi``. Warns with ConvergenceWarning if the optimiser stops early, and with CorrectionWarning and errors as
-    ``cavi`` does.
+    Warns
+    -----
+    ConvergenceWarning
+        If the search stops early.
+    FitWarning
+        If the data do not determine a value; if likelihood parameters are kept fixed; if y is noise-free, so that the
+        likelihood's scale ends at a lower limit, about 1e-7 of a latent's prior standard deviation (1e-5 with many
+        rows).
+    CorrectionWarning, InducingWarning, PrecisionWarning
+        As in ``cavi``.
+
+    Notes
+    -----
+    With priors the result is the mode in the original parametrisation: the density of a variance or a lengthscale
+    itself, without the Jacobian of its logarithm, whose mode is larger. For posterior means and medians see
+    ``integrate``.
+
+    The search starts from the user's values or from values in the units of the data (see
+    ``pgmodels.inference.empirical_bayes.initial_values``), whichever have the largest ELBO. From 1,024 rows on (10,000
+    with inducing inputs) it starts at the optimum of a subset of the rows, with the Hessian there, provided that the
+    subset determines the values. A positive value without a prior stays within a factor of 1e6 of its starts.
     """
     begin = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
@@ -114,18 +155,21 @@ def fit(
         raise ValueError(f"correct must be 'auto', True or False; got {correct!r}.")
     if num_starts is not None:
         check_whole_number(num_starts, "num_starts", 1)
-    model = hold_unnormalised(model.resolve(data.X), "fit")
+    seed = as_seed(seed)
+    model = hold_unnormalised(model.resolve(data.X, seed), "fit")
     model.check_memory(data.X)
     terms = objective_of(model, objective)
     if not trainable(model).leaf_indices:
         model = select_inducing_inputs(model, data, partial(nearly_converged, objective=terms))
+    limits = Limits(max_iterations, tolerance, num_starts, seed)
     with progress_bar("fit", max_iterations, progress) as shown:
         bar = SearchBar(shown, len(data.y), callback)
-        maximum = learn(model, data, terms, Limits(max_iterations, tolerance, num_starts), bar)
+        maximum = learn(model, data, terms, limits, bar)
         undetermined = _undetermined(maximum)
         if undetermined and num_starts is None:
             # The bound is flat once a latent's variance has collapsed, which may be a poor local optimum.
-            other = learn(model, data, terms, Limits(max_iterations, tolerance, maximum.num_tried + _MORE_STARTS), bar)
+            more = limits._replace(num_starts=maximum.num_tried + _MORE_STARTS)
+            other = learn(model, data, terms, more, bar)
             if other.bound.best < maximum.bound.best - _FELT:
                 maximum, undetermined = other, _undetermined(other)
             maximum = maximum._replace(num_tried=other.num_tried)

@@ -36,8 +36,8 @@ SPREADS = {"short": (2.0, 1 / 8), "very short": (1.0, 1 / 32)}
 # Number of spectral peaks used as start periods, and the oversampling of the frequency grid.
 _NUM_PERIODS, _OVERSAMPLED = 3, 8
 
-# Standard deviation of random starts, in factors of e, and their seed.
-_SCATTER, _SEED = 1.5, 0
+# Standard deviation of random starts, in factors of e.
+_SCATTER = 1.5
 
 _ROUNDS = 20
 # Maximum number of halvings of an update of a constant until the ELBO falls by no more than rounding, relative.
@@ -64,14 +64,14 @@ class Start(NamedTuple):
 
 
 def initial_models(
-    model: Model, data: Data, objective: Objective | None, num_starts: int | None = None
+    model: Model, data: Data, objective: Objective | None, num_starts: int | None = None, seed: int = 0
 ) -> dict[str, Start]:
     """Initial models by name; the first is the resolved ``model`` itself.
 
     The others have the means and amplitudes of constant latents, if there is an objective to fit these. They are of
     one kind, except where bounds are known to have several optima: several kernels, whose lengthscales may differ;
     latents that constants do not determine, such as a varying noise; and periods. If ``num_starts`` is larger than
-    their number, random models are added.
+    their number, random models are added, drawn from ``seed``.
     """
     starts = {"values given": Start(model, "level")}
     level = None if objective is None else constant_latents(model, data, objective)
@@ -100,7 +100,7 @@ def initial_models(
     for name, start in moved.items():
         if not any(eqx.tree_equal(start.model, other.model) for other in starts.values()):
             starts[name] = start
-    rng = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(seed)
     for number in range(len(starts), num_starts or 0):
         starts[f"random {number}"] = Start(_scattered(unit, data.X, rng), "level")
     return starts

@@ -42,12 +42,14 @@ _FIRST_ROUND = 1e-7
 class Limits(NamedTuple):
     """Stopping rule: the maximum number of steps, and the relative change of the bound that counts as converged.
 
-    ``num_starts`` is the number of starts for the first steps; None takes the best of each kind.
+    ``num_starts`` is the number of starts for the first steps; None takes the best of each kind. ``seed`` draws
+    subsets of the rows and random starts.
     """
 
     max_iterations: int
     tolerance: float
     num_starts: int | None = None
+    seed: int = 0
 
     def enough(self, bound: MarginalBound) -> float:
         """The largest gain that counts as convergence: the tolerance, or the rounding error of the bound."""

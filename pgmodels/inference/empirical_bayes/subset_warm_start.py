@@ -26,17 +26,16 @@ _GROWTH = 4
 _FAR_OUT, _FLAT = 1e3, 2.0
 # Smallest curvature.
 _LEAST_CURVATURE = 0.1
-_SEED = 0
 
 
 def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: SearchBar) -> Maximum:
     """Maximise the bound, from the best start or from the optimum of a subset of the rows."""
-    initial = initial_models(model, data, terms, limits.num_starts)
+    initial = initial_models(model, data, terms, limits.num_starts, limits.seed)
     box = box_of(initial)
     count = _num_subset_rows(model, len(data.y))
     if count is None or not trainable(model).leaf_indices:
         return multistart(initial, box, data, terms, limits, bar)
-    rows = np.sort(np.random.default_rng(_SEED).permutation(len(data.y))[:count])
+    rows = np.sort(np.random.default_rng(limits.seed).permutation(len(data.y))[:count])
     before = learn(model, data.at(rows), terms, limits, bar)
     inverse_hessian = (
         inverse_hessian_at(before, _LEAST_CURVATURE) if before.inverse_hessian is None else before.inverse_hessian

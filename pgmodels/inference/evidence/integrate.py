@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.corrections.correct import check_against_prior, corrected_moments
@@ -48,7 +49,7 @@ from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.progress import ProgressBar, progress_bar
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import warn
 from pgmodels.runtime.x64 import as_array, double_precision
@@ -76,7 +77,7 @@ class _PointFit(NamedTuple):
     """The corrected Gaussian at a point: its sites, moments of the latents, and importance weights of its draws.
 
     ``mean`` (n, L), ``covariance`` (n, L, L) of each datum's latents; ``log_ratios`` of p(y, f) to its density, with
-    the log prior of the hyperparameters; ``is_positive`` says whether linear response is a covariance.
+    the log prior of the hyperparameters; ``is_positive`` says whether the linear response is a covariance.
     """
 
     sites: Sites
@@ -184,7 +185,8 @@ class _Search:
         self.slope = np.full(len(self.vector), math.inf)
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        sites, bound, slope = _ascend(self.family, vector, _points_at(self.family, vector), self.sites, _MODE_TOLERANCE)
+        points = _points_at(self.family, vector)
+        sites, bound, slope = _ascend(self.family, as_array(vector), points, self.sites, _MODE_TOLERANCE)
         value, gradient = -float(bound), -np.asarray(slope)
         if not (math.isfinite(value) and np.isfinite(gradient).all()):
             return barrier(vector, self.vector, self.best)
@@ -197,30 +199,71 @@ class _Search:
 @one_thread_if_small
 def integrate(
     model: Model,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     num_draws: int = _DRAWS,
-    seed: int = 0,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> IntegratedApproximation:
     """The posterior with the hyperparameters that have priors integrated out, without sampling; any formula.
 
-    X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. The hyperparameters are evaluated at points about
-    their mode: a grid for up to three numbers, a central composite design for more. At each point the latents'
-    posterior is that of ``gaussian_vi`` with linear response, and the evidence is estimated by importance sampling with
-    ``num_draws`` draws from it, made from ``seed`` and common to all points. Parameters without a prior are fixed. A
-    grid is refined until the interpolated density agrees with the density at new points. Warns with EvidenceWarning if
-    the points do not cover the mass, or weights are not reliable. Raises ValueError if refinement fails, for bad data,
-    if nothing has a prior, and for priors on parameters of a formula that may omit a factor that depends on them.
-    Source: Rue, Martino and Chopin 2009.
+    The hyperparameters are evaluated at points about their mode: a grid for up to three numbers, a central composite
+    design for more. At each point the latents' posterior is computed by ``gaussian_vi``, corrected by linear response,
+    and the evidence is estimated by importance sampling.
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Hyperparameters given as NumPyro distributions are integrated out, all others are
+        fixed at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods, as in ``cavi``.
+    num_draws : int
+        Importance draws at each point, at least 256, rounded up to a multiple of 256; all points use the same noise.
+    seed : int or jax.Array
+        An int or a JAX key, for the importance draws, and inducing inputs as in ``cavi``.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    IntegratedApproximation
+        The mixture over the points, the marginals of the hyperparameters and the log evidence.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options; if nothing has a prior; for priors on parameters of a formula that may omit a factor
+        that depends on them; if a grid cannot be refined.
+
+    Warns
+    -----
+    EvidenceWarning
+        If the points do not cover the mass, or importance weights are not reliable.
+    ConvergenceWarning
+        If the search for the mode stops early.
+    InducingWarning, PrecisionWarning
+        As in ``cavi``.
+
+    Notes
+    -----
+    A grid is refined until the interpolated log density agrees with the log density at new points to half a nat.
+
+    References
+    ----------
+    Rue, Martino and Chopin 2009.
     """
     begin = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
     seed = as_seed(seed)
-    model = model.resolve(data.X)
+    model = model.resolve(data.X, seed)
     model = select_inducing_inputs(model, data, partial(nearly_converged, objective=expected_objective(model)))
     unknowns = checked_unknowns(model)
     if not unknowns.leaf_indices:
@@ -368,14 +411,14 @@ class _Integration:
             )
         if not design.is_complete:
             warn(
-                "integrate: the points do not hold the mass of the hyperparameters: it goes on beyond them. Give "
+                "integrate: the points do not cover the posterior of the hyperparameters: it extends beyond them. Give "
                 "narrower priors, or draw with gibbs.",
                 EvidenceWarning,
             )
         if design.error > _MOST_ERROR:
             raise ValueError(
-                "integrate: the density of the hyperparameters falls off too sharply to be interpolated: between the "
-                f"{len(design.points)} points it is off by {design.error:.2g} nats where its mass is. Give narrower "
+                "integrate: the density of the hyperparameters is too peaked to be interpolated: between the "
+                f"{len(design.points)} points the error is {design.error:.2g} nats where its mass is. Give narrower "
                 "priors, or draw with gibbs."
             )
         if design.error:
@@ -387,8 +430,8 @@ class _Integration:
         failed = len(self.usable) - sum(self.usable)
         if failed:
             warn(
-                f"integrate: {failed} of {len(self.usable)} points gave no finite evidence and are left out: nothing "
-                "is known of the posterior there.",
+                f"integrate: {failed} of {len(self.usable)} points gave no finite evidence and are left out: "
+                "the posterior there is unknown.",
                 EvidenceWarning,
             )
         if unreliable > _BORNE:

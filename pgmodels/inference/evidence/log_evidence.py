@@ -8,7 +8,8 @@ from pgmodels.inference.evidence.importance import weigh
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.numerics.psis import FEWEST_DRAWS, SmoothedWeights
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
-from pgmodels.runtime.seeds import as_seed
+from pgmodels.results.sparse import name_type
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
 
@@ -22,11 +23,11 @@ class EvidenceWarning(PgmodelsWarning):
 
 @dataclass(frozen=True)
 class Evidence:
-    """An estimate of log p(y), in nats, by the formula as it stands, hyperparameters held.
+    """An estimate of log p(y), in nats, at fixed hyperparameters and with the formula's own normalisation.
 
-    ``standard_error`` is that of ``value`` by the weights' spread, and ``k_hat`` Pareto's of their tail: above
-    ``limit`` neither is to be trusted. ``elbo`` is the bound of the result, which log p(y) is above. ``proposal`` says
-    what was drawn from.
+    ``standard_error`` of ``value`` is estimated from the spread of the weights, and ``k_hat`` is Pareto k-hat of their
+    tail: above ``limit`` neither is reliable. ``elbo`` is the result's lower bound on log p(y). ``proposal`` describes
+    the distribution of the draws.
     """
 
     value: float
@@ -43,7 +44,7 @@ class Evidence:
         return self.k_hat <= self.limit
 
     def __str__(self) -> str:
-        verdict = "" if self.is_reliable else f", above {self.limit:.2f}: not to be trusted"
+        verdict = "" if self.is_reliable else f", above {self.limit:.2f}: not reliable"
         return (
             f"log p(y) = {self.value:.4f} +- {self.standard_error:.2g} nats, {self.value - self.elbo:.4f} above the "
             f"ELBO; Pareto k-hat {self.k_hat:.2f}{verdict} ({self.num_draws} draws of {self.proposal})"
@@ -51,20 +52,49 @@ class Evidence:
 
 
 @double_precision
-def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: int = 4000, seed: int = 0) -> Evidence:
-    """log p(y) of a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct``, hyperparameters held at its values.
+def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: int = 4000, seed: Seed = 0) -> Evidence:
+    """Estimate log p(y), hyperparameters fixed, by importance sampling from the corrected Gaussian of a result.
 
-    By ``num_draws`` draws, made from ``seed``, of the Gaussian with the result's mean and its covariance by linear
-    response, each weighted by p(y, f) over its density, the weights Pareto-smoothed (Vehtari et al. 2024). Where the
-    response is no covariance, a CorrectionWarning says so and the draws are of q itself. Where k-hat of the weights is
-    above its limit, 0.7 or, with fewer than 2,000 draws, less, wider Gaussians are tried, and an EvidenceWarning says
-    that none was near enough. The formula is taken as it stands: what it leaves out is missing here too. Raises
-    ValueError for draws.
+    Parameters
+    ----------
+    result : Approximation
+        A result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct``.
+    num_draws : int
+        Importance draws, at least 100.
+    seed : int or jax.Array
+        An int or a JAX key, for the draws.
+
+    Returns
+    -------
+    Evidence
+        The estimate, its standard error, and Pareto k-hat of the weights.
+
+    Raises
+    ------
+    ValueError
+        For results of ``gibbs`` or ``nuts``, and bad options.
+
+    Warns
+    -----
+    EvidenceWarning
+        If k-hat of every proposal is above its limit, so that the estimate is unreliable.
+    CorrectionWarning
+        If the linear response is not a covariance; the draws are then from q itself.
+
+    Notes
+    -----
+    The proposal is the Gaussian with the result's mean and its covariance by linear response; the weights are p(y, f)
+    over its density, Pareto-smoothed. While k-hat is above its limit (0.7, or less for fewer than 2,000 draws), wider
+    Gaussians are tried. The formula is used as it is: factors that it omits are missing from the estimate too.
+
+    References
+    ----------
+    Vehtari et al. 2024.
     """
     if not isinstance(result, GaussianResult):
         raise ValueError(
-            f"result must be what cavi, gaussian_vi, fit or correct return; got {type(result).__name__}. Of draws, "
-            "take pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y))."
+            f"result must be what cavi, gaussian_vi, fit or correct return; got {name_type(result)}. For draws "
+            "use pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y))."
         )
     check_whole_number(num_draws, "num_draws", FEWEST_DRAWS)
     seed = as_seed(seed)
@@ -82,7 +112,7 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
         limit=best.limit,
         elbo=result.elbo,
         num_draws=num_draws,
-        proposal="the corrected Gaussian" if corrected.is_positive else "q, whose response is no covariance",
+        proposal="the corrected Gaussian" if corrected.is_positive else "q, whose linear response is not a covariance",
     )
     if not evidence.is_reliable:
         remedy = (
@@ -91,8 +121,8 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
             else "Take gaussian_vi's result, whose Gaussian is closer"
         )
         warn(
-            f"log_evidence: Pareto k-hat of the weights is {evidence.k_hat:.2f}, above {evidence.limit:.2f}: draws "
-            f"from the Gaussian miss too much of the posterior, and {evidence.value:.4f} may be too small by more than "
+            f"log_evidence: Pareto k-hat of the weights is {evidence.k_hat:.2f}, above {evidence.limit:.2f}: the "
+            f"Gaussian misses too much of the posterior, and {evidence.value:.4f} may be too small by more than "
             f"its standard error. {remedy}, or compare models by their predictions.",
             EvidenceWarning,
         )

@@ -4,16 +4,17 @@ import numpy as np
 
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 
-# Of the largest R-hat (Gelman and Rubin 1992 ask for less), of chains of so many draws at least: of fewer it is noise.
+# Limit on the largest R-hat (Gelman and Rubin 1992 recommend less), and the smallest number of draws per chain for
+# which it is checked: of fewer it is noise.
 _RHAT, _DRAWS = 1.2, 100
 
 
 class MixingWarning(PgmodelsWarning):
-    """Draws that are exact may be strongly correlated, or chains may differ."""
+    """Draws may be strongly correlated, or chains may differ, although the sampler is exact."""
 
 
 def warn_unmixed(engine: str, count: int, means: np.ndarray, variances: np.ndarray) -> None:
-    """Warn where means (chains, n, latents) of ``count`` draws differ by more than their variances explain."""
+    """Warn if the means (chains, n, latents) of ``count`` draws differ by more than their variances explain."""
     if count < _DRAWS or len(means) < 2:
         return
     within = variances.mean(axis=0) * (count - 1) / count
@@ -22,8 +23,8 @@ def warn_unmixed(engine: str, count: int, means: np.ndarray, variances: np.ndarr
     if largest > _RHAT:
         row, latent = np.unravel_index(int(np.argmax(np.where(within > 0.0, ratio, 0.0))), ratio.shape)
         warn(
-            f"{engine}: R-hat is {largest:.2f} (latent {latent} at row {row}): the chains have not found the same "
-            "distribution, and means and variances of the draws are off. Raise num_warmup and num_samples, and look "
-            "for priors of many orders of magnitude.",
+            f"{engine}: R-hat is {largest:.2f} (latent {latent} at row {row}): the chains have not converged to the "
+            "same distribution, and means and variances of the draws are wrong. Raise num_warmup and num_samples, and "
+            "look for priors of many orders of magnitude.",
             MixingWarning,
         )

@@ -1,14 +1,14 @@
-"""NUTS on the model without augmentation: an independent sampler to check the others against."""
+"""NUTS on the model without augmentation: an independent sampler for checking the others."""
 
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 from numpyro.infer import MCMC, NUTS
 
 from pgmodels.data.options import check_between
@@ -27,12 +27,12 @@ from pgmodels.priors.representation import Auto
 from pgmodels.results.draws import Draws
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.progress import shows_progress
-from pgmodels.runtime.seeds import as_key
+from pgmodels.runtime.seeds import Seed, as_key
 from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# What NumPyro records of each draw, and ArviZ's names for it.
+# Statistics that NumPyro records of each draw, with ArviZ's names.
 _STATISTICS = {
     "diverging": "diverging",
     "num_steps": "n_steps",
@@ -49,26 +49,73 @@ class DivergenceWarning(PgmodelsWarning):
 @one_thread_if_small
 def nuts(
     model: Model,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     num_samples: int = 1000,
     num_warmup: int = 500,
     num_chains: int = 4,
-    seed: Any = 0,
+    seed: Seed = 0,
     target_accept: float = 0.8,
     progress: bool | None = None,
 ) -> Draws:
-    """Draws from the posterior by NumPyro's NUTS, on the likelihood's formula itself, with no augmentation.
+    """Draw from the posterior by NumPyro's NUTS, on the likelihood's formula itself, without augmentation.
 
-    X (n, d), y (n,) or (n, columns); ``weights`` (n,) as in ``cavi``; ``seed`` is an int or a JAX key and decides every
-    draw. Values that have a prior are sampled too, and are ``hyperparameters`` of the result; all others are held.
-    Latents are whitened, whatever the form of a GP: by a factor of the covariance of distinct inputs, as exact as
-    double precision can hold it, O(n r) a gradient with its rank r; O(n^3) where kernel values are sampled, by a
-    Cholesky root with a jitter of 1e-12 of the variances (see ``pgmodels.priors.dense.exact_root``).
-    Warns with DivergenceWarning, with MixingWarning where chains disagree, and with PrecisionWarning where the prior is
-    not held to the digits that the data ask for. Raises ValueError for bad data or options.
+    The latents are whitened, for every form of a GP, by a factor of the covariance of the distinct inputs that is as
+    exact as double precision allows.
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Hyperparameters, means and likelihood parameters given as NumPyro distributions are
+        sampled; all others are fixed at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods, as in ``cavi``.
+    num_samples : int
+        Draws of each chain after warm-up.
+    num_warmup : int
+        Warm-up iterations of each chain, which are discarded.
+    num_chains : int
+        Number of chains.
+    seed : int or jax.Array
+        An int or a JAX key; determines every draw.
+    target_accept : float
+        Target acceptance probability of the step-size adaptation, between 0 and 1.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    Draws
+        Draws of the latents at the data, and ``hyperparameters``.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options, or a kernel whose matrix is not a covariance.
+
+    Warns
+    -----
+    DivergenceWarning
+        If trajectories diverge.
+    MixingWarning
+        If chains disagree.
+    PrecisionWarning
+        If the prior is less exact than the data require.
+
+    Notes
+    -----
+    A gradient costs O(n r) for a factor of rank r; if kernel hyperparameters are sampled O(n^3), by a Cholesky root
+    with a jitter of 1e-12 of the variances (see ``pgmodels.priors.dense.exact_root``).
+
+    References
+    ----------
+    Hoffman and Gelman 2014; Phan, Pradhan and Jankowiak 2019.
     """
     start = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
@@ -77,7 +124,7 @@ def nuts(
     key = as_key(seed)
     model = model.with_form(Auto()).resolve(data.X)
     model.check_memory(data.X)
-    # Where a kernel's matrix is none of a prior, this says so, and what to do; NumPyro would find no start.
+    # Raises a helpful error if a kernel's matrix is not a covariance, where NumPyro would find no start.
     model.prior(data.X)
     program = Program(model, data)
     sampler = MCMC(
@@ -85,7 +132,7 @@ def nuts(
         num_warmup=num_warmup,
         num_samples=num_samples,
         num_chains=num_chains,
-        # A batch of factorisations can hang (see pgmodels.priors.lapack_loops): one chain after the other then.
+        # A batch of factorisations can hang (see pgmodels.priors.lapack_loops): chains then run sequentially.
         chain_method="vectorized" if all(A is not None for A in program.factors) else "sequential",
         progress_bar=shows_progress(progress),
     )
@@ -120,7 +167,7 @@ def nuts(
 
 
 def _largest_precision(data: Data, draws: Draws) -> float:
-    """How much the data say of a latent at an input, by the curvature of the log likelihood about the draws."""
+    """The largest precision of the data on a latent, from the curvature of the log likelihood about the draws."""
     objective = expected_objective(draws.model)
     problem = variational_problem(draws.model, data, objective, draws.prior).with_independent_sites()
     mean, variance = (as_array(pad_rows(part, len(problem.y))) for part in (draws.mean, draws.variance))
@@ -136,6 +183,6 @@ def _warn_divergent(count: int, total: int, target_accept: float) -> None:
     if count:
         warn(
             f"nuts: {count} of {total} trajectories diverged, so that the draws may miss part of the posterior. Raise "
-            f"target_accept above {target_accept}, and look whether hyperparameters have priors that bound them.",
+            f"target_accept above {target_accept}, and check that hyperparameters have proper priors of finite width.",
             DivergenceWarning,
         )

@@ -10,15 +10,14 @@ from pgmodels.inference.stochastic.convergence import Ascent
 from pgmodels.runtime.atomic_io import write_arrays
 from pgmodels.runtime.x64 import as_array
 
-# Of what is saved: one more for every change of what it holds, and of what the steps do.
+# Version of the file format, increased by every change of its contents or of the steps.
 _FORMAT = 6
 
 
 class SviCheckpoint:
-    """A folder with the state after the last window in one file, which is replaced in one step.
+    """A folder with the state after the last window in one file, which is replaced atomically.
 
-    A kill at any moment leaves the one state or the other, both whole. Raises ValueError, before any work, where
-    nothing can be saved in the folder, or what it holds is none of this.
+    Raises ValueError, before any work, if the folder cannot be written to or contains other files.
     """
 
     def __init__(self, checkpoint: Any):
@@ -27,9 +26,9 @@ class SviCheckpoint:
         self.fingerprint: dict[str, str] = {}
 
     def restore(self, fingerprint: dict[str, str], like: Any) -> tuple[Ascent, dict[str, float]] | None:
-        """Where the steps were, and the starts' bounds; None where nothing is saved.
+        """The saved state of the steps, and the bounds of the starts; None if nothing is saved.
 
-        ``like`` is a tree of a state and a window. Raises ValueError where what is saved belongs to other steps.
+        ``like`` is a tree of a state and a window. Raises ValueError if the saved state belongs to other steps.
         """
         self.fingerprint = fingerprint
         if self.saved is None:
@@ -49,7 +48,7 @@ class SviCheckpoint:
             } if trace is not None and trace.ndim == 1 and trace.dtype == float:
                 pass
             case _:
-                self.folder.refuse(f"{self.folder.file} is damaged: it does not say where the steps are")
+                self.folder.refuse(f"{self.folder.file} is damaged: the number of steps is missing")
         state, window = like
         shapes = (state, window, window if has_before else None)
         leaves = leaves_of(arrays)
@@ -62,7 +61,7 @@ class SviCheckpoint:
         ), starts
 
     def save(self, ascent: Ascent, starts: dict[str, float], final: bool) -> None:
-        """Save where the steps are, unless that was done a moment ago and they are not at their end."""
+        """Save the state of the steps, unless the last save was a moment ago and steps remain."""
         if not self.folder.is_due(final):
             return
         document = {

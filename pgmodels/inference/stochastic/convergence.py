@@ -124,10 +124,10 @@ def make_settings(
     sweep: int,
     exact: bool,
 ) -> Settings:
-    """The settings for rows of so many numbers. A window is a pass or, where values are learned, a number of steps.
+    """The settings for ``num_rows`` rows of ``width`` numbers each.
 
-    Of steps on some latents it is as many as give each that many. Where steps are ``exact``, those on all rows lead to
-    the optimum for the others and have no noise.
+    A window is an epoch or, if hyperparameters are trained, a number of steps; with latent subsampling, as many as
+    update each latent that often. ``exact`` steps on all rows have no noise: each block of q gets its optimum.
     """
     size = min(batch_size, num_rows)
     count = num_rows // size
@@ -136,7 +136,7 @@ def make_settings(
         chunk_length(size * width, 4 * CHUNK_VALUES),
     )
     passes = sweep * max(_EPOCHS, -(-_STEPS // count)) if max_epochs is None else max_epochs
-    # Without noise nothing is to be averaged out.
+    # Without noise, nothing needs to be averaged.
     noisy = not exact or size < num_rows or sweep > 1
     delay, power = decay if decay is not None and noisy else (1.0, 0.0)
     rates = Rates(*map(as_array, np.array([delay, power, _LEARNING_RATE if train_hyperparameters else 0.0])))
@@ -175,7 +175,7 @@ def advance(
     values, zero = jnp.zeros_like(state.values.vector), jnp.zeros(())
     centre = jnp.concatenate([jnp.zeros_like(block.potential) for block in state.naturals])
     nothing = WindowAverage(jax.tree.map(jnp.zeros_like, state.naturals), values, values, centre, zero, jnp.ones(()))
-    # Their numbers are arguments, so that any number of steps is the same program.
+    # The step numbers are arguments, so that one program serves any number of steps.
     state, total = jax.lax.fori_loop(first, last, body, (state, nothing))
     mean = jax.tree.map(lambda leaf: leaf / (last - first), total)
     return state, mean._replace(share=1.0 - total.share)
@@ -184,9 +184,9 @@ def advance(
 def initial_ascent(
     problem: StochasticProblem, sample: Data, stream: Stream, settings: Settings
 ) -> tuple[Ascent, dict[str, float]]:
-    """The state at the values given, or with values to learn some steps on from the start with the largest bound.
+    """The initial state, and the bounds of the starts.
 
-    The bounds with it.
+    If hyperparameters are trained, the state after a few trial steps from the start with the largest bound.
     """
     rows = DataBatch.of(next(stream(0)))
     first = rows.first(_RATE_BATCHES)
@@ -197,7 +197,7 @@ def initial_ascent(
     learning = float(settings.rates.learning)
     if not problem.learnable.leaf_indices:
         return Ascent(started(problem.start()), learning, 0, None, None, 0, (), False), {}
-    # From everywhere: rows may be sorted.
+    # Evenly spaced, since rows may be sorted.
     places = np.linspace(0, len(sample.X) - 1, min(_ROWS, len(sample.X))).astype(int)
     begun = initial_models(problem.learnable.model, sample.at(places), _constant_objective(problem))
     models = {name: start.model for name, start in begun.items() if start.kind == "level"}
@@ -214,9 +214,9 @@ def initial_ascent(
 
 
 def _constant_objective(problem: StochasticProblem) -> Objective | None:
-    """What says which constants are likely: the derived bound where there is one, which costs little.
+    """The objective by which constant latents are fitted: the augmented bound, if there is one, which is cheap.
 
-    None for steps on some latents: at constants it is one of all of them.
+    None with latent subsampling: the bound at constants involves all latents.
     """
     model = problem.learnable.model
     if problem.sample is not None:
@@ -277,7 +277,7 @@ def _advanced(
 
 
 def _last(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
-    """The steps that fill no window: their average and that of the pool before, of the later half where there is none.
+    """The last steps, which fill no window: averaged with the previous pool or, without one, over their later half.
 
     They are not used to judge convergence.
     """
@@ -315,7 +315,7 @@ def _next(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings:
 
 
 def _merged(window: WindowAverage, following: WindowAverage, count: float) -> WindowAverage:
-    """The window of ``count`` times as many steps as follow, and of these."""
+    """The average of two windows, the first of ``count`` times as many steps as the second."""
     mean = jax.tree.map(lambda first, second: first + (second - first) / (count + 1), window, following)
     return mean._replace(share=1.0 - (1.0 - window.share) * (1.0 - following.share))
 
@@ -336,10 +336,10 @@ def _reduced_rate(
     problem: StochasticProblem,
     tolerance: float,
 ) -> float:
-    """The length of Adam's next steps: half where they are noise or the bound gains nothing, and at last 0.
+    """Adam's next learning rate: halved if steps are noise or the bound does not rise, and finally 0.
 
-    That is where the averages of two windows hardly differ, or steps are short. Inducing inputs go on moving where
-    nothing depends on them: they count where they alone are learned.
+    It is 0 once the averages of two windows hardly differ, or the rate is at its minimum. Inducing inputs keep moving
+    in directions that hardly change the bound: they count only if nothing else is learned.
     """
     counts = slice(len(problem.learnable.start()) or None)
     moved = np.abs(np.asarray(now.vector - before.vector))[counts]
@@ -362,7 +362,7 @@ def _has_converged(before: WindowAverage, now: WindowAverage, tolerance: float) 
 
 
 def _bound_is_flat(bounds: tuple[float, ...]) -> bool:
-    """Whether the last third of some windows' bounds is above the third before by no more than its standard error."""
+    """Whether the last third of the bounds exceeds the previous third by at most its standard error."""
     third = len(bounds) // 3
     if third < 2:
         return False

@@ -1,7 +1,7 @@
 """Steps of svi on all rows, one epoch each, until the bound converges."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,10 @@ from pgmodels.runtime.warnings import warn
 
 
 class _PassResult(NamedTuple):
-    """The bound of q, the q to which a step on all rows leads, what it gains at least, and what q leaves out.
+    """The bound of q, the q after a step on all rows, a lower bound on the step's gain, and the inducing loss.
 
-    It gains KL(q || that) at least: the q that is optimal beside q's marginals maximises a bound that touches q's and
-    falls off as KL does. For what is left out see ``StochasticProblem.inducing_loss``.
+    The step gains at least KL(q || next q): the next q maximises a lower bound that touches the bound at q and
+    decreases as KL does. For the inducing loss see ``StochasticProblem.inducing_loss``.
     """
 
     bound: float
@@ -45,11 +45,11 @@ def run_final_passes(
     settings: Settings,
     progress: bool | None,
 ) -> Outcome:
-    """Steps on all rows from where stochastic ones ended, until the bound converges or ``max_epochs`` is reached.
+    """Steps on all rows after the stochastic steps, until the bound converges or ``max_epochs`` is reached.
 
-    Means are carried on from the last few steps, as in ``pgmodels.numerics.anderson``, while the bound rises by
-    it; else the step itself counts, and those before are forgotten. The bounds of all rows follow on the trace. Warns
-    where q did not come to the optimum, or ``model`` has too few inducing inputs.
+    Means are extrapolated by Anderson acceleration (``pgmodels.numerics.anderson``) while that raises the bound;
+    otherwise the plain step is taken and the history discarded. The bounds are appended to the trace. Warns if q is not
+    at the optimum, or if ``model`` has too few inducing inputs.
     """
     best = now = outcome.naturals
     fallback, history, trace, gain, converged = None, _new_history(now), list[float](), None, False
@@ -80,8 +80,8 @@ def run_final_passes(
 
 
 def warn_gaining(settings: Settings, gain: float | None) -> None:
-    """Warn that q is not at the optimum, by what a step on all rows gains: None where no passes were left for one."""
-    gains = "none is left to say what a step on all rows gains"
+    """Warn that q is not at the optimum; ``gain`` is the gain of a step on all rows, None if no pass remained."""
+    gains = "none remains to measure the gain of a step on all rows"
     if gain is not None:
         gains = f"a step on all rows still gains {gain:.2g} nats"
     warn(
@@ -100,7 +100,7 @@ def _extrapolate(
 ) -> tuple[History, tuple[NaturalParameters, ...], Array]:
     """The history with one more step, q with extrapolated mean, and whether the history was used.
 
-    The precision is that of the step: the mean is what moves slowly, and it is small beside it.
+    The precision is not extrapolated: the mean converges more slowly, and is small in comparison.
     """
     was_started, before = history.started, [to_moments(each)[1] for each in now]
     history = history.after(before, [to_moments(each)[1] for each in image])
@@ -158,7 +158,7 @@ def _pass(
 
 
 def _chunks(source: Source, settings: Settings) -> Iterator[tuple[Block, int, int]]:
-    """All rows in batches, those of a window at a time, of equal size: with their number and size.
+    """All rows in stacks of equal batches, with the number and the size of the batches.
 
     Incomplete stacks are padded with the last batch, so that one compiled program serves all.
     """
@@ -186,7 +186,7 @@ def _means(
     problem: StochasticProblem,
     at: tuple[tuple[NaturalParameters, ...], Array],
     rows: DataBatch,
-    count: Array,
+    count: Any,
 ) -> _PassStatistics:
     """Statistics of q, averaged over ``count`` batches."""
     naturals, vector = at

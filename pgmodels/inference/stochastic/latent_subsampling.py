@@ -20,7 +20,7 @@ from pgmodels.priors.padding import weighted
 
 
 def latent_sample_of(model: Model, count: int, key: Array) -> LatentSample:
-    """How steps for a model are on so many latents at a time. Raises ValueError where they cannot be."""
+    """The latent subsampling of a model. Raises ValueError if the model does not allow it."""
     size = model.num_latents
     bound = TangentBound(model.augmentation)
     if count > size:
@@ -28,8 +28,8 @@ def latent_sample_of(model: Model, count: int, key: Array) -> LatentSample:
     form = model.gps[0].form
     if len(model.gps) > 1 or not form.num_inputs or form.is_automatic:
         raise ValueError(
-            f"class_batch_size takes one GP of size={size} by a given number of inducing inputs, whose kernel all "
-            f"latents share; got {model.gps}. Use pgm.GP(kernel, size={size}, form=pgm.Inducing(100))."
+            f"class_batch_size needs one GP of size={size} with inducing inputs, so that all latents share a "
+            f"kernel; got {model.gps}. Use pgm.GP(kernel, size={size}, form=pgm.Inducing(100))."
         )
     return LatentSample(bound, count, jax.random.fold_in(key, size))
 
@@ -44,13 +44,13 @@ class Marginals(NamedTuple):
 
 
 def draw_latents(sample: LatentSample, taken: Float[Array, ""]) -> Int[Array, " k"]:
-    """The latents of a step; all sets of so many are equally likely."""
+    """The latents of a step, drawn without replacement."""
     key = jax.random.fold_in(sample.key, taken.astype(int))
     return jax.random.choice(key, sample.bound.augmentation.size, (sample.count,), replace=False)
 
 
 def marginals(batch: Batch, naturals: NaturalParameters) -> Marginals:
-    """The marginals of latents with such natural parameters, each at all rows."""
+    """The marginals, at all rows, of latents with these natural parameters."""
     A, residual = batch.factors[0], batch.residuals[0]
 
     def one(q: NaturalParameters) -> tuple[Array, ...]:
@@ -65,7 +65,7 @@ def marginals(batch: Batch, naturals: NaturalParameters) -> Marginals:
 def marginals_of(
     batch: Batch, naturals: NaturalParameters, chosen: Int[Array, "b i"]
 ) -> tuple[Float[Array, "b i"], Float[Array, "b i"]]:
-    """Means and variances of latents that each row chooses."""
+    """Means and variances of the latents that each row selects."""
 
     def one(row: tuple[NaturalParameters, Array, Array]) -> tuple[Array, Array]:
         q, a, residual = row
@@ -74,14 +74,14 @@ def marginals_of(
 
     again, theirs = chosen.shape[1], chosen.ravel()
     A, residual = jnp.repeat(batch.factors[0].T, again, axis=0), jnp.repeat(batch.residuals[0], again)
-    # Taken out beforehand: a loop that reads q would hold a copy of all of it, as steps write in place.
+    # Gathered beforehand: a loop that reads q would copy all of it, since steps write in place.
     rows = (jax.tree.map(lambda leaf: leaf[theirs], naturals), A, residual)
     mean, variance = jax.lax.map(one, rows)
     return mean.reshape(chosen.shape), variance.reshape(chosen.shape)
 
 
 def inclusion_weights(latents: Int[Array, " k"], chosen: Int[Array, "b i"], share: float) -> Float[Array, "b k"]:
-    """1 / share for latents that a row does not choose, 0 for those that it does: what is chosen is there anyway."""
+    """Horvitz-Thompson weights: 0 for latents that a row selects, which are always included, else 1 / share."""
     return jnp.where(jnp.any(latents[:, None] == chosen[:, None, :], axis=2), 0.0, 1.0 / share)
 
 
@@ -93,7 +93,7 @@ def targets(
     latents: Int[Array, " k"],
     scale: Float[Array, " b"],
 ) -> NaturalParameters:
-    """The optimal q of some latents where they have such marginals, and rows stand for all."""
+    """The optimal q of some latents given their marginals, with the rows weighted to represent all."""
     h, w = sample.bound.sites(*both, batch.y, batch.parameters, latents, scale)
     h, w = (weighted(batch.weights, part) for part in (h - w * batch.means[0], w))
     share, A = problem.num_rows / len(batch.y), batch.factors[0]
@@ -102,7 +102,7 @@ def targets(
 
 
 def first_state(problem: StochasticProblem, sample: LatentSample, vector: Array, rows: DataBatch) -> SviState:
-    """The start of all latents by the first of some batches; see ``natural_gradient.first_state``."""
+    """The initial state of all latents, from the first batch; see ``step.first_state``."""
     batch, size = problem.batch(vector, rows.number(0)), sample.bound.augmentation.size
     prior = jnp.sum(batch.factors[0] ** 2, axis=0) + batch.residuals[0]
     mean = jnp.full((len(batch.y), size), batch.means[0])
@@ -116,9 +116,9 @@ def first_state(problem: StochasticProblem, sample: LatentSample, vector: Array,
 
 
 class Sampled(NamedTuple):
-    """What a step goes by: the marginals of its latents and of those that the data choose, and S0 of each row.
+    """The input of a step: the marginals of its latents and of those that the rows select, and S0 of each row.
 
-    ``first`` is 1 where a row chooses a latent for the first time.
+    ``first`` is 1 where a row selects a latent for the first time.
     """
 
     marginals: Marginals
@@ -131,7 +131,7 @@ class Sampled(NamedTuple):
 def estimated_sum(
     sample: LatentSample, batch: Batch, sampled: Sampled, theirs: Marginals, latents: Int[Array, " k"]
 ) -> Float[Array, " b"]:
-    """S of each row: what it chooses, and the Horvitz-Thompson estimate of all others from some latents."""
+    """S of each row: the selected latents, plus the Horvitz-Thompson estimate of all others."""
     bound, data = sample.bound, (batch.y, batch.parameters)
     sums = bound.sums(theirs.mean, theirs.variance, *data, latents)
     at_chosen = bound.sums(*sampled.at_chosen, *data, sampled.chosen)
@@ -147,7 +147,7 @@ def sampled_marginals(
     log_sum: LogSum,
     latents: Int[Array, " k"],
 ) -> Sampled:
-    """The marginals of latents, and S0 as it was before the latents were drawn; S itself where they are all."""
+    """The marginals of latents, and S0 from before the latents were drawn; S itself if the step has all latents."""
     chosen, first = sample.bound.selected(batch.y, batch.parameters)
     step_marginals = marginals(batch, before)
     scale = jnp.exp(features(batch.factors[0]) @ log_sum.weights)
@@ -164,7 +164,7 @@ def estimated_bound(
     sampled: Sampled,
     latents: Int[Array, " k"],
 ) -> Float[Array, ""]:
-    """Σ of the tangents - KL(q || prior) from some rows and latents, in expectation that of all."""
+    """Unbiased estimate of Σ of the tangents - KL(q || prior) from some rows and latents."""
     bound, share, data = sample.bound, sample.share, (batch.y, batch.parameters)
     terms = bound.terms(sampled.marginals.mean, sampled.marginals.variance, *data, latents, sampled.scale)
     at_chosen = bound.terms(*sampled.at_chosen, *data, sampled.chosen, sampled.scale)
@@ -175,7 +175,7 @@ def estimated_bound(
 
 
 class LatentStepInfo(NamedTuple):
-    """What a step saw of where it began, the bound, its latents and their E v; where these went, and how far."""
+    """Diagnostics of a step: the bound and E v at its start, its latents, their new q, and step sizes."""
 
     bound: Float[Array, ""]
     latents: Int[Array, " k"]
@@ -187,16 +187,16 @@ class LatentStepInfo(NamedTuple):
 def step(
     problem: StochasticProblem, sample: LatentSample, state: SviState, rows: DataBatch, rates: Rates
 ) -> tuple[SviState, LatentStepInfo]:
-    """For some latents a step of their natural parameters towards the optimum for some rows, and Adam's.
+    """A natural-gradient step of some latents on some rows, and a step of Adam.
 
-    The length of a latent's step goes by how many steps it had itself: in expectation over the latents, all natural
-    gradients at the same S0 times the share of latents in a step.
+    The step size of a latent depends on the number of its own steps. In expectation over the latents, the step is the
+    natural gradient of all at the same S0, times the share of latents in a step.
     """
     latents = draw_latents(sample, state.values.taken)
     naturals = state.naturals[0]
     before = jax.tree.map(lambda leaf: leaf[latents], naturals)
     if state.log_sum is None:
-        raise TypeError("a step on some latents goes by a state of such steps.")
+        raise TypeError("a step with latent subsampling needs a state of such steps.")
     log_sum = state.log_sum
 
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Sampled]]:
@@ -231,9 +231,9 @@ def advance(
     first: Any,
     last: Any,
 ) -> tuple[SviState, WindowAverage]:
-    """Steps on some batches, one after the other, from the one of a number up to before another.
+    """Steps ``first`` to ``last`` - 1, cycling through the batches.
 
-    After the last of them comes the first. What a window averages of a latent is over the steps that it had.
+    The averages of a latent are over its own steps in the window.
     """
     zeros = lambda tree: jax.tree.map(jnp.zeros_like, tree)  # noqa: E731
     start, values = state, jnp.zeros_like(state.values.vector)

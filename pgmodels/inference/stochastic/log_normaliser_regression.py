@@ -8,9 +8,9 @@ from jaxtyping import Array, Float
 
 
 class LogSum(NamedTuple):
-    """log S0(x) as ``weights`` times the factor A at x and 1; ``curvature`` is the average of these features' squares.
+    """log S0(x) = ``weights`` · (A(x), 1), with A the prior's factor; ``curvature`` averages the squared features.
 
-    Where S(x) is the sum that features can say best, E[S / S0 + log S0] is least, which is what the tangent loses.
+    The loss of the tangent, E[S / S0 + log S0], is least where S0 is the best fit of S(x) by these features.
     """
 
     weights: Float[Array, " F"]
@@ -18,12 +18,12 @@ class LogSum(NamedTuple):
 
 
 def features(A: Float[Array, "M b"]) -> Float[Array, "b F"]:
-    """Features of some rows in which log S0 is linear."""
+    """The features of rows, in which log S0 is linear."""
     return jnp.concatenate([A.T, jnp.ones((A.shape[1], 1))], axis=1)
 
 
 def fit_log_sum(A: Float[Array, "M b"], sums: Float[Array, " b"], num_rows: Array) -> LogSum:
-    """Least squares on the logarithms of sums that are known; weights have the prior N(0, 1)."""
+    """Ridge regression on the logarithms of known sums; weights have the prior N(0, 1)."""
     phi, size = features(A), len(sums)
     curvature = phi.T @ phi / size
     return LogSum(_solve(curvature, phi.T @ jnp.log(sums) / size, num_rows), curvature)
@@ -32,7 +32,7 @@ def fit_log_sum(A: Float[Array, "M b"], sums: Float[Array, " b"], num_rows: Arra
 def newton_update(
     now: LogSum, A: Float[Array, "M b"], sums: Float[Array, " b"], num_rows: Array, rate: Array
 ) -> LogSum:
-    """A step, so long at most, of Newton's towards what loses least at unbiased estimates of the sums at some rows."""
+    """A Newton step of limited length on the loss, from unbiased estimates of the sums at some rows."""
     phi, size = features(A), len(sums)
     # The slope of -S / S0 - log S0 is S / S0 - 1, and its curvature 1 where S0 = S.
     excess = sums * jnp.exp(-(phi @ now.weights)) - 1.0

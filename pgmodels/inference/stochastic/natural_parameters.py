@@ -13,7 +13,7 @@ from pgmodels.priors.linalg import root_of_one_plus
 class NaturalParameters(NamedTuple):
     """q of the whitened coordinates v of a block of latents: P - I and P E v, with P the precision.
 
-    Of a sample of latents those of each, along a first axis.
+    With latent subsampling, one q for each latent along the first axis.
     """
 
     precision: Float[Array, "*latents D D"]
@@ -27,7 +27,7 @@ def to_moments(naturals: NaturalParameters) -> tuple[Float[Array, "D D"], Float[
 
 
 def divergence_of(root: Float[Array, "D D"], centre: Float[Array, " D"]) -> Float[Array, ""]:
-    """KL(q || prior) of whitened coordinates with the mean ``centre`` and a precision of this root."""
+    """KL(q || prior) of whitened coordinates with mean ``centre`` and a precision with this root."""
     spread = jnp.sum(solve_triangular(root, jnp.eye(len(root)), lower=True) ** 2)
     return 0.5 * (spread + centre @ centre - len(root)) + jnp.sum(jnp.log(jnp.diagonal(root)))
 
@@ -42,7 +42,7 @@ def divergence_between(one: NaturalParameters, other: NaturalParameters) -> Floa
 
 
 def difference(one: Any, other: Any) -> Any:
-    """One tree less another."""
+    """The difference of two trees."""
     return jax.tree.map(lambda a, b: a - b, one, other)
 
 
@@ -52,7 +52,7 @@ def natural_step(now: NaturalParameters, toward: NaturalParameters, rate: Array)
 
 
 def retraction_step(now: NaturalParameters, toward: NaturalParameters, rate: Array) -> NaturalParameters:
-    """The same where its precision is one, else by retraction, whose precision P + r G + r² G P^-1 G / 2 always is.
+    """The same step if its precision is positive definite, else by retraction: P + r G + r² G P^-1 G / 2 always is.
 
     Source: Lin, Schmidt and Khan 2020, the improved rule.
     """

@@ -22,7 +22,7 @@ from pgmodels.runtime.jit import compiled
 def posterior(
     problem: StochasticProblem, naturals: Sequence[NaturalParameters], vector: Array, X: Float[Array, "1 d"]
 ) -> Posterior:
-    """q as a posterior without data, where every group is by inducing inputs; ``X`` is any input."""
+    """q as a posterior without data, for groups with inducing inputs; ``X`` is any input."""
     prior = (_prior_at(problem, vector, X) if problem.learns else problem.prior).resized(0)
     h = jnp.zeros((0, problem.objective.num_latents))
     if problem.objective.predictors is not None:
@@ -50,6 +50,6 @@ def _to_moments(naturals: NaturalParameters) -> tuple[Array, Array]:
 
 @partial(compiled, optimise=False)
 def _latent_moments(naturals: NaturalParameters | tuple[NaturalParameters, ...]) -> tuple[Array, Array]:
-    """Of each latent, along a first axis; there already of a sample of them."""
+    """One block per latent along the first axis, as latent subsampling already has it."""
     stacked = isinstance(naturals, NaturalParameters)
     return over_states(to_moments, naturals if stacked else jax.tree.map(lambda *leaves: jnp.stack(leaves), *naturals))

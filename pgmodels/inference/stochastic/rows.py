@@ -17,9 +17,9 @@ from pgmodels.objectives.base import Objective
 
 
 class Source(NamedTuple):
-    """Where rows come from: how many there are, what standardises them, their inputs' names, and a digest of all.
+    """A data source: the rows, their number, the standardisation and names of their inputs, and a digest.
 
-    The latter is empty where the sample is all of them.
+    The digest is empty if all rows are in memory.
     """
 
     rows: Rows
@@ -43,21 +43,21 @@ class _WeightedRows(ArrayRows):
 
 
 def paired(X: Any, y: Any) -> tuple[Any, Any]:
-    """X and y, which may be given as a pair; ValueError where y is missing."""
+    """X and y, which may be passed as a pair. Raises ValueError if y is missing."""
     if y is not None or isinstance(X, Rows):
         return X, y
     if isinstance(X, tuple) and len(X) == 2:
         return X
     raise ValueError(
-        f"y is missing, and X, of type {type(X).__name__}, brings none: give X and y, or rows that hold both, "
+        f"y is missing, and X, of type {type(X).__name__}, has none: give X and y, or rows that have both, "
         "pgm.ArrayRows(X, y), pgm.ParquetRows(files, target) or pgm.IterableRows(pairs), of pairs (X, y)."
     )
 
 
 def source_of(
-    model: Model, X: Any, y: Any, weights: Any, train_hyperparameters: bool, objective: Objective
+    model: Model, X: Any, y: Any, weights: Any, train_hyperparameters: bool, objective: Objective, seed: int
 ) -> tuple[Model, Data, Source]:
-    """The model, checked data or a sample of rows that are read again and again, and where steps take them from."""
+    """The model, the checked data or a sample of the rows, and the source of batches."""
     if isinstance(X, Rows):
         _check_rows(y, weights)
     if train_hyperparameters or isinstance(X, Rows) or not objective.is_monotone:
@@ -68,14 +68,14 @@ def source_of(
         rows = ArrayRows(data.X, data.y) if data.weights is None else _WeightedRows(data)
         return model, data, Source(rows, len(data.X), unscaled, data.columns, "")
     check = RowCheck(model)
-    surveyed = survey(X, check)
+    surveyed = survey(X, check, seed)
     model.warn_unseen(check.unseen)
     source = Source(X, surveyed.num_rows, surveyed.scaling, X.columns, surveyed.digest)
     return model, Data(surveyed.X, surveyed.y, X.columns), source
 
 
 def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
-    """Batches of rows in a new order every pass, from one on, those of a window at a time; one where all are alike."""
+    """Stacks of batches, one per window, in a new order every epoch; one batch if it has all rows."""
     seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
 
     def stream(first: int) -> Iterator[Block]:
@@ -88,13 +88,13 @@ def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
 def _check_rows(y: Any, weights: Any) -> None:
     extra = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
     if extra:
-        raise ValueError(f"{extra[0]} goes with an array X: {Rows.__name__} have y themselves, and no weights.")
+        raise ValueError(f"{extra[0]} needs an array X: {Rows.__name__} have their own y, and no weights.")
 
 
 def _require_inducing(model: Model, objective: Objective) -> None:
     for gp in model.gps:
         if not gp.form.num_inputs:
             raise ValueError(
-                f"svi learns hyperparameters, goes by objective={objective.name!r}, and works from rows that it does "
-                f"not hold, for GPs by inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
+                f"svi with train_hyperparameters, objective={objective.name!r} or rows that are not in memory needs "
+                f"GPs with inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
             )

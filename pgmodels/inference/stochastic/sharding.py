@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -15,8 +15,11 @@ from jaxtyping import Array, Float
 from pgmodels.data.sources.rows import Block
 from pgmodels.runtime.x64 import as_array
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _ROWS = "rows"
-# Batches lie along a first axis, the rows of each along the second.
+# Batches are along the first axis, their rows along the second.
 _SHARDED, _REPLICATED = PartitionSpec(None, _ROWS), PartitionSpec()
 
 
@@ -69,27 +72,27 @@ def to_host(tree: Any) -> Any:
 
 
 def require_same_inputs(description: str) -> None:
-    """Raise ValueError where the processes that share rows begin with what is described differently."""
+    """Raise ValueError if processes that share rows start from different inputs, by their descriptions."""
     digests = process_allgather(np.frombuffer(hashlib.sha256(description.encode()).digest(), dtype=np.uint8))
     others = np.flatnonzero(np.any(digests != digests[0], axis=1))
     if len(others):
         raise ValueError(
             f"svi: process {others[0]} has another model, other rows, options or inducing inputs than process 0, or "
-            "another checkpoint. Give all of them the same on machines of one kind, and a folder that all of them see."
+            "another checkpoint. Give all of them the same, on machines of one kind, and a folder that all can read."
         )
 
 
 @contextmanager
 def explain_lost_process() -> Iterator[None]:
-    """Within the context, where processes share rows, an error of JAX says that it may be that of another."""
+    """A context in which an error of JAX is explained: if processes share rows, another one may have caused it."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if jax.process_count() == 1:
             raise
         raise RuntimeError(
-            f"svi: process {jax.process_index()} has lost the others, of which one has ended, or failed itself. Look "
-            "for the first error among theirs, and start all of them again: with a checkpoint they go on from it."
+            f"svi: process {jax.process_index()} has lost the others: one of them has ended, or it failed itself. Look "
+            "for the first error among theirs, and restart all of them: with a checkpoint they resume from it."
         ) from error
 
 

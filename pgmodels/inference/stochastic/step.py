@@ -41,7 +41,7 @@ _MIN_STEP = 2.0
 
 
 class GradientStatistics(NamedTuple):
-    """Running averages of a natural gradient and of its square, and how many steps they remember.
+    """Running averages of a natural gradient and of its square, and the number of steps that they average.
 
     Source: Ranganath, Wang, Blei and Xing 2013.
     """
@@ -52,10 +52,10 @@ class GradientStatistics(NamedTuple):
 
 
 class SviState(NamedTuple):
-    """q, by block of latents; what the adaptive rate knows, by block of the objective; the values that are learned.
+    """q by block of latents, averages of the adaptive rate by block of the objective, and Adam's state of the values.
 
-    ``taken`` counts the steps, those of each latent where they are on samples of them, and ``rate`` is the length of
-    the last one of q, the shortest of its blocks'. Steps on samples know of the ``log_sum`` over all latents.
+    ``taken`` counts the steps (of each latent, with latent subsampling), and ``rate`` is the size of the last step of
+    q, the smallest over its blocks. ``log_sum`` is the regression of latent subsampling.
     """
 
     naturals: tuple[NaturalParameters, ...]
@@ -67,21 +67,21 @@ class SviState(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The lengths of steps: (t + delay)^-power of q, where it is not adaptive, and that of Adam."""
+    """Step sizes: (t + delay)^-power for q unless adaptive, and Adam's learning rate."""
 
     delay: Float[Array, ""]
     power: Float[Array, ""]
     learning: Float[Array, ""]
 
     def length(self, taken: Array) -> Array:
-        """Of a step of q after so many, where it is not adaptive."""
+        """The size of the next step of q after ``taken`` steps, unless adaptive."""
         return jnp.maximum((taken + self.delay) ** -self.power, _MIN_STEP * self.learning)
 
 
 class WindowAverage(NamedTuple):
     """Averages over the steps of a window: q, the values and their squares, E v and the bound.
 
-    ``share`` is that of the way to where the steps lead which they go together.
+    ``share`` is the fraction of the distance to the steps' target that the window covers.
     """
 
     naturals: tuple[NaturalParameters, ...]
@@ -93,7 +93,7 @@ class WindowAverage(NamedTuple):
 
 
 class LatentSample(Module):
-    """How steps are on ``count`` latents at a time, drawn with a key: by the tangent of the sum over all of them."""
+    """Latent subsampling: ``count`` latents per step, drawn with a key, and the tangent of the sum over all."""
 
     bound: TangentBound = eqx.field(static=True)
     count: int = eqx.field(static=True)
@@ -101,7 +101,7 @@ class LatentSample(Module):
 
     @property
     def share(self) -> float:
-        """Those of a step, of all latents."""
+        """The share of the latents in a step."""
         return self.count / self.bound.augmentation.size
 
 
@@ -123,7 +123,7 @@ class Batch(NamedTuple):
 class Moments(NamedTuple):
     """Mean and variance of the predictors of a batch under q, E v, and KL(q || prior).
 
-    In whitened coordinates the latter is of q alone, whatever the hyperparameters.
+    In whitened coordinates the divergence does not depend on the hyperparameters.
     """
 
     mean: Float[Array, "b p"]
@@ -160,7 +160,7 @@ class StochasticProblem(Module):
         return bool(self.learnable.leaf_indices) or self.inputs_move
 
     def start(self, model: Model | None = None) -> np.ndarray:
-        """The vector to start from, with the values of a model, or of the one given."""
+        """The initial parameter vector, with the values of ``model`` or of the problem's own."""
         learnable = self.learnable if model is None else trainable(model)
         moved = [np.ravel(Z) for Z in self.inputs] if self.inputs_move else []
         return np.concatenate([learnable.start(), *moved])
@@ -170,7 +170,7 @@ class StochasticProblem(Module):
         return self.learnable.apply(self.model, self._split(vector)[0])
 
     def values_at(self, vector: Float[Array, " values"]) -> list[Any]:
-        """The values of a vector."""
+        """The constrained values of a vector."""
         return self.learnable.constrain(self._split(vector)[0])
 
     def inputs_at(self, vector: Float[Array, " values"]) -> tuple[Array, ...]:
@@ -179,7 +179,7 @@ class StochasticProblem(Module):
         return tuple(array.reshape(Z.shape) for array, Z in zip(arrays, self.inputs, strict=True))
 
     def _split(self, vector: Array) -> list[Array]:
-        """The unconstrained values of a vector, and its inducing inputs where they move."""
+        """The unconstrained values of a vector, and its inducing inputs if they are trained."""
         if not self.inputs_move:
             return [vector]
         sizes = [Z.size for Z in self.inputs]
@@ -187,7 +187,7 @@ class StochasticProblem(Module):
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
-        """The latents that q couples."""
+        """The blocks of latents that q couples."""
         predictors, latents = self.objective.predictors, range(self.objective.num_latents)
         if self.coupled:
             return (tuple(latents),)
@@ -195,14 +195,14 @@ class StochasticProblem(Module):
         return single if predictors is None else predictors.latent_blocks
 
     def prior_at(self, vector: Float[Array, " values"], X: Float[Array, "b d"]) -> PriorCollection:
-        """The prior at rows, at the values of an unconstrained vector."""
+        """The prior at rows X, at an unconstrained vector."""
         pairs = zip(self.model_at(vector).gps, self.inputs_at(vector), strict=True)
         return PriorCollection(
             tuple(inducing_by_root(gp.kernel, as_array(gp.mean.value), X, Z, gp.size) for gp, Z in pairs)
         )
 
     def batch(self, vector: Float[Array, " values"], rows: DataBatch) -> Batch:
-        """Some rows."""
+        """The minibatch of rows."""
         parameters = self.model_at(vector).parameters
         prior = self.prior_at(vector, rows.X) if self.learns else self.prior
         factors: list[tuple[Array, Any]] = []
@@ -242,9 +242,9 @@ class StochasticProblem(Module):
         return push_moments(Phi, mean, V)
 
     def inducing_loss(self, batch: Batch, moments: Moments) -> Float[Array, "2"]:
-        """Σ w residual / 2, what the bound loses to inducing inputs, and the mean share of the predictors' variance.
+        """The loss of the bound by inducing inputs, Σ w residual / 2, and the mean share of the predictors' variance.
 
-        Rows stand for all.
+        The rows are weighted to represent all.
         """
         residual = jnp.stack(batch.residuals, axis=1)
         if batch.Phi is not None:
@@ -255,11 +255,11 @@ class StochasticProblem(Module):
         return jnp.stack([self.num_rows * jnp.mean(loss), jnp.mean(share)])
 
     def targets(self, batch: Batch, mean: Float[Array, "b p"], variance: Spread) -> tuple[NaturalParameters, ...]:
-        """The optimal q where the predictors of a batch have such marginals, and stand for all rows."""
+        """The optimal q given the marginals of a batch's predictors, weighted to represent all rows."""
         return self.natural_target(batch, Sites(*self.objective.local_sites(mean, variance, batch.y, batch.parameters)))
 
     def natural_target(self, batch: Batch, sites: Sites) -> tuple[NaturalParameters, ...]:
-        """The q of sites of rows of weight 1 on the predictors of a batch, which stand for all rows."""
+        """The q of sites of rows of weight 1 on the predictors of a batch, weighted to represent all rows."""
         if batch.Phi is None:
             h, w = sites.potential, jax.vmap(jnp.diag)(sites.precision)
         else:
@@ -274,15 +274,15 @@ class StochasticProblem(Module):
 
 
 def _zero_padded_factor(batch: Batch, block: tuple[int, ...], latent: int) -> Array:
-    """The factor of a latent in the rows of its coordinates among those of its block."""
+    """The factor of a latent, in the rows of its coordinates within its block."""
     factors = [batch.factors[other] if other == latent else 0.0 * batch.factors[other] for other in block]
     return jnp.concatenate(factors)
 
 
 def first_state(problem: StochasticProblem, vector: Array, rows: DataBatch) -> SviState:
-    """The start of CAVI, by the first of some batches; for adaptive rates averages over all of them.
+    """The initial state, as that of CAVI, from the first batch; averages of adaptive rates are over all batches.
 
-    See ``pgmodels.inference.variational.cavi.CoordinateAscent.init``. Precisions below zero are left out.
+    See ``pgmodels.inference.variational.cavi.CoordinateAscent.init``. Negative precisions are set to zero.
     """
     batch = problem.batch(vector, rows.number(0))
     mean = jnp.broadcast_to(batch.means, (len(batch.y), len(batch.factors)))
@@ -312,7 +312,7 @@ def first_state(problem: StochasticProblem, vector: Array, rows: DataBatch) -> S
 
 
 def block_indices(problem: StochasticProblem, index: int) -> list[int]:
-    """The places of the blocks of latents that a block of the objective updates."""
+    """Indices of the blocks of latents that a block of the objective updates."""
     latents = problem.objective.latents_of(problem.objective.blocks[index])
     return [place for place, block in enumerate(problem.blocks) if set(block) <= set(latents)]
 
@@ -340,9 +340,9 @@ def penalised_bound(
 
 
 def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Rates) -> tuple[SviState, StepInfo]:
-    """For each block of the objective a step of its natural parameters towards the optimum for some rows, and Adam's.
+    """A natural-gradient step of each block of the objective on some rows, and a step of Adam.
 
-    Both start from the same place, so that the prior and q are factorised once. A step of length 1 on all rows is one
+    Both start from the same state, so that the prior and q are factorised once. A step of size 1 on all rows is a sweep
     of CAVI.
     """
     problem = replace(problem, objective=problem.objective.for_batch(state.taken * len(rows.y)))

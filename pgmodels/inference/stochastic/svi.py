@@ -4,11 +4,13 @@ import math
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from os import PathLike
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.data.sources.rows import Rows
@@ -17,7 +19,7 @@ from pgmodels.inference.empirical_bayes.initial_values import steps
 from pgmodels.inference.engine import ConvergenceWarning
 from pgmodels.inference.inducing_selection import Inputs, with_inputs, without_inputs
 from pgmodels.inference.loop import Callback, check_callback, maximise
-from pgmodels.inference.objectives import check_objective, custom_objective, objective_of
+from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.inference.stochastic import convergence
 from pgmodels.inference.stochastic.checkpoint import SviCheckpoint
@@ -48,7 +50,7 @@ from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.results.sparse import SparseApproximation
 from pgmodels.runtime.identity import digest
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.seeds import as_key
+from pgmodels.runtime.seeds import Seed, as_key, as_seed
 from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import warn
 from pgmodels.runtime.x64 import as_array, double_precision
@@ -78,77 +80,123 @@ _start = compiled(start_at, optimise=False)
 @one_thread_if_small
 def svi(
     model: Model,
-    X: Any,
-    y: Any = None,
+    X: ArrayLike | Rows | tuple[ArrayLike, ArrayLike],
+    y: ArrayLike | None = None,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     batch_size: int = 1000,
     class_batch_size: int | None = None,
     train_hyperparameters: bool = False,
     train_inducing: bool = False,
-    objective: str | Objective = "augmented",
-    rate: Any = "robbins-monro",
+    objective: Choice = "augmented",
+    rate: Literal["robbins-monro", "adaptive"] | tuple[float, float] = "robbins-monro",
     max_epochs: int | None = None,
     tolerance: float = 0.1,
-    seed: Any = 0,
-    checkpoint: Any = None,
+    seed: Seed = 0,
+    checkpoint: str | PathLike[str] | None = None,
     callback: Callback | None = None,
     progress: bool | None = None,
 ) -> Approximation | SparseApproximation:
     """The Gaussian q(f) of ``cavi`` or ``gaussian_vi``, found by natural-gradient steps on batches of rows.
 
-    X (n, d), y (n,) or (n, columns), or the pair of them as X; ``weights`` (n,) as in ``cavi``. Or X is
-    ``pgm.ArrayRows``, ``pgm.ParquetRows`` or ``pgm.IterableRows``, rows with their y that need not fit into memory: the
-    result is a SparseApproximation, which holds none of them. Rows are shuffled before every epoch, and an incomplete
-    last batch is dropped; ``seed`` is an int or a JAX key. ``rate`` is the length of the steps: ``"robbins-monro"``
-    for (t + 1)^-0.7, delay and power of (t + delay)^-power, or ``"adaptive"``, which by measurement shrinks too soon.
-    On all rows at once steps have length 1, and are those of CAVI.
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Hyperparameters stay at their values unless ``train_hyperparameters``.
+    X : array_like, shape (n, d), or Rows, or tuple
+        Inputs, one row per datum; the pair (X, y); or ``pgm.ArrayRows``, ``pgm.ParquetRows`` or ``pgm.IterableRows``,
+        rows with their y that need not fit into memory.
+    y : array_like, shape (n,) or (n, columns), optional
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods, as in ``cavi``.
+    batch_size : int
+        Rows per step. Rows are shuffled before every epoch, and an incomplete last batch is dropped.
+    class_batch_size : int, optional
+        Latents per step, drawn at random, so that the time and memory of a step do not depend on their total number:
+        for a likelihood with one sum over its latents to a negative power, such as LogisticSoftmax, and one GP of that
+        size with inducing inputs. The bound is looser, see Notes.
+    train_hyperparameters : bool
+        Learn all hyperparameters that are not Fixed as in ``fit``, by a step of Adam on the bound of each batch, from
+        the given values or from start values in the units of the data. The GPs must have ``pgm.Inducing`` as form.
+    train_inducing : bool
+        Learn the inducing inputs along with the hyperparameters.
+    objective : str
+        The bound, as in ``fit``. ``"expected"`` takes any formula and is tighter: with ``train_hyperparameters`` it
+        gives values that predict better where latents are large. The expected log density is computed with few
+        quadrature nodes, shifted at random for every row of every step so that their error is zero on average. The
+        latents of a datum are independent under q unless a factor of the formula combines them.
+    rate : "robbins-monro", "adaptive" or (float, float)
+        Step sizes: ``"robbins-monro"`` for (t + 1)^-0.7, or (t + 10)^-0.7 with the objective ``"expected"``; delay and
+        power of (t + delay)^-power; or ``"adaptive"``, which was measured to decrease too soon. Steps on all rows
+        at once have size 1, as in CAVI, unless the objective is ``"expected"``.
+    max_epochs : int, optional
+        Maximum passes over the rows; by default 100, or the epochs of 10,000 steps if those are more. A few trial steps
+        from each start value are not counted.
+    tolerance : float
+        Largest change of the averages of the whitened latents from one window of steps to the next, relative to their
+        norm, at convergence.
+    seed : int or jax.Array
+        An int or a JAX key; draws the batches, latents, quadrature shifts, and inducing inputs as in ``cavi``.
+    checkpoint : str or path, optional
+        A folder in which the steps are saved as they go: the same call resumes them after an interruption, and gives
+        the result of an uninterrupted run bit for bit; with a larger ``max_epochs`` it continues.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
 
-    Hyperparameters keep their values; with ``train_hyperparameters`` all that are not Fixed are learned as in ``fit``,
-    by a step of Adam on the bound of each batch, from the given values or from start values in the units of the data.
-    That needs GPs with ``pgm.Inducing``, whose inputs are fixed unless ``train_inducing``. ``Inducing("auto")`` chooses
-    the number of inputs before the first step, by ``cavi`` on up to 20,000 rows with hyperparameters that ``fit``
-    learns from up to 2,000.
+    Returns
+    -------
+    Approximation or SparseApproximation
+        An Approximation for arrays with the objective ``"augmented"``. A SparseApproximation, which stores none of the
+        rows, for ``Rows``, for ``class_batch_size`` and for the objective ``"expected"``: if the rows are few enough,
+        ``pgm.gaussian_vi(result.model, X, y)`` gives its marginals and the exact ELBO.
 
-    ``objective`` is the bound, as in ``fit``. ``"expected"`` takes any formula, and tighter: with
-    ``train_hyperparameters`` it finds values that predict better where latents are large. E log p(y | f) is by few
-    nodes of quadrature, shifted for every row of every step so that they have no error on average. Steps have length (t
-    + 10)^-0.7 where no ``rate`` is given, with all rows at once too. The latents of a datum are independent under q
-    unless a factor of the formula combines them. The result is a SparseApproximation, of arrays too, of which
-    ``pgm.gaussian_vi(result.model, X, y)`` has the marginals and the exact ELBO where rows are few enough for it.
+    Raises
+    ------
+    ValueError
+        For bad data or options, and for a GP whose form has no factor.
+    NoAugmentationError
+        For the objective ``"augmented"`` with a likelihood without an augmentation.
+    RuntimeError
+        If another process of a distributed run has ended.
 
-    With ``class_batch_size`` a step updates that many latents, drawn at random, and its time and memory do not depend
-    on their total number: for a likelihood with one sum S over its latents to a negative power, such as
-    LogisticSoftmax, and one GP of that size with inducing inputs. log S is replaced by its tangent at S0(x); log S0 is
-    affine in the factor at x and learned along: the bound, in expectation over the latents, is below that of ``cavi``
-    by S / S0 - 1 - log(S / S0) a row, times the power. The step size of a latent depends on the number of its own
-    steps, and windows and the default of ``max_epochs`` are longer by the number of steps that update each latent once
-    on average. The result is a SparseApproximation, for arrays too.
+    Warns
+    -----
+    ConvergenceWarning
+        If ``max_epochs`` do not reach the tolerance. The result is then q's average over the last window, or over the
+        later half of fewer steps; for arrays after one step on all rows, so that the ELBO is exact.
+    FitWarning
+        If likelihood parameters are kept fixed, as in ``fit``.
+    CorrectionWarning
+        For arrays, as in ``cavi``.
 
-    Steps on batches converge when the averages of the whitened latents over at least 200 steps, whole epochs if these
-    are short, differ from those before by less than ``tolerance``, relative to their norm and to the share of the way
-    that the steps cover; or when windows have fewer rows than the data, and their bound gains less than its noise.
-    Before that, Adam's learning rate is halved whenever the averages of the values change by no more than noise, and
-    training ends when they change by less than a tenth of ``tolerance``, relatively if positive. Then, from the last
-    average of q, steps on all rows follow, extrapolated as those of ``cavi``, and for arrays those of ``cavi`` itself,
-    until one gains at most 1e-6 of ``tolerance`` in nats a row: only these show that q is at the optimum. There are
-    none with ``class_batch_size`` or the objective ``"expected"``. Warns with ConvergenceWarning if all of that
-    takes more than ``max_epochs`` (by default 100, or the epochs of 10,000 steps if those are more; a few trial steps
-    from each start value are not counted); the result is then q's average over the last window, or the later half of
-    fewer steps, for arrays after one step on all rows, so that the ELBO is exact. For arrays CorrectionWarning is as in
-    ``cavi``. Raises ValueError as ``cavi`` does, and for a GP whose form has no factor.
+    Notes
+    -----
+    Steps on batches converge when the averages of the whitened latents over at least 200 steps (whole epochs if these
+    are short) differ from the previous averages by less than ``tolerance``, relative to their norm and to the share of
+    the distance that the steps cover; or when windows have fewer rows than the data and their bound gains less than its
+    noise. Before that, Adam's learning rate is halved whenever the averages of the hyperparameters change by no more
+    than noise, and training ends when they change by less than a tenth of ``tolerance``, relatively if positive. Steps
+    on all rows follow from the last average of q, extrapolated as those of ``cavi``, and for arrays those of ``cavi``
+    itself, until one gains at most 1e-6 of ``tolerance`` in nats per row: only these show that q is at the optimum.
+    There are none with ``class_batch_size`` or the objective ``"expected"``.
 
-    Where JAX has several devices (``jax.devices()``), they share the rows of each batch. The
-    numbers are those of one device, but for rounding. After
-    ``jax.distributed.initialize`` these are the devices of all its processes, each of which makes the same call, reads
-    all rows and has the result. Raises RuntimeError in the others where one of them has ended.
+    With ``class_batch_size``, log S of the sum S over the latents is replaced by its tangent at S0(x), where log S0 is
+    affine in the prior's factor at x and is learned along. The bound, in expectation over the latents, is below that of
+    ``cavi`` by S / S0 - 1 - log(S / S0) per row, times the power. The step size of a latent depends on the number of
+    its own steps; windows and the default of ``max_epochs`` are longer by the number of steps that update each latent
+    once on average.
 
-    ``callback(state, info)`` is called after each window of steps, with the state of the steps and a
-    ``pgm.IterationInfo`` that holds the bound's average over the window and the values learned so far.
+    ``Inducing("auto")`` chooses the number of inducing inputs before the first step, by ``cavi`` on up to 20,000 rows
+    with hyperparameters that ``fit`` learns from up to 2,000.
 
-    ``checkpoint`` names a folder in which the steps are saved as they go: the same call takes them up again after an
-    interruption, and gives the result of an uninterrupted one bit for bit; with a larger ``max_epochs`` it goes on.
-    Source: Hoffman, Blei, Wang and Paisley 2013; Wenzel et al. 2019; Kingma and Ba 2015.
+    If JAX has several devices (``jax.devices()``), they share the rows of each batch; results do not depend
+    on their number, up to rounding. After ``jax.distributed.initialize`` these are the
+    devices of all processes, each of which makes the same call, reads all rows and has the result.
+
+    References
+    ----------
+    Hoffman, Blei, Wang and Paisley 2013; Wenzel et al. 2019; Kingma and Ba 2015.
     """
     begin = time.perf_counter()
     check_whole_number(batch_size, "batch_size", 1)
@@ -171,11 +219,11 @@ def svi(
         there |= {f"objective={terms.name!r}": not terms.has_auxiliaries}
         conflicting = [name for name, is_there in there.items() if is_there]
         if conflicting:
-            raise ValueError(f"class_batch_size goes without {conflicting[0]}: leave one of them out.")
+            raise ValueError(f"class_batch_size cannot be combined with {conflicting[0]}: remove one of them.")
         sample = latent_sample_of(require_model(model), class_batch_size, key)
     saved = None if checkpoint is None else SviCheckpoint(checkpoint)
-    model, data, source = source_of(require_model(model), X, y, weights, train_hyperparameters, terms)
-    model = model.resolve(data.X)
+    model, data, source = source_of(require_model(model), X, y, weights, train_hyperparameters, terms, as_seed(seed))
+    model = model.resolve(data.X, as_seed(seed))
     if train_hyperparameters:
         model = hold_unnormalised(model, "svi")
     count, width = source.num_rows, data.X.shape[1] + data.y[:1].size + (data.weights is not None)
@@ -198,7 +246,7 @@ class _Options(NamedTuple):
     train_hyperparameters: bool
     train_inducing: bool
     adaptive: bool
-    objective: str | Objective
+    objective: Choice
     key: Any
     checkpoint: SviCheckpoint | None
     begin: float
@@ -218,7 +266,9 @@ class _Fitted(NamedTuple):
 
 def _in_memory(model: Model, data: Data, source: Source, settings: Settings, options: _Options) -> Approximation:
     """Stochastic steps for a resolved model, followed by steps of CAVI on all rows."""
-    inputs = inputs_for_steps(model, data, len(data.X), options.train_hyperparameters, options.objective)
+    inputs = inputs_for_steps(
+        model, data, len(data.X), options.train_hyperparameters, options.objective, as_seed(options.key)
+    )
     model_for_steps = with_inputs(model, inputs)
     objective = objective_of(model, options.objective)
     problem = None if options.train_hyperparameters else problem_of(model_for_steps, data, objective=objective)
@@ -246,7 +296,9 @@ def _in_memory(model: Model, data: Data, source: Source, settings: Settings, opt
 
 def _streamed(model: Model, sample: Data, source: Source, settings: Settings, options: _Options) -> SparseApproximation:
     """Stochastic steps for a resolved model; the result keeps q at the inducing inputs only."""
-    inputs = inputs_for_steps(model, sample, source.num_rows, options.train_hyperparameters, options.objective)
+    inputs = inputs_for_steps(
+        model, sample, source.num_rows, options.train_hyperparameters, options.objective, as_seed(options.key)
+    )
     prior = with_inputs(model, inputs).prior(sample.X[:1])
     fitted = _learned(model, prior, inputs, sample, source, settings, options)
     outcome = fitted.outcome
@@ -361,21 +413,20 @@ def _report(
     )
 
 
-def _terms(model: Model, prior: PriorCollection, objective: str | Objective) -> tuple[Objective, bool]:
+def _terms(model: Model, prior: PriorCollection, objective: Choice) -> tuple[Objective, bool]:
     """The objective as a sum over the data, and whether q couples the latents of its predictors."""
     terms = objective_of(model, objective).stochastic()
     coupled = terms.predictors is not None and couples(terms)
     if coupled and not is_affordable(prior):
         raise ValueError(
-            f"objective={terms.name!r} in svi takes predictors that combine latents, where a datum has several, for "
-            f"latents with {MAX_BLOCK} inducing inputs in all at most; got {sum(prior.ranks)}. Choose fewer, or "
-            "objective='augmented'."
+            f"objective={terms.name!r} in svi, if a factor combines several latents, allows at most {MAX_BLOCK} "
+            f"inducing inputs in all; got {sum(prior.ranks)}. Choose fewer, or objective='augmented'."
         )
     return terms, coupled
 
 
 def _at_all(problem: Problem, fitted: _Fitted, data: Data) -> tuple[Array, Array]:
-    """q's moments at all rows."""
+    """The marginal moments of q at all rows."""
     stochastic, q = fitted.stochastic, fitted.outcome
     n, width = len(data.y), sum(group.rank * group.size for group in stochastic.prior.groups)
     chunks = equal_chunks(np.arange(n), min(n, chunk_length(width)))
@@ -390,7 +441,7 @@ def _decay(rate: Any, objective: Objective) -> tuple[float, float] | None:
     """Delay and power of a rate, None for the adaptive one."""
     if isinstance(rate, str) and rate == "adaptive":
         if not objective.is_monotone:
-            raise ValueError(f"rate='adaptive' goes with objective='augmented'; got objective={objective.name!r}.")
+            raise ValueError(f"rate='adaptive' needs objective='augmented'; got objective={objective.name!r}.")
         return None
     if isinstance(rate, str) and rate == "robbins-monro":
         return _DELAY if objective.is_monotone else _CAREFUL_DELAY, _POWER

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.inference.conditioning import condition
@@ -15,7 +16,7 @@ from pgmodels.inference.engine import MANY, ConvergenceWarning, Engine, Variatio
 from pgmodels.inference.inducing_selection import select_inducing_inputs, warn_left_out
 from pgmodels.inference.jitter_check import accurate_prior, warn_inaccurate
 from pgmodels.inference.loop import Ascent, Callback, check_callback, maximise
-from pgmodels.inference.objectives import check_objective, custom_objective, objective_of
+from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.inference.variational.cavi import CAVI
 from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT, is_clipped
@@ -27,6 +28,7 @@ from pgmodels.priors.blocks import MAX_BLOCK, choose_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.results.approximation import Approximation
 from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
@@ -44,80 +46,204 @@ class MeanFieldWarning(PgmodelsWarning):
 @one_thread_if_small
 def vi(
     model: Model,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    objective: str | Objective = "augmented",
-    weights: Any = None,
+    objective: Choice = "augmented",
+    weights: ArrayLike | None = None,
     max_iterations: int = 1000,
     tolerance: float = 1e-9,
+    seed: Seed = 0,
     callback: Callback | None = None,
     progress: bool | None = None,
 ) -> Approximation:
     """The Gaussian q(f) that maximises an objective, with hyperparameters fixed at their values.
 
-    ``objective`` is ``"augmented"``, the bound of ``cavi``; ``"expected"``, the expected log density of
-    ``gaussian_vi``; or an instance of a subclass of ``pgm.Objective``. Objectives whose full steps never lower the ELBO
-    are maximised by coordinate ascent, others by natural-gradient steps of backtracked length. The other parameters,
-    warnings and errors are those of ``cavi`` and ``gaussian_vi``. ``callback(state, info)`` is called after each
-    iteration, with the state of q(f) (``mean``, ``variance``, ``sites``) and a ``pgm.IterationInfo``.
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Priors of hyperparameters are ignored: they stay at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    objective : {"augmented", "expected"} or Objective
+        ``"augmented"`` is the bound of ``cavi``, ``"expected"`` the expected log density of ``gaussian_vi``, and an
+        instance of a subclass of ``pgm.Objective`` is one of your own.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
+    max_iterations : int
+        Maximum number of iterations.
+    tolerance : float
+        Relative change of the ELBO in one iteration below which it has converged.
+    seed : int or jax.Array
+        An int or a JAX key; draws inducing inputs, as in ``cavi``.
+    callback : callable, optional
+        ``callback(state, info)`` is called after each iteration, with the state of q (``mean``, ``variance`` and
+        ``sites`` of the predictors, with rows of padding) and a ``pgm.IterationInfo``.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    Approximation
+        The Gaussian, its moments at the data, and the trace of the ELBO; ``.objective`` names the objective.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options, an objective for another number of latents, or an ELBO that is not finite.
+    NoAugmentationError
+        For ``"augmented"`` and a likelihood without an augmentation.
+
+    Warns
+    -----
+    ConvergenceWarning, CorrectionWarning, InducingWarning, MeanFieldWarning, PrecisionWarning
+        As in ``cavi`` and ``gaussian_vi``.
+
+    Notes
+    -----
+    Objectives whose full steps never lower the ELBO (``is_monotone``) are maximised by coordinate ascent, others by
+    natural-gradient steps of backtracked length.
     """
-    return _vi("vi", model, X, y, objective, weights, max_iterations, tolerance, callback, progress)
+    return _vi("vi", model, X, y, objective, weights, max_iterations, tolerance, seed, callback, progress)
 
 
 @double_precision
 @one_thread_if_small
 def cavi(
     model: Model,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     max_iterations: int = 1000,
     tolerance: float = 1e-9,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> Approximation:
     """The Gaussian q(f) that maximises the augmented ELBO, with hyperparameters fixed at their values.
 
-    Coordinate ascent with Anderson acceleration (Walker and Ni 2011); the ELBO never falls. With inducing inputs each
-    sweep first optimises the mean given the variances (see ``pgmodels.inference.variational.newton_mean``). X (n, d), y
-    (n,) or (n, columns). ``weights`` (n,) are powers of the rows' likelihoods: weight 2 duplicates a row, weight 0
-    leaves it out. Stops when the relative change of the ELBO in one iteration is below ``tolerance``; warns with
-    ConvergenceWarning if that takes more than ``max_iterations``, and with CorrectionWarning if variances are estimated
-    to be less than half of the right ones. Raises ValueError for bad data and NoAugmentationError for a likelihood
-    without an augmentation.
+    Coordinate ascent over the sites with Anderson acceleration; the ELBO never falls. With inducing inputs each sweep
+    first optimises the mean given the variances (see ``pgmodels.inference.variational.newton_mean``).
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Priors of hyperparameters are ignored: they stay at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
+    max_iterations : int
+        Maximum number of sweeps.
+    tolerance : float
+        Relative change of the ELBO in one sweep below which the iteration has converged.
+    seed : int or jax.Array
+        An int or a JAX key; draws inducing inputs where ``pgm.Inducing`` chooses them at random or by k-means.
+    progress : bool, optional
+        Whether to show a progress bar; by default in a terminal or a notebook.
+
+    Returns
+    -------
+    Approximation
+        The Gaussian, its moments at the data, and the trace of the ELBO.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options, or an ELBO that is not finite.
+    NoAugmentationError
+        For a likelihood without an augmentation; ``gaussian_vi`` needs none.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If ``max_iterations`` sweeps do not reach the tolerance.
+    CorrectionWarning
+        If variances are estimated to be less than half of the posterior's.
+    InducingWarning
+        If there are too few inducing inputs.
+    PrecisionWarning
+        If double precision is not enough for the prior and the data.
+
+    References
+    ----------
+    Wenzel et al. 2019; Galy-Fajou et al. 2019; for the acceleration, Walker and Ni 2011.
     """
-    return _vi("cavi", model, X, y, "augmented", weights, max_iterations, tolerance, None, progress)
+    return _vi("cavi", model, X, y, "augmented", weights, max_iterations, tolerance, seed, None, progress)
 
 
 @double_precision
 @one_thread_if_small
 def gaussian_vi(
     model: Model,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     max_iterations: int = 1000,
     tolerance: float = 1e-9,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> Approximation:
-    """The Gaussian closest to the posterior in KL(q ‖ p), hyperparameters fixed; any formula (math: section 6).
+    """The Gaussian closest to the posterior in KL(q ‖ p), with hyperparameters fixed; any formula.
 
-    X (n, d), y (n,) or (n, columns), ``weights`` (n,) as in ``cavi``. E log p(y | f) is computed by quadrature, so that
-    the ELBO is above that of ``cavi``, which provides the start if the formula has an augmentation; the ELBO never
-    falls. The latents of a datum are correlated under q up to 3,200 coordinates in all, and independent beyond, with a
-    MeanFieldWarning. Stops when the relative change of the ELBO is below ``tolerance``; warns with ConvergenceWarning
-    if that takes more than ``max_iterations``, or if no step raises the ELBO although sites are not at their optimum
-    (for independent latents precisions are clipped at zero). Raises ValueError for bad data.
-    Source: Opper and Archambeau 2009; Khan and Lin 2017.
+    Natural-gradient steps on the expected log density, computed by quadrature (math: section 6). The ELBO never falls,
+    and at the optimum it is above that of ``cavi``, which provides the start if the formula has an augmentation.
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Priors of hyperparameters are ignored: they stay at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods, as in ``cavi``.
+    max_iterations : int
+        Maximum number of steps.
+    tolerance : float
+        Relative change of the ELBO in one step below which the iteration has converged.
+    seed : int or jax.Array
+        An int or a JAX key; draws inducing inputs, as in ``cavi``.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    Approximation
+        The Gaussian, its moments at the data, and the trace of the ELBO.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options, or an ELBO that is not finite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If ``max_iterations`` steps do not reach the tolerance, or if no step raises the ELBO although the sites are not
+        optimal: with independent latents precisions are clipped at zero.
+    MeanFieldWarning
+        If the latents of a datum are independent under q because they have more than 3,200 coordinates in all; up to
+        that size they are correlated.
+    InducingWarning, PrecisionWarning
+        As in ``cavi``.
+
+    References
+    ----------
+    Opper and Archambeau 2009; Khan and Lin 2017.
     """
-    return _vi("gaussian_vi", model, X, y, "expected", weights, max_iterations, tolerance, None, progress)
+    return _vi("gaussian_vi", model, X, y, "expected", weights, max_iterations, tolerance, seed, None, progress)
 
 
 def _vi(
-    name: str, model: Model, X: Any, y: Any, objective: str | Objective, weights: Any, max_iterations: int,
-    tolerance: float, callback: Callback | None, progress: bool | None,
+    name: str, model: Model, X: Any, y: Any, objective: Choice, weights: Any, max_iterations: int,
+    tolerance: float, seed: Seed, callback: Callback | None, progress: bool | None,
 ) -> Approximation:  # fmt: skip
     begin = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
@@ -125,7 +251,7 @@ def _vi(
     check_between(tolerance, "tolerance", 0.0, math.inf)
     check_callback(callback)
     check_objective(objective)
-    model = model.resolve(data.X)
+    model = model.resolve(data.X, as_seed(seed))
     terms = objective_of(model, objective)
     model = select_inducing_inputs(model, data, partial(nearly_converged, objective=terms))
     result = converge(name, model, data, terms, None, max_iterations, tolerance, progress, callback, begin)

@@ -19,7 +19,7 @@ from pgmodels.runtime.x64 import as_array
 class FICPrior(LatentPrior):
     """f_i = mean + A_i^T v + sqrt(residual_i) e_i with standard normal coordinates (v, e).
 
-    Marginal variances are those of the kernel. There is no factor matrix: e is integrated out to
+    Marginal variances equal the kernel's. There is no factor matrix: e is integrated out to
     condition v, and drawn given v. Source: Snelson and Ghahramani 2006; Quiñonero-Candela and Rasmussen 2005, FIC.
     """
 

@@ -1,13 +1,15 @@
 """Priors by inducing inputs: a low-rank factor and an independent residual at each input."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from copy import copy
+from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.parameters.parameter import bare_arrays
@@ -41,10 +43,16 @@ from pgmodels.priors.representation import (
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
-DEFAULT = "heteroscedastic"
+if TYPE_CHECKING:
+    InducingInputs: TypeAlias = int | ArrayLike
+    Selection: TypeAlias = Literal["heteroscedastic", "kmeans", "uniform", "variance", "auto"]
+else:
+    # Not checked at run time: ``Inducing`` checks its arguments itself.
+    InducingInputs = Selection = Any
+DEFAULT: Selection = "heteroscedastic"
 # Selections that depend on the site precisions; the second also determines the number of inducing inputs.
 ADAPTIVE = ("heteroscedastic", "auto")
-AUTOMATIC = "auto"
+AUTOMATIC: Final = "auto"
 _LIMIT = 1000
 # Up to this many entries, computing a factor takes less time than optimised compilation.
 _LIGHT = 2**21
@@ -63,9 +71,9 @@ class InducingState(NamedTuple):
 class InducingPrior(LowRankPrior):
     """The prior of f = mean + A^T v + eps, A = L_Z^-1 K(Z, X), Var eps_i = ``residual`` = k(x_i, x_i) - (A^T A)_ii.
 
-    The posterior is variational, q(f) = p(f | u) q(u) with u the latents at Z: sites do not change eps, which adds to
-    all marginals, and the log normaliser is that of A^T v minus sum w residual / 2 (math: section 4). Covariances
-    between inputs are those of A^T v.
+    The posterior is variational, q(f) = p(f | u) q(u) with u the latents at Z. Sites do not change eps, which is added
+    to all marginals. The log normaliser is the normaliser for A^T v minus sum w residual / 2 (math: section 4).
+    Covariances between inputs are covariances of A^T v.
     Source: Titsias 2009; Hensman, Fusi and Lawrence 2013.
     """
 
@@ -177,23 +185,42 @@ def inducing_points_at(kernel: Any, Z: Any, max_error: float = np.inf) -> Induci
 
 @dataclass(frozen=True, repr=False)
 class Inducing(Representation):
-    """The latents by their values at inducing inputs, a sparse variational posterior: O(n M^2) an iteration.
+    """The prior by the latents' values at inducing inputs, a sparse variational posterior: O(n M^2) time per iteration.
 
-    The factor has 8 n M bytes. Beyond 128 MB, as of 56,000 data with M = 300, it is not held: each pass over the data
-    computes it again, in chunks, which takes no longer, in O(n + M^2) memory. ``gibbs`` and ``correct`` hold it all the
-    same.
+    Parameters
+    ----------
+    inputs : int, "auto" or array_like, shape (M, d)
+        The number of inducing inputs, or the inputs. ``"auto"`` increases their number until the ELBO gains less than
+        0.05 nats, up to 1,000; ``Inducing(500, "auto")`` up to 500.
+    select : str, optional
+        How inputs are chosen from the rows of X:
 
-    ``inputs`` are the inducing inputs Z (M, d), or how many are to be chosen by ``select``: centres of ``"kmeans"``,
-    columns in units in which the kernel changes alike, and rows where centres lie between levels, of a group or an
-    index, that no row has; rows drawn at ``"uniform"``; rows one by one where the prior
-    ``"variance"`` that the others leave is largest; or, in turns with the posterior, where that is largest in units of
-    what the data say, as long as the ELBO gains by it over the centres (``"heteroscedastic"``). Where there are no more
-    distinct rows than that, all of them are taken, and the form is exact. ``Inducing("auto")`` begins with a hundred
-    centres, and takes more and more rows of the last kind until the ELBO gains less than 0.05 nats, at most 1,000;
-    ``Inducing(500, "auto")`` at most 500. Before there are data, it is those centres. The ELBO is below that of the
-    exact prior, and never falls by another inducing input. Their matrix has a jitter of 1e-12 of the variances, see
-    ``inducing_points_at``: nearly equal inputs do no harm.
-    Source: Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
+        - ``"heteroscedastic"`` (the default): alternately with the posterior, the row with the largest residual prior
+          variance times the precision of its site, as long as the ELBO is above that of ``"kmeans"``;
+        - ``"kmeans"``: centres of k-means, with columns scaled so that the kernel changes equally fast along each, or
+          rows if the centres fall between the levels of a group or an index;
+        - ``"uniform"``: rows drawn at random;
+        - ``"variance"``: greedily, the row with the largest residual prior variance;
+        - ``"auto"``: as ``"heteroscedastic"``, with the number chosen too.
+
+    Raises
+    ------
+    ValueError
+        For inputs of a wrong shape, and an unknown selection.
+
+    Notes
+    -----
+    The ELBO is below that of the exact prior, and never decreases with another inducing input. If X has no more
+    distinct rows than ``inputs``, all of them are taken, and the form is exact. The covariance of the inducing inputs
+    has a jitter of 1e-12 of the variances, so that nearly equal inputs do no harm (see ``inducing_points_at``).
+
+    The factor takes 8 n M bytes. Beyond 128 MB (56,000 rows with M = 300) it is not stored: each pass over the data
+    computes it again in chunks, which takes no longer, in O(n + M^2) memory. ``gibbs`` and ``correct`` store it in any
+    case.
+
+    References
+    ----------
+    Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
     """
 
     can_pad: ClassVar[bool] = True
@@ -202,22 +229,22 @@ class Inducing(Representation):
     least_subset: ClassVar[int | None] = 5_000
 
     inputs: int | tuple[tuple[float, ...], ...]
-    select: str | None = None
+    select: Selection | None = None
+    # The seed of random selections, set by engines.
+    seed: int = field(default=0, init=False)
 
-    def __init__(self, inputs: Any, select: str | None = None):
+    def __init__(self, inputs: InducingInputs, select: Selection | None = None):
         if isinstance(inputs, str) and inputs == AUTOMATIC and select is None:
             inputs, select = _LIMIT, AUTOMATIC
         if np.ndim(inputs) == 0:
-            check_whole_number(inputs, "inputs of Inducing, where it is no array (M, d),", 1)
+            check_whole_number(inputs, "inputs of Inducing, if not an array (M, d),", 1)
             if select is not None and not (isinstance(select, str) and select in SELECTIONS):
                 raise ValueError(f"select must be one of {', '.join(map(repr, SELECTIONS))}; got {select!r}.")
-            object.__setattr__(self, "inputs", int(inputs))
+            object.__setattr__(self, "inputs", int(np.asarray(inputs)))
             object.__setattr__(self, "select", select or DEFAULT)
         else:
             if select is not None:
-                raise ValueError(
-                    f"select={select!r} has nothing to choose: inputs of Inducing are given. Give their number instead."
-                )
+                raise ValueError(f"select={select!r} does nothing with given inputs: give their number instead.")
             object.__setattr__(self, "inputs", _rows(inputs))
             object.__setattr__(self, "select", None)
 
@@ -227,6 +254,12 @@ class Inducing(Representation):
                 return f"Inducing({AUTOMATIC!r})"
             return f"Inducing({self.inputs})" if self.select == DEFAULT else f"Inducing({self.inputs}, {self.select!r})"
         return f"Inducing(<{len(self.inputs)} inputs>)"
+
+    def with_seed(self, seed: int) -> "Inducing":
+        """See Representation."""
+        other = copy(self)
+        object.__setattr__(other, "seed", seed)
+        return other
 
     @property
     def adapts(self) -> bool:  # type: ignore[override]
@@ -268,7 +301,7 @@ class Inducing(Representation):
         if len(distinct) <= self.inputs and self.select != AUTOMATIC:
             return X[distinct]
         count = min(self.inputs, len(distinct))
-        return SELECTIONS[self.select](bare_arrays(kernel), X, count, weights if self.adapts else None)
+        return SELECTIONS[self.select](bare_arrays(kernel), X, count, weights if self.adapts else None, self.seed)
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> InducingPointPrior:
         """See Representation."""
@@ -276,7 +309,7 @@ class Inducing(Representation):
         kernel, mean, X = bare_arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
         span = inducing_points_at(kernel, Z, max_error)
         prior = _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
-        check_new_inputs(prior, np.asarray(X), "X (of equal rows the first alone)")
+        check_new_inputs(prior, np.asarray(X), "X (without repeated rows)")
         return prior
 
     def bind_traced(
@@ -285,7 +318,7 @@ class Inducing(Representation):
         """See Representation and ``inducing_by_root``."""
         del row_mask
         if isinstance(self.inputs, int):
-            raise ValueError(f"compiled code cannot choose the inducing inputs of {self!r}: give them.")
+            raise ValueError(f"the inducing inputs of {self!r} cannot be chosen in compiled code: give them.")
         return inducing_by_root(kernel, mean, X, as_array(np.asarray(self.inputs)), size)
 
     def bind_at(
@@ -318,13 +351,13 @@ def _bound(
 
 
 def _rows(inputs: Any) -> tuple[tuple[float, ...], ...]:
-    """Given inducing inputs, each once, as numbers; ValueError where they are none."""
+    """Distinct inducing inputs as numbers. Raises ValueError for other values."""
     try:
         Z = np.asarray(inputs, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"inputs of Inducing must be numbers (M, d), or how many; got {inputs!r}.") from error
+        raise ValueError(f"inputs of Inducing must be numbers (M, d), or their number; got {inputs!r}.") from error
     if Z.ndim != 2 or not Z.size:
-        raise ValueError(f"inputs of Inducing must have shape (M, d), a row an input; got shape {Z.shape}.")
+        raise ValueError(f"inputs of Inducing must have shape (M, d), one row per input; got shape {Z.shape}.")
     bad = np.argwhere(~np.isfinite(Z))
     if bad.size:
         raise ValueError(f"inputs of Inducing must be finite; row {bad[0][0]} is {Z[bad[0][0]].tolist()}.")

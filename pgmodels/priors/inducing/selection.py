@@ -15,11 +15,12 @@ from pgmodels.runtime.x64 import as_array
 
 # Rows whose residual variance is below this fraction of the largest variance are not selected.
 _NOTHING = 1e-12
-_SEED = 0
 # Accepted loss of the bound in nats from the residual variance, and the number of inputs of the first trial.
 ENOUGH, _FIRST = 0.05, 100
 # Largest number of rows for k-means: in all, and per centre.
 _ROWS, _ROWS_A_CENTRE = 20_000, 64
+# Number of seeds of scikit-learn's k-means.
+_KMEANS_SEEDS = 2**32
 # Resolution of k-means, in standard deviations of the widest column.
 _RESOLVED = 1e-6
 # Number of rows at which residual variances are compared, relative jitter, and the largest ratio of the residual
@@ -36,7 +37,7 @@ def distinct_rows(X: np.ndarray) -> np.ndarray:
     return distinct_and_equal(X)[0]
 
 
-def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0) -> np.ndarray:
     """Centres of k-means (k-means++ initialisation) on a subset of the rows.
 
     Columns are scaled so that the kernel changes equally fast along each; columns it does not read are ignored. If the
@@ -46,7 +47,7 @@ def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None =
     del weights
     from sklearn.cluster import KMeans
 
-    rows = np.random.default_rng(_SEED).permutation(len(X))[: max(_ROWS, _ROWS_A_CENTRE * count)]
+    rows = np.random.default_rng(seed).permutation(len(X))[: max(_ROWS, _ROWS_A_CENTRE * count)]
     X = X[np.sort(rows)]
     rates = _rates(kernel, X)
     scaled = X * rates
@@ -55,7 +56,7 @@ def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None =
         np.round((scaled - scaled.mean(axis=0)) / (_RESOLVED * np.max(scaled.std(axis=0)) or 1.0))
     )
     count = min(count, len(differing))
-    clusters = KMeans(count, n_init=1, random_state=_SEED).fit(scaled)
+    clusters = KMeans(count, n_init=1, random_state=seed % _KMEANS_SEEDS).fit(scaled)
     members = np.bincount(clusters.labels_, minlength=count)[:, None]
     sums = np.zeros((count, X.shape[1]))
     np.add.at(sums, clusters.labels_, X - X[0])
@@ -65,7 +66,7 @@ def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None =
     share = _LESS * (1.0 - len(nearest) / len(X))
     # Centres with a NaN (kernels undefined between levels) are rejected.
     if not share * _residual_variance(kernel, some, centroids) <= _residual_variance(kernel, some, nearest):
-        return greedy(kernel, X, count)
+        return greedy(kernel, X, count, seed=seed)
     return centroids[distinct_rows(centroids)]
 
 
@@ -100,15 +101,15 @@ def _rates(kernel: Any, X: np.ndarray) -> np.ndarray:
     return np.ones(X.shape[1]) if rates.min() > _ALIKE else rates
 
 
-def uniform(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+def uniform(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0) -> np.ndarray:
     """Distinct rows drawn uniformly, independent of the kernel."""
     del kernel, weights
-    rows = np.random.default_rng(_SEED).permutation(distinct_rows(X))[:count]
+    rows = np.random.default_rng(seed).permutation(distinct_rows(X))[:count]
     return X[np.sort(rows)]
 
 
 def greedy(
-    kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, enough: float = 0.0
+    kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0, enough: float = 0.0
 ) -> np.ndarray:
     """Greedy selection: each next row maximises ``weights`` times the residual variance given the previous ones.
 
@@ -117,7 +118,7 @@ def greedy(
     random sample of the rows is used. Source: Burt, Rasmussen and van der Wilk 2020; with weights, Passerello 2021.
     """
     if len(X) * count > HELD:
-        rows = np.sort(np.random.default_rng(_SEED).permutation(len(X))[: max(count, HELD // count)])
+        rows = np.sort(np.random.default_rng(seed).permutation(len(X))[: max(count, HELD // count)])
         enough *= len(rows) / len(X)
         X, weights = X[rows], None if weights is None else weights[rows]
     inputs = as_array(X)
@@ -136,24 +137,26 @@ def greedy(
     return X[chosen]
 
 
-def heteroscedastic(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+def heteroscedastic(
+    kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0
+) -> np.ndarray:
     """Greedy selection by ``weights``; k-means centres if these are not known yet."""
-    return centres(kernel, X, count) if weights is None else greedy(kernel, X, count, weights)
+    return centres(kernel, X, count, seed=seed) if weights is None else greedy(kernel, X, count, weights, seed)
 
 
-def sufficient(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+def sufficient(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0) -> np.ndarray:
     """Greedy selection by ``weights`` until half of the weighted residual variance is below a twentieth of a nat.
 
     This is the bound's loss from the residual variance, not a limit on its gain from more inputs (math: section 7).
     K-means centres if weights are not known yet, or if ``count`` inputs are not enough.
     """
     if weights is None:
-        return centres(kernel, X, min(count, _FIRST))
-    inputs = greedy(kernel, X, count + 1, weights, ENOUGH)
-    return inputs if len(inputs) <= count else centres(kernel, X, count)
+        return centres(kernel, X, min(count, _FIRST), seed=seed)
+    inputs = greedy(kernel, X, count + 1, weights, seed, ENOUGH)
+    return inputs if len(inputs) <= count else centres(kernel, X, count, seed=seed)
 
 
-# Selections of inducing inputs by a kernel, X (n, d), their number, and the site precisions (n,).
+# Selections of inducing inputs by a kernel, X (n, d), their number, the site precisions (n,), and the seed.
 SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
     "kmeans": centres,
     "uniform": uniform,

@@ -208,6 +208,6 @@ def test_fit_says_why_it_does_not_correct(monkeypatch):
         warnings.simplefilter("error")
         fitted = pgm.fit(model, X, y)
     assert type(fitted) is pgm.Approximation
-    assert "not to be trusted here: covariances mean" in fitted.fit.correction
+    assert "not reliable here: covariances mean" in fitted.fit.correction
     with pytest.warns(pgm.CorrectionWarning, match="covariances mean nothing"):
         pgm.fit(model, X, y, correct=True)

@@ -128,7 +128,7 @@ def test_what_a_gaussian_misses_is_reported():
     ):
         evidence = pgm.log_evidence(result)
     assert not evidence.is_reliable
-    assert "not to be trusted (4000 draws of q, whose response is no covariance)" in str(evidence)
+    assert "not reliable (4000 draws of q, whose linear response is not a covariance)" in str(evidence)
 
 
 def test_wrong_calls_are_refused():

@@ -71,7 +71,7 @@ def test_misuse_is_refused():
     sampler = MCMC(kernel, num_warmup=2, num_samples=2, progress_bar=False)
     with pytest.raises(ValueError, match="64-bit"):
         sampler.run(jax.random.key(0))
-    with jax.enable_x64(True), pytest.raises(ValueError, match="without more arguments"):
+    with jax.enable_x64(True), pytest.raises(ValueError, match="without further arguments"):
         sampler.run(jax.random.key(0), X)
 
 

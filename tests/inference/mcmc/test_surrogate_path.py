@@ -125,7 +125,7 @@ def two_directions():
 @pytest.mark.parametrize(
     ("failing", "message"),
     [
-        ((1, 2), "iteration 30: moves go on about"),
+        ((1, 2), "iteration 30: moves keep using"),
         ((3, 8), "iteration 30, 1 of 2 directions of the hyperparameters"),
     ],
 )

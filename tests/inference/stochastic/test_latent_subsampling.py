@@ -267,8 +267,8 @@ def test_values_are_learned_from_some_latents_at_a_time():
         ({"class_batch_size": 0}, "class_batch_size must be a whole number >= 1"),
         ({"class_batch_size": 2.0}, "class_batch_size must be a whole number >= 1"),
         ({"class_batch_size": 5}, "class_batch_size must be at most 4, the number of latents of the model; got 5"),
-        ({"rate": "adaptive"}, "class_batch_size goes without rate='adaptive'"),
-        ({"weights": np.ones(N)}, "class_batch_size goes without weights"),
+        ({"rate": "adaptive"}, "class_batch_size cannot be combined with rate='adaptive'"),
+        ({"weights": np.ones(N)}, "class_batch_size cannot be combined with weights"),
     ],
 )
 def test_wrong_options_are_refused(options, complaint):
@@ -308,5 +308,5 @@ def test_likelihoods_without_one_sum_over_their_latents_are_refused(likelihood):
 )
 def test_priors_that_latents_do_not_share_are_refused(gps):
     model = pgm.Model(pgm.LogisticSoftmax(C), gps)
-    with pytest.raises(ValueError, match="class_batch_size takes one GP of size=4 by a given number of inducing"):
+    with pytest.raises(ValueError, match="class_batch_size needs one GP of size=4 with inducing"):
         pgm.svi(model, X, LABELS, class_batch_size=2)

@@ -72,7 +72,7 @@ def work(folder, address, process):
         return following(*arguments)
 
     windows._next = ending
-    with pytest.raises(RuntimeError, match="process 0 has lost the others, of which one has ended"):
+    with pytest.raises(RuntimeError, match="process 0 has lost the others: one of them has ended"):
         figures(checkpoint=f"{folder}/steps")
     # JAX would wait for the other one.
     os._exit(4)

@@ -323,7 +323,9 @@ def test_a_bound_gains_nothing_where_its_noise_hides_it():
 
 def test_learning_needs_inducing_inputs():
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF()))
-    with pytest.raises(ValueError, match=r"svi learns hyperparameters, .* for GPs by inducing inputs; got GP\(RBF"):
+    with pytest.raises(
+        ValueError, match=r"svi with train_hyperparameters, .* needs GPs with inducing inputs; got GP\(RBF"
+    ):
         pgm.svi(model, X, LABELS, train_hyperparameters=True)
 
 

@@ -191,8 +191,11 @@ def test_weights_are_powers_and_predictions_are_of_one_row():
     ("options", "words"),
     [
         ({"objective": "laplace"}, "objective must be one of 'augmented', 'expected', or a pgm.Objective; got 'lap"),
-        ({"objective": "expected", "rate": "adaptive"}, "rate='adaptive' goes with objective='augmented'"),
-        ({"objective": "expected", "class_batch_size": 2}, "class_batch_size goes without objective='expected'"),
+        ({"objective": "expected", "rate": "adaptive"}, "rate='adaptive' needs objective='augmented'"),
+        (
+            {"objective": "expected", "class_batch_size": 2},
+            "class_batch_size cannot be combined with objective='expected'",
+        ),
     ],
 )
 def test_wrong_calls_say_what_is_expected(options, words):
@@ -202,5 +205,5 @@ def test_wrong_calls_say_what_is_expected(options, words):
 
 
 def test_dense_latents_are_refused():
-    with pytest.raises(ValueError, match=r"goes by objective='expected', .* for GPs by"):
+    with pytest.raises(ValueError, match=r"objective='expected' .* needs GPs"):
         pgm.svi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X, LABELS, objective="expected")

@@ -252,7 +252,7 @@ def test_a_tilt_that_turns_the_optimum_is_reported():
     with pytest.warns(pgm.CorrectionWarning, match=r"1 directions, most in row 2"):
         assert not _is_positive(response_with(-0.1), lambda: np.pad(half[:, [0, 2, 1]], ((0, 0), (0, 1), (0, 0))), 3)
     assert _is_positive(response_with(0.1), lambda: half, 3)
-    with pytest.warns(pgm.CorrectionWarning, match="not positive definite: the optimum"):
+    with pytest.warns(pgm.CorrectionWarning, match="not positive definite: the variational optimum"):
         assert not _is_positive(response_with(0.1)._replace(residual=np.inf), lambda: half, 3)
 
 
@@ -262,7 +262,7 @@ def test_wrong_calls_are_refused():
         pgm.gaussian_vi(model, X, y, tolerance=-1.0)
     with pytest.raises(ValueError, match=r"model must be a pgm\.Model"):
         pgm.gaussian_vi(model.likelihood, X, y)
-    with pytest.raises(ValueError, match=r"got that of 'expected'"):
+    with pytest.raises(ValueError, match=r"got the objective 'expected'"):
         pgm.correct(pgm.gaussian_vi(model, X, y), method="perturbative")
 
 

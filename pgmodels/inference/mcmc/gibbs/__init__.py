@@ -1,1 +1,1 @@
-"""The Gibbs sampler: its moves, what tunes them, its runs."""
+"""The Gibbs sampler: its moves, their adaptation, and runs."""

@@ -90,11 +90,11 @@ def _hamiltonian_goes_further(
     hamiltonian: MoveSchedule,
     slices: MoveSchedule,
 ) -> bool:
-    """Whether a Hamiltonian step goes further for its cost than a slice step on the hyperparameters."""
+    """Whether a Hamiltonian step moves further for its cost than a slice step on the hyperparameters."""
 
     def distance(kind: type[Move]) -> float:
-        # The standardised hyperparameter that moves least decides. An independent draw has a mean squared jump of 2;
-        # beyond it a move goes to and fro, and mixes variances no better.
+        # Compared by the standardised hyperparameter that moves least. An independent draw has a mean squared jump of
+        # 2; larger jumps alternate, and do not mix variances better.
         sums = _of(schedule, kind, stats)
         return float(np.minimum(np.sum(sums.jumps, axis=0) / float(sums.iterations), 2.0).min())
 
@@ -108,7 +108,7 @@ def _sweep_every(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStat
     If slice steps about the surrogate give enough effective draws, sweeps are only a safeguard for regions where the
     surrogate is far from the posterior; otherwise they may cost as much as the other moves.
     """
-    # Slice steps on hyperparameters cost more than a sweep each, and sweeps reach where no Gaussian does.
+    # Slice steps on hyperparameters cost more than a sweep, and sweeps also work where the Gaussian is far off.
     if sampled:
         return 1
     sweep = other = 0.0

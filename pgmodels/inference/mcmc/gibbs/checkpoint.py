@@ -1,4 +1,4 @@
-"""A run saved in a folder as it goes, so that it can be taken up after an interruption."""
+"""A run saved in a folder as it goes, so that it can be resumed after an interruption."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from pgmodels.inference.mcmc.gibbs.driver import GibbsRun
 from pgmodels.inference.mcmc.gibbs.trace import Record
 from pgmodels.runtime.atomic_io import write_arrays, write_document
 
-# Of what is saved: one more for every change of what it holds, and of what an iteration draws.
+# Version of the file format, increased by every change of its contents or of the draws of an iteration.
 _FORMAT = 10
 _DRAWS, _STATE = re.compile(r"draws-\d{6}\.npz"), re.compile(r"state-\d{9}\.npz")
 
@@ -20,9 +20,9 @@ _DRAWS, _STATE = re.compile(r"draws-\d{6}\.npz"), re.compile(r"state-\d{9}\.npz"
 class Checkpoint:
     """A folder with the state of a run and its draws.
 
-    ``index.json`` is replaced last, in one step, and names the files that belong together: a kill at any moment leaves
-    the one state or the other, both whole. Draws are written once, in parts. Raises ValueError, before any work, where
-    nothing can be saved in the folder, or what it holds is none of this.
+    ``index.json`` is replaced last, atomically, and names the files of one state: a kill at any moment leaves a
+    complete state. Draws are written once, in chunks. Raises ValueError, before any work, if the folder cannot be
+    written to or contains other files.
     """
 
     def __init__(self, checkpoint: Any):
@@ -33,7 +33,7 @@ class Checkpoint:
         self.saved = 0
 
     def restore(self, run: GibbsRun) -> None:
-        """Bring a fresh run to the state saved, if there is one; ValueError where it belongs to another run."""
+        """Restore the saved state of a run, if there is one. Raises ValueError if it belongs to another run."""
         self.fingerprint = run.fingerprint
         if self.index is None:
             return
@@ -78,7 +78,7 @@ class Checkpoint:
                 old.unlink()
 
     def _read_index(self) -> dict[str, Any] | None:
-        """What belongs together; ValueError where it is not said in full."""
+        """The index of the files of one state. Raises ValueError if it is incomplete."""
         index = self.folder.document()
         if index is None:
             return None
@@ -87,10 +87,10 @@ class Checkpoint:
                 named = all(isinstance(file, str) and _DRAWS.fullmatch(file) for file in files)
                 if named and state == f"state-{number:09d}.npz" and all(isinstance(fit, str) for fit in fits):
                     return index
-        self.folder.refuse(f"{self.folder.file} is damaged: it does not name the files that belong together")
+        self.folder.refuse(f"{self.folder.file} is damaged: it does not name the files of one state")
 
     def _read_draws(self, path: Path) -> Record:
         _, arrays = self.folder.arrays(path)
         if not {"unknowns", "log_likelihood", "failed"} <= set(arrays) <= set(Record._fields):
-            self.folder.refuse(f"{path} is damaged: it holds {', '.join(arrays) or 'nothing'}, and no draws")
+            self.folder.refuse(f"{path} is damaged: it contains {', '.join(arrays) or 'nothing'}, and no draws")
         return Record(**{name: arrays.get(name) for name in Record._fields})

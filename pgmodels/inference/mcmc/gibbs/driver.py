@@ -41,7 +41,7 @@ from pgmodels.runtime.x64 import as_array
 
 
 class SamplingError(ValueError):
-    """A sampler's state is not finite. ``draws`` holds what was drawn until then, None if it was in warm-up."""
+    """A sampler's state is not finite. ``draws`` has the draws until then, None during warm-up."""
 
     def __init__(self, message: str, draws: Draws | None):
         super().__init__(message)
@@ -67,13 +67,13 @@ class GibbsRun(Picklable):
         self.model, self.data, self.settings = model, data, settings
         self.unknowns: ParameterVector = checked_unknowns(model)
         vector = as_array(self.unknowns.start())
-        # Where a kernel's values are sampled, of the form that it has at every value of them.
+        # If kernel hyperparameters are sampled, in the form that does not depend on their values.
         groups = model.fixed_groups(data.X, have_fixed_kernels(model)) if self._sampled else ()
         bound = model.compiled_prior(data.X, groups) if self._sampled else model.prior(data.X)
         self.prior: PriorCollection = bound.for_sampling()
         pads = model.can_pad and self.prior.can_pad
         self.prior = self.prior.padded() if pads else self.prior
-        # Auxiliary variables are drawn given the formula to the power of the weights: they are no factors here.
+        # Auxiliary variables are those of the formula to the power of the weights, which are a column of y here.
         self.powers = with_powers(model, data)
         y, row_mask = self.powers[1].padded(self.prior.num_rows)
         self.target = Target(
@@ -88,7 +88,7 @@ class GibbsRun(Picklable):
         )
         self.stages = _stages(settings.num_warmup, self._sampled)
         self.schedule: Schedule = default_schedule(self._usable_moves(moves, vector), self.prior)
-        # The largest of the fitted Gaussian's factors.
+        # The largest precision of the fitted Gaussian's factors.
         self.precision = 0.0
         if any(MoveRequirement.GAUSSIAN in move.requirements for move in self.schedule.moves):
             self._fit_first(vector)
@@ -124,13 +124,13 @@ class GibbsRun(Picklable):
             forms = ", ".join(sorted({type(group).__name__ for group in self.prior.groups}))
             raise ValueError(
                 f"gibbs cannot sample {', '.join(self.unknowns.names)} here: its moves of hyperparameters need a prior "
-                f"with a factor matrix, and the latents' is {forms}. Learn them with fit, hold them with pgm.Fixed, or "
+                f"with a factor matrix, and the latents' is {forms}. Learn them with fit, fix them with pgm.Fixed, or "
                 "choose another form of the GP, such as pgm.Dense()."
             )
         return possible
 
     def _fit_first(self, vector: Any) -> None:
-        """Fit the surrogate at the model's own values."""
+        """Fit the surrogate at the model's values."""
         fit = first_fit(self.target, self.prior)
         self.precision = _largest_precision(fit)
         if self._sampled:
@@ -174,7 +174,7 @@ class GibbsRun(Picklable):
     ) -> str | None:
         """Restore a saved state; returns the fault if it does not fit this run."""
         expected, tree = jax.tree.flatten(self.arrays)
-        # Of the hyperparameters seen there are as many as iterations.
+        # There is one vector of hyperparameters for each iteration.
         fault = fault_of_leaves(leaves, expected, len(jax.tree.leaves(self.arrays[:3])))
         if fault:
             return fault
@@ -206,7 +206,7 @@ class GibbsRun(Picklable):
                     saved.save(self, final=self.number >= until)
 
     def warn(self) -> None:
-        """Warn with PrecisionWarning of a prior held too coarsely, with MixingWarning of chains that differ.
+        """Warn with PrecisionWarning of an inaccurate prior, and with MixingWarning of chains that differ.
 
         Also with MixingWarning of failed fits in warm-up, and with InducingWarning of too few inducing inputs.
         """
@@ -217,13 +217,13 @@ class GibbsRun(Picklable):
         warn_unmixed("gibbs", int(count), means[:, :rows], squares[:, :rows] / max(float(count), 1.0))
         if self.failed_fits:
             warn(
-                f"no Gaussian could be fitted in warm-up ({'; '.join(self.failed_fits)}). The draws are exact all the "
-                "same, but may mix slowly: look at R-hat and ESS, and narrow very wide priors.",
+                f"no Gaussian could be fitted in warm-up ({'; '.join(self.failed_fits)}). The draws are still "
+                "exact, but may mix slowly: check R-hat and ESS, and narrow very wide priors.",
                 MixingWarning,
             )
 
     def _warn_inducing(self) -> None:
-        """Warn of too few inducing inputs, where there are any, in the middle of where the chains are."""
+        """Warn of too few inducing inputs, at the mean state of the chains."""
         if self.prior.whitened and not self.prior.factored:
             vector = as_array(np.median(np.asarray(self.chains.unknowns), axis=0))
             residual, precisions, variances = (
@@ -236,7 +236,7 @@ class GibbsRun(Picklable):
         """The draws so far, the last ``num_samples`` at most."""
 
         def joined(*chunks: np.ndarray) -> np.ndarray:
-            # In the order in which files and pickles hold them: means over draws are the same there, to the last digit.
+            # In the memory layout of files and pickles, so that means over draws are equal to the last digit.
             return np.ascontiguousarray(np.swapaxes(np.concatenate(chunks), 0, 1)[:, :num_samples])
 
         records = jax.tree.map(joined, *self.records)
@@ -282,7 +282,7 @@ class GibbsRun(Picklable):
         return dict(zip(self.unknowns.names, arrays, strict=True))
 
     def copy(self) -> "GibbsRun":
-        """A run that goes on from here and leaves this one as it is."""
+        """A copy of the run, which continues independently."""
         other = copy.copy(self)
         other.records = list(self.records)
         return other
@@ -372,7 +372,7 @@ def _has_gradient(target: Target, prior: PriorCollection, vector: Any) -> bool:
 def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:
     """The iterations before which warm-up adapts; each begins with a pilot."""
     if sampled:
-        # The last one sets the numbers of moves alone.
+        # The last pilot sets only the numbers of moves.
         quarter = num_warmup // 4
         return (quarter, 2 * quarter, 3 * quarter) if quarter > PILOT else ()
     return (0,) if num_warmup >= PILOT else ()
@@ -390,7 +390,7 @@ def _by_group(prior: PriorCollection, flat: np.ndarray) -> tuple[np.ndarray, ...
 def _inducing_residuals(target: Target, vector: Any) -> tuple[Any, Any, Any]:
     """Residual prior variance given the inducing inputs, site precision and posterior variance of each latent.
 
-    The posterior variance is that of variational engines, where sites do not reduce the residual variance.
+    The posterior variance is variational: sites do not reduce the residual variance.
     """
     surrogate = target.surrogate(vector)
     spans = surrogate.prior.spans()

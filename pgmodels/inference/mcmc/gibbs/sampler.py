@@ -1,10 +1,13 @@
-"""Gibbs sampling of the exact posterior: auxiliaries, latents and hyperparameters, with slice moves between."""
+"""Gibbs sampling of the exact posterior: auxiliary variables, latents and hyperparameters, and slice moves."""
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from os import PathLike
+from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.data.options import check_whole_number
@@ -17,7 +20,7 @@ from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import Data, Model, require_model, with_powers
 from pgmodels.results.draws import Draws
 from pgmodels.runtime import hooks
-from pgmodels.runtime.seeds import as_key
+from pgmodels.runtime.seeds import Seed, as_key, as_seed
 from pgmodels.runtime.threads import one_thread_if_small, one_thread_up_to
 from pgmodels.runtime.x64 import double_precision
 
@@ -26,41 +29,82 @@ from pgmodels.runtime.x64 import double_precision
 @one_thread_if_small
 def gibbs(
     model: Model,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     num_samples: int = 1000,
     num_warmup: int = 200,
     num_chains: int = 4,
-    seed: Any = 0,
-    keep: Any = "all",
-    checkpoint: Any = None,
+    seed: Seed = 0,
+    keep: Literal["all", "moments"] | Sequence[int] | np.ndarray = "all",
+    checkpoint: str | PathLike[str] | None = None,
     progress: bool | None = None,
 ) -> Draws:
-    """Draws from the exact posterior of the latents, and of all values that have a prior.
+    """Draw from the exact posterior of the latents and of all values that have a prior.
 
-    X (n, d), y (n,) or (n, columns); ``weights`` (n,) as in ``cavi``; ``seed`` is an int or a JAX key and decides every
-    draw. Kernel hyperparameters, means and likelihood parameters given as NumPyro distributions are sampled; all others
-    are held at their values.
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Hyperparameters, means and likelihood parameters given as NumPyro distributions are
+        sampled; all others are fixed at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods, as in ``cavi``; for some likelihoods 0 and 1 only.
+    num_samples : int
+        Draws of each chain after warm-up.
+    num_warmup : int
+        Warm-up iterations of each chain, which are discarded.
+    num_chains : int
+        Number of chains.
+    seed : int or jax.Array
+        An int or a JAX key; determines every draw, and inducing inputs as in ``cavi``.
+    keep : "all", "moments" or sequence of int
+        Which draws of the latents are stored: all; those at these rows of X; or none. Running means and variances of
+        all latents are stored in any case.
+    checkpoint : str or path, optional
+        A folder in which the run is saved as it goes: the same call resumes it after an interruption, and gives the
+        draws of an uninterrupted run bit for bit; with a larger ``num_samples`` it continues from the end.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
 
-    ``keep`` says what is stored: "all"; rows of X, as a list, whose latents are kept; or "moments". Running means and
-    variances of all latents are kept in any case. ``checkpoint`` names a folder in which the run is saved as it goes:
-    the same call takes it up again after an interruption, and gives the draws of an uninterrupted run bit for bit; with
-    a larger ``num_samples`` it goes on from the end.
+    Returns
+    -------
+    Draws
+        Draws of the latents at the data, ``hyperparameters``, and the settings chosen in warm-up, ``tuning``.
 
-    An iteration makes slice moves about the variational Gaussian, fitted beforehand, and, in every iteration or every
-    few (every fiftieth at least), the Gibbs sweep proper: auxiliaries given the latents, latents given the auxiliaries,
-    overrelaxed.
-    Hyperparameters take slice steps too; where a Hamiltonian step on them and the latents at once goes further for its
-    cost (often with several latents a datum), it takes the place of the slice moves; not for a kernel that JAX cannot
-    differentiate backwards, nor with inducing inputs, which stay where they are chosen first. Chains start at draws of
-    that Gaussian; how often which move is made is set in warm-up and then frozen (``draws.tuning``).
+    Raises
+    ------
+    ValueError
+        For bad data or options.
+    NoAugmentationError
+        For a likelihood without an augmentation, or weights at which it has none.
+    SamplingError
+        If a state is not finite; the error holds the draws so far.
 
-    Raises ValueError for bad data or options; SamplingError, which holds what was drawn so far, where a state is not
-    finite; NoAugmentationError for a likelihood without an augmentation, or whose powers have none. Warns with
-    MixingWarning where, with hyperparameters sampled, no Gaussian can be fitted again in warm-up, so that moves may be
-    short.
+    Warns
+    -----
+    MixingWarning
+        If hyperparameters are sampled and no Gaussian can be fitted again in warm-up, so that moves may be short.
+    InducingWarning
+        If there are too few inducing inputs.
+
+    Notes
+    -----
+    An iteration makes slice moves about a variational Gaussian, which is fitted beforehand, and, in every iteration or
+    at least every fiftieth, a Gibbs sweep: the auxiliary variables given the latents, then the latents given the
+    auxiliary variables, overrelaxed. Hyperparameters are updated by slice steps too. If a Hamiltonian step on
+    hyperparameters and latents jointly moves further for its cost (often with several latents per datum), it replaces
+    the slice moves; it is not used for kernels that JAX cannot differentiate in reverse mode, nor with inducing inputs,
+    which keep the positions chosen first. Chains start at draws of the Gaussian. How often each move is made is set in
+    warm-up and then frozen.
+
+    References
+    ----------
+    Polson, Scott and Windle 2013; Adler 1981; Murray, Adams and MacKay 2010; Murray and Adams 2010; Neal 2011.
     """
     start = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
@@ -69,7 +113,7 @@ def gibbs(
     check_sizes(num_samples, num_warmup, num_chains)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
     saved = None if checkpoint is None else Checkpoint(checkpoint)
-    model = select_inducing_inputs(model.resolve(data.X), data, nearly_converged)
+    model = select_inducing_inputs(model.resolve(data.X, as_seed(seed)), data, nearly_converged)
     run = GibbsRun(model, data, settings)
     if saved is not None:
         saved.restore(run)
@@ -79,14 +123,14 @@ def gibbs(
 
 
 def _check_powers(model: Model, data: Data) -> None:
-    """Raise NoAugmentationError where a weight is a power whose auxiliary variables cannot be drawn."""
+    """Raise NoAugmentationError if a weight is a power whose auxiliary variables cannot be drawn."""
     env = Environment(data.y, jnp.zeros((len(data.y), model.num_latents)), model.parameters)
     for requirement in model.augmentation.requirements:
         if requirement.kind == "indicator" and not np.all(requirement.holds(requirement.expression.evaluate(env))):
             raise NoAugmentationError(
-                f"weights are powers of the likelihood, and of {model.likelihood.name} gibbs can draw no power other "
-                f"than 0 and 1: {requirement.reason} is {requirement.expression.text()}, where the last column of y is "
-                "the weight. Repeat rows in the place of whole weights; cavi and fit take any."
+                f"weights are powers of the likelihood, and for {model.likelihood.name} gibbs supports only the powers "
+                f"0 and 1: {requirement.reason} is {requirement.expression.text()}, where the last column of y is "
+                "the weight. Repeat rows instead of whole weights; cavi and fit take any weights."
             )
 
 
@@ -97,11 +141,11 @@ def extend(draws: Draws, num_samples: int, progress: bool | None) -> Draws:
     check_sizes(num_samples, 0, 1)
     if draws.run is None and draws.method == "gibbs":
         raise ValueError(
-            "extend goes on from the chains of gibbs, which a file written by save does not hold: pickle draws that "
-            "are to be extended, or run gibbs(..., checkpoint=folder), which goes on with a larger num_samples."
+            "extend continues the chains of gibbs, which a file written by save does not contain: pickle draws that "
+            "are to be extended, or run gibbs(..., checkpoint=folder), which continues with a larger num_samples."
         )
     if draws.run is None:
-        raise ValueError(f"extend goes on from the chains of gibbs; these draws are by {draws.method}.")
+        raise ValueError(f"extend continues the chains of gibbs; these draws are by {draws.method}.")
     start = time.perf_counter()
     run: GibbsRun = draws.run.copy()
     total = draws.num_samples + num_samples
@@ -111,7 +155,7 @@ def extend(draws: Draws, num_samples: int, progress: bool | None) -> Draws:
 
 
 def check_sizes(num_samples: int, num_warmup: int, num_chains: int) -> None:
-    """Raise ValueError where a run's sizes are not whole numbers, or too small."""
+    """Raise ValueError if the sizes of a run are not whole numbers, or too small."""
     check_whole_number(num_samples, "num_samples", 1)
     check_whole_number(num_warmup, "num_warmup", 0)
     check_whole_number(num_chains, "num_chains", 1)

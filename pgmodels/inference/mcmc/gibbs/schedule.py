@@ -17,7 +17,7 @@ from pgmodels.inference.mcmc.gibbs.target import Chain
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
-# In the order in which an iteration makes them.
+# In the order of an iteration.
 MOVES: tuple[Move, ...] = (Hamiltonian(), SurrogateSlice(), DataAugmentation(), SliceLatents())
 
 

@@ -14,31 +14,31 @@ from pgmodels.runtime.x64 import as_array
 
 
 def first_fit(target: Target, prior: PriorCollection) -> Fit:
-    """The fitted Gaussian of the model's own values, at its prior."""
+    """The Gaussian fitted at the model's values."""
     masked = target.model, prior, target.y, target.row_mask
     return fit_surrogate(fitting_problem(*masked), first_sites(*masked))
 
 
 def fit_again(target: Target, vectors: np.ndarray, preconditioned: bool) -> tuple[SurrogatePath | None, str]:
-    """The Gaussian fitted at the middle of hyperparameters (draws, d), and how it follows them.
+    """The Gaussian fitted at the mean of hyperparameters (draws, d), with its dependence on them.
 
-    None where it cannot be fitted; also in words what could not.
+    None if it cannot be fitted. Also returns a description of the fault, if any.
     """
     recent = vectors[len(vectors) // 2 :]
     middle: Any = recent.mean(axis=0)
     covariance = np.atleast_2d(np.cov(recent.T))
-    # Few and dependent draws: correlations are drawn towards 0, and no direction is given up.
+    # With few and dependent draws, shrink correlations towards 0, so that no direction is degenerate.
     covariance = 0.9 * covariance + 0.1 * np.diag(np.diag(covariance)) + 1e-4 * np.eye(len(covariance))
     scale: Any = np.linalg.cholesky(covariance)
     fit = _fit(target, middle, None)
     if not _is_finite(fit):
-        return None, "moves go on about the Gaussian fitted before"
+        return None, "moves keep using the Gaussian fitted before"
     neighbours = [(_fit(target, middle + step, fit.sites), _fit(target, middle - step, fit.sites)) for step in scale.T]
     bad = [not (_is_finite(up) and _is_finite(down)) for up, down in neighbours]
     fault = ""
     if any(bad):
         where = f"{sum(bad)} of {len(bad)} directions of the hyperparameters"
-        fault = f"{where}: the Gaussian is held as it is along them"
+        fault = f"{where}: the Gaussian is constant along them"
     neighbours = [(fit, fit) if no else pair for no, pair in zip(bad, neighbours, strict=True)]
     return linear_path(fit, as_array(middle), as_array(scale), neighbours, preconditioned), fault
 

@@ -21,7 +21,7 @@ from pgmodels.runtime.jit import compiled
 
 # The surrogate is only a reference distribution: a loose tolerance suffices.
 _TOLERANCE, _MAX_STEPS = 1e-5, 40
-# From this many coupled coordinates on, a start at the optimum of independent latents is worth compiling.
+# From this many coupled coordinates on, starting at the optimum of independent latents saves more than compiling costs.
 _DEAR = 1000
 # The sites' precisions are multiplied by this: the variational Gaussian is too narrow, and slice steps that start in
 # its tails are slow to leave them. Between 0.8 and 0.95 the effective draws hardly depend on it.
@@ -29,7 +29,7 @@ _SHARE = 0.9
 
 
 class Fit(NamedTuple):
-    """A fitted Gaussian, the marginals of the latents at its optimum, and the sites of the predictors and the ELBO."""
+    """A fitted Gaussian, with the latents' marginals, the predictors' sites and the ELBO at its optimum."""
 
     surrogate: BlockPosterior
     marginals: Marginals
@@ -38,9 +38,9 @@ class Fit(NamedTuple):
 
 
 def fitting_problem(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> Problem:
-    """What the Gaussian is fitted to: the expected log density at few nodes, at a model's values and prior.
+    """The problem of the fit: the expected log density with few nodes, at a model's values and prior.
 
-    ``row_mask`` says which rows are data, None where all are; the others get no factors.
+    ``row_mask`` is 0 at padding rows, which get no factors; None if there are none.
     """
     objective = expected_objective(model, coarse=True)
     problem = Problem(objective, prior, y, model.parameters, row_weights=row_mask)
@@ -48,7 +48,7 @@ def fitting_problem(model: Model, prior: PriorCollection, y: Any, row_mask: Any)
 
 
 def first_sites(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> Sites:
-    """Where the fit starts: at the first sites of ``cavi``, whose bound nothing makes overflow."""
+    """The start of the fit: the first sites of ``cavi``, whose bound does not overflow."""
     return _first_sites(Problem(model.augmentation, prior, y, model.parameters, row_weights=row_mask))
 
 
@@ -85,7 +85,7 @@ def _optimum(problem: Problem, start: Sites) -> GaussianState:
 
 
 def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
-    """The Gaussian whose factors stand for p(y | f) where the latents have the given marginals; can be compiled.
+    """The Gaussian whose factors approximate p(y | f) at given marginals of the latents; usable under ``jit``.
 
     h = E[g] + W m, with g the gradient of log p(y | f) and W = -E[dg/df] where that is positive semi-definite.
     Source: Opper and Archambeau 2009.
@@ -98,7 +98,7 @@ def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
 
 
 def precisions_of(surrogate: BlockPosterior) -> Any:
-    """The precisions of the data's sites, (n, latents, latents), of which a surrogate has a share."""
+    """The precisions of the data's sites, (n, latents, latents), which the surrogate scales down."""
     return surrogate.sites.precision / _SHARE
 
 
@@ -108,5 +108,5 @@ def _widened(problem: Problem, sites: Sites, mean: Any) -> BlockPosterior:
 
 
 def _coupled(problem: Problem, sites: Sites) -> BlockPosterior:
-    """The posterior given sites, with all latents of a datum factorised together where that is affordable."""
+    """The posterior given sites, with the latents of a datum coupled if that is affordable."""
     return couple(problem.objective.predictors, problem.prior, sites, problem.y, problem.parameters)

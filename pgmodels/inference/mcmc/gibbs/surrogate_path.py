@@ -1,4 +1,4 @@
-"""How the Gaussian near the posterior follows the hyperparameters, to first order."""
+"""The surrogate as a function of the hyperparameters, to first order."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,17 +39,17 @@ class SurrogatePath(Module):
         return mean, factor[:, :, None] * self.covariance * factor[:, None, :]
 
     def standardise(self, vector: Float[Array, " d"], whitened: Float[Array, " D"]) -> Float[Array, " d+D"]:
-        """Coordinates (z, u), nearly standard normal where the Gaussian is near the posterior."""
+        """Coordinates (z, u), nearly standard normal if the Gaussian is close to the posterior."""
         z = self.standard(vector - self.middle)
         return jnp.concatenate([z, self.preconditioner.standardise(z, whitened)])
 
     def place(self, standard: Float[Array, " both"]) -> tuple[Float[Array, " d"], Float[Array, " D"]]:
-        """Hyperparameters and whitened coordinates of standard ones."""
+        """Hyperparameters and whitened coordinates of standard coordinates."""
         z, u = jnp.split(standard, [len(self.middle)])
         return self.middle + self.scale @ z, self.preconditioner.place(z, u)
 
     def log_jacobian(self, standard: Float[Array, " both"]) -> Array:
-        """The log of the volume that a unit of standard coordinates takes in the others, up to a constant."""
+        """The log determinant of the map from standard coordinates, up to a constant."""
         return self.preconditioner.log_jacobian(standard[: len(self.middle)])
 
     def standard(self, difference: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -58,7 +58,7 @@ class SurrogatePath(Module):
 
 
 def constant_path(fit: Fit, vector: Any, preconditioned: bool) -> SurrogatePath:
-    """A Gaussian that is the same everywhere; with standard coordinates only where ``preconditioned``."""
+    """A Gaussian that does not depend on the hyperparameters; with standard coordinates if ``preconditioned``."""
     slope = as_array(np.zeros((len(vector), *fit.marginals[0].shape)))
     preconditioner = constant_preconditioner(fit.surrogate, len(vector)) if preconditioned else None
     return SurrogatePath(preconditioner, *fit.marginals, vector, as_array(np.eye(len(vector))), slope, slope)
@@ -67,7 +67,7 @@ def constant_path(fit: Fit, vector: Any, preconditioned: bool) -> SurrogatePath:
 def linear_path(
     fit: Fit, middle: Any, scale: Any, neighbours: Sequence[tuple[Fit, Fit]], preconditioned: bool
 ) -> SurrogatePath:
-    """Through the fit at ``middle``, with slopes from those at middle +- each column of ``scale``."""
+    """The fit at ``middle``, with slopes from fits at middle ± each column of ``scale``."""
 
     def slope(of: Callable[[Fit], Any]) -> Any:
         return jnp.stack([(of(up) - of(down)) / 2.0 for up, down in neighbours])

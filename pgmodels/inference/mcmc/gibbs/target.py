@@ -43,7 +43,7 @@ class Reference(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """One chain: the key of what follows, hyperparameters (unconstrained), latents and their coordinates, flat."""
+    """One chain: the key of the next draws, unconstrained hyperparameters, latents and their coordinates, flat."""
 
     key: Any
     unknowns: Any
@@ -72,7 +72,7 @@ class Target(Module):
 
     @property
     def path(self) -> SurrogatePath:
-        """The fitted Gaussian, as it follows the unknowns; ValueError where none was fitted."""
+        """The fitted Gaussian as a function of the unknowns. Raises ValueError if none was fitted."""
         if self.fitted is None:
             raise ValueError("no Gaussian was fitted: a move that needs one must list GAUSSIAN in its requirements.")
         return self.fitted
@@ -94,7 +94,7 @@ class Target(Module):
         return jnp.sum(self.masked(self.augmentation.log_density(self.y, latents, parameters)))
 
     def masked(self, terms: Any) -> Any:
-        """Terms of each row, zero where it is no datum."""
+        """Terms of each row, zero for padding."""
         return masked(self.row_mask, terms)
 
     def prior(self, vector: Any) -> PriorCollection:
@@ -118,7 +118,7 @@ class Target(Module):
         return self.log_joint(*self.path.place(standard)) + self.path.log_jacobian(standard)
 
     def surrogate(self, vector: Any) -> BlockPosterior:
-        """The surrogate at given hyperparameters: its prior's, with factors made where ``path`` expects the latents."""
+        """The surrogate at given hyperparameters: their prior, with factors at the marginals of ``path``."""
         if self.fixed_reference is not None and self.fixed_reference.surrogate is not None:
             return self.fixed_reference.surrogate
         problem = fitting_problem(self.drawn(vector), self.prior(vector), self.y, self.row_mask)

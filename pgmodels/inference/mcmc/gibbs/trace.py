@@ -7,20 +7,20 @@ import numpy as np
 
 # Iterations compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.
 CHUNK = 50
-# The first quantity that was not finite, in the words of the error.
+# Names of the first quantity that was not finite, for the error.
 BLOCKS = ("", "auxiliaries", "latents", "log likelihood")
 
 
 @dataclass(frozen=True)
 class Keep:
-    """What a run stores of the latents: all of them, those of some rows, or running moments alone."""
+    """Which draws of the latents a run stores: all, those of some rows, or only running moments."""
 
     what: str
     rows: tuple[int, ...] = ()
 
     @classmethod
     def read(cls, keep: Any, num_rows: int) -> "Keep":
-        """From what a user says; ValueError where it is neither "all", "moments" nor rows of X."""
+        """Read the argument ``keep``. Raises ValueError unless it is "all", "moments" or rows of X."""
         if isinstance(keep, str) and keep in ("all", "moments"):
             return cls(keep)
         try:
@@ -37,21 +37,21 @@ class Keep:
 
 
 class Moments(NamedTuple):
-    """Running means and sums of squared deviations of the latents, a chain each (chains, n, latents)."""
+    """Running means and sums of squared deviations of the latents of each chain, (chains, n, latents)."""
 
     count: Any
     mean: Any
     squares: Any
 
     def add(self, latents: Any) -> "Moments":
-        """With one more draw (Welford 1962)."""
+        """Updated with one more draw (Welford 1962)."""
         count = self.count + 1
         mean = self.mean + (latents - self.mean) / count
         return Moments(count, mean, self.squares + (latents - self.mean) * (latents - mean))
 
 
 class Record(NamedTuple):
-    """Records of iterations, along the first axis: coordinates and latents as far as they are stored."""
+    """Records of iterations along the first axis; coordinates and latents only if stored."""
 
     coordinates: Any
     latents: Any
@@ -61,5 +61,5 @@ class Record(NamedTuple):
 
 
 def no_moments(shape: tuple[int, ...]) -> Moments:
-    """Before any draw of latents of a shape (chains, n, latents)."""
+    """Moments before the first draw, for latents of shape (chains, n, latents)."""
     return Moments(np.zeros(()), np.zeros(shape), np.zeros(shape))

@@ -1,1 +1,1 @@
-"""The moves of the Gibbs engine, a file each."""
+"""The moves of the Gibbs engine, one module each."""

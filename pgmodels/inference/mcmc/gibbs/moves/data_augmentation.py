@@ -1,4 +1,4 @@
-"""The Gibbs sweep proper: auxiliaries given the latents, latents given the auxiliaries."""
+"""The Gibbs sweep: auxiliary variables given the latents, latents given the auxiliary variables."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -17,7 +17,7 @@ from pgmodels.runtime.x64 import as_array
 
 # Closer to -1 the draws oscillate for longer.
 _STRONGEST = -0.95
-# Floating-point operations that a Pólya-Gamma draw is worth, by measurement.
+# Cost of a Pólya-Gamma draw in floating-point operations (measured).
 _DRAW = 3000.0
 
 _mean_and_deviation = vmap_as_loop(
@@ -34,7 +34,7 @@ class DataAugmentationSettings(NamedTuple):
 
 
 class DataAugmentationInfo(NamedTuple):
-    """Of f before the sweep and of E[f | auxiliaries], (n, latents) each."""
+    """Moments of f before the sweep and of E[f | auxiliaries], (n, latents) each."""
 
     before: Any
     expected: Any
@@ -44,10 +44,10 @@ class DataAugmentationInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class DataAugmentation(Move):
-    """For each block, its auxiliaries given all latents, then its latents given the auxiliaries.
+    """For each block, draw its auxiliary variables given all latents, then its latents given the auxiliary variables.
 
     The latents' draw is overrelaxed, v' = E v + a (v - E v) + sqrt(1 - a^2) deviation with a = ``relaxation`` in
-    (-1, 0] (Adler 1981; math: section 4), in whatever coordinates the prior has. It needs the prior alone.
+    (-1, 0] (Adler 1981; math: section 4), in the coordinates of the prior.
     """
 
     name: ClassVar[str] = "sweep"

@@ -1,4 +1,4 @@
-"""Hamiltonian steps on hyperparameters and latents at once."""
+"""Hamiltonian steps on hyperparameters and latents jointly."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -23,11 +23,10 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.lapack_loops import vmap_as_loop
 from pgmodels.runtime.x64 import as_array
 
-# How far the longest go, in standard deviations, and the mean of that; the length of the first; how many are to be
-# accepted.
+# Longest trajectory in standard deviations, and the mean length; initial step size; target acceptance probability.
 _TRAJECTORY, _MEAN_TRAJECTORY, _FIRST_STEP, _ACCEPTANCE = 3.2, 0.75, 0.4, 0.95
 _MAX_LEAPFROGS = 50
-# Operations of a gradient in n^3, by measurement.
+# Operations of a gradient, in units of n^3 (measured).
 _GRADIENT = 10.0
 
 _density_and_gradient = vmap_as_loop(lambda target, standard: jax.value_and_grad(target.log_posterior)(standard))
@@ -42,12 +41,12 @@ class HamiltonianSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class Hamiltonian(Move):
-    """A Hamiltonian step on hyperparameters and latents at once; ``info`` is how probable it was to be accepted.
+    """A Hamiltonian step on hyperparameters and latents jointly; ``info`` is its acceptance probability.
 
-    In the standard coordinates x of the target's response, with a unit mass. Between kicks by the gradient of what the
-    density has besides N(x; 0, I), position and momentum turn exactly, as N(x; 0, I) alone has them do. The number of
-    steps is drawn between half of ``leapfrogs`` and all of them, and their length within 20 % of ``step``, so that
-    neither means nor squares come back to where they were. Source: Neal 2011; Shahbaba, Lan, Johnson and Neal 2014.
+    In the standard coordinates x of the surrogate, with a unit mass. The dynamics of N(x; 0, I) are solved exactly, by
+    rotation of position and momentum, between kicks by the gradient of the remaining density. The number of steps is
+    drawn between half of ``leapfrogs`` and all of them, and their size within 20 % of ``step``, so that trajectories
+    are not periodic. Source: Neal 2011; Shahbaba, Lan, Johnson and Neal 2014.
     """
 
     name: ClassVar[str] = "hamiltonian"
@@ -71,7 +70,7 @@ class Hamiltonian(Move):
         """See Move."""
         del number
         key, momentum_key, uniform_key = jax.random.split(chain.key, 3)
-        # Together, since what draws takes long to compile.
+        # Drawn together, since random draws take long to compile.
         number_share, length_share, height = jax.random.uniform(uniform_key, (3,))
         fewest = (settings.leapfrogs + 1) // 2
         leapfrogs = fewest + jnp.floor(number_share * (settings.leapfrogs + 1 - fewest)).astype(fewest.dtype)
@@ -110,7 +109,7 @@ class Hamiltonian(Move):
         return move_schedule(1, 1, _settings(_FIRST_STEP))
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
-        """See Move: the length of steps, and how many."""
+        """See Move: the size of steps and their number."""
         del prior, sampled
         if not schedule.repeats:
             return schedule
@@ -118,7 +117,7 @@ class Hamiltonian(Move):
 
 
 def acceptance(stats: MoveStats) -> float:
-    """The mean probability of being accepted."""
+    """The mean acceptance probability."""
     return float(np.sum(stats.info) / stats.steps)
 
 

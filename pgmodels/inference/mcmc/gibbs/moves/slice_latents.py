@@ -16,26 +16,26 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.lapack_loops import vmap_as_loop_if_batched
 from pgmodels.runtime.x64 import as_array
 
-# Effective draws of the latents that slice steps are to give an iteration, and how many steps it may take. Slice steps
-# on hyperparameters cost several factorisations each: beside them these cost next to nothing.
+# Effective draws of the latents per iteration that slice steps should give, and the maximum number of steps. They cost
+# little compared with slice steps on hyperparameters, which need several factorisations each.
 _DRAWS, MAX_STEPS = 1.5, 12
 _DRAWS_BESIDE_UNKNOWNS, _MAX_STEPS_BESIDE_UNKNOWNS = 6.0, 24
-# Floating-point operations that an evaluation of a log density is worth, by measurement.
+# Cost of a log density in floating-point operations (measured).
 DENSITY = 150.0
 
-# Deviations that are drawn at once.
+# Number of deviations drawn at a time.
 _AT_ONCE = 4
 
-# Over chains this loops where surrogates differ: see pgmodels.priors.lapack_loops.
+# A loop over chains if their surrogates differ: see pgmodels.priors.lapack_loops.
 _deviations = vmap_as_loop_if_batched(lambda surrogate, noise: jax.vmap(surrogate.deviation)(noise))
 
 
 @dataclass(frozen=True)
 class SliceLatents(Move):
-    """An elliptical slice step on all latents about the surrogate; ``info`` is how often the angle shrank.
+    """An elliptical slice step on all latents about the surrogate; ``info`` is the number of shrinkages of the angle.
 
-    The posterior is the surrogate times the ratio p(y | f) / factors(f), nearly constant where the surrogate is good:
-    then the step is nearly an independent draw. Source: Murray, Adams and MacKay 2010; Nishihara, Murray and Adams
+    The posterior is the surrogate times the ratio p(y | f) / factors(f), which is nearly constant for a good surrogate:
+    the step is then nearly an independent draw. Source: Murray, Adams and MacKay 2010; Nishihara, Murray and Adams
     2014.
     """
 
@@ -96,11 +96,11 @@ class SliceLatents(Move):
         return move_schedule(4, 1)
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
-        """See Move: how many steps."""
+        """See Move: the number of steps."""
         del prior
         wanted = _DRAWS_BESIDE_UNKNOWNS if sampled else _DRAWS
         most = _MAX_STEPS_BESIDE_UNKNOWNS if sampled else MAX_STEPS
-        # Effective draws a slice step, a fit to 12 models from 0.77 at 0.1 shrinks to 0.16 at 1.2.
+        # Effective draws per slice step, fitted to 12 models: from 0.77 at 0.1 shrinkages to 0.16 at 1.2.
         steps = int(np.clip(np.ceil(wanted / (0.85 * np.exp(-1.45 * mean_shrinks(stats)))), 2, most))
         return schedule._replace(repeats=as_array(steps))
 
@@ -108,9 +108,9 @@ class SliceLatents(Move):
 def _turned(
     chain: Chain, density: Any, centre: tuple[Any, Any], other: tuple[Any, Any], log_ratio: Callable[[Any], Any]
 ) -> tuple[Chain, Any, Any]:
-    """The chain along the ellipse through it and a deviation, its log ratio, and how often the angle shrank.
+    """The chain after a step on the ellipse through it and a deviation, its log ratio, and the number of shrinkages.
 
-    ``centre`` and ``other`` are coordinates and latents, of the ellipse's centre and of the deviation from it.
+    ``centre`` and ``other`` are coordinates and latents of the ellipse's centre and of the deviation from it.
     """
     key, uniform_key = jax.random.split(chain.key)
     uniforms = Uniforms.draw(uniform_key)
@@ -132,7 +132,7 @@ def _turned(
         angle = jnp.where(count == 0, first, uniforms.between(low, high, count - 1))
         return angle, low, high, count + 1, log_ratio(at(angle)[1])
 
-    # The first angle of all is both ends of the interval, which is a whole turn.
+    # The first angle is both ends of the interval, a full turn.
     ends = first, first - 2.0 * jnp.pi, first
     angle, _, _, count, reached = jax.lax.while_loop(rejected, propose, (*ends, 0, jnp.full_like(density, -jnp.inf)))
     accepted = reached >= height
@@ -142,5 +142,5 @@ def _turned(
 
 
 def mean_shrinks(stats: MoveStats | None) -> float:
-    """How often the angle shrank, a step; 0 before any is seen."""
+    """The mean number of shrinkages per step; 0 before any step."""
     return float(np.sum(np.asarray(stats.info)) / max(float(stats.steps), 1.0)) if stats is not None else 0.0

@@ -7,14 +7,16 @@ import jax.numpy as jnp
 
 # Degrees of freedom of the t distribution on whose ellipses slice steps move.
 _FREEDOM = 8
-# An angle or a step has shrunk by 2^-100 by then: what is left is rounding, and the chain stays where it is.
+# Cost of a step in surrogates, including the slice steps on latents that follow (measured).
+EVALUATIONS = 4.0
+# Maximum number of shrinkages, by 2^-100 in all: the rest is rounding, and the chain does not move.
 MAX_SHRINKS = 100
 
 
 class Uniforms(NamedTuple):
-    """The uniform numbers that a slice step may need: one for its height, one for its first place, and the others.
+    """The uniform numbers of a slice step: for its height, its first proposal, and the shrinkages.
 
-    All are drawn at once: what draws within a loop takes far longer to compile.
+    All are drawn at once: random draws within a loop take far longer to compile.
     """
 
     height: Any
@@ -23,21 +25,21 @@ class Uniforms(NamedTuple):
 
     @classmethod
     def draw(cls, key: Any) -> "Uniforms":
-        """As many as the step may shrink."""
+        """Numbers for the maximum number of shrinkages."""
         drawn = jax.random.uniform(key, (2 + MAX_SHRINKS,))
         return cls(drawn[0], drawn[1], drawn[2:])
 
     def height_below(self, density: Any) -> Any:
-        """The log of a height that is uniform below a density, from the density's log."""
+        """The log of a uniform height below a density, from the log density."""
         return density + jnp.log1p(-self.height)
 
     def between(self, low: Any, high: Any, count: Any) -> Any:
-        """A place within an interval that has shrunk so often."""
+        """A proposal within an interval after a number of shrinkages."""
         return low + (high - low) * self.others[count]
 
 
 def slice_step(key: Any, path: Any, vector: Any, state: Any, density: Any, at: Any) -> tuple[Any, Any]:
-    """A slice step from a vector with some state and log density; ``at(vector)`` gives those of another.
+    """A slice step from a vector with its state and log density; ``at(vector)`` computes those of another.
 
     It moves on an ellipse of the t distribution with the middle and scale of ``path``. Source: Neal 2003; Nishihara,
     Murray and Adams 2014.
@@ -76,8 +78,8 @@ def slice_step(key: Any, path: Any, vector: Any, state: Any, density: Any, at: A
 
 
 def _width(standard: Any, chi_square: Any) -> Any:
-    """The width of the normal distribution that a t distribution is where its standardised vector is this.
+    """A draw of the scale of the normal distribution, given a standardised vector of the t distribution.
 
-    ``chi_square`` is drawn with as many degrees of freedom more as the vector has entries.
+    ``chi_square`` is drawn with the degrees of freedom of the t distribution plus the size of the vector.
     """
     return jnp.sqrt((_FREEDOM + standard @ standard) / chi_square)

@@ -1,4 +1,4 @@
-"""Slice steps on the hyperparameters, the latents moving with the surrogate."""
+"""Slice steps on the hyperparameters with the surrogate's standardised latents fixed."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -15,7 +15,7 @@ from pgmodels.inference.mcmc.gibbs.moves.move import (
     move_schedule,
 )
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import DENSITY
-from pgmodels.inference.mcmc.gibbs.moves.slice_sampler import slice_step
+from pgmodels.inference.mcmc.gibbs.moves.slice_sampler import EVALUATIONS, slice_step
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target, surrogate_at
 from pgmodels.objectives.expected import num_coarse_nodes
 from pgmodels.priors.block_posterior import BlockPosterior
@@ -23,20 +23,18 @@ from pgmodels.priors.blocks import choose_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.lapack_loops import vmap_as_loop
 
-# Surrogates that a step is worth, with the slice steps on latents in its train, by measurement.
-_EVALUATIONS = 4.0
-# Steps an iteration, where no other move takes their place.
+# Steps per iteration, unless another move replaces them.
 REPEATS = 2
 
-# Over chains this loops: see pgmodels.priors.lapack_loops.
+# A loop over chains: see pgmodels.priors.lapack_loops.
 _deviation = vmap_as_loop(lambda surrogate, u: surrogate.deviation(u))
 
 
 @dataclass(frozen=True)
 class SurrogateSlice(Move):
-    """A slice step on the hyperparameters, the latents moving with the surrogate.
+    """A slice step on the hyperparameters with the surrogate's standardised latents fixed.
 
-    The surrogate's standard coordinates u are held fixed, with f = m(θ) + S(θ) u. Given u the posterior density of the
+    The surrogate's standard coordinates u are fixed, with f = m(θ) + S(θ) u. Given u the posterior density of the
     unconstrained θ is p(θ) Z(θ) p(y | f) / factors(f), with Z the surrogate's normaliser: the Gaussian part of f is
     integrated out. Source: Murray and Adams 2010, with Gaussian factors instead of surrogate data.
     """
@@ -75,7 +73,7 @@ class SurrogateSlice(Move):
         ranks = [sum(prior.spans().ranks[latent] for latent in block) for block in choose_blocks(prior)]
         product = sum(rank**3 / 3 + 2.0 * prior.distinct.num_rows * rank**2 for rank in ranks)
         surrogate = product + factor_operations(prior) / 3 + num_coarse_nodes(size) * n * size**2 * DENSITY
-        return _EVALUATIONS * surrogate
+        return EVALUATIONS * surrogate
 
     def first(self) -> MoveSchedule:
         """See Move."""
