@@ -44,6 +44,11 @@ def test_greedy_selection_takes_the_largest_variance_that_is_left():
     assert not (greedy(KERNEL, X, N, weights)[:, None] == X[:4]).all(axis=2).any()
 
 
+def test_where_no_row_is_worth_it_one_is_taken():
+    """As of a latent that noise leaves without variance, whose form still needs an input."""
+    np.testing.assert_array_equal(greedy(KERNEL, X, 6, np.full(N, 1e-6), enough=0.05), X[:1])
+
+
 def test_a_greedy_choice_among_more_rows_than_fit_into_memory_is_of_a_sample(monkeypatch):
     rows, weights = np.random.default_rng(5).uniform(-2.0, 2.0, (600, 2)), np.full(600, 3.0)
     of_all_rows = greedy(KERNEL, rows, 40, weights, enough=30.0)

@@ -114,7 +114,7 @@ def greedy(
     """Greedy selection: each next row maximises ``weights`` times the residual variance given the previous ones.
 
     A pivoted Cholesky factorisation that computes only the selected columns: O(n M^2) time. Stops early when no
-    variance remains, or half of its weighted sum is at most ``enough``. If the factor would not fit into memory, a
+    variance remains, or half of its weighted sum is at most ``enough``; one row at least. If the factor would not fit into memory, a
     random sample of the rows is used. Source: Burt, Rasmussen and van der Wilk 2020; with weights, Passerello 2021.
     """
     if len(X) * count > HELD:
@@ -134,7 +134,7 @@ def greedy(
         residual = np.maximum(residual - A[j] ** 2, 0.0)
         residual[row] = 0.0
         chosen.append(row)
-    return X[chosen]
+    return X[chosen or [0]]
 
 
 def heteroscedastic(
