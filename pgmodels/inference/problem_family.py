@@ -10,7 +10,7 @@ from jaxtyping import Array
 from pgmodels.inference.problem import Problem, are_few_rows
 from pgmodels.inference.variational.second_order_sweeps import is_simple
 from pgmodels.inference.variational.vi import couples
-from pgmodels.model import Model, Points
+from pgmodels.model import Groups, Model, Points
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.blocks import MAX_BLOCK
@@ -32,7 +32,8 @@ _SHARE_OF_ROWS, _SMALL_RANK = 0.25, 64
 class ProblemFamily(Module):
     """The problem at each value of an unconstrained vector of hyperparameters.
 
-    ``model`` is the model without priors, ``inputs``, ``y`` and ``row_weights`` are the padded data. ``coupled`` is
+    ``model`` is the model without priors, ``inputs``, ``y`` and ``row_weights`` are the padded data. ``fixed_groups``
+    has the priors of latents that are known but for their means, None for the others. ``coupled`` is
     whether sites couple the predictors of a datum, None for where that is affordable. Priors have factors if
     ``needs_factors`` or if sites or predictors couple the latents; otherwise they are for moments alone. ``floor`` is
     that of the problems.
@@ -43,7 +44,8 @@ class ProblemFamily(Module):
     model: Model
     inputs: DistinctInputs
     y: Array
-    row_weights: Array
+    row_weights: Array | None
+    fixed_groups: Groups = ()
     coupled: bool | None = eqx.field(static=True, default=None)
     needs_factors: bool = eqx.field(static=True, default=False)
     floor: float = eqx.field(static=True, default=0.0)
@@ -57,10 +59,11 @@ class ProblemFamily(Module):
         """The model without priors at the values of a vector."""
         return self.parameters.apply(self.model, vector)
 
-    def prior_at(self, vector: Array, points: Points) -> PriorCollection:
+    def prior_at(self, vector: Array, points: Points = ()) -> PriorCollection:
         """The prior at the values of a vector, by the inducing points of the groups that have some."""
-        factored = self.needs_factors or combines_latents(self.objective)
-        return self.model_at(vector).traced_prior(self.inputs, points=points, for_moments=not factored)
+        for_moments = not (self.needs_factors or combines_latents(self.objective))
+        model = self.model_at(vector)
+        return model.traced_prior(self.inputs, self.fixed_groups, points=points, for_moments=for_moments)
 
     def problem(self, vector: Array, points: Points) -> Problem:
         """The problem at the values of a vector."""

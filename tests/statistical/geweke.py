@@ -31,6 +31,7 @@ from pgmodels.inference.mcmc.gibbs.schedule import MOVES, Schedule
 from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
 from pgmodels.inference.mcmc.gibbs.target import Chain, Reference, Target
 from pgmodels.inference.mcmc.gibbs.trace import Keep, no_moments
+from pgmodels.inference.problem_family import ProblemFamily
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
@@ -126,11 +127,9 @@ class Geweke:
         self.sampled = bool(unknowns.leaf_indices)
         placeholder = jnp.asarray(law.draw(self.rng, 1).y[0])
         self.target = Target(
-            model=model.bare(),
-            inputs=model.inputs(law.X),
-            y=placeholder,
-            augmentation=model.augmentation,
-            unknowns=unknowns,
+            ProblemFamily(
+                model.augmentation, unknowns, model.bare(), model.inputs(law.X), placeholder, None, needs_factors=True
+            )
         )
         # Hyperparameters that are sampled want the form that a prior has at every value of them.
         bound = model.compiled_prior(law.X) if self.sampled else model.prior(law.X)
@@ -240,7 +239,7 @@ class Geweke:
         @partial(jax.jit, compiler_options=CHEAP)
         @jax.vmap
         def move(key: Any, state: State, y: Any) -> State:
-            target = eqx.tree_at(lambda t: t.y, self.target, y)
+            target = eqx.tree_at(lambda t: t.family.y, self.target, y)
             moved = kernel(target, Chain(key, *state))
             return State(moved.unknowns, moved.latents, moved.coordinates)
 
@@ -268,7 +267,7 @@ class Geweke:
     @cached_property
     def _log_likelihood(self) -> Any:
         def one(vector: Any, f: Any, y: Any) -> Any:
-            return eqx.tree_at(lambda t: t.y, self.target, y).log_likelihood(f, vector)
+            return eqx.tree_at(lambda t: t.family.y, self.target, y).log_likelihood(f, vector)
 
         return jax.jit(jax.vmap(one))
 

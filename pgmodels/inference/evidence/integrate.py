@@ -446,7 +446,7 @@ class _Integration:
 def problem_family(model: Model, data: Data, unknowns: ParameterVector, coupled: bool) -> ProblemFamily:
     """The problem family of a resolved model and checked data."""
     objective, padded = expected_objective(model), model.padded(data)
-    return ProblemFamily(objective, unknowns, model.bare(), *padded, coupled, needs_factors=True)
+    return ProblemFamily(objective, unknowns, model.bare(), *padded, coupled=coupled, needs_factors=True)
 
 
 def _points_at(family: ProblemFamily, vector: Any) -> Points:

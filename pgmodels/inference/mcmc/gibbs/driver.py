@@ -24,6 +24,7 @@ from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit, precisions_of
 from pgmodels.inference.mcmc.gibbs.surrogate_path import constant_path
 from pgmodels.inference.mcmc.gibbs.target import Chain, Reference, Target
 from pgmodels.inference.mcmc.gibbs.trace import BLOCKS, CHUNK, Keep, Record, no_moments
+from pgmodels.inference.problem_family import ProblemFamily
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.model import Data, Model, with_powers
 from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels
@@ -76,16 +77,17 @@ class GibbsRun(Picklable):
         # Auxiliary variables are those of the formula to the power of the weights, which are a column of y here.
         self.powers = with_powers(model, data)
         y, row_mask = self.powers[1].padded(self.prior.num_rows)
-        self.target = Target(
-            model=self.powers[0].bare(),
-            inputs=model.inputs(data.X, padded=pads),
-            y=y,
-            augmentation=self.powers[0].augmentation,
-            unknowns=self.unknowns,
-            groups=tuple(fixed and new for fixed, new in zip(groups, self.prior.groups, strict=bool(groups))),
-            fixed_reference=None if self._sampled else Reference(self.prior),
-            row_mask=row_mask if pads else None,
+        family = ProblemFamily(
+            self.powers[0].augmentation,
+            self.unknowns,
+            self.powers[0].bare(),
+            model.inputs(data.X, padded=pads),
+            y,
+            row_mask if pads else None,
+            tuple(fixed and new for fixed, new in zip(groups, self.prior.groups, strict=bool(groups))),
+            needs_factors=True,
         )
+        self.target = Target(family, fixed_reference=None if self._sampled else Reference(self.prior))
         self.stages = _stages(settings.num_warmup, self._sampled)
         self.schedule: Schedule = default_schedule(self._usable_moves(moves, vector), self.prior)
         # The largest precision of the fitted Gaussian's factors.
@@ -246,7 +248,7 @@ class GibbsRun(Picklable):
         whitened = None if records.coordinates is None else _by_group(self.prior, records.coordinates)
         prior = self.prior.resized(count)
         if hyperparameters:
-            prior = model.compiled_prior(self.data.X, self.target.groups).for_sampling()
+            prior = model.compiled_prior(self.data.X, self.target.family.fixed_groups).for_sampling()
         if whitened is not None:
             ranks = [group.rank for group in prior.groups]
             whitened = tuple(v[..., :rank, :] for v, rank in zip(whitened, ranks, strict=True))

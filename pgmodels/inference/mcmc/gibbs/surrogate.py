@@ -15,7 +15,7 @@ from pgmodels.runtime.x64 import as_array
 
 def first_fit(target: Target, prior: PriorCollection) -> Fit:
     """The Gaussian fitted at the model's values."""
-    masked = target.model, prior, target.y, target.row_mask
+    masked = target.family.model, prior, target.family.y, target.family.row_weights
     return fit_surrogate(fitting_problem(*masked), first_sites(*masked))
 
 
@@ -46,8 +46,8 @@ def fit_again(target: Target, vectors: np.ndarray, preconditioned: bool) -> tupl
 def _fit(target: Target, vector: Any, start: Sites | None) -> Fit:
     """The fitted Gaussian at given hyperparameters."""
     drawn = target.drawn(as_array(vector))
-    prior = drawn.compiled_prior_at(target.inputs, target.groups).for_sampling()
-    masked = drawn, prior, target.y, target.row_mask
+    prior = drawn.compiled_prior_at(target.family.inputs, target.family.fixed_groups).for_sampling()
+    masked = drawn, prior, target.family.y, target.family.row_weights
     return fit_surrogate(fitting_problem(*masked), first_sites(*masked) if start is None else start)
 
 

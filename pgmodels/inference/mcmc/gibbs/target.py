@@ -1,19 +1,17 @@
 """The target density of the sampler, and the state of one chain."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import fitting_problem, surrogate_of
 from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
-from pgmodels.model import Groups
+from pgmodels.inference.problem_family import ProblemFamily
 from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.distinct_inputs import DistinctInputs
 from pgmodels.priors.lapack_loops import vmap_as_loop
 from pgmodels.priors.padding import masked
 from pgmodels.runtime.pickling import Module
@@ -52,23 +50,26 @@ class Chain(NamedTuple):
 
 
 class Target(Module):
-    """The posterior density that is sampled: the model without priors, the data, and the sampled hyperparameters.
+    """The posterior density that is sampled, of the problems of a ``family``: their model, data and hyperparameters.
 
     ``fixed_reference`` is the prior or surrogate if no hyperparameter is sampled; otherwise it is recomputed from the
-    hyperparameters. ``groups`` holds the priors of latents with fixed kernels, None for the others. ``fitted`` is the
-    Gaussian at whose marginals the surrogate's factors are computed, with its standard coordinates; None if unused.
-    ``row_mask`` is 0 at padding rows, see pgmodels.priors.padding; None if there are none.
+    hyperparameters. ``fitted`` is the Gaussian at whose marginals the surrogate's factors are computed, with its
+    standard coordinates; None if unused.
     """
 
-    model: Any
-    inputs: DistinctInputs
-    y: Any
-    augmentation: Augmentation = eqx.field(static=True)
-    unknowns: ParameterVector = eqx.field(static=True)
-    groups: Groups = ()
+    family: ProblemFamily
     fitted: SurrogatePath | None = None
     fixed_reference: Reference | None = None
-    row_mask: Any = None
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """The augmentation of the formula."""
+        return cast(Augmentation, self.family.objective)
+
+    @property
+    def unknowns(self) -> ParameterVector:
+        """The sampled hyperparameters."""
+        return self.family.parameters
 
     @property
     def path(self) -> SurrogatePath:
@@ -83,7 +84,7 @@ class Target(Module):
 
     def drawn(self, vector: Any) -> Any:
         """The model at given hyperparameters."""
-        return self.unknowns.apply(self.model, vector)
+        return self.family.model_at(vector)
 
     def log_likelihood(self, latents: Any, vector: Any) -> Any:
         """log p(y | f) of all data."""
@@ -91,17 +92,17 @@ class Target(Module):
 
     def log_density(self, latents: Any, parameters: Any) -> Any:
         """log p(y | f) of all data at given parameters of the likelihood."""
-        return jnp.sum(self.masked(self.augmentation.log_density(self.y, latents, parameters)))
+        return jnp.sum(self.masked(self.augmentation.log_density(self.family.y, latents, parameters)))
 
     def masked(self, terms: Any) -> Any:
         """Terms of each row, zero for padding."""
-        return masked(self.row_mask, terms)
+        return masked(self.family.row_weights, terms)
 
     def prior(self, vector: Any) -> PriorCollection:
         """The latents' prior at given hyperparameters."""
         if self.fixed_reference is not None:
             return self.fixed_reference.prior
-        return self.drawn(vector).traced_prior(self.inputs, self.groups).for_sampling()
+        return self.family.prior_at(vector).for_sampling()
 
     def latents(self, vector: Any, coordinates: Any) -> Any:
         """The latents from coordinates at given hyperparameters."""
@@ -121,7 +122,7 @@ class Target(Module):
         """The surrogate at given hyperparameters: their prior, with factors at the marginals of ``path``."""
         if self.fixed_reference is not None and self.fixed_reference.surrogate is not None:
             return self.fixed_reference.surrogate
-        problem = fitting_problem(self.drawn(vector), self.prior(vector), self.y, self.row_mask)
+        problem = fitting_problem(self.drawn(vector), self.prior(vector), self.family.y, self.family.row_weights)
         return surrogate_of(problem, self.path.at(vector))
 
     def reference(self, vector: Any) -> Reference:

@@ -22,7 +22,7 @@ _DRAW = 3000.0
 
 _mean_and_deviation = vmap_as_loop(
     lambda target, prior, key, sites, parameters: condition(
-        target.augmentation.predictors, prior, sites, target.y, parameters
+        target.augmentation.predictors, prior, sites, target.family.y, parameters
     ).mean_and_deviation(key)
 )
 
@@ -70,8 +70,8 @@ class DataAugmentation(Move):
         expected, finite = latents, jnp.array(True)
         for index, block in enumerate(augmentation.blocks):
             key, auxiliary_key, latent_key = jax.random.split(key, 3)
-            z = augmentation.predictor_values(latents, target.y, parameters)
-            drawn_sites = augmentation.draw_auxiliaries(auxiliary_key, z, target.y, parameters, index)
+            z = augmentation.predictor_values(latents, target.family.y, parameters)
+            drawn_sites = augmentation.draw_auxiliaries(auxiliary_key, z, target.family.y, parameters, index)
             h, w = (target.masked(part) for part in drawn_sites)
             finite = finite & jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
             means, deviations = _mean_and_deviation(target, state, latent_key, Sites(h, w), parameters)
