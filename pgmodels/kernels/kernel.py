@@ -139,9 +139,9 @@ class Kernel(Module):
                 )
             elif any(_is_number(leaf) for leaf in jax.tree.leaves(value, is_leaf=_is_declared)):
                 raise ValueError(
-                    f"{name} has numbers that would not be learned, {eqx.tree_pformat(value)}: declare the field as "
-                    f"{field.name}: pgm.Parameter, and read self.{field.name}.value in the kernel; pass "
-                    "pgm.Fixed(number) to fix it. A module with arrays, such as a network, should not be a "
+                    f"{name} holds numbers that nothing would learn, {eqx.tree_pformat(value)}: declare the field as "
+                    f"{field.name}: pgm.Parameter, of which the kernel reads self.{field.name}.value, with "
+                    "pgm.Fixed(number) to hold it fixed. A module that holds arrays, such as a network, needs no "
                     "pgm.Kernel: pass an equinox.Module with __call__(self, X, Z)."
                 )
 
