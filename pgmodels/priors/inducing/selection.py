@@ -115,7 +115,8 @@ def greedy(
 
     A pivoted Cholesky factorisation that computes only the selected columns: O(n M^2) time. Stops early when no
     variance remains, or half of its weighted sum is at most ``enough``; one row at least is selected. If the factor
-    would not fit into memory, a random sample of the rows is used. Source: Burt, Rasmussen and van der Wilk 2020; with weights, Passerello 2021.
+    would not fit into memory, a random sample of the rows is used.
+    Source: Burt, Rasmussen and van der Wilk 2020; with weights, Passerello 2021.
     """
     if len(X) * count > HELD:
         rows = np.sort(np.random.default_rng(seed).permutation(len(X))[: max(count, HELD // count)])
