@@ -18,7 +18,6 @@ from pgmodels.data.sources.rows import Rows
 from pgmodels.derivation import Derivation, derive
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
-from pgmodels.diagnostics.verdict import Verdict, verdicts
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.empirical_bayes.fit import FitWarning, fit
 from pgmodels.inference.engine import ConvergenceWarning
@@ -76,6 +75,7 @@ from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Fixed, Parameter
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.representation import Dense
+from pgmodels.report.verdicts import Verdict, verdicts
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.results.draws import Draws

@@ -11,13 +11,13 @@ import numpy as np
 from pgmodels.derivation import derive
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.diagnose import Diagnosis
-from pgmodels.diagnostics.verdict import Verdict, verdicts
 from pgmodels.report.diagnosis_text import as_html as diagnosis_html
 from pgmodels.report.html import Html, bullets, element, formula_line, html, join, table
 from pgmodels.report.illustrations import illustrate_diagnosis, illustrations
 from pgmodels.report.report_data import check_class_names, class_table, observation_table, worst_latents
 from pgmodels.report.summaries import derivation_html, graph_html, heading_section, model_html, result_facts
 from pgmodels.report.table import as_html as table_html
+from pgmodels.report.verdicts import Verdict, verdicts
 from pgmodels.results.approximation import FitReport, GaussianResult
 from pgmodels.runtime.atomic_io import atomic_write
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from pgmodels.data.arrays import first_column
 from pgmodels.diagnostics.compare import Comparison
-from pgmodels.diagnostics.verdict import Verdict
 from pgmodels.report.html import Html, element, table
+from pgmodels.report.verdicts import Verdict
 from pgmodels.results.result import Result
 
 # Maximum number of unreliable latents listed for each result.

@@ -82,7 +82,8 @@ def result_facts(result: AnyResult) -> list[tuple[str, str]]:
 def _heading(result: AnyResult) -> str:
     name = _METHODS.get(result.method, result.method)
     if isinstance(result, SparseApproximation):
-        name = f"{objective_of_result(result).method} by stochastic steps"
+        objective = objective_of_result(result)
+        name = name if objective.has_auxiliaries else f"{objective.method} by stochastic steps"
         name += " at learned hyperparameters" if result.fit is not None else ""
     if isinstance(result, GaussianResult) and result.fit is not None:
         name = f"{objective_of_result(result).method} at learned hyperparameters{_CORRECTED.get(result.method, '')}"

@@ -201,7 +201,7 @@ def test_draws_of_the_inverse_gaussian(mean):
 
 @pytest.mark.slow
 def test_a_comparison_leaves_what_is_known_alone():
-    from pgmodels.diagnostics.verdict import verdicts
+    from pgmodels.report.verdicts import verdicts
 
     draws = pgm.gibbs(bernoulli(), X, Y, num_samples=1000, num_warmup=200, num_chains=4, seed=0, progress=False)
     with warnings.catch_warnings():

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.diagnostics.verdict import verdicts
 from pgmodels.report.report import write_report
+from pgmodels.report.verdicts import verdicts
 from pgmodels.results.approximation import FitReport
 from tests.report.test_html import NASTY, Reader
 

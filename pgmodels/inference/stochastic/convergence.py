@@ -15,8 +15,9 @@ from pgmodels.inference.empirical_bayes.initial_values import initial_models
 from pgmodels.inference.loop import Callback, IterationInfo
 from pgmodels.inference.stochastic import latent_subsampling
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
+from pgmodels.inference.stochastic.rates import Rates
 from pgmodels.inference.stochastic.sharding import DataBatch, shard_rows, to_host
-from pgmodels.inference.stochastic.step import Rates, StochasticProblem, SviState, WindowAverage, first_state, step
+from pgmodels.inference.stochastic.step import StochasticProblem, SviState, WindowAverage, first_state, step
 from pgmodels.model import Data
 from pgmodels.numerics.quadrature import CHUNK_VALUES, chunk_length
 from pgmodels.objectives.base import Objective

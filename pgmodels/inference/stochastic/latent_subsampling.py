@@ -10,8 +10,9 @@ from jaxtyping import Array, Float, Int
 from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, fit_log_sum, newton_update
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, divergence_of, to_moments
+from pgmodels.inference.stochastic.rates import Rates
 from pgmodels.inference.stochastic.sharding import DataBatch
-from pgmodels.inference.stochastic.step import Batch, LatentSample, Rates, StochasticProblem, SviState, WindowAverage
+from pgmodels.inference.stochastic.step import Batch, LatentSample, StochasticProblem, SviState, WindowAverage
 from pgmodels.model import Model
 from pgmodels.numerics.adam import adam_step, initial_adam
 from pgmodels.priors.lapack_loops import over_states

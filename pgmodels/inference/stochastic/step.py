@@ -21,6 +21,7 @@ from pgmodels.inference.stochastic.natural_parameters import (
     retraction_step,
     to_moments,
 )
+from pgmodels.inference.stochastic.rates import GradientStatistics, Rates, adapt
 from pgmodels.inference.stochastic.sharding import DataBatch
 from pgmodels.inference.variational.natural_gradient import positive
 from pgmodels.model import Model
@@ -36,20 +37,6 @@ from pgmodels.priors.padding import weighted
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
-# Minimum natural-gradient step size as a multiple of Adam's learning rate, so that q keeps up with hyperparameters.
-_MIN_STEP = 2.0
-
-
-class GradientStatistics(NamedTuple):
-    """Running averages of a natural gradient and of its square, and the number of steps that they average.
-
-    Source: Ranganath, Wang, Blei and Xing 2013.
-    """
-
-    gradient: Any
-    square: Float[Array, ""]
-    memory: Float[Array, ""]
-
 
 class SviState(NamedTuple):
     """q by block of latents, averages of the adaptive rate by block of the objective, and Adam's state of the values.
@@ -64,18 +51,6 @@ class SviState(NamedTuple):
     taken: Float[Array, "*latents"]
     rate: Float[Array, ""]
     log_sum: LogSum | None = None
-
-
-class Rates(NamedTuple):
-    """Step sizes: (t + delay)^-power for q unless adaptive, and Adam's learning rate."""
-
-    delay: Float[Array, ""]
-    power: Float[Array, ""]
-    learning: Float[Array, ""]
-
-    def length(self, taken: Array) -> Array:
-        """The size of the next step of q after ``taken`` steps, unless adaptive."""
-        return jnp.maximum((taken + self.delay) ** -self.power, _MIN_STEP * self.learning)
 
 
 class WindowAverage(NamedTuple):
@@ -368,16 +343,3 @@ def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Ra
     values = adam_step(state.values, slope, rates.learning, problem.units)
     moved = SviState(tuple(naturals), tuple(averages), values, state.taken + 1.0, shortest)
     return moved, StepInfo(value, initial_moments.centre)
-
-
-def adapt(averages: GradientStatistics, gradient: Any) -> tuple[Array, GradientStatistics]:
-    """The rate that minimises the expected distance to the optimum, and the averages after a gradient.
-
-    Source: Ranganath, Wang, Blei and Xing 2013, algorithm 1.
-    """
-    share = 1.0 / averages.memory
-    mean = jax.tree.map(lambda old, new: (1.0 - share) * old + share * new, averages.gradient, gradient)
-    square = (1.0 - share) * averages.square + share * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient))
-    of_mean = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(mean))
-    rate = jnp.where(square > 0.0, of_mean / jnp.where(square > 0.0, square, 1.0), 1.0)
-    return rate, GradientStatistics(mean, square, averages.memory * (1.0 - rate) + 1.0)

@@ -13,7 +13,7 @@ from scipy import stats
 from scipy.special import expit, gammaln, logsumexp
 
 import pgmodels as pgm
-from pgmodels.diagnostics.verdict import verdicts
+from pgmodels.report.verdicts import verdicts
 from tests.registry import CASES
 
 X3 = np.array([[0.0, 0.3], [0.9, -0.4], [1.7, 0.8]])

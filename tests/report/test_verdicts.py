@@ -8,13 +8,13 @@ import pytest
 from scipy.special import expit
 
 from pgmodels.diagnostics.compare import compare
-from pgmodels.diagnostics.verdict import verdicts
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
 from pgmodels.inference.variational.vi import cavi
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Gaussian
 from pgmodels.model import GP, Model
+from pgmodels.report.verdicts import verdicts
 
 
 @cache
