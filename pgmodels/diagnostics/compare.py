@@ -135,9 +135,26 @@ class Comparison:
         """Write a self-contained HTML report; returns its path.
 
         It contains a verdict on each result, this table, figures, a summary of data and model, the derivation, versions
-        and machine. ``class_names`` are the names of the classes in order; ``settings`` are further entries to record
-        by name, such as ``seed``, or ``command``, the command that reproduces the report.
-        Raises ValueError if class_names do not match the classes.
+        and machine.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            Where to write the file.
+        title : str, default "Comparison"
+        class_names : sequence of str, optional
+            The names of the classes, in order.
+        settings : mapping, optional
+            Further entries to record by name, such as ``seed``, or ``command``, the command that reproduces the report.
+
+        Returns
+        -------
+        Path
+
+        Raises
+        ------
+        ValueError
+            If class_names do not match the classes.
         """
         return hooks.report(self, path, title=title, settings=settings or {}, class_names=class_names)
 

@@ -61,9 +61,17 @@ def warn_if_unnormalised(likelihood: Likelihood, size: int, what: str) -> bool:
 class Predictive(Picklable):
     """The predictive distribution of y at m new inputs; everything is computed on request.
 
-    ``covariates`` (m, columns - 1) are the columns of y after the first. Without them, everything that depends on them
-    raises ValueError, except ``log_density``, which reads them from y_new. For censored times, y is the time of the
-    event itself.
+    For censored times, y is the time of the event itself.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        The likelihood, with the values of its parameters.
+    nodes : Nodes
+        Quadrature nodes of the latents at the m inputs.
+    covariates : array_like, shape (m, columns - 1), optional
+        The columns of y after the first. Without them, everything that depends on them raises ValueError, except
+        ``log_density``, which reads them from y_new.
     """
 
     def __init__(self, likelihood: Likelihood, nodes: Nodes, covariates: ArrayLike | None = None):
@@ -108,9 +116,27 @@ class Predictive(Picklable):
 
     @double_precision
     def log_density(self, y_new: ArrayLike) -> np.ndarray:
-        """log p(y_new) of each row, (m,): the logarithm of the integrated likelihood.
+        """log p(y_new) of each row: the logarithm of the integrated likelihood.
 
-        Warns with PredictionWarning if the formula is not known to be normalised in y.
+        Parameters
+        ----------
+        y_new : array_like, shape (m,) or (m, columns)
+            Observations at the new inputs.
+
+        Returns
+        -------
+        ndarray, shape (m,)
+            In nats.
+
+        Raises
+        ------
+        ValueError
+            If y_new has another shape or values outside the support.
+
+        Warns
+        -----
+        PredictionWarning
+            If the formula is not known to be normalised in y.
         """
         y_new = as_numbers(y_new, "y_new", is_new=True)
         expected = (
@@ -127,9 +153,21 @@ class Predictive(Picklable):
 
     @double_precision
     def probabilities_of(self, values: ArrayLike) -> np.ndarray:
-        """P(y = value) of each row for whole numbers, (m, values): counts, or successes of the trials in covariates.
+        """P(y = value) of each row for whole numbers: counts, or successes of the trials in covariates.
 
-        Raises ValueError if y is a real number, or the formula is not normalised in y.
+        Parameters
+        ----------
+        values : array_like, shape (values,)
+            Whole numbers.
+
+        Returns
+        -------
+        ndarray, shape (m, values)
+
+        Raises
+        ------
+        ValueError
+            If y is a real number, or the formula is not normalised in y.
         """
         if not self.support.is_discrete or isinstance(self.support, Undeclared):
             raise ValueError(
@@ -151,9 +189,21 @@ class Predictive(Picklable):
 
     @double_precision
     def survival(self, times: ArrayLike) -> np.ndarray:
-        """P(y > time) of each row, (m, times): the probability that the event is later than each time.
+        """P(y > time) of each row: the probability that the event is later than each time.
 
-        Raises ValueError if y is not a time that may be censored.
+        Parameters
+        ----------
+        times : array_like, shape (times,)
+            Finite times >= 0, in units of y.
+
+        Returns
+        -------
+        ndarray, shape (m, times)
+
+        Raises
+        ------
+        ValueError
+            If y is not a time that may be censored.
         """
         wanted = np.atleast_1d(as_numbers(times, "times"))
         if wanted.ndim != 1 or not (np.isfinite(wanted) & (wanted >= 0)).all():
@@ -169,9 +219,21 @@ class Predictive(Picklable):
         return probabilities[places].T
 
     def draw(self, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        """Draws of y, (num_draws, m), independent across rows; of the first column given the others, if it has several.
+        """Draws of y, independent across rows; of the first column given the others, if it has several.
 
-        Raises ValueError if y cannot be drawn from the formula.
+        Parameters
+        ----------
+        num_draws : int, default 1000
+        seed : int or JAX key, default 0
+
+        Returns
+        -------
+        ndarray, shape (num_draws, m)
+
+        Raises
+        ------
+        ValueError
+            If y cannot be drawn from the formula.
         """
         check_whole_number(num_draws, "num_draws", 1)
         rng = as_generator(seed)
@@ -184,9 +246,25 @@ class Predictive(Picklable):
         return draw_observations(self.likelihood, f, columns, rng, values)
 
     def quantiles(self, levels: ArrayLike, num_draws: int = 4000, seed: Seed = 0) -> np.ndarray:
-        """Quantiles of y at levels between 0 and 1, (levels, m), of ``num_draws`` draws of it.
+        """Quantiles of y, estimated from draws.
 
         For counts and classes, the smallest value whose distribution function reaches the level.
+
+        Parameters
+        ----------
+        levels : array_like, shape (levels,)
+            Probabilities between 0 and 1.
+        num_draws : int, default 4000
+        seed : int or JAX key, default 0
+
+        Returns
+        -------
+        ndarray, shape (levels, m)
+
+        Raises
+        ------
+        ValueError
+            If a level is not between 0 and 1, or y cannot be drawn from the formula.
         """
         probabilities = np.atleast_1d(as_numbers(levels, "levels"))
         if probabilities.ndim != 1 or not ((probabilities > 0) & (probabilities < 1)).all():
