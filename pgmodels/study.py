@@ -44,7 +44,7 @@ _WRITTEN = ("report.html", "comparison.csv", "settings.json", *(f"{name}.nc" for
 class Study(NamedTuple):
     """A data set, the likelihood for it (a function of the number of classes; None chooses by y), and its columns.
 
-    ``columns`` are those of X and ``target`` is that of y, as in ``pgmodels.datasets.load``.
+    ``columns`` are the columns of X and ``target`` is the column of y, as in ``pgmodels.datasets.load``.
     """
 
     data: str

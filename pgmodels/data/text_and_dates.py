@@ -172,7 +172,7 @@ def _kind_of_entry(entry: Any) -> str:
 
 
 def _is_date(text: str | bytes) -> bool:
-    """Whether text is a date as of ISO 8601, its compact form among them."""
+    """Whether text is an ISO 8601 date, possibly in the compact form."""
     if isinstance(text, bytes):
         return False
     if _ISO.fullmatch(text):

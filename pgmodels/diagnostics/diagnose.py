@@ -32,7 +32,7 @@ class Diagnosis:
 
     ``gap`` (n,) is the loss of each datum's bound due to the augmentation, in nats, and ``gap_error`` its quadrature
     error. ``importance`` estimates the posterior by importance sampling from q; ``vsbc`` is the calibration of q on
-    data simulated from the model, None if it was left out. ``notes`` lists the reasons and other caveats.
+    data simulated from the model, None if it was skipped. ``notes`` lists the reasons and other caveats.
     """
 
     result: Approximation | CorrectedApproximation = field(repr=False)
@@ -128,7 +128,7 @@ def diagnose(
     """
     _check(result, num_replicates, num_draws)
     seed = as_seed(seed)
-    # One compiles while the other runs, both with the same number of BLAS threads, on which rounding depends.
+    # One compiles while the other runs; both with one number of BLAS threads, since it affects rounding.
     with one_thread_up_to(len(result.y)), ThreadPoolExecutor(1) as pool:
         gap = pool.submit(_gap, result)
         importance = pool.submit(importance_estimate, result, num_draws, seed)

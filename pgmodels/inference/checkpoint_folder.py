@@ -11,7 +11,7 @@ from pgmodels.runtime.atomic_io import make_folder, read_arrays, read_document
 
 # The file by which each engine recognises its folder.
 _FILES = {"gibbs": "index.json", "svi": "svi.npz"}
-# Seconds between two saves: less is lost than it takes to notice.
+# Minimum number of seconds between two saves, and the maximum loss of work.
 _INTERVAL = 2.0
 
 
@@ -42,7 +42,7 @@ class CheckpointFolder:
         return self.path / _FILES[self.engine]
 
     def is_due(self, final: bool) -> bool:
-        """Whether to save: not if that was done a moment ago, unless it is the last time."""
+        """Whether to save: if the last save is long enough ago, or if this is the final one."""
         due = final or time.monotonic() - self.time >= _INTERVAL
         self.time = time.monotonic() if due else self.time
         return due
@@ -70,7 +70,7 @@ class CheckpointFolder:
     def require_same(self, what: str, saved: Any, expected: dict[str, str]) -> None:
         """Raise ValueError if the run differs from the saved one, naming the differences."""
         if not isinstance(saved, dict) or set(saved) != set(expected):
-            self.refuse(f"{self.file} does not say which run it is of")
+            self.refuse(f"{self.file} does not identify its run")
         differing = [name for name in expected if saved[name] != expected[name]]
         if differing:
             raise ValueError(
@@ -107,7 +107,7 @@ def named_leaves(tree: Any) -> dict[str, np.ndarray]:
 
 
 def leaves_of(arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """The leaves of a tree from the arrays of a file, as many as are there in order."""
+    """The leaves of a tree from the arrays of a file, in order; missing ones are skipped."""
     return [arrays[f"leaf_{i}"] for i in range(len(arrays)) if f"leaf_{i}" in arrays]
 
 

@@ -84,7 +84,7 @@ class Problem(Module):
 
     @property
     def _has_single_sites(self) -> bool:
-        """Whether the objective has sites on single predictors although covariances are those of a datum's together."""
+        """Whether the objective's sites are independent although the problem has joint covariances of predictors."""
         return self.coupled and not self.objective.takes_covariances
 
     def _safe(self, variance: Spread) -> Spread:
@@ -207,7 +207,7 @@ def _pull(sites: Sites, mean: Any) -> Any:
 
 
 def are_few_rows(count: int, joint: bool) -> bool:
-    """Whether a loop over ``count`` rows compiles longer than it runs; joint sites have many nodes a row."""
+    """Whether a loop over ``count`` rows compiles longer than it runs; joint sites need many nodes per row."""
     return count <= _FEW_ROWS and not joint
 
 
@@ -236,7 +236,7 @@ def precisions(predictors: Predictors | None, sites: Sites, y: Any, parameters: 
 def condition(
     predictors: Predictors | None, prior: PriorCollection, sites: Sites, y: Any, parameters: dict[str, Any]
 ) -> Posterior:
-    """The posterior of the latents given sites on predictors, or on the latents themselves where there are none."""
+    """The posterior of the latents given sites on predictors, or on the latents if there are no predictors."""
     if predictors is None and not sites.coupled:
         return prior.condition(sites)
     return couple(predictors, prior, sites, y, parameters)

@@ -363,7 +363,7 @@ def trace(function: Formula, size: int, symbols: Symbols) -> Expression:
     try:
         return as_expression(function(Observation(), f, **parameters))
     except TypeError as error:
-        # Errors of JAX and other libraries name the symbol's type, and no remedy.
+        # Errors of JAX and other libraries name the symbol's type but no remedy.
         if "pgmodels.likelihoods" not in str(error):
             raise
         raise TypeError(

@@ -105,14 +105,14 @@ def conditional_pieces(
         for row, column in np.argwhere(other_columns != required)[:1]:
             raise ValueError(
                 f"y of {likelihood.name} cannot be drawn where y[{column + 1}] is {other_columns[row, column]:g}, as "
-                f"in row {row}: it is drawn where that is {required[row, column]:g}."
+                f"in row {row}: draws require {required[row, column]:g}."
             )
     lengths = [np.max(high - low) if piece.is_discrete else np.inf for piece in pieces for low, high in [piece.ends(n)]]
     inverted = [piece for piece, length in zip(pieces, lengths, strict=True) if length == np.inf]
     if len(inverted) > 1:
         raise ValueError(
             f"y of {likelihood.name} cannot be drawn: its support has {len(inverted)} unbounded or continuous pieces, "
-            "and at most one is possible beside finite lists of numbers."
+            "and draws support at most one, in addition to finite lists of numbers."
         )
     if not inverted and max(lengths) >= _SHORT:
         inverted = [pieces[int(np.argmax(lengths))]]

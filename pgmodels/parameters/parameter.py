@@ -192,7 +192,7 @@ class Parameter(Module):
         return Parameter(self.value, self.positive, fixed=True, constraint=self.constraint)
 
     def bare(self) -> "Parameter":
-        """A copy with the value alone, for compiled code: priors then never cause a recompilation."""
+        """A copy with only the value, for compiled code: a new prior then needs no recompilation."""
         return Parameter(self.value, positive=True)
 
     def __repr__(self) -> str:
@@ -200,7 +200,7 @@ class Parameter(Module):
         return self.written()
 
     def written(self, with_sign: bool = False) -> str:
-        """See ``__repr__``; ``with_sign`` where a plain number would be read as real."""
+        """See ``__repr__``; ``with_sign`` adds ``positive=True`` where a plain number would mean a real parameter."""
         value, prior = write_value(self.value), self.declared_prior
         if self.fixed:
             value = f"Fixed({value})"
@@ -212,7 +212,7 @@ class Parameter(Module):
         return f"Parameter({', '.join([value, *options])})" if options else value
 
 
-# What users pass as a hyperparameter: a start value, a constant, a prior, or all about it.
+# Accepted types of a hyperparameter: a start value, a constant, a prior, or a complete Parameter.
 Hyperparameter: TypeAlias = float | ArrayLike | Fixed | Distribution | Parameter
 
 

@@ -142,12 +142,12 @@ def is_sampled(parameter: Parameter) -> bool:
 
 
 def have_fixed_kernels(model: "Model") -> tuple[bool, ...]:
-    """Of each group of latents, whether nothing of its kernel is uncertain."""
+    """For each group of latents, whether no parameter of its kernel is sampled."""
     return tuple(not _any_uncertain(gp.kernel) for gp in model.gps)
 
 
 def has_one_prior(model: "Model") -> bool:
-    """Whether nothing is uncertain of the latents' prior, neither kernels nor means."""
+    """Whether no parameter of the latents' prior is sampled, neither of kernels nor of means."""
     return not _any_uncertain(model.gps)
 
 

@@ -87,9 +87,9 @@ class Posterior(Module):
 
     @abstractmethod
     def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """Of inducing inputs without data: roots of the precision, and means, of the coordinates.
+        """Roots of the coordinates' precision, and their means, for priors by inducing inputs without data.
 
-        Roots (r, r) of each block and one vector of all means if coupled, else those of each group, (l, r, r), (l, r).
+        If coupled, roots (r, r) of each block and one vector of all means; else (l, r, r) and (l, r) for each group.
         """
 
 

@@ -41,22 +41,22 @@ class Representation(ABC):
     """
 
     can_pad: ClassVar[bool] = False
-    # Whether ``bind_traced`` accepts few inputs that determine a latent everywhere: see
+    # Whether ``bind_traced`` accepts ``spanning`` inputs, a few that determine a latent everywhere: see
     # pgmodels.priors.distinct_inputs.
     spans: ClassVar[bool] = False
     # Whether rows that differ only in columns the kernel does not read share one latent value.
     shares: ClassVar[bool] = True
-    # Minimum number of rows of a subset from whose optimum hyperparameters are learned: with fewer, compilation takes
-    # longer than the search. None for no such subset.
+    # Minimum number of rows of a subset for a warm start of hyperparameter learning: with fewer, compilation takes
+    # longer than the search. None for no warm start.
     least_subset: ClassVar[int | None] = None
     # Whether a choice of inducing inputs depends on the site precisions, and whether their number does.
     adapts: ClassVar[bool] = False
     is_automatic: ClassVar[bool] = False
-    # The number of inducing inputs, or the most that may be chosen; 0 without any.
+    # The number of inducing inputs, or the maximum number to choose; 0 for forms without inducing inputs.
     num_inputs: ClassVar[int] = 0
 
     def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray | None:
-        """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None without any."""
+        """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None by default."""
         return None
 
     def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
@@ -64,15 +64,15 @@ class Representation(ABC):
         return None
 
     def asks_for_more(self, kernel: Any, X: Any, weights: np.ndarray, count: int) -> bool:
-        """Whether ``count`` inducing inputs are the most that may be chosen, and the data ask for another."""
+        """Whether ``count`` is the maximum number of inducing inputs and the data require more."""
         return False
 
     def with_inputs(self, Z: Any) -> "Representation":
-        """The representation by given inducing inputs, if it is by some."""
+        """The representation with the given inducing inputs, if it uses inducing inputs."""
         return self
 
     def with_seed(self, seed: int) -> "Representation":
-        """The representation with the seed of its random choices, if it makes any."""
+        """The representation with a seed for its random choices, if any."""
         return self
 
     def memory(self, count: int) -> float:
@@ -102,7 +102,7 @@ class Representation(ABC):
     def bind_at(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], points: InducingPoints, size: int
     ) -> LatentPrior:
-        """The prior by given points, which ``low_rank`` or a choice of inducing inputs gave; usable under ``jit``."""
+        """The prior at given points (pivots of ``low_rank``, or inducing inputs); usable under ``jit``."""
         return low_rank_at(kernel, mean, X, points, size)
 
 

@@ -73,8 +73,8 @@ class PickledByValue:
         except Exception as error:
             raise pickle.PicklingError(
                 f"{self.value!r} cannot be pickled, neither by name nor by value ({type(error).__name__}: {error}). "
-                "Define it at the top level of a module that can be imported, or so that it uses nothing that cannot "
-                "be pickled, such as open files, locks and generators."
+                "Define it at the top level of an importable module, or without references to objects that cannot be "
+                "pickled, such as open files, locks and generators."
             ) from error
         _objects[data] = self.value
         return _restore, (data,)

@@ -244,7 +244,9 @@ def test_corrections_and_diagnoses_follow_from_it():
     robust, expected = pgm.correct(result()), pgm.correct(exact())
     np.testing.assert_allclose(robust.variance, expected.variance, rtol=1e-3)
     np.testing.assert_allclose(robust.mean, expected.mean, atol=1e-4)
-    with pytest.raises(ValueError, match="the perturbative expansion is about the optimum of the derived bound"):
+    with pytest.raises(
+        ValueError, match="the perturbative correction expands about the optimum of the augmented bound"
+    ):
         pgm.correct(result(), method="perturbative")
     diagnosis = pgm.diagnose(result(), num_replicates=3, num_draws=500)
     # The objective is E log p(y | f) but for its nodes.
@@ -268,7 +270,7 @@ def test_comparisons_reports_and_files_take_it(tmp_path):
     np.testing.assert_allclose(pgm.correct(loaded).variance, corrected.variance, rtol=1e-9)
     bare = pgm.load(tmp_path / "own.npz")
     np.testing.assert_array_equal(bare.predict_latent(data()[0])[0], loaded.predict_latent(data()[0])[0])
-    with pytest.raises(ValueError, match=r"give it to pgm.load\(path, objective=...\)"):
+    with pytest.raises(ValueError, match=r"load it with pgm.load\(path, objective=...\)"):
         pgm.correct(bare)
     with pytest.raises(ValueError, match="objective is 'robust', and that of the result in the file is 'expected'"):
         pgm.load(exact().save(tmp_path / "other.npz"), objective=ROBUST)

@@ -132,7 +132,7 @@ class _InexactObjective:
         return 0.5 * float(slope @ (inverse_hessian @ slope))
 
     def tighten(self, sufficient: float) -> bool:
-        """Optimise q(f) at the best vector to the tightest tolerance, unless ``sufficient`` is met; whether it did."""
+        """Optimise q(f) at the best vector to the tightest tolerance unless ``sufficient``; return whether it did."""
         if self.tolerance <= sufficient:
             return False
         # A line search may fail, or end too soon, because of an inexact bound.

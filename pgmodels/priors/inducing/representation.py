@@ -318,7 +318,7 @@ class Inducing(Representation):
         """See Representation and ``inducing_by_root``."""
         del row_mask
         if isinstance(self.inputs, int):
-            raise ValueError(f"the inducing inputs of {self!r} cannot be chosen in compiled code: give them.")
+            raise ValueError(f"the inducing inputs of {self!r} cannot be chosen in compiled code: pass an array.")
         return inducing_by_root(kernel, mean, X, as_array(np.asarray(self.inputs)), size)
 
     def bind_at(
