@@ -42,6 +42,6 @@ def warn_inaccurate(
         warn(
             f"the ELBO, {elbo:.6g}, may be off by {rounding + neglect:.1g} nats: by {neglect:.1g} for a variance of "
             f"{error:.1e} that the prior neglects (jitter or neglected pivots), and by {rounding:.1g} for "
-            f"rounding. y is farther from the latents than the likelihood's scale lets it be. {remedy}",
+            f"rounding. y is farther from the latents than the likelihood's scale allows. {remedy}",
             PrecisionWarning,
         )

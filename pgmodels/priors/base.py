@@ -116,9 +116,9 @@ class LatentPrior(Module):
         return None
 
     def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> GroupPosterior:
-        """The posterior without sites, of coordinates with these roots of their precisions and these means.
+        """The posterior given roots of the coordinates' precisions and their means, without sites.
 
-        Raises ValueError except by inducing inputs.
+        Raises ValueError for priors without inducing inputs.
         """
         raise no_factor(self)
 

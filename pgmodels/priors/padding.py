@@ -18,7 +18,7 @@ _MANY = 16384
 
 
 def padded_size(count: int) -> int:
-    """The smallest of the sizes that is not below ``count``: more by an eighth at most, or by seven rows.
+    """The smallest of the sizes that is not below ``count``: larger by at most an eighth, or by at most seven rows.
 
     Beyond 16,384 rows each number is its own size.
     """

@@ -44,7 +44,7 @@ def test_a_kernel_that_is_no_covariance_at_new_inputs_is_refused_by_every_result
     draws = pgm.gibbs(model_of(arc), X, Y, num_samples=4, num_warmup=4, num_chains=1, progress=False)
     for result in (vi, draws):
         for call in (result.predict_latent, result.draw_latents):
-            with pytest.raises(ValueError, match=r"arc\) is no covariance function: at row 1 .*\[3.0\]"):
+            with pytest.raises(ValueError, match=r"arc\) is not a covariance function: at row 1 .*\[3.0\]"):
                 call(np.array([[0.5], [3.0]]))
         # 0, 1 and 2 again, and what is between them, make no negative variance.
         assert (result.predict_latent(X)[1] > 0).all()

@@ -43,7 +43,7 @@ def in_order(rows: Rows, scaling: Scaling, num_rows: int, size: int) -> Iterator
     rest = yield from _one_pass(rows, scaling, size, None)
     if len(rest[1]) != num_rows % size:
         raise ValueError(
-            f"a pass over the data has {len(rest[1])} rows beside its batches of {size}, and the first had "
+            f"a pass over the data has {len(rest[1])} rows in addition to its batches of {size}, and the first had "
             f"{num_rows % size}: give the same rows in every pass."
         )
     if len(rest[1]):

@@ -20,9 +20,9 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.warnings import warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Below this share of the right variance an interval of 90 % holds 75 %.
+# A 90 % interval with this share of the correct variance has a coverage of 75 %.
 _NARROW = 0.5
-# Maximum number of predictors per datum to evaluate: each costs a pass over all, and those of a softmax are similar.
+# Maximum number of predictors per datum to evaluate: each costs a pass over all, and softmax predictors are similar.
 _LOOKED_AT = 8
 # Rows up to which all data run one program.
 _ROWS = 512
@@ -83,7 +83,7 @@ def _sites_by_curvature(
 
 
 def warn_narrow(engine: str, approximation: GaussianResult) -> None:
-    """Warn, in an engine's name, where the variances of a latent are below half of the right ones on the median row.
+    """Warn, in an engine's name, if the variances of a latent are below half of the correct ones in the median row.
 
     Only for converged results without a correction: otherwise non-convergence has its own warning.
     """
@@ -98,8 +98,8 @@ def warn_narrow(engine: str, approximation: GaussianResult) -> None:
     which = f" of latent {latent}" if len(typical) > 1 else ""
     most = "at most " if approximation.model.augmentation.size > 1 else ""
     warn(
-        f"{engine}: by an estimate the variances{which} are {most}{typical[latent]:.2g} times the right ones on the "
-        f"median row, and {ratio[row, latent]:.2g} times in row {row}: q takes the auxiliary variables as "
-        "independent of the latents. Take pgm.correct(result), or the variational Gaussian, pgm.gaussian_vi.",
+        f"{engine}: the variances{which} are an estimated {most}{typical[latent]:.2g} times the correct ones in the "
+        f"median row, and {ratio[row, latent]:.2g} times in row {row}: q treats the auxiliary variables as "
+        "independent of the latents. Use pgm.correct(result), or the variational Gaussian, pgm.gaussian_vi.",
         CorrectionWarning,
     )
