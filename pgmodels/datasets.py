@@ -352,7 +352,7 @@ def _fetch_openml(name: str) -> _Read:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             bunch = sklearn_datasets.fetch_openml(name, version=1, as_frame=True, parser="pandas")
-    except Exception as error:  # whatever the network or OpenML's client raises
+    except Exception as error:  # any error of the network or OpenML's client
         raise ValueError(
             f"data: no data set {name!r}: it is not one of breast-cancer and wine, not a .npz, .csv or .parquet file, "
             f"not in the folder PGMODELS_DATA, and not on OpenML ({type(error).__name__}: {error})."

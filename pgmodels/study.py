@@ -79,7 +79,7 @@ def validate(
     not look complete, and does not replace the files of an earlier one. Raises ValueError, before any work, if the
     folder is not writable.
     """
-    # Imported here: other commands need neither tables nor figures.
+    # Imported here, since other commands do not need tables and figures.
     from pgmodels.datasets import load, split
     from pgmodels.report.report import write_report
 

@@ -94,7 +94,7 @@ def explain_sections(
 
 
 def explain(augmentation: Augmentation, name: str, latents: Sequence[str] | None = None) -> str:
-    """The derivation as text of at most 100 columns; arguments and errors are those of ``explain_sections``."""
+    """The derivation as text of at most 100 columns; arguments and errors as for ``explain_sections``."""
     return "\n\n".join(section.text() for section in explain_sections(augmentation, name, latents)) + "\n"
 
 

@@ -68,7 +68,7 @@ def column_names(value: Any) -> tuple[str, ...] | None:
 
 
 def check_column_names(value: Any, expected: tuple[str, ...] | None, name: str) -> None:
-    """Raise ValueError if a data frame's columns are not those of the training data, in the same order.
+    """Raise ValueError unless a data frame has the columns of the training data, in the same order.
 
     Arrays without names are accepted.
     """

@@ -29,7 +29,7 @@ def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
     average of E[a | f, y] over the draws of f: the same expectation as Gibbs draws of a, with less noise. NaN where a
     datum lacks the auxiliary, for example a probit datum for the other label. Infinite where the posterior mean does
     not exist: for the Laplace likelihood it is E[1 / (2 scale |y - f|)], which diverges for draws of f. Empty for
-    likelihoods that are Gaussian in f without augmentation. For a corrected result, those before the correction.
+    likelihoods that are Gaussian in f without augmentation. For a corrected result, the means before the correction.
     Raises ValueError for draws without all latents.
     """
     if isinstance(result, Draws):

@@ -101,9 +101,9 @@ def diagnose(
     Parameters
     ----------
     result : Approximation
-        The result. For one corrected by linear response, the augmentation gap is that before the correction.
+        The result. If it is corrected by linear response, the augmentation gap refers to the uncorrected q.
     num_replicates : int
-        Simulated data sets for the calibration; 0 leaves it out.
+        Simulated data sets for the calibration; 0 omits it.
     num_draws : int
         Importance draws from q, at least 100.
     seed : int or jax.Array
@@ -114,7 +114,7 @@ def diagnose(
     Returns
     -------
     Diagnosis
-        The figures, which print with sentences on what they mean.
+        The figures, printed with an interpretation.
 
     Raises
     ------

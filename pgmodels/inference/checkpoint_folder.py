@@ -16,7 +16,7 @@ _INTERVAL = 2.0
 
 
 class CheckpointFolder:
-    """The checkpoint folder of one engine, and its main file, which is read at once: None if there is none yet.
+    """The checkpoint folder of one engine; ``document`` and ``arrays`` read and validate its files.
 
     Raises ValueError if the folder cannot be created or written to, belongs to another engine, or contains a file that
     is damaged or of another version. Every error has a remedy.

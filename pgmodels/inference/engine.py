@@ -1,4 +1,4 @@
-"""The protocol of variational engines: init, step, finish; and what stops them early."""
+"""The protocol of variational engines: init, step, finish; and errors and warnings for early stops."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Protocol

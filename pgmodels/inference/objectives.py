@@ -58,7 +58,7 @@ def check_objective(objective: str | Objective, *, auto: bool = False) -> None:
 
 
 def objective_of(model: Model, objective: str | Objective) -> Objective:
-    """The objective of a model by name, or the object itself if its number of latents is that of the model.
+    """The objective of a model by name, or the object itself if it has the model's number of latents.
 
     ``"auto"`` is the expected log density if each row has one predictor (quadrature in one dimension) or there is no
     augmentation; the derived bound if rows have several, or if it equals the expected log density in closed form.

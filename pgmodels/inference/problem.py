@@ -72,7 +72,7 @@ class Problem(Module):
         return self._sites(*self.objective.local_sites(mean, self._spread(variance), self.y, self.parameters))
 
     def _spread(self, variance: Spread) -> Spread:
-        """The variances or covariances that the objective takes; see ``_safe``."""
+        """The variances or covariances passed to the objective; see ``_safe``."""
         safe = self._safe(variance)
         return jnp.diagonal(safe, axis1=1, axis2=2) if self._has_single_sites else safe
 

@@ -58,7 +58,7 @@ class Kernel(Module):
 
     @abstractmethod
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        """The covariances between the rows of X and those of Z. Raises ValueError if a lengthscale is None."""
+        """The covariances between the rows of X and of Z. Raises ValueError if a lengthscale is None."""
 
     @abstractmethod
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
@@ -146,7 +146,7 @@ class Kernel(Module):
                 )
 
     def check_by_column(self, name: str, num_columns: int) -> None:
-        """Raise ValueError if a hyperparameter is neither one number nor one per column of X."""
+        """Raise ValueError unless a hyperparameter is one number, or has one entry per column of X."""
         shape = np.shape(getattr(self, name).value)
         if shape not in ((), (num_columns,)):
             raise ValueError(
@@ -296,7 +296,7 @@ def _read_leaf(leaf: Any, name: str) -> Any:
 
 
 def as_kernel(obj: Any) -> Kernel:
-    """A kernel as it is, or a callable ``(X, Z) -> matrix`` as a kernel. Raises ValueError for anything else."""
+    """A kernel unchanged, or a callable ``(X, Z) -> matrix`` as a kernel. Raises ValueError for anything else."""
     if isinstance(obj, Kernel):
         return obj
     if callable(obj) and not isinstance(obj, type):

@@ -340,7 +340,7 @@ def likelihood(
 def pack_functions(
     function: Formula, mean: Formula | None, variance: Formula | None, sampler: Sampler | None
 ) -> list[Named | PickledByValue | None]:
-    """The functions of a likelihood to be pickled: those of a module by name, as attributes of the family."""
+    """The functions of a likelihood for pickling: functions of a module by name, as attributes of the family."""
     roles = {"function": function, "mean": mean, "variance": variance, "sampler": sampler}
     family = getattr(function, "__qualname__", "")
     return [f and pack_function(f, f"{family}.{role}") for role, f in roles.items()]

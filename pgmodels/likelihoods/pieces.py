@@ -23,8 +23,9 @@ LogDensity = Callable[[np.ndarray], np.ndarray]
 class Piece:
     """A piece of a support: the interval from ``low`` to ``high``, or if ``is_discrete`` low, low + 1, ..., high.
 
-    If y has several columns, these are the values of the first, and ``others`` are the columns after it; None means
-    those of the datum. Ends may be infinite; ends and others are numbers, or arrays with an entry for each datum.
+    If y has several columns, the piece contains values of the first, and ``others`` are the columns after it; None
+    means the datum's own columns. Ends may be infinite; ends and others are numbers, or arrays with an entry for each
+    datum.
     """
 
     low: float | np.ndarray

@@ -13,7 +13,7 @@ from pgmodels.likelihoods.supports import Support, Undeclared
 from pgmodels.runtime.warnings import PgmodelsWarning
 from pgmodels.runtime.x64 import double_precision
 
-# Stages for discrete values: how many are summed from the ends of the support, and whether an integral covers the rest.
+# Stages for discrete values: the number summed from the ends of the support, and whether an integral covers the rest.
 # Stages follow until the probabilities sum to 1, without an integral up to _NEGLIGIBLE.
 _STAGES = ((64, False), (512, False), (512, True), (4096, True))
 _NEGLIGIBLE = 1e-7
@@ -44,7 +44,7 @@ def draw_observations(
     broadcast against f. Draws are by the likelihood's sampler, by mean and variance of a formula that is Gaussian in y,
     else by numerical inversion of the formula's distribution function. Raises ValueError if that misses more than 1e-3
     of the probability, if the support of y is not declared or the formula not normalised over it, or if other columns
-    of y would have to be drawn too.
+    of y would need to be drawn.
     """
     f = np.asarray(f, dtype=np.float64)
     n, size = f.shape[-2:]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class ParameterVector(Picklable):
     """The parameters of a model for which ``chosen`` is True: names, constrained values and the unconstrained vector.
 
-    Names are those of ``pgmodels.parameters.names``. ``of_likelihood`` maps the formula's name of each parameter of the
-    likelihood among them to its name here.
+    Names as in ``pgmodels.parameters.names``. ``of_likelihood`` maps the name of each chosen likelihood parameter in
+    the formula to its name here.
     """
 
     def __init__(self, model: "Model", chosen: Callable[[Parameter], bool]):
@@ -104,7 +104,7 @@ class ParameterVector(Picklable):
 
 
 def free_shape(parameter: Parameter) -> tuple[int, ...]:
-    """The shape of a parameter's unconstrained values: that of a simplex has one entry less."""
+    """The shape of a parameter's unconstrained values; a simplex has one entry less."""
     return parameter.transform.inverse_shape(np.shape(parameter.value))
 
 

@@ -39,7 +39,7 @@ def plot_auxiliaries(results: Result | Mapping[str, Result] | Comparison) -> Fig
     Notes
     -----
     For draws the average of E[a | f, y], for approximations the mean of the optimal q (see
-    ``pgmodels.diagnostics.auxiliaries``), for ``fit`` before its correction. Results of ``correct`` are left out. The
+    ``pgmodels.diagnostics.auxiliaries``), for ``fit`` before its correction. Results of ``correct`` are omitted. The
     reference of a comparison comes first.
     """
     by_label = labelled(results)

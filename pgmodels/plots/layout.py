@@ -188,6 +188,6 @@ class _Search:
 
 
 def _sides(start: np.ndarray, end: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """The side of each line on which each point is, by its sign: (..., lines, points)."""
+    """The side of each line on which each point lies, as a sign, (..., lines, points)."""
     step, away = (end - start)[..., :, None, :], points[..., None, :, :] - start[..., :, None, :]
     return step[..., 0] * away[..., 1] - step[..., 1] * away[..., 0]

@@ -23,8 +23,8 @@ _EPS = float(np.finfo(np.float64).eps)
 def check_new_inputs(prior: LatentPrior, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
     """ValueError if a user-defined kernel is not a covariance function at a prior's inputs and X_new.
 
-    A row of X_new (m, d) at a time, or ``jointly``, O(m^3). Kernels of the package are known to be covariance
-    functions and skipped, as are priors without a factor.
+    Checks each row of X_new (m, d) separately, or ``jointly``, O(m^3). Kernels of the package, which are covariance
+    functions, and priors without a factor are skipped.
     """
     if not isinstance(prior, FactoredPrior) or (
         isinstance(prior.kernel, Kernel) and prior.kernel.is_positive_semidefinite

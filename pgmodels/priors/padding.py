@@ -70,7 +70,7 @@ def masked(row_mask: Float[Array, " n"] | None, terms: Float[Array, "n *rest"]) 
 
 
 def weighted(row_weights: Float[Array, " n"] | None, terms: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
-    """Terms of each row times its weight, zero for padding whatever they are; None means weights of 1."""
+    """Terms of each row times its weight, zero for padding even if not finite; None means weights of 1."""
     if row_weights is None:
         return terms
     return masked(row_weights, row_weights.reshape(-1, *[1] * (terms.ndim - 1)) * terms)

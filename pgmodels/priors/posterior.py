@@ -23,8 +23,8 @@ class Posterior(Module):
     """The latents of all groups given sites: the product of their prior and the sites, normalised and factorised.
 
     ``is_coupled`` says whether sites couple latents: their precisions are then (n, L, L), and covariances between rows
-    (L, m, L, n). Otherwise latents are independent, precisions are (n, L), and covariances between rows are those of
-    each latent with itself, (L, m, n). Covariances between rows need priors with a factor (ValueError without one).
+    (L, m, L, n). Otherwise latents are independent, precisions are (n, L), and covariances between rows are within
+    each latent, (L, m, n). Covariances between rows need priors with a factor (ValueError without one).
     """
 
     prior: eqx.AbstractVar["PriorCollection"]

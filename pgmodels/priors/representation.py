@@ -35,7 +35,7 @@ ROUNDING = 4e-15
 class Representation(ABC):
     """Representation of the prior of a group of latents at the data: ``pgm.GP(kernel, form=...)``.
 
-    Subclasses are hashable and implement ``bind``, and ``bind_traced`` if hyperparameters are to be trained or sampled.
+    Subclasses are hashable and implement ``bind``, and ``bind_traced`` to support trained or sampled hyperparameters.
     With ``can_pad``, the traced methods accept ``row_mask`` (see pgmodels.priors.padding) and the bound priors
     implement ``resized``.
     """
@@ -134,7 +134,7 @@ class Auto(Representation):
 
     A pivoted Cholesky factorisation of K = kernel(X, X) stops once all residual variances are below 1e-10 of the
     largest variance, the first jitter of ``Dense``, so that both are equally exact. A smaller ``max_error`` lowers this
-    to rounding; the low-rank factor is then also chosen, whatever its cost, if the dense form needs more jitter. With
+    to rounding; the low-rank factor is then also chosen, at any cost, if the dense form needs more jitter. With
     sampled kernel parameters it is dense, unless the latent is a sum of functions with few levels, as of crossed
     groups.
     """

@@ -72,7 +72,7 @@ class PickledByValue:
             data = cloudpickle.dumps(self.value)
         except Exception as error:
             raise pickle.PicklingError(
-                f"{self.value!r} cannot be pickled, neither by name nor by value ({type(error).__name__}: {error}). "
+                f"{self.value!r} cannot be pickled by name or by value ({type(error).__name__}: {error}). "
                 "Define it at the top level of an importable module, or without references to objects that cannot be "
                 "pickled, such as open files, locks and generators."
             ) from error
@@ -93,7 +93,7 @@ def _restore(data: bytes) -> PickledByValue:
 
 
 def pack_function(function: Callable[..., Any], *paths: str) -> Named | PickledByValue:
-    """A function to be pickled: by its name, or one of ``paths``, if its module has it there; by value otherwise.
+    """A function for pickling: by its name, or one of ``paths``, if its module has it there; by value otherwise.
 
     Functions of a script or notebook cannot be imported by another process, and are pickled by value.
     """

@@ -166,7 +166,7 @@ class MarginalBound:
         if float(ascent.state.rounding) > max(_NATS, self.best - value) > 0.0:
             return self.barrier(vector)
         if value <= self.best:
-            # Only the best point's q(f) starts the next inner loop: that of an extreme trial step may lead to a poor
+            # Only the best point's q(f) starts the next inner loop: from an extreme trial step it may end in a poor
             # optimum. Its ELBO is reset, since it belongs to other hyperparameters.
             self.best, self.vector, self.slope = value, np.array(vector), slope
             self.state = ascent.state._replace(elbo=_NO_BOUND)

@@ -88,7 +88,7 @@ def fit(
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods, as in ``cavi``.
     objective : str
-        What is maximised (``.objective`` of the result records it): ``"augmented"``, the bound of ``cavi``; or the
+        The objective, recorded as ``.objective`` of the result: ``"augmented"``, the bound of ``cavi``; or the
         tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and does not
         favour long lengthscales and small variances as the bound of ``cavi`` does. ``"auto"`` is ``"expected"`` if each
         row has one predictor or there is no augmentation, and ``"augmented"`` if rows have several predictors (faster)
@@ -311,7 +311,7 @@ def _undetermined(maximum: Maximum) -> dict[str, str]:
             flat.append(i)
     if flat:
         flat = sorted({*flat, *np.flatnonzero(loose & np.isfinite(low))})
-    # Restore the optimum: the points evaluated above are no better, but may be as good.
+    # Restore the optimum: the points evaluated above may be equally good, but not better.
     bound.best, bound.vector, bound.slope, bound.state, bound.ascent, bound.lost = known
     values, names = learnable.constrain(vector), names_of(learnable)
     written = {}

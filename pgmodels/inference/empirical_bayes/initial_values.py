@@ -232,7 +232,7 @@ def _likeliest(
         return 0.5 * float(away @ away) - float(value), away / _LEEWAY - slope
 
     start = pack(parameters)
-    # Steps longer than a factor of e^5 would leave the range of doubles where the start is far out.
+    # Steps longer than a factor of e^5 could leave the range of doubles if the start is extreme.
     bounds = [(x - 5.0, x + 5.0) if p else (None, None) for x, p in zip(start, bounded, strict=True)]
     solution = minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30})
     moved = {name: np.asarray(value) for name, value in unpack(as_array(solution.x)).items()}

@@ -24,8 +24,8 @@ _SHORT, _STILL = 1e-3, 0.01
 class GaussianState(NamedTuple):
     """q(f): moments of the predictors, the sites that produced them, target sites, ELBO, and Anderson history.
 
-    ``slope`` has the optimal sites at the moments, ``rounding`` is the ELBO's rounding error, and ``length`` is that of
-    the last step, 0 if none raised the ELBO.
+    ``slope`` has the optimal sites at the moments, ``rounding`` is the ELBO's rounding error, and ``length`` is the
+    length of the last step, 0 if none raised the ELBO.
     """
 
     mean: Float[Array, "n p"]

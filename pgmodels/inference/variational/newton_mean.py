@@ -51,7 +51,7 @@ def at_best_mean(
 ) -> tuple[Float[Array, "n p"], Sites]:
     """The predictors' mean that maximises the bound at fixed variances, and its sites, precisions unchanged.
 
-    ``mean`` is that of ``sites``. The bound never falls.
+    ``mean`` is the mean implied by ``sites``. The bound never falls.
     """
     predictors = problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)

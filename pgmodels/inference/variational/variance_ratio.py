@@ -36,7 +36,7 @@ def variance_ratio(approximation: Approximation) -> np.ndarray:
     dependence on f lowers the curvature of the bound in f's mean, -B_mm at q's variances, below W. Conditioning on that
     curvature instead of W is linear response without the terms of the variances (math: section 5b): on most of 20
     models the ratios were within 2 % of the ratios of ``correct``. Predictors of a datum are treated separately: with
-    several, the ratios are too large, up to five times if all rows share three latents. 1 if nothing is augmented.
+    several, the ratios are too large, up to five times if all rows share three latents. 1 without auxiliary variables.
     """
     model, n = approximation.model, len(approximation.y)
     ratio = np.ones_like(approximation.variance)

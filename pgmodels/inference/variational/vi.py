@@ -229,7 +229,7 @@ def gaussian_vi(
         If ``max_iterations`` steps do not reach the tolerance, or if no step raises the ELBO although the sites are not
         optimal: with independent latents precisions are clipped at zero.
     MeanFieldWarning
-        If the latents of a datum are independent under q because they have more than 3,200 coordinates in all; up to
+        If the latents of a datum are independent under q because they have more than 3,200 coordinates in total; up to
         that size they are correlated.
     InducingWarning, PrecisionWarning
         As in ``cavi``.
@@ -354,7 +354,7 @@ def converge(
 
 
 def _continued(problem: Problem, state: VariationalState) -> Any:
-    """A state to continue from: one of full steps as it is, one of backtracked steps by its sites."""
+    """A state to continue from: a state of full steps unchanged, a state of backtracked steps by its sites."""
     return state if problem.objective.is_monotone else state_from(problem, state.sites)
 
 
