@@ -280,7 +280,7 @@ class Model(Module):
             warn(
                 f"y has no observation of class {', '.join(map(str, unseen))} out of {support.num_classes}. The "
                 f"posterior is proper, but the probability of that class depends on the prior. {consequence} Otherwise "
-                "drop the class and recode the labels, or add data of it.",
+                "drop the class and recode the labels, or add data for it.",
                 DataWarning,
             )
 

@@ -88,7 +88,7 @@ def explain_sections(
         "Complete conditionals (Gibbs)": _conditionals(augmentation),
         "CAVI updates": _updates(augmentation),
         "Local bound and ELBO": _elbo(augmentation),
-        "Requires of the data": _requirements(augmentation),
+        "Conditions on the data": _requirements(augmentation),
     }
     return tuple(Section(title, tuple(lines)) for title, lines in sections.items() if lines)
 

@@ -243,7 +243,7 @@ class _Builder:
                     self._connect(auxiliaries[auxiliary.name], y)
 
     def _read_directly(self) -> Iterable[str]:
-        """The latents that y depends on other than through an auxiliary."""
+        """The latents on which y depends directly, not through an auxiliary."""
         direct = [rule for rule in self.augmentation.rules if not rule.separates]
         return dict.fromkeys(latent for rule in direct for latent in self._latents_in(rule.factor))
 

@@ -11,7 +11,7 @@ from pgmodels.runtime.atomic_io import make_folder, read_arrays, read_document
 
 # The file by which each engine recognises its folder.
 _FILES = {"gibbs": "index.json", "svi": "svi.npz"}
-# Minimum number of seconds between two saves, and the maximum loss of work.
+# Minimum number of seconds between two saves.
 _INTERVAL = 2.0
 
 
@@ -32,7 +32,7 @@ class CheckpointFolder:
         for other, name in _FILES.items():
             if other != engine and (self.path / name).exists():
                 raise ValueError(
-                    f"checkpoint: {self.path / name} is of a run of {other}, and this is {engine}. Name another "
+                    f"checkpoint: {self.path / name} belongs to a run of {other}, not of {engine}. Name another "
                     "folder, or delete this one."
                 )
 

@@ -96,9 +96,9 @@ class Kernel(Module):
         return jax.tree.map(lambda node: change(node, X) if is_component(node) else node, self, is_leaf=is_component)
 
     def scaled(self, factor: float) -> "Kernel":
-        """The kernel times a factor, for start values; unchanged if its variance is fixed or has a prior.
+        """The kernel times a factor, for start values; unchanged without a free scale (learned, without a prior).
 
-        Scales the hyperparameter ``variance``; override it for kernels with another scale hyperparameter.
+        The default scales the hyperparameter ``variance``; override it for kernels with another scale.
         """
         variance = getattr(self, "variance", None)
         if not isinstance(variance, Parameter) or not variance.is_free:

@@ -261,7 +261,7 @@ class Clipped(Support):
         if bad.size:
             raise ValueError(
                 f"y must hold numbers from {self.low:g} to {self.high:g}, where it is clipped; got {y[bad[0]]:g} in "
-                f"row {bad[0]}. Clip it with np.clip, or give Clipped other ends."
+                f"row {bad[0]}. Clip it with np.clip, or change the limits of Clipped."
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:

@@ -89,9 +89,9 @@ class LatentPrior(Module):
     mean: eqx.AbstractVar[Array]
     X: eqx.AbstractVar[Array]
     size: eqx.AbstractVar[int]
-    # Whether it has ``resized``.
+    # Whether ``resized`` is implemented.
     can_pad: ClassVar[bool] = False
-    # Whether it holds the covariance at X.
+    # Whether it stores the covariance at X.
     is_dense: ClassVar[bool] = False
     # Whether products with the factor cost a small share of conditioning.
     has_cheap_products: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""An endless stream of shuffled batches of one size, pass after pass over rows."""
+"""An endless stream of shuffled batches of one size, from repeated passes over the rows."""
 
 from collections.abc import Generator, Iterator, Sequence
 from itertools import count as count_from

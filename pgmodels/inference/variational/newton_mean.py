@@ -1,7 +1,8 @@
 """Maximisation of the bound over the mean of q(f) with fixed covariance: Newton-CG with products with the factor.
 
 A sweep's step in the mean is limited by the sites' precisions, which are far above the bound's curvature for confident
-classes: thousands of sweeps. With inducing inputs a product with the prior's factor costs a small share of a sweep.
+classes, so that sweeps alone need thousands of iterations. With inducing inputs a product with the prior's factor costs
+a small share of a sweep.
 """
 
 from typing import NamedTuple
