@@ -126,7 +126,7 @@ def _heading(augmentation: Augmentation, latents: Sequence[str] | None) -> list[
     prior: list[Part] = [words("Each latent has prior")] if augmentation.size > 1 else ["f", words("has prior")]
     if augmentation.predictors is not None:
         prior = [words("The predictors"), "z", "=", factors("Φ", "f"), words("have prior")]
-        independent = words("Each latent has a prior of its own;")
+        independent = words("Each latent has its own prior;")
         lines.append(_line(independent, "f", words("given"), "z", words("is Gaussian.")))
     if _shares_latents(augmentation):
         prior = ["f", words("has prior")]

@@ -157,7 +157,7 @@ def _calibration(
         return None, [f"Simulation-based calibration was left out: {error}"]
     notes = []
     if vsbc.num_failed:
-        notes.append(f"{vsbc.num_failed} of {num_replicates} simulated data sets gave no finite ELBO and are left out.")
+        notes.append(f"{vsbc.num_failed} of {num_replicates} simulated data sets gave no finite ELBO and are omitted.")
     if vsbc.num_unconverged:
         notes.append(
             f"On {vsbc.num_unconverged} of {num_replicates} simulated data sets the engine did not converge in 1,000 "
@@ -173,7 +173,7 @@ def _notes(result: GaussianResult, gap: np.ndarray) -> list[str]:
     if result.fit is not None:
         notes.append("Hyperparameters are fixed at their learned values, as if they were known.")
     if isinstance(result, LinearResponse):
-        notes.append("The augmentation gap and the ELBO are those before the correction.")
+        notes.append("The augmentation gap and the ELBO refer to q before the correction.")
     if not np.isfinite(gap).all():
         row = int(np.flatnonzero(~np.isfinite(gap))[0])
         notes.append(f"The gap is not finite in row {row}: the expected log likelihood does not exist there.")

@@ -119,7 +119,7 @@ class Problem(Module):
         return self.floor * self.marginals()[1] if self.floor else 0.0
 
     def floor_loss(self, sites: Sites) -> Float[Array, ""]:
-        """Decrease of the log normaliser by the variance that sites do not reduce."""
+        """Decrease of the log normaliser due to the variance that sites do not reduce."""
         return 0.5 * jnp.sum(sites.precision * self.kept())
 
     def _moments(self, sites: Sites) -> Moments:
@@ -182,7 +182,7 @@ class Problem(Module):
         return Bound(jnp.sum(terms) - divergence, _DIGIT * sizes + of_means + of_prior)
 
     def neglect(self, mean: Array, variance: Spread, sites: Sites) -> float:
-        """Error of the ELBO, to first order, by the variance that the prior's representation adds or neglects."""
+        """First-order error of the ELBO due to the variance that the prior's representation adds or neglects."""
         added = float(self.prior.approximation_error)
         return float(self._off_by(added, *jax.tree.map(np.asarray, (mean, variance, sites))))
 

@@ -280,7 +280,7 @@ def names_in(part: Tree) -> set[str]:
 
 
 def contains(part: Tree, kinds: tuple[type[Tree], ...]) -> bool:
-    """Whether a tree has a node of one of some kinds."""
+    """Whether a tree has a node of one of the given kinds."""
     return any(isinstance(node, kinds) for node in _nodes(part))
 
 

@@ -62,7 +62,7 @@ class Piece:
 
 
 def steps(low: np.ndarray, high: np.ndarray, max_points: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """low, low + 1, ... up to high, at most ``max_points``: points (points, n), and a mask of those that exist."""
+    """low, low + 1, ... up to high, at most ``max_points``: points (points, n), and a mask of existing points."""
     length = np.max(np.minimum(high - low, max_points - 1.0), initial=0.0)
     points = low + np.arange(length + 1.0)[:, None]
     return np.minimum(points, high), points <= high
@@ -71,7 +71,7 @@ def steps(low: np.ndarray, high: np.ndarray, max_points: float = np.inf) -> tupl
 def outermost(low: np.ndarray, high: np.ndarray, max_points: int) -> tuple[np.ndarray, ...]:
     """Up to ``max_points`` unit steps up from low and down from high, if that is finite, and the interval in between.
 
-    Returns points (points, n), a mask of those that exist, and the ends of the interval, (n,) each, with low >= high if
+    Returns points (points, n), a mask of existing points, and the ends of the interval, (n,) each, with low >= high if
     it is empty.
     """
     points, exists = steps(low, high, max_points)

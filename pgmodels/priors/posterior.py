@@ -87,7 +87,7 @@ class Posterior(Module):
 
     @abstractmethod
     def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """Roots of the coordinates' precision, and their means, for priors by inducing inputs without data.
+        """Roots of the coordinates' precision, and their means, for priors with inducing inputs, without data.
 
         If coupled, roots (r, r) of each block and one vector of all means; else (l, r, r) and (l, r) for each group.
         """

@@ -108,7 +108,7 @@ class Representation(ABC):
 
 @dataclass(frozen=True)
 class Dense(Representation):
-    """The prior by its n x n covariance: O(n^3) time per iteration, 16 n^2 bytes, and three times as many at the peak.
+    """The prior with its n x n covariance: O(n^3) time per iteration, 16 n^2 bytes, and a peak of three times as many.
 
     Notes
     -----

@@ -133,7 +133,7 @@ class MarginalBound:
 
     ``best`` is the smallest value so far, at ``vector``. If the bound or its gradient is not finite, or an improvement
     is within a rounding error of more than a tenth of a nat, ``barrier`` is returned instead, which sends a line search
-    back to ``vector``. ``lost`` is the loss of the best value by the lower limit on variances.
+    back to ``vector``. ``lost`` is the loss of the best value due to the lower limit on variances.
     """
 
     def __init__(self, learnable: ParameterVector, data: Data, objective: Objective | None = None):
@@ -174,12 +174,12 @@ class MarginalBound:
         return value, slope
 
     def without_floor(self, vector: np.ndarray, tolerance: float) -> float:
-        """The value without the loss by the lower limit on variances; infinite if it is not finite."""
+        """The value without the loss due to the lower limit on variances; infinite if it is not finite."""
         evaluated = self._evaluate(vector, tolerance)
         return np.inf if evaluated is None else evaluated[1] - evaluated[3]
 
     def _evaluate(self, vector: np.ndarray, tolerance: float) -> tuple[LoopState, float, np.ndarray, float] | None:
-        """Final loop state of q(f), value, gradient, and loss by the lower limit on variances; None if not finite."""
+        """Final loop state of q(f), value, gradient, and loss due to the variances' lower limit; None if not finite."""
         self.evaluations += 1
         try:
             points = self._points(vector)

@@ -98,9 +98,9 @@ def fit(
     tolerance : float
         Relative change of the ELBO in one step below which the search has converged.
     num_starts : int, optional
-        The number of starts for the first steps; only the best one is continued. By default one of each kind: several
-        kinds exist for sums of kernels, several GPs, a noise that varies and learned periods; more starts are tried if
-        the data do not determine the optimum. Starts beyond the named ones are random.
+        The number of start points for the first steps; the search continues from the best one. By default one of each
+        kind (there are several kinds for sums of kernels, several GPs, varying noise and learned periods), and more if
+        the data do not determine the optimum. Start points beyond the built-in ones are random.
     correct : bool or "auto"
         ``"auto"`` does not correct if q is exact, if the latents have more than 2,000 whitened coordinates or
         coordinates times rows exceed 4 million (up to that size it takes about as long as one run of ``cavi``), or if

@@ -1,4 +1,4 @@
-"""Priors by inducing inputs: a low-rank factor and an independent residual at each input."""
+"""Priors with inducing inputs: a low-rank factor and an independent residual at each input."""
 
 from collections.abc import Callable
 from copy import copy
@@ -185,7 +185,7 @@ def inducing_points_at(kernel: Any, Z: Any, max_error: float = np.inf) -> Induci
 
 @dataclass(frozen=True, repr=False)
 class Inducing(Representation):
-    """The prior by the latents' values at inducing inputs, a sparse variational posterior: O(n M^2) time per iteration.
+    """Inducing inputs: a sparse variational posterior of the latents, in O(n M^2) time per iteration.
 
     Parameters
     ----------
