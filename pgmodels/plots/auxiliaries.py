@@ -70,7 +70,7 @@ def plot_auxiliaries(results: Result | Mapping[str, Result] | Comparison) -> Fig
 
 
 def _check(means: dict[str, dict[str, np.ndarray]], results: dict[str, Any], reference: str | None) -> str:
-    """The label of the result that serves as reference. Raises ValueError if results cannot be compared."""
+    """The label of the reference result. Raises ValueError without auxiliaries, or if results do not match."""
     if not means:
         raise ValueError(
             f"{', '.join(results)} is corrected and has no auxiliaries: pass the uncorrected result, or draws of gibbs."

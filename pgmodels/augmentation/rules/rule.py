@@ -36,8 +36,8 @@ class Rule(ABC):
     """One identity of the derivation. ``auxiliary`` and ``law`` are None if the factor needs none.
 
     ``parent`` is the auxiliary of the rule that returned the factor, None for a factor of the likelihood itself; the
-    term of a factor with a parent is included in the term of the parent. ``coupled`` are latents of the
-    factor other than those of its sites: they are updated in another block.
+    term of a factor with a parent is included in the term of the parent. ``coupled`` are latents of the factor other
+    than those of its sites: they are updated in another block.
     """
 
     title: ClassVar[str]

@@ -277,7 +277,7 @@ def _stretched(model: Model, X: np.ndarray, length: Callable[[Parameter, np.ndar
 
 
 def _median_length(lengthscale: Parameter, X: np.ndarray) -> Any:
-    """The median distance; for one lengthscale per column, that in each column, times the root of their number."""
+    """The median distance; with one lengthscale per column, sqrt(number of columns) times the distance in each."""
     if not np.ndim(lengthscale.value):
         return median_distance(X)
     return np.sqrt(X.shape[1]) * np.array([median_distance(x[:, None]) for x in X.T])

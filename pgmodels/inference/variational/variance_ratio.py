@@ -98,7 +98,7 @@ def warn_narrow(engine: str, approximation: GaussianResult) -> None:
     which = f" of latent {latent}" if len(typical) > 1 else ""
     most = "at most " if approximation.model.augmentation.size > 1 else ""
     warn(
-        f"{engine}: the variances{which} are an estimated {most}{typical[latent]:.2g} times the correct ones in the "
+        f"{engine}: the variances{which} are estimated to be {most}{typical[latent]:.2g} times the correct ones in the "
         f"median row, and {ratio[row, latent]:.2g} times in row {row}: q treats the auxiliary variables as "
         "independent of the latents. Use pgm.correct(result), or the variational Gaussian, pgm.gaussian_vi.",
         CorrectionWarning,

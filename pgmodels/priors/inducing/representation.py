@@ -244,7 +244,7 @@ class Inducing(Representation):
             object.__setattr__(self, "select", select or DEFAULT)
         else:
             if select is not None:
-                raise ValueError(f"select={select!r} has no effect with given inputs: pass their number instead.")
+                raise ValueError(f"select={select!r} has no effect with given inputs: pass a number of inputs.")
             object.__setattr__(self, "inputs", _rows(inputs))
             object.__setattr__(self, "select", None)
 
