@@ -72,7 +72,7 @@ def _check_jointly(group: FactoredPrior, X_new: np.ndarray, name: str) -> None:
 def _reject(group: FactoredPrior, fault: str) -> None:
     raise ValueError(
         f"the kernel {group.kernel!r} is not a covariance function: {fault}. If its matrix is positive semi-definite "
-        "only at the data, variances elsewhere become negative: check its formula (a function of distances on a circle or "
+        "only at the data, variances elsewhere are negative: check its formula (a function of distances on a circle or "
         "a graph need not be a covariance), or use a kernel of the package, such as pgm.Periodic."
     )
 
