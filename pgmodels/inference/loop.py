@@ -58,7 +58,7 @@ Callback = Callable[[Any, IterationInfo], None]
 def check_callback(callback: Any) -> None:
     """Raise ValueError if a callback cannot be called."""
     if callback is not None and not callable(callback):
-        raise ValueError(f"callback must be a function of (state, info), or None; got {callback!r}.")
+        raise ValueError(f"callback must be a function of the state and an IterationInfo, or None; got {callback!r}.")
 
 
 class _Trial(NamedTuple):
