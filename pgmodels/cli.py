@@ -176,7 +176,7 @@ def _run_derive(options: argparse.Namespace) -> int:
     likelihood = _named(options.likelihood)(None)
     fixed = likelihood.num_latents
     if options.latents is not None and fixed not in (None, options.latents):
-        raise ValueError(f"--latents: {options.likelihood} has {fixed} latents, and no other number; omit --latents.")
+        raise ValueError(f"--latents: {options.likelihood} always has {fixed} latents; omit --latents.")
     size = fixed or options.latents or 1
     derivation = derive(Model(likelihood, GP(kernels.RBF(), size=size)))
     if options.graph is not None:
@@ -215,8 +215,8 @@ def _from_script(path: Path, function: str) -> Any:
         names = runpy.run_path(str(path), run_name="pgmodels_script")
     except SystemExit as error:
         raise ValueError(
-            f"likelihood: {path} ends the process (exit status {error.code}) before it has defined {function}: put "
-            "that under if __name__ == '__main__'."
+            f"likelihood: {path} exits (exit status {error.code}) before it has defined {function}: put the exit under "
+            "if __name__ == '__main__'."
         ) from error
     if not isinstance(names.get(function), (Likelihood, LikelihoodFamily)):
         raise ValueError(f"likelihood: {path} has no function {function} decorated with @pgm.likelihood.")

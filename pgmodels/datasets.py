@@ -69,7 +69,7 @@ def load(name: str, columns: Sequence[int | str] | None = None, target: str | No
         return Dataset(path.stem, X, y, names)
     if target is not None:
         raise ValueError(
-            f"target: {target} is a column of a .csv or .parquet file; {name} is neither, and has its own y: omit it."
+            f"target: {target} names a column of a .csv or .parquet file, but {name} is neither: omit target."
         )
     if name in shipped:
         bunch = shipped[name]()
@@ -227,7 +227,9 @@ def _frame(path: Path) -> pd.DataFrame:
             "the table as .csv."
         ) from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"data: {path} cannot be read as a table: it is not UTF-8 ({error}). Save it so.") from error
+        raise ValueError(
+            f"data: {path} cannot be read as a table: it is not UTF-8 ({error}). Save it as UTF-8."
+        ) from error
     except (ValueError, OSError) as error:
         if str(error).startswith("data: "):
             raise
@@ -350,7 +352,7 @@ def _fetch_openml(name: str) -> _Read:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             bunch = sklearn_datasets.fetch_openml(name, version=1, as_frame=True, parser="pandas")
-    except Exception as error:  # whatever the network or OpenML's client raises
+    except Exception as error:  # any error of the network or OpenML's client
         raise ValueError(
             f"data: no data set {name!r}: it is not one of breast-cancer and wine, not a .npz, .csv or .parquet file, "
             f"not in the folder PGMODELS_DATA, and not on OpenML ({type(error).__name__}: {error})."

@@ -1,4 +1,4 @@
-"""The derivation of a model: what ``pgm.derive`` returns."""
+"""The derivation of a model: the result of ``pgm.derive``."""
 
 from numpy.typing import ArrayLike
 

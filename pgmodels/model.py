@@ -38,7 +38,7 @@ from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array
 
-# For each group of latents a prior, or the inducing points of one, or none.
+# One entry per group of latents: a prior, the inducing points of a prior, or None.
 Groups = tuple[LatentPrior | None, ...]
 Points = tuple[InducingPoints | None, ...]
 
@@ -118,7 +118,7 @@ class Data(NamedTuple):
         return np.ones(len(self.y)) if self.weights is None else self.weights
 
     def at(self, rows: np.ndarray) -> "Data":
-        """The data of some rows."""
+        """The data restricted to some rows."""
         weights = None if self.weights is None else self.weights[rows]
         return Data(self.X[rows], self.y[rows], self.columns, weights)
 
@@ -239,7 +239,7 @@ class Model(Module):
         return y
 
     def prepare(self, X: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> tuple["Model", Data]:
-        """The model and the checked data to fit, or ValueError with the fault and its remedy.
+        """The model and the checked data to fit. Raises ValueError with the fault and its remedy.
 
         Rows of weight 0 are dropped before the checks, so that X and y may be anything there, even NaN. Warns with
         DataWarning if a class has no observation.
@@ -280,14 +280,14 @@ class Model(Module):
             warn(
                 f"y has no observation of class {', '.join(map(str, unseen))} out of {support.num_classes}. The "
                 f"posterior is proper, but the probability of that class depends on the prior. {consequence} Otherwise "
-                "drop the class and recode the labels, or add data of it.",
+                "drop the class and recode the labels, or add data for it.",
                 DataWarning,
             )
 
     def resolve(self, X: np.ndarray, seed: int = 0) -> "Model":
-        """The model with start values for the hyperparameters that are to be set from the data.
+        """The model with start values, computed from the data, for hyperparameters declared as None.
 
-        ``seed`` is for random choices of inducing inputs.
+        ``seed`` determines random choices of inducing inputs.
         """
         gps = tuple(GP(gp.kernel.resolve(X), gp.mean, gp.size, gp.form.with_seed(seed)) for gp in self.gps)
         return Model(self.likelihood, gps)
@@ -332,7 +332,7 @@ class Model(Module):
         )
 
     def inputs(self, X: np.ndarray, *, padded: bool = False) -> DistinctInputs:
-        """The distinct inputs of each group; ``padded`` to one of few sizes if every form supports it."""
+        """The distinct inputs of each group; ``padded`` to one of a few sizes if every form supports it."""
         size = self._num_padded(len(X)) if padded else len(X)
         d = X.shape[1]
         groups = [
@@ -346,8 +346,9 @@ class Model(Module):
     ) -> PriorCollection:
         """The prior at inputs as a traceable function of the hyperparameters.
 
-        ``fixed_groups`` has the groups that are known but for their means, and ``points`` the inducing points of groups
-        that have some; both None for the others. ``for_moments`` is whether the prior need have no factors.
+        ``fixed_groups`` has the priors of groups with fixed kernels, whose means may vary, and ``points`` the inducing
+        points of groups with inducing inputs; both have None for other groups. With ``for_moments`` the prior may lack
+        factors.
         """
         none = (None,) * len(self.gps)
         by_row = inputs.X, inputs.row_mask, inputs.spanning
@@ -382,14 +383,14 @@ class Model(Module):
         return all(gp.form.can_pad for gp in self.gps)
 
     def padded(self, data: Data) -> tuple[DistinctInputs, Array, Array]:
-        """The distinct inputs, y and the row weights, padded to one of few sizes if every form supports it."""
+        """The distinct inputs, y and the row weights, padded to one of a few sizes if every form supports it."""
         return self.inputs(data.X, padded=True), *data.padded(self._num_padded(len(data.y)))
 
     def _num_padded(self, count: int) -> int:
         return padded_size(count) if self.can_pad else count
 
     def bare(self) -> "Model":
-        """A copy with values alone, as arrays, for compiled code: priors then never cause a recompilation."""
+        """A copy with parameter values only, as arrays, for compiled code: a new prior then needs no recompilation."""
         return jax.tree.map(as_array, bare(self))
 
     @property
@@ -425,7 +426,7 @@ def check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name:
             _check_allowed(negative, num_latents, y, name)
         except ValueError as error:
             raise ValueError(
-                f"{parameter_name} of {likelihood.name} is declared as a real number, and the formula takes none below "
+                f"{parameter_name} of {likelihood.name} is declared as a real number, but the formula is invalid below "
                 f"0: declare {parameter_name}=pgm.Parameter({write_value(parameter.value)}, positive=True), or give it "
                 f"a prior on positive numbers. At -{parameter_name}, {error}"
             ) from error

@@ -44,7 +44,7 @@ _WRITTEN = ("report.html", "comparison.csv", "settings.json", *(f"{name}.nc" for
 class Study(NamedTuple):
     """A data set, the likelihood for it (a function of the number of classes; None chooses by y), and its columns.
 
-    ``columns`` are those of X and ``target`` is that of y, as in ``pgmodels.datasets.load``.
+    ``columns`` are the columns of X and ``target`` is the column of y, as in ``pgmodels.datasets.load``.
     """
 
     data: str
@@ -79,7 +79,7 @@ def validate(
     not look complete, and does not replace the files of an earlier one. Raises ValueError, before any work, if the
     folder is not writable.
     """
-    # Imported here: other commands need neither tables nor figures.
+    # Imported here, since other commands do not need tables and figures.
     from pgmodels.datasets import load, split
     from pgmodels.report.report import write_report
 

@@ -228,7 +228,10 @@ def test_a_table_that_cannot_be_read_says_why(tmp_path, monkeypatch):
         (["validate", "--data", "{table}", "--columns", "a,d"], ["columns 0 to 2, a, b, c; got d"]),
         (["validate", "--data", "{table}", "--target", "z"], ["has no column 'z'; it has a, b, c, y"]),
         (["validate", "--data", "{table}", "--target", "a,b,c,y"], ["leave at least one for X"]),
-        (["validate", "--data", "wine", "--target", "y"], ["is a column of a .csv or .parquet file; wine is neither"]),
+        (
+            ["validate", "--data", "wine", "--target", "y"],
+            ["names a column of a .csv or .parquet file, but wine is neither"],
+        ),
         (["validate", "--target", "y"], ["--target needs --data"]),
         (["validate", "--data", "missing.parquet"], ["there is no file missing.parquet"]),
         (["validate", "--data", "{table}", "--train-size", "400"], ["400", "40"]),

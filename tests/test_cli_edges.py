@@ -51,7 +51,7 @@ def test_no_latents_are_refused(likelihood, value, capsys):
 
 def test_latents_that_do_not_fit_are_refused(capsys):
     assert main(["derive", "Bernoulli", "--latents", "2"]) == 2
-    assert "--latents: Bernoulli has 1" in capsys.readouterr().err
+    assert "--latents: Bernoulli always has 1" in capsys.readouterr().err
 
 
 def test_a_script_that_fails_says_where(tmp_path, capsys):

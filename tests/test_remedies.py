@@ -189,7 +189,7 @@ REMEDIES = {
     ),
     "a number in a kernel": (
         lambda: check(model=pgm.Model(pgm.Bernoulli(), pgm.GP(Undeclared(2.0)))),
-        r"the field as (.*), of which",
+        r"the field as (.*), read self",
         "check(model=pgm.Model(pgm.Bernoulli(), pgm.GP(redeclared({!r}))))",
     ),
     "a family": (lambda: of(pgm.Bernoulli), r"as in (.*)\.$", "of(pgm.{})"),

@@ -52,7 +52,7 @@ class Deriver:
         return augmentation
 
     def component_bound(self, formula: Expression) -> Expression:
-        """The local bound of a mixture component; its requirements are added to those of the mixture."""
+        """The local bound of a mixture component; its requirements are added to the mixture's."""
         inner = Deriver(formula, self.size)
         inner.likelihood = self.likelihood
         augmentation = inner._build()

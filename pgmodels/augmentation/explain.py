@@ -88,13 +88,13 @@ def explain_sections(
         "Complete conditionals (Gibbs)": _conditionals(augmentation),
         "CAVI updates": _updates(augmentation),
         "Local bound and ELBO": _elbo(augmentation),
-        "Requires of the data": _requirements(augmentation),
+        "Conditions on the data": _requirements(augmentation),
     }
     return tuple(Section(title, tuple(lines)) for title, lines in sections.items() if lines)
 
 
 def explain(augmentation: Augmentation, name: str, latents: Sequence[str] | None = None) -> str:
-    """The derivation as text of at most 100 columns; arguments and errors are those of ``explain_sections``."""
+    """The derivation as text of at most 100 columns; arguments and errors as for ``explain_sections``."""
     return "\n\n".join(section.text() for section in explain_sections(augmentation, name, latents)) + "\n"
 
 
@@ -126,7 +126,7 @@ def _heading(augmentation: Augmentation, latents: Sequence[str] | None) -> list[
     prior: list[Part] = [words("Each latent has prior")] if augmentation.size > 1 else ["f", words("has prior")]
     if augmentation.predictors is not None:
         prior = [words("The predictors"), "z", "=", factors("Φ", "f"), words("have prior")]
-        independent = words("Each latent has a prior of its own;")
+        independent = words("Each latent has its own prior;")
         lines.append(_line(independent, "f", words("given"), "z", words("is Gaussian.")))
     if _shares_latents(augmentation):
         prior = ["f", words("has prior")]

@@ -153,8 +153,8 @@ class AugmentedGraph:
 def build_graph(augmentation: Augmentation, name: str, gp_sizes: Sequence[int]) -> AugmentedGraph:
     """The graph of a model whose GPs have ``gp_sizes`` latents each.
 
-    Latents that the formula uses only as a vector share one node in a plate. Raises ValueError if the GPs' latents are
-    not as many as the formula's.
+    Latents that the formula uses only as a vector share one node in a plate. Raises ValueError if the number of latents
+    of the GPs differs from the formula's.
     """
     if sum(gp_sizes) != augmentation.num_latents:
         raise ValueError(
@@ -243,7 +243,7 @@ class _Builder:
                     self._connect(auxiliaries[auxiliary.name], y)
 
     def _read_directly(self) -> Iterable[str]:
-        """The latents that y depends on other than through an auxiliary."""
+        """The latents on which y depends directly, not through an auxiliary."""
         direct = [rule for rule in self.augmentation.rules if not rule.separates]
         return dict.fromkeys(latent for rule in direct for latent in self._latents_in(rule.factor))
 

@@ -37,7 +37,7 @@ class Grid:
 class Law(ABC):
     """The distribution of an auxiliary variable.
 
-    Where the exponent ``switch`` is zero there is no auxiliary: its density is taken as 1, and its value is zero if
+    Where the exponent ``switch`` is zero there is no auxiliary: its density is defined as 1, and its value is zero if
     ``is_zero_where_off``, arbitrary otherwise.
     """
 

@@ -146,7 +146,7 @@ def _selection(expression: Expression) -> Selected | None:
     if len(latents) == 1 and isinstance(latents[0], Selected):
         if latents[0].size == 1:
             raise NoAugmentationError(
-                f"{latents[0].text()} selects among one latent: write f, or give the model more GPs."
+                f"{latents[0].text()} selects among latents, but there is only one: write f, or add GPs."
             )
         return latents[0]
     if any(isinstance(node, Selected) for node in latents) and isinstance(expression, Call):

@@ -82,7 +82,7 @@ def conditional_sites(augmentation: Augmentation, block: int = 0, averaged: bool
 
 
 def _separate(sites: tuple[LatentSite, ...]) -> tuple[LatentSite, ...]:
-    """Sites by latent, if some factors contain one latent and others all of them."""
+    """Sites of each latent, for formulas with factors of a single latent and factors of all latents."""
     vectors = [site for site in sites if isinstance(site.latent, Latents)]
     if not vectors or len(vectors) == len(sites):
         return sites

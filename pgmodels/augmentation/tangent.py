@@ -57,7 +57,7 @@ class TangentBound:
         return isinstance(other, TangentBound) and self.augmentation == other.augmentation
 
     def selected(self, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Indices of the latents selected by the data, as y of f[y], (n, indices); and 0 for repetitions, else 1."""
+        """Indices of the latents selected by the data, as y in f[y], (n, indices); and a mask, 0 at repetitions."""
         env = Environment(y, jnp.zeros((len(y), 1)), parameters)
         columns = [jnp.broadcast_to(index.evaluate(env), (len(y), 1)) for index in self.indices]
         chosen = jnp.concatenate(columns or [jnp.zeros((len(y), 0))], axis=1).astype(int)

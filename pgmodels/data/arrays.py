@@ -11,7 +11,7 @@ from pgmodels.data.text_and_dates import describe, is_polars_frame, kind_of
 def as_numbers(value: Any, name: str, *, as_column: bool = False, is_new: bool = False) -> np.ndarray:
     """A float64 array of any shape; missing values (None, pandas.NA) are NaN.
 
-    Raises ValueError, naming the argument, for values that are no array of numbers: None, sparse and masked arrays,
+    Raises ValueError, naming the argument, for values that are not an array of numbers: None, sparse and masked arrays,
     dates, complex numbers, text (also of numbers), rows of different lengths. For text and dates the message has code
     that converts them: to a column if ``as_column`` and one-dimensional, and by the codes of the training data if
     ``is_new``.
@@ -68,7 +68,7 @@ def column_names(value: Any) -> tuple[str, ...] | None:
 
 
 def check_column_names(value: Any, expected: tuple[str, ...] | None, name: str) -> None:
-    """Raise ValueError if a data frame's columns are not those of the training data, in the same order.
+    """Raise ValueError unless a data frame has the columns of the training data, in the same order.
 
     Arrays without names are accepted.
     """

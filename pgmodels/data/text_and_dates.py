@@ -87,7 +87,7 @@ def describe(value: Any, name: str, *, as_column: bool, is_new: bool) -> str:
 class _Column(NamedTuple):
     """A column, or a one-dimensional value if ``label`` is None: its code, its entries, and their kind.
 
-    ``row`` is the first entry that is not a number, and ``levels`` are those of a categorical.
+    ``row`` is the first entry that is not a number, and ``levels`` are the levels of a categorical.
     """
 
     label: Any
@@ -128,7 +128,7 @@ def _columns(value: Any, name: str) -> Iterator[_Column]:
             return
     array = np.asarray(value)
     if array.dtype.kind in "US":
-        # NumPy has converted numbers beside text to text.
+        # NumPy converts numbers mixed with text to text.
         array = np.asarray(value, dtype=object)
     if array.ndim == 1:
         yield _column(None, name, value, array)
@@ -172,7 +172,7 @@ def _kind_of_entry(entry: Any) -> str:
 
 
 def _is_date(text: str | bytes) -> bool:
-    """Whether text is a date as of ISO 8601, its compact form among them."""
+    """Whether text is an ISO 8601 date, possibly in the compact form."""
     if isinstance(text, bytes):
         return False
     if _ISO.fullmatch(text):

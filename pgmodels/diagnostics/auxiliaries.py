@@ -29,13 +29,13 @@ def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
     average of E[a | f, y] over the draws of f: the same expectation as Gibbs draws of a, with less noise. NaN where a
     datum lacks the auxiliary, for example a probit datum for the other label. Infinite where the posterior mean does
     not exist: for the Laplace likelihood it is E[1 / (2 scale |y - f|)], which diverges for draws of f. Empty for
-    likelihoods that are Gaussian in f without augmentation. For a corrected result, those before the correction.
+    likelihoods that are Gaussian in f without augmentation. For a corrected result, the means before the correction.
     Raises ValueError for draws without all latents.
     """
     if isinstance(result, Draws):
         means = _average(result)
     elif isinstance(result, GaussianResult):
-        # A q of the auxiliaries is optimal for the marginals of q(f), and not for corrected ones.
+        # The optimal q of the auxiliaries belongs to the marginals of q(f), not to corrected marginals.
         means = _expected(result, *result.uncorrected.predictor_moments(), result.model.parameters)
     else:
         raise ValueError(f"result must be a result of cavi, fit or gibbs; got {name_type(result)}.")
@@ -95,7 +95,7 @@ def _without_mean(draws: Draws) -> set[str]:
 
 
 def _present(result: Result) -> dict[str, np.ndarray]:
-    """A mask of the data that have each auxiliary, for those that some data may lack."""
+    """For each auxiliary that some data may lack, a mask of the data that have it."""
     augmentation, env = _augmentation_at_data(result)
     present = {}
     for rule in augmentation.rules:

@@ -32,7 +32,7 @@ class Diagnosis:
 
     ``gap`` (n,) is the loss of each datum's bound due to the augmentation, in nats, and ``gap_error`` its quadrature
     error. ``importance`` estimates the posterior by importance sampling from q; ``vsbc`` is the calibration of q on
-    data simulated from the model, None if it was left out. ``notes`` lists the reasons and other caveats.
+    data simulated from the model, None if it was skipped. ``notes`` lists the reasons and other caveats.
     """
 
     result: Approximation | CorrectedApproximation = field(repr=False)
@@ -101,9 +101,9 @@ def diagnose(
     Parameters
     ----------
     result : Approximation
-        The result. For one corrected by linear response, the augmentation gap is that before the correction.
+        The result. If it is corrected by linear response, the augmentation gap refers to the uncorrected q.
     num_replicates : int
-        Simulated data sets for the calibration; 0 leaves it out.
+        Simulated data sets for the calibration; 0 omits it.
     num_draws : int
         Importance draws from q, at least 100.
     seed : int or jax.Array
@@ -114,7 +114,7 @@ def diagnose(
     Returns
     -------
     Diagnosis
-        The figures, which print with sentences on what they mean.
+        The figures, printed with an interpretation.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def diagnose(
     """
     _check(result, num_replicates, num_draws)
     seed = as_seed(seed)
-    # One compiles while the other runs, both with the same number of BLAS threads, on which rounding depends.
+    # One compiles while the other runs; both with one number of BLAS threads, since it affects rounding.
     with one_thread_up_to(len(result.y)), ThreadPoolExecutor(1) as pool:
         gap = pool.submit(_gap, result)
         importance = pool.submit(importance_estimate, result, num_draws, seed)
@@ -157,7 +157,7 @@ def _calibration(
         return None, [f"Simulation-based calibration was left out: {error}"]
     notes = []
     if vsbc.num_failed:
-        notes.append(f"{vsbc.num_failed} of {num_replicates} simulated data sets gave no finite ELBO and are left out.")
+        notes.append(f"{vsbc.num_failed} of {num_replicates} simulated data sets gave no finite ELBO and are omitted.")
     if vsbc.num_unconverged:
         notes.append(
             f"On {vsbc.num_unconverged} of {num_replicates} simulated data sets the engine did not converge in 1,000 "
@@ -173,7 +173,7 @@ def _notes(result: GaussianResult, gap: np.ndarray) -> list[str]:
     if result.fit is not None:
         notes.append("Hyperparameters are fixed at their learned values, as if they were known.")
     if isinstance(result, LinearResponse):
-        notes.append("The augmentation gap and the ELBO are those before the correction.")
+        notes.append("The augmentation gap and the ELBO refer to q before the correction.")
     if not np.isfinite(gap).all():
         row = int(np.flatnonzero(~np.isfinite(gap))[0])
         notes.append(f"The gap is not finite in row {row}: the expected log likelihood does not exist there.")

@@ -52,8 +52,8 @@ class _Divergence:
     """KL(q(ω) ‖ p(ω | f, y)) as a function of f, in nats.
 
     log p(y, ω | f) is quadratic in f, so that E_q(ω) log p(y, ω | f) - E_q(ω) log q(ω) is the quadratic with value B
-    and sites (h, w) under q(f); the divergence is log p(y | f) minus that. The quadratic integrates to B exactly,
-    whatever the rule for the rest, also if the formula multiplies two latents of a datum.
+    and sites (h, w) under q(f); the divergence is log p(y | f) minus this quadratic, which integrates to B exactly with
+    any quadrature rule for the rest, also if the formula multiplies two latents of a datum.
     """
 
     def __init__(self, approximation: Approximation):

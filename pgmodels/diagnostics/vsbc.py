@@ -31,7 +31,7 @@ from pgmodels.runtime.x64 import double_precision
 # Levels of the central intervals whose coverage is reported.
 LEVELS = (0.5, 0.9)
 _MAX_ITERATIONS = 1000
-# Draws from each replicate's q that replace the true latents, which gives the figures of an exact q.
+# Draws from each replicate's q that replace the true latents, as a reference for an exact q.
 _EXACT_DRAWS = 8
 
 
@@ -237,7 +237,7 @@ def _refit(
     start = start_state(model, data, problem)
     problem, (state, trace, converged) = optimise(problem, start, approximation.tolerance, _MAX_ITERATIONS)
     posterior, *moments = condition(problem, state.sites)
-    # A state whose ELBO is not finite is invalid, whatever its moments.
+    # A state with an ELBO that is not finite is invalid even if its moments are finite.
     n = len(data.y)
     mean, variance = (np.asarray(part)[:n] for part in moments)
     mean = np.where(np.isfinite(trace[-1]), mean, np.nan)

@@ -11,12 +11,12 @@ from pgmodels.runtime.atomic_io import make_folder, read_arrays, read_document
 
 # The file by which each engine recognises its folder.
 _FILES = {"gibbs": "index.json", "svi": "svi.npz"}
-# Seconds between two saves: less is lost than it takes to notice.
+# Minimum number of seconds between two saves.
 _INTERVAL = 2.0
 
 
 class CheckpointFolder:
-    """The checkpoint folder of one engine, and its main file, which is read at once: None if there is none yet.
+    """The checkpoint folder of one engine; ``document`` and ``arrays`` read and validate its files.
 
     Raises ValueError if the folder cannot be created or written to, belongs to another engine, or contains a file that
     is damaged or of another version. Every error has a remedy.
@@ -32,7 +32,7 @@ class CheckpointFolder:
         for other, name in _FILES.items():
             if other != engine and (self.path / name).exists():
                 raise ValueError(
-                    f"checkpoint: {self.path / name} is of a run of {other}, and this is {engine}. Name another "
+                    f"checkpoint: {self.path / name} belongs to a run of {other}, not of {engine}. Name another "
                     "folder, or delete this one."
                 )
 
@@ -42,7 +42,7 @@ class CheckpointFolder:
         return self.path / _FILES[self.engine]
 
     def is_due(self, final: bool) -> bool:
-        """Whether to save: not if that was done a moment ago, unless it is the last time."""
+        """Whether to save: if the last save is long enough ago, or if this is the final one."""
         due = final or time.monotonic() - self.time >= _INTERVAL
         self.time = time.monotonic() if due else self.time
         return due
@@ -70,7 +70,7 @@ class CheckpointFolder:
     def require_same(self, what: str, saved: Any, expected: dict[str, str]) -> None:
         """Raise ValueError if the run differs from the saved one, naming the differences."""
         if not isinstance(saved, dict) or set(saved) != set(expected):
-            self.refuse(f"{self.file} does not say which run it is of")
+            self.refuse(f"{self.file} does not identify its run")
         differing = [name for name in expected if saved[name] != expected[name]]
         if differing:
             raise ValueError(
@@ -107,7 +107,7 @@ def named_leaves(tree: Any) -> dict[str, np.ndarray]:
 
 
 def leaves_of(arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """The leaves of a tree from the arrays of a file, as many as are there in order."""
+    """The leaves of a tree from the arrays of a file, in order; missing ones are skipped."""
     return [arrays[f"leaf_{i}"] for i in range(len(arrays)) if f"leaf_{i}" in arrays]
 
 

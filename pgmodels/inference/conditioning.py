@@ -1,4 +1,4 @@
-"""The posterior that sites imply, compiled, without a copy of the prior's arrays."""
+"""Compiled computation of the posterior given sites, without a copy of the prior's arrays."""
 
 from functools import partial
 

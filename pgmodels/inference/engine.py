@@ -1,4 +1,4 @@
-"""The protocol of variational engines: init, step, finish; and what stops them early."""
+"""The protocol of variational engines: init, step, finish; and errors and warnings for early stops."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
@@ -22,8 +22,8 @@ class ConvergenceWarning(PgmodelsWarning):
 class VariationalState(Protocol):
     """q(f): the predictors' marginal moments, the sites that produced them, the ELBO and its rounding error.
 
-    The ELBO is minus infinity for a state from elsewhere, such as a start or other hyperparameters. ``memory`` is the
-    history of Anderson acceleration.
+    The ELBO is minus infinity if it is unknown, as at a start or at new hyperparameters. ``memory`` is the history of
+    Anderson acceleration.
     """
 
     mean: Float[Array, "n p"]
@@ -55,7 +55,7 @@ class Engine(ABC):
         """The state after one iteration."""
 
     def finish(self, name: str, problem: Problem, ascent: Ascent) -> Ascent:
-        """The ascent after the loop, not converged (with a warning by ``name``) if it cannot rise any more."""
+        """The ascent after the loop; not converged, with a warning by ``name``, if no step raises the ELBO."""
         del name, problem
         return ascent
 
@@ -64,7 +64,7 @@ def check_finite(name: str, trace: np.ndarray) -> None:
     """Raise ValueError where the ELBO is not finite."""
     if not np.isfinite(trace[-1]):
         raise ValueError(
-            f"{name}: the ELBO is {float(trace[-1])} at iteration {len(trace) - 1}. Look for extreme values in y, "
+            f"{name}: the ELBO is {float(trace[-1])} at iteration {len(trace) - 1}. Check for extreme values in y, "
             "prior variances of many orders of magnitude, a likelihood scale close to zero, or a formula without a "
             "finite expectation under a Gaussian."
         )

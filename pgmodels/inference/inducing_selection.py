@@ -59,7 +59,7 @@ def _site_precisions(precisions: np.ndarray, X: np.ndarray, part: slice) -> np.n
 
 
 def with_inputs(model: Model, inputs: Inputs) -> Model:
-    """The model with inducing inputs given."""
+    """The model with the given inducing inputs."""
     pairs = zip(model.gps, inputs, strict=True)
     gps = [gp if Z is None else GP(gp.kernel, gp.mean, gp.size, gp.form.with_inputs(Z)) for gp, Z in pairs]
     return Model(model.likelihood, gps)
@@ -88,7 +88,7 @@ def same_inputs(one: Inputs, other: Inputs) -> bool:
 
 
 def warn_limited(model: Model, inputs: Inputs, X: np.ndarray, precisions: np.ndarray) -> None:
-    """Warn if an automatic selection has reached the maximum number of inducing inputs, and would take more."""
+    """Warn if an automatic selection has reached the maximum number of inducing inputs and would choose more."""
     for Z, (gp, part) in zip(inputs, _groups(model), strict=True):
         if Z is not None and gp.form.asks_for_more(gp.kernel, X, _site_precisions(precisions, X, part), len(Z)):
             warn(
@@ -140,7 +140,7 @@ def warn_costly(
 
 
 def _how_many(model: Model, X: np.ndarray, precisions: np.ndarray) -> str:
-    """A sentence on the number of greedily selected rows that leave few nats, at most twice the present number."""
+    """A sentence on the number of greedily selected rows that lose at most _NATS, up to twice the present number."""
     groups = [(gp, part) for gp, part in _groups(model.bare()) if gp.form.num_inputs]
     limits = [2 * gp.form.num_inputs for gp, _ in groups]
     counts = [
@@ -148,8 +148,8 @@ def _how_many(model: Model, X: np.ndarray, precisions: np.ndarray) -> str:
         for (gp, part), most in zip(groups, limits, strict=True)
     ]
     if any(count >= most for count, most in zip(counts, limits, strict=True)):
-        return f"Even {sum(counts)} leave more than {_NATS:.0f} nats"
-    return f"About {sum(counts)}, rows selected greedily, leave no more than {_NATS:.0f} nats"
+        return f"Even {sum(counts)} inputs lose more than {_NATS:.0f} nats"
+    return f"About {sum(counts)} greedily selected inputs lose at most {_NATS:.0f} nats"
 
 
 def select_inducing_inputs(
@@ -159,7 +159,7 @@ def select_inducing_inputs(
 
     If their form adapts to the data, selections alternate with ``optimum``, which returns the ELBO of a model and the
     precisions of its sites on the latents, until the ELBO stops rising; the best inputs are kept. If their number is
-    chosen from the data, it grows until more inputs gain nothing.
+    chosen from the data, it grows until more inputs give no further gain.
     """
     model.check_memory(data.X)
     best = choose_inputs(model, data.X)
@@ -179,7 +179,7 @@ def select_inducing_inputs(
         moved, precisions = optimum(with_inputs(model, chosen), data)
         limit = min(ENOUGH, _GAIN * abs(elbo)) if automatic else _GAIN * abs(elbo)
         gain, more = moved - elbo, automatic and count_inputs(chosen) > count_inputs(best)
-        # More inputs must gain enough to be worth their time; that fewer gain nothing does not imply it for more.
+        # More inputs must gain enough to be worth their time. No gain from fewer inputs does not imply none from more.
         if gain > (limit if more else 0.0):
             best, elbo = chosen, moved
         if gain <= limit and (more or not automatic):

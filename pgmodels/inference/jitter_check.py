@@ -27,7 +27,7 @@ def warn_inaccurate(
 ) -> None:
     """Warn if a prior is not accurate enough for sites of a given precision, or the ELBO is not accurate.
 
-    ``rounding`` is the ELBO's rounding error, ``neglect`` its error by the variances that the prior neglects.
+    ``rounding`` is the ELBO's rounding error, ``neglect`` its error due to variances that the prior neglects.
     """
     error = prior.approximation_error
     remedy = "Raise the likelihood's scale or lower the prior variance, whose ratio is extreme, or add a White kernel."
@@ -40,8 +40,8 @@ def warn_inaccurate(
         )
     elif rounding + neglect > max(_NATS, _SHARE * abs(elbo)):
         warn(
-            f"the ELBO, {elbo:.6g}, may be off by {rounding + neglect:.1g} nats: by {neglect:.1g} for a variance of "
-            f"{error:.1e} that the prior neglects (jitter or neglected pivots), and by {rounding:.1g} for "
-            f"rounding. y is farther from the latents than the likelihood's scale lets it be. {remedy}",
+            f"the ELBO, {elbo:.6g}, may be off by {rounding + neglect:.1g} nats: {neglect:.1g} due to a variance of "
+            f"{error:.1e} that the prior neglects (jitter or neglected pivots), and {rounding:.1g} due to "
+            f"rounding. y is farther from the latents than the likelihood's scale allows. {remedy}",
             PrecisionWarning,
         )

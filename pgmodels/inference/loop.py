@@ -38,10 +38,10 @@ class LoopState(NamedTuple):
 
 
 class IterationInfo(NamedTuple):
-    """What a callback learns of an iteration: engine, number, ELBO, seconds since the start, and learned values.
+    """Information on an iteration for a callback: engine, number, ELBO, seconds since the start, learned values.
 
-    ``values`` holds the hyperparameters by name where they are learned. The ELBO of ``svi`` is the average over a
-    window of steps, which is one iteration; that of ``fit`` includes the log prior of the values.
+    ``values`` holds learned hyperparameters by name. For ``svi`` an iteration is a window of steps, and its ELBO the
+    average over them; the ELBO of ``fit`` includes the log prior of the values.
     """
 
     engine: str
@@ -68,10 +68,10 @@ class _Trial(NamedTuple):
 
 
 def backtrack(attempt: Callable[[Any], Any], state: Any, first: Any, last: int) -> tuple[Any, Bool[Array, ""]]:
-    """The first of the attempts ``first`` to ``last`` whose bound is not below the state's, and whether there is one.
+    """The first of the attempts ``first`` to ``last`` that does not lower the bound, and whether there is one.
 
-    If there is none, the last attempt. A decrease within rounding is accepted. Traceable; ``attempt`` maps a number to
-    a state.
+    The last attempt if all lower it. A decrease within rounding is accepted. Traceable; ``attempt`` maps a number to a
+    state.
     """
     floor = state.elbo - 3.0 * state.rounding
 
@@ -105,13 +105,13 @@ def maximise(
     """Iterate ``state = step(problem, state)`` until ``state.elbo`` changes by less than ``tolerance``, relatively.
 
     If the initial state has no bound yet (minus infinity), its first step does not count. ``before`` is the trace of
-    the iterations before, of which the state is the last: they count, and are in the trace of the result. ``begin`` is
-    the time from which a callback's seconds count.
+    previous iterations, up to the initial state: they count towards ``max_iterations`` and are part of the result's
+    trace. ``begin`` is the start time for the seconds passed to a callback.
     """
     fresh, begin = float(state.elbo) == -np.inf, time.perf_counter() if begin is None else begin
     traces = [np.zeros(0) if fresh else np.asarray(state.elbo)[None]] if before is None else [before]
     remaining, converged = max_iterations + fresh - (0 if before is None else len(before) - 1), False
-    # With a callback each iteration is a block of its own, of the same program.
+    # With a callback each block is a single iteration, of the same program.
     length = BLOCK_LENGTH if callback is None else 1
     with progress_bar(title, max_iterations, progress) as bar:
         while not converged and remaining > 0 and np.isfinite(np.concatenate(traces)[-1:]).all():

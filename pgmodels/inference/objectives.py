@@ -1,4 +1,4 @@
-"""The objectives of a model by name, or as objects of one's own."""
+"""The objectives of a model, by name or as user-defined objects."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -32,19 +32,19 @@ def expected_objective(model: Model, coarse: bool = False) -> Quadrature:
     return Quadrature(formula, size, predictors, tuple(_kinks(formula)) if size == 1 else (), coarse)
 
 
-# By the names that users pass and results record.
+# Objectives by name, as passed by users and recorded in results.
 OBJECTIVES: dict[str, Callable[[Model], Objective]] = {
     "augmented": augmented_objective,
     "expected": expected_objective,
 }
 AUTO = "auto"
-# What svi and vi take, and what fit takes.
+# The options of svi and vi, and of fit.
 Choice = Literal["augmented", "expected"] | Objective
 AutoChoice = Literal["auto", "augmented", "expected"] | Objective
 
 
 def check_objective(objective: str | Objective, *, auto: bool = False) -> None:
-    """Raise ValueError if ``objective`` is neither an object nor a name; ``auto`` is whether that is a name too."""
+    """Raise ValueError if ``objective`` is neither an Objective nor a name; ``auto`` allows the name "auto"."""
     names = ((AUTO,) if auto else ()) + tuple(OBJECTIVES)
     if isinstance(objective, str) and objective not in names:
         raise ValueError(
@@ -58,7 +58,7 @@ def check_objective(objective: str | Objective, *, auto: bool = False) -> None:
 
 
 def objective_of(model: Model, objective: str | Objective) -> Objective:
-    """The objective of a model by name, or the object itself if its number of latents is that of the model.
+    """The objective of a model by name, or the object itself if it has the model's number of latents.
 
     ``"auto"`` is the expected log density if each row has one predictor (quadrature in one dimension) or there is no
     augmentation; the derived bound if rows have several, or if it equals the expected log density in closed form.
@@ -68,7 +68,7 @@ def objective_of(model: Model, objective: str | Objective) -> Objective:
         if objective.num_latents != model.num_latents:
             raise ValueError(
                 f"objective {objective.name!r} is for {objective.num_latents} latents; the model has "
-                f"{model.num_latents}. Give the GPs of the model that number, or the objective that size."
+                f"{model.num_latents}. Change the sizes of the model's GPs, or the size of the objective."
             )
         return objective
     if objective == AUTO:
@@ -79,22 +79,22 @@ def objective_of(model: Model, objective: str | Objective) -> Objective:
 
 
 def custom_objective(model: Model, objective: Objective) -> Objective | None:
-    """The objective if its name alone does not give it."""
+    """The objective if it is user-defined; None if its name determines it."""
     by_name = OBJECTIVES.get(objective.name)
     return None if by_name is not None and by_name(model) == objective else objective
 
 
 def objective_of_result(result: GaussianResult | SparseApproximation) -> Objective:
-    """The objective that a result is the optimum of.
+    """The objective that a result maximises.
 
-    Raises ValueError for a loaded result of an objective of one's own that was not given to ``pgm.load``.
+    Raises ValueError for a loaded result of a user-defined objective that was not passed to ``pgm.load``.
     """
     if result.custom_objective is not None:
         return result.custom_objective
     if result.objective not in OBJECTIVES:
         raise ValueError(
-            f"the result is the optimum of the objective {result.objective!r}, which its file does not hold: give it "
-            "to pgm.load(path, objective=...)."
+            f"the result is the optimum of the user-defined objective {result.objective!r}, which is not stored in its "
+            "file: load it with pgm.load(path, objective=...)."
         )
     return objective_of(result.model, result.objective)
 

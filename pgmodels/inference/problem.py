@@ -72,7 +72,7 @@ class Problem(Module):
         return self._sites(*self.objective.local_sites(mean, self._spread(variance), self.y, self.parameters))
 
     def _spread(self, variance: Spread) -> Spread:
-        """The variances or covariances that the objective takes; see ``_safe``."""
+        """The variances or covariances passed to the objective; see ``_safe``."""
         safe = self._safe(variance)
         return jnp.diagonal(safe, axis1=1, axis2=2) if self._has_single_sites else safe
 
@@ -84,7 +84,7 @@ class Problem(Module):
 
     @property
     def _has_single_sites(self) -> bool:
-        """Whether the objective has sites on single predictors although covariances are those of a datum's together."""
+        """Whether the objective's sites are independent although the problem has joint covariances of predictors."""
         return self.coupled and not self.objective.takes_covariances
 
     def _safe(self, variance: Spread) -> Spread:
@@ -119,7 +119,7 @@ class Problem(Module):
         return self.floor * self.marginals()[1] if self.floor else 0.0
 
     def floor_loss(self, sites: Sites) -> Float[Array, ""]:
-        """Decrease of the log normaliser by the variance that sites do not reduce."""
+        """Decrease of the log normaliser due to the variance that sites do not reduce."""
         return 0.5 * jnp.sum(sites.precision * self.kept())
 
     def _moments(self, sites: Sites) -> Moments:
@@ -182,7 +182,7 @@ class Problem(Module):
         return Bound(jnp.sum(terms) - divergence, _DIGIT * sizes + of_means + of_prior)
 
     def neglect(self, mean: Array, variance: Spread, sites: Sites) -> float:
-        """Error of the ELBO, to first order, by the variance that the prior's representation adds or neglects."""
+        """First-order error of the ELBO due to the variance that the prior's representation adds or neglects."""
         added = float(self.prior.approximation_error)
         return float(self._off_by(added, *jax.tree.map(np.asarray, (mean, variance, sites))))
 
@@ -207,7 +207,7 @@ def _pull(sites: Sites, mean: Any) -> Any:
 
 
 def are_few_rows(count: int, joint: bool) -> bool:
-    """Whether a loop over ``count`` rows compiles longer than it runs; joint sites have many nodes a row."""
+    """Whether a loop over ``count`` rows compiles longer than it runs; joint sites need many nodes per row."""
     return count <= _FEW_ROWS and not joint
 
 
@@ -236,7 +236,7 @@ def precisions(predictors: Predictors | None, sites: Sites, y: Any, parameters: 
 def condition(
     predictors: Predictors | None, prior: PriorCollection, sites: Sites, y: Any, parameters: dict[str, Any]
 ) -> Posterior:
-    """The posterior of the latents given sites on predictors, or on the latents themselves where there are none."""
+    """The posterior of the latents given sites on predictors, or on the latents if there are no predictors."""
     if predictors is None and not sites.coupled:
         return prior.condition(sites)
     return couple(predictors, prior, sites, y, parameters)

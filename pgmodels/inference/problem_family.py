@@ -33,10 +33,10 @@ class ProblemFamily(Module):
     """The problem at each value of an unconstrained vector of hyperparameters.
 
     ``model`` is the model without priors, ``inputs``, ``y`` and ``row_weights`` are the padded data. ``fixed_groups``
-    has the priors of latents that are known but for their means, None for the others. ``coupled`` is
-    whether sites couple the predictors of a datum, None for where that is affordable. Priors have factors if
-    ``needs_factors`` or if sites or predictors couple the latents; otherwise they are for moments alone. ``floor`` is
-    that of the problems.
+    has the priors of groups with fixed kernels, whose means may vary, None for the others. ``coupled`` is whether sites
+    couple the predictors of a datum, None to couple them if that is affordable. Priors have factors if
+    ``needs_factors`` or if sites or predictors couple the latents; otherwise they give moments only. ``floor`` is the
+    ``floor`` of the problems.
     """
 
     objective: Objective = eqx.field(static=True)
@@ -60,7 +60,7 @@ class ProblemFamily(Module):
         return self.parameters.apply(self.model, vector)
 
     def prior_at(self, vector: Array, points: Points = ()) -> PriorCollection:
-        """The prior at the values of a vector, by the inducing points of the groups that have some."""
+        """The prior at the values of a vector, given the inducing points of groups that have them."""
         for_moments = not (self.needs_factors or combines_latents(self.objective))
         model = self.model_at(vector)
         return model.traced_prior(self.inputs, self.fixed_groups, points=points, for_moments=for_moments)

@@ -50,7 +50,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> "DataTree
         with its hyperparameters. Draws keep all chains and draws; if y is drawn by slow numerical inversion,
         posterior_predictive has about ``num_draws`` of them, evenly spaced.
     seed : int or jax.Array
-        An int or a JAX key, for these draws and those of y.
+        An int or a JAX key, for these draws and the draws of y.
 
     Returns
     -------
@@ -67,8 +67,8 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> "DataTree
     InteropWarning
         If y cannot be drawn from the likelihood; posterior_predictive is omitted.
     PredictionWarning
-        If the formula is not known to be normalised in y: log_likelihood then lacks a factor, as its attribute
-        ``normalised`` says, and predictive scores such as elpd_loo are not valid.
+        If the formula is not known to be normalised in y: log_likelihood may then lack a factor (see its attribute
+        ``normalised``), and predictive scores such as elpd_loo are not valid.
 
     Notes
     -----
@@ -199,7 +199,7 @@ def _drawn(result: IntegratedApproximation, num_draws: int, seed: int) -> Draws:
 
 
 def _averaging(result: Result, f: np.ndarray, seed: int) -> np.ndarray:
-    """The latents that y is drawn with: those of the posterior, but where the response of a corrected one is skewed."""
+    """The latents for draws of y: the posterior's, or uncorrected ones in rows whose corrected response is skewed."""
     if isinstance(result, IntegratedApproximation):
         return result.averaging_draws(f.shape[1], seed)[None]
     return result.averaging_draws(f[0], seed)[None] if isinstance(result, CorrectedApproximation) else f

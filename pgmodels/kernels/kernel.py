@@ -32,7 +32,7 @@ class Kernel(Module):
     outside of JAX tracing, computes in double precision.
     """
 
-    # Whether it is positive semidefinite at any inputs if its component kernels are; matrices of other kernels are
+    # Whether positive semidefinite component kernels make it positive semidefinite; the matrices of other kernels are
     # checked at each new set of inputs.
     positive_semidefinite: ClassVar[bool] = False
 
@@ -58,7 +58,7 @@ class Kernel(Module):
 
     @abstractmethod
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        """The covariances between the rows of X and those of Z. Raises ValueError if a lengthscale is None."""
+        """The covariances between the rows of X and of Z. Raises ValueError if a lengthscale is None."""
 
     @abstractmethod
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
@@ -88,7 +88,7 @@ class Kernel(Module):
         return jax.tree.map(resolve_node, inner, is_leaf=is_parameter)
 
     def map_components(self, change: "Change", X: Float[Inputs, "n d"]) -> "Kernel":
-        """The kernel with ``change(kernel, inputs)`` for each kernel that it is made of, ``inputs`` what that reads."""
+        """The kernel with each component kernel replaced by ``change(component, inputs of the component)``."""
 
         def is_component(node: Any) -> bool:
             return isinstance(node, Kernel) and node is not self
@@ -96,9 +96,9 @@ class Kernel(Module):
         return jax.tree.map(lambda node: change(node, X) if is_component(node) else node, self, is_leaf=is_component)
 
     def scaled(self, factor: float) -> "Kernel":
-        """The kernel times a factor, for start values; itself if nothing that is learned, without a prior, scales it.
+        """The kernel times a factor, for start values; unchanged without a free scale (learned, without a prior).
 
-        By the hyperparameter ``variance``, if there is one: to be overridden where another one scales a kernel.
+        The default scales the hyperparameter ``variance``; override it for kernels with another scale.
         """
         variance = getattr(self, "variance", None)
         if not isinstance(variance, Parameter) or not variance.is_free:
@@ -106,14 +106,14 @@ class Kernel(Module):
         return self.with_parameter("variance", variance.value * factor)
 
     def stretched(self, X: Float[Inputs, "n d"], length: Callable[[Parameter, np.ndarray], Any]) -> "Kernel":
-        """The kernel with the value ``length(lengthscale, X)`` for each lengthscale that is learned, without a prior.
+        """The kernel with each free lengthscale (learned, without a prior) set to ``length(lengthscale, X)``.
 
-        Those of the kernels that it is made of: to be overridden by kernels of a distance.
+        The default applies this to component kernels; override it for kernels with a lengthscale.
         """
         return self.map_components(lambda kernel, inputs: kernel.stretched(inputs, length), X)
 
     def with_period(self, X: Float[Inputs, "n d"], period: Callable[[np.ndarray], float | None]) -> "Kernel":
-        """The kernel with the value ``period(X)`` for each period that is learned, without a prior, unless None."""
+        """The kernel with each free period (learned, without a prior) set to ``period(X)`` unless that is None."""
         return self.map_components(lambda kernel, inputs: kernel.with_period(inputs, period), X)
 
     def with_parameter(self, name: str, value: Any) -> "Kernel":
@@ -134,19 +134,19 @@ class Kernel(Module):
                 continue
             elif _is_setting(value):
                 raise ValueError(
-                    f"{name} is {value!r}, a setting and no hyperparameter: declare the field as "
+                    f"{name} is {value!r}, a setting, not a hyperparameter: declare the field as "
                     f"{field.name}: {type(value).__name__} = equinox.field(static=True)."
                 )
             elif any(_is_number(leaf) for leaf in jax.tree.leaves(value, is_leaf=_is_declared)):
                 raise ValueError(
-                    f"{name} holds numbers that nothing would learn, {eqx.tree_pformat(value)}: declare the field as "
-                    f"{field.name}: pgm.Parameter, of which the kernel reads self.{field.name}.value, with "
-                    "pgm.Fixed(number) to hold it fixed. A module that holds arrays, such as a network, needs no "
+                    f"{name} holds numbers that would not be learned, {eqx.tree_pformat(value)}: declare the field as "
+                    f"{field.name}: pgm.Parameter, read self.{field.name}.value in the kernel, and pass "
+                    "pgm.Fixed(number) to keep it fixed. A module of arrays, such as a neural network, need not be a "
                     "pgm.Kernel: pass an equinox.Module with __call__(self, X, Z)."
                 )
 
     def check_by_column(self, name: str, num_columns: int) -> None:
-        """Raise ValueError if a hyperparameter is neither one number nor one per column of X."""
+        """Raise ValueError unless a hyperparameter is one number, or has one entry per column of X."""
         shape = np.shape(getattr(self, name).value)
         if shape not in ((), (num_columns,)):
             raise ValueError(
@@ -296,7 +296,7 @@ def _read_leaf(leaf: Any, name: str) -> Any:
 
 
 def as_kernel(obj: Any) -> Kernel:
-    """A kernel as it is, or a callable ``(X, Z) -> matrix`` as a kernel. Raises ValueError for anything else."""
+    """A kernel unchanged, or a callable ``(X, Z) -> matrix`` as a kernel. Raises ValueError for anything else."""
     if isinstance(obj, Kernel):
         return obj
     if callable(obj) and not isinstance(obj, type):
@@ -332,7 +332,7 @@ def check_lookups(kernel: Any, X: np.ndarray, name: str) -> None:
         return
     if fault is not None:
         raise ValueError(
-            f"{kernel!r} looks up an entry that is not there, for some row of {name}: {fault.splitlines()[0].strip()} "
+            f"{kernel!r} indexes an array out of bounds for some row of {name}: {fault.splitlines()[0].strip()} "
             f"Use indices within the kernel's arrays in {name}, or larger arrays."
         )
 

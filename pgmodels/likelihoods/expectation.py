@@ -38,7 +38,7 @@ def expectations(
 ) -> tuple[np.ndarray, np.ndarray]:
     """E[y | f] and Var[y | f] of each datum, shape (..., n), for latents f (..., n, latents).
 
-    Arguments are those of ``draw_observations``. NaN where the tails are too heavy for the points. Warns with
+    Arguments as in ``draw_observations``. NaN where the tails are too heavy for the points. Warns with
     SamplingWarning if the points miss more than 1e-3 of the probability. Raises ValueError if the support of y is not
     declared or the formula is not normalised over it.
     """

@@ -340,7 +340,7 @@ def likelihood(
 def pack_functions(
     function: Formula, mean: Formula | None, variance: Formula | None, sampler: Sampler | None
 ) -> list[Named | PickledByValue | None]:
-    """The functions of a likelihood to be pickled: those of a module by name, as attributes of the family."""
+    """The functions of a likelihood for pickling: functions of a module by name, as attributes of the family."""
     roles = {"function": function, "mean": mean, "variance": variance, "sampler": sampler}
     family = getattr(function, "__qualname__", "")
     return [f and pack_function(f, f"{family}.{role}") for role, f in roles.items()]
@@ -363,7 +363,7 @@ def trace(function: Formula, size: int, symbols: Symbols) -> Expression:
     try:
         return as_expression(function(Observation(), f, **parameters))
     except TypeError as error:
-        # Errors of JAX and other libraries name the symbol's type, and no remedy.
+        # Errors of JAX and other libraries name the symbol's type but no remedy.
         if "pgmodels.likelihoods" not in str(error):
             raise
         raise TypeError(

@@ -13,7 +13,7 @@ from pgmodels.runtime.x64 import as_array, double_precision
 
 # Heavy tails beyond the points contribute up to 1e-3; a missing factor changes the sum much more.
 _TOLERANCE = 5e-3
-# The number of discrete values that are summed before an integral takes over, and of the points of an integral.
+# The number of discrete values that are summed (an integral covers the rest), and the number of points of an integral.
 _LENGTH = 4096
 _STANDARD = np.linspace(-20.0, 20.0, _LENGTH)
 # The number of test points: latents, other columns of y, and parameters.
@@ -25,7 +25,7 @@ def is_normalised(likelihood: Likelihood, size: int, *, for_all_parameters: bool
     """Whether the formula sums or integrates to 1 over its support; None if the support is not declared.
 
     The check is numerical, at a few asymmetric latent values, with other columns of y from the support's examples, and,
-    if ``for_all_parameters``, at other parameter values too: a formula may happen to be normalised at one.
+    if ``for_all_parameters``, at other parameter values too: a formula may be normalised at one value by chance.
     """
     support = likelihood.support(size)
     rng = np.random.default_rng(3)

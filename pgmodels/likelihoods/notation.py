@@ -268,7 +268,7 @@ def without_brackets(part: Tree) -> Tree:
 
 
 def is_word(part: Tree) -> bool:
-    """Whether a factor begins with a name of several letters or a sign such as Σ, which need a space beside them."""
+    """Whether a factor begins with a name of several letters or a sign such as Σ, which need a space around them."""
     while isinstance(part, (Applied, Powered, Indexed)):
         part = part.function if isinstance(part, Applied) else part.base
     return isinstance(part, Big) or (isinstance(part, Name) and len(split_name(part.text)[0].rstrip("\u0303")) > 1)
@@ -280,7 +280,7 @@ def names_in(part: Tree) -> set[str]:
 
 
 def contains(part: Tree, kinds: tuple[type[Tree], ...]) -> bool:
-    """Whether a tree has a node of one of some kinds."""
+    """Whether a tree has a node of one of the given kinds."""
     return any(isinstance(node, kinds) for node in _nodes(part))
 
 

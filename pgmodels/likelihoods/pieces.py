@@ -23,8 +23,9 @@ LogDensity = Callable[[np.ndarray], np.ndarray]
 class Piece:
     """A piece of a support: the interval from ``low`` to ``high``, or if ``is_discrete`` low, low + 1, ..., high.
 
-    If y has several columns, these are the values of the first, and ``others`` are the columns after it; None means
-    those of the datum. Ends may be infinite; ends and others are numbers, or arrays with an entry for each datum.
+    If y has several columns, the piece contains values of the first, and ``others`` are the columns after it; None
+    means the datum's own columns. Ends may be infinite; ends and others are numbers, or arrays with an entry for each
+    datum.
     """
 
     low: float | np.ndarray
@@ -61,7 +62,7 @@ class Piece:
 
 
 def steps(low: np.ndarray, high: np.ndarray, max_points: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """low, low + 1, ... up to high, at most ``max_points``: points (points, n), and a mask of those that exist."""
+    """low, low + 1, ... up to high, at most ``max_points``: points (points, n), and a mask of existing points."""
     length = np.max(np.minimum(high - low, max_points - 1.0), initial=0.0)
     points = low + np.arange(length + 1.0)[:, None]
     return np.minimum(points, high), points <= high
@@ -70,7 +71,7 @@ def steps(low: np.ndarray, high: np.ndarray, max_points: float = np.inf) -> tupl
 def outermost(low: np.ndarray, high: np.ndarray, max_points: int) -> tuple[np.ndarray, ...]:
     """Up to ``max_points`` unit steps up from low and down from high, if that is finite, and the interval in between.
 
-    Returns points (points, n), a mask of those that exist, and the ends of the interval, (n,) each, with low >= high if
+    Returns points (points, n), a mask of existing points, and the ends of the interval, (n,) each, with low >= high if
     it is empty.
     """
     points, exists = steps(low, high, max_points)

@@ -1,4 +1,4 @@
-"""Exact samplers of the named likelihoods with NumPy's generators; arguments are those of ``pgm.likelihood``."""
+"""Exact samplers of the named likelihoods with NumPy's generators; arguments as in ``pgm.likelihood``."""
 
 from typing import Any
 

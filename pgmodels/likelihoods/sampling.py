@@ -13,7 +13,7 @@ from pgmodels.likelihoods.supports import Support, Undeclared
 from pgmodels.runtime.warnings import PgmodelsWarning
 from pgmodels.runtime.x64 import double_precision
 
-# Stages for discrete values: how many are summed from the ends of the support, and whether an integral covers the rest.
+# Stages for discrete values: the number summed from the ends of the support, and whether an integral covers the rest.
 # Stages follow until the probabilities sum to 1, without an integral up to _NEGLIGIBLE.
 _STAGES = ((64, False), (512, False), (512, True), (4096, True))
 _NEGLIGIBLE = 1e-7
@@ -44,7 +44,7 @@ def draw_observations(
     broadcast against f. Draws are by the likelihood's sampler, by mean and variance of a formula that is Gaussian in y,
     else by numerical inversion of the formula's distribution function. Raises ValueError if that misses more than 1e-3
     of the probability, if the support of y is not declared or the formula not normalised over it, or if other columns
-    of y would have to be drawn too.
+    of y would need to be drawn.
     """
     f = np.asarray(f, dtype=np.float64)
     n, size = f.shape[-2:]
@@ -105,14 +105,14 @@ def conditional_pieces(
         for row, column in np.argwhere(other_columns != required)[:1]:
             raise ValueError(
                 f"y of {likelihood.name} cannot be drawn where y[{column + 1}] is {other_columns[row, column]:g}, as "
-                f"in row {row}: it is drawn where that is {required[row, column]:g}."
+                f"in row {row}: draws require {required[row, column]:g}."
             )
     lengths = [np.max(high - low) if piece.is_discrete else np.inf for piece in pieces for low, high in [piece.ends(n)]]
     inverted = [piece for piece, length in zip(pieces, lengths, strict=True) if length == np.inf]
     if len(inverted) > 1:
         raise ValueError(
             f"y of {likelihood.name} cannot be drawn: its support has {len(inverted)} unbounded or continuous pieces, "
-            "and at most one is possible beside finite lists of numbers."
+            "and draws support at most one, in addition to finite lists of numbers."
         )
     if not inverted and max(lengths) >= _SHORT:
         inverted = [pieces[int(np.argmax(lengths))]]

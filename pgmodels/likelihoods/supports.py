@@ -55,7 +55,7 @@ class Support(ABC):
         return y[:, self.num_columns - self.num_covariates :] if self.num_covariates else None
 
     def others(self, covariates: np.ndarray) -> np.ndarray:
-        """The columns after the first (n, num_columns - 1) of an observation to predict, given its covariates."""
+        """Columns of y after the first, (n, num_columns - 1), for predictions given the covariates."""
         return covariates
 
     def check_covariates(self, covariates: np.ndarray) -> None:
@@ -148,7 +148,7 @@ class Classes(Support):
         bad = np.flatnonzero((y < 0) | (y > top) | (y != np.round(y)))
         if bad.size:
             labels = np.unique(y)
-            remedy = f"give the model as many classes as there are labels, {len(labels)}, from 0 on."
+            remedy = f"set num_classes to the number of labels, {len(labels)}, and code the labels from 0."
             if len(labels) <= self.num_classes:
                 codes = level_codes([float(label) for label in labels])
                 remedy = f"recode the labels, new data alike: y = [{codes}[label] for label in numpy.asarray(y)]."
@@ -261,7 +261,7 @@ class Clipped(Support):
         if bad.size:
             raise ValueError(
                 f"y must hold numbers from {self.low:g} to {self.high:g}, where it is clipped; got {y[bad[0]]:g} in "
-                f"row {bad[0]}. Clip it with np.clip, or give Clipped other ends."
+                f"row {bad[0]}. Clip it with np.clip, or change the limits of Clipped."
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
@@ -303,8 +303,8 @@ class Censored(Support):
         others = y[~np.isin(y[:, 1], (0.0, 1.0, 2.0)), 1]
         if np.isin(y[:, 0], (0.0, 1.0)).all() and others.size:
             raise ValueError(
-                "y must hold (time, event), and its columns look swapped: the first holds nothing but 0 and 1, the "
-                f"second {others[0]:g} and the like. {_SWAP}"
+                "y must hold (time, event), and its columns look swapped: the first contains only 0 and 1, the second "
+                f"other values such as {others[0]:g}. {_SWAP}"
             )
         bad = np.flatnonzero(y[:, 0] <= 0)
         if bad.size:
@@ -395,7 +395,7 @@ class Given(Support):
                 ) from None
 
     def _split(self, covariates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The covariates of the observed support, and those of this one."""
+        """Split covariates into the covariates of the observed support and the columns added by this one."""
         return covariates[:, : self.observed.num_covariates], covariates[:, self.observed.num_covariates :]
 
     def _observed(self, y: np.ndarray) -> np.ndarray:

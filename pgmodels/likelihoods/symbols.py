@@ -108,7 +108,7 @@ class ParameterSymbol(Expression):
 
 
 class ParameterVector:
-    """A vector parameter, of which a formula uses entries: ``cuts[0]``, ``rate[y[1]]``, or in a loop."""
+    """A vector parameter; a formula uses its entries: ``cuts[0]``, ``rate[y[1]]``, or in a loop."""
 
     def __init__(self, name: str, positive: bool, length: int):
         self.name, self.positive, self.length = name, positive, length

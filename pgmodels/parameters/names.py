@@ -54,7 +54,7 @@ def parameter_names(model: "Model") -> dict[int, str]:
 def names_by_path(model: "Model") -> dict[str, str]:
     """The names by pytree path, such as ``likelihood.scale`` and ``gps[1].kernel.variance``.
 
-    In a model of one GP, paths have no ``gps[0].``.
+    In a model with one GP, ``gps[0].`` is omitted.
     """
     names, locations = parameter_names(model), _locations(model)
     first = "gps[0]." if len(model.gps) == 1 else ""

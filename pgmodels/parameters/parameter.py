@@ -89,8 +89,8 @@ class Parameter(Module):
     value : float, array_like or None
         The value, a start value for ``fit``; None to set it from the data, or in a formula to require it.
     positive : bool, optional
-        Whether the value must be positive; by default parameters of kernels are, and those of formulas and means are
-        not.
+        Whether the value must be positive; by default True for parameters of kernels and False for parameters of
+        formulas and means.
     fixed : bool
         Whether ``fit`` must not change the value.
     prior : numpyro.distributions.Distribution, optional
@@ -192,7 +192,7 @@ class Parameter(Module):
         return Parameter(self.value, self.positive, fixed=True, constraint=self.constraint)
 
     def bare(self) -> "Parameter":
-        """A copy with the value alone, for compiled code: priors then never cause a recompilation."""
+        """A copy with only the value, for compiled code: a new prior then needs no recompilation."""
         return Parameter(self.value, positive=True)
 
     def __repr__(self) -> str:
@@ -200,7 +200,7 @@ class Parameter(Module):
         return self.written()
 
     def written(self, with_sign: bool = False) -> str:
-        """See ``__repr__``; ``with_sign`` where a plain number would be read as real."""
+        """See ``__repr__``; ``with_sign`` adds ``positive=True`` where a plain number would mean a real parameter."""
         value, prior = write_value(self.value), self.declared_prior
         if self.fixed:
             value = f"Fixed({value})"
@@ -212,7 +212,7 @@ class Parameter(Module):
         return f"Parameter({', '.join([value, *options])})" if options else value
 
 
-# What users pass as a hyperparameter: a start value, a constant, a prior, or all about it.
+# Accepted types of a hyperparameter: a start value, a constant, a prior, or a complete Parameter.
 Hyperparameter: TypeAlias = float | ArrayLike | Fixed | Distribution | Parameter
 
 
@@ -274,8 +274,8 @@ def as_parameter(
 def as_declared(value: Any, declared: Parameter | None, name: str, positive: bool = True) -> Parameter:
     """Read a hyperparameter of an argument or field whose default may be a Parameter that declares its constraint.
 
-    If the default declares no sign, ``positive`` applies. Without a default, the sign is that of a Parameter or
-    distribution itself; numbers follow ``positive``, except Fixed ones, which may be negative. Raises ValueError as
+    If the default declares no sign, ``positive`` applies. Without a default, a Parameter or distribution determines the
+    sign; numbers follow ``positive``, except Fixed ones, which may be negative. Raises ValueError as
     ``as_parameter`` does.
     """
     if declared is not None:
@@ -394,7 +394,7 @@ def _check_prior(prior: Any, name: str, positive: bool) -> None:
 
 
 def _is_centre(value: Any, prior: Distribution) -> bool:
-    """Whether a value is the prior's centre, where it would start."""
+    """Whether a value is the prior's centre, the default start value."""
     if value is None or isinstance(value, jax.core.Tracer):
         return False
     with jax.enable_x64(True):
@@ -405,7 +405,7 @@ def _is_centre(value: Any, prior: Distribution) -> bool:
 
 
 def _median(prior: Distribution) -> Any:
-    """The prior's median, compiled if JAX can trace its quantile function: uncompiled it takes a second.
+    """The prior's median, compiled if JAX can trace its quantile function: otherwise it takes a second.
 
     Raises NotImplementedError or ImportError if there is no quantile function.
     """

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class ParameterVector(Picklable):
     """The parameters of a model for which ``chosen`` is True: names, constrained values and the unconstrained vector.
 
-    Names are those of ``pgmodels.parameters.names``. ``of_likelihood`` maps the formula's name of each parameter of the
-    likelihood among them to its name here.
+    Names as in ``pgmodels.parameters.names``. ``of_likelihood`` maps the name of each chosen likelihood parameter in
+    the formula to its name here.
     """
 
     def __init__(self, model: "Model", chosen: Callable[[Parameter], bool]):
@@ -104,7 +104,7 @@ class ParameterVector(Picklable):
 
 
 def free_shape(parameter: Parameter) -> tuple[int, ...]:
-    """The shape of a parameter's unconstrained values: that of a simplex has one entry less."""
+    """The shape of a parameter's unconstrained values; a simplex has one entry less."""
     return parameter.transform.inverse_shape(np.shape(parameter.value))
 
 
@@ -142,12 +142,12 @@ def is_sampled(parameter: Parameter) -> bool:
 
 
 def have_fixed_kernels(model: "Model") -> tuple[bool, ...]:
-    """Of each group of latents, whether nothing of its kernel is uncertain."""
+    """For each group of latents, whether no parameter of its kernel is sampled."""
     return tuple(not _any_uncertain(gp.kernel) for gp in model.gps)
 
 
 def has_one_prior(model: "Model") -> bool:
-    """Whether nothing is uncertain of the latents' prior, neither kernels nor means."""
+    """Whether no parameter of the latents' prior is sampled, neither of kernels nor of means."""
     return not _any_uncertain(model.gps)
 
 

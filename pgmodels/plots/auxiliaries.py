@@ -39,7 +39,7 @@ def plot_auxiliaries(results: Result | Mapping[str, Result] | Comparison) -> Fig
     Notes
     -----
     For draws the average of E[a | f, y], for approximations the mean of the optimal q (see
-    ``pgmodels.diagnostics.auxiliaries``), for ``fit`` before its correction. Results of ``correct`` are left out. The
+    ``pgmodels.diagnostics.auxiliaries``), for ``fit`` before its correction. Results of ``correct`` are omitted. The
     reference of a comparison comes first.
     """
     by_label = labelled(results)
@@ -70,7 +70,7 @@ def plot_auxiliaries(results: Result | Mapping[str, Result] | Comparison) -> Fig
 
 
 def _check(means: dict[str, dict[str, np.ndarray]], results: dict[str, Any], reference: str | None) -> str:
-    """The label of the result that the others are drawn against."""
+    """The label of the reference result. Raises ValueError without auxiliaries, or if results do not match."""
     if not means:
         raise ValueError(
             f"{', '.join(results)} is corrected and has no auxiliaries: pass the uncorrected result, or draws of gibbs."

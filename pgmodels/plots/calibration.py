@@ -17,7 +17,7 @@ def plot_reliability(comparison: Comparison) -> Figure:
     Parameters
     ----------
     comparison : Comparison
-        What ``pgm.compare`` returns, with test data.
+        The result of ``pgm.compare``, with test data.
 
     Returns
     -------

@@ -32,7 +32,7 @@ def plot_elbo(results: Result | Mapping[str, Result] | Comparison) -> Figure:
 
     Notes
     -----
-    Draws and corrected results have no ELBO and are left out.
+    Draws and corrected results have no ELBO and are omitted.
     """
     by_label = labelled(results)
     approximations = {

@@ -25,7 +25,7 @@ def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figur
     Parameters
     ----------
     model : Model, Likelihood, Derivation or AugmentedGraph
-        What to draw.
+        The object to draw.
 
     Returns
     -------

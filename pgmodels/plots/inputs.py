@@ -19,7 +19,7 @@ from pgmodels.results.sparse import SparseApproximation, name_type
 
 
 def labelled(results: Any) -> dict[str, Result]:
-    """Results by label: those of a comparison or a mapping, or one result under the name of its method.
+    """Results by label: from a comparison or a mapping, or one result under the name of its method.
 
     Raises ValueError for an empty mapping, or a value that is not a result.
     """

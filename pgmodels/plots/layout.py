@@ -105,12 +105,12 @@ class _Search:
         self.edges = np.array([(index[edge.source], index[edge.target]) for edge in graph.edges])
         self.y = -LAYER * _layers(self.edges, inside).astype(np.float64)
         self.covers = np.array([node_box(node, 0.0, y) for node, y in zip(nodes, self.y, strict=True)])
-        # The nodes and plates in each plate, and the nodes in it that arrows leave it from.
+        # The nodes and plates in each plate, and its nodes with arrows that leave it.
         nested = [[plate.id == other.parent for other in self.plates] for plate in self.plates]
         self.members = np.hstack([inside, np.array(nested)])
         source, target = self.edges.T
         self.leaving = [source[members[source] & ~members[target]] for members in inside]
-        # Which nodes, plates and labels may not overlap, and which nodes and labels an arrow may not meet.
+        # Pairs of nodes, plates and labels that must not overlap, and nodes and labels that an arrow must not cross.
         size = n + 2 * len(self.plates)
         apart = np.triu(np.ones((size, size), dtype=bool), 1)
         apart[: n + len(self.plates), n : n + len(self.plates)] &= ~self.members.T
@@ -136,7 +136,7 @@ class _Search:
         )
 
     def descend(self, x: np.ndarray) -> np.ndarray:
-        """Positions of which no other one of a single node costs less."""
+        """Positions with a locally minimal cost: moving any single node does not lower it."""
         least = np.inf
         while float(self.cost(x)) < least - 1e-9:
             least = float(self.cost(x))
@@ -188,6 +188,6 @@ class _Search:
 
 
 def _sides(start: np.ndarray, end: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """The side of each line on which each point is, by its sign: (..., lines, points)."""
+    """The side of each line on which each point lies, as a sign, (..., lines, points)."""
     step, away = (end - start)[..., :, None, :], points[..., None, :, :] - start[..., :, None, :]
     return step[..., 0] * away[..., 1] - step[..., 1] * away[..., 0]

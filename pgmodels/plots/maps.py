@@ -46,7 +46,7 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
     result : Result
         The result.
     class_index : int, optional
-        Only the panel of this class; by default one panel for each class, or that of the second of two.
+        Draw only the panel of this class; by default one panel for each class, or only the second of two classes.
     covariates : array_like, optional
         The values of the columns of y after the first; by default one trial.
 
@@ -110,7 +110,7 @@ def _shown_classes(classes: np.ndarray | None, class_index: int | None) -> list[
 
 
 def _predictive(result: Any, inputs: np.ndarray, covariates: np.ndarray | None) -> Predictive:
-    """The predictive distribution, for several latents with few quadrature nodes: a figure needs no third digit."""
+    """The predictive distribution; few quadrature nodes for several latents, since two digits suffice for a figure."""
     if isinstance(result, Draws):
         return smooth_draws(result, inputs, covariates)[1]
     size = result.model.num_latents

@@ -46,7 +46,7 @@ def plot_marginals(comparison: Comparison) -> Figure:
     Parameters
     ----------
     comparison : Comparison
-        What ``pgm.compare`` returns.
+        The result of ``pgm.compare``.
 
     Returns
     -------
@@ -138,7 +138,7 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
     Parameters
     ----------
     comparison : Comparison
-        What ``pgm.compare`` returns.
+        The result of ``pgm.compare``.
     num_points : int
         Number of latents.
 

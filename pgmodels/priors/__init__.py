@@ -1,1 +1,1 @@
-"""Latent Gaussian processes at the data: their prior, and the Gaussian posterior that sites (h, w) make of it."""
+"""Priors of latent Gaussian processes at the data, and their Gaussian posteriors given sites (h, w)."""

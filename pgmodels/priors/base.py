@@ -89,9 +89,9 @@ class LatentPrior(Module):
     mean: eqx.AbstractVar[Array]
     X: eqx.AbstractVar[Array]
     size: eqx.AbstractVar[int]
-    # Whether it has ``resized``.
+    # Whether ``resized`` is implemented.
     can_pad: ClassVar[bool] = False
-    # Whether it holds the covariance at X.
+    # Whether it stores the covariance at X.
     is_dense: ClassVar[bool] = False
     # Whether products with the factor cost a small share of conditioning.
     has_cheap_products: ClassVar[bool] = False
@@ -116,9 +116,9 @@ class LatentPrior(Module):
         return None
 
     def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> GroupPosterior:
-        """The posterior without sites, of coordinates with these roots of their precisions and these means.
+        """The posterior given roots of the coordinates' precisions and their means, without sites.
 
-        Raises ValueError except by inducing inputs.
+        Raises ValueError for priors without inducing inputs.
         """
         raise no_factor(self)
 

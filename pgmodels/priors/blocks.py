@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.padding import padded_size
 
-# Up to this many whitened coordinates in all (82 MB a root), all latents are one block; beyond, each is its own.
+# Up to this many whitened coordinates in total (82 MB per root), all latents are one block; beyond, one block each.
 MAX_BLOCK = 3200
 
 

@@ -49,7 +49,7 @@ class PriorCollection(Module):
 
     @property
     def whitened(self) -> bool:
-        """Whether every group has a factor, once the residuals of FIC groups are left out."""
+        """Whether every group has a factor if the residuals of FIC groups are omitted."""
         return self.spans().factored
 
     def spans(self) -> "PriorCollection":

@@ -30,7 +30,7 @@ class CorrectedGaussian(Module):
         return self.prior.sample_given(key, v), v
 
     def place(self, keys: Any, noise: Float[Array, "S D"]) -> tuple[Float[Array, "S n L"], Float[Array, " S"]]:
-        """The latents at the data for standard normal u, and log p(f) less the log density of what was drawn.
+        """The latents at the data for standard normal u, and log p(f) minus the log density of the draw.
 
         ``keys`` (S,), which may have drawn u, draw the residual of the latents given the coordinates.
         """

@@ -186,7 +186,7 @@ def covariance_prior(
 ) -> DensePrior:
     """A dense prior for moments alone, differentiable in the hyperparameters and usable under ``jit``.
 
-    Its root is left empty, so that nothing can be drawn from it, and it carries no jitter, which moments do not need.
+    It has no root, so that it does not support draws, and no jitter, which moments do not need.
     """
     K, none = gram(kernel, X, row_mask), jnp.zeros((0, 0))
     return DensePrior(

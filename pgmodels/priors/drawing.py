@@ -50,7 +50,7 @@ def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng:
     """
     rows, size = mean.shape
     blocks = covariance if covariance.ndim == 3 else covariance.reshape(1, size * rows, size * rows)
-    # Of the rank of the covariance, which is small for few groups at many rows.
+    # The number of rows of a root is the rank of the covariance, which is small for few groups at many rows.
     roots = [pivoted_cholesky(block, ROUNDING).A for block in blocks]
     deviations = np.stack([rng.standard_normal((num_draws, len(A))) @ A for A in roots], axis=1)
     deviations = deviations.reshape(num_draws, size, rows)

@@ -16,7 +16,7 @@ class FactoredPrior(LatentPrior):
     """A prior with a factor A, f = mean + A^T v with v ~ N(0, I): its coordinates are the whitened v.
 
     Coupled sites and elliptical moves about a fitted Gaussian need A. Subclasses implement the underscored methods for
-    one latent with zero mean; ``_condition`` factorises and returns the state that the others take.
+    one latent with zero mean; ``_condition`` factorises and returns the state passed to the others.
     """
 
     kernel: eqx.AbstractVar[Any]

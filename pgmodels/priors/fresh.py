@@ -10,7 +10,7 @@ from pgmodels.runtime.pickling import Module
 
 
 class Fresh(Module):
-    """A pytree whose leaves that are also in a known tree are replaced by None: programs copy what they return.
+    """A pytree in which leaves of a known tree are replaced by None, since programs copy the arrays they return.
 
     ``places`` are the indices of the omitted leaves among the known ones, None for new leaves.
     """

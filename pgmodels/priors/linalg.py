@@ -104,8 +104,8 @@ def dense_half_covariance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[
 def dense_variance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, " n"]:
     """The diagonal of Sigma, to an absolute rounding error relative to min(K_ii, 1 / w_i).
 
-    As that of ``dense_half_covariance``, for less work: where a point is weak, with R the root of B, its
-    column R^-1 W^1/2 K is that of R^T - R^-1 over W^1/2, an upper triangle and a lower one.
+    Equals the diagonal from ``dense_half_covariance`` at less cost: at a weak point, with R the root of B, the column
+    of R^-1 W^1/2 K is the column of R^T - R^-1 over W^1/2, an upper triangle and a lower one.
     """
     return _variance_from(K, factor, _inverse_squares(factor.root.T)[1])
 
@@ -145,7 +145,7 @@ def _inverse_squares(upper: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], F
 
 
 def _times_transpose(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """U U^T of an upper triangle U, a third of a product's work: that of [[A, B], [0, C]] has B C^T in its corner."""
+    """U U^T of an upper triangle U, at a third of a product's work: for [[A, B], [0, C]] its corner is B C^T."""
     n, half = len(upper), len(upper) // 2
     if n <= _LEAF:
         return upper @ upper.T
@@ -211,7 +211,7 @@ def factor_noise(root: Float[Array, "r r"], noise: Float[Array, " r"]) -> Float[
 
 
 def solve_columns(root: Float[Array, "r r"], columns: Float[Array, "r m"]) -> Float[Array, "r m"]:
-    """R^-1 columns. Several devices can share the columns of a product, but not those of a solve."""
+    """R^-1 columns. Several devices can share the columns of a product, but not the columns of a solve."""
     if jax.device_count() == 1:
         return solve_triangular(root, columns, lower=True)
     return inverse_root(root) @ columns

@@ -21,7 +21,7 @@ def push_moments(
 
 
 def push_covariance(Phi: Float[Array, "n P L"], covariance: Float[Array, "n L L"]) -> Float[Array, "n P P"]:
-    """The covariance of the predictors of each datum from that of its latents."""
+    """The covariance of the predictors of each datum from the covariance of its latents."""
     return jnp.einsum("ipl,ilk,iqk->ipq", Phi, covariance, Phi)
 
 

@@ -1,4 +1,4 @@
-"""Low-rank priors: by inducing points, and by a pivoted Cholesky factor of the covariance."""
+"""Low-rank priors: with inducing points, or a pivoted Cholesky factor of the covariance."""
 
 from dataclasses import fields, replace
 from functools import partial
@@ -84,7 +84,7 @@ class InducingPointPrior(FactoredPrior):
 
 
 class LowRankPrior(InducingPointPrior):
-    """The prior by a pivoted Cholesky factor, K = A^T A up to ``truncation_error``, the largest residual variance.
+    """The prior with a pivoted Cholesky factor, K = A^T A up to ``truncation_error``, the largest residual variance.
 
     Z are the pivots' inputs.
     """

@@ -1,4 +1,4 @@
-"""First-order derivatives of the moments of dense posteriors by their sites, as products with their covariances."""
+"""First-order derivatives of dense posteriors' moments with respect to sites, as products with their covariances."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ _SILENT = 1e-7
 
 
 class Expansion(NamedTuple):
-    """Posteriors of independent latents with one dense prior, and the derivatives of their moments by the sites.
+    """Posteriors of independent latents with one dense prior, and derivatives of their moments in the sites.
 
     ``mean`` (prior mean subtracted) and ``variance`` at the data are (l, n), KL(q || prior) is (l,). The covariance is
     stored as ``taken`` = W^1/2 Sigma W^1/2 = I - B^-1 (l, n, n), with Sigma = half taken half, ``half`` = W^-1/2.
@@ -34,7 +34,7 @@ class Expansion(NamedTuple):
     taken: Float[Array, "l n n"]
 
     def times(self, x: Float[Array, "l n"]) -> Float[Array, "l n"]:
-        """Sigma x: the derivative of the mean by the potentials, times x."""
+        """Sigma x: the derivative of the mean with respect to the potentials, times x."""
         return self.isolated * x + self.half * over_states(jnp.matmul, self.taken, self.half * x)
 
     def squares(self) -> Float[Array, "l n n"]:
@@ -42,11 +42,11 @@ class Expansion(NamedTuple):
         return self.taken**2
 
     def times_squares(self, squares: Float[Array, "l n n"], x: Float[Array, "l n"]) -> Float[Array, "l n"]:
-        """(Sigma o Sigma) x: minus the derivative of the variances by the precisions, times x."""
+        """(Sigma o Sigma) x: minus the derivative of the variances with respect to the precisions, times x."""
         return self.isolated**2 * x + self.half**2 * over_states(jnp.matmul, squares, self.half**2 * x)
 
     def slope(self) -> Float[Array, "n n"]:
-        """The derivative of the log normalisers by the prior covariance K: of each, (b b^T - W^1/2 B^-1 W^1/2) / 2."""
+        """The derivative of each log normaliser in the prior covariance K, (b b^T - W^1/2 B^-1 W^1/2) / 2."""
 
         def one(weights: Array, scale: Array, taken: Array) -> Array:
             by_taken = scale[:, None] * taken * scale - jnp.diag(scale**2)

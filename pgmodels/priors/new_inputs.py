@@ -23,8 +23,8 @@ _EPS = float(np.finfo(np.float64).eps)
 def check_new_inputs(prior: LatentPrior, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
     """ValueError if a user-defined kernel is not a covariance function at a prior's inputs and X_new.
 
-    A row of X_new (m, d) at a time, or ``jointly``, O(m^3). Kernels of the package are known to be covariance
-    functions and skipped, as are priors without a factor.
+    Checks each row of X_new (m, d) separately, or ``jointly``, O(m^3). Kernels of the package, which are covariance
+    functions, and priors without a factor are skipped.
     """
     if not isinstance(prior, FactoredPrior) or (
         isinstance(prior.kernel, Kernel) and prior.kernel.is_positive_semidefinite
@@ -56,8 +56,8 @@ def _check_rows(group: FactoredPrior, X_new: np.ndarray, rows: np.ndarray, name:
         row = int(rows[worst])
         _reject(
             group,
-            f"at row {row} of {name}, {X_new[row].tolist()}, the latents at the data would have {across[worst]:.3g} of "
-            f"its variance {diagonal[worst]:.3g} in common with it",
+            f"at row {row} of {name}, {X_new[row].tolist()}, the latents at the data would explain "
+            f"{across[worst]:.3g} of its variance {diagonal[worst]:.3g}",
         )
 
 
@@ -71,9 +71,9 @@ def _check_jointly(group: FactoredPrior, X_new: np.ndarray, name: str) -> None:
 
 def _reject(group: FactoredPrior, fault: str) -> None:
     raise ValueError(
-        f"the kernel {group.kernel!r} is no covariance function: {fault}. A matrix that is positive semi-definite at "
-        "the data alone makes variances negative elsewhere: check its formula (a covariance of distances on a circle "
-        "or a graph need not be one), or take a kernel of the package, such as pgm.Periodic."
+        f"the kernel {group.kernel!r} is not a covariance function: {fault}. If its matrix is positive semi-definite "
+        "only at the data, variances elsewhere are negative: check its formula (a function of distances on a circle or "
+        "a graph need not be a covariance), or use a kernel of the package, such as pgm.Periodic."
     )
 
 

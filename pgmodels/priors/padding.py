@@ -18,7 +18,7 @@ _MANY = 16384
 
 
 def padded_size(count: int) -> int:
-    """The smallest of the sizes that is not below ``count``: more by an eighth at most, or by seven rows.
+    """The smallest of the sizes that is not below ``count``: larger by at most an eighth, or by at most seven rows.
 
     Beyond 16,384 rows each number is its own size.
     """
@@ -70,7 +70,7 @@ def masked(row_mask: Float[Array, " n"] | None, terms: Float[Array, "n *rest"]) 
 
 
 def weighted(row_weights: Float[Array, " n"] | None, terms: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
-    """Terms of each row times its weight, zero for padding whatever they are; None means weights of 1."""
+    """Terms of each row times its weight, zero for padding even if not finite; None means weights of 1."""
     if row_weights is None:
         return terms
     return masked(row_weights, row_weights.reshape(-1, *[1] * (terms.ndim - 1)) * terms)

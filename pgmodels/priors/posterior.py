@@ -23,8 +23,8 @@ class Posterior(Module):
     """The latents of all groups given sites: the product of their prior and the sites, normalised and factorised.
 
     ``is_coupled`` says whether sites couple latents: their precisions are then (n, L, L), and covariances between rows
-    (L, m, L, n). Otherwise latents are independent, precisions are (n, L), and covariances between rows are those of
-    each latent with itself, (L, m, n). Covariances between rows need priors with a factor (ValueError without one).
+    (L, m, L, n). Otherwise latents are independent, precisions are (n, L), and covariances between rows are within
+    each latent, (L, m, n). Covariances between rows need priors with a factor (ValueError without one).
     """
 
     prior: eqx.AbstractVar["PriorCollection"]
@@ -87,9 +87,9 @@ class Posterior(Module):
 
     @abstractmethod
     def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """Of inducing inputs without data: roots of the precision, and means, of the coordinates.
+        """Roots of the coordinates' precision, and their means, for priors with inducing inputs, without data.
 
-        Roots (r, r) of each block and one vector of all means if coupled, else those of each group, (l, r, r), (l, r).
+        If coupled, roots (r, r) of each block and one vector of all means; else (l, r, r) and (l, r) for each group.
         """
 
 

@@ -35,28 +35,28 @@ ROUNDING = 4e-15
 class Representation(ABC):
     """Representation of the prior of a group of latents at the data: ``pgm.GP(kernel, form=...)``.
 
-    Subclasses are hashable and implement ``bind``, and ``bind_traced`` if hyperparameters are to be trained or sampled.
+    Subclasses are hashable and implement ``bind``, and ``bind_traced`` to support trained or sampled hyperparameters.
     With ``can_pad``, the traced methods accept ``row_mask`` (see pgmodels.priors.padding) and the bound priors
     implement ``resized``.
     """
 
     can_pad: ClassVar[bool] = False
-    # Whether ``bind_traced`` accepts few inputs that determine a latent everywhere: see
+    # Whether ``bind_traced`` accepts ``spanning`` inputs, a few that determine a latent everywhere: see
     # pgmodels.priors.distinct_inputs.
     spans: ClassVar[bool] = False
     # Whether rows that differ only in columns the kernel does not read share one latent value.
     shares: ClassVar[bool] = True
-    # Minimum number of rows of a subset from whose optimum hyperparameters are learned: with fewer, compilation takes
-    # longer than the search. None for no such subset.
+    # Minimum number of rows of a subset for a warm start of hyperparameter learning: with fewer, compilation takes
+    # longer than the search. None for no warm start.
     least_subset: ClassVar[int | None] = None
     # Whether a choice of inducing inputs depends on the site precisions, and whether their number does.
     adapts: ClassVar[bool] = False
     is_automatic: ClassVar[bool] = False
-    # The number of inducing inputs, or the most that may be chosen; 0 without any.
+    # The number of inducing inputs, or the maximum number to choose; 0 for forms without inducing inputs.
     num_inputs: ClassVar[int] = 0
 
     def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray | None:
-        """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None without any."""
+        """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None by default."""
         return None
 
     def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
@@ -64,15 +64,15 @@ class Representation(ABC):
         return None
 
     def asks_for_more(self, kernel: Any, X: Any, weights: np.ndarray, count: int) -> bool:
-        """Whether ``count`` inducing inputs are the most that may be chosen, and the data ask for another."""
+        """Whether ``count`` is the maximum number of inducing inputs and the data require more."""
         return False
 
     def with_inputs(self, Z: Any) -> "Representation":
-        """The representation by given inducing inputs, if it is by some."""
+        """The representation with the given inducing inputs, if it uses inducing inputs."""
         return self
 
     def with_seed(self, seed: int) -> "Representation":
-        """The representation with the seed of its random choices, if it makes any."""
+        """The representation with a seed for its random choices, if any."""
         return self
 
     def memory(self, count: int) -> float:
@@ -102,13 +102,13 @@ class Representation(ABC):
     def bind_at(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], points: InducingPoints, size: int
     ) -> LatentPrior:
-        """The prior by given points, which ``low_rank`` or a choice of inducing inputs gave; usable under ``jit``."""
+        """The prior at given points (pivots of ``low_rank``, or inducing inputs); usable under ``jit``."""
         return low_rank_at(kernel, mean, X, points, size)
 
 
 @dataclass(frozen=True)
 class Dense(Representation):
-    """The prior by its n x n covariance: O(n^3) time per iteration, 16 n^2 bytes, and three times as many at the peak.
+    """The prior with its n x n covariance: O(n^3) time per iteration, 16 n^2 bytes, and a peak of three times as many.
 
     Notes
     -----
@@ -134,7 +134,7 @@ class Auto(Representation):
 
     A pivoted Cholesky factorisation of K = kernel(X, X) stops once all residual variances are below 1e-10 of the
     largest variance, the first jitter of ``Dense``, so that both are equally exact. A smaller ``max_error`` lowers this
-    to rounding; the low-rank factor is then also chosen, whatever its cost, if the dense form needs more jitter. With
+    to rounding; the low-rank factor is then also chosen, at any cost, if the dense form needs more jitter. With
     sampled kernel parameters it is dense, unless the latent is a sum of functions with few levels, as of crossed
     groups.
     """

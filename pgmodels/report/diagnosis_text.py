@@ -143,7 +143,7 @@ def _of_gap(diagnosis: Diagnosis) -> str:
 
 
 def _is_corrected(diagnosis: Diagnosis) -> bool:
-    """Whether the ELBO is that of the uncorrected q."""
+    """Whether the ELBO refers to the uncorrected q."""
     return isinstance(diagnosis.result, CorrectedApproximation)
 
 

@@ -132,7 +132,7 @@ def _cell(text: str, best: bool) -> Html:
 
 
 def _blocks(columns: Sequence[list], first: int) -> list[list[list]]:
-    """Columns in groups that fit beside the first column, at least one in each."""
+    """Columns in groups that fit next to the first column, at least one in each."""
     blocks: list[list[list]] = []
     room = 0
     for column in columns:

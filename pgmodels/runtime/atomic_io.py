@@ -21,7 +21,7 @@ def write_arrays(path: Path, document: Mapping[str, Any], arrays: Mapping[str, n
     """Write arrays and a document, which also lists their types and shapes, as NumPy's npz; ValueError for objects."""
     objects = [name for name, array in arrays.items() if array.dtype.hasobject]
     if objects:
-        raise ValueError(f"{objects[0]} holds Python objects, which a file of arrays does not.")
+        raise ValueError(f"{objects[0]} holds Python objects, which a file of arrays cannot store.")
     table = {name: _described(array.dtype, array.shape) for name, array in arrays.items()}
     text = np.frombuffer(json.dumps({**document, "arrays": table}).encode(), dtype=np.uint8)
     entries: dict[str, Any] = {_DOCUMENT: text, **arrays}

@@ -48,7 +48,7 @@ def _write_argument(value: Any) -> str:
 
 
 def write_constraint(constraint: Constraint) -> str:
-    """A constraint by its name in ``numpyro.distributions.constraints``, with its bounds where it has any."""
+    """A constraint by its name in ``numpyro.distributions.constraints``, with its bounds, if any."""
     for name, value in vars(constraints).items():
         if isinstance(value, Constraint) and type(value) is type(constraint) and value == constraint:
             return name

@@ -21,8 +21,8 @@ def digest(value: Any) -> str:
 def identity(value: Any) -> Any:
     """Nested tuples of text and numbers, equal for values with equal contents.
 
-    Nothing in them depends on the process: no address, set order or string hash. An object is represented by its class
-    and contents, a function by its code, defaults and closure.
+    They are free of process-specific values such as addresses, set order and string hashes. An object is represented by
+    its class and contents, a function by its code, defaults and closure.
     """
     return _identity(value, ())
 

@@ -41,6 +41,6 @@ def _squared_lengths(rows: np.ndarray) -> np.ndarray:
 
 @cache
 def check_installation() -> None:
-    """Warn once per process if a jaxlib newer than the tested ones computes wrong numbers; others cost no time."""
+    """Warn once per process if an untested, newer jaxlib computes wrong numbers; tested ones are not checked."""
     if __version_info__ > _TESTED and not computes_correctly():
         warn(ADVICE, InstallationWarning)

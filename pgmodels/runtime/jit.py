@@ -120,8 +120,8 @@ def double_outside_jit(function: Callable[P, Any]) -> Callable[P, Any]:
 
 
 # Beyond this number all compiled programs are cleared, and with them JAX's own caches of traces and single operations,
-# which are as large and which nothing else clears. A program takes 7 MB with these: 22 fits of different sizes and
-# kernels take 1.1 GB in 153 programs, and 0.4 GB with a limit of 70. README's first model needs 45 in all.
+# which are as large and are not cleared otherwise. A program takes 7 MB with these: 22 fits of different sizes and
+# kernels take 1.1 GB in 153 programs, and 0.4 GB with a limit of 70. README's first model needs 45.
 MAX_PROGRAMS = 128
 
 _wrappers: WeakSet[compiled] = WeakSet()

@@ -72,9 +72,9 @@ class PickledByValue:
             data = cloudpickle.dumps(self.value)
         except Exception as error:
             raise pickle.PicklingError(
-                f"{self.value!r} cannot be pickled, neither by name nor by value ({type(error).__name__}: {error}). "
-                "Define it at the top level of a module that can be imported, or so that it uses nothing that cannot "
-                "be pickled, such as open files, locks and generators."
+                f"{self.value!r} cannot be pickled by name or by value ({type(error).__name__}: {error}). "
+                "Define it at the top level of an importable module, or without references to objects that cannot be "
+                "pickled, such as open files, locks and generators."
             ) from error
         _objects[data] = self.value
         return _restore, (data,)
@@ -93,7 +93,7 @@ def _restore(data: bytes) -> PickledByValue:
 
 
 def pack_function(function: Callable[..., Any], *paths: str) -> Named | PickledByValue:
-    """A function to be pickled: by its name, or one of ``paths``, if its module has it there; by value otherwise.
+    """A function for pickling: by its name, or one of ``paths``, if its module has it there; by value otherwise.
 
     Functions of a script or notebook cannot be imported by another process, and are pickled by value.
     """

@@ -1,4 +1,4 @@
-"""Progress bars in a terminal or notebook; none elsewhere, or where they are turned off."""
+"""Progress bars in a terminal or notebook; not shown elsewhere, or if turned off."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-# What users pass as ``seed``.
+# Accepted types of ``seed``.
 Seed: TypeAlias = int | jax.Array
 
 # Seeds are whole numbers below this: accepted by JAX in double precision and by NumPy.

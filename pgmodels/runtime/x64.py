@@ -25,7 +25,7 @@ def check_process() -> None:
     if _first_process != os.getpid():
         raise RuntimeError(
             "this process was forked from one in which pgmodels had computed; a fork lacks JAX's threads, and JAX "
-            "would wait for them for ever. Start new processes by spawn: multiprocessing.get_context('spawn'), "
+            "would wait for them forever. Start new processes by spawn: multiprocessing.get_context('spawn'), "
             "concurrent.futures.ProcessPoolExecutor(mp_context=...) with that context, or joblib.Parallel."
         )
 

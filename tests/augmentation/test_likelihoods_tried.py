@@ -206,7 +206,7 @@ def test_what_the_grammar_allows_is_derived_and_proven(name):
 def test_what_it_does_not_allow_goes_to_the_samplers_of_formulas(name):
     family, size, y, *_ = TRIED[name]
     model = model_of(family, size)
-    with pytest.raises(pgm.NoAugmentationError, match=r"pgm\.nuts and pgm\.to_numpyro take any formula"):
+    with pytest.raises(pgm.NoAugmentationError, match=r"pgm\.nuts and pgm\.to_numpyro accept any formula"):
         pgm.cavi(model, X, y)
     with jax.enable_x64(True):
         assert callable(pgm.to_numpyro(model, X, y))

@@ -81,7 +81,7 @@ def test_nuts_samples_it_and_results_are_compared(tmp_path):
 @pytest.mark.parametrize("engine", [pgm.cavi, pgm.gibbs, partial(pgm.fit, objective="augmented")])
 def test_engines_that_augment_name_those_that_do_not(engine):
     lik, _, y, _ = CASES["poisson"]
-    with pytest.raises(pgm.NoAugmentationError, match=r"pgm\.nuts and pgm\.to_numpyro take any formula"):
+    with pytest.raises(pgm.NoAugmentationError, match=r"pgm\.nuts and pgm\.to_numpyro accept any formula"):
         engine(pgm.Model(lik(), gp()), X, y)
 
 

@@ -113,7 +113,7 @@ BAD_DATA = {
     "no offset column": (model(offset()), X, LABELS, ["y must have shape (n, 2)", "got shape (6,)"]),
     "class beyond the last": (SOFTMAX, X, at(CLASSES, 2, 3.0), ["y must hold class indices 0 to 2", "3 in row 2"]),
     "class below zero": (SOFTMAX, X, at(CLASSES, 0, -1.0), ["y must hold class indices 0 to 2", "-1 in row 0"]),
-    "class not an integer": (SOFTMAX, X, at(CLASSES, 1, 0.5), ["indices 0 to 2", "0.5 in row 1", "as many classes"]),
+    "class not an integer": (SOFTMAX, X, at(CLASSES, 1, 0.5), ["indices 0 to 2", "0.5 in row 1", "set num_classes"]),
     "class beyond the last stick": (
         model(StickBreaking(3), size=2),
         X,

@@ -44,7 +44,7 @@ def test_a_kernel_that_is_no_covariance_at_new_inputs_is_refused_by_every_result
     draws = pgm.gibbs(model_of(arc), X, Y, num_samples=4, num_warmup=4, num_chains=1, progress=False)
     for result in (vi, draws):
         for call in (result.predict_latent, result.draw_latents):
-            with pytest.raises(ValueError, match=r"arc\) is no covariance function: at row 1 .*\[3.0\]"):
+            with pytest.raises(ValueError, match=r"arc\) is not a covariance function: at row 1 .*\[3.0\]"):
                 call(np.array([[0.5], [3.0]]))
         # 0, 1 and 2 again, and what is between them, make no negative variance.
         assert (result.predict_latent(X)[1] > 0).all()
@@ -76,7 +76,7 @@ def test_a_kernel_that_is_not_a_number_somewhere_is_refused_there():
 @pytest.mark.parametrize("rows", [[[0.0], [3.0]], [[-4.0], [1.0]]])
 def test_an_index_beyond_a_kernels_table_is_refused(rows):
     vi = pgm.cavi(model_of(pgm.On(looked_up, [0])), X, Y, progress=False)
-    with pytest.raises(ValueError, match=r"looks up an entry that is not there, for some row of X_new"):
+    with pytest.raises(ValueError, match=r"indexes an array out of bounds for some row of X_new"):
         vi.predict_latent(rows)
     with pytest.raises(ValueError, match="for some row of X:"):
         pgm.cavi(model_of(looked_up), rows, Y[:2], progress=False)

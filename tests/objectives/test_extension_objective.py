@@ -268,7 +268,7 @@ def test_comparisons_reports_and_files_take_it(tmp_path):
     np.testing.assert_allclose(pgm.correct(loaded).variance, corrected.variance, rtol=1e-9)
     bare = pgm.load(tmp_path / "own.npz")
     np.testing.assert_array_equal(bare.predict_latent(data()[0])[0], loaded.predict_latent(data()[0])[0])
-    with pytest.raises(ValueError, match=r"give it to pgm.load\(path, objective=...\)"):
+    with pytest.raises(ValueError, match=r"load it with pgm.load\(path, objective=...\)"):
         pgm.correct(bare)
     with pytest.raises(ValueError, match="objective is 'robust', and that of the result in the file is 'expected'"):
         pgm.load(exact().save(tmp_path / "other.npz"), objective=ROBUST)

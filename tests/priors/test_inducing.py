@@ -290,7 +290,7 @@ def test_what_a_form_says_of_itself(sparse):
         (([[1.0, np.nan]],), "finite; row 0"),
         (([1.0, 2.0],), r"shape \(M, d\)"),
         ((3, "random"), "select must be one of 'kmeans'.*got 'random'"),
-        (([[1.0, 2.0]], "kmeans"), "does nothing with given inputs"),
+        (([[1.0, 2.0]], "kmeans"), "has no effect with given inputs"),
         (([["a"]],), "must be numbers"),
     ],
 )

@@ -179,9 +179,9 @@ def test_a_laplace_row_that_is_known_exactly():
     model = pgm.Model(pgm.Laplace(0.7), pgm.GP(pgm.Linear(1.0)))
     keep = X[:, 0] != 0.0
     # By quadrature the right variance at 1 is .0183; CAVI's is .0052.
-    with pytest.warns(pgm.CorrectionWarning, match="the variances are 0.29 times the right ones"):
+    with pytest.warns(pgm.CorrectionWarning, match="the variances are estimated to be 0.29 times the correct ones"):
         result = pgm.cavi(model, X, y)
-    with pytest.warns(pgm.CorrectionWarning, match="the variances are 0.29 times the right ones"):
+    with pytest.warns(pgm.CorrectionWarning, match="the variances are estimated to be 0.29 times the correct ones"):
         without = pgm.cavi(model, X[keep], y[keep])
     for one, other in zip(result.predict_latent(NEW), without.predict_latent(NEW), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)

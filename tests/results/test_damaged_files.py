@@ -346,7 +346,7 @@ def contents(folder):
 def test_the_checkpoint_of_the_other_engine_is_refused_and_kept(saved, tmp_path, engine, other):
     shutil.copytree(saved / other, tmp_path / "copy")
     before = contents(tmp_path / "copy")
-    with pytest.raises(ValueError, match=f"^checkpoint: .* is of a run of {other}, and this is {engine}. Name another"):
+    with pytest.raises(ValueError, match=f"^checkpoint: .* belongs to a run of {other}, not of {engine}. Name another"):
         ENGINES[engine](tmp_path / "copy")
     assert contents(tmp_path / "copy") == before
 

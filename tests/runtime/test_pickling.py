@@ -338,7 +338,7 @@ def test_a_formula_that_cannot_be_sent_says_why_and_what_to_do():
         with lock:
             return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y)
 
-    with pytest.raises(pickle.PicklingError, match=r"locked.*lock.*top level of a module"):
+    with pytest.raises(pickle.PicklingError, match=r"locked.*lock.*top level of an importable module"):
         pickle.dumps(pgm.Model(locked(), gp()))
     assert copy.deepcopy(locked()) == locked()
 

@@ -91,7 +91,7 @@ class InverseGaussianMixtureRule(Rule):
         return InverseGaussian(self.steepness, power(mean_quadratic(self.base), 0.5))
 
     def has_no_mean(self, env: Environment) -> bool:
-        # κ / (2 √Q) has no integral over f where Q is the square of one predictor alone.
+        # κ / (2 √Q) is not integrable over f if Q is the square of a single predictor.
         several = len(self.base.squares) > 1 or (self.base.squares[0].reduced and env.f.shape[-1] > 1)
         return not several and not np.any(self.base.constant.evaluate(env))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class PoissonRule(Rule):
     """exp(-R σ(z)), R >= 0, with k ~ Poisson(R σ(-z)) (Galy-Fajou et al. 2019, section 3.1, augmentation 2).
 
-    R is a coefficient, an auxiliary of an earlier rule, or a non-negative quadratic in latents other than that of z.
+    R is a coefficient, an auxiliary of an earlier rule, or a non-negative quadratic in other latents.
     """
 
     title = "Poisson"

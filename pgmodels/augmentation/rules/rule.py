@@ -36,12 +36,12 @@ class Rule(ABC):
     """One identity of the derivation. ``auxiliary`` and ``law`` are None if the factor needs none.
 
     ``parent`` is the auxiliary of the rule that returned the factor, None for a factor of the likelihood itself; the
-    share of a factor with a parent is included in the parent's. ``coupled`` are latents in the factor besides those of
-    its sites: they are updated in another block.
+    term of a factor with a parent is included in the term of the parent. ``coupled`` are latents of the factor other
+    than those of its sites: they are updated in another block.
     """
 
     title: ClassVar[str]
-    # Rules are applied in the order of their ranks: an auxiliary is drawn after those that its law reads.
+    # Rules are applied in increasing order of rank: an auxiliary is drawn after the auxiliaries in its law.
     rank: ClassVar[int]
 
     auxiliary: Auxiliary | None = None
@@ -106,7 +106,7 @@ class Rule(ABC):
         return ()
 
     def coupled_sites(self, averaged: bool = False) -> tuple[SiteTerm, ...]:
-        """The sites of coupled latents with the auxiliary integrated out; ``averaged`` for CAVI's."""
+        """The sites of coupled latents with the auxiliary integrated out; ``averaged`` for the sites of CAVI."""
         return ()
 
     def averaged(self) -> Law | None:
@@ -114,7 +114,7 @@ class Rule(ABC):
         return None
 
     def expectations(self) -> tuple[tuple[Expected, Expression], ...]:
-        """Expectations under the optimal q that sites need, as functions of those of earlier auxiliaries."""
+        """Expectations under the optimal q for the sites, as functions of the expectations of earlier auxiliaries."""
         law = self.averaged()
         return () if self.auxiliary is None or law is None else ((Expected(self.auxiliary), law.mean()),)
 

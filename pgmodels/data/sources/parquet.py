@@ -12,7 +12,7 @@ from pgmodels.data.sources.rows import BLOCK, Block, Rows
 
 
 class ParquetRows(Rows):
-    """The rows of a Parquet file, or of several with the same columns: y is ``target``, X ``inputs``.
+    """The rows of one or several Parquet files with the same columns: y is ``target``, X ``inputs``.
 
     ``target`` is the name of a column, or several names for a likelihood that reads several; ``inputs`` are one or more
     names, by default all other columns. Every pass reads the row groups in another random order, block by block. Raises

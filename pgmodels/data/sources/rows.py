@@ -16,7 +16,7 @@ Block: TypeAlias = tuple[np.ndarray, ...]
 class Rows(ABC):
     """Rows of data that can be read repeatedly, block by block, as ``pgm.svi`` does.
 
-    With ``standardise``, inputs have mean 0 and standard deviation 1 in the model, by a first pass; predictions take
+    With ``standardise``, a first pass computes the mean and standard deviation to standardise inputs; predictions take
     raw inputs. A user-defined source implements ``blocks``, and may have ``columns``.
     """
 

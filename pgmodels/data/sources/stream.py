@@ -1,4 +1,4 @@
-"""An endless stream of shuffled batches of one size, pass after pass over rows."""
+"""An endless stream of shuffled batches of one size, from repeated passes over the rows."""
 
 from collections.abc import Generator, Iterator, Sequence
 from itertools import count as count_from
@@ -43,7 +43,7 @@ def in_order(rows: Rows, scaling: Scaling, num_rows: int, size: int) -> Iterator
     rest = yield from _one_pass(rows, scaling, size, None)
     if len(rest[1]) != num_rows % size:
         raise ValueError(
-            f"a pass over the data has {len(rest[1])} rows beside its batches of {size}, and the first had "
+            f"a pass over the data has {len(rest[1])} rows in addition to its batches of {size}, and the first had "
             f"{num_rows % size}: give the same rows in every pass."
         )
     if len(rest[1]):

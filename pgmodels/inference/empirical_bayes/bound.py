@@ -50,7 +50,7 @@ TIGHT = 1e-11
 _CAREFUL = 1e-8
 # ELBO of a state whose bound is not known.
 _NO_BOUND = np.float64(-np.inf)
-# Within this distance of a vector where some group has no low-rank form, none is tried.
+# Low-rank forms are not tried within this distance of a vector at which some group has none.
 _FAR = 0.5
 # Lower limit on a latent's posterior variance, as a share of its prior variance, while likelihood parameters are
 # learned: for noise-free data they would become too small to be distinguished from rounding, 2e-16 of that variance. At
@@ -64,7 +64,7 @@ def _floor(learnable: ParameterVector, distinct: Sequence[np.ndarray]) -> float:
     return _FLOOR if max(map(len, distinct)) < MANY_ROWS else TOLERANCE
 
 
-# Rounding below this, in nats, is no reason to refuse a value.
+# Tolerated rounding error of a value, in nats.
 _NATS = 0.1
 
 
@@ -117,7 +117,7 @@ def _start(family: ProblemFamily, vector: Array, points: Points) -> VariationalS
 
 @partial(compiled, optimise=_many_rows)
 def _left_out(family: ProblemFamily, vector: Array, points: Points, weights: Array) -> Array:
-    """The slope of what inducing inputs leave out, in nats, at given precisions (n, latents) of the sites."""
+    """The gradient of the residual-variance penalty of inducing inputs, in nats, at site precisions (n, latents)."""
 
     def nats(vector: Array) -> Array:
         residual = family.problem(vector, points).prior.residual_variances()
@@ -133,7 +133,7 @@ class MarginalBound:
 
     ``best`` is the smallest value so far, at ``vector``. If the bound or its gradient is not finite, or an improvement
     is within a rounding error of more than a tenth of a nat, ``barrier`` is returned instead, which sends a line search
-    back to ``vector``. ``lost`` is the loss of the best value by the lower limit on variances.
+    back to ``vector``. ``lost`` is the loss of the best value due to the lower limit on variances.
     """
 
     def __init__(self, learnable: ParameterVector, data: Data, objective: Objective | None = None):
@@ -145,7 +145,7 @@ class MarginalBound:
         distinct, y, row_weights = model.padded(data)
         self.distinct = distinct.masked()
         floor = _floor(learnable, self.distinct)
-        # Inputs that determine a latent everywhere are for draws.
+        # Spanning inputs are used only for draws.
         distinct = replace(distinct, spanning=(None,) * len(model.gps))
         bare = without_inputs(model).bare()
         self.family = ProblemFamily(terms, learnable, bare, distinct, y, row_weights, floor=floor)
@@ -166,7 +166,7 @@ class MarginalBound:
         if float(ascent.state.rounding) > max(_NATS, self.best - value) > 0.0:
             return self.barrier(vector)
         if value <= self.best:
-            # Only the best point's q(f) starts the next inner loop: that of an extreme trial step may lead to a poor
+            # Only the best point's q(f) starts the next inner loop: from an extreme trial step it may end in a poor
             # optimum. Its ELBO is reset, since it belongs to other hyperparameters.
             self.best, self.vector, self.slope = value, np.array(vector), slope
             self.state = ascent.state._replace(elbo=_NO_BOUND)
@@ -174,12 +174,12 @@ class MarginalBound:
         return value, slope
 
     def without_floor(self, vector: np.ndarray, tolerance: float) -> float:
-        """The value without the loss by the lower limit on variances; infinite if it is not finite."""
+        """The value without the loss due to the lower limit on variances; infinite if it is not finite."""
         evaluated = self._evaluate(vector, tolerance)
         return np.inf if evaluated is None else evaluated[1] - evaluated[3]
 
     def _evaluate(self, vector: np.ndarray, tolerance: float) -> tuple[LoopState, float, np.ndarray, float] | None:
-        """Final loop state of q(f), value, gradient, and loss by the lower limit on variances; None if not finite."""
+        """Final loop state of q(f), value, gradient, and loss due to the variances' lower limit; None if not finite."""
         self.evaluations += 1
         try:
             points = self._points(vector)
@@ -210,7 +210,7 @@ class MarginalBound:
         return _ascent_of(_ascend(self.family, vector, self._points(self.vector), self.state, tolerance)[0])
 
     def left_out_slope(self) -> np.ndarray:
-        """How what the inducing inputs leave out changes with the best vector, in nats; 0 where there are none."""
+        """The gradient of the residual-variance penalty at the best vector, in nats; 0 without inducing inputs."""
         if self.state is None or all(Z is None for Z in self.inputs):
             return np.zeros_like(self.vector)
         parameters = self.at(self.vector).parameters
@@ -252,7 +252,7 @@ class MarginalBound:
             known = self.best, self.vector, self.slope, self.state, self.ascent, self.lost
             self.inputs = tried = chosen
             gain = self.best - self(self.vector)[0]
-            # As in ``select_inducing_inputs``: that fewer inputs gain nothing does not imply it for more.
+            # As in ``select_inducing_inputs``: no gain from fewer inputs does not imply none from more.
             more = self.automatic and count_inputs(chosen) > count_inputs(best_inputs)
             if gain > (limit if more else 0.0):
                 best_inputs = chosen

@@ -39,8 +39,9 @@ _INNER_TOLERANCE = 1e-9
 _SUSPECT, _FURTHER, _FELT = 30.0, 10.0, 0.1
 # Smallest curvature assumed along a ridge of the bound, and the number of extra starts if the optimum lies on one.
 _LEAST_CURVATURE, _MORE_STARTS = 1e-4, 3
-# Values that the inducing inputs shift by this many posterior deviations are named. It is about half of the true shift:
-# with 62, 125 and 250 inputs for 1,000 tree rings 1.8, 0.7 and 0.3, where lengthscales were off by 2.8, 1.5 and 0.5.
+# Warn if the inducing inputs shift the values by this many posterior deviations. The estimate is about half of the true
+# shift: with 62, 125 and 250 inputs for 1,000 tree rings 1.8, 0.7 and 0.3, where lengthscales were off by 2.8, 1.5 and
+# 0.5.
 _SHIFT = 0.5
 # Inner tolerances to try, stopping once the remaining possible gain (this multiple of the tolerance) cannot change the
 # answer.
@@ -87,19 +88,19 @@ def fit(
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods, as in ``cavi``.
     objective : str
-        What is maximised (``.objective`` of the result records it): ``"augmented"``, the bound of ``cavi``; or the
+        The objective, recorded as ``.objective`` of the result: ``"augmented"``, the bound of ``cavi``; or the
         tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and does not
         favour long lengthscales and small variances as the bound of ``cavi`` does. ``"auto"`` is ``"expected"`` if each
         row has one predictor or there is no augmentation, and ``"augmented"`` if rows have several predictors (faster)
-        or nothing is augmented (the two are equal).
+        or the augmentation has no auxiliary variables (the two bounds are equal).
     max_iterations : int
         Maximum number of steps of the search.
     tolerance : float
         Relative change of the ELBO in one step below which the search has converged.
     num_starts : int, optional
-        The number of starts for the first steps; only the best one is continued. By default one of each kind: several
-        kinds exist for sums of kernels, several GPs, a noise that varies and learned periods; more starts are tried if
-        the data do not determine the optimum. Starts beyond the named ones are random.
+        The number of start points for the first steps; the search continues from the best one. By default one of each
+        kind (there are several kinds for sums of kernels, several GPs, varying noise and learned periods), and more if
+        the data do not determine the optimum. Start points beyond the built-in ones are random.
     correct : bool or "auto"
         ``"auto"`` does not correct if q is exact, if the latents have more than 2,000 whitened coordinates or
         coordinates times rows exceed 4 million (up to that size it takes about as long as one run of ``cavi``), or if
@@ -228,7 +229,7 @@ def hold_unnormalised(model: Model, engine: str) -> Model:
         return model
     warn(
         f"{engine} holds {', '.join(names)} of {model.likelihood.name} fixed: the formula is not known to be a "
-        "normalised density of y, and the factor it leaves out may depend on them. Write the formula with its "
+        "normalised density of y, and an omitted factor may depend on them. Write the formula with its "
         "constants and declare its support, or mark the parameters with pgm.Fixed.",
         FitWarning,
     )
@@ -255,13 +256,13 @@ def _report_floor(bound: MarginalBound, values: list[Any]) -> None:
 
 
 def _report_shift(maximum: Maximum) -> None:
-    """Warn of values that are shifted by the penalty of the bound on the variance that inducing inputs leave out.
+    """Warn of values that are shifted by the bound's penalty on the residual variance of the inducing inputs.
 
     Without that penalty the optimum would be one Newton step away; the warning gives its length in posterior
     deviations.
     """
     slope = maximum.bound.left_out_slope()
-    # Of values that the data determine to less than a factor e.
+    # A smaller slope shifts values with a posterior deviation below 1, a factor of e, by less than _SHIFT.
     spread = None if np.max(np.abs(slope), initial=0.0) < _SHIFT else inverse_hessian_at(maximum, _LEAST_CURVATURE)
     if spread is None:
         return
@@ -271,10 +272,10 @@ def _report_shift(maximum: Maximum) -> None:
         names = names_of(maximum.bound.learnable)
         shifts = ", ".join(f"{names[i]} by {abs(step[i]) / deviations[i]:.1f}" for i in far)
         warn(
-            f"fit: the inducing inputs, {count_inputs(maximum.bound.inputs)} in all, are too few for what is learned: "
-            "the bound prefers values at which they leave out little, such as long lengthscales. Of posterior standard "
-            f"deviations that moves, at least, {shifts}. Compare with what twice as many learn, or let the data "
-            "choose their number with Inducing('auto').",
+            f"fit: the inducing inputs, {count_inputs(maximum.bound.inputs)} in all, are too few to learn the "
+            "hyperparameters: the bound favours values with a small residual variance, such as long lengthscales. "
+            f"Estimated shifts in posterior standard deviations, at least: {shifts}. Compare with a fit with twice as "
+            "many, or let the data choose their number with Inducing('auto').",
             InducingWarning,
         )
 
@@ -310,7 +311,7 @@ def _undetermined(maximum: Maximum) -> dict[str, str]:
             flat.append(i)
     if flat:
         flat = sorted({*flat, *np.flatnonzero(loose & np.isfinite(low))})
-    # Restore the optimum: the points evaluated above are no better, but may be as good.
+    # Restore the optimum: the points evaluated above may be equally good, but not better.
     bound.best, bound.vector, bound.slope, bound.state, bound.ascent, bound.lost = known
     values, names = learnable.constrain(vector), names_of(learnable)
     written = {}

@@ -1,8 +1,8 @@
 """Start values for learning in the units of the data, for any likelihood and kernel.
 
 Locations, amplitudes and likelihood parameters come from the model in which every latent is constant; lengthscales from
-distances between rows. Values from the user are replaced too, as they are a start of their own; Fixed values and values
-with a prior are not.
+distances between rows. They also replace the user's start values, which form a separate start, but not Fixed values or
+values with a prior.
 """
 
 from collections.abc import Callable
@@ -107,14 +107,14 @@ def initial_models(
 
 
 def _scattered(model: Model, X: np.ndarray, rng: np.random.Generator) -> Model:
-    """The model with random values of the parameters without a prior, with steps of a factor of e or a unit."""
+    """The model with random values of its free parameters; deviations are multiples of ``steps``."""
     free = ParameterVector(model, lambda parameter: parameter.is_free)
     vector = free.start()
     return free.with_values(free.constrain(vector + steps(free, X) * _SCATTER * rng.standard_normal(len(vector))))
 
 
 def steps(learnable: ParameterVector, X: np.ndarray) -> np.ndarray:
-    """The unit of each unconstrained value: a latent's standard deviation for its free mean, 1 if it has no unit."""
+    """The unit of each unconstrained value: for a free mean the standard deviation of its latent, 1 without a unit."""
     model = learnable.model
     ones = jax.tree.map(
         lambda p: p.with_value(np.ones(np.shape(p.value))) if is_parameter(p) else p, model, is_leaf=is_parameter
@@ -149,7 +149,7 @@ def constant_latents(model: Model, data: Data, objective: Objective) -> Constant
 def _update(
     bound: Callable[..., Any], location: np.ndarray, variance: np.ndarray, latent: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Locations and variances with one latent's updated, and the sites (n, L) before the update.
+    """Update one latent; return all locations and variances, and the sites (n, L) before the update.
 
     Halved until the ELBO under a flat prior does not fall: updates of CAVI's bound never lower it, but those of an
     expected log density may overshoot far beyond the data, for example with a log link.
@@ -232,7 +232,7 @@ def _likeliest(
         return 0.5 * float(away @ away) - float(value), away / _LEEWAY - slope
 
     start = pack(parameters)
-    # Steps longer than a factor of e^5 would leave the range of doubles where the start is far out.
+    # Steps longer than a factor of e^5 could leave the range of doubles if the start is extreme.
     bounds = [(x - 5.0, x + 5.0) if p else (None, None) for x, p in zip(start, bounded, strict=True)]
     solution = minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30})
     moved = {name: np.asarray(value) for name, value in unpack(as_array(solution.x)).items()}
@@ -277,19 +277,19 @@ def _stretched(model: Model, X: np.ndarray, length: Callable[[Parameter, np.ndar
 
 
 def _median_length(lengthscale: Parameter, X: np.ndarray) -> Any:
-    """The median distance, in each column for an array: in units of that over all of them where columns are alike."""
+    """The median distance; with one lengthscale per column, sqrt(number of columns) times the distance in each."""
     if not np.ndim(lengthscale.value):
         return median_distance(X)
     return np.sqrt(X.shape[1]) * np.array([median_distance(x[:, None]) for x in X.T])
 
 
 def _lengthened(model: Model, X: np.ndarray, factors: Any) -> Model:
-    """The model with its free lengthscales times the next of the factors."""
+    """The model with its free lengthscales multiplied by successive factors."""
     return _stretched(model, X, lambda lengthscale, _: next(factors) * np.asarray(lengthscale.value))
 
 
 def _at_least(model: Model, reference: Model, X: np.ndarray) -> Model:
-    """The model with the variances of its latents no less than those of another."""
+    """The model with the prior variances of its latents raised to those of another where they are smaller."""
     gps = []
     for gp, other in zip(model.gps, reference.gps, strict=True):
         now, least = _mean_variance(gp.kernel, X), _mean_variance(other.kernel, X)

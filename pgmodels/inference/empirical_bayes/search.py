@@ -59,8 +59,8 @@ class Limits(NamedTuple):
 class Maximum(NamedTuple):
     """Result of a search: the bound, which keeps the best vector, and how the search ended.
 
-    ``box`` (2, size) has the limits of the values; ``inverse_hessian`` (size, size) is that of the negative bound, None
-    if not known. ``num_tried`` counts the starts from which steps were made.
+    ``box`` (2, size) has the limits of the values; ``inverse_hessian`` (size, size) is for the negative bound, None if
+    not known. ``num_tried`` counts the starts from which steps were made.
     """
 
     bound: MarginalBound
@@ -132,7 +132,7 @@ class _InexactObjective:
         return 0.5 * float(slope @ (inverse_hessian @ slope))
 
     def tighten(self, sufficient: float) -> bool:
-        """Optimise q(f) at the best vector to the tightest tolerance, unless ``sufficient`` is met; whether it did."""
+        """Optimise q(f) at the best vector to the tightest tolerance unless ``sufficient``; return whether it did."""
         if self.tolerance <= sufficient:
             return False
         # A line search may fail, or end too soon, because of an inexact bound.
@@ -378,7 +378,7 @@ def are_within(vector: np.ndarray, box: np.ndarray) -> bool:
 
 
 def within(box: np.ndarray, factor: float) -> np.ndarray:
-    """The bounds (2, size) for a smaller factor about the starts than that of the box."""
+    """The bounds (2, size) for a factor about the starts that is smaller than the box's."""
     return box + np.log(_REACH / factor) * np.array([[1.0], [-1.0]])
 
 

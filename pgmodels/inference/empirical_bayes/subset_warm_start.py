@@ -60,7 +60,7 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Searc
 
 
 def _is_undetermined(vector: np.ndarray, inverse_hessian: np.ndarray | None, box: np.ndarray) -> bool:
-    """Whether a value is extreme and undetermined: all rows may determine what the subset does not."""
+    """Whether a value is extreme and undetermined by the subset: all rows may determine it."""
     low, high = within(box, _FAR_OUT)
     far_out = (vector < low) | (vector > high)
     return bool(np.any(far_out)) and (

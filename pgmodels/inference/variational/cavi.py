@@ -17,7 +17,7 @@ from pgmodels.priors.base import Sites
 
 
 class CaviState(NamedTuple):
-    """See ``VariationalState``; moments and sites (n, predictors). A start's moments are not those of its sites."""
+    """See ``VariationalState``; moments and sites (n, predictors). At a start, moments and sites are not consistent."""
 
     mean: Float[Array, "n p"]
     variance: Float[Array, "n p"]
@@ -45,10 +45,10 @@ class CoordinateAscent(Engine):
         return CaviState(m, v, sites, *problem.elbo(m, v, divergence, sites), memory)
 
     def step(self, problem: Problem, state: CaviState) -> CaviState:
-        """A sweep, preceded by an optimisation of the mean where that is cheap."""
+        """A sweep, preceded by an optimisation of the mean if that is cheap."""
         mean, sites = state.mean, state.sites
         if can_ascend(problem):
-            # The moments of a start are not those of its sites.
+            # At a start, the moments do not follow from the sites.
             mean, sites = jax.lax.cond(
                 jnp.isfinite(state.elbo),
                 partial(at_best_mean, problem),
@@ -60,8 +60,8 @@ class CoordinateAscent(Engine):
     def sweep(self, problem: Problem, before: CaviState, mean: Float[Array, "n p"], sites: Sites) -> CaviState:
         """One sweep over the blocks of predictors with Anderson acceleration.
 
-        Starts at a mean and the sites that give it, which may be better than those of the state ``before``. If the
-        accelerated step lowers the ELBO, the plain sweep is taken and the history discarded.
+        Starts at a mean and the sites that imply it, which may be better than the state ``before``. If the accelerated
+        step lowers the ELBO, the plain sweep is used and the history discarded.
         """
         state = before._replace(mean=mean)
         for number, block in enumerate(problem.objective.blocks):

@@ -24,8 +24,8 @@ _SHORT, _STILL = 1e-3, 0.01
 class GaussianState(NamedTuple):
     """q(f): moments of the predictors, the sites that produced them, target sites, ELBO, and Anderson history.
 
-    ``slope`` has the optimal sites at the moments, ``rounding`` is the ELBO's rounding error, and ``length`` is that of
-    the last step, 0 if none raised the ELBO.
+    ``slope`` has the optimal sites at the moments, ``rounding`` is the ELBO's rounding error, and ``length`` is the
+    length of the last step, 0 if none raised the ELBO.
     """
 
     mean: Float[Array, "n p"]
@@ -44,8 +44,8 @@ class NaturalGradient(Engine):
     def init(self, problem: Problem) -> GaussianState:
         """The state of the sites at the prior mean and a variance of at most 1.
 
-        Their gradient at the prior mean is halved until the ELBO is not below that without it: for large counts the
-        full step makes the rate overflow.
+        Their gradient at the prior mean is halved until the ELBO is at least its value without a gradient: for large
+        counts the full step makes the rate overflow.
         """
         mean, variance = problem.marginals()
         largest = jnp.max(variance) if not problem.coupled else jnp.max(jnp.trace(variance, axis1=1, axis2=2))
@@ -71,7 +71,7 @@ class NaturalGradient(Engine):
         """A natural-gradient step towards the sites at the marginals, halved until the ELBO does not fall.
 
         Source: Khan and Lin 2017; the full step is the fixed point of Opper and Archambeau 2009. Independent precisions
-        are clipped at zero, which changes the direction for log densities that are not concave: if no length of it
+        are clipped at zero, which changes the direction for log densities that are not concave: if no step along it
         raises the ELBO, only the mean moves, with precisions fixed, which always raises it. Coupled sites may have any
         precisions for which the posterior is proper.
         """
@@ -106,13 +106,13 @@ class NaturalGradient(Engine):
         if not ascent.converged or not _is_stalled(problem, ascent.state):
             return ascent
         remedy = (
-            "Look for extreme values in y, a likelihood scale close to zero, and kinks: those of one latent are exact "
-            "where they are written with abs, as in abs(y - f)."
+            "Check for extreme values in y, a likelihood scale close to zero, and kinks of the formula: quadrature is "
+            "exact for a kink in one latent that is written with abs, as in abs(y - f)."
         )
         if not problem.coupled:
             remedy += (
-                " Precisions below zero are held at zero where latents are not factorised together. With "
-                f"pgm.GP(kernel, form=pgm.Inducing(...)) they have few coordinates, up to {MAX_BLOCK} in all, and are."
+                " Negative precisions are clipped at zero unless all latents are factorised jointly, which needs at "
+                f"most {MAX_BLOCK} coordinates in all, as with pgm.GP(kernel, form=pgm.Inducing(...))."
             )
         warn(
             f"{name} did not converge: after {len(ascent.trace) - 1} iterations no step raises the ELBO, and it is "

@@ -1,7 +1,8 @@
 """Maximisation of the bound over the mean of q(f) with fixed covariance: Newton-CG with products with the factor.
 
 A sweep's step in the mean is limited by the sites' precisions, which are far above the bound's curvature for confident
-classes: thousands of sweeps. With inducing inputs a product with the prior's factor costs a small share of a sweep.
+classes, so that sweeps alone need thousands of iterations. With inducing inputs a product with the prior's factor costs
+a small share of a sweep.
 """
 
 from typing import NamedTuple
@@ -51,7 +52,7 @@ def at_best_mean(
 ) -> tuple[Float[Array, "n p"], Sites]:
     """The predictors' mean that maximises the bound at fixed variances, and its sites, precisions unchanged.
 
-    ``mean`` is that of ``sites``. The bound never falls.
+    ``mean`` is the mean implied by ``sites``. The bound never falls.
     """
     predictors = problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)

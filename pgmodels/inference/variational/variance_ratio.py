@@ -20,9 +20,9 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.warnings import warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
-# Below this share of the right variance an interval of 90 % holds 75 %.
+# A 90 % interval with this share of the correct variance has a coverage of 75 %.
 _NARROW = 0.5
-# Maximum number of predictors per datum to evaluate: each costs a pass over all, and those of a softmax are similar.
+# Maximum number of predictors per datum to evaluate: each costs a pass over all, and softmax predictors are similar.
 _LOOKED_AT = 8
 # Rows up to which all data run one program.
 _ROWS = 512
@@ -36,7 +36,7 @@ def variance_ratio(approximation: Approximation) -> np.ndarray:
     dependence on f lowers the curvature of the bound in f's mean, -B_mm at q's variances, below W. Conditioning on that
     curvature instead of W is linear response without the terms of the variances (math: section 5b): on most of 20
     models the ratios were within 2 % of the ratios of ``correct``. Predictors of a datum are treated separately: with
-    several, the ratios are too large, up to five times if all rows share three latents. 1 if nothing is augmented.
+    several, the ratios are too large, up to five times if all rows share three latents. 1 without auxiliary variables.
     """
     model, n = approximation.model, len(approximation.y)
     ratio = np.ones_like(approximation.variance)
@@ -83,7 +83,7 @@ def _sites_by_curvature(
 
 
 def warn_narrow(engine: str, approximation: GaussianResult) -> None:
-    """Warn, in an engine's name, where the variances of a latent are below half of the right ones on the median row.
+    """Warn, in an engine's name, if the variances of a latent are below half of the correct ones in the median row.
 
     Only for converged results without a correction: otherwise non-convergence has its own warning.
     """
@@ -98,8 +98,8 @@ def warn_narrow(engine: str, approximation: GaussianResult) -> None:
     which = f" of latent {latent}" if len(typical) > 1 else ""
     most = "at most " if approximation.model.augmentation.size > 1 else ""
     warn(
-        f"{engine}: by an estimate the variances{which} are {most}{typical[latent]:.2g} times the right ones on the "
-        f"median row, and {ratio[row, latent]:.2g} times in row {row}: q takes the auxiliary variables as "
-        "independent of the latents. Take pgm.correct(result), or the variational Gaussian, pgm.gaussian_vi.",
+        f"{engine}: the variances{which} are estimated to be {most}{typical[latent]:.2g} times the correct ones in the "
+        f"median row, and {ratio[row, latent]:.2g} times in row {row}: q treats the auxiliary variables as "
+        "independent of the latents. Use pgm.correct(result), or the variational Gaussian, pgm.gaussian_vi.",
         CorrectionWarning,
     )

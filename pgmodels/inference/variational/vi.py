@@ -69,7 +69,7 @@ def vi(
         Observations, in the units of the likelihood.
     objective : {"augmented", "expected"} or Objective
         ``"augmented"`` is the bound of ``cavi``, ``"expected"`` the expected log density of ``gaussian_vi``, and an
-        instance of a subclass of ``pgm.Objective`` is one of your own.
+        instance of a subclass of ``pgm.Objective`` is a user-defined objective.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
     max_iterations : int
@@ -229,7 +229,7 @@ def gaussian_vi(
         If ``max_iterations`` steps do not reach the tolerance, or if no step raises the ELBO although the sites are not
         optimal: with independent latents precisions are clipped at zero.
     MeanFieldWarning
-        If the latents of a datum are independent under q because they have more than 3,200 coordinates in all; up to
+        If the latents of a datum are independent under q because they have more than 3,200 coordinates in total; up to
         that size they are correlated.
     InducingWarning, PrecisionWarning
         As in ``cavi``.
@@ -265,13 +265,13 @@ def engine_of(objective: Objective) -> Engine:
 
 
 def variational_problem(model: Model, data: Data, objective: Objective, prior: PriorCollection) -> Problem:
-    """The problem of a resolved model; predictors of a datum are coupled if the objective can and that is cheap."""
+    """The problem of a resolved model; predictors of a datum are coupled if the objective allows it and it is cheap."""
     problem = problem_of(model, data, prior, objective)
     return problem.with_coupled_sites() if couples(objective) and is_affordable(problem.prior) else problem
 
 
 def couples(objective: Objective) -> bool:
-    """Whether the predictors of a datum are correlated under q, where that is affordable."""
+    """Whether the predictors of a datum are correlated under q if that is affordable."""
     return objective.takes_covariances and objective.size > 1
 
 
@@ -283,7 +283,7 @@ def is_affordable(prior: PriorCollection) -> bool:
 def nearly_converged(model: Model, data: Data, objective: Objective | None = None) -> tuple[float, np.ndarray]:
     """The ELBO near the optimum and the marginal precisions of its sites on the latents, (n, latents).
 
-    Of the derived bound by default.
+    The objective is the derived bound by default.
     """
     objective = objective or model.augmentation
     problem = variational_problem(model, data, objective, model.prior(data.X))
@@ -354,7 +354,7 @@ def converge(
 
 
 def _continued(problem: Problem, state: VariationalState) -> Any:
-    """A state to continue from: one of full steps as it is, one of backtracked steps by its sites."""
+    """A state to continue from: a state of full steps unchanged, a state of backtracked steps by its sites."""
     return state if problem.objective.is_monotone else state_from(problem, state.sites)
 
 
@@ -377,7 +377,7 @@ def finish(
 
 
 def _may_couple(problem: Problem) -> bool:
-    """Whether precisions are held at zero that coupled sites, whose precisions have any sign, need not hold."""
+    """Whether precisions may be clipped at zero that would not be clipped with coupled sites, at affordable cost."""
     return problem.objective.signed and not problem.coupled and is_affordable(problem.prior)
 
 
@@ -385,8 +385,8 @@ def _warn_independent(name: str, problem: Problem) -> None:
     """Warn where the sites of a datum with several predictors are not coupled."""
     if couples(problem.objective) and not problem.coupled:
         warn(
-            f"{name} takes the latents of a datum as independent: together they have more than {MAX_BLOCK} "
-            "coordinates, or a prior without a factor. What they say of each other is lost.",
+            f"{name} treats the latents of a datum as independent: together they have more than {MAX_BLOCK} "
+            "coordinates, or a prior without a factor. Their posterior correlations are lost.",
             MeanFieldWarning,
         )
 
@@ -431,7 +431,7 @@ def conclude(
     if not ascent.converged:
         warn(
             f"{name} did not converge: after {len(ascent.trace) - 1} iterations the ELBO still changes by "
-            f"{abs(ascent.trace[-1] - ascent.trace[-2]):.2g} an iteration. Raise max_iterations or tolerance.",
+            f"{abs(ascent.trace[-1] - ascent.trace[-2]):.2g} per iteration. Raise max_iterations or tolerance.",
             ConvergenceWarning,
         )
     state, trace, converged = engine_of(problem.objective).finish(name, problem, ascent)

@@ -1,6 +1,6 @@
-r"""Formulas as LaTeX, for a line of mathematics in a paper, a notebook or a page.
+r"""Formulas as LaTeX math, for papers, notebooks and web pages.
 
-What is written needs amsmath alone; MathJax and KaTeX read it too.
+The output requires only the package amsmath; MathJax and KaTeX render it too.
 """
 
 import re
@@ -81,11 +81,11 @@ def to_latex(tree: Tree) -> str:
             return rf"\frac{{\partial {to_latex(of)}}}{{\partial {to_latex(by)}}}"
         case Factors(items) | Chain(items):
             return _joined(items)
-    raise NotImplementedError(f"{type(tree).__name__} is no formula that can be written as LaTeX.")
+    raise NotImplementedError(f"{type(tree).__name__} has no LaTeX form.")
 
 
 def escaped(text: str) -> str:
-    """Words with the characters that LaTeX reads as its own escaped."""
+    """Words with LaTeX's special characters escaped."""
     return _SPECIAL.sub(lambda match: f"\\{match[0]}", text)
 
 
@@ -94,7 +94,7 @@ def _letters(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """A symbol: with an accent, a number or a letter after its underscore below it where it has them."""
+    """A symbol with its accent and subscript, if any."""
     base, subscript = split_name(text)
     accented = base.endswith("\u0303")
     letters = _letters(base.rstrip("\u0303"))
@@ -104,7 +104,7 @@ def _name(text: str) -> str:
 
 
 def _is_letter(base: str) -> bool:
-    """Whether a name is one letter, with an accent or without."""
+    """Whether a name is a single letter, with or without an accent."""
     return len(base.rstrip("\u0303")) == 1
 
 
@@ -129,17 +129,17 @@ def _function(function: Tree) -> str:
     if function.text in _COMMANDS:
         return rf"\{function.text}"
     letters = _letters(function.text)
-    upright = letters.startswith("\\") and function.text in UPRIGHT  # Γ and Φ are upright as they are
+    upright = letters.startswith("\\") and function.text in UPRIGHT  # Γ and Φ are upright by default
     return letters if upright else rf"\operatorname{{{letters}}}"
 
 
 def _joined(items: Sequence[Tree]) -> str:
-    """Factors, operators and words one after the other."""
+    """A sequence of factors, operators and words."""
     return "".join((_between(items[i - 1], item) if i else "") + to_latex(item) for i, item in enumerate(items))
 
 
 def _between(before: Tree, after: Tree) -> str:
-    """The space between two neighbours: none, that of words, a thin one, or what TeX makes of the signs."""
+    """The space between two neighbours: none, a word space, a thin space, or TeX's default."""
     if is_close(before, after):
         return ""
     if isinstance(before, Words) or isinstance(after, Words):

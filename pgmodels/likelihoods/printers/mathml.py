@@ -263,7 +263,7 @@ def _brackets(parent: Element, opening: str, body: Tree, closing: str) -> None:
 
 
 def _times(parent: Element, lhs: Tree, rhs: Tree) -> None:
-    """An invisible product sign, with a thin space beside names of several letters and before indicators."""
+    """An invisible product sign, with a thin space next to names of several letters and before indicators."""
     if isinstance(lhs, Big) or isinstance(rhs, Differential):
         return
     SubElement(parent, "mo").text = _TIMES

@@ -1,1 +1,1 @@
-"""Priors by inducing inputs."""
+"""Priors with inducing inputs."""

@@ -1,4 +1,4 @@
-"""Priors by inducing inputs: a low-rank factor and an independent residual at each input."""
+"""Priors with inducing inputs: a low-rank factor and an independent residual at each input."""
 
 from collections.abc import Callable
 from copy import copy
@@ -185,7 +185,7 @@ def inducing_points_at(kernel: Any, Z: Any, max_error: float = np.inf) -> Induci
 
 @dataclass(frozen=True, repr=False)
 class Inducing(Representation):
-    """The prior by the latents' values at inducing inputs, a sparse variational posterior: O(n M^2) time per iteration.
+    """Inducing inputs: a sparse variational posterior of the latents, in O(n M^2) time per iteration.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class Inducing(Representation):
             object.__setattr__(self, "select", select or DEFAULT)
         else:
             if select is not None:
-                raise ValueError(f"select={select!r} does nothing with given inputs: give their number instead.")
+                raise ValueError(f"select={select!r} has no effect with given inputs: pass a number of inputs.")
             object.__setattr__(self, "inputs", _rows(inputs))
             object.__setattr__(self, "select", None)
 
@@ -318,7 +318,7 @@ class Inducing(Representation):
         """See Representation and ``inducing_by_root``."""
         del row_mask
         if isinstance(self.inputs, int):
-            raise ValueError(f"the inducing inputs of {self!r} cannot be chosen in compiled code: give them.")
+            raise ValueError(f"the inducing inputs of {self!r} cannot be chosen in compiled code: pass an array.")
         return inducing_by_root(kernel, mean, X, as_array(np.asarray(self.inputs)), size)
 
     def bind_at(

@@ -114,7 +114,7 @@ def greedy(
     """Greedy selection: each next row maximises ``weights`` times the residual variance given the previous ones.
 
     A pivoted Cholesky factorisation that computes only the selected columns: O(n M^2) time. Stops early when no
-    variance remains, or half of its weighted sum is at most ``enough``; one row at least is selected. If the factor
+    variance remains, or half of its weighted sum is at most ``enough``; at least one row is selected. If the factor
     would not fit into memory, a random sample of the rows is used.
     Source: Burt, Rasmussen and van der Wilk 2020; with weights, Passerello 2021.
     """

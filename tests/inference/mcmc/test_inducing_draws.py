@@ -245,7 +245,7 @@ def test_too_few_inducing_inputs_are_said(engine):
 
     (message,), at = said(ROWS[::8])
     assert ("nats below" if engine is integrated else "independent for each row") in message
-    share, enough = (int(number) for number in re.search(r"too few: (\d+)%.*About (\d+), rows", message).groups())
+    share, enough = (int(number) for number in re.search(r"too few: (\d+)%.*About (\d+) greedily", message).groups())
     # Of the variational posterior by explicit matrices, at the values of the result; a chain is somewhere about them.
     Z = ROWS[::8]
     cross = 0.5 * np.exp(-0.5 * ((Z - ROWS.T) / 3.0) ** 2)

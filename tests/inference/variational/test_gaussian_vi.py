@@ -184,7 +184,7 @@ def test_too_many_coordinates_are_taken_by_latent_and_said(monkeypatch):
 
     monkeypatch.setattr(blocks, "MAX_BLOCK", 20)
     model, X, y = problem("softmax")
-    with pytest.warns(pgm.MeanFieldWarning, match="takes the latents of a datum as independent"):
+    with pytest.warns(pgm.MeanFieldWarning, match="treats the latents of a datum as independent"):
         result = pgm.gaussian_vi(model, X, y)
     assert result.converged
 
