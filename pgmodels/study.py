@@ -23,7 +23,7 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.named import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Fixed
-from pgmodels.results.correction import is_out_of_reach
+from pgmodels.results.correction import is_invalid
 from pgmodels.runtime.atomic_io import atomic_write, make_folder, temporary_path
 from pgmodels.runtime.provenance import environment
 
@@ -177,7 +177,7 @@ def validate(
 
 def _write_result(path: Path, result: Any, seed: int) -> None:
     """Write a result as a DataTree, unless it has no draws because a corrected variance is not positive."""
-    if not np.any(is_out_of_reach(result.variance)):
+    if not np.any(is_invalid(result.variance)):
         with atomic_write(path) as temporary:
             result.to_arviz(seed=seed).to_netcdf(temporary, engine="h5netcdf")
 

@@ -18,7 +18,7 @@ from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.numerics.quadrature import slices
 from pgmodels.results.approximation import GaussianResult
-from pgmodels.results.correction import is_out_of_reach
+from pgmodels.results.correction import is_invalid
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
@@ -336,7 +336,7 @@ def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, not
 
         other = result.latents.reshape(-1, sorted_draws.shape[1])
         distances = np.array([wasserstein_distance(sorted_draws[:, i], other[:, i]) for i in columns])
-    elif (invalid := is_out_of_reach(result.variance)).any():
+    elif (invalid := is_invalid(result.variance)).any():
         count = int(invalid.sum())
         notes.append(
             f"{label}: no Wasserstein distance, since {count} of {result.variance.size} variances are not positive."

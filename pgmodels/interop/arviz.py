@@ -12,7 +12,7 @@ from pgmodels.numerics.quadrature import CHUNK_VALUES, slices
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
-from pgmodels.results.correction import is_out_of_reach
+from pgmodels.results.correction import is_invalid
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.predictive import warn_if_unnormalised
@@ -243,7 +243,7 @@ def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tup
         about = "the corrected Gaussian, joint over data and latents"
         return f[None], tuple(v[None] for v in whitened), about
     if isinstance(result, CorrectedApproximation):
-        invalid = np.argwhere(is_out_of_reach(result.variance))
+        invalid = np.argwhere(is_invalid(result.variance))
         if invalid.size:
             raise ValueError(
                 f"{len(invalid)} corrected variances are not positive (first in row {invalid[0][0]}), so the result "

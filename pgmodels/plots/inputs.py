@@ -82,8 +82,8 @@ def fixed_covariates(result: Result, covariates: Any, num_rows: int) -> np.ndarr
     values = np.atleast_1d(as_numbers(covariates, "covariates"))
     if values.shape != (support.num_covariates,):
         raise ValueError(
-            f"covariates of a figure are fixed values of the columns of y after the first, {support.num_covariates} "
-            f"number(s) here; got shape {values.shape}."
+            f"covariates of a figure must have shape ({support.num_covariates},), one value for each column of y after "
+            f"the first; got shape {values.shape}."
         )
     return np.tile(values, (num_rows, 1))
 

@@ -16,7 +16,7 @@ from pgmodels.likelihoods.supports import SuccessesOfTrials
 from pgmodels.plots.inputs import fixed_covariates, inducing_inputs, labelled, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, Style, legend_below, line_handle, literal, new_figure, open_axes, styles
 from pgmodels.priors.inducing.representation import Inducing
-from pgmodels.results.correction import CorrectionWarning, is_out_of_reach
+from pgmodels.results.correction import CorrectionWarning, is_invalid
 from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
@@ -144,7 +144,7 @@ def _curves(label: str, result: Any, x: np.ndarray, covariates: np.ndarray | Non
     with suppress_warnings(CorrectionWarning):
         mean, variance = result.predict_latent(x)
         predicted = _predicted(label, lambda: result.predict(x, covariates), notes)
-    invalid = is_out_of_reach(variance)
+    invalid = is_invalid(variance)
     if invalid.any():
         notes.append(f"{label}: no band where the corrected variance is not positive.")
     scale = np.sqrt(np.where(invalid, np.nan, variance))

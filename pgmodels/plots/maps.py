@@ -13,7 +13,7 @@ from pgmodels.likelihoods.supports import SuccessesOfTrials
 from pgmodels.numerics.quadrature import sobol_normals
 from pgmodels.plots.inputs import fixed_covariates, inducing_inputs, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, legend_below, literal, new_figure
-from pgmodels.results.correction import is_out_of_reach
+from pgmodels.results.correction import is_invalid
 from pgmodels.results.draws import Draws
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
@@ -117,7 +117,7 @@ def _predictive(result: Any, inputs: np.ndarray, covariates: np.ndarray | None) 
     if size == 1:
         return result.predict(inputs, covariates)
     mean, variance = result.predict_latent(inputs)
-    if is_out_of_reach(variance).any():
+    if is_invalid(variance).any():
         return result.predict(inputs, covariates)  # raises with the reason
     standard = sobol_normals(size, _NODES[False])
     return Predictive(result.likelihood, DrawNodes(mean + np.sqrt(variance) * standard[:, None, :]), covariates)

@@ -24,7 +24,7 @@ from pgmodels.plots.style import (
     settle,
     styles,
 )
-from pgmodels.results.correction import is_out_of_reach
+from pgmodels.results.correction import is_invalid
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 
@@ -175,7 +175,7 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
         _densities(axes, draws, others, looks, row, latent)
     for axes in grid[len(places) :]:
         axes.remove()
-    invalid = [label for label, r in others.items() if not isinstance(r, Draws) and is_out_of_reach(r.variance).any()]
+    invalid = [label for label, r in others.items() if not isinstance(r, Draws) and is_invalid(r.variance).any()]
     legend_below(
         figure,
         [Patch(facecolor="0.85", edgecolor="0.6"), *(line_handle(looks[label]) for label in others)],

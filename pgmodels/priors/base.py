@@ -101,7 +101,7 @@ class LatentPrior(Module):
 
         See pgmodels.priors.padding. Optional: engines work without it.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot be padded.")
+        raise NotImplementedError(f"{type(self).__name__} does not implement resized, which pads the prior.")
 
     @property
     def approximation_error(self) -> Float[Array, ""]:

@@ -19,11 +19,11 @@ from pgmodels.priors.padding import pad_sites
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results.correction import (
     correct_at,
-    is_out_of_reach,
+    is_invalid,
     joint_covariance,
     mixing,
     respond_at,
-    warn_nonpositive,
+    warn_invalid,
 )
 from pgmodels.results.gaussian import GaussianPredictions, each_latent
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
@@ -340,7 +340,7 @@ class CorrectedApproximation(GaussianResult):
             If a corrected variance is not positive; it is returned as it is.
         """
         mean, variance = super().predict_latent(X_new)
-        warn_nonpositive(variance, "X_new")
+        warn_invalid(variance, "X_new")
         return mean, variance
 
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
@@ -375,14 +375,14 @@ class CorrectedApproximation(GaussianResult):
         self, X_new: ArrayLike, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         variances = variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
-        warn_nonpositive(variances, "X_new")
-        bad = is_out_of_reach(variances)
+        warn_invalid(variances, "X_new")
+        bad = is_invalid(variances)
         if bad.any():
             row = int(np.argwhere(bad)[0][0])
             raise ValueError(
                 f"the corrected variance is {variances[row].min():.3g} in row {row} of X_new "
-                f"({int(bad.sum())} in all): the correction does not reach there. Predict with the uncorrected result "
-                "or with draws."
+                f"({int(bad.sum())} in all): the correction is not valid there. Predict with the uncorrected result or "
+                "with draws."
             )
         plain = self.uncorrected._marginals_at(X_new)
         mean, variance, rows = averaging(self.model, self.y, (mean, variance), plain, covariates)

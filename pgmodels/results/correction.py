@@ -122,14 +122,14 @@ def mixing(model: Model, y: np.ndarray | Array) -> tuple[Any, ...]:
     return () if predictors is None else (predictors.matrix(as_array(y), model.parameters),)
 
 
-def is_out_of_reach(variance: np.ndarray) -> np.ndarray:
-    """Whether corrected variances are invalid. 0 is valid: the prior variance of such a latent is 0."""
+def is_invalid(variance: np.ndarray) -> np.ndarray:
+    """Whether corrected variances are invalid, negative or NaN. 0 is valid: the prior variance is then 0 too."""
     return ~(variance >= 0)
 
 
-def warn_nonpositive(variance: np.ndarray, where: str) -> int:
+def warn_invalid(variance: np.ndarray, where: str) -> int:
     """Warn of corrected variances that are not positive, nor 0 as the prior's; returns their number."""
-    bad = is_out_of_reach(variance)
+    bad = is_invalid(variance)
     count = int(np.sum(bad))
     if count:
         row = int(np.argwhere(bad)[0][0])

@@ -144,7 +144,7 @@ def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
 def _decoded(text: bytes) -> dict[str, Any]:
     document = json.loads(text)
     if not isinstance(document, dict):
-        raise ValueError(f"its document is a {type(document).__name__}")
+        raise ValueError(f"its document must be a JSON object; got a {type(document).__name__}")
     return document
 
 

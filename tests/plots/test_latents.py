@@ -106,7 +106,7 @@ def test_a_map_of_means_is_of_means():
         c for c in pgm.plot_probability_map(result, covariates=3.0).axes[0].collections if hasattr(c, "levels")
     )
     np.testing.assert_allclose([filled.zmin, filled.zmax], [3.0 * mean.min(), 3.0 * mean.max()], rtol=1e-9)
-    with pytest.raises(ValueError, match=r"covariates of a figure are .* 1 number\(s\) here; got shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"covariates of a figure must have shape \(1,\), .*; got shape \(2,\)"):
         pgm.plot_probability_map(result, covariates=[3.0, 4.0])
 
 

@@ -32,9 +32,9 @@ from pgmodels.results.correction import (
     added_moments,
     correct_blocks,
     correct_marginals,
-    is_out_of_reach,
+    is_invalid,
     mixing,
-    warn_nonpositive,
+    warn_invalid,
 )
 from pgmodels.results.sparse import name_type
 from pgmodels.runtime.jit import compiled
@@ -230,7 +230,7 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
         response=np.asarray(response.covariance),
         is_positive=positive,
         residual=residual,
-        num_nonpositive=warn_nonpositive(variance, "the data") if positive else int(is_out_of_reach(variance).sum()),
+        num_nonpositive=warn_invalid(variance, "the data") if positive else int(is_invalid(variance).sum()),
     )
 
 
@@ -305,7 +305,7 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
         variance=variance[:n],
         shift=np.asarray(shift)[:n],
         curvature=np.asarray(curvature)[:n],
-        num_nonpositive=warn_nonpositive(variance[:n], "the data"),
+        num_nonpositive=warn_invalid(variance[:n], "the data"),
     )
 
 

@@ -330,8 +330,8 @@ def _report(undetermined: dict[str, str], num_tried: int) -> None:
     flat = f"a further factor of {_FURTHER:g} changes the ELBO by less than {_FELT:g}"
     if num_tried == 1:
         warn(
-            f"fit: {listed} at what may be a poor optimum: {flat}, and no other start was tried. Raise num_starts; if "
-            "that changes nothing, the data do not determine these values: fix them with pgm.Fixed, or give them "
+            f"fit: {listed} may be a poor local optimum: {flat}, and no other start was tried. Raise num_starts. If "
+            "the result stays the same, the data do not determine these values: fix them with pgm.Fixed, or give them "
             "priors.",
             FitWarning,
         )

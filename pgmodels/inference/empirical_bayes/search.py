@@ -82,7 +82,7 @@ class SearchBar:
         self.number, self.begin = 0, time.perf_counter()
 
     def step(self, bound: MarginalBound) -> None:
-        """After a step to the best vector of a bound."""
+        """Advance the bar by one step, and call the callback with the best values of ``bound`` so far."""
         self.bar.advance(1, f"ELBO {-bound.best:.4f}")
         if self.callback is None or len(bound.X) != self.num_rows:
             return
@@ -344,7 +344,9 @@ def _definite(inverse_hessian: np.ndarray) -> np.ndarray:
 
 def _check_start(elbo: float) -> None:
     if not np.isfinite(elbo):
-        raise ValueError("fit: the ELBO is not finite at the start values. Give start values nearer to the data.")
+        raise ValueError(
+            "fit: the ELBO is not finite at the initial values. Give hyperparameters on the scale of the data."
+        )
 
 
 def box_of(initial: dict[str, Start]) -> np.ndarray:

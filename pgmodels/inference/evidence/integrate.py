@@ -283,7 +283,10 @@ class _Integration:
         problem = variational_problem(model, data, expected_objective(model), model.compiled_prior(data.X))
         problem, ascent = optimise(problem, start_state(model, data, problem), 1e-6, 200)
         if not np.isfinite(float(ascent.state.elbo)):
-            raise ValueError("integrate: the ELBO is not finite at the start values. Give others, nearer to the data.")
+            raise ValueError(
+                "integrate: the ELBO is not finite at the initial values. Give hyperparameters on "
+                "the scale of the data."
+            )
         self.family = problem_family(model, data, unknowns, problem.coupled)
         self.first = ascent.state.sites
         count = -(-num_draws // _AT_A_TIME) * _AT_A_TIME
@@ -302,7 +305,9 @@ class _Integration:
             design = refined(density, grid(density, size)) if size in SPACINGS else composite(density, size)
         kept = np.isfinite(design.log_densities)
         if not kept[0]:
-            raise ValueError("integrate: no finite evidence at the mode. Give priors that are nearer to the data.")
+            raise ValueError(
+                "integrate: the evidence is not finite at the mode. Give hyperpriors on the scale of the data."
+            )
         support = spread(design)
         points = [point for point, is_finite in zip(self.points, kept, strict=True) if is_finite]
         k_hats, limit = np.array(self.k_hats)[kept], min(1.0 - 1.0 / np.log10(len(self.keys)), 0.7)

@@ -209,7 +209,9 @@ def initial_ascent(
     bounds = {name: float(window.bound) for name, (_, window) in tried.items()}
     finite = {name: bound for name, bound in bounds.items() if np.isfinite(bound)}
     if not finite:
-        raise ValueError("svi: the bound is not finite at the start values. Give start values nearer to the data.")
+        raise ValueError(
+            "svi: the ELBO is not finite at the initial values. Give hyperparameters on the scale of the data."
+        )
     best = to_host(tried[max(finite, key=lambda name: finite[name])][0])
     return Ascent(best, learning, 0, None, None, 0, (), False), finite
 

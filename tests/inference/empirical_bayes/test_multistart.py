@@ -126,7 +126,7 @@ def test_a_cut_point_without_a_grade_above_is_named():
 
 
 def test_a_poor_optimum_is_told_from_what_is_not_determined():
-    with pytest.warns(pgm.FitWarning, match="variance = 1e-09 at what may be a poor optimum.*Raise num_starts"):
+    with pytest.warns(pgm.FitWarning, match="variance = 1e-09 may be a poor local optimum.*Raise num_starts"):
         _report({"variance": "1e-09"}, 1)
     with pytest.warns(pgm.FitWarning, match="do not determine variance = 1e-09.*the best of 4 starts ends there"):
         _report({"variance": "1e-09"}, 4)

@@ -209,7 +209,7 @@ def test_an_ascent_that_stalls_short_of_its_optimum_has_not_converged(monkeypatc
         stalled = optimum()
     assert not stalled.converged
     # The remedy of the warning: few coordinates, factorised together, have precisions of any sign.
-    remedied = optimum(form=pgm.Inducing(10, "variance"))
+    remedied = optimum(form=pgm.Inducing(15, "variance"))
     assert remedied.converged
 
 
