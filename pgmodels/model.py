@@ -480,9 +480,9 @@ def require_model(model: Any) -> Model:
 
 
 def with_powers(model: Model, data: Data) -> tuple[Model, Data]:
-    """The model whose formula is to the power of the row's weight, and data with the weights as the last column of y.
+    """The model with the likelihood to the power of the row's weight, and data with weights as the last column of y.
 
-    The model and the data themselves if they have no weights.
+    Without weights, both are returned unchanged.
     """
     if data.weights is None:
         return model, data

@@ -62,6 +62,7 @@ class Tilted(Objective):
 
     def __init__(self, objective):
         self.objective, self.size, self.predictors = objective, objective.size, objective.predictors
+        self.takes_covariances = objective.takes_covariances
 
     @property
     def blocks(self):

@@ -41,7 +41,7 @@ EXPECTATION = 1e-8
 
 
 class Check(NamedTuple):
-    """One check: its largest discrepancy ``figure`` and the tolerance."""
+    """The result of one check: the largest discrepancy, ``figure``, and the tolerance."""
 
     name: str
     figure: float

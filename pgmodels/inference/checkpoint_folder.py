@@ -67,15 +67,15 @@ class CheckpointFolder:
             self.refuse(str(error))
         return self._checked(path, document), arrays
 
-    def require_same(self, what: str, saved: Any, expected: dict[str, str]) -> None:
+    def require_same(self, saved: Any, expected: dict[str, str]) -> None:
         """Raise ValueError if the run differs from the saved one, naming the differences."""
         if not isinstance(saved, dict) or set(saved) != set(expected):
             self.refuse(f"{self.file} does not identify its run")
         differing = [name for name in expected if saved[name] != expected[name]]
         if differing:
             raise ValueError(
-                f"checkpoint: {self.path} contains {what} (differences: {', '.join(differing)}). Name another "
-                "folder, or delete this one."
+                f"checkpoint: {self.path} contains another run of {self.engine}, which differs in: "
+                f"{', '.join(differing)}. Name another folder, or delete this one."
             )
 
     def refuse(self, fault: str) -> NoReturn:

@@ -61,7 +61,7 @@ class Engine(ABC):
 
 
 def check_finite(name: str, trace: np.ndarray) -> None:
-    """Raise ValueError where the ELBO is not finite."""
+    """Raise ValueError if the last ELBO of the trace is not finite."""
     if not np.isfinite(trace[-1]):
         raise ValueError(
             f"{name}: the ELBO is {float(trace[-1])} at iteration {len(trace) - 1}. Check for extreme values in y, "

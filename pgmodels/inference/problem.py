@@ -143,7 +143,7 @@ class Problem(Module):
         return condition(self.objective.predictors, self.prior, sites, self.y, self.parameters)
 
     def largest_precision(self, sites: Sites) -> float:
-        """The largest precision of sites on a latent at an input, summed over rows with equal inputs."""
+        """The largest site precision of any latent, after summing over rows with equal inputs."""
         predictors, w = self.objective.predictors, np.asarray(sites.precision)
         w = np.linalg.norm(w, ord=2, axis=(1, 2))[:, None] if sites.coupled else w
         if predictors is not None:

@@ -1,4 +1,4 @@
-"""Validation of data in blocks of rows, by the checks of data in memory."""
+"""Validation of data that are read in blocks of rows, with the checks of data in memory."""
 
 from typing import Any
 

@@ -259,7 +259,7 @@ def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tup
             tuple(v[None] for v in whitened),
             "the Gaussian approximation q: independent draws, joint over data",
         )
-    raise ValueError(f"result must be a result of cavi, correct, fit or gibbs; got {name_type(result)}.")
+    raise ValueError(f"result must be a result, such as those of cavi, correct, fit or gibbs; got {name_type(result)}.")
 
 
 def _log_prior(draws: Draws) -> np.ndarray:

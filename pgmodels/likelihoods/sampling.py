@@ -41,10 +41,12 @@ def draw_observations(
 
     If y has several columns, its first column is drawn given ``covariates`` (n, num_covariates), None if there are
     none; times to an event are drawn uncensored. ``parameters`` are likelihood parameters that differ by draw, and
-    broadcast against f. Draws are by the likelihood's sampler, by mean and variance of a formula that is Gaussian in y,
-    else by numerical inversion of the formula's distribution function. Raises ValueError if that misses more than 1e-3
-    of the probability, if the support of y is not declared or the formula not normalised over it, or if other columns
-    of y would need to be drawn.
+    broadcast against f.
+
+    Draws are from the likelihood's sampler if it has one, from a normal distribution if the formula is Gaussian in y,
+    and otherwise by numerical inversion of the distribution function. Raises ValueError if the inversion misses more
+    than 1e-3 of the probability; if, without a sampler, the support of y is not declared or the formula not normalised
+    over it; or if other columns of y would need to be drawn.
     """
     f = np.asarray(f, dtype=np.float64)
     n, size = f.shape[-2:]

@@ -128,9 +128,9 @@ class Quadrature(Objective):
         return bound, by_mean + jnp.einsum("ipq,iq->ip", W, m), W
 
     def is_concave(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """Whether each datum's log density is concave along chords between nodes of the coarse rule, (n,).
+        """Whether each datum's log density is concave along chords between nodes of the coarse quadrature, (n,).
 
-        Predictors have means and variances (n, P). Long chords contain any kinks, short ones test the curvature.
+        At predictors with means and variances (n, P). Whole chords detect kinks, short ones the local curvature.
         """
 
         def log_density(z: Any) -> Any:

@@ -39,7 +39,8 @@ def labelled(results: Any) -> dict[str, Result]:
     for label, result in results.items():
         if not isinstance(result, Result):
             raise ValueError(
-                f"results[{label!r}] must be a result of cavi, correct, fit or gibbs; got {name_type(result)}."
+                f"results[{label!r}] must be a result, such as those of cavi, correct, fit or gibbs; got "
+                f"{name_type(result)}."
             )
     return {str(label): result for label, result in results.items()}
 

@@ -88,7 +88,9 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
 
 def _check(result: Any) -> None:
     if not isinstance(result, Result):
-        raise ValueError(f"result must be a result of cavi, correct, fit or gibbs; got {name_type(result)}.")
+        raise ValueError(
+            f"result must be a result, such as those of cavi, correct, fit or gibbs; got {name_type(result)}."
+        )
     if result.X.shape[1] != 2:
         raise ValueError(
             f"X has {result.X.shape[1]} columns; plot_probability_map needs two. Train on two of the columns, or use "

@@ -55,9 +55,8 @@ def _check_allowed(likelihood: Likelihood, size: int, support: Support, covariat
     for symbol, rows in entries_out_of_range(formula, env):
         if reads_covariates(symbol):
             raise ValueError(
-                f"covariates are outside what the formula allows: {symbol.text()} indexes the {symbol.length} "
-                f"entries of {symbol.name}, 0 to {symbol.length - 1}, and is out of range in row "
-                f"{np.flatnonzero(rows)[0]}."
+                f"covariates are outside what the formula allows: {symbol.text()} needs an index of the entries of "
+                f"{symbol.name}, 0 to {symbol.length - 1}, and is out of range in row {np.flatnonzero(rows)[0]}."
             )
     for coefficient, rows in undefined_coefficients(formula, env):
         if reads_covariates(coefficient):

@@ -73,7 +73,7 @@ class Draws(DataResult):
 
     @property
     def flat_likelihood_values(self) -> dict[str, np.ndarray]:
-        """``likelihood_values`` of all chains, (chains * draws, 1, entries), to broadcast with (draws, n, latents)."""
+        """``likelihood_values`` of all chains, (chains * draws, 1, entries), to broadcast with their latents."""
         return {name: v.reshape(-1, 1, v.shape[-1]) for name, v in self.likelihood_values.items()}
 
     @property
@@ -102,7 +102,10 @@ class Draws(DataResult):
 
     @cached_property
     def _varies(self) -> np.ndarray:
-        """Whether draws of a latent differ, (n, latents); for a prior variance of 0, sums differ by rounding only."""
+        """Whether the draws of each latent differ, (n, latents).
+
+        If they are all equal (prior variance 0), moments are exact, where averages would have rounding errors.
+        """
         return np.ptp(self.latents, axis=(0, 1)) > 0.0
 
     def extend(self, num_samples: int, progress: bool | None = None) -> "Draws":

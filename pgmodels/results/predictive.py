@@ -104,8 +104,8 @@ class Predictive(Picklable):
         values = self.support.values()
         if values is None:
             raise ValueError(
-                f"{self.likelihood.name} has no finite list of values of y to give probabilities for; use mean, "
-                "variance and log_density. A custom formula declares its support: "
+                f"probabilities needs y with a fixed, finite set of values, and {self.likelihood.name} has none: use "
+                "mean, variance or log_density. For a custom formula, declare the support: "
                 "@pgm.likelihood(support=pgm.Binary())."
             )
         self._require_normalised("probabilities")

@@ -265,9 +265,10 @@ def _decode(value: Any, arrays: Arrays) -> Any:
 
 
 def _encode_prior(result: Result, arrays: Arrays) -> Any:
-    """How to rebuild the prior: one of ``_WAYS`` for all groups, and each group's arrays that it does not reproduce.
+    """How to rebuild the prior: the first of ``_WAYS`` that reproduces every group.
 
-    Engines may have used a more accurate prior than ``Model.prior`` returns by default; its arrays are then saved.
+    If none does, "bound", with the arrays of the groups that it does not reproduce: engines may have used a more
+    accurate prior than ``Model.prior`` returns by default.
     """
     priors = result.prior.groups
     unknown = [type(group).__name__ for group in priors if _PRIORS.get(stored_class(type(group))) is not type(group)]

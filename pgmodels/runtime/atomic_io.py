@@ -106,7 +106,7 @@ def _faults_of(path: Path, kind: str) -> Iterator[None]:
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror or error})") from error
     except Exception as error:
-        raise ValueError(f"{path} is damaged, truncated or not a {kind} file ({error})") from error
+        raise ValueError(f"{path} is damaged, truncated or not in {kind} format ({error})") from error
 
 
 def _check_sizes(entries: list[zipfile.ZipInfo], size: int) -> None:

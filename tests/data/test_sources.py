@@ -357,7 +357,7 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(tmp_path, monkeypatch, faili
     # At its end it is read, and goes on with more passes.
     assert_same_result(learned_from(tmp_path), uninterrupted)
     assert_same_result(learned_from(tmp_path, max_epochs=32), learned_from(None, max_epochs=32))
-    with pytest.raises(ValueError, match="holds svi of another model, other data, another seed or other options"):
+    with pytest.raises(ValueError, match="contains another run of svi, which differs in"):
         pgm.svi(MODEL, pgm.ArrayRows(X[FEW], 1.0 - LABELS[FEW], standardise=True), checkpoint=tmp_path, **SAVED)
     with pytest.raises(ValueError, match="checkpoint must be a writable folder"):
         pgm.svi(MODEL, pgm.ArrayRows(X[FEW], LABELS[FEW]), checkpoint=__file__, **SAVED)

@@ -227,7 +227,7 @@ def test_wrong_weights_are_refused(name):
 
 def test_what_weights_cannot_do_is_refused():
     for name in ("Probit", "mixture"):
-        with pytest.raises(pgm.NoAugmentationError, match=r"weights are powers.*gibbs supports only the powers 0"):
+        with pytest.raises(pgm.NoAugmentationError, match=r"gibbs supports only weights 0 and 1 for"):
             pgm.gibbs(CASES[name][0], X, LABELS, weights=WEIGHTS)
     result = result_of("Bernoulli", "weighted")
     with pytest.raises(ValueError, match="rows have weights, and data simulated from the model have none"):

@@ -333,7 +333,10 @@ OTHER_RUNS = [
 )
 def test_another_run_is_refused_with_what_differs(saved, engine, change, part):
     before = contents(saved / engine)
-    with pytest.raises(ValueError, match=rf"checkpoint: .*/{engine} contains .*differences: .*{part}.*Name another"):
+    with pytest.raises(
+        ValueError,
+        match=rf"checkpoint: .*/{engine} contains another run of {engine}, which differs in: .*{part}.*Name another",
+    ):
         ENGINES[engine](saved / engine, **change)
     assert contents(saved / engine) == before
 
@@ -388,7 +391,7 @@ def read_only(**options):
 
 def test_a_checkpoint_is_no_result(saved):
     for path, words in [
-        ("gibbs/index.json", "not a npz file"),
+        ("gibbs/index.json", "not in npz format"),
         ("gibbs/draws-000000.npz", "contains a checkpoint of gibbs"),
         ("svi/svi.npz", "contains a checkpoint of svi"),
     ]:

@@ -277,7 +277,7 @@ def test_bad_input_is_refused():
         predictive(Binomial(), [1.0, 2.0])
     with pytest.raises(ValueError, match="X_new"):
         vi.predict(X[:, 0])
-    with pytest.raises(ValueError, match="no finite list of values"):
+    with pytest.raises(ValueError, match="finite set of values"):
         _ = predictive(NegativeBinomial(1.0)).probabilities
 
 

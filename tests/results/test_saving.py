@@ -345,7 +345,7 @@ def test_a_file_that_is_no_result_is_refused(files, tmp_path):
         turned,
     ):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"fit\.npz is damaged, truncated or not a npz file.*save"):
+        with pytest.raises(ValueError, match=r"fit\.npz is damaged, truncated or not in npz format.*save"):
             pgm.load(path)
     np.savez(path, X=X)
     with pytest.raises(ValueError, match=r"not a result saved by pgmodels"):

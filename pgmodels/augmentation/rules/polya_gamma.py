@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class PolyaGammaRule(Rule):
-    """σ(z)^a σ(-z)^b with ω ~ PG(a + b, z) (Polson, Scott and Windle 2013, theorem 1)."""
+    """σ(z)^a σ(-z)^b, with conditional ω | z ~ PG(a + b, z) (Polson, Scott and Windle 2013, theorem 1)."""
 
     title = "Pólya-Gamma"
     rank = 5

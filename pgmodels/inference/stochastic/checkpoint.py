@@ -34,8 +34,7 @@ class SviCheckpoint:
         if self.saved is None:
             return None
         document, arrays = self.saved
-        kind = "svi of another model, other data, another seed or other options"
-        self.folder.require_same(kind, document.get("fingerprint"), fingerprint)
+        self.folder.require_same(document.get("fingerprint"), fingerprint)
         trace = arrays.pop("trace", None)
         match document:
             case {

@@ -99,7 +99,7 @@ def targets(
     h, w = (weighted(batch.weights, part) for part in (h - w * batch.means[0], w))
     share, A = problem.num_rows / len(batch.y), batch.factors[0]
     precision = jax.lax.map(lambda weights: (A * weights) @ A.T, w.T)
-    return NaturalParameters(share * precision, share * (h - w * batch.means[0]).T @ A.T)
+    return NaturalParameters(share * precision, share * h.T @ A.T)
 
 
 def first_state(problem: StochasticProblem, sample: LatentSample, vector: Array, rows: DataBatch) -> SviState:

@@ -1,6 +1,6 @@
 """Data sources of svi: arrays, or rows that are read again in every epoch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -60,8 +60,14 @@ def source_of(
     """The model, the checked data or a sample of the rows, and the source of batches."""
     if isinstance(X, Rows):
         _check_rows(y, weights)
-    if train_hyperparameters or isinstance(X, Rows) or not objective.is_monotone:
-        _require_inducing(model, objective)
+    _require_inducing(
+        model,
+        {
+            "rows that are not in memory": isinstance(X, Rows),
+            "train_hyperparameters=True": train_hyperparameters,
+            f"objective={objective.name!r}": not objective.is_monotone,
+        },
+    )
     if not isinstance(X, Rows):
         model, data = model.prepare(X, y, weights)
         unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
@@ -91,10 +97,11 @@ def _check_rows(y: Any, weights: Any) -> None:
         raise ValueError(f"{extra[0]} needs an array X: {Rows.__name__} have their own y, and no weights.")
 
 
-def _require_inducing(model: Model, objective: Objective) -> None:
+def _require_inducing(model: Model, reasons: Mapping[str, bool]) -> None:
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
     for gp in model.gps:
-        if not gp.form.num_inputs:
+        if reason is not None and not gp.form.num_inputs:
             raise ValueError(
-                f"svi with train_hyperparameters, objective={objective.name!r} or rows that are not in memory needs "
-                f"GPs with inducing inputs; got {gp!r}. Use pgm.GP(kernel, form=pgm.Inducing(300))."
+                f"svi with {reason} needs GPs with inducing inputs; got {gp!r}. Use "
+                "pgm.GP(kernel, form=pgm.Inducing(300))."
             )

@@ -77,8 +77,9 @@ def require_same_inputs(description: str) -> None:
     others = np.flatnonzero(np.any(digests != digests[0], axis=1))
     if len(others):
         raise ValueError(
-            f"svi: process {others[0]} has another model, other rows, options or inducing inputs than process 0, or "
-            "another checkpoint. Give all of them the same, on machines of one kind, and a folder that all can read."
+            f"svi: the model, rows, options, inducing inputs or checkpoint of process {others[0]} differ from those of "
+            "process 0. Give all processes the same, run them on machines of the same kind, and use a checkpoint "
+            "folder that all can read."
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.augmentation.tangent import TangentBound
-from pgmodels.inference.stochastic import checkpoint as svi_checkpoint
+from pgmodels.inference import checkpoint_folder
 from pgmodels.inference.stochastic import latent_subsampling
 from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, fit_log_sum, newton_update
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
@@ -107,7 +107,6 @@ Z = np.array([[-1.0, 0.3], [0.2, -0.7], [0.9, 0.8]])
 ROWS = RNG.uniform(-1.0, 1.0, (5, 2))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", some(CASES, "softmax"))
 def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
     likelihood, y = CASES[case]
@@ -214,8 +213,9 @@ def test_all_latents_at_a_time_are_the_steps_of_all_latents():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pgmodels.InducingWarning")
 def test_half_of_the_latents_at_a_time_lead_to_the_optimum_and_are_taken_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(svi_checkpoint, "_INTERVAL", 0.0)
+    monkeypatch.setattr(checkpoint_folder, "_INTERVAL", 0.0)
     exact = pgm.cavi(MODEL, X, LABELS)
     result = taken(max_epochs=600, **SAVED)
     mean, variance = result.predict_latent(X)
@@ -242,12 +242,12 @@ def test_half_of_the_latents_at_a_time_lead_to_the_optimum_and_are_taken_up(tmp_
         taken(max_epochs=12, checkpoint=tmp_path, **SAVED)
     monkeypatch.setattr(os, "replace", original)
     assert_same(taken(max_epochs=12, checkpoint=tmp_path, **SAVED), uninterrupted)
-    with pytest.raises(ValueError, match="holds svi of another model, other data, another seed or other options"):
+    with pytest.raises(ValueError, match="contains another run of svi, which differs in"):
         pgm.svi(MODEL, X, LABELS, max_epochs=12, tolerance=1e-9, checkpoint=tmp_path, batch_size=40, class_batch_size=3)
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:svi did not converge")
+@pytest.mark.filterwarnings("ignore:svi did not converge", "ignore::pgmodels.InducingWarning")
 def test_values_are_learned_from_some_latents_at_a_time():
     every = pgm.svi(MODEL, pgm.ArrayRows(X, LABELS), batch_size=40, train_hyperparameters=True, max_epochs=400)
     some = pgm.svi(MODEL, X, LABELS, train_hyperparameters=True, max_epochs=800, **SAVED)

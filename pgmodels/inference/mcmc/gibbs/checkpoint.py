@@ -37,8 +37,7 @@ class Checkpoint:
         self.fingerprint = run.fingerprint
         if self.index is None:
             return
-        kind = "a run of another model, other data, another seed or other sizes"
-        self.folder.require_same(kind, self.index["fingerprint"], self.fingerprint)
+        self.folder.require_same(self.index["fingerprint"], self.fingerprint)
         records = [self._read_draws(self.folder.path / name) for name in self.draw_files]
         number, path = self.index["number"], self.folder.path / self.index["state"]
         _, arrays = self.folder.arrays(path)

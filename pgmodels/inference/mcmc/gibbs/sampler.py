@@ -128,9 +128,9 @@ def _check_powers(model: Model, data: Data) -> None:
     for requirement in model.augmentation.requirements:
         if requirement.kind == "indicator" and not np.all(requirement.holds(requirement.expression.evaluate(env))):
             raise NoAugmentationError(
-                f"weights are powers of the likelihood, and for {model.likelihood.name} gibbs supports only the powers "
-                f"0 and 1: {requirement.reason} is {requirement.expression.text()}, where the last column of y is "
-                "the weight. Repeat rows instead of whole weights; cavi and fit take any weights."
+                f"gibbs supports only weights 0 and 1 for {model.likelihood.name}: a weight is a power of the "
+                f"likelihood, and {requirement.reason} is then {requirement.expression.text()} (the weight is the last "
+                "column of y). For integer weights, repeat the rows; cavi and fit take any weights."
             )
 
 
