@@ -27,6 +27,7 @@ def tolerances(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pgmodels.InducingWarning")
 @pytest.mark.parametrize("form", some([pgm.Dense(), pgm.Inducing(12)], pgm.Dense()), ids=["dense", "inducing"])
 def test_bounds_are_as_exact_as_steps_ask(form, tolerances, monkeypatch):
     X, y = CASES["bernoulli"].data(70, seed=2, scale=2.5)

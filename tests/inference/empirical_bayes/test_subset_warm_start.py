@@ -6,6 +6,7 @@ import pytest
 import pgmodels as pgm
 from pgmodels.inference.empirical_bayes import search as maximum
 from pgmodels.inference.empirical_bayes import subset_warm_start as stages
+from pgmodels.priors.representation import Auto
 from tests.covering import some
 from tests.referees import sigma
 
@@ -21,7 +22,7 @@ def data(rng):
 
 @pytest.fixture
 def few_rows(monkeypatch):
-    monkeypatch.setattr(stages, "_LEAST", 40)
+    monkeypatch.setattr(Auto, "least_subset", 40)
 
 
 @pytest.mark.slow
@@ -38,7 +39,7 @@ def test_stages_end_at_the_optimum(few_rows, monkeypatch, kernel, objective):
     fitted = pgm.fit(model, X, y, objective=objective)
     assert fitted.fit.start == "40 rows"
     assert fitted.converged
-    monkeypatch.setattr(stages, "_LEAST", 512)
+    monkeypatch.setattr(Auto, "least_subset", 512)
     at_once = pgm.fit(model, X, y, objective=objective)
     assert at_once.fit.start != "40 rows"
     # Both stop where a step changes the ELBO by some 1e-9 of its size.
@@ -57,7 +58,7 @@ def test_a_sample_that_says_nothing_does_no_harm(few_rows, monkeypatch):
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0)))
     fitted = pgm.fit(model, X, y)
     assert fitted.converged
-    monkeypatch.setattr(stages, "_LEAST", 512)
+    monkeypatch.setattr(Auto, "least_subset", 512)
     np.testing.assert_allclose(fitted.elbo, pgm.fit(model, X, y).elbo, rtol=1e-6)
 
 
@@ -70,11 +71,11 @@ def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch
     monkeypatch.setattr(stages, "_FLAT", 1.0)
     fitted = pgm.fit(model, X, y)
     assert fitted.fit.start != "40 rows"
-    monkeypatch.setattr(stages, "_LEAST", 512)
+    monkeypatch.setattr(Auto, "least_subset", 512)
     at_once = pgm.fit(model, X, y)
     assert fitted.elbo == at_once.elbo
     # Where the bound is curved as much as is asked for they are.
-    monkeypatch.setattr(stages, "_LEAST", 40)
+    monkeypatch.setattr(Auto, "least_subset", 40)
     monkeypatch.setattr(stages, "_FLAT", 10.0)
     curved = pgm.fit(model, X, y)
     assert curved.fit.start == "40 rows"
@@ -92,7 +93,7 @@ def test_limits_hold_with_stages(few_rows, monkeypatch, separable):
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0)))
     fitted = pgm.fit(model, X, y)
     assert fitted.fit.start == "40 rows"
-    monkeypatch.setattr(stages, "_LEAST", 512)
+    monkeypatch.setattr(Auto, "least_subset", 512)
     at_once = pgm.fit(model, X, y)
     np.testing.assert_allclose(fitted.elbo, at_once.elbo, rtol=1e-7)
     # That of all rows, whose distances are not the stage's.

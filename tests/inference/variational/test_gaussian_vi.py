@@ -286,4 +286,4 @@ def test_a_formula_without_an_augmentation_is_learned():
     with pytest.raises(ValueError, match=r"objective must be one of 'auto', 'augmented', 'expected', .*; got 'svi'"):
         pgm.fit(result.model, X, y, objective="svi")
     with pytest.raises(pgm.NoAugmentationError, match=r"pgm\.gaussian_vi"):
-        pgm.fit(result.model, X, y)
+        pgm.fit(result.model, X, y, objective="augmented")
