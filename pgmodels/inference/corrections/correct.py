@@ -16,8 +16,9 @@ from pgmodels.inference.objectives import expected_objective, objective_of_resul
 from pgmodels.inference.variational.vi import is_affordable
 from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
+from pgmodels.objectives.expected import Quadrature
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.padding import pad_rows, weighted
+from pgmodels.priors.padding import pad_rows, padded_size, weighted
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import (
     BEFORE_CORRECTION,
@@ -193,10 +194,15 @@ def check_against_prior(
         f"{variance[row, latent]:.4g} where the prior's is {prior[row, latent]:.4g})"
     )
     remedy = "Take gaussian_vi uncorrected, or gibbs. Kinks of one latent are exact where written as abs(y - f)."
-    mean, spread = map(as_array, marginals())
-    if bool(np.all(expected_objective(model).is_concave(mean, spread, as_array(y), model.parameters))):
+    mean, spread, y = (as_array(pad_rows(part, padded_size(len(y)))) for part in (*marginals(), y))
+    if bool(np.all(_is_concave(expected_objective(model), mean, spread, y, model.parameters))):
         raise ValueError(f"{engine}: {what}, and a log-concave likelihood allows none. {remedy}")
     warn(f"{engine}: {what}, which a likelihood that is not log-concave seldom does. {remedy}", CorrectionWarning)
+
+
+@partial(compiled, static_argnames="objective")
+def _is_concave(objective: Quadrature, mean: Any, spread: Any, y: Any, parameters: Any) -> Any:
+    return objective.is_concave(mean, spread, y, parameters)
 
 
 def correct_by_response(approximation: Approximation) -> LinearResponse:
