@@ -194,8 +194,8 @@ def check_against_prior(
         f"{variance[row, latent]:.4g} where the prior's is {prior[row, latent]:.4g})"
     )
     remedy = "Take gaussian_vi uncorrected, or gibbs. Kinks of one latent are exact where written as abs(y - f)."
-    mean, spread, y = (as_array(pad_rows(part, padded_size(len(y)))) for part in (*marginals(), y))
-    if bool(np.all(_is_concave(expected_objective(model), mean, spread, y, model.parameters))):
+    mean, spread, observed = (as_array(pad_rows(part, padded_size(len(y)))) for part in (*marginals(), y))
+    if bool(np.all(_is_concave(expected_objective(model), mean, spread, observed, model.parameters))):
         raise ValueError(f"{engine}: {what}, and a log-concave likelihood allows none. {remedy}")
     warn(f"{engine}: {what}, which a likelihood that is not log-concave seldom does. {remedy}", CorrectionWarning)
 
