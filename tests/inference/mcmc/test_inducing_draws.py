@@ -150,6 +150,7 @@ def test_draws_are_exported_and_saved(draws, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pgmodels.InducingWarning")
 def test_runs_go_on(draws, tmp_path):
     first = sample(Z, 30, checkpoint=tmp_path)
     resumed = sample(Z, 70, checkpoint=tmp_path)
