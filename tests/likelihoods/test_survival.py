@@ -225,7 +225,7 @@ def test_what_cannot_be_predicted_says_so(call, message):
     ("likelihood", "y", "message"),
     [
         # New times, all rows, and events only.
-        (log_logistic(), Y[:, ::-1], r"its columns look swapped.*the second \d.*Use y = numpy.array"),
+        (log_logistic(), Y[:, ::-1], r"its columns look swapped.*the second other values.*Use y = numpy.array"),
         (log_logistic(), Y[Y[:, 1] == 1][:, ::-1], "its columns look swapped"),
         (paced(), np.column_stack([Y[:, ::-1], np.ones(12)]), "its columns look swapped"),
         (log_logistic(), np.column_stack([Y[:, 0], 1 + Y[:, 1]]), r"y\[1\] must hold 1 where .* got 2 in row 1"),

@@ -117,7 +117,11 @@ CASES = {
         np.column_stack([RNG.normal(size=N), np.arange(N) % 2]),
         [[1.0], [0.0], [1.0]],
         {
-            "beyond": (2, [2.0], r"covariates are outside .*: shifts\[y\[1\]\] indexes the 2 .* out of range in row 2"),
+            "beyond": (
+                2,
+                [2.0],
+                r"covariates are outside .*: shifts\[y\[1\]\] needs an index of the entries of shifts, 0 to 1.* out of range in row 2",
+            ),
             "between": (1, [0.5], r"covariates are outside .* out of range in row 1"),
         },
     ),

@@ -157,9 +157,9 @@ def test_another_run_is_refused(problem, tmp_path):
     _, X, y = problem
     pgm.gibbs(*problem, num_samples=5, checkpoint=tmp_path, **OPTIONS)
     for other in ((*problem[:2], 1.0 - y), (CASES["bernoulli"].model(variance=1.0), X, y)):
-        with pytest.raises(ValueError, match="contains a run of another model"):
+        with pytest.raises(ValueError, match="contains another run of gibbs, which differs in"):
             pgm.gibbs(*other, num_samples=5, checkpoint=tmp_path, **OPTIONS)
-    with pytest.raises(ValueError, match="contains a run of another model"):
+    with pytest.raises(ValueError, match="contains another run of gibbs, which differs in"):
         pgm.gibbs(*problem, num_samples=5, checkpoint=tmp_path, **{**OPTIONS, "seed": 5})
     assert len(list(tmp_path.iterdir())) == 3
     file = tmp_path / "file"

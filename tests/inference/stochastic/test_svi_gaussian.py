@@ -205,5 +205,5 @@ def test_wrong_calls_say_what_is_expected(options, words):
 
 
 def test_dense_latents_are_refused():
-    with pytest.raises(ValueError, match=r"objective='expected' .* needs GPs"):
+    with pytest.raises(ValueError, match=r"objective='expected' needs GPs"):
         pgm.svi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X, LABELS, objective="expected")
