@@ -120,7 +120,7 @@ CASES = {
             "beyond": (
                 2,
                 [2.0],
-                r"covariates are outside .*: shifts\[y\[1\]\] needs an index of the entries of shifts, 0 to 1.* out of range in row 2",
+                r"covariates are outside .*: shifts\[y\[1\]\] needs an index .* out of range in row 2",
             ),
             "between": (1, [0.5], r"covariates are outside .* out of range in row 1"),
         },
