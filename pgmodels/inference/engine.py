@@ -35,10 +35,10 @@ class VariationalState(Protocol):
 
 
 class Engine(ABC):
-    """A fixed-point iteration for the sites of q(f). Laws: ``step`` never lowers the ELBO beyond rounding error, and
-    at a fixed point the sites are the optimal ones at q's marginals.
+    """A fixed-point iteration for the sites of q(f).
 
-    ``init`` and ``step`` are traceable functions of a Problem. One loop drives every engine: see
+    Laws: ``step`` never lowers the ELBO beyond rounding error, and at a fixed point the sites are the optimal ones at
+    q's marginals. ``init`` and ``step`` are traceable functions of a Problem. One loop drives every engine: see
     ``pgmodels.inference.loop``.
     """
 

@@ -46,11 +46,7 @@ AutoChoice = Literal["auto", "augmented", "expected"] | Objective
 def check_objective(objective: str | Objective, *, auto: bool = False) -> None:
     """Raise ValueError if ``objective`` is neither an Objective nor a name; ``auto`` allows the name "auto"."""
     names = ((AUTO,) if auto else ()) + tuple(OBJECTIVES)
-    if isinstance(objective, str) and objective not in names:
-        raise ValueError(
-            f"objective must be one of {', '.join(map(repr, names))}, or a pgm.Objective; got {objective!r}."
-        )
-    if not isinstance(objective, (str, Objective)):
+    if not isinstance(objective, Objective) and objective not in names:
         raise ValueError(
             f"objective must be one of {', '.join(map(repr, names))}, or an instance of a subclass of pgm.Objective; "
             f"got {objective!r}."

@@ -348,7 +348,8 @@ def converge(
     finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
     if finer is not problem.prior:
         problem = variational_problem(model, data, objective, finer)
-        state = init(CAVI, problem) if start is None and objective.is_monotone else _continued(problem, start or state)
+        fresh = start is None and objective.is_monotone
+        state = start_state(model, data, problem) if fresh else _continued(problem, start or state)
     problem, ascent = optimise(problem, state, tolerance, max_iterations, name, progress, callback)
     return conclude(name, model, data, problem, ascent, tolerance, begin)
 

@@ -190,7 +190,10 @@ def test_weights_are_powers_and_predictions_are_of_one_row():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"objective": "laplace"}, "objective must be one of 'augmented', 'expected', or a pgm.Objective; got 'lap"),
+        (
+            {"objective": "laplace"},
+            "objective must be one of 'augmented', 'expected', or an instance of a subclass of pgm.Objective; got 'lap",
+        ),
         ({"objective": "expected", "rate": "adaptive"}, "rate='adaptive' needs objective='augmented'"),
         (
             {"objective": "expected", "class_batch_size": 2},
