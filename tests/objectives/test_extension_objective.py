@@ -240,6 +240,16 @@ def test_svi_takes_steps_on_it():
     np.testing.assert_allclose(variance, at_once.variance, rtol=0.1)
 
 
+def test_a_checkpoint_of_another_objective_of_its_name_is_refused(tmp_path):
+    model, quadrature = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), mean=0.3, form=pgm.Inducing(X[:3]))), Quadrature(8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pgm.PgmodelsWarning)
+        for same in (quadrature, Quadrature(8)):
+            pgm.svi(model, X, Y, objective=same, batch_size=2, max_epochs=1, checkpoint=tmp_path)
+        with pytest.raises(ValueError, match="another run of svi, which differs in: options"):
+            pgm.svi(model, X, Y, objective=Quadrature(16), batch_size=2, max_epochs=1, checkpoint=tmp_path)
+
+
 def test_corrections_and_diagnoses_follow_from_it():
     robust, expected = pgm.correct(result()), pgm.correct(exact())
     np.testing.assert_allclose(robust.variance, expected.variance, rtol=1e-3)

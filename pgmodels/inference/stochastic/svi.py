@@ -388,8 +388,7 @@ def _fingerprint(
     model, sample = with_powers(model, sample)
     sizes = (settings.batch_size, settings.batches, settings.window, settings.tolerance, settings.rates)
     count = None if options.sample is None else options.sample.count
-    objective = objective_of(model, options.objective).name
-    learned = (options.train_hyperparameters, options.train_inducing, options.adaptive, objective)
+    learned = (options.train_hyperparameters, options.train_inducing, options.adaptive, options.objective)
     return {
         "model": digest((model.signature, inputs)),
         "data": digest((type(source.rows).__name__, tuple(source.scaling), sample.X, sample.y, source.digest)),
