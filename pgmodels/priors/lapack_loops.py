@@ -29,13 +29,18 @@ def over_states(function: Callable[..., Any], *trees: Any) -> Any:
 
 
 def vmap_as_loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that ``vmap`` turns into a loop. It has no reverse-mode derivative."""
-    return sequential_vmap(function)
+    """A function that ``vmap`` turns into a loop. It has no reverse-mode derivative.
+
+    ``jit`` keeps JAX 0.10 from tracing the function again as it lowers it, which raises an error where the function
+    contains a derivative of a ``custom_jvp`` function such as ``log_ndtr``.
+    """
+    return sequential_vmap(jax.jit(function))
 
 
 def vmap_as_loop_if_batched(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """For a function of matrices and vectors: ``vmap`` loops if matrices are batched, and batches vectors alone."""
-    batching = custom_vmap(function)
+    # With jit for the same reason as in vmap_as_loop.
+    batching = custom_vmap(jax.jit(function))
 
     @batching.def_vmap
     def rule(axis_size: int, batched: Any, matrices: Any, vectors: Any) -> tuple[Any, Any]:

@@ -76,9 +76,9 @@ def check_twice_used(compile_, kernel):
     with jax.enable_x64(True):
         values = jax.tree.map(jnp.asarray, bare(kernel))
         K, explained = compile_(both)(values, *map(jnp.asarray, (X, np.ones(32), ROOT, X_NEW)))
-        vmap_as_loop = np.asarray(kernel(jnp.asarray(X), jnp.asarray(X_NEW)))
-    np.testing.assert_allclose(K, vmap_as_loop, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(explained, np.sum(np.linalg.solve(ROOT, vmap_as_loop) ** 2, axis=0), rtol=1e-10)
+        expected = np.asarray(kernel(jnp.asarray(X), jnp.asarray(X_NEW)))
+    np.testing.assert_allclose(K, expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(explained, np.sum(np.linalg.solve(ROOT, expected) ** 2, axis=0), rtol=1e-10)
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, OSError])
