@@ -18,12 +18,12 @@ from pgmodels.data.sources.rows import Rows
 from pgmodels.derivation import Derivation, derive
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
+from pgmodels.inference.adaptive_selection import InducingWarning
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.empirical_bayes.fit import FitWarning, fit
 from pgmodels.inference.engine import ConvergenceWarning
 from pgmodels.inference.evidence.integrate import integrate
 from pgmodels.inference.evidence.log_evidence import Evidence, EvidenceWarning, log_evidence
-from pgmodels.inference.inducing_selection import InducingWarning
 from pgmodels.inference.jitter_check import PrecisionWarning
 from pgmodels.inference.loop import IterationInfo
 from pgmodels.inference.mcmc.chains import MixingWarning

@@ -14,7 +14,7 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictors import Predictors, rewrite_if_fewer
-from pgmodels.data.arrays import as_numbers, check_finite, column_names
+from pgmodels.data.arrays import as_inputs, as_numbers, check_finite, column_names
 from pgmodels.data.text_and_dates import as_array_code
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_lookups, check_traced
 from pgmodels.likelihoods.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
@@ -198,19 +198,7 @@ class Model(Module):
 
     def check_inputs(self, X: ArrayLike, name: str = "X", num_columns: int | None = None) -> np.ndarray:
         """X as a float64 array (n, d), with ``num_columns`` columns if given, or ValueError."""
-        array = as_array_code(X, name)
-        X = as_numbers(X, name, as_column=True, is_new=num_columns is not None)
-        if X.ndim != 2:
-            hint = f"{array}.reshape(len({name}), -1)"
-            if X.ndim < 2:
-                one_row = X.ndim == 0 or (num_columns not in (None, 1) and X.shape == (num_columns,))
-                hint = f"numpy.reshape({array}, (1, -1)) for one row" if one_row else f"{array}[:, None]"
-            raise ValueError(f"{name} must have shape (n, d), one row per datum; got shape {X.shape}. Use {hint}.")
-        if X.shape[0] == 0 or X.shape[1] == 0:
-            raise ValueError(f"{name} is empty: got shape {X.shape}, expected at least one row and one column.")
-        if num_columns is not None and X.shape[1] != num_columns:
-            raise ValueError(f"{name} must have the {num_columns} column(s) of the training X; got shape {X.shape}.")
-        check_finite(X, name)
+        X = as_inputs(X, name, num_columns)
         for gp in self.gps:
             gp.kernel.check(X.shape[1])
         return X

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
-from pgmodels.data.text_and_dates import describe, is_polars_frame, kind_of
+from pgmodels.data.text_and_dates import as_array_code, describe, is_polars_frame, kind_of
 
 
 def as_numbers(value: Any, name: str, *, as_column: bool = False, is_new: bool = False) -> np.ndarray:
@@ -40,6 +40,24 @@ def as_numbers(value: Any, name: str, *, as_column: bool = False, is_new: bool =
     if is_polars_frame(value):
         return np.column_stack(numeric) if numeric else np.empty((len(value), 0))
     return numeric[0]
+
+
+def as_inputs(X: Any, name: str, num_columns: int | None = None) -> np.ndarray:
+    """Inputs as a finite float64 array (n, d), with ``num_columns`` columns if given, or ValueError."""
+    array = as_array_code(X, name)
+    X = as_numbers(X, name, as_column=True, is_new=num_columns is not None)
+    if X.ndim != 2:
+        hint = f"{array}.reshape(len({name}), -1)"
+        if X.ndim < 2:
+            one_row = X.ndim == 0 or (num_columns not in (None, 1) and X.shape == (num_columns,))
+            hint = f"numpy.reshape({array}, (1, -1)) for one row" if one_row else f"{array}[:, None]"
+        raise ValueError(f"{name} must have shape (n, d), one row per datum; got shape {X.shape}. Use {hint}.")
+    if X.shape[0] == 0 or X.shape[1] == 0:
+        raise ValueError(f"{name} is empty: got shape {X.shape}, expected at least one row and one column.")
+    if num_columns is not None and X.shape[1] != num_columns:
+        raise ValueError(f"{name} must have the {num_columns} column(s) of the training X; got shape {X.shape}.")
+    check_finite(X, name)
+    return X
 
 
 def check_finite(array: np.ndarray, name: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
-from pgmodels.inference.inducing_selection import choose_inputs, with_inputs
+from pgmodels.inference.adaptive_selection import choose_inputs, with_inputs
 from pgmodels.model import Model, require_model
 from pgmodels.parameters.parameter import Parameter, Within
 from pgmodels.parameters.vector import ParameterVector, with_priors, with_values

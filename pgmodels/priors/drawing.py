@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Int, Key
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
 from pgmodels.priors.collection import Coordinates, PriorCollection
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian
+from pgmodels.priors.gram import ROUNDING, pivoted_cholesky
 from pgmodels.priors.posterior import Posterior
-from pgmodels.priors.representation import ROUNDING, pivoted_cholesky
 from pgmodels.runtime.jit import compiled
 
 # Draws per batch, so that larger numbers of draws share one program.

@@ -1,35 +1,34 @@
 """Representations of a GP prior at the data, and how they are bound to the inputs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
-from scipy.linalg import LinAlgError, cholesky
-from scipy.linalg.lapack import dpstrf
 
 from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.dense import DensePrior, covariance_prior, exact_root, whitened_prior
+from pgmodels.priors.gram import (
+    ROUNDING,
+    STRIP,
+    TOLERANCE,
+    PivotedFactor,
+    check_gram,
+    gram,
+    jittered_root,
+    pivoted_cholesky,
+)
 from pgmodels.priors.low_rank import InducingPoints, LowRankPrior, low_rank_at
 from pgmodels.priors.padding import pad_rows, padded_size
-from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
-JITTERS = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
-TOLERANCE = JITTERS[1]
-RANK_MULTIPLE = 16
 # Peak bytes per entry of K while it is computed and factorised: K, its root and one copy.
 _MADE = 24.0
-# Rows per strip of blocked matrix operations.
-_STRIP = 128
 _LEAST_SUBSET = 512
-# Pivots below this fraction of the largest variance are rounding error.
-ROUNDING = 4e-15
 
 
 class Representation(ABC):
@@ -225,13 +224,13 @@ def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> Dens
 
 
 def _low_rank(
-    kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int, tolerance: float, factor: "PivotedFactor"
+    kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int, tolerance: float, factor: PivotedFactor
 ) -> LowRankPrior | None:
     """The low-rank prior, None if it is not exact."""
     A, pivots = factor
     rank, residual = factor.padded_rank, np.diagonal(K) - np.sum(A**2, axis=0)
     # An indefinite K also stops the factorisation early; a semi-definite residual is bounded by its diagonal.
-    strips = (np.s_[begin : begin + _STRIP] for begin in range(0, len(K), _STRIP))
+    strips = (np.s_[begin : begin + STRIP] for begin in range(0, len(K), STRIP))
     if any(np.max(np.abs(K[strip] - A[:, strip].T @ A)) > 10 * tolerance * np.max(np.diagonal(K)) for strip in strips):
         return None
     padding = rank - len(A)
@@ -250,12 +249,6 @@ def _low_rank(
     )
 
 
-@compiled
-def gram(kernel: Callable[[Array, Array], Array], X: Array) -> Array:
-    """kernel(X, X)."""
-    return kernel(X, X)
-
-
 def _dense_operations(n: int) -> float:
     """Cholesky and the inverse of its triangle, n^3 / 3 each, at half the speed of the factor's products."""
     return 4 * n**3 / 3
@@ -266,84 +259,6 @@ def _factor_operations(n: int, r: int) -> float:
     return 2 * n * r**2 + r**3 / 3 + n * r**2
 
 
-def _is_cheap(factor: "PivotedFactor") -> bool:
+def _is_cheap(factor: PivotedFactor) -> bool:
     n = factor.A.shape[1]
     return _factor_operations(n, factor.padded_rank) < _dense_operations(n)
-
-
-class PivotedFactor(NamedTuple):
-    """The A (r, n) with K = A^T A, and its r pivots."""
-
-    A: np.ndarray
-    pivots: np.ndarray
-
-    @property
-    def padded_rank(self) -> int:
-        """The rank rounded up to a multiple of RANK_MULTIPLE."""
-        return -(-max(len(self.A), 1) // RANK_MULTIPLE) * RANK_MULTIPLE
-
-
-def pivoted_cholesky(K: np.ndarray, tolerance: float) -> PivotedFactor:
-    """Pivoted Cholesky factorisation of K, up to a tolerance relative to the largest variance."""
-    # K is symmetric: its transpose is in LAPACK's column-major order.
-    upper, pivots, rank, info = dpstrf(K.T, tol=tolerance * np.max(np.diagonal(K)), lower=0)
-    if info < 0:
-        raise RuntimeError(f"LAPACK's dpstrf rejected its argument {-info}.")
-    A = np.empty((rank, len(K)))
-    for begin in range(0, rank, _STRIP):
-        strip = np.s_[begin : begin + _STRIP]
-        A[strip, pivots - 1] = np.triu(upper[:rank][strip], begin)
-    return PivotedFactor(A, pivots[:rank] - 1)
-
-
-def jittered_root(
-    kernel: Any, K: np.ndarray, jitters: tuple[float, ...] = JITTERS
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """K + jitter I, its root and the jitter: the first, relative to the mean variance, with a Cholesky root.
-
-    K is modified in place. Raises ValueError if no jitter suffices.
-    """
-    variances = np.diagonal(K).copy()
-    for relative in jitters:
-        jitter = relative * float(np.mean(variances))
-        np.fill_diagonal(K, variances + jitter)
-        try:
-            return K, cholesky(K, lower=True, check_finite=False), jitter
-        except LinAlgError:
-            continue
-    np.fill_diagonal(K, variances)
-    _reject(kernel, f"not positive semi-definite: its smallest eigenvalue is {np.linalg.eigvalsh(K)[0]:.3g}")
-
-
-def check_gram(kernel: Any, K: np.ndarray) -> None:
-    """Raise ValueError if K has a wrong shape, is not finite, has negative variances or is not symmetric."""
-    if K.ndim != 2 or K.shape[0] != K.shape[1] or not K.size:
-        _reject(kernel, f"of shape {K.shape} where a square matrix of the data is expected")
-    if not np.all(np.isfinite(K)):
-        row, column = np.argwhere(~np.isfinite(K))[0]
-        _reject(kernel, f"not finite: entry ({row}, {column}) is {K[row, column]}")
-    scale = np.max(np.abs(np.diagonal(K)))
-    if np.min(np.diagonal(K)) < 0 or scale == 0:
-        row = int(np.argmin(np.diagonal(K)))
-        _reject(kernel, f"not a covariance: the variance at row {row} is {K[row, row]:.3g}")
-    if _asymmetry(K) > TOLERANCE * scale:
-        row, column = np.unravel_index(np.argmax(np.abs(K - K.T)), K.shape)
-        _reject(
-            kernel,
-            f"not symmetric: entry ({row}, {column}) is {K[row, column]:.6g} "
-            f"and entry ({column}, {row}) is {K[column, row]:.6g}",
-        )
-
-
-def _asymmetry(K: np.ndarray) -> float:
-    """The largest difference between an entry and its mirror image; in strips that fit the cache."""
-    ends = range(_STRIP, len(K) + _STRIP, _STRIP)
-    return max(float(np.max(np.abs(K[end - _STRIP : end, :end] - K[:end, end - _STRIP : end].T))) for end in ends)
-
-
-def _reject(kernel: Any, fault: str) -> NoReturn:
-    name = getattr(kernel, "__name__", type(kernel).__name__)
-    raise ValueError(
-        f"The matrix of kernel {name} at the data is {fault}. Expected a finite, symmetric, positive semi-definite "
-        "matrix: check its formula and hyperparameters and the scale of X, or add a White kernel to it."
-    )

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.inference.engine import MANY, VariationalState
-from pgmodels.inference.inducing_selection import (
+from pgmodels.inference.adaptive_selection import (
     SHARPER,
     SHARPEST,
     TURNS,
@@ -22,6 +21,7 @@ from pgmodels.inference.inducing_selection import (
     warn_limited,
     without_inputs,
 )
+from pgmodels.inference.engine import MANY, VariationalState
 from pgmodels.inference.loop import Ascent, LoopState, run_block
 from pgmodels.inference.problem import Problem, precisions
 from pgmodels.inference.problem_family import MANY_ROWS, ProblemFamily, points_at
@@ -36,9 +36,9 @@ from pgmodels.model import Data, Model, Points
 from pgmodels.numerics.barrier import barrier
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector
+from pgmodels.priors.gram import TOLERANCE
 from pgmodels.priors.inducing.selection import ENOUGH
 from pgmodels.priors.padding import masked
-from pgmodels.priors.representation import TOLERANCE
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_between, check_whole_number
+from pgmodels.inference.adaptive_selection import InducingWarning, count_inputs, select_inducing_inputs, with_inputs
 from pgmodels.inference.corrections.correct import corrected_if
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.empirical_bayes.search import Limits, Maximum, SearchBar, names_of, within
 from pgmodels.inference.empirical_bayes.subset_warm_start import inverse_hessian_at, learn
 from pgmodels.inference.engine import MANY, ConvergenceWarning
-from pgmodels.inference.inducing_selection import InducingWarning, count_inputs, select_inducing_inputs, with_inputs
 from pgmodels.inference.loop import Callback, check_callback
 from pgmodels.inference.objectives import AutoChoice, check_objective, objective_of
 from pgmodels.inference.variational.variance_ratio import warn_narrow

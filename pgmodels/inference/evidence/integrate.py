@@ -12,12 +12,12 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
+from pgmodels.inference.adaptive_selection import select_inducing_inputs, warn_left_out
 from pgmodels.inference.corrections.correct import check_against_prior, corrected_moments
 from pgmodels.inference.corrections.linear_response import linear_response
 from pgmodels.inference.empirical_bayes.bound import collapsed_bound
 from pgmodels.inference.engine import ConvergenceWarning, VariationalState
 from pgmodels.inference.evidence.log_evidence import EvidenceWarning
-from pgmodels.inference.inducing_selection import select_inducing_inputs, warn_left_out
 from pgmodels.inference.jitter_check import warn_inaccurate
 from pgmodels.inference.loop import run_block
 from pgmodels.inference.objectives import expected_objective

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 
 from pgmodels.data.sources.rows import Block
 from pgmodels.data.sources.stream import in_order
+from pgmodels.inference.adaptive_selection import warn_costly
 from pgmodels.inference.engine import ConvergenceWarning
-from pgmodels.inference.inducing_selection import warn_costly
 from pgmodels.inference.stochastic.convergence import Outcome, Settings
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, divergence_between, to_moments
 from pgmodels.inference.stochastic.rows import Source

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from pgmodels.inference.adaptive_selection import Inputs, choose_inputs, is_automatic, select_inducing_inputs
 from pgmodels.inference.empirical_bayes.fit import fit
-from pgmodels.inference.inducing_selection import Inputs, choose_inputs, is_automatic, select_inducing_inputs
 from pgmodels.inference.objectives import Choice, objective_of
 from pgmodels.inference.variational.vi import nearly_converged
 from pgmodels.model import GP, Data, Model

@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.data.sources.rows import Rows
+from pgmodels.inference.adaptive_selection import Inputs, with_inputs, without_inputs
 from pgmodels.inference.empirical_bayes.fit import hold_unnormalised
 from pgmodels.inference.empirical_bayes.initial_values import steps
 from pgmodels.inference.engine import ConvergenceWarning
-from pgmodels.inference.inducing_selection import Inputs, with_inputs, without_inputs
 from pgmodels.inference.loop import Callback, check_callback, maximise
 from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of
 from pgmodels.inference.problem import Problem, problem_of

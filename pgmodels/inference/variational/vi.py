@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_between, check_whole_number
+from pgmodels.inference.adaptive_selection import select_inducing_inputs, warn_left_out
 from pgmodels.inference.conditioning import condition
 from pgmodels.inference.engine import MANY, ConvergenceWarning, Engine, VariationalState, check_finite
-from pgmodels.inference.inducing_selection import select_inducing_inputs, warn_left_out
 from pgmodels.inference.jitter_check import accurate_prior, warn_inaccurate
 from pgmodels.inference.loop import Ascent, Callback, check_callback, maximise
 from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of

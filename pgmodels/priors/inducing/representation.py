@@ -16,6 +16,7 @@ from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.chunking import HELD
 from pgmodels.priors.dense import whitened_root
 from pgmodels.priors.factored import FactoredPosterior, with_residual
+from pgmodels.priors.gram import JITTERS, RANK_MULTIPLE, ROUNDING, check_gram, gram, jittered_root
 from pgmodels.priors.inducing.chunked import chunked_prior_at
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.selection import SELECTIONS, distinct_rows
@@ -31,15 +32,7 @@ from pgmodels.priors.low_rank import (
 )
 from pgmodels.priors.new_inputs import check_new_inputs
 from pgmodels.priors.padding import pad_rows
-from pgmodels.priors.representation import (
-    JITTERS,
-    RANK_MULTIPLE,
-    ROUNDING,
-    Representation,
-    check_gram,
-    gram,
-    jittered_root,
-)
+from pgmodels.priors.representation import Representation
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 

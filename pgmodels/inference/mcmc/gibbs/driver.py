@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.diagnostics import effective_sample_size
 
+from pgmodels.inference.adaptive_selection import INDEPENDENT, warn_left_out
 from pgmodels.inference.checkpoint_folder import fault_of_leaves
-from pgmodels.inference.inducing_selection import INDEPENDENT, warn_left_out
 from pgmodels.inference.jitter_check import accurate_prior, warn_inaccurate
 from pgmodels.inference.mcmc.chains import MixingWarning, warn_unmixed
 from pgmodels.inference.mcmc.gibbs.adaptation import PILOT, default_schedule, pilot_schedule, tune

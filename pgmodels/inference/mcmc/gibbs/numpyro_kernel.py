@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 
-from pgmodels.inference.inducing_selection import select_inducing_inputs
+from pgmodels.inference.adaptive_selection import select_inducing_inputs
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
 from pgmodels.inference.mcmc.gibbs.iteration import State, iterate, start_chains, started_chains
 from pgmodels.inference.mcmc.gibbs.schedule import zero_stats

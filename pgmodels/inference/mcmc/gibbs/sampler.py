@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.data.options import check_whole_number
-from pgmodels.inference.inducing_selection import select_inducing_inputs
+from pgmodels.inference.adaptive_selection import select_inducing_inputs
 from pgmodels.inference.mcmc.gibbs.checkpoint import Checkpoint
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
 from pgmodels.inference.mcmc.gibbs.trace import Keep

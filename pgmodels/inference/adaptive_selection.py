@@ -1,4 +1,4 @@
-"""Selection of inducing inputs from the kernel's hyperparameters and the precisions of the sites."""
+"""Adaptive selection of inducing inputs: by the precisions of the sites, in turns with the posterior."""
 
 from collections.abc import Callable
 
