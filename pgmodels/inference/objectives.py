@@ -13,6 +13,7 @@ from pgmodels.likelihoods.symbols import Constant
 from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
 from pgmodels.objectives.expected import Kink, Quadrature
+from pgmodels.objectives.factorised import Factorised
 from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.sparse import SparseApproximation
 
@@ -32,15 +33,21 @@ def expected_objective(model: Model, coarse: bool = False) -> Quadrature:
     return Quadrature(formula, size, predictors, tuple(_kinks(formula)) if size == 1 else (), coarse)
 
 
+def factorised_objective(model: Model) -> Factorised:
+    """The bound of factorised auxiliary variables; ValueError if the augmentation has no Gamma variable."""
+    return Factorised(model.augmentation)
+
+
 # Objectives by name, as passed by users and recorded in results.
 OBJECTIVES: dict[str, Callable[[Model], Objective]] = {
     "augmented": augmented_objective,
     "expected": expected_objective,
+    "factorised": factorised_objective,
 }
 AUTO = "auto"
 # The options of svi and vi, and of fit.
-Choice = Literal["augmented", "expected"] | Objective
-AutoChoice = Literal["auto", "augmented", "expected"] | Objective
+Choice = Literal["augmented", "expected", "factorised"] | Objective
+AutoChoice = Literal["auto", "augmented", "expected", "factorised"] | Objective
 
 
 def check_objective(objective: str | Objective, *, auto: bool = False) -> None:

@@ -27,7 +27,6 @@ AnyResult: TypeAlias = Result | SparseApproximation
 WIDTH = 100
 _METHODS = {
     "cavi": "CAVI",
-    "vi": "Variational inference",
     "svi": "Stochastic CAVI",
     "fit": "CAVI at learned hyperparameters",
     "gaussian_vi": "The variational Gaussian",
@@ -85,6 +84,8 @@ def _heading(result: AnyResult) -> str:
         objective = objective_of_result(result)
         name = name if objective.has_auxiliaries else f"{objective.method} by stochastic steps"
         name += " at learned hyperparameters" if result.fit is not None else ""
+    elif result.method == "vi":
+        name = objective_of_result(result).method
     if isinstance(result, GaussianResult) and result.fit is not None:
         name = f"{objective_of_result(result).method} at learned hyperparameters{_CORRECTED.get(result.method, '')}"
     return f"{name} of {result.likelihood!r}"

@@ -75,10 +75,9 @@ class SparseApproximation(Picklable, GaussianPredictions):
     @property
     def remedy(self) -> str:
         """The remedy where a call needs the rows, for messages."""
-        calls = {"augmented": "pgm.cavi(result.model, X, y)", "expected": "pgm.gaussian_vi(result.model, X, y)"}
         return (
-            f"stores no rows: take {calls[self.objective]} of rows that fit into memory, with X scaled by "
-            "result.scaling"
+            f"stores no rows: take pgm.vi(result.model, X, y, objective={self.objective!r}) of rows that fit into "
+            "memory, with X scaled by result.scaling"
         )
 
     def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -101,13 +102,25 @@ class GammaRule(Rule):
             for weight, predictor, _ in weighted
         )
 
-    def _mean_base(self) -> WeightedSum:
+    @cached_property
+    def mean_base(self) -> WeightedSum:
+        """S at the moments of q, with σ̃(z) for each σ(z)."""
         links = [Thinning(predictor) for _, predictor, _ in self.terms]
         written = add(self.constant, self._sum([link.written for link in links]))
         return WeightedSum(written, self.constant, self._terms(links))
 
+    def total_rate(self, env: Environment) -> Any:
+        """The largest value of S, c + Σ_j w_j, of each datum."""
+        total = self.constant.evaluate(env)
+        for weight, _, reduced in self.terms:
+            value = weight.evaluate(env)
+            if reduced:
+                value = jnp.sum(jnp.broadcast_to(value, env.f.shape), axis=-1, keepdims=True)
+            total = total + value
+        return total
+
     def share(self) -> Expression:
-        return over_latents(multiply(-1.0, self.exponent, Logarithm(self._mean_base())))
+        return over_latents(multiply(-1.0, self.exponent, Logarithm(self.mean_base)))
 
     def log_joint(self, env: Environment) -> Any:
         p, value = self.exponent.evaluate(env), self.auxiliary.evaluate(env)
@@ -125,7 +138,7 @@ class GammaRule(Rule):
         return (self.exponent,)
 
     def averaged(self) -> Gamma:
-        return Gamma(self.exponent, self._mean_base())
+        return Gamma(self.exponent, self.mean_base)
 
 
 def _is_link(term: Term) -> bool:

@@ -67,9 +67,11 @@ def vi(
         Inputs, one row per datum; an array or a data frame.
     y : array_like, shape (n,) or (n, columns)
         Observations, in the units of the likelihood.
-    objective : {"augmented", "expected"} or Objective
-        ``"augmented"`` is the bound of ``cavi``, ``"expected"`` the expected log density of ``gaussian_vi``, and an
-        instance of a subclass of ``pgm.Objective`` is a user-defined objective.
+    objective : {"augmented", "expected", "factorised"} or Objective
+        ``"augmented"`` is the bound of ``cavi``, ``"expected"`` the expected log density of ``gaussian_vi``,
+        ``"factorised"`` the looser bound of Galy-Fajou et al. 2019 (section 4.1), whose Gamma and Poisson variables are
+        independent under q, for likelihoods such as LogisticSoftmax. An instance of a subclass of ``pgm.Objective`` is
+        a user-defined objective.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
     max_iterations : int
@@ -94,7 +96,7 @@ def vi(
     ValueError
         For bad data or options, an objective for another number of latents, or an ELBO that is not finite.
     NoAugmentationError
-        For ``"augmented"`` and a likelihood without an augmentation.
+        For ``"augmented"`` or ``"factorised"`` and a likelihood without an augmentation.
 
     Warns
     -----
