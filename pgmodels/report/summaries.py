@@ -84,10 +84,10 @@ def _heading(result: AnyResult) -> str:
         objective = objective_of_result(result)
         name = name if objective.has_auxiliaries else f"{objective.method} by stochastic steps"
         name += " at learned hyperparameters" if result.fit is not None else ""
-    elif result.method == "vi":
-        name = objective_of_result(result).method
-    if isinstance(result, GaussianResult) and result.fit is not None:
+    elif isinstance(result, GaussianResult) and result.fit is not None:
         name = f"{objective_of_result(result).method} at learned hyperparameters{_CORRECTED.get(result.method, '')}"
+    elif isinstance(result, GaussianResult) and result.method == "vi":
+        name = objective_of_result(result).method
     return f"{name} of {result.likelihood!r}"
 
 

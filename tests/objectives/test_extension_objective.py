@@ -286,7 +286,7 @@ def test_comparisons_reports_and_files_take_it(tmp_path):
 
 @pytest.mark.parametrize("objective", ["laplace", 3, RobustExpected])
 def test_what_is_no_objective_is_refused(objective):
-    with pytest.raises(ValueError, match="objective must be one of 'augmented', 'expected', .*, or an instance"):
+    with pytest.raises(ValueError, match=r"objective must be one of 'augmented', 'expected', .*, or an instance"):
         pgm.vi(robust_model(), *data(), objective=objective)
 
 
