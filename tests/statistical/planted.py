@@ -12,14 +12,17 @@ import jax.numpy as jnp
 from pgmodels import model, polya_gamma
 from pgmodels.augmentation import interval_law
 from pgmodels.augmentation.laws import Categorical, Poisson
+from pgmodels.augmentation.one_versus_rest import OneVersusRest
 from pgmodels.augmentation.predictors import Predictors
 from pgmodels.augmentation.rules.difference import DifferenceRule
+from pgmodels.augmentation.rules.gamma import GammaRule
 from pgmodels.augmentation.rules.poisson import PoissonRule
 from pgmodels.inference import problem
 from pgmodels.inference.mcmc.gibbs import iteration
 from pgmodels.inference.mcmc.gibbs import surrogate_fit as fitting
 from pgmodels.inference.mcmc.gibbs.moves import data_augmentation as sweep
 from pgmodels.inference.mcmc.gibbs.moves import slice_sampler as shrinking
+from pgmodels.inference.mcmc.gibbs.moves.four_block import FourBlock
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
 from pgmodels.inference.mcmc.gibbs.preconditioner import Preconditioner
 from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
@@ -222,6 +225,30 @@ def coupled_latents_apart(patch: Any) -> None:
     patch.setattr(Predictors, "latent_blocks", property(lambda self: tuple((i,) for i in range(self.num_latents))))
 
 
+def rate_without_counts(patch: Any) -> None:
+    """The rate of the sum from its prior, whatever the counts are."""
+    original = GammaRule.complete
+    patch.setattr(GammaRule, "complete", lambda self, children: original(self, []))
+    patch.setattr(model, "_derive", model._derive.__wrapped__)
+
+
+def counts_left_behind(patch: Any) -> None:
+    """Counts that do not follow the latents from one sweep to the next."""
+    original = FourBlock.step
+    patch.setattr(FourBlock, "step", lambda self, *args: original(self, *args)._replace(state=args[3]))
+
+
+def rest_without_its_pull(patch: Any) -> None:
+    """A class drawn as if the others had no part in its predictor."""
+    original = OneVersusRest.draw_site
+
+    def alone(self: Any, key: Any, f: Any, y: Any, latent: Any) -> Any:
+        h, omega = original(self, key, f, y, latent)
+        return (y[:, None] == latent) - 0.5 + 0.0 * h, omega
+
+    patch.setattr(OneVersusRest, "draw_site", alone)
+
+
 class Planted(NamedTuple):
     """An error, and where it shows."""
 
@@ -266,4 +293,8 @@ ERRORS = (
     Planted(predictors_of_another_datum, "varying", "sweep", False),
     Planted(coupled_latents_apart, "additive", "sweep", False),
     Planted(another_slope, "varying", "sweep", True),
+    Planted(poisson_at_the_wrong_sign, "logistic_softmax", "four blocks", False),
+    Planted(rate_without_counts, "logistic_softmax", "four blocks", False),
+    Planted(counts_left_behind, "logistic_softmax", "iterations of four blocks", False),
+    Planted(rest_without_its_pull, "softmax", "one versus rest", False),
 )
