@@ -16,12 +16,12 @@ class OneVersusRest(Quadrature):
     """The softmax e^f[y] / Σ_c e^f[c], to the power of a weight if ``weighted``, with draws of its auxiliaries.
 
     In f_c alone it is proportional to σ(z)^[y = c] σ(-z)^[y != c], z = f_c - C_c, C_c = log Σ_{j != c} e^f_j, so that
-    each latent has Pólya-Gamma conditionals given the others. No bound follows from them; the objective is the expected
-    log density. Source: Polson, Scott and Windle 2013, section on the multinomial logit.
+    each latent has Pólya-Gamma conditionals given the others. No bound follows from them: as an objective, it is the
+    expected log density by the coarse rule. Source: Polson, Scott and Windle 2013, section on the multinomial logit.
     """
 
     def __init__(self, formula: Expression, size: int, weighted: bool):
-        super().__init__(formula, size)
+        super().__init__(formula, size, coarse=True)
         self.weighted = weighted
 
     def draw_site(self, key: Any, f: Any, y: Any, latent: Any) -> tuple[Any, Any]:

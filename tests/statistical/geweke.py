@@ -181,7 +181,7 @@ class Geweke:
         if self._meets(DataAugmentation()):
             chosen["iterations"] = partial(self.iterations, slices=2)
         if self._meets(FourBlock()):
-            chosen["iterations of four blocks"] = partial(self.iterations, slices=0, moves=(FourBlock(),), count=6)
+            chosen["iterations of four blocks"] = partial(self.iterations, slices=0, moves=(FourBlock(),))
         if self.sampled:
             chosen["iterations without slices"] = partial(self.iterations, slices=0)
         return chosen
@@ -202,10 +202,8 @@ class Geweke:
         state = row.move.init(target, chain) if row.move.state is None else getattr(reference, row.move.state)
         return row.move.step(target, row.settings, chain, state, jnp.asarray(0)).chain
 
-    def iterations(
-        self, target: Target, chain: Chain, slices: int, moves: tuple[Move, ...] = MOVES, count: int = 2
-    ) -> Chain:
-        """Iterations as the engine makes them, the second with a sweep, and so many slice steps of each kind.
+    def iterations(self, target: Target, chain: Chain, slices: int, moves: tuple[Move, ...] = MOVES) -> Chain:
+        """Two iterations as the engine makes them, the second with a sweep, and so many slice steps of each kind.
 
         Of the latents three more, which is more than are drawn together.
         """
@@ -223,7 +221,7 @@ class Geweke:
         # Without the jit around it, so that nothing compiled earlier is used.
         run = run_chunk.__wrapped__
         moments = no_moments(chains.latents.shape)
-        state, *_ = run(target, Schedule(moves, schedules), state, moments, 3, count, Keep("moments"))
+        state, *_ = run(target, Schedule(moves, schedules), state, moments, 3, 2, Keep("moments"))
         return jax.tree.map(lambda leaf: leaf[0], state.chains)
 
     def scores(self, kernel: Callable[[Target, Chain], Chain], replicas: int, steps: int = 3) -> Scores:

@@ -165,6 +165,11 @@ class JointLaw:
         self.priors[name] = np.asarray(law.mean * unequal)
         return self.priors[name]
 
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """The priors of the hyperparameters that are drawn, by name."""
+        return {name: law for name, law in self.priors.items() if not isinstance(law, np.ndarray)}
+
     def draw_values(self, rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         """Hyperparameters by name, (count, ...)."""
         values = {}

@@ -22,7 +22,6 @@ from pgmodels.inference.mcmc.gibbs import iteration
 from pgmodels.inference.mcmc.gibbs import surrogate_fit as fitting
 from pgmodels.inference.mcmc.gibbs.moves import data_augmentation as sweep
 from pgmodels.inference.mcmc.gibbs.moves import slice_sampler as shrinking
-from pgmodels.inference.mcmc.gibbs.moves.four_block import FourBlock
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
 from pgmodels.inference.mcmc.gibbs.preconditioner import Preconditioner
 from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
@@ -232,12 +231,6 @@ def rate_without_counts(patch: Any) -> None:
     patch.setattr(model, "_derive", model._derive.__wrapped__)
 
 
-def counts_left_behind(patch: Any) -> None:
-    """Counts that do not follow the latents from one sweep to the next."""
-    original = FourBlock.step
-    patch.setattr(FourBlock, "step", lambda self, *args: original(self, *args)._replace(state=args[3]))
-
-
 def rest_without_its_pull(patch: Any) -> None:
     """A class drawn as if the others had no part in its predictor."""
     original = OneVersusRest.draw_site
@@ -295,6 +288,5 @@ ERRORS = (
     Planted(another_slope, "varying", "sweep", True),
     Planted(poisson_at_the_wrong_sign, "logistic_softmax", "four blocks", False),
     Planted(rate_without_counts, "logistic_softmax", "four blocks", False),
-    Planted(counts_left_behind, "logistic_softmax", "iterations of four blocks", False),
     Planted(rest_without_its_pull, "softmax", "one versus rest", False),
 )

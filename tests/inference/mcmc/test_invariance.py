@@ -105,7 +105,6 @@ def test_a_planted_error_is_found_with_the_sparse_model(plant, name, kernel, mon
             (planted.one_unit_more, "bernoulli", False, "sweep"),
             (planted.latents_without_their_coordinates, "bernoulli", False, "slice of latents"),
             (planted.rate_without_counts, "logistic_softmax", False, "four blocks"),
-            (planted.counts_left_behind, "logistic_softmax", False, "iterations of four blocks"),
             (planted.rest_without_its_pull, "softmax", False, "one versus rest"),
         ],
         (planted.poisson_at_the_wrong_sign, "sigmoid_poisson", False, "sweep"),
