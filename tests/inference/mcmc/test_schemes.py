@@ -212,8 +212,9 @@ def test_a_site_of_a_class_has_the_gradient_of_the_log_density_on_average():
         objective = scheme_of("one_vs_rest").objective(weighted())
         gradient = jax.grad(lambda f: jnp.sum(objective.log_density(y, f, {})))(f)
         keys = jax.random.split(jax.random.key(0), 4000)
+        draw = jax.jit(jax.vmap(lambda key, latent: objective.draw_site(key, f, y, latent), (0, None)))
         for latent in range(3):
-            h, omega = jax.vmap(lambda key, c=latent: objective.draw_site(key, f, y, c))(keys)
+            h, omega = draw(keys, latent)
             slopes = np.asarray(h - omega * f[:, latent : latent + 1])[:, :, 0]
             error = slopes.std(axis=0) / np.sqrt(len(keys))
             # Four standard errors, at six comparisons.
