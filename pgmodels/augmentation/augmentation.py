@@ -2,24 +2,25 @@
 
 from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from pgmodels.augmentation.averages import VARIANCE
+from pgmodels.augmentation.laws import Law
 from pgmodels.augmentation.requirement import Requirement
 from pgmodels.augmentation.rules.rule import Rule, evaluate_sites
-from pgmodels.augmentation.symbols import Logarithm, SiteTerm
+from pgmodels.augmentation.symbols import Auxiliary, Logarithm, SiteTerm
 from pgmodels.likelihoods.algebra import add, multiply
 from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.operations import Call, Product
 from pgmodels.likelihoods.symbols import Constant
-from pgmodels.objectives.base import Objective
-from pgmodels.priors.linear_predictor import push_values
+from pgmodels.objectives.formula import FormulaObjective
 
 
-class Augmentation(Objective):
+class Augmentation(FormulaObjective):
     """The augmentation of one likelihood: its rules in the order in which their auxiliaries are drawn.
 
     Two augmentations of equal formulas are equal, so that compiled code is shared between them.
@@ -76,18 +77,6 @@ class Augmentation(Objective):
         """Whether the formula is Gaussian in latents that are updated together, so that q is the posterior."""
         return len(self.blocks) == 1 and self.is_exact
 
-    def predictor_values(self, f: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """The predictors at latent values (..., n, latents): the latents themselves if no factor combines them."""
-        return f if self.predictors is None else push_values(self.predictors.matrix(y, parameters), f)
-
-    def log_density(self, y: Any, f: Any, parameters: Mapping[str, Any]) -> Any:
-        """log p(y | f) of each datum, shape (..., n), from the formula itself."""
-        return self.predictor_log_density(y, self.predictor_values(f, y, parameters), parameters)
-
-    def predictor_log_density(self, y: Any, z: Any, parameters: Mapping[str, Any]) -> Any:
-        """log p(y | f) as a function of the predictors (..., n, predictors)."""
-        return self.formula.log_evaluate(Environment(y, z, parameters))[..., 0]
-
     @cached_property
     def bound(self) -> Expression:
         """The local bound B of one datum as a formula of q's marginal means m and variances v."""
@@ -103,16 +92,43 @@ class Augmentation(Objective):
         bound = self.bound.evaluate(Environment(y, m, {**parameters, VARIANCE: v}))
         return jnp.broadcast_to(bound[..., 0], m.shape[:-1])
 
-    def draw_chain(self, key: Any, f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0) -> dict[str, Any]:
-        """Draw the auxiliaries of a block of latents given all latents; returns values by name."""
-        values = dict(parameters)
+    def draw_chain(
+        self,
+        key: Any,
+        f: Any,
+        y: Any,
+        parameters: Mapping[str, Any],
+        block: int = 0,
+        known: Mapping[str, Any] = MappingProxyType({}),
+    ) -> dict[str, Any]:
+        """Draw the auxiliaries of a block of latents given all latents; returns values by name.
+
+        Those in ``known`` are conditioned on instead.
+        """
+        values = {**parameters, **known}
         drawn = {}
         keys = jax.random.split(key, len(self.rules))
         for rule, rule_key in zip(self.rules, keys, strict=True):
-            if rule.auxiliary is not None and rule.law is not None and self._active(rule, block):
+            if rule.auxiliary is None or rule.law is None or rule.auxiliary.name in known:
+                continue
+            if self._active(rule, block):
                 value = rule.law.draw(rule_key, Environment(y, f, values))
                 values[rule.auxiliary.name] = drawn[rule.auxiliary.name] = value
         return drawn
+
+    @cached_property
+    def complete_laws(self) -> dict[str, Law]:
+        """The laws of ``Rule.complete``, by the names of the auxiliaries."""
+        laws = {}
+        for rule in self.rules:
+            law = None if rule.auxiliary is None else rule.complete(self.children_of(rule.auxiliary))
+            if rule.auxiliary is not None and law is not None:
+                laws[rule.auxiliary.name] = law
+        return laws
+
+    def children_of(self, parent: Auxiliary) -> list[Auxiliary]:
+        """The auxiliaries of the factors that the rule of another auxiliary returned."""
+        return [rule.auxiliary for rule in self.rules if rule.parent is parent and rule.auxiliary is not None]
 
     def sites_given(
         self, auxiliaries: Mapping[str, Any], f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0

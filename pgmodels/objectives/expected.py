@@ -20,6 +20,7 @@ from pgmodels.numerics.quadrature import (
 )
 from pgmodels.numerics.safe_sqrt import safe_sqrt
 from pgmodels.objectives.base import Objective, sites_from
+from pgmodels.objectives.formula import FormulaObjective
 from pgmodels.runtime.x64 import as_array
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Kink(NamedTuple):
     shift: Expression
 
 
-class Quadrature(Objective):
+class Quadrature(FormulaObjective):
     """B = E log p(y | f) under N(m, v), v (n, P), or under N(m, V), V (n, P, P), of a datum's predictors.
 
     One predictor: 129 nodes of the trapezoid rule, or 48 Gauss-Legendre nodes on each piece between ``kinks``. Two or
@@ -134,7 +135,7 @@ class Quadrature(Objective):
         """
 
         def log_density(z: Any) -> Any:
-            return self.formula.log_evaluate(Environment(y, z, parameters))[..., 0]
+            return self.predictor_log_density(y, z, parameters)
 
         begin = m + jnp.sqrt(v) * normal_nodes(self.size, num_coarse_nodes(self.size))[0][:, None, :]
         concave = jnp.ones(len(m), dtype=bool)
@@ -168,7 +169,7 @@ class Quadrature(Objective):
         z = m + jnp.einsum("ipq,siq->sip", half, jnp.broadcast_to(nodes, (len(nodes), *m.shape)))
 
         def log_density(z: Any) -> Any:
-            return self.formula.log_evaluate(Environment(y, z, parameters))[..., 0]
+            return self.predictor_log_density(y, z, parameters)
 
         # Far out a formula may underflow: such nodes have negligible weight and are omitted.
         finite = jnp.isfinite(jax.lax.stop_gradient(log_density(jax.lax.stop_gradient(z))))

@@ -126,6 +126,10 @@ class LatentPrior(Module):
         """The prior with another mean."""
         return replace(self, mean=mean)
 
+    def of_one_latent(self) -> "LatentPrior":
+        """The prior of a single latent."""
+        return replace(self, size=1)
+
     def for_sampling(self) -> "LatentPrior":
         """The prior as a generative model, for representations that only define a variational posterior."""
         return self

@@ -133,6 +133,12 @@ class PriorCollection(Module):
         for group in self.spans().groups:
             check_new_inputs(group, X_new, name, jointly)
 
+    def of_one_latent(self, index: int) -> "PriorCollection":
+        """The prior of a single latent of a group."""
+        return PriorCollection(
+            (self.groups[index].of_one_latent(),), Copies(self.copies.rows, self.copies.places[index : index + 1])
+        )
+
     def slices(self) -> list[slice]:
         """The columns of each group."""
         return columns(self.sizes)

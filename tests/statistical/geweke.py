@@ -21,13 +21,20 @@ from scipy.stats import norm
 
 from pgmodels.inference.mcmc.gibbs.iteration import State as EngineState
 from pgmodels.inference.mcmc.gibbs.iteration import run_chunk
-from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import DataAugmentation, DataAugmentationSettings
+from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import (
+    DataAugmentation,
+    DataAugmentationSettings,
+    PlainSweep,
+)
+from pgmodels.inference.mcmc.gibbs.moves.four_block import FourBlock
 from pgmodels.inference.mcmc.gibbs.moves.hamiltonian import Hamiltonian, HamiltonianSettings
 from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveRequirement, MoveSchedule
+from pgmodels.inference.mcmc.gibbs.moves.one_versus_rest import ClassByClass
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
 from pgmodels.inference.mcmc.gibbs.moves.surrogate_slice import SurrogateSlice
 from pgmodels.inference.mcmc.gibbs.preconditioner import constant_preconditioner
 from pgmodels.inference.mcmc.gibbs.schedule import MOVES, Schedule
+from pgmodels.inference.mcmc.gibbs.schemes import SCHEMES
 from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
 from pgmodels.inference.mcmc.gibbs.target import Chain, Reference, Target
 from pgmodels.inference.mcmc.gibbs.trace import Keep, no_moments
@@ -61,11 +68,13 @@ class Kernel(NamedTuple):
 
 
 KERNELS = (
-    Kernel("sweep", DataAugmentation(), DataAugmentationSettings(jnp.asarray(0.0))),
+    Kernel("sweep", PlainSweep(), DataAugmentationSettings(jnp.asarray(0.0))),
     Kernel("overrelaxed sweep", DataAugmentation(), SETTINGS[DataAugmentation]),
     Kernel("slice of latents", SliceLatents()),
     Kernel("slice of unknowns", SurrogateSlice()),
     Kernel("Hamiltonian step", Hamiltonian(), SETTINGS[Hamiltonian]),
+    Kernel("four blocks", FourBlock()),
+    Kernel("one versus rest", ClassByClass()),
 )
 
 
@@ -113,7 +122,7 @@ def inputs(n: int = 4) -> np.ndarray:
 
 
 class Geweke:
-    """Replicas of a joint law and the kernels that the Gibbs engine is made of.
+    """Replicas of a joint law and the kernels that the Gibbs engine is made of: for a softmax, those of its own scheme.
 
     The surrogate is deliberately a poor one: a Gaussian with arbitrary factors, or, where hyperparameters are sampled,
     the engine's own factors for marginals that are wrong and follow the hyperparameters wrongly. Any
@@ -126,9 +135,16 @@ class Geweke:
         unknowns = with_priors(model)
         self.sampled = bool(unknowns.leaf_indices)
         placeholder = jnp.asarray(law.draw(self.rng, 1).y[0])
+        scheme = SCHEMES["auto" if model.is_augmentable else "one_vs_rest"]
         self.target = Target(
             ProblemFamily(
-                model.augmentation, unknowns, model.bare(), model.inputs(law.X), placeholder, None, needs_factors=True
+                scheme.objective(model),
+                unknowns,
+                model.bare(),
+                model.inputs(law.X),
+                placeholder,
+                None,
+                needs_factors=True,
             )
         )
         # Hyperparameters that are sampled want the form that a prior has at every value of them.
@@ -162,12 +178,20 @@ class Geweke:
         """The rows of the battery and others, as far as they fit the law, and iterations of the engine."""
         rows = [row for row in (*KERNELS, *others) if self._meets(row.move)]
         chosen: dict[str, Any] = {row.name: partial(self.step, row) for row in rows}
-        chosen["iterations"] = partial(self.iterations, slices=2)
+        if self._meets(DataAugmentation()):
+            chosen["iterations"] = partial(self.iterations, slices=2)
+        if self._meets(FourBlock()):
+            chosen["iterations of four blocks"] = partial(self.iterations, slices=0, moves=(FourBlock(),))
         if self.sampled:
             chosen["iterations without slices"] = partial(self.iterations, slices=0)
         return chosen
 
     def _meets(self, move: Move) -> bool:
+        augmentation = self.law.model.augmentation if self.law.model.is_augmentable else None
+        if isinstance(move, ClassByClass) or augmentation is None:
+            return augmentation is None and isinstance(move, ClassByClass | SliceLatents)
+        if isinstance(move, FourBlock):
+            return bool(augmentation.complete_laws) and not self.sampled
         lacking = {MoveRequirement.PRECONDITIONER} if not self.preconditioned else set()
         lacking |= {MoveRequirement.HYPERPARAMETERS} if not self.sampled else set()
         return not move.requirements & lacking
@@ -178,12 +202,12 @@ class Geweke:
         state = row.move.init(target, chain) if row.move.state is None else getattr(reference, row.move.state)
         return row.move.step(target, row.settings, chain, state, jnp.asarray(0)).chain
 
-    def iterations(self, target: Target, chain: Chain, slices: int) -> Chain:
+    def iterations(self, target: Target, chain: Chain, slices: int, moves: tuple[Move, ...] = MOVES) -> Chain:
         """Two iterations as the engine makes them, the second with a sweep, and so many slice steps of each kind.
 
         Of the latents three more, which is more than are drawn together.
         """
-        moves = tuple(filter(self._meets, MOVES))
+        moves = tuple(filter(self._meets, moves))
         repeats = {SurrogateSlice: slices, SliceLatents: slices and slices + 3}
         every = {DataAugmentation: 2}
         schedules = tuple(
@@ -192,7 +216,8 @@ class Geweke:
         )
         chains = jax.tree.map(lambda leaf: leaf[None], chain)
         reference = jax.tree.map(lambda leaf: leaf[None], target.reference(chain.unknowns)) if self.sampled else None
-        state = EngineState(chains, reference, ((),) * len(moves))
+        begun = tuple(move.init(target, chain) if move.state is None else () for move in moves)
+        state = EngineState(chains, reference, jax.tree.map(lambda leaf: leaf[None], begun))
         # Without the jit around it, so that nothing compiled earlier is used.
         run = run_chunk.__wrapped__
         moments = no_moments(chains.latents.shape)

@@ -22,7 +22,7 @@ from pgmodels.model import GP, Model
 from pgmodels.priors.inducing.representation import Inducing
 from tests.own_likelihoods import additive, label_noise, ordered_logit, ordered_probit, varying, zero_inflated
 from tests.referees import labels, sigma, varying_generate
-from tests.registry import CASES
+from tests.registry import EVERY
 
 # Hyperparameters, none at a symmetric place: an interval, two half-lines and the whole line, each with its transform.
 VARIANCE, MEAN = dist.Gamma(5.0, 3.0), dist.Normal(0.4, 0.6)
@@ -123,7 +123,7 @@ class JointLaw:
     """
 
     def __init__(self, name: str, X: np.ndarray, sampled: bool, Z: np.ndarray | None = None):
-        self.case, self.X, self.Z = CASES[name], X, Z
+        self.case, self.X, self.Z = EVERY[name], X, Z
         self.priors: dict[str, Any] = {}
         # The package's where hyperparameters are sampled, and next to none where they are fixed: it tries none first.
         self.jitter = 1e-8 if sampled else 1e-12
@@ -164,6 +164,11 @@ class JointLaw:
         unequal = np.linspace(factor, 0.8 * factor, int(np.prod(law.batch_shape))).reshape(law.batch_shape)
         self.priors[name] = np.asarray(law.mean * unequal)
         return self.priors[name]
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """The priors of the hyperparameters that are drawn, by name."""
+        return {name: law for name, law in self.priors.items() if not isinstance(law, np.ndarray)}
 
     def draw_values(self, rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         """Hyperparameters by name, (count, ...)."""

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 from pgmodels import model, polya_gamma
 from pgmodels.augmentation import interval_law
 from pgmodels.augmentation.laws import Categorical, Poisson
+from pgmodels.augmentation.one_versus_rest import OneVersusRest
 from pgmodels.augmentation.predictors import Predictors
 from pgmodels.augmentation.rules.difference import DifferenceRule
+from pgmodels.augmentation.rules.gamma import GammaRule
 from pgmodels.augmentation.rules.poisson import PoissonRule
 from pgmodels.inference import problem
 from pgmodels.inference.mcmc.gibbs import iteration
@@ -222,6 +224,24 @@ def coupled_latents_apart(patch: Any) -> None:
     patch.setattr(Predictors, "latent_blocks", property(lambda self: tuple((i,) for i in range(self.num_latents))))
 
 
+def rate_without_counts(patch: Any) -> None:
+    """The rate of the sum from its prior, whatever the counts are."""
+    original = GammaRule.complete
+    patch.setattr(GammaRule, "complete", lambda self, children: original(self, []))
+    patch.setattr(model, "_derive", model._derive.__wrapped__)
+
+
+def rest_without_its_pull(patch: Any) -> None:
+    """A class drawn as if the others had no part in its predictor."""
+    original = OneVersusRest.draw_site
+
+    def alone(self: Any, key: Any, f: Any, y: Any, latent: Any) -> Any:
+        h, omega = original(self, key, f, y, latent)
+        return (y[:, None] == latent) - 0.5 + 0.0 * h, omega
+
+    patch.setattr(OneVersusRest, "draw_site", alone)
+
+
 class Planted(NamedTuple):
     """An error, and where it shows."""
 
@@ -266,4 +286,7 @@ ERRORS = (
     Planted(predictors_of_another_datum, "varying", "sweep", False),
     Planted(coupled_latents_apart, "additive", "sweep", False),
     Planted(another_slope, "varying", "sweep", True),
+    Planted(poisson_at_the_wrong_sign, "logistic_softmax", "four blocks", False),
+    Planted(rate_without_counts, "logistic_softmax", "four blocks", False),
+    Planted(rest_without_its_pull, "softmax", "one versus rest", False),
 )

@@ -127,6 +127,17 @@ class GammaRule(Rule):
         log_density = jsp.xlogy(p - 1, value) - jsp.gammaln(p) - value * self.constant.evaluate(env)
         return jnp.where(p > 0, log_density, 0.0)
 
+    def complete(self, children: Sequence[Auxiliary]) -> Gamma:
+        """See Rule: λ | k ~ Gamma(p + Σ k, rate c + Σ w) given the counts of its Poisson rules."""
+        counts = children if self.auxiliary.is_vector else map(over_latents, children)
+        weights = []
+        for weight, predictor, reduced in self.terms:
+            if reduced and not weight.is_vector:
+                weights.append(multiply(float(len(predictor.positions)), weight))
+            else:
+                weights.append(over_latents(weight) if reduced else weight)
+        return Gamma(add(self.exponent, *counts), add(self.constant, *weights))
+
     def identity(self) -> Tree:
         mixed = gamma_mixed(self.auxiliary, self.exponent, self.base)
         return line(self.factor, "=", integral(mixed, self.auxiliary))

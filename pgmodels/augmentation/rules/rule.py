@@ -9,7 +9,7 @@ the engines and printed by derivations. Auxiliaries drawn earlier in the chain a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax.numpy as jnp
@@ -96,6 +96,14 @@ class Rule(ABC):
             return None
         conditioning = listed(*auxiliaries_of(self.factor), "f", "y")
         return line(self.auxiliary, "|", conditioning, "~", self.law.notation(self.auxiliary))
+
+    def complete(self, children: Sequence[Auxiliary]) -> Law | None:
+        """The law of the auxiliary given those of the factors that the rule returned, its ``children``.
+
+        ``law`` is the law with these integrated out. None if a rule does not provide it.
+        """
+        del children
+        return None
 
     def prior(self) -> tuple[Expression, ...]:
         """The arguments of the auxiliary's prior."""

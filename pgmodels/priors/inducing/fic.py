@@ -1,5 +1,6 @@
 """The fully independent conditional (FIC) model of inducing inputs as a generative prior."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 import equinox as eqx
@@ -41,6 +42,10 @@ class FICPrior(LatentPrior):
     def with_mean(self, mean: Array) -> "FICPrior":
         """See LatentPrior."""
         return FICPrior(self.span.with_mean(mean), self.residual)
+
+    def of_one_latent(self) -> "FICPrior":
+        """See LatentPrior."""
+        return FICPrior(replace(self.span, size=1), self.residual)
 
     @property
     def rank(self) -> int:

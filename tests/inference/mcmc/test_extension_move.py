@@ -12,6 +12,7 @@ import pgmodels as pgm
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
 from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import DataAugmentation
 from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveRequirement, Step
+from pgmodels.inference.mcmc.gibbs.schemes import Adaptive
 from pgmodels.inference.mcmc.gibbs.trace import Keep
 from tests.inference.mcmc.test_invariance import FALSE_ALARMS, REPLICAS, STEPS
 from tests.registry import CASES
@@ -69,7 +70,7 @@ def test_it_takes_part_in_a_run():
     X, y = CASES["gaussian"].data(6, seed=3)
     model = CASES["gaussian"].model()
     settings = Settings(25, 2, jax.random.key(0), Keep("all"))
-    run = GibbsRun(model.resolve(X), model.check(X, y), settings, (CrankNicolson(), DataAugmentation()))
+    run = GibbsRun(model.resolve(X), model.check(X, y), settings, Adaptive((CrankNicolson(), DataAugmentation())))
     run.advance(525, None, False)
     accepted, made = np.asarray(run.state.move_states[0]).T
     assert made.tolist() == [525.0, 525.0]

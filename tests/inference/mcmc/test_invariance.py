@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from pgmodels.inference.mcmc.gibbs.schedule import MOVES
+from pgmodels.inference.mcmc.gibbs.schemes import SCHEMES
 from tests.covering import some
 from tests.statistical import planted
 from tests.statistical.geweke import KERNELS, Geweke, inputs
@@ -26,7 +26,8 @@ def _double_precision():
 
 
 def test_every_move_has_a_row():
-    assert {type(row.move) for row in KERNELS} >= set(map(type, MOVES))
+    moves = {type(move) for scheme in SCHEMES.values() for move in scheme.moves}
+    assert {type(row.move) for row in KERNELS} >= moves
 
 
 def test_every_error_can_be_planted():
@@ -43,6 +44,8 @@ def test_every_error_can_be_planted():
         ("gaussian", True, SLICE),
         ("gaussian", True, HAMILTONIAN),
         pytest.param("gaussian", True, WITHOUT_SLICES, marks=pytest.mark.slow),
+        ("logistic_softmax", False, "iterations of four blocks"),
+        ("softmax", False, "one versus rest"),
     ],
 )
 def test_keeps_the_joint_law(name, sampled, kernel):
@@ -101,6 +104,8 @@ def test_a_planted_error_is_found_with_the_sparse_model(plant, name, kernel, mon
             (planted.no_factors, "bernoulli", False, "slice of latents"),
             (planted.one_unit_more, "bernoulli", False, "sweep"),
             (planted.latents_without_their_coordinates, "bernoulli", False, "slice of latents"),
+            (planted.rate_without_counts, "logistic_softmax", False, "four blocks"),
+            (planted.rest_without_its_pull, "softmax", False, "one versus rest"),
         ],
         (planted.poisson_at_the_wrong_sign, "sigmoid_poisson", False, "sweep"),
     ),

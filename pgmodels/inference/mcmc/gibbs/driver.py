@@ -18,7 +18,8 @@ from pgmodels.inference.mcmc.chains import MixingWarning, warn_unmixed
 from pgmodels.inference.mcmc.gibbs.adaptation import PILOT, default_schedule, pilot_schedule, tune
 from pgmodels.inference.mcmc.gibbs.iteration import State, renew_surrogates, run_chunk, start_chains
 from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveRequirement, MoveStats
-from pgmodels.inference.mcmc.gibbs.schedule import MOVES, Schedule
+from pgmodels.inference.mcmc.gibbs.schedule import Schedule
+from pgmodels.inference.mcmc.gibbs.schemes import AUTO, Scheme
 from pgmodels.inference.mcmc.gibbs.surrogate import first_fit, fit_again
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit, precisions_of
 from pgmodels.inference.mcmc.gibbs.surrogate_path import constant_path
@@ -64,7 +65,7 @@ class Settings(NamedTuple):
 class GibbsRun(Picklable):
     """Chains of one model and data set. ``number`` counts iterations, warm-up included."""
 
-    def __init__(self, model: Model, data: Data, settings: Settings, moves: Sequence[Move] = MOVES):
+    def __init__(self, model: Model, data: Data, settings: Settings, scheme: Scheme = AUTO):
         self.model, self.data, self.settings = model, data, settings
         self.unknowns: ParameterVector = checked_unknowns(model)
         vector = as_array(self.unknowns.start())
@@ -78,7 +79,7 @@ class GibbsRun(Picklable):
         self.powers = with_powers(model, data)
         y, row_mask = self.powers[1].padded(self.prior.num_rows)
         family = ProblemFamily(
-            self.powers[0].augmentation,
+            scheme.objective(self.powers[0]),
             self.unknowns,
             self.powers[0].bare(),
             model.inputs(data.X, padded=pads),
@@ -89,10 +90,10 @@ class GibbsRun(Picklable):
         )
         self.target = Target(family, fixed_reference=None if self._sampled else Reference(self.prior))
         self.stages = _stages(settings.num_warmup, self._sampled)
-        self.schedule: Schedule = default_schedule(self._usable_moves(moves, vector), self.prior)
+        self.schedule: Schedule = default_schedule(self._usable_moves(scheme.moves, vector), self.prior)
         # The largest precision of the fitted Gaussian's factors.
         self.precision = 0.0
-        if any(MoveRequirement.GAUSSIAN in move.requirements for move in self.schedule.moves):
+        if self.prior.whitened:
             self._fit_first(vector)
         keys = _split_key(settings.key, settings.num_chains)
         self.state: State = start_chains(self.target, self.schedule.moves, vector, keys)
@@ -109,7 +110,7 @@ class GibbsRun(Picklable):
 
     def _usable_moves(self, moves: Sequence[Move], vector: Any) -> list[Move]:
         """Moves whose requirements are met; ValueError if hyperparameters are sampled and no move updates them."""
-        if self.target.augmentation.predictors is not None:
+        if self.target.objective.predictors is not None:
             # Predictors couple latents: the sweep needs their factors too.
             self.prior.spans().require_factors()
         met = {MoveRequirement.HYPERPARAMETERS} if self._sampled else set()

@@ -2,22 +2,21 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from os import PathLike
 from typing import Literal
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.adaptive_selection import select_inducing_inputs
 from pgmodels.inference.mcmc.gibbs.checkpoint import Checkpoint
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
+from pgmodels.inference.mcmc.gibbs.schemes import SchemeName, scheme_of
 from pgmodels.inference.mcmc.gibbs.trace import Keep
 from pgmodels.inference.variational.vi import nearly_converged
-from pgmodels.likelihoods.expression import Environment
-from pgmodels.model import Data, Model, require_model, with_powers
+from pgmodels.model import Model, require_model
 from pgmodels.results.draws import Draws
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed, as_key, as_seed
@@ -37,6 +36,7 @@ def gibbs(
     num_warmup: int = 200,
     num_chains: int = 4,
     seed: Seed = 0,
+    scheme: SchemeName = "auto",
     keep: Literal["all", "moments"] | Sequence[int] | np.ndarray = "all",
     checkpoint: str | PathLike[str] | None = None,
     progress: bool | None = None,
@@ -62,6 +62,9 @@ def gibbs(
         Number of chains.
     seed : int or jax.Array
         An int or a JAX key; determines every draw, and inducing inputs as in ``cavi``.
+    scheme : {"auto", "sweep", "four_block", "one_vs_rest"}
+        Which moves are made; see Notes. ``"auto"`` mixes best; the others are published samplers of the latents with
+        hyperparameters fixed, to reproduce or compare with published results.
     keep : "all", "moments" or sequence of int
         Which draws of the latents are stored: all; those at these rows of X; or none. Running means and variances of
         all latents are stored in any case.
@@ -79,9 +82,10 @@ def gibbs(
     Raises
     ------
     ValueError
-        For bad data or options.
+        For bad data or options, and for a scheme that does not apply to the likelihood or to hyperparameters with
+        priors.
     NoAugmentationError
-        For a likelihood without an augmentation, or weights at which it has none.
+        For a likelihood without an augmentation, or weights at which it has none, unless the scheme needs none.
     SamplingError
         If a state is not finite; the error holds the draws so far.
 
@@ -94,44 +98,45 @@ def gibbs(
 
     Notes
     -----
-    An iteration makes slice moves about a variational Gaussian, which is fitted beforehand, and, in every iteration or
-    at least every fiftieth, a Gibbs sweep: the auxiliary variables given the latents, then the latents given the
-    auxiliary variables, overrelaxed. Hyperparameters are updated by slice steps too. If a Hamiltonian step on
+    By default an iteration makes slice moves about a variational Gaussian, which is fitted beforehand, and, in every
+    iteration or at least every fiftieth, a Gibbs sweep: the auxiliary variables given the latents, then the latents
+    given the auxiliary variables, overrelaxed. Hyperparameters are updated by slice steps too. If a Hamiltonian step on
     hyperparameters and latents jointly moves further for its cost (often with several latents per datum), it replaces
     the slice moves; it is not used for kernels that JAX cannot differentiate in reverse mode, nor with inducing inputs,
     which keep the positions chosen first. Chains start at draws of the Gaussian. How often each move is made is set in
     warm-up and then frozen.
 
+    The other schemes make one move in every iteration, and nothing is tuned:
+
+    - ``"sweep"``: the auxiliary variables given the latents, then the latents given the auxiliary variables, for any
+      likelihood with an augmentation (Polson, Scott and Windle 2013).
+    - ``"four_block"``: the complete conditionals λ | n, n | f, λ, ω | n, f and f | n, ω, for likelihoods with a sum of
+      sigmoids to a negative power, such as ``LogisticSoftmax`` (Galy-Fajou et al. 2019, section 3.2). ``"sweep"`` draws
+      λ | f instead, with n and ω integrated out, and mixes better.
+    - ``"one_vs_rest"``: one latent after another given the others, for the softmax exp(f[y]) / sum(exp(f)), which has
+      no augmentation of all latents together (Polson, Scott and Windle 2013, multinomial logit). Weights may have any
+      value.
+
     References
     ----------
-    Polson, Scott and Windle 2013; Adler 1981; Murray, Adams and MacKay 2010; Murray and Adams 2010; Neal 2011.
+    Polson, Scott and Windle 2013; Galy-Fajou, Wenzel, Donner and Opper 2019; Adler 1981; Murray, Adams and MacKay 2010;
+    Murray and Adams 2010; Neal 2011.
     """
     start = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
-    if weights is not None:
-        _check_powers(*with_powers(model, data))
+    chosen = scheme_of(scheme)
+    chosen.check(model, data)
     check_sizes(num_samples, num_warmup, num_chains)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
     saved = None if checkpoint is None else Checkpoint(checkpoint)
-    model = select_inducing_inputs(model.resolve(data.X, as_seed(seed)), data, nearly_converged)
-    run = GibbsRun(model, data, settings)
+    reached = partial(nearly_converged, objective=chosen.objective(model))
+    model = select_inducing_inputs(model.resolve(data.X, as_seed(seed)), data, reached)
+    run = GibbsRun(model, data, settings, chosen)
     if saved is not None:
         saved.restore(run)
     run.advance(num_warmup + num_samples, saved, progress)
     run.warn()
     return run.draws(num_samples, time.perf_counter() - start)
-
-
-def _check_powers(model: Model, data: Data) -> None:
-    """Raise NoAugmentationError if a weight is a power whose auxiliary variables cannot be drawn."""
-    env = Environment(data.y, jnp.zeros((len(data.y), model.num_latents)), model.parameters)
-    for requirement in model.augmentation.requirements:
-        if requirement.kind == "indicator" and not np.all(requirement.holds(requirement.expression.evaluate(env))):
-            raise NoAugmentationError(
-                f"gibbs supports only weights 0 and 1 for {model.likelihood.name}: a weight is a power of the "
-                f"likelihood, and {requirement.reason} is then {requirement.expression.text()} (the weight is the last "
-                "column of y). For integer weights, repeat the rows; cavi and fit take any weights."
-            )
 
 
 @hooks.extend.register(Draws)

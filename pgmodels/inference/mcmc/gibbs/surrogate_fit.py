@@ -8,8 +8,8 @@ from jaxtyping import Array
 from pgmodels.inference.loop import run_block
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import Problem, couple
-from pgmodels.inference.variational.cavi import CAVI
 from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT, GaussianState, positive_part, pull
+from pgmodels.inference.variational.vi import engine_of
 from pgmodels.model import Model
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior
@@ -48,13 +48,15 @@ def fitting_problem(model: Model, prior: PriorCollection, y: Any, row_mask: Any)
 
 
 def first_sites(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> Sites:
-    """The start of the fit: the first sites of ``cavi``, whose bound does not overflow."""
+    """The start of the fit: the first sites of ``cavi``, whose bound does not overflow, if there is an augmentation."""
+    if not model.is_augmentable:
+        return _first_sites(fitting_problem(model, prior, y, row_mask))
     return _first_sites(Problem(model.augmentation, prior, y, model.parameters, row_weights=row_mask))
 
 
 @partial(compiled, optimise=False)
 def _first_sites(problem: Problem) -> Sites:
-    return CAVI.init(problem).sites
+    return engine_of(problem.objective).init(problem).sites
 
 
 def fit_surrogate(problem: Problem, start: Sites) -> Fit:

@@ -9,6 +9,7 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import fitting_problem, surrogate_of
 from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
 from pgmodels.inference.problem_family import ProblemFamily
+from pgmodels.objectives.formula import FormulaObjective
 from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import PriorCollection
@@ -62,8 +63,13 @@ class Target(Module):
     fixed_reference: Reference | None = None
 
     @property
+    def objective(self) -> FormulaObjective:
+        """The formula, with the conditionals that the moves draw from."""
+        return cast(FormulaObjective, self.family.objective)
+
+    @property
     def augmentation(self) -> Augmentation:
-        """The augmentation of the formula."""
+        """The augmentation of the formula, for moves of schemes that require one."""
         return cast(Augmentation, self.family.objective)
 
     @property
@@ -92,7 +98,7 @@ class Target(Module):
 
     def log_density(self, latents: Any, parameters: Any) -> Any:
         """log p(y | f) of all data at given parameters of the likelihood."""
-        return jnp.sum(self.masked(self.augmentation.log_density(self.family.y, latents, parameters)))
+        return jnp.sum(self.masked(self.objective.log_density(self.family.y, latents, parameters)))
 
     def masked(self, terms: Any) -> Any:
         """Terms of each row, zero for padding."""

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, MoveStats, Step, move_schedule
 from pgmodels.inference.mcmc.gibbs.target import Chain, Target
 from pgmodels.inference.problem import condition
-from pgmodels.priors.base import Sites
+from pgmodels.priors.base import Coordinates, Sites
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.lapack_loops import vmap_as_loop
 from pgmodels.runtime.x64 import as_array
@@ -20,7 +21,8 @@ _STRONGEST = -0.95
 # Cost of a Pólya-Gamma draw in floating-point operations (measured).
 _DRAW = 3000.0
 
-_mean_and_deviation = vmap_as_loop(
+# A loop over chains: see pgmodels.priors.lapack_loops.
+mean_and_deviation = vmap_as_loop(
     lambda target, prior, key, sites, parameters: condition(
         target.augmentation.predictors, prior, sites, target.family.y, parameters
     ).mean_and_deviation(key)
@@ -74,15 +76,14 @@ class DataAugmentation(Move):
             drawn_sites = augmentation.draw_auxiliaries(auxiliary_key, z, target.family.y, parameters, index)
             h, w = (target.masked(part) for part in drawn_sites)
             finite = finite & jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
-            means, deviations = _mean_and_deviation(target, state, latent_key, Sites(h, w), parameters)
+            means, deviations = mean_and_deviation(target, state, latent_key, Sites(h, w), parameters)
             spread = jnp.sqrt(1.0 - relaxation**2)
             drawn = tuple(
                 m + relaxation * (v - m) + spread * d for m, v, d in zip(means, coordinates, deviations, strict=True)
             )
-            columns = np.isin(np.arange(augmentation.num_latents), augmentation.latents_of(block))
+            columns = columns_of(augmentation, block)
             expected = jnp.where(columns, state.latents(means), expected)
-            pairs = zip(drawn, coordinates, state.slices(), strict=True)
-            coordinates = tuple(jnp.where(columns[part], new, old) for new, old, part in pairs)
+            coordinates = replaced(state, columns, drawn, coordinates)
             latents = jnp.where(columns, state.latents(drawn), latents)
         moved = chain._replace(key=key, latents=latents, coordinates=state.flatten(coordinates))
         before, expected = target.masked(chain.latents), target.masked(expected)
@@ -91,10 +92,7 @@ class DataAugmentation(Move):
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
         """See Move."""
         del schedule, stats
-        total = 0.0
-        for group, size in zip(prior.groups, prior.sizes, strict=True):
-            total += size * (group.sweep_operations() + prior.num_rows * _DRAW)
-        return total
+        return sweep_operations(prior)
 
     def first(self) -> MoveSchedule:
         """See Move."""
@@ -104,6 +102,35 @@ class DataAugmentation(Move):
         """See Move: the factor of overrelaxation."""
         del prior, sampled
         return schedule._replace(settings=DataAugmentationSettings(as_array(choose_relaxation(autocorrelation(stats)))))
+
+
+@dataclass(frozen=True)
+class PlainSweep(DataAugmentation):
+    """The sweep without overrelaxation, whatever warm-up measures (Polson, Scott and Windle 2013)."""
+
+    name: ClassVar[str] = "plain_sweep"
+
+    def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
+        """See Move: nothing is tuned."""
+        del prior, sampled, stats
+        return schedule
+
+
+def columns_of(augmentation: Augmentation, block: tuple[int, ...]) -> np.ndarray:
+    """Which latents a block of predictors depends on."""
+    return np.isin(np.arange(augmentation.num_latents), augmentation.latents_of(block))
+
+
+def replaced(prior: PriorCollection, columns: np.ndarray, new: Coordinates, old: Coordinates) -> Coordinates:
+    """The coordinates with those of the latents in ``columns`` replaced by new ones."""
+    triples = zip(new, old, prior.slices(), strict=True)
+    return tuple(jnp.where(columns[part], drawn, before) for drawn, before, part in triples)
+
+
+def sweep_operations(prior: PriorCollection) -> float:
+    """Floating-point operations of an auxiliary draw for each datum and latent, and of a draw of each latent."""
+    pairs = zip(prior.groups, prior.sizes, strict=True)
+    return sum((size * (group.sweep_operations() + prior.num_rows * _DRAW) for group, size in pairs), 0.0)
 
 
 def autocorrelation(stats: MoveStats) -> np.ndarray:
