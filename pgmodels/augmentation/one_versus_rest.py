@@ -36,12 +36,13 @@ class OneVersusRest(Quadrature):
 def one_versus_rest(formula: Expression, size: int) -> OneVersusRest | None:
     """The conditionals of a formula that is a softmax, or one to the power of a weight in y[1]; None if it is not."""
     for weighted in (False, True):
-        if size > 1 and formula.key == _softmax(size, weighted).key:
+        if size > 1 and formula.key == softmax_formula(size, weighted).key:
             return OneVersusRest(formula, size, weighted)
     return None
 
 
-def _softmax(size: int, weighted: bool) -> Expression:
+def softmax_formula(size: int, weighted: bool = False) -> Expression:
+    """The softmax of a datum's class y, or of a class y[0] to the power of a weight y[1] if ``weighted``."""
     f, y = Latents(size), Observation(None)
     if not weighted:
         return exp(f[y]) / sum_(exp(f))

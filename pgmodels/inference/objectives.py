@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from pgmodels.augmentation.normal_form import expand
+from pgmodels.augmentation.one_versus_rest import softmax_formula
 from pgmodels.augmentation.predictor import affine
 from pgmodels.augmentation.predictors import rewrite_if_fewer
 from pgmodels.augmentation.quadratic import read_completed
@@ -14,6 +15,7 @@ from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
 from pgmodels.objectives.expected import Kink, Quadrature
 from pgmodels.objectives.factorised import Factorised
+from pgmodels.objectives.gumbel import Gumbel
 from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.sparse import SparseApproximation
 
@@ -38,16 +40,28 @@ def factorised_objective(model: Model) -> Factorised:
     return Factorised(model.augmentation)
 
 
+def gumbel_objective(model: Model) -> Gumbel:
+    """The bound of a softmax by Gumbel noise; ValueError for other formulas."""
+    size = model.num_latents
+    if model.likelihood.formula(size).key != softmax_formula(size).key:
+        raise ValueError(
+            "objective='gumbel' expects the likelihood pgm.exp(f[y]) / pgm.sum(pgm.exp(f)) with a latent for each "
+            f"class; got {model.likelihood.name}. Choose objective='expected', which takes any formula."
+        )
+    return Gumbel(size)
+
+
 # Objectives by name, as passed by users and recorded in results.
 OBJECTIVES: dict[str, Callable[[Model], Objective]] = {
     "augmented": augmented_objective,
     "expected": expected_objective,
     "factorised": factorised_objective,
+    "gumbel": gumbel_objective,
 }
 AUTO = "auto"
 # The options of svi and vi, and of fit.
-Choice = Literal["augmented", "expected", "factorised"] | Objective
-AutoChoice = Literal["auto", "augmented", "expected", "factorised"] | Objective
+Choice = Literal["augmented", "expected", "factorised", "gumbel"] | Objective
+AutoChoice = Literal["auto", "augmented", "expected", "factorised", "gumbel"] | Objective
 
 
 def check_objective(objective: str | Objective, *, auto: bool = False) -> None:

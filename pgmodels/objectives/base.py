@@ -26,6 +26,23 @@ def sites_from(m: Any, by_mean: Any, by_variance: Any) -> tuple[Any, Any]:
     return by_mean + w * m, w
 
 
+def bound_and_sites_of(bound: Callable[[Any, Any], Any], m: Any, v: Any) -> tuple[Any, Any, Any]:
+    """The values of a bound B (n,) and its sites at means m and variances v (n, P), or covariances v (n, P, P).
+
+    For covariances, precisions are W = -2 ∂B/∂V, (n, P, P). The bound is evaluated once for both.
+    """
+
+    def total(m: Any, v: Any) -> tuple[Any, Any]:
+        values = bound(m, v)
+        return jnp.sum(values), values
+
+    (_, values), (by_mean, by_spread) = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(m, v)
+    if v.ndim == 2:
+        return values, *sites_from(m, by_mean, by_spread)
+    W = -(by_spread + jnp.swapaxes(by_spread, 1, 2))
+    return values, by_mean + jnp.einsum("ipq,iq->ip", W, m), W
+
+
 class Objective(ABC):
     """A term B(m, v) per datum, a function of the marginal means and variances of its predictors under q(f).
 

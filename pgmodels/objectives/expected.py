@@ -19,7 +19,7 @@ from pgmodels.numerics.quadrature import (
     trapezoid_normal,
 )
 from pgmodels.numerics.safe_sqrt import safe_sqrt
-from pgmodels.objectives.base import Objective, sites_from
+from pgmodels.objectives.base import Objective, bound_and_sites_of
 from pgmodels.objectives.formula import FormulaObjective
 from pgmodels.runtime.x64 import as_array
 
@@ -117,16 +117,7 @@ class Quadrature(FormulaObjective):
 
     def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         """See Objective; the log density is evaluated once at each node for both."""
-
-        def total(m: Any, v: Any) -> tuple[Any, Any]:
-            bound = self.local_bound(m, v, y, parameters)
-            return jnp.sum(bound), bound
-
-        (_, bound), (by_mean, by_spread) = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(m, v)
-        if v.ndim == 2:
-            return bound, *sites_from(m, by_mean, by_spread)
-        W = -(by_spread + jnp.swapaxes(by_spread, 1, 2))
-        return bound, by_mean + jnp.einsum("ipq,iq->ip", W, m), W
+        return bound_and_sites_of(lambda m, v: self.local_bound(m, v, y, parameters), m, v)
 
     def is_concave(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """Whether each datum's log density is concave along chords between nodes of the coarse quadrature, (n,).

@@ -67,10 +67,11 @@ def vi(
         Inputs, one row per datum; an array or a data frame.
     y : array_like, shape (n,) or (n, columns)
         Observations, in the units of the likelihood.
-    objective : {"augmented", "expected", "factorised"} or Objective
+    objective : {"augmented", "expected", "factorised", "gumbel"} or Objective
         ``"augmented"`` is the bound of ``cavi``, ``"expected"`` the expected log density of ``gaussian_vi``,
         ``"factorised"`` the looser bound of Galy-Fajou et al. 2019 (section 4.1), whose Gamma and Poisson variables are
-        independent under q, for likelihoods such as LogisticSoftmax. An instance of a subclass of ``pgm.Objective`` is
+        independent under q, for likelihoods such as LogisticSoftmax. ``"gumbel"`` is the bound of a softmax of Liu et
+        al. 2019 (equation 20), whose ELBO is concave. An instance of a subclass of ``pgm.Objective`` is
         a user-defined objective.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.

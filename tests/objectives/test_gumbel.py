@@ -1,0 +1,126 @@
+"""The Gumbel bound of a softmax: moments in closed form, published sites, one optimum, and every call."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+
+import pgmodels as pgm
+from pgmodels.objectives.base import sites_of
+from pgmodels.objectives.gumbel import Gumbel
+from pgmodels.runtime.x64 import double_precision
+from tests.own_likelihoods import softmax
+
+M = np.array([[0.7, -1.3, 2.1], [-0.4, 3.0, 0.2], [40.0, -40.0, 0.0]])
+V = np.array([[0.5, 2.0, 0.1], [1.7, 0.0, 9.0], [0.3, 0.2, 1.0]])
+Y = np.array([2.0, 0.0, 1.0])
+BOUND = Gumbel(3)
+
+
+def model(**form):
+    return pgm.Model(softmax(), pgm.GP(pgm.RBF(2.0, np.array([0.7, 1.9])), mean=0.3, size=3, **form))
+
+
+def data(n):
+    X = np.random.default_rng(0).normal(size=(n, 2))
+    # Imbalanced: the last class is rare.
+    return X, np.where(X[:, 0] > 0, 1.0, np.where(X[:, 1] < -0.6, 2.0, 0.0))
+
+
+def covariances():
+    half = np.random.default_rng(1).normal(size=(3, 3, 3))
+    return half @ np.swapaxes(half, 1, 2)
+
+
+@double_precision
+def test_it_bounds_the_expected_log_density_by_its_expectations():
+    rng = np.random.default_rng(0)
+    for v in (jnp.asarray(V[:2]), jnp.asarray(covariances()[:2])):
+        bound = BOUND.local_bound(M[:2], v, Y[:2], {})
+        for m, V_i, y, value in zip(M, v if v.ndim == 3 else map(np.diag, v), Y.astype(int), bound, strict=False):
+            f = m + rng.normal(size=(400_000, 3)) @ np.linalg.cholesky(V_i + 1e-12 * np.eye(3)).T
+            ratios = np.exp(f - f[:, [y]])
+            total = ratios.sum(axis=1)
+            error = total.std() / total.mean() / np.sqrt(len(f))
+            # Lognormal tails: the mean of the ratios, in five standard errors.
+            assert abs(np.log(total.mean()) + value) < 5 * error
+            assert value < np.mean(f[:, y] - logsumexp(f, axis=1))
+
+
+@double_precision
+def test_published_sites():
+    bound, h, w = BOUND.local_bound_and_sites(jnp.asarray(M), jnp.asarray(V), Y, {})
+    for m, v, y, value, potential, precision in zip(M, V, Y.astype(int), bound, h, w, strict=True):
+        R = np.exp(m - m[y] + 0.5 * (v + v[y]))
+        R[y] = 0.0
+        # Equation 24, with the largest exponents of f = ±40 kept finite.
+        assert value == pytest.approx(-np.log1p(R.sum()), rel=1e-12)
+        p = R / (1.0 + R.sum())
+        gradient, p[y] = -p, p.sum()
+        gradient[y] = p[y]
+        np.testing.assert_allclose(precision, p, rtol=1e-10, atol=1e-30)
+        np.testing.assert_allclose(potential, gradient + p * m, rtol=1e-9, atol=1e-9)
+
+
+@double_precision
+def test_sites_of_covariances_are_derivatives():
+    V = jnp.asarray(covariances())
+    _, h, W = BOUND.local_bound_and_sites(jnp.asarray(M[:3]), V, Y, {})
+    direction = np.random.default_rng(2).normal(size=(3, 3))
+    direction = direction + direction.T
+    step = 1e-6
+    for shift, expected in (
+        ((0.0, direction), -0.5 * np.sum(W * direction, axis=(1, 2))),
+        ((direction[0], 0.0), np.sum((h - np.einsum("ipq,iq->ip", W, M)) * direction[0], axis=1)),
+    ):
+        ends = [BOUND.local_bound(M + s * shift[0], V + s * shift[1], Y, {}) for s in (-step, step)]
+        np.testing.assert_allclose((ends[1] - ends[0]) / (2 * step), expected, rtol=1e-6, atol=1e-8)
+    # Without covariances the precisions are the diagonal of these.
+    _, h, w = BOUND.local_bound_and_sites(jnp.asarray(M), jnp.asarray(np.diagonal(V, axis1=1, axis2=2)), Y, {})
+    np.testing.assert_allclose(
+        w, sites_of(lambda m, v: BOUND.local_bound(m, v, Y, {}), jnp.asarray(M), jnp.diagonal(V, axis1=1, axis2=2))[1]
+    )
+
+
+@double_precision
+def test_the_bound_is_concave():
+    def bound(vector):
+        return BOUND.local_bound(vector[None, :3], vector[None, 3:], np.array([1.0]), {})[0]
+
+    for m, v in zip(M[:2], V[:2], strict=True):
+        values = np.linalg.eigvalsh(jax.hessian(bound)(jnp.concatenate([m, v])))
+        assert values.max() < 1e-12
+        assert values.min() < -1e-4
+
+
+@pytest.mark.parametrize("n", [1, 9])
+@pytest.mark.filterwarnings("ignore::pgmodels.DataWarning")
+def test_it_is_below_the_expected_log_density_and_the_evidence(n):
+    X, y = data(n)
+    looser, tighter = (pgm.vi(model(), X, y, objective=name) for name in ("gumbel", "expected"))
+    evidence = pgm.log_evidence(tighter, num_draws=4000, seed=0)
+    assert looser.elbo < tighter.elbo < evidence.value + 4 * evidence.standard_error
+
+
+def test_every_call_takes_it(tmp_path):
+    X, y = data(30)
+    result = pgm.fit(model(), X, y, objective="gumbel", correct=False)
+    again = pgm.vi(result.model, X, y, objective="gumbel", tolerance=1e-10)
+    assert result.elbo == pytest.approx(again.elbo, abs=1e-3)
+    sparse = model(form=pgm.Inducing(8))
+    stochastic = pgm.svi(sparse, X, y, objective="gumbel", batch_size=10, seed=0)
+    # Latents are independent in svi.
+    assert stochastic.elbo <= pgm.vi(sparse, X, y, objective="gumbel").elbo + 1e-6
+    corrected = pgm.correct(again, method="linear_response")
+    assert np.all(np.isfinite(corrected.variance))
+    loaded = pgm.load(again.save(tmp_path / "result.npz"))
+    assert loaded.objective == "gumbel"
+    np.testing.assert_array_equal(loaded.predict(X[:3]).probabilities, again.predict(X[:3]).probabilities)
+    assert "Variational inference with Gumbel noise" in str(again)
+
+
+def test_other_likelihoods_are_refused():
+    X, y = data(5)
+    with pytest.raises(ValueError, match=r"objective='gumbel' expects .*; got LogisticSoftmax"):
+        pgm.vi(pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.RBF(), size=3)), X, y, objective="gumbel")
