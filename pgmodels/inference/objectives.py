@@ -8,6 +8,7 @@ from pgmodels.augmentation.predictor import affine
 from pgmodels.augmentation.predictors import rewrite_if_fewer
 from pgmodels.augmentation.quadratic import read_completed
 from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.indicators import jumps
 from pgmodels.likelihoods.operations import Call, Power
 from pgmodels.likelihoods.symbols import Constant
 from pgmodels.model import Model
@@ -29,7 +30,9 @@ def expected_objective(model: Model, coarse: bool = False) -> Quadrature:
     else:
         formula, predictors = rewrite_if_fewer(model.likelihood.formula(model.num_latents), model.num_latents)
     size = model.num_latents if predictors is None else len(predictors.rows)
-    return Quadrature(formula, size, predictors, tuple(_kinks(formula)) if size == 1 else (), coarse)
+    kinks = tuple(_kinks(formula)) if size == 1 else ()
+    _check_jumps(formula, size)
+    return Quadrature(formula, size, predictors, kinks, coarse)
 
 
 # Objectives by name, as passed by users and recorded in results.
@@ -95,8 +98,19 @@ def objective_of_result(result: GaussianResult | SparseApproximation) -> Objecti
     return objective_of(result.model, result.objective)
 
 
+def _check_jumps(formula: Expression, size: int) -> None:
+    """Raise ValueError where quadrature at nodes relative to the marginals has no gradient, across a jump."""
+    for node in jumps(formula):
+        if size > 1 or not isinstance(node, Call) or affine(node.argument) is None:
+            raise ValueError(
+                f"objective 'expected' cannot integrate {node.text()}, which jumps: quadrature is exact for steps of "
+                "one affine function of the latents, as in pgm.step((2 * y - 1) * f). Give the latents noise, as in "
+                "pgm.largest(f, y, 1.0) or pgm.normal_cdf(z)."
+            )
+
+
 def _kinks(expression: Expression) -> list[Kink]:
-    """The kinks of a formula: zeros of affine arguments of absolute values, and vertices under fractional powers.
+    """The kinks of a formula: zeros of affine arguments of abs and step, and vertices under fractional powers.
 
     The root of a quadratic has a nearly sharp kink at its vertex if the constant added to the square is small.
     """
@@ -104,7 +118,7 @@ def _kinks(expression: Expression) -> list[Kink]:
         return []
     kinks = [kink for child in expression.children for kink in _kinks(child)]
     predictor = None
-    if isinstance(expression, Call) and expression.name == "abs":
+    if isinstance(expression, Call) and expression.name in ("abs", "step"):
         predictor = affine(expression.argument)
     elif isinstance(expression, Power) and isinstance(expression.exponent, Constant) and expression.exponent.value % 1:
         quadratic = read_completed(expand(expression.base, 1))
