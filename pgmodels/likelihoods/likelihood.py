@@ -138,7 +138,7 @@ class Likelihood(Module):
         arguments = [f"{name}={p.written(with_sign=True)}" for name, p in self.parameters.items()]
         if isinstance(self.declared_support, Classes) and self.function.__name__ != self.name:
             # Made by a function of the number of classes, such as LogisticSoftmax.
-            arguments = [str(self.declared_support.num_classes)]
+            arguments.insert(0, str(self.declared_support.num_classes))
         return f"{self.name}({', '.join(arguments)})"
 
 
