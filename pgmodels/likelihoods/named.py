@@ -124,7 +124,7 @@ def _multinomial_probit(y: Expression, f: Expression) -> Expression:
 def Softmax(num_classes: int) -> Likelihood:
     """A class y with probability exp(f_y) / Σ_c exp(f_c), the multinomial logit; one latent per class.
 
-    It has no augmentation: ``gaussian_vi``, ``svi`` and ``nuts`` take it, and so does ``gibbs``.
+    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi`` and ``nuts`` take it.
 
     Parameters
     ----------
@@ -146,8 +146,8 @@ def Softmax(num_classes: int) -> Likelihood:
 def RobustMax(num_classes: int, error: Any = 1e-3) -> Likelihood:
     """The class y of the largest latent with probability 1 - error, and each other one with error / (C - 1).
 
-    One latent per class, C = num_classes. The log density jumps where another latent becomes the largest: its expected
-    value is exact for independent latents, and ``nuts`` refuses it.
+    One latent per class, C = num_classes. The log density jumps where another latent becomes the largest: ``nuts``
+    refuses it, and under the q of ``gaussian_vi``, ``fit`` and ``svi`` the latents of a datum are independent.
 
     Parameters
     ----------

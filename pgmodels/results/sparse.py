@@ -76,8 +76,9 @@ class SparseApproximation(Picklable, GaussianPredictions):
     def remedy(self) -> str:
         """The remedy where a call needs the rows, for messages."""
         calls = {"augmented": "pgm.cavi(result.model, X, y)", "expected": "pgm.gaussian_vi(result.model, X, y)"}
+        other = f"pgm.vi(result.model, X, y, objective={self.objective!r})"
         return (
-            f"stores no rows: take {calls[self.objective]} of rows that fit into memory, with X scaled by "
+            f"stores no rows: take {calls.get(self.objective, other)} of rows that fit into memory, with X scaled by "
             "result.scaling"
         )
 

@@ -175,7 +175,7 @@ def _check_gradient(model: Model) -> None:
     if node is not None:
         raise ValueError(
             f"nuts needs a gradient of the log density, and that of {model.likelihood.name} is 0 almost everywhere, "
-            f"since {node.text()} jumps. Use gibbs or gaussian_vi, or give the latents noise: pgm.normal_cdf(z) for "
+            f"since {node.text()} jumps. Use gaussian_vi, or give the latents noise: pgm.normal_cdf(z) for "
             "pgm.step(z), pgm.largest(f, y, 1.0) for pgm.largest(f, y)."
         )
 
