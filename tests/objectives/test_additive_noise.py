@@ -258,6 +258,26 @@ def test_one_latent_at_a_time_is_factorised(monkeypatch):
     assert again.elbo == pytest.approx(result().elbo, abs=1e-7)
 
 
+@pytest.mark.slow
+def test_gaussian_vi_of_robust_max_is_the_same_optimum(tmp_path):
+    expected = pgm.gaussian_vi(of_classes(), inputs(), classes())
+    assert expected.objective == "expected"
+    assert expected.elbo == pytest.approx(result().elbo, abs=1e-10)
+    loaded = pgm.load(expected.save(tmp_path / "expected.npz"))
+    assert loaded.custom_objective is None
+    np.testing.assert_allclose(pgm.correct(loaded).variance, pgm.correct(result()).variance, rtol=1e-8)
+
+
+@pytest.mark.slow
+def test_multinomial_probit_of_two_classes_is_probit_of_the_difference():
+    X, y = inputs()[:8], labels()[:8]
+    pair = pgm.Model(pgm.MultinomialProbit(2), pgm.GP(pgm.RBF(2.0, 0.7), size=2))
+    both, one = pgm.gaussian_vi(pair, X, y), pgm.gaussian_vi(pgm.Model(pgm.Probit(), pgm.GP(pgm.RBF(2.0, 0.7))), X, y)
+    # A grid of 24 by 24 nodes against 129 in one dimension.
+    assert both.elbo == pytest.approx(one.elbo, abs=1e-5)
+    np.testing.assert_allclose((both.mean[:, 1] - both.mean[:, 0]) / np.sqrt(2), one.mean[:, 0], atol=1e-4)
+
+
 def mean_probability(learned):
     """The mean over the data of S at the optimum."""
     terms = additive_noise_objective(learned.model)
