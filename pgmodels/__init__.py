@@ -40,7 +40,19 @@ from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
-from pgmodels.likelihoods.functions import exp, gamma, log, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt
+from pgmodels.likelihoods.functions import (
+    exp,
+    gamma,
+    largest,
+    log,
+    normal_cdf,
+    normal_pdf,
+    positions,
+    prod,
+    sigmoid,
+    sqrt,
+    step,
+)
 from pgmodels.likelihoods.functions import sum_ as sum
 from pgmodels.likelihoods.likelihood import Likelihood, likelihood
 from pgmodels.likelihoods.named import (
@@ -50,9 +62,12 @@ from pgmodels.likelihoods.named import (
     HeteroscedasticGaussian,
     Laplace,
     LogisticSoftmax,
+    MultinomialProbit,
     NegativeBinomial,
     Probit,
+    RobustMax,
     SigmoidPoisson,
+    Softmax,
     StickBreaking,
     StudentT,
 )
@@ -165,6 +180,7 @@ __all__ = [
     "MeanFieldWarning",
     "MixingWarning",
     "Model",
+    "MultinomialProbit",
     "NegativeBinomial",
     "NoAugmentationError",
     "Objective",
@@ -182,10 +198,12 @@ __all__ = [
     "Probit",
     "RationalQuadratic",
     "Real",
+    "RobustMax",
     "Rows",
     "SamplingError",
     "SamplingWarning",
     "SigmoidPoisson",
+    "Softmax",
     "SparseApproximation",
     "StickBreaking",
     "StudentT",
@@ -205,6 +223,7 @@ __all__ = [
     "gaussian_vi",
     "gibbs",
     "integrate",
+    "largest",
     "likelihood",
     "load",
     "log",
@@ -228,6 +247,7 @@ __all__ = [
     "prod",
     "sigmoid",
     "sqrt",
+    "step",
     "sum",
     "svi",
     "to_arviz",

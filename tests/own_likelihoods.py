@@ -79,8 +79,3 @@ def shared(y, f):
 @likelihood(support=Counts())
 def log_poisson(y, f):
     return exp(y * f - exp(f)) / gamma(y + 1)
-
-
-@likelihood(support=Classes(3))
-def softmax(y, f):
-    return exp(f[y]) / sum_(exp(f))

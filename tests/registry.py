@@ -25,6 +25,7 @@ from pgmodels.likelihoods.named import (
     NegativeBinomial,
     Probit,
     SigmoidPoisson,
+    Softmax,
     StickBreaking,
     StudentT,
 )
@@ -39,7 +40,6 @@ from tests.own_likelihoods import (
     ordered_probit,
     own_softmax,
     shared,
-    softmax,
     varying,
     zero_inflated,
 )
@@ -327,7 +327,7 @@ FORMULAS = by_name(
     ),
     Case(
         "softmax",
-        softmax,
+        lambda: Softmax(3),
         3,
         lambda y, f: pick(jax.nn.log_softmax(f), y),
         None,

@@ -3,15 +3,18 @@
 from collections.abc import Callable
 from typing import Literal
 
+from pgmodels.augmentation.events import read_event
 from pgmodels.augmentation.normal_form import expand
 from pgmodels.augmentation.one_versus_rest import softmax_formula
 from pgmodels.augmentation.predictor import affine
 from pgmodels.augmentation.predictors import rewrite_if_fewer
 from pgmodels.augmentation.quadratic import read_completed
 from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.indicators import jumps
 from pgmodels.likelihoods.operations import Call, Power
 from pgmodels.likelihoods.symbols import Constant
 from pgmodels.model import Model
+from pgmodels.objectives.additive_noise import AdditiveNoise, ExpectedIndicator
 from pgmodels.objectives.base import Objective
 from pgmodels.objectives.expected import Kink, Quadrature
 from pgmodels.objectives.factorised import Factorised
@@ -25,14 +28,53 @@ def augmented_objective(model: Model) -> Objective:
     return model.augmentation
 
 
-def expected_objective(model: Model, coarse: bool = False) -> Quadrature:
-    """The expected log density of a model's formula, over its predictors where its factors combine latents."""
+def expected_objective(model: Model, coarse: bool = False) -> Quadrature | ExpectedIndicator:
+    """The expected log density of a model's formula, over its predictors where its factors combine latents.
+
+    In closed form where it is affine in one step or indicator of the largest latent; the latents are then independent
+    under q.
+    """
     if model.is_augmentable:
         formula, predictors = model.augmentation.formula, model.augmentation.predictors
     else:
         formula, predictors = rewrite_if_fewer(model.likelihood.formula(model.num_latents), model.num_latents)
     size = model.num_latents if predictors is None else len(predictors.rows)
-    return Quadrature(formula, size, predictors, tuple(_kinks(formula)) if size == 1 else (), coarse)
+    kinks = tuple(_kinks(formula)) if size == 1 else ()
+    for node in jumps(formula):
+        closed = read_event(model.likelihood.formula(model.num_latents), model.num_latents, ExpectedIndicator)
+        if closed is not None:
+            return closed
+        if size > 1 or not isinstance(node, Call) or affine(node.argument) is None:
+            raise ValueError(
+                f"objective 'expected' cannot integrate {model.likelihood.name}, since {node.text()} jumps: expected "
+                "are steps of one affine function of the latents, as in pgm.step((2 * y - 1) * f), or a formula that "
+                "is affine in one pgm.largest(f, y). Give the latents noise, as in pgm.normal_cdf(z) or "
+                "pgm.largest(f, y, 1.0)."
+            )
+    return Quadrature(formula, size, predictors, kinks, coarse)
+
+
+def additive_noise_objective(model: Model) -> AdditiveNoise:
+    """The bound with additive noise; ValueError if the formula is not affine in one step, Φ or largest latent."""
+    formula = model.likelihood.formula(model.num_latents)
+    terms = read_event(formula, model.num_latents, AdditiveNoise)
+    expected = (
+        "a formula that is affine in one pgm.step(z), pgm.normal_cdf(z) or pgm.largest(f, y, noise) with coefficients "
+        "free of f and z affine in the latents"
+    )
+    if terms is None:
+        raise ValueError(
+            f"objective 'additive_noise' takes {expected}, such as error + (1 - 2 * error) * "
+            f"pgm.normal_cdf((2 * y - 1) * f); got {formula.text()} of {model.likelihood.name}. Write it in this form, "
+            "or use objective 'expected'."
+        )
+    if Constant(0.0).key in (terms.if_so.key, terms.if_not.key):
+        raise ValueError(
+            f"objective 'additive_noise' takes {expected}, and both outcomes possible; got {formula.text()} of "
+            f"{model.likelihood.name}, which is 0 in one case, so that the bound is minus infinity. Add an error rate, "
+            "as in error + (1 - 2 * error) * pgm.normal_cdf((2 * y - 1) * f), or use objective 'expected'."
+        )
+    return terms
 
 
 def factorised_objective(model: Model) -> Factorised:
@@ -56,12 +98,14 @@ OBJECTIVES: dict[str, Callable[[Model], Objective]] = {
     "augmented": augmented_objective,
     "expected": expected_objective,
     "factorised": factorised_objective,
+    "additive_noise": additive_noise_objective,
     "gumbel": gumbel_objective,
 }
 AUTO = "auto"
+ObjectiveName = Literal["augmented", "expected", "factorised", "additive_noise", "gumbel"]
 # The options of svi and vi, and of fit.
-Choice = Literal["augmented", "expected", "factorised", "gumbel"] | Objective
-AutoChoice = Literal["auto", "augmented", "expected", "factorised", "gumbel"] | Objective
+Choice = ObjectiveName | Objective
+AutoChoice = Literal["auto"] | ObjectiveName | Objective
 
 
 def check_objective(objective: str | Objective, *, auto: bool = False) -> None:
@@ -117,7 +161,7 @@ def objective_of_result(result: GaussianResult | SparseApproximation) -> Objecti
 
 
 def _kinks(expression: Expression) -> list[Kink]:
-    """The kinks of a formula: zeros of affine arguments of absolute values, and vertices under fractional powers.
+    """The kinks of a formula: zeros of affine arguments of abs and step, and vertices under fractional powers.
 
     The root of a quadratic has a nearly sharp kink at its vertex if the constant added to the square is small.
     """
@@ -125,7 +169,7 @@ def _kinks(expression: Expression) -> list[Kink]:
         return []
     kinks = [kink for child in expression.children for kink in _kinks(child)]
     predictor = None
-    if isinstance(expression, Call) and expression.name == "abs":
+    if isinstance(expression, Call) and expression.name in ("abs", "step"):
         predictor = affine(expression.argument)
     elif isinstance(expression, Power) and isinstance(expression.exponent, Constant) and expression.exponent.value % 1:
         quadratic = read_completed(expand(expression.base, 1))

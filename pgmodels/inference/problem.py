@@ -126,7 +126,7 @@ class Problem(Module):
         predictors = self.objective.predictors
         if predictors is None and not self.coupled:
             return self.prior.moments(sites)
-        posterior = couple(predictors, self.prior, sites, self.y, self.parameters)
+        posterior = couple(predictors, self.prior, sites, self.y, self.parameters, self.blocks)
         mean, covariance = posterior.marginals()
         logs = posterior.log_normalizer(), posterior.divergence(covariance)
         if predictors is not None:
@@ -140,7 +140,15 @@ class Problem(Module):
 
     def condition(self, sites: Sites) -> Posterior:
         """The posterior of the latents given sites on the predictors."""
-        return condition(self.objective.predictors, self.prior, sites, self.y, self.parameters)
+        return condition(self.objective.predictors, self.prior, sites, self.y, self.parameters, self.blocks)
+
+    @property
+    def blocks(self) -> tuple[tuple[int, ...], ...] | None:
+        """The blocks of latents that sites of the form (n, p, p) couple; None to choose by size.
+
+        Sites of an objective of independent predictors couple no latents but those of one predictor.
+        """
+        return separate_blocks(self.objective) if self._has_single_sites else None
 
     def largest_precision(self, sites: Sites) -> float:
         """The largest site precision of any latent, after summing over rows with equal inputs."""
@@ -233,20 +241,41 @@ def precisions(predictors: Predictors | None, sites: Sites, y: Any, parameters: 
     return np.einsum("ipl,ipq,iql->il", Phi, w, Phi) if sites.coupled else np.einsum("ipl,ip->il", Phi**2, w)
 
 
+def separate_blocks(objective: Objective) -> tuple[tuple[int, ...], ...]:
+    """The latents that independent sites on an objective's predictors couple: those that predictors combine."""
+    if objective.predictors is not None:
+        return objective.predictors.latent_blocks
+    return tuple((latent,) for latent in range(objective.num_latents))
+
+
 def condition(
-    predictors: Predictors | None, prior: PriorCollection, sites: Sites, y: Any, parameters: dict[str, Any]
+    predictors: Predictors | None,
+    prior: PriorCollection,
+    sites: Sites,
+    y: Any,
+    parameters: dict[str, Any],
+    blocks: tuple[tuple[int, ...], ...] | None = None,
 ) -> Posterior:
     """The posterior of the latents given sites on predictors, or on the latents if there are no predictors."""
     if predictors is None and not sites.coupled:
         return prior.condition(sites)
-    return couple(predictors, prior, sites, y, parameters)
+    return couple(predictors, prior, sites, y, parameters, blocks)
 
 
 def couple(
-    predictors: Predictors | None, prior: PriorCollection, sites: Sites, y: Any, parameters: dict[str, Any]
+    predictors: Predictors | None,
+    prior: PriorCollection,
+    sites: Sites,
+    y: Any,
+    parameters: dict[str, Any],
+    blocks: tuple[tuple[int, ...], ...] | None = None,
 ) -> BlockPosterior:
-    """The posterior of latents coupled by sites, directly or through predictors that combine latents."""
+    """The posterior of latents coupled by sites, directly or through predictors that combine latents.
+
+    ``blocks`` are the latents that coupled sites couple, by default chosen by size.
+    """
+    blocks = blocks or choose_blocks(prior)
     if predictors is None:
-        return condition_blocks(prior, sites.as_coupled(), choose_blocks(prior))
-    blocks = choose_blocks(prior) if sites.coupled else predictors.latent_blocks
+        return condition_blocks(prior, sites.as_coupled(), blocks)
+    blocks = blocks if sites.coupled else predictors.latent_blocks
     return condition_predictors(prior, predictors.matrix(y, parameters), sites, blocks)

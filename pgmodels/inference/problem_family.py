@@ -7,9 +7,9 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.inference.problem import Problem, are_few_rows
+from pgmodels.inference.problem import Problem, are_few_rows, separate_blocks
 from pgmodels.inference.variational.second_order_sweeps import is_simple
-from pgmodels.inference.variational.vi import couples
+from pgmodels.inference.variational.vi import couples, is_signed_apart
 from pgmodels.model import Groups, Model, Points
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector
@@ -61,9 +61,9 @@ class ProblemFamily(Module):
 
     def prior_at(self, vector: Array, points: Points = ()) -> PriorCollection:
         """The prior at the values of a vector, given the inducing points of groups that have them."""
-        for_moments = not (self.needs_factors or combines_latents(self.objective))
+        needed = self.needs_factors or combines_latents(self.objective) or is_signed_apart(self.objective)
         model = self.model_at(vector)
-        return model.traced_prior(self.inputs, self.fixed_groups, points=points, for_moments=for_moments)
+        return model.traced_prior(self.inputs, self.fixed_groups, points=points, for_moments=not needed)
 
     def problem(self, vector: Array, points: Points) -> Problem:
         """The problem at the values of a vector."""
@@ -71,10 +71,14 @@ class ProblemFamily(Module):
         if coupled is None:
             # By the number of rows, not the current rank: the shapes of q(f) must stay the same from call to call.
             ranks = [
-                gp.size * (len(at.Z) if at and gp.form.num_inputs else len(X))
+                len(at.Z) if at and gp.form.num_inputs else len(X)
                 for gp, at, X in zip(model.gps, points, self.inputs.X, strict=True)
+                for _ in range(gp.size)
             ]
-            coupled = couples(self.objective) and prior.factored and sum(ranks) <= MAX_BLOCK
+            blocks = [range(len(ranks))] if couples(self.objective) else separate_blocks(self.objective)
+            wanted = couples(self.objective) or is_signed_apart(self.objective)
+            total = max(sum(ranks[latent] for latent in block) for block in blocks)
+            coupled = wanted and prior.factored and total <= MAX_BLOCK
         return Problem(self.objective, prior, self.y, model.parameters, coupled, self.row_weights, self.floor)
 
 

@@ -22,7 +22,7 @@ def as_expression(value: Any) -> Expression:
         raise TypeError(
             f"a formula contains {value!r} of type {type(value).__name__}: use numbers, y, f, parameters and the "
             "functions pgm.sigmoid, pgm.exp, pgm.log, pgm.sqrt, pgm.sum, pgm.prod, pgm.normal_pdf, pgm.normal_cdf, "
-            "pgm.gamma and pgm.positions."
+            "pgm.step, pgm.largest, pgm.gamma and pgm.positions."
         )
     return Constant(value)
 

@@ -219,8 +219,8 @@ class Expression(ABC):
 def _foreign(what: str, expression: Expression) -> str:
     return (
         f"the formula applies {what} to {expression.text()!r}, which has no value while the formula is traced: use "
-        "arithmetic, abs, pgm.sigmoid, pgm.exp, pgm.log, pgm.sqrt, pgm.sum, pgm.prod, pgm.normal_pdf, pgm.normal_cdf "
-        "and pgm.gamma."
+        "arithmetic, abs, pgm.sigmoid, pgm.exp, pgm.log, pgm.sqrt, pgm.sum, pgm.prod, pgm.normal_pdf, pgm.normal_cdf, "
+        "pgm.step, pgm.largest and pgm.gamma."
     )
 
 

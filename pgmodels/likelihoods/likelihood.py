@@ -12,6 +12,7 @@ import numpy as np
 
 from pgmodels.likelihoods.algebra import as_expression
 from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.indicators import Largest
 from pgmodels.likelihoods.moments import gaussian_moments, is_gaussian
 from pgmodels.likelihoods.supports import AnyNumber, Classes, Given, Real, Support, Undeclared
 from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol, ParameterVector, Selected
@@ -52,7 +53,7 @@ class Likelihood(Module):
     def support(self, size: int) -> Support:
         """The support of y: as declared, else inferred from the formula.
 
-        Class indices if the formula reads f[y], real numbers if it is Gaussian in y.
+        Class indices if the formula reads f[y] or largest(f, y), real numbers if it is Gaussian in y.
         """
         if self.declared_support is not None:
             return self.declared_support
@@ -137,7 +138,7 @@ class Likelihood(Module):
         arguments = [f"{name}={p.written(with_sign=True)}" for name, p in self.parameters.items()]
         if isinstance(self.declared_support, Classes) and self.function.__name__ != self.name:
             # Made by a function of the number of classes, such as LogisticSoftmax.
-            arguments = [str(self.declared_support.num_classes)]
+            arguments.insert(0, str(self.declared_support.num_classes))
         return f"{self.name}({', '.join(arguments)})"
 
 
@@ -378,7 +379,8 @@ def _nodes(expression: Expression) -> list[Expression]:
 
 def _selects_by_label(formula: Expression) -> bool:
     return any(
-        isinstance(n, Selected) and isinstance(n.index, Observation) and n.index.column is None for n in _nodes(formula)
+        isinstance(node, (Selected, Largest)) and isinstance(node.index, Observation) and node.index.column is None
+        for node in _nodes(formula)
     )
 
 

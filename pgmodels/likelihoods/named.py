@@ -4,15 +4,31 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpyro.distributions.constraints import unit_interval
+
 from pgmodels.likelihoods import samplers
 from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
+from pgmodels.likelihoods.functions import (
+    exp,
+    gamma,
+    largest,
+    normal_cdf,
+    normal_pdf,
+    positions,
+    prod,
+    sigmoid,
+    sqrt,
+    sum_,
+)
 from pgmodels.likelihoods.likelihood import Likelihood, likelihood
 from pgmodels.likelihoods.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
-from pgmodels.parameters.parameter import Parameter
+from pgmodels.parameters.parameter import Parameter, as_declared
 
 # A parameter without a default value: required.
 _POSITIVE = Parameter(None, positive=True)
+# The rate of errors of labels.
+_ERROR = Parameter(1e-3, constraint=unit_interval)
 
 
 @likelihood(support=Binary(), num_latents=1, sampler=samplers.bernoulli)
@@ -87,6 +103,114 @@ def _logistic_softmax(y: Expression, f: Expression) -> Expression:
 def _stick_breaking(y: Expression, f: Expression) -> Expression:
     c = positions(f)
     return prod(sigmoid(f) ** (c == y) * sigmoid(-f) ** (c < y))
+
+
+@likelihood(sampler=samplers.softmax)
+def _softmax(y: Expression, f: Expression) -> Expression:
+    return exp(f[y]) / sum_(exp(f))  # type: ignore[index]
+
+
+@likelihood(sampler=samplers.robust_max)
+def _robust_max(y: Expression, f: Expression, error: Any = _ERROR) -> Expression:
+    num_others = len(f) - 1  # type: ignore[arg-type]
+    return (1 - error) * largest(f, y) + error / num_others * (1 - largest(f, y))
+
+
+@likelihood(sampler=samplers.multinomial_probit)
+def _multinomial_probit(y: Expression, f: Expression) -> Expression:
+    return largest(f, y, 1.0)
+
+
+def Softmax(num_classes: int) -> Likelihood:
+    """A class y with probability exp(f_y) / Σ_c exp(f_c), the multinomial logit; one latent per class.
+
+    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi`` and ``nuts`` take it.
+
+    Parameters
+    ----------
+    num_classes : int
+        Number of classes, at least 2; y is 0 to num_classes - 1.
+
+    Returns
+    -------
+    Likelihood
+
+    Raises
+    ------
+    ValueError
+        If ``num_classes`` is not a whole number >= 2.
+    """
+    return _sized(_softmax(), "Softmax", num_classes)
+
+
+def RobustMax(num_classes: int, error: Any = 1e-3) -> Likelihood:
+    """The class y of the largest latent with probability 1 - error, and each other one with error / (C - 1).
+
+    One latent per class, C = num_classes. The log density jumps where another latent becomes the largest: ``nuts``
+    refuses it, and under the q of ``gaussian_vi``, ``fit`` and ``svi`` the latents of a datum are independent.
+
+    Parameters
+    ----------
+    num_classes : int
+        Number of classes, at least 2; y is 0 to num_classes - 1.
+    error : float, Fixed, Parameter or NumPyro distribution
+        Probability of a class that is not that of the largest latent, between 0 and 1; learned by ``fit`` from this
+        start value.
+
+    Returns
+    -------
+    Likelihood
+
+    Raises
+    ------
+    ValueError
+        If ``num_classes`` is not a whole number >= 2, or ``error`` not between 0 and 1.
+
+    Notes
+    -----
+    This is GPflow's parametrisation. Galy-Fajou et al. 2019, equation 3, write (1 - ε) [f_y is the largest] + ε / C:
+    then error = ε (C - 1) / C.
+
+    References
+    ----------
+    Hernández-Lobato, Hernández-Lobato and Dupont 2011; Hensman et al. 2015.
+    """
+    parameter = as_declared(error, _ERROR, "error of RobustMax", positive=False)
+    if not np.all((parameter.value > 0) & (parameter.value < 1)):
+        raise ValueError(
+            f"error of RobustMax must be above 0 and below 1; got {error!r}. At 0 or 1 an observation that contradicts "
+            "the largest latent has probability 0: use a small number such as 1e-3, with pgm.Fixed to keep it."
+        )
+    return _sized(_robust_max(parameter), "RobustMax", num_classes)
+
+
+def MultinomialProbit(num_classes: int) -> Likelihood:
+    """The class y of the largest of the latents, each with standard normal noise; one latent per class.
+
+    Parameters
+    ----------
+    num_classes : int
+        Number of classes, at least 2; y is 0 to num_classes - 1.
+
+    Returns
+    -------
+    Likelihood
+
+    Raises
+    ------
+    ValueError
+        If ``num_classes`` is not a whole number >= 2.
+
+    Notes
+    -----
+    For two classes it is Φ((f_1 - f_0) / √2), otherwise an integral by quadrature, which makes each evaluation some
+    hundred times as dear as that of ``Softmax``. Draws of y need no quadrature.
+
+    References
+    ----------
+    Girolami and Rogers 2006.
+    """
+    return _sized(_multinomial_probit(), "MultinomialProbit", num_classes)
 
 
 def LogisticSoftmax(num_classes: int) -> Likelihood:

@@ -29,6 +29,7 @@ _VALUES: dict[str, Callable[..., Array]] = {
     "log": jnp.log,
     "abs": jnp.abs,
     "normal_cdf": jsp.ndtr,
+    "step": lambda z: jnp.heaviside(z, 0.5),
     "gamma": lambda x: jnp.exp(jsp.gammaln(x)),
 }
 _LOGARITHMS: dict[str, Callable[..., Array]] = {
@@ -253,7 +254,7 @@ class Call(Expression):
 
     @cached_property
     def nonnegative(self) -> bool:
-        return self.name in ("sigmoid", "exp", "normal_cdf", "abs", "gamma")
+        return self.name in ("sigmoid", "exp", "normal_cdf", "step", "abs", "gamma")
 
     @cached_property
     def extreme(self) -> bool:
@@ -281,7 +282,8 @@ class Comparison(Expression):
             raise ValueError(
                 f"a formula compares latent values ({lhs.text()} {operator} {rhs.text()}): comparisons are "
                 "indicators of the data, and must be free of f. For a kink write abs, as in pgm.exp(-abs(y - f)) "
-                "or (f + abs(f)) / 2 for max(f, 0); for a smooth step pgm.sigmoid or pgm.normal_cdf."
+                "or (f + abs(f)) / 2 for max(f, 0); for a step pgm.step(f) or pgm.largest(f, y), for a smooth one "
+                "pgm.sigmoid or pgm.normal_cdf."
             )
         self.operator = operator
         self.lhs = lhs

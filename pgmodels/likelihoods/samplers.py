@@ -51,6 +51,22 @@ def logistic_softmax(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
     return np.argmax(log_expit(f) + rng.gumbel(size=f.shape), axis=0)
 
 
+def softmax(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
+    """See Softmax: the class whose latent plus Gumbel noise is largest."""
+    return np.argmax(f + rng.gumbel(size=f.shape), axis=0)
+
+
+def robust_max(rng: Generator, y: Any, f: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """See RobustMax: the class of the largest latent, or one of the others, equally likely."""
+    others = rng.integers(1, len(f), f.shape[1])
+    return (np.argmax(f, axis=0) + np.where(rng.random(f.shape[1]) < error, others, 0)) % len(f)
+
+
+def multinomial_probit(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
+    """See MultinomialProbit."""
+    return np.argmax(f + rng.standard_normal(f.shape), axis=0)
+
+
 def stick_breaking(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
     """See StickBreaking: the first class at which the stick breaks, else the last."""
     breaks = rng.random(f.shape) < expit(f)

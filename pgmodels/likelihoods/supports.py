@@ -122,7 +122,8 @@ class Binary(Support):
         row = int(np.flatnonzero(~np.isin(y, (0.0, 1.0)))[0])
         raise ValueError(
             f"y must hold the labels 0 and 1; got {y[row]:g} in row {row}, and {values.size} distinct values. Use "
-            "LogisticSoftmax or StickBreaking for more than two classes, a count or a real-valued likelihood otherwise."
+            "LogisticSoftmax, Softmax or StickBreaking for more than two classes, a count or a real-valued likelihood "
+            "otherwise."
         )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:

@@ -52,7 +52,7 @@ _EDGE = 1e-12
 
 
 class Kink(NamedTuple):
-    """A point, scale * z + shift = 0, at which the log density has no derivative in its only predictor z."""
+    """A point, scale * z + shift = 0, at which the log density has no derivative in its only predictor z, or jumps."""
 
     scale: Expression
     shift: Expression

@@ -15,8 +15,7 @@ class Gumbel(Objective):
 
     With E exp(f_c - f_y) = exp(m_c - m_y + (V_cc + V_yy - 2 V_cy) / 2) for a datum's class y. It is concave in m and V,
     so that the ELBO has one optimum. It is loose for large variances: with two classes of equal means and variances 9
-    and
-    0, it is -4.5 for an expected log density of -1.4.
+    and 0, it is -4.5 for an expected log density of -1.4.
 
     Source: Liu et al. 2019, equations 20 to 26 (GPCsm), where the latents are independent, V_cy = 0.
     """

@@ -22,6 +22,12 @@ def choose_blocks(prior: PriorCollection) -> tuple[tuple[int, ...], ...]:
     return tuple((latent,) for latent in range(len(ranks)))
 
 
+def are_affordable(prior: PriorCollection, blocks: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether each block has at most MAX_BLOCK coordinates, and its latents have factors."""
+    ranks = [padded_size(rank) for rank in prior.spans().ranks]
+    return prior.factored and all(sum(ranks[latent] for latent in block) <= MAX_BLOCK for block in blocks)
+
+
 def gather_blocks(prior: PriorCollection, blocks: tuple[tuple[int, ...], ...], flat: Float[Array, " D"]) -> list[Array]:
     """Split coordinates, ordered by latent, into one vector per block, whose latents need not be adjacent."""
     vectors = jnp.split(flat, np.cumsum(prior.ranks)[:-1])

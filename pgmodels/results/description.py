@@ -61,7 +61,10 @@ _FAMILIES: dict[str, LikelihoodFamily] = {
     )
 }
 # Likelihoods by number of classes, and how many more classes than latents they have.
-_SIZED: dict[str, tuple[Callable[[int], Likelihood], int]] = {
+_SIZED: dict[str, tuple[Callable[..., Likelihood], int]] = {
+    "Softmax": (likelihoods.Softmax, 0),
+    "RobustMax": (likelihoods.RobustMax, 0),
+    "MultinomialProbit": (likelihoods.MultinomialProbit, 0),
     "LogisticSoftmax": (likelihoods.LogisticSoftmax, 0),
     "StickBreaking": (likelihoods.StickBreaking, 1),
 }
@@ -264,8 +267,11 @@ def _formulas(likelihood: Likelihood, size: int) -> dict[str, list[str]]:
 def _named(name: str, parameters: dict[str, Parameter], size: int) -> Likelihood | None:
     """The likelihood of pgmodels with this name and these parameters, None if there is none."""
     if name in _SIZED:
-        num_classes = size + _SIZED[name][1]
-        return _SIZED[name][0](num_classes) if num_classes > 1 else None
+        constructor, more = _SIZED[name]
+        _, *arguments = inspect.signature(constructor).parameters
+        if size + more < 2 or sorted(arguments) != sorted(parameters):
+            return None
+        return constructor(size + more, **parameters)
     family = _FAMILIES.get(name)
     if family is None or _arguments(family) != sorted(parameters):
         return None

@@ -10,6 +10,9 @@ import numpy as np
 from pgmodels.numerics.quadrature import normal_nodes
 from pgmodels.runtime.pickling import Picklable
 
+# Correlations of this size are rounding errors.
+_ROUNDING = 1e-9
+
 
 class Nodes(Picklable, ABC):
     """Nodes and weights for integrals over the latents of each row, by a ``rule`` at several ``levels`` of refinement.
@@ -52,9 +55,18 @@ class GaussianNodes(Nodes):
         self.rule = "hermite" if num_directions == 1 else "sobol"
         self.levels = (32, 64, 128, 256) if num_directions == 1 else (1024, 4096, 16384)
 
+    @property
+    @abstractmethod
+    def are_independent(self) -> bool:
+        """Whether the latents of a row are independent."""
+
     @abstractmethod
     def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
         """The latents (nodes, rows, latents) of standard coordinates (nodes, rows or 1, directions)."""
+
+    @abstractmethod
+    def covariances(self, rows: Any) -> np.ndarray:
+        """The covariances of the latents of some rows that the likelihood can tell, (rows, latents, latents)."""
 
     def at(self, rows: Any, level: int) -> tuple[np.ndarray, np.ndarray]:
         standard, weights = normal_nodes(self.num_directions, level)
@@ -76,6 +88,13 @@ class IndependentNodes(GaussianNodes):
         super().__init__(mean, mean.shape[1])
         self.scale = np.sqrt(variance)
 
+    @property
+    def are_independent(self) -> bool:
+        return True
+
+    def covariances(self, rows: Any) -> np.ndarray:
+        return self.scale[rows, :, None] ** 2 * np.eye(self.num_latents)
+
     def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
         return self.mean[rows] + self.scale[rows] * standard
 
@@ -95,6 +114,16 @@ class PredictorNodes(GaussianNodes):
         known = values > 1e-14 * values.max(axis=1, keepdims=True)
         scale = np.where(known, np.where(known, values, 1.0) ** -0.5, 0.0)
         self.half = np.einsum("mlp,mpq->mlq", across, vectors * scale[:, None, :])
+
+    @property
+    def are_independent(self) -> bool:
+        covariance = self.covariances(slice(None))
+        diagonal = np.einsum("mll->ml", covariance)
+        between = np.abs(covariance - diagonal[:, :, None] * np.eye(self.num_latents))
+        return bool(np.all(between**2 <= _ROUNDING**2 * diagonal[:, :, None] * diagonal[:, None, :]))
+
+    def covariances(self, rows: Any) -> np.ndarray:
+        return np.einsum("mlp,mkp->mlk", self.half[rows], self.half[rows])
 
     def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
         standard = np.broadcast_to(standard, (len(standard), len(self.mean[rows]), self.num_directions))

@@ -1,13 +1,15 @@
 """Predictive distributions: integrate the likelihood over the latents, by quadrature or over draws."""
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
+from pgmodels.augmentation.events import read_event
 from pgmodels.data.arrays import as_numbers, check_finite
 from pgmodels.data.options import check_whole_number
 from pgmodels.likelihoods.density import log_density, log_integral
@@ -18,8 +20,11 @@ from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.likelihoods.supports import Support, Undeclared
 from pgmodels.model import check_allowed
 from pgmodels.numerics.quadrature import padded_chunks, slices
+from pgmodels.objectives.additive_noise import AdditiveNoise
+from pgmodels.priors.linear_predictor import push_moments
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, Nodes
+from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Picklable
 from pgmodels.runtime.seeds import Seed, as_generator
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
@@ -110,7 +115,7 @@ class Predictive(Picklable):
             )
         self._require_normalised("probabilities")
         self._require_columns("probabilities", self.likelihood.function)
-        if self.nodes.rule == "sobol":
+        if self.nodes.rule == "sobol" and self._event is None:
             return self._probabilities_together(values)
         return np.stack([np.exp(self._log_probability(self._observations(value))) for value in values], axis=1)
 
@@ -389,7 +394,7 @@ class Predictive(Picklable):
 
     def _log_probability(self, y: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
         """log p(y) of values of a discrete support; all at one level if nodes are random, so that they sum to 1."""
-        if self.nodes.rule == "sobol":
+        if self.nodes.rule == "sobol" and self._event is None:
             rows = np.arange(len(y)) if rows is None else rows
             return self._integrate(y, rows, np.arange(len(y)), self.nodes.levels[1])
         return self._log_density(y, rows)
@@ -399,6 +404,8 @@ class Predictive(Picklable):
         nodes = self.nodes
         open_rows = np.arange(len(y))
         rows = open_rows if rows is None else rows
+        if self._event is not None:
+            return self._in_closed_form(self._event, y, rows)
         result = self._integrate(y, rows, open_rows, nodes.levels[0])
         gap = np.zeros(len(y))
         for level in nodes.levels[1:]:
@@ -413,6 +420,25 @@ class Predictive(Picklable):
         elif nodes.rule == "sobol":
             self._warn_unresolved(gap, _UNRESOLVED["sobol"])
         return result
+
+    @cached_property
+    def _event(self) -> AdditiveNoise | None:
+        """The closed form of a formula that is affine in one event of Gaussian latents, else None."""
+        if not isinstance(self.nodes, GaussianNodes):
+            return None
+        size = self.nodes.num_latents
+        terms = read_event(self.likelihood.formula(size), size, AdditiveNoise)
+        return terms if terms is not None and (terms.size == 1 or self.nodes.are_independent) else None
+
+    def _in_closed_form(self, terms: AdditiveNoise, y: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """log p of the observations y, which belong to ``rows`` of X_new."""
+        assert isinstance(self.nodes, GaussianNodes)
+        log_probabilities = []
+        for chunk in self._chunks(np.arange(len(y)), 1):
+            mean, covariance = as_array(self.nodes.mean[rows[chunk]]), as_array(self.nodes.covariances(rows[chunk]))
+            log_p = _log_marginal(terms, mean, covariance, as_array(y[chunk]), self.likelihood.values)
+            log_probabilities.append(np.asarray(log_p))
+        return np.concatenate(log_probabilities)[: len(y)]
 
     @staticmethod
     def _refine(result: np.ndarray, rows: np.ndarray, current: np.ndarray) -> np.ndarray:
@@ -546,6 +572,14 @@ class Predictive(Picklable):
                 f"{what} need a formula that sums to 1 over y, and {self.likelihood.name} does not: write it with the "
                 "factors free of f that it leaves out."
             )
+
+
+@partial(compiled, static_argnames="terms", optimise=False)
+def _log_marginal(terms: AdditiveNoise, mean: Any, covariance: Any, y: Any, parameters: Any) -> Any:
+    if terms.predictors is None:
+        return terms.log_marginal(mean, jnp.diagonal(covariance, axis1=1, axis2=2), y, parameters)
+    moments = push_moments(terms.predictors.matrix(y, parameters), mean, covariance)
+    return terms.log_marginal(*moments, y, parameters)
 
 
 def _spaced(low: np.ndarray, high: np.ndarray, count: int) -> np.ndarray:

@@ -225,7 +225,8 @@ def test_fit_learns_on_it():
     assert robust.objective == "robust"
     np.testing.assert_allclose(robust.elbo, expected.elbo, atol=1e-4)
     for name, value in expected.fit.values.items():
-        np.testing.assert_allclose(robust.fit.values[name], value, rtol=0.02, err_msg=name)
+        # The data determine the mean to a few tenths, and the bound is flat to 1e-7 over a thousandth.
+        np.testing.assert_allclose(robust.fit.values[name], value, rtol=0.02, atol=1e-3, err_msg=name)
 
 
 def test_svi_takes_steps_on_it():

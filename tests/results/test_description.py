@@ -43,6 +43,10 @@ LIKELIHOODS = [
     (lambda: pgm.HeteroscedasticGaussian(1.3), 2),
     (lambda: pgm.LogisticSoftmax(3), 3),
     (lambda: pgm.StickBreaking(3), 2),
+    (lambda: pgm.Softmax(3), 3),
+    (lambda: pgm.MultinomialProbit(2), 2),
+    (lambda: pgm.RobustMax(3, pgm.Fixed(0.04)), 3),
+    (lambda: pgm.RobustMax(2, dist.Beta(1.0, 9.0)), 2),
 ]
 FORMS = (pgm.Inducing(7, "kmeans"), pgm.Inducing([[0.1, 0.2], [1.0 / 3.0, 2.0]]))
 # Made where they are tested: NumPyro computes as it builds a distribution.

@@ -15,6 +15,7 @@ from pgmodels.inference.corrections.linear_response import Response, halves, lin
 from pgmodels.inference.objectives import expected_objective, objective_of_result
 from pgmodels.inference.variational.vi import is_affordable
 from pgmodels.model import Model
+from pgmodels.objectives.additive_noise import ExpectedIndicator
 from pgmodels.objectives.base import Objective
 from pgmodels.objectives.expected import Quadrature
 from pgmodels.priors.collection import PriorCollection
@@ -201,7 +202,7 @@ def check_against_prior(
 
 
 @partial(compiled, static_argnames="objective")
-def _is_concave(objective: Quadrature, mean: Any, spread: Any, y: Any, parameters: Any) -> Any:
+def _is_concave(objective: Quadrature | ExpectedIndicator, mean: Any, spread: Any, y: Any, parameters: Any) -> Any:
     return objective.is_concave(mean, spread, y, parameters)
 
 
@@ -243,7 +244,8 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
 def has_coupled_sites(approximation: Approximation, objective: Objective) -> bool:
     """Whether the sites of a result couple the predictors of a datum, or have precisions of any sign."""
     posterior = approximation.posterior
-    return objective.signed and posterior.is_coupled and is_affordable(posterior.prior)
+    may_couple = objective.signed or objective.takes_covariances
+    return may_couple and posterior.is_coupled and is_affordable(objective, posterior.prior)
 
 
 def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -> bool:

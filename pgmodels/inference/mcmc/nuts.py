@@ -20,6 +20,7 @@ from pgmodels.inference.problem import Problem
 from pgmodels.inference.variational.vi import variational_problem
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.interop.numpyro_model import WHITENED, Program
+from pgmodels.likelihoods.indicators import jumps
 from pgmodels.model import Data, Model, require_model
 from pgmodels.priors.base import Sites
 from pgmodels.priors.padding import pad_rows
@@ -97,7 +98,8 @@ def nuts(
     Raises
     ------
     ValueError
-        For bad data or options, or a kernel whose matrix is not a covariance.
+        For bad data or options, a kernel whose matrix is not a covariance, or a formula that jumps: with ``pgm.step``
+        or ``pgm.largest`` without noise.
 
     Warns
     -----
@@ -119,6 +121,7 @@ def nuts(
     """
     start = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
+    _check_gradient(model)
     check_sizes(num_samples, num_warmup, num_chains)
     check_between(target_accept, "target_accept", 0.0, 1.0)
     key = as_key(seed)
@@ -164,6 +167,17 @@ def nuts(
     warn_unmixed("nuts", num_samples, draws.latents.mean(axis=1), draws.latents.var(axis=1))
     log_likelihood = pointwise_log_likelihood(draws, draws.latents).sum(axis=-1)
     return replace(draws, log_likelihood_trace=log_likelihood, seconds=time.perf_counter() - start)
+
+
+def _check_gradient(model: Model) -> None:
+    """Raise ValueError if the log density jumps: its gradient is 0, and does not lead to the posterior's mass."""
+    node = next(jumps(model.likelihood.formula(model.num_latents)), None)
+    if node is not None:
+        raise ValueError(
+            f"nuts needs a gradient of the log density, and that of {model.likelihood.name} is 0 almost everywhere, "
+            f"since {node.text()} jumps. Use gaussian_vi, or give the latents noise: pgm.normal_cdf(z) for "
+            "pgm.step(z), pgm.largest(f, y, 1.0) for pgm.largest(f, y)."
+        )
 
 
 def _largest_precision(data: Data, draws: Draws) -> float:

@@ -126,10 +126,11 @@ def svi(
         gives values that predict better where latents are large. The expected log density is computed with few
         quadrature nodes, shifted at random for every row of every step so that their error is zero on average. The
         latents of a datum are independent under q unless a factor of the formula combines them.
+        ``"additive_noise"`` is for labels with an error rate, as in ``vi``.
     rate : "robbins-monro", "adaptive" or (float, float)
-        Step sizes: ``"robbins-monro"`` for (t + 1)^-0.7, or (t + 10)^-0.7 with the objective ``"expected"``; delay and
-        power of (t + delay)^-power; or ``"adaptive"``, which was measured to decrease too soon. Steps on all rows
-        at once have size 1, as in CAVI, unless the objective is ``"expected"``.
+        Step sizes: ``"robbins-monro"`` for (t + 1)^-0.7, or (t + 10)^-0.7 unless the objective is ``"augmented"``;
+        delay and power of (t + delay)^-power; or ``"adaptive"``, which was measured to decrease too soon. Steps on all
+        rows at once have size 1, as in CAVI, with the objective ``"augmented"``.
     max_epochs : int, optional
         Maximum passes over the rows; by default 100, or the epochs of 10,000 steps if those are more. A few trial steps
         from each start value are not counted.
@@ -416,7 +417,7 @@ def _terms(model: Model, prior: PriorCollection, objective: Choice) -> tuple[Obj
     """The objective as a sum over the data, and whether q couples the latents of its predictors."""
     terms = objective_of(model, objective).stochastic()
     coupled = terms.predictors is not None and couples(terms)
-    if coupled and not is_affordable(prior):
+    if coupled and not is_affordable(terms, prior):
         raise ValueError(
             f"objective={terms.name!r} in svi, if a factor combines several latents, allows at most {MAX_BLOCK} "
             f"inducing inputs in all; got {sum(prior.ranks)}. Choose fewer, or objective='augmented'."

@@ -17,14 +17,14 @@ from pgmodels.inference.engine import MANY, ConvergenceWarning, Engine, Variatio
 from pgmodels.inference.jitter_check import accurate_prior, warn_inaccurate
 from pgmodels.inference.loop import Ascent, Callback, check_callback, maximise
 from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of
-from pgmodels.inference.problem import Problem, problem_of
+from pgmodels.inference.problem import Problem, problem_of, separate_blocks
 from pgmodels.inference.variational.cavi import CAVI
 from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT, is_clipped
 from pgmodels.inference.variational.variance_ratio import warn_narrow
 from pgmodels.model import Data, Model, require_model
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
-from pgmodels.priors.blocks import MAX_BLOCK, choose_blocks
+from pgmodels.priors.blocks import MAX_BLOCK, are_affordable, choose_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.results.approximation import Approximation
 from pgmodels.runtime.jit import compiled
@@ -67,12 +67,16 @@ def vi(
         Inputs, one row per datum; an array or a data frame.
     y : array_like, shape (n,) or (n, columns)
         Observations, in the units of the likelihood.
-    objective : {"augmented", "expected", "factorised", "gumbel"} or Objective
-        ``"augmented"`` is the bound of ``cavi``, ``"expected"`` the expected log density of ``gaussian_vi``,
-        ``"factorised"`` the looser bound of Galy-Fajou et al. 2019 (section 4.1), whose Gamma and Poisson variables are
-        independent under q, for likelihoods such as LogisticSoftmax. ``"gumbel"`` is the bound of a softmax of Liu et
-        al. 2019 (equation 20), whose ELBO is concave. An instance of a subclass of ``pgm.Objective`` is
-        a user-defined objective.
+    objective : {"augmented", "expected", "factorised", "additive_noise", "gumbel"} or Objective
+        ``"augmented"`` is the bound of ``cavi``, ``"expected"`` the expected log density of ``gaussian_vi``, and an
+        instance of a subclass of ``pgm.Objective`` is a user-defined objective. Published bounds are
+
+        - ``"factorised"``, looser than ``"augmented"``: Gamma and Poisson variables are independent under q, for
+          likelihoods such as LogisticSoftmax (Galy-Fajou et al. 2019, section 4.1);
+        - ``"additive_noise"``, the expected log density given the latents plus noise, in closed form or by one
+          integral, for formulas that are affine in one ``pgm.step(z)``, ``pgm.normal_cdf(z)`` or
+          ``pgm.largest(f, y, noise)``; latents are independent under q (Liu et al. 2019, equations 5 to 19);
+        - ``"gumbel"``, a bound of a softmax whose ELBO is concave (Liu et al. 2019, equations 20 to 26).
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
     max_iterations : int
@@ -95,7 +99,8 @@ def vi(
     Raises
     ------
     ValueError
-        For bad data or options, an objective for another number of latents, or an ELBO that is not finite.
+        For bad data or options, an objective for another number of latents or another form of the formula, or an ELBO
+        that is not finite.
     NoAugmentationError
         For ``"augmented"`` or ``"factorised"`` and a likelihood without an augmentation.
 
@@ -108,6 +113,10 @@ def vi(
     -----
     Objectives whose full steps never lower the ELBO (``is_monotone``) are maximised by coordinate ascent, others by
     natural-gradient steps of backtracked length.
+
+    References
+    ----------
+    For ``"additive_noise"``, Liu et al. 2019.
     """
     return _vi("vi", model, X, y, objective, weights, max_iterations, tolerance, seed, callback, progress)
 
@@ -268,9 +277,13 @@ def engine_of(objective: Objective) -> Engine:
 
 
 def variational_problem(model: Model, data: Data, objective: Objective, prior: PriorCollection) -> Problem:
-    """The problem of a resolved model; predictors of a datum are coupled if the objective allows it and it is cheap."""
+    """The problem of a resolved model.
+
+    If the objective allows it and it is cheap, predictors of a datum are coupled, or precisions have any sign.
+    """
     problem = problem_of(model, data, prior, objective)
-    return problem.with_coupled_sites() if couples(objective) and is_affordable(problem.prior) else problem
+    wanted = couples(objective) or is_signed_apart(objective)
+    return problem.with_coupled_sites() if wanted and is_affordable(objective, problem.prior) else problem
 
 
 def couples(objective: Objective) -> bool:
@@ -278,9 +291,16 @@ def couples(objective: Objective) -> bool:
     return objective.takes_covariances and objective.size > 1
 
 
-def is_affordable(prior: PriorCollection) -> bool:
-    """Whether all latents are factorised together."""
-    return prior.factored and len(choose_blocks(prior)) == 1
+def is_signed_apart(objective: Objective) -> bool:
+    """Whether predictors are independent under q with precisions of any sign, if that is affordable."""
+    return objective.signed and not objective.takes_covariances
+
+
+def is_affordable(objective: Objective, prior: PriorCollection) -> bool:
+    """Whether the latents that sites of any sign couple are factorised together."""
+    if objective.takes_covariances:
+        return prior.factored and len(choose_blocks(prior)) == 1
+    return are_affordable(prior, separate_blocks(objective))
 
 
 def nearly_converged(model: Model, data: Data, objective: Objective | None = None) -> tuple[float, np.ndarray]:
@@ -382,7 +402,7 @@ def finish(
 
 def _may_couple(problem: Problem) -> bool:
     """Whether precisions may be clipped at zero that would not be clipped with coupled sites, at affordable cost."""
-    return problem.objective.signed and not problem.coupled and is_affordable(problem.prior)
+    return problem.objective.signed and not problem.coupled and is_affordable(problem.objective, problem.prior)
 
 
 def _warn_independent(name: str, problem: Problem) -> None:
