@@ -15,7 +15,7 @@ from pgmodels.inference.mcmc.gibbs import iteration
 from pgmodels.inference.mcmc.gibbs.schemes import scheme_of
 from pgmodels.model import GP, Data, Model, with_powers
 from tests.covering import some
-from tests.own_likelihoods import softmax, zero_inflated
+from tests.own_likelihoods import zero_inflated
 from tests.registry import EVERY
 from tests.statistical.reference import effective_sizes, standard_error, z_scores
 
@@ -172,8 +172,7 @@ def test_keeping_less_of_the_same_draws(scheme, keep):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_is_saved_with_its_move(scheme, tmp_path):
     draws = draws_of(scheme)
-    formula = {"likelihood": softmax} if scheme == "one_vs_rest" else {}
-    loaded = pgm.load(draws.save(tmp_path / "draws.npz"), **formula)
+    loaded = pgm.load(draws.save(tmp_path / "draws.npz"))
     assert np.array_equal(loaded.latents, draws.latents)
     assert list(loaded.tuning) == [{"sweep": "plain_sweep"}.get(scheme, scheme)]
 
@@ -241,9 +240,9 @@ THREE = GP(pgm.RBF(), size=3)
         ),
         (None, model_of("bernoulli"), "scheme must be one of .*; got None"),
         ("sweep", Model(pgm.Bernoulli(), PRIOR), r"prior on variance, mean: fix the hyper.*model\.fixed\(\).*auto"),
-        ("sweep", Model(softmax(), THREE), "no augmentation for the factor"),
+        ("sweep", Model(pgm.Softmax(3), THREE), "no augmentation for the factor"),
         ("four_block", model_of("bernoulli"), "as a factor of the likelihood, and Bernoulli has none: choose"),
-        ("four_block", Model(softmax(), THREE), "no augmentation for the factor"),
+        ("four_block", Model(pgm.Softmax(3), THREE), "no augmentation for the factor"),
         ("one_vs_rest", Model(pgm.LogisticSoftmax(3), THREE), r"needs the likelihood exp\(f\[y\]\).*got LogisticSoft"),
         ("one_vs_rest", Model(pgm.Bernoulli(), PRIOR), "with 1 latents"),
     ],
