@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -67,17 +68,19 @@ class _Trial(NamedTuple):
     rises: Bool[Array, ""]
 
 
-def backtrack(attempt: Callable[[Any], Any], state: Any, first: Any, last: int) -> tuple[Any, Bool[Array, ""]]:
-    """The first of the attempts ``first`` to ``last`` that does not lower the bound, and whether there is one.
+def backtrack(
+    attempt: Callable[[Any], Any], state: Any, first: Any, last: int, merit: Callable[[Any], Any] = attrgetter("elbo")
+) -> tuple[Any, Bool[Array, ""]]:
+    """The first of the attempts ``first`` to ``last`` that does not lower the merit, and whether there is one.
 
     The last attempt if all lower it. A decrease within rounding is accepted. Traceable; ``attempt`` maps a number to a
-    state.
+    state, and ``merit`` a state to a value with the rounding error of the bound.
     """
-    floor = state.elbo - 3.0 * state.rounding
+    floor = merit(state) - 3.0 * state.rounding
 
     def tried(trial: _Trial) -> _Trial:
         moved = attempt(trial.number)
-        return _Trial(moved, trial.number + 1, moved.elbo - moved.rounding >= floor)
+        return _Trial(moved, trial.number + 1, merit(moved) - moved.rounding >= floor)
 
     unfinished = lambda trial: ~trial.rises & (trial.number <= last)  # noqa: E731
     final = jax.lax.while_loop(unfinished, tried, _Trial(state, jnp.asarray(first), jnp.zeros((), bool)))

@@ -7,7 +7,7 @@ from pgmodels.augmentation.events import read_event
 from pgmodels.augmentation.normal_form import expand
 from pgmodels.augmentation.one_versus_rest import softmax_formula
 from pgmodels.augmentation.predictor import affine
-from pgmodels.augmentation.predictors import rewrite_if_fewer
+from pgmodels.augmentation.predictors import Predictors, rewrite_if_fewer
 from pgmodels.augmentation.quadratic import read_completed
 from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.indicators import jumps
@@ -19,8 +19,18 @@ from pgmodels.objectives.base import Objective
 from pgmodels.objectives.expected import Kink, Quadrature
 from pgmodels.objectives.factorised import Factorised
 from pgmodels.objectives.gumbel import Gumbel
+from pgmodels.objectives.taylor import Taylor
 from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.sparse import SparseApproximation
+
+
+def _over_predictors(model: Model) -> tuple[Expression, int, Predictors | None]:
+    """A model's formula over its predictors where its factors combine latents, their number, and what they are."""
+    if model.is_augmentable:
+        formula, predictors = model.augmentation.formula, model.augmentation.predictors
+    else:
+        formula, predictors = rewrite_if_fewer(model.likelihood.formula(model.num_latents), model.num_latents)
+    return formula, model.num_latents if predictors is None else len(predictors.rows), predictors
 
 
 def augmented_objective(model: Model) -> Objective:
@@ -34,11 +44,7 @@ def expected_objective(model: Model, coarse: bool = False) -> Quadrature | Expec
     In closed form where it is affine in one step or indicator of the largest latent; the latents are then independent
     under q.
     """
-    if model.is_augmentable:
-        formula, predictors = model.augmentation.formula, model.augmentation.predictors
-    else:
-        formula, predictors = rewrite_if_fewer(model.likelihood.formula(model.num_latents), model.num_latents)
-    size = model.num_latents if predictors is None else len(predictors.rows)
+    formula, size, predictors = _over_predictors(model)
     kinks = tuple(_kinks(formula)) if size == 1 else ()
     for node in jumps(formula):
         closed = read_event(model.likelihood.formula(model.num_latents), model.num_latents, ExpectedIndicator)
@@ -93,6 +99,17 @@ def gumbel_objective(model: Model) -> Gumbel:
     return Gumbel(size)
 
 
+def taylor_objective(model: Model) -> Taylor:
+    """The expansion about q's mean; ValueError if the log density has no second derivative everywhere."""
+    formula, size, predictors = _over_predictors(model)
+    if _kinks(formula) or any(jumps(formula)):
+        raise ValueError(
+            f"objective='taylor' expects a log density with second derivatives; that of {model.likelihood.name} has a "
+            "kink or a jump. Choose objective='expected'."
+        )
+    return Taylor(formula, size, predictors)
+
+
 # Objectives by name, as passed by users and recorded in results.
 OBJECTIVES: dict[str, Callable[[Model], Objective]] = {
     "augmented": augmented_objective,
@@ -100,9 +117,10 @@ OBJECTIVES: dict[str, Callable[[Model], Objective]] = {
     "factorised": factorised_objective,
     "additive_noise": additive_noise_objective,
     "gumbel": gumbel_objective,
+    "taylor": taylor_objective,
 }
 AUTO = "auto"
-ObjectiveName = Literal["augmented", "expected", "factorised", "additive_noise", "gumbel"]
+ObjectiveName = Literal["augmented", "expected", "factorised", "additive_noise", "gumbel", "taylor"]
 # The options of svi and vi, and of fit.
 Choice = ObjectiveName | Objective
 AutoChoice = Literal["auto"] | ObjectiveName | Objective
@@ -137,6 +155,16 @@ def objective_of(model: Model, objective: str | Objective) -> Objective:
         takes_derived = derived is not None and (derived.size > 1 or derived.is_exact)
         objective = "augmented" if takes_derived else "expected"
     return OBJECTIVES[objective](model)
+
+
+def require_maximised(call: str, objective: Objective) -> None:
+    """Raise ValueError for an objective that its sites do not maximise, such as Laplace's evidence."""
+    if not objective.is_maximised:
+        raise ValueError(
+            f"{call} needs an objective that q maximises, and q is not the maximum of {objective.title} "
+            f"(objective={objective.name!r}): use pgm.vi for its approximation at fixed hyperparameters, or "
+            "objective='expected'."
+        )
 
 
 def custom_objective(model: Model, objective: Objective) -> Objective | None:

@@ -177,6 +177,13 @@ class Problem(Module):
         elbo = self._elbo(weighted(self.row_weights, terms), mean, variance, divergence, sites)
         return elbo, self._sites(*optimal)
 
+    def log_posterior(self, mean: Array, sites: Sites) -> Float[Array, ""]:
+        """log p(y, f) at the mean f of the posterior given sites, without the normaliser of the prior."""
+        terms = weighted(self.row_weights, self.objective.predictor_log_density(self.y, mean, self.parameters))
+        # The distance of f from the prior mean in the prior's metric, since K^-1 (f - m) = h - w f.
+        distances = (mean - self.marginals()[0]) * _pull(sites, mean)
+        return jnp.sum(terms) - 0.5 * jnp.sum(distances)
+
     def _terms(self, mean: Array, variance: Spread) -> Float[Array, " n"]:
         terms = self.objective.local_bound(mean, self._spread(variance), self.y, self.parameters)
         return weighted(self.row_weights, terms)

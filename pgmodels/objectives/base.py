@@ -65,6 +65,9 @@ class Objective(ABC):
     is_bound: bool = True
     # Whether B is E log p(y | f) itself, and not a bound of it.
     is_exact: bool = False
+    # Whether sites are those that maximise the ELBO. If not, steps are accepted by the log posterior density at q's
+    # mean, for which the objective has ``predictor_log_density``, and hyperparameters cannot be learned on the ELBO.
+    is_maximised: bool = True
     # Whether sites may have negative precisions.
     signed: bool = False
     # Whether ``local_bound`` accepts the covariances (n, predictors, predictors) of the predictors of each datum.
@@ -97,6 +100,10 @@ class Objective(ABC):
     def for_batch(self, num_previous_rows: Any) -> Objective:
         """The objective of a minibatch; ``num_previous_rows`` in earlier ones seeds anything it samples per row."""
         return self
+
+    def predictor_log_density(self, y: Any, z: Any, parameters: Mapping[str, Any]) -> Any:
+        """log p(y | f) of each datum at predictors z (n, P); required unless ``is_maximised``."""
+        raise NotImplementedError(f"{type(self).__name__} has no predictor_log_density, which its steps need.")
 
     @abstractmethod
     def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:

@@ -130,7 +130,8 @@ def _ranges(low: np.ndarray, middle: np.ndarray, high: np.ndarray) -> str:
 
 def _iterations(result: GaussianResult) -> list[tuple[str, str]]:
     state = "converged" if result.converged else "not converged"
-    facts = [("ELBO", f"{result.elbo:.4f} nats"), ("iterations", f"{result.num_iterations}, {state}")]
+    name = "ELBO" if objective_of_result(result).is_bound else "approximate log evidence"
+    facts = [(name, f"{result.elbo:.4f} nats"), ("iterations", f"{result.num_iterations}, {state}")]
     if isinstance(result, CorrectedApproximation):
         facts[0] = ("ELBO before the correction", facts[0][1])
         facts.append(("variances that are not positive", f"{result.num_nonpositive} of {result.variance.size}"))

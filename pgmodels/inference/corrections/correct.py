@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.corrections.linear_response import Response, halves, linear_response
-from pgmodels.inference.objectives import expected_objective, objective_of_result
+from pgmodels.inference.objectives import expected_objective, objective_of_result, require_maximised
 from pgmodels.inference.variational.vi import is_affordable
 from pgmodels.model import Model
 from pgmodels.objectives.additive_noise import ExpectedIndicator
@@ -138,6 +138,7 @@ def correct(
     if isinstance(approximation, CorrectedApproximation) and method in (None, approximation.method):
         return approximation
     approximation = approximation.uncorrected
+    require_maximised("correct", objective_of_result(approximation))
     corrected = _METHODS[method or "linear_response"](approximation)
     prior = np.asarray(_prior_variances(approximation.posterior.prior))[: len(approximation.y)]
     marginals = approximation.predictor_moments

@@ -18,7 +18,7 @@ from pgmodels.inference.empirical_bayes.search import Limits, Maximum, SearchBar
 from pgmodels.inference.empirical_bayes.subset_warm_start import inverse_hessian_at, learn
 from pgmodels.inference.engine import MANY, ConvergenceWarning
 from pgmodels.inference.loop import Callback, check_callback
-from pgmodels.inference.objectives import AutoChoice, check_objective, objective_of
+from pgmodels.inference.objectives import AutoChoice, check_objective, objective_of, require_maximised
 from pgmodels.inference.variational.variance_ratio import warn_narrow
 from pgmodels.inference.variational.vi import converge, finish, nearly_converged
 from pgmodels.likelihoods.normalisation import is_normalised
@@ -161,6 +161,7 @@ def fit(
     model = hold_unnormalised(model.resolve(data.X, seed), "fit")
     model.check_memory(data.X)
     terms = objective_of(model, objective)
+    require_maximised("fit", terms)
     if not trainable(model).leaf_indices:
         model = select_inducing_inputs(model, data, partial(nearly_converged, objective=terms))
     limits = Limits(max_iterations, tolerance, num_starts, seed)

@@ -19,7 +19,7 @@ from pgmodels.inference.empirical_bayes.fit import hold_unnormalised
 from pgmodels.inference.empirical_bayes.initial_values import steps
 from pgmodels.inference.engine import ConvergenceWarning
 from pgmodels.inference.loop import Callback, check_callback, maximise
-from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of
+from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of, require_maximised
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.inference.stochastic import convergence
 from pgmodels.inference.stochastic.checkpoint import SviCheckpoint
@@ -211,6 +211,7 @@ def svi(
     check_callback(callback)
     check_objective(objective)
     terms, key = objective_of(require_model(model), objective), as_key(seed)
+    require_maximised("svi", terms)
     decay = _decay(rate, terms)
     X, y = paired(X, y)
     sample = None

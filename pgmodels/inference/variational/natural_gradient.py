@@ -25,7 +25,8 @@ class GaussianState(NamedTuple):
     """q(f): moments of the predictors, the sites that produced them, target sites, ELBO, and Anderson history.
 
     ``slope`` has the optimal sites at the moments, ``rounding`` is the ELBO's rounding error, and ``length`` is the
-    length of the last step, 0 if none raised the ELBO.
+    length of the last step, 0 if none raised the ELBO. Steps must not lower the sum of the ELBO and ``excess``: 0, or
+    the difference to the log posterior density at the mean (see ``Objective.is_maximised``).
     """
 
     mean: Float[Array, "n p"]
@@ -36,6 +37,7 @@ class GaussianState(NamedTuple):
     rounding: Float[Array, ""]
     length: Float[Array, ""]
     memory: History
+    excess: Float[Array, ""]
 
 
 class NaturalGradient(Engine):
@@ -56,7 +58,7 @@ class NaturalGradient(Engine):
         def pulled(share: Any) -> GaussianState:
             return self.state_of(problem, Sites(share * gradient + pull(precision, mean), precision))
 
-        return backtrack(lambda count: pulled(0.5**count), pulled(0.0), 0, _HALVINGS - 1)[0]
+        return backtrack(lambda count: pulled(0.5**count), pulled(0.0), 0, _HALVINGS - 1, _merit)[0]
 
     def state_of(
         self, problem: Problem, sites: Sites, length: Any = 1.0, memory: History | None = None
@@ -64,8 +66,11 @@ class NaturalGradient(Engine):
         """The state of given sites."""
         mean, variance, _, divergence = problem.moments(sites)
         elbo, slope = problem.elbo_and_sites(mean, variance, divergence, sites)
+        excess = jnp.zeros_like(elbo.value)
+        if not problem.objective.is_maximised:
+            excess = problem.log_posterior(mean, sites) - elbo.value
         memory = empty_history(sites) if memory is None else memory
-        return GaussianState(mean, variance, sites, slope, *elbo, jnp.asarray(length, mean.dtype), memory)
+        return GaussianState(mean, variance, sites, slope, *elbo, jnp.asarray(length, mean.dtype), memory, excess)
 
     def step(self, problem: Problem, state: GaussianState) -> GaussianState:
         """A natural-gradient step towards the sites at the marginals, halved until the ELBO does not fall.
@@ -97,7 +102,7 @@ class NaturalGradient(Engine):
             sites = jax.tree.map(lambda now, then: now + length * (then - now), state.sites, aim)
             return self.state_of(problem, sites, length, memory.masked(known & (count == first) & (length >= 1.0)))
 
-        moved, rises = backtrack(attempt, state, first, _HALVINGS - 1)
+        moved, rises = backtrack(attempt, state, first, _HALVINGS - 1, _merit)
         stays = state._replace(length=jnp.zeros_like(state.length))
         return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, stays)
 
@@ -120,6 +125,10 @@ class NaturalGradient(Engine):
             ConvergenceWarning,
         )
         return ascent._replace(converged=False)
+
+
+def _merit(state: GaussianState) -> Array:
+    return state.elbo + state.excess
 
 
 def with_precision(sites: Sites, mean: Array, precision: Array) -> Sites:

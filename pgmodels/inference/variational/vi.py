@@ -67,16 +67,19 @@ def vi(
         Inputs, one row per datum; an array or a data frame.
     y : array_like, shape (n,) or (n, columns)
         Observations, in the units of the likelihood.
-    objective : {"augmented", "expected", "factorised", "additive_noise", "gumbel"} or Objective
+    objective : {"augmented", "expected", "factorised", "additive_noise", "gumbel", "taylor"} or Objective
         ``"augmented"`` is the bound of ``cavi``, ``"expected"`` the expected log density of ``gaussian_vi``, and an
-        instance of a subclass of ``pgm.Objective`` is a user-defined objective. Published bounds are
+        instance of a subclass of ``pgm.Objective`` is a user-defined objective. Published ones are
 
         - ``"factorised"``, looser than ``"augmented"``: Gamma and Poisson variables are independent under q, for
           likelihoods such as LogisticSoftmax (Galy-Fajou et al. 2019, section 4.1);
         - ``"additive_noise"``, the expected log density given the latents plus noise, in closed form or by one
           integral, for formulas that are affine in one ``pgm.step(z)``, ``pgm.normal_cdf(z)`` or
           ``pgm.largest(f, y, noise)``; latents are independent under q (Liu et al. 2019, equations 5 to 19);
-        - ``"gumbel"``, a bound of a softmax whose ELBO is concave (Liu et al. 2019, equations 20 to 26).
+        - ``"gumbel"``, a bound of a softmax whose ELBO is concave (Liu et al. 2019, equations 20 to 26);
+        - ``"taylor"``, the expansion of a log density without kinks to second order about q's mean (Izmailov and
+          Kropotov 2017, section 4.2): the mode of the posterior with the curvature there, and Laplace's evidence, which
+          is no bound, in place of the ELBO. ``fit``, ``svi`` and ``correct`` do not take it.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
     max_iterations : int
