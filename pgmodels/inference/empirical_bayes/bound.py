@@ -14,10 +14,12 @@ from pgmodels.inference.adaptive_selection import (
     SHARPER,
     SHARPEST,
     TURNS,
+    Inputs,
     choose_inputs,
     count_inputs,
     is_automatic,
     same_inputs,
+    takes_every_choice,
     warn_limited,
     without_inputs,
 )
@@ -155,6 +157,8 @@ class MarginalBound:
         self.best, self.slope = np.inf, np.zeros(0)
         self.vector = learnable.start()
         self.evaluations = 0
+        # The number of reselections that took every choice, and the best value before the last of them.
+        self.num_choices, self.best_before = 0, np.inf
         self.dense: np.ndarray | None = None
 
     def __call__(self, vector: np.ndarray, tolerance: float = TIGHT) -> tuple[float, np.ndarray]:
@@ -230,7 +234,10 @@ class MarginalBound:
         return self.learnable.with_values(self.learnable.constrain(vector))
 
     def choose_again(self, tolerance: float) -> bool:
-        """Reselect inducing inputs for the best values and site precisions; keep them if the bound rises."""
+        """Reselect inducing inputs for the best values and site precisions; whether to continue the search with them.
+
+        They are kept if the bound rises, or if their form takes every choice.
+        """
         if self.state is None or all(Z is None for Z in self.inputs):
             return False
         before = self.best
@@ -240,6 +247,8 @@ class MarginalBound:
         site_precisions = precisions(
             self.family.objective.predictors, self.state.sites, self.family.y, model.parameters
         )
+        if takes_every_choice(model):
+            return self._take_choice(choose_inputs(model, self.X, site_precisions), limit)
         best_inputs = tried = self.inputs
         for _ in range(TURNS):
             chosen = choose_inputs(model, self.X, self.sharpness * site_precisions)
@@ -262,6 +271,23 @@ class MarginalBound:
             if gain > limit or more or not self.automatic:
                 break
         return before - self.best > limit
+
+    def _take_choice(self, chosen: Inputs, limit: float) -> bool:
+        """Replace the inducing inputs at most TURNS times, until they or the best value settle.
+
+        Source: Passerello 2021, section 3.3.2.
+        """
+        settled = abs(self.best - self.best_before) <= limit
+        if settled or self.num_choices == TURNS or same_inputs(chosen, self.inputs):
+            return False
+        known = self.best, self.inputs
+        self.num_choices, self.best_before = self.num_choices + 1, self.best
+        # Any finite value replaces the best one, which belongs to other inputs.
+        self.best, self.inputs = np.inf, chosen
+        self(self.vector)
+        if not np.isfinite(self.best):
+            self.best, self.inputs = known
+        return self.inputs is chosen
 
     def barrier(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         """A value above the best and its gradient, which sends a line search back to the best vector."""

@@ -114,16 +114,16 @@ class _InexactObjective:
         return evaluation
 
     def choose_again(self) -> bool:
-        """Choose the inducing inputs at the best values; return whether the bound rises."""
+        """Choose the inducing inputs at the best values; return whether to continue the search with other ones."""
         before = self.bound.best
-        has_risen = self.bound.choose_again(_CHOICE_GAIN)
-        if has_risen:
+        has_changed = self.bound.choose_again(_CHOICE_GAIN)
+        if has_changed:
             self.tolerance = self._required_tolerance(before)
-        return has_risen
+        return has_changed
 
     def _required_tolerance(self, before: float) -> float:
         """The inner tolerance that resolves steps like the last one."""
-        return float(np.clip(_SHARE * (before - self.bound.best) / (1.0 + abs(before)), TIGHT, _LOOSE))
+        return float(np.clip(_SHARE * abs(before - self.bound.best) / (1.0 + abs(before)), TIGHT, _LOOSE))
 
     def predicted_decrease(self, inverse_hessian: Any) -> float:
         """The gain of one more Newton step with an inverse Hessian, values at their limits kept there."""

@@ -163,6 +163,8 @@ SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
     "uniform": uniform,
     "variance": greedy,
     "heteroscedastic": heteroscedastic,
+    "GV": greedy,
+    "HGV": greedy,
     "auto": sufficient,
 }
 
