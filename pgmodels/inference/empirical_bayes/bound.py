@@ -79,11 +79,12 @@ def collapsed_bound(problem: Problem, state: VariationalState) -> Any:
     return problem.moments(sites).log_normalizer + problem.local_bound(m, v)
 
 
-def _many_rows(family: ProblemFamily, *_: Any) -> bool:
+def many_rows(family: ProblemFamily, *_: Any) -> bool:
+    """Whether to optimise a compiled function of a family."""
     return not family.has_few_rows
 
 
-@partial(compiled, optimise=_many_rows)
+@partial(compiled, optimise=many_rows)
 def _ascend(
     family: ProblemFamily, vector: Array, points: Points, start: VariationalState, tolerance: Any
 ) -> tuple[LoopState, Array, Array, Array]:
@@ -117,7 +118,7 @@ def _start(family: ProblemFamily, vector: Array, points: Points) -> VariationalS
     return engine_of(family.objective).init(family.problem(vector, points))
 
 
-@partial(compiled, optimise=_many_rows)
+@partial(compiled, optimise=many_rows)
 def _left_out(family: ProblemFamily, vector: Array, points: Points, weights: Array) -> Array:
     """The gradient of the residual-variance penalty of inducing inputs, in nats, at site precisions (n, latents)."""
 
@@ -186,13 +187,11 @@ class MarginalBound:
         """Final loop state of q(f), value, gradient, and loss due to the variances' lower limit; None if not finite."""
         self.evaluations += 1
         try:
-            points = self._points(vector)
+            points = self.points(vector)
         except ValueError:
             # The kernel matrix is not finite or not positive at these hyperparameters.
             return None
-        if self.state is None:
-            self.state = _start(self.family, as_array(vector), points)
-        start = self.state
+        start = self.state = self.start(vector, points)
         if tolerance <= _CAREFUL:
             start = start._replace(memory=jax.tree.map(np.zeros_like, start.memory))
         ascent, bound, gradient, lost = _ascend(self.family, as_array(vector), points, start, tolerance)
@@ -211,7 +210,7 @@ class MarginalBound:
         if self.ascent is not None and self.ascent[0].converged and self.ascent[1] <= tolerance:
             return self.ascent[0]
         vector = as_array(self.vector)
-        return _ascent_of(_ascend(self.family, vector, self._points(self.vector), self.state, tolerance)[0])
+        return _ascent_of(_ascend(self.family, vector, self.points(self.vector), self.state, tolerance)[0])
 
     def left_out_slope(self) -> np.ndarray:
         """The gradient of the residual-variance penalty at the best vector, in nats; 0 without inducing inputs."""
@@ -219,9 +218,14 @@ class MarginalBound:
             return np.zeros_like(self.vector)
         parameters = self.at(self.vector).parameters
         weights = precisions(self.family.objective.predictors, self.state.sites, self.family.y, parameters)
-        return np.asarray(_left_out(self.family, as_array(self.vector), self._points(self.vector), as_array(weights)))
+        return np.asarray(_left_out(self.family, as_array(self.vector), self.points(self.vector), as_array(weights)))
 
-    def _points(self, vector: np.ndarray) -> Points:
+    def start(self, vector: np.ndarray, points: Points) -> Any:
+        """The state to start from: that at the best vector, or the engine's initial one."""
+        return _start(self.family, as_array(vector), points) if self.state is None else self.state
+
+    def points(self, vector: np.ndarray) -> Points:
+        """The inducing points at a vector; ValueError if the kernel matrix is not finite or not positive there."""
         if self.dense is not None and np.max(np.abs(vector - self.dense), initial=0.0) < _FAR:
             return (None,) * len(self.inputs)
         points = points_at(self.family.objective, self.family.model_at(vector), self.distinct, self.inputs)
