@@ -50,6 +50,8 @@ class Representation(ABC):
     least_subset: ClassVar[int | None] = None
     # Whether a choice of inducing inputs depends on the site precisions.
     adapts: ClassVar[bool] = False
+    # Whether it depends on the sites of the augmented bound for every objective.
+    selects_by_augmentation: ClassVar[bool] = False
     # Whether every new choice of inducing inputs replaces the last, even if it lowers the ELBO.
     takes_every_choice: ClassVar[bool] = False
     # Whether the number of inducing inputs is chosen from the data.

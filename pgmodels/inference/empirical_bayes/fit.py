@@ -3,7 +3,6 @@
 import math
 import time
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import equinox as eqx
@@ -11,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_between, check_whole_number
-from pgmodels.inference.adaptive_selection import InducingWarning, count_inputs, select_inducing_inputs, with_inputs
+from pgmodels.inference.adaptive_selection import InducingWarning, count_inputs, with_inputs
 from pgmodels.inference.corrections.correct import corrected_if
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.inference.empirical_bayes.moving_inputs import check_moving, move_inputs
 from pgmodels.inference.empirical_bayes.schemes import (
     AUTO_SCHEME,
     SchemeName,
@@ -27,7 +27,7 @@ from pgmodels.inference.engine import MANY, ConvergenceWarning
 from pgmodels.inference.loop import Callback, check_callback
 from pgmodels.inference.objectives import AUTO, AutoChoice, check_objective, objective_of
 from pgmodels.inference.variational.variance_ratio import warn_narrow
-from pgmodels.inference.variational.vi import converge, finish, nearly_converged
+from pgmodels.inference.variational.vi import converge, finish, selecting, with_selected_inputs
 from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.model import Data, Model, require_model
 from pgmodels.parameters.parameter import is_parameter
@@ -68,6 +68,7 @@ def fit(
     *,
     weights: ArrayLike | None = None,
     objective: AutoChoice = "auto",
+    train_inducing: bool = False,
     scheme: SchemeName = "auto",
     max_iterations: int = 200,
     tolerance: float = 1e-9,
@@ -101,6 +102,9 @@ def fit(
         favour long lengthscales and small variances as the bound of ``cavi`` does. ``"auto"`` is ``"expected"`` if each
         row has one predictor or there is no augmentation, and ``"augmented"`` if rows have several predictors (faster)
         or the augmentation has no auxiliary variables (the two bounds are equal).
+    train_inducing : bool
+        Learn the inducing inputs too, as in ``svi``: after the search, hyperparameters and inputs are moved jointly by
+        L-BFGS from its optimum, which raises the ELBO.
     scheme : {"auto", "alternating", "hybrid", "joint"}
         How the augmented bound is maximised over hyperparameters and local parameters, which are moments of the latents
         at each datum. ``"auto"`` is described above. The others are the published vi-JJ, vi-JJ-hybrid and vi-JJ-full
@@ -138,7 +142,8 @@ def fit(
     ------
     ValueError
         For bad data or options, or an ELBO that is not finite at the start values; for a scheme other than ``"auto"``
-        with ``num_starts``, an objective other than ``"augmented"``, or a likelihood that multiplies latents.
+        with ``num_starts``, an objective other than ``"augmented"``, or a likelihood that multiplies latents; for
+        ``train_inducing`` without inducing inputs.
     NoAugmentationError
         For the objective ``"augmented"`` with a likelihood without an augmentation.
 
@@ -172,6 +177,8 @@ def fit(
     model, data = require_model(model).prepare(X, y, weights)
     check_objective(objective, auto=True)
     check_scheme(scheme, num_starts)
+    if train_inducing:
+        check_moving(model)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     check_callback(callback)
@@ -186,9 +193,11 @@ def fit(
     terms = objective_of(model, "augmented" if published and objective == AUTO else objective)
     if published:
         check_objective_of(scheme, terms)
+    # Raises NoAugmentationError if inducing inputs are selected by a bound that does not exist.
+    selecting(model, terms)
     learns = bool(trainable(model).leaf_indices)
     if not learns:
-        model = select_inducing_inputs(model, data, partial(nearly_converged, objective=terms))
+        model = with_selected_inputs(model, data, terms)
     limits = Limits(max_iterations, tolerance, num_starts, seed)
     with progress_bar("fit", max_iterations, progress) as shown:
         bar = SearchBar(shown, len(data.y), callback)
@@ -204,6 +213,9 @@ def fit(
             if other.bound.best < maximum.bound.best - _FELT:
                 maximum, undetermined = other, _undetermined(other)
             maximum = maximum._replace(num_tried=other.num_tried)
+        if train_inducing:
+            maximum = move_inputs(maximum, limits, bar)
+            undetermined = _undetermined(maximum)
     bound, learnable = maximum.bound, maximum.bound.learnable
     values = learnable.constrain(bound.vector)
     final = with_inputs(learnable.with_values([np.asarray(value) for value in values]), bound.inputs)

@@ -1,7 +1,6 @@
 """Schemes of learning by Izmailov and Kropotov 2017, with the local parameters of any augmentation."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -13,7 +12,7 @@ from pgmodels.inference.empirical_bayes.local_parameters import LocalParameters,
 from pgmodels.inference.empirical_bayes.search import CHOICE_GAIN, Limits, Maximum, SearchBar, box_of, check_start
 from pgmodels.inference.variational.cavi import CaviState
 from pgmodels.model import Data, Model, Points
-from pgmodels.numerics.barrier import barrier
+from pgmodels.numerics.box_search import BoxSearch
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable
 from pgmodels.runtime.x64 import as_array
@@ -114,7 +113,7 @@ class Alternating(Scheme):
             evaluated = self._evaluate(vector, local)
             return None if evaluated is None else evaluated[:2]
 
-        search = _Search(limited, point.vector, self.units, self.box)
+        search = BoxSearch(limited, point.vector, self.units, self.box)
         with suppress(StopIteration):
             search.minimise(NUM_EVALUATIONS, 0.0)
         return search.best
@@ -143,7 +142,7 @@ class Hybrid(Scheme):
             evaluated = self._evaluate(*split(x))
             return None if evaluated is None else (evaluated[0], joined(*evaluated[1:]))
 
-        def report(search: _Search) -> None:
+        def report(search: BoxSearch) -> None:
             self.num_steps += 1
             vector, local = split(search.best)
             state = None
@@ -153,7 +152,7 @@ class Hybrid(Scheme):
             self.bar.report(self.bound, vector, -search.value, state)
 
         free = np.full((2, 2 * local.mean.size), [[-np.inf], [np.inf]])
-        search = _Search(
+        search = BoxSearch(
             value_and_slope,
             joined(point.vector, local),
             np.concatenate([self.units, np.ones(2 * local.mean.size)]),
@@ -161,12 +160,7 @@ class Hybrid(Scheme):
             report,
         )
         self._check_start(-search.value)
-        converged = False
-        while self.steps_remain and not converged:
-            before, limit = search.value, self.limits.tolerance * max(1.0, abs(search.value))
-            search.minimise(self.limits.max_iterations - self.num_steps, self.limits.tolerance)
-            # A new search without the curvature of the last one confirms its end.
-            converged = before - search.value <= limit
+        converged = search.converge(self.limits.max_iterations - self.num_steps, self.limits.tolerance)
         return split(search.best)[0], converged
 
 
@@ -174,63 +168,6 @@ class Joint(Hybrid):
     """vi-JJ-full: L-BFGS-B on the bound in hyperparameters and local parameters jointly, from those of the prior."""
 
     num_sweeps: ClassVar[int] = 0
-
-
-class _Search:
-    """L-BFGS-B on a function with its gradient, None where it is not finite; keeps the best point and its value."""
-
-    def __init__(
-        self,
-        function: Callable[[np.ndarray], tuple[float, np.ndarray] | None],
-        x: np.ndarray,
-        units: np.ndarray,
-        box: np.ndarray,
-        report: Callable[["_Search"], None] | None = None,
-    ):
-        self.function, self.units, self.box, self.report = function, units, box, report
-        self.best, self.value, self.slope = x, np.inf, np.zeros_like(x)
-        self(x)
-
-    def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        """The value and its gradient."""
-        if np.array_equal(x, self.best) and np.isfinite(self.value):
-            return self.value, self.slope
-        evaluated = self.function(x)
-        if evaluated is None:
-            return barrier(x, self.best, self.value)
-        if evaluated[0] <= self.value:
-            self.best, (self.value, self.slope) = np.array(x), evaluated
-        return evaluated
-
-    def minimise(self, max_iterations: int, tolerance: float) -> None:
-        """Search from the best point until a step gains less than a relative tolerance."""
-        from scipy.optimize import minimize
-
-        # The first step is as long as the gradient, and a longer one may end far from any optimum.
-        height = max(1.0, float(np.linalg.norm(self.slope * self.units)))
-
-        def scaled(z: np.ndarray) -> tuple[float, np.ndarray]:
-            value, slope = self(z * self.units)
-            return value / height, slope * self.units / height
-
-        def callback(_: Any) -> None:
-            if self.report is not None:
-                self.report(self)
-
-        minimize(
-            scaled,
-            self.best / self.units,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=(self.box / self.units).T,
-            callback=callback,
-            options={
-                "ftol": tolerance * min(1.0, max(1.0, abs(self.value)) / height),
-                "gtol": 1e-6 / height,
-                "maxls": 40,
-                "maxiter": max_iterations,
-            },
-        )
 
 
 SCHEMES: dict[str, type[Scheme]] = {"alternating": Alternating, "hybrid": Hybrid, "joint": Joint}
