@@ -18,6 +18,7 @@ from pgmodels.data.sources.rows import Rows
 from pgmodels.derivation import Derivation, derive
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
+from pgmodels.diagnostics.inducing_gap import InducingGap, inducing_gap
 from pgmodels.inference.adaptive_selection import InducingWarning
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.empirical_bayes.fit import FitWarning, fit
@@ -162,6 +163,7 @@ __all__ = [
     "Given",
     "HeteroscedasticGaussian",
     "Inducing",
+    "InducingGap",
     "InducingWarning",
     "InstallationWarning",
     "IntegratedApproximation",
@@ -222,6 +224,7 @@ __all__ = [
     "gamma",
     "gaussian_vi",
     "gibbs",
+    "inducing_gap",
     "integrate",
     "largest",
     "likelihood",

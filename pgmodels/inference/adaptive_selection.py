@@ -76,6 +76,11 @@ def is_automatic(model: Model) -> bool:
     return any(gp.form.is_automatic for gp in model.gps)
 
 
+def takes_every_choice(model: Model) -> bool:
+    """Whether new inducing inputs replace the last without a test of the ELBO, as published for GV and HGV."""
+    return any(gp.form.takes_every_choice for gp in model.gps)
+
+
 def count_inputs(inputs: Inputs) -> int:
     """Total number of inducing inputs."""
     return sum(len(Z) for Z in inputs if Z is not None)
@@ -158,13 +163,15 @@ def select_inducing_inputs(
     """A resolved model with its inducing inputs chosen.
 
     If their form adapts to the data, selections alternate with ``optimum``, which returns the ELBO of a model and the
-    precisions of its sites on the latents, until the ELBO stops rising; the best inputs are kept. If their number is
-    chosen from the data, it grows until more inputs give no further gain.
+    precisions of its sites on the latents, until the ELBO stops rising; the best inputs are kept, or the last if the
+    form takes every choice. If their number is chosen from the data, it grows until more inputs give no further gain.
     """
     model.check_memory(data.X)
     best = choose_inputs(model, data.X)
     if not any(gp.form.adapts for gp in model.gps):
         return with_inputs(model, best)
+    if takes_every_choice(model):
+        return _take_every_choice(model, data, best, optimum)
     elbo, precisions = optimum(with_inputs(model, best), data)
     automatic, sharpness, tried = is_automatic(model), 1.0, best
     for _ in range(TURNS):
@@ -185,3 +192,22 @@ def select_inducing_inputs(
         if gain <= limit and (more or not automatic):
             break
     return with_inputs(model, best)
+
+
+def _take_every_choice(
+    model: Model, data: Data, inputs: Inputs, optimum: Callable[[Model, Data], tuple[float, np.ndarray]]
+) -> Model:
+    """The model with the last choice of inducing inputs, after at most TURNS or when the choice or the ELBO settles.
+
+    Source: Passerello 2021, section 3.3.2.
+    """
+    elbo, precisions = optimum(with_inputs(model, inputs), data)
+    for _ in range(TURNS):
+        chosen = choose_inputs(model, data.X, precisions)
+        if same_inputs(chosen, inputs):
+            break
+        before, inputs = elbo, chosen
+        elbo, precisions = optimum(with_inputs(model, inputs), data)
+        if abs(elbo - before) <= _GAIN * abs(before):
+            break
+    return with_inputs(model, inputs)

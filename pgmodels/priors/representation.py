@@ -48,8 +48,13 @@ class Representation(ABC):
     # Minimum number of rows of a subset for a warm start of hyperparameter learning: with fewer, compilation takes
     # longer than the search. None for no warm start.
     least_subset: ClassVar[int | None] = None
-    # Whether a choice of inducing inputs depends on the site precisions, and whether their number does.
+    # Whether a choice of inducing inputs depends on the site precisions.
     adapts: ClassVar[bool] = False
+    # Whether it depends on the sites of the augmented bound for every objective.
+    selects_by_augmentation: ClassVar[bool] = False
+    # Whether every new choice of inducing inputs replaces the last, even if it lowers the ELBO.
+    takes_every_choice: ClassVar[bool] = False
+    # Whether the number of inducing inputs is chosen from the data.
     is_automatic: ClassVar[bool] = False
     # The number of inducing inputs, or the maximum number to choose; 0 for forms without inducing inputs.
     num_inputs: ClassVar[int] = 0

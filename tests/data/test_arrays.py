@@ -57,7 +57,7 @@ def test_columns_keep_their_names_and_their_order():
         assert result.columns == ("width", "height")
         expected = result.predict_latent(X)[0]
         np.testing.assert_array_equal(result.predict_latent(frame)[0], expected)
-        with pytest.raises(ValueError, match=r"another order .* expected \['width', 'height'\]"):
+        with pytest.raises(ValueError, match=r"another order.*expected \['width', 'height'\]"):
             result.predict(frame[["height", "width"]])
         with pytest.raises(ValueError, match=r"missing \['height'\], unknown \['depth'\]"):
             result.predict_latent(frame.rename(columns={"height": "depth"}))

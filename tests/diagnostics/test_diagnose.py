@@ -73,7 +73,7 @@ def test_a_corrected_result_is_another_gaussian_with_the_gap_of_its_bound():
     assert ours.divergence + 2.0 * ours.divergence_error < theirs.divergence - 2.0 * theirs.divergence_error
     assert np.all(np.abs(corrected().variance - ours.variance) < np.abs(result().variance - ours.variance))
     text = " ".join(sentences(diagnosed))
-    assert "with the uncorrected q, the ELBO" in text
+    assert "for the uncorrected q, the ELBO" in text
     assert "Of the" not in text
     assert "before the correction" in diagnosed.notes[0]
 
@@ -144,7 +144,8 @@ def test_qualifications_are_noted(monkeypatch):
     z = np.random.default_rng(0).normal(size=(8, 20, 1))
     planted = Calibration(z, z[:, None], num_failed=2, num_unconverged=3)
     monkeypatch.setattr(module, "simulate_calibration", lambda *args: planted)
-    notes = " ".join(pgm.diagnose(replace(learned, converged=early.converged), num_replicates=10, num_draws=200).notes)
+    stopped = replace(learned, uncorrected=replace(learned.uncorrected, converged=early.converged))
+    notes = " ".join(pgm.diagnose(stopped, num_replicates=10, num_draws=200).notes)
     for words in ("has not converged", "learned values", "2 of 10 simulated", "On 3 of 10 simulated"):
         assert words in notes
 

@@ -174,7 +174,9 @@ class Compilations(logging.Handler):
 
 
 @pytest.fixture
-def compilations():
+def compilations(monkeypatch):
+    # The programs of earlier tests count as well: at the limit all would be cleared in the middle of this one.
+    monkeypatch.setattr("pgmodels.runtime.jit.MAX_PROGRAMS", 10_000)
     handler = Compilations()
     # Not to the terminal: a record for each compilation goes to the handler alone.
     logger = logging.getLogger("jax")

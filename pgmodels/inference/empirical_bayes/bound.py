@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,14 @@ from pgmodels.inference.adaptive_selection import (
     SHARPER,
     SHARPEST,
     TURNS,
+    Inputs,
     choose_inputs,
     count_inputs,
     is_automatic,
     same_inputs,
+    takes_every_choice,
     warn_limited,
+    with_inputs,
     without_inputs,
 )
 from pgmodels.inference.engine import MANY, VariationalState
@@ -31,7 +34,7 @@ from pgmodels.inference.variational.second_order_sweeps import (
     expanded_bound,
     expansions_at,
 )
-from pgmodels.inference.variational.vi import engine_of
+from pgmodels.inference.variational.vi import engine_of, nearly_converged, selecting
 from pgmodels.model import Data, Model, Points
 from pgmodels.numerics.barrier import barrier
 from pgmodels.objectives.base import Objective
@@ -77,15 +80,19 @@ def collapsed_bound(problem: Problem, state: VariationalState) -> Any:
     return problem.moments(sites).log_normalizer + problem.local_bound(m, v)
 
 
-def _many_rows(family: ProblemFamily, *_: Any) -> bool:
+def many_rows(family: ProblemFamily, *_: Any) -> bool:
+    """Whether to optimise a compiled function of a family."""
     return not family.has_few_rows
 
 
-@partial(compiled, optimise=_many_rows)
+@partial(compiled, static_argnames="moves", optimise=many_rows)
 def _ascend(
-    family: ProblemFamily, vector: Array, points: Points, start: VariationalState, tolerance: Any
-) -> tuple[LoopState, Array, Array, Array]:
-    """Optimise q(f): final loop state, bound plus log prior, its gradient, and the floor's loss (``floor_loss``)."""
+    family: ProblemFamily, vector: Array, points: Points, start: VariationalState, tolerance: Any, moves: bool = False
+) -> tuple[LoopState, Array, tuple[Array, Points], Array]:
+    """Optimise q(f): final loop state, bound plus log prior, its gradients, and the floor's loss (``floor_loss``).
+
+    The gradients are in the vector and, if inducing inputs move, in the inducing points.
+    """
     problem = family.problem(vector, points)
     if family.objective.is_monotone and not family.has_few_rows and can_expand(problem):
         ascent, expanded = ascend_expanded(problem, start, tolerance, MANY)
@@ -99,11 +106,12 @@ def _ascend(
     def log_prior(vector: Array) -> Array:
         return family.parameters.log_prior(family.parameters.constrain(vector))
 
-    def penalised(vector: Array) -> Array:
+    def penalised(vector: Array, points: Points) -> Array:
         return bound(family.problem(vector, points)) + log_prior(vector)
 
-    lost = problem.floor_loss(ascent.state.sites)
-    return ascent, ascent.state.elbo + log_prior(vector), jax.grad(penalised)(vector), lost
+    lost, none = problem.floor_loss(ascent.state.sites), (None,) * len(points)
+    slopes = jax.grad(penalised, (0, 1))(vector, points) if moves else (jax.grad(penalised)(vector, points), none)
+    return ascent, ascent.state.elbo + log_prior(vector), slopes, lost
 
 
 def _ascent_of(loop: LoopState) -> Ascent:
@@ -115,7 +123,7 @@ def _start(family: ProblemFamily, vector: Array, points: Points) -> VariationalS
     return engine_of(family.objective).init(family.problem(vector, points))
 
 
-@partial(compiled, optimise=_many_rows)
+@partial(compiled, optimise=many_rows)
 def _left_out(family: ProblemFamily, vector: Array, points: Points, weights: Array) -> Array:
     """The gradient of the residual-variance penalty of inducing inputs, in nats, at site precisions (n, latents)."""
 
@@ -128,6 +136,19 @@ def _left_out(family: ProblemFamily, vector: Array, points: Points, weights: Arr
     return jax.grad(nats)(vector)
 
 
+class _Evaluation(NamedTuple):
+    """Final loop state of q(f), value, gradient in the vector, loss due to the variances' lower limit.
+
+    ``of_inputs`` has the gradient in the inducing inputs (M, d) of each group, None if they do not move.
+    """
+
+    loop: LoopState
+    value: float
+    slope: np.ndarray
+    lost: float
+    of_inputs: Inputs
+
+
 class MarginalBound:
     """The negative log posterior bound of an unconstrained vector, with its gradient; keeps q(f) between calls.
 
@@ -137,7 +158,7 @@ class MarginalBound:
     """
 
     def __init__(self, learnable: ParameterVector, data: Data, objective: Objective | None = None):
-        self.learnable, self.X = learnable, data.X
+        self.learnable, self.data, self.X = learnable, data, data.X
         model = learnable.model
         self.inputs = choose_inputs(model, data.X)
         self.automatic, self.sharpness = is_automatic(model), 1.0
@@ -155,47 +176,67 @@ class MarginalBound:
         self.best, self.slope = np.inf, np.zeros(0)
         self.vector = learnable.start()
         self.evaluations = 0
+        # The number of reselections that took every choice, and the best value before the last of them.
+        self.num_choices, self.best_before = 0, np.inf
         self.dense: np.ndarray | None = None
 
     def __call__(self, vector: np.ndarray, tolerance: float = TIGHT) -> tuple[float, np.ndarray]:
         """The value and its gradient, with q(f) optimised to a tolerance."""
-        evaluated = self._evaluate(vector, tolerance)
-        if evaluated is None:
+        evaluation = self._evaluate(vector, tolerance)
+        if evaluation is None or not self._keep_if_best(vector, evaluation, tolerance):
             return self.barrier(vector)
-        ascent, value, slope, lost = evaluated
-        if float(ascent.state.rounding) > max(_NATS, self.best - value) > 0.0:
-            return self.barrier(vector)
+        return evaluation.value, evaluation.slope
+
+    def at_inputs(
+        self, vector: np.ndarray, inputs: Inputs, tolerance: float = TIGHT
+    ) -> tuple[float, np.ndarray, Inputs] | None:
+        """The value at other inducing inputs, with its gradients in the vector and the inputs; None if not finite.
+
+        They are kept if the value is the best.
+        """
+        known, self.inputs = self.inputs, inputs
+        evaluation = self._evaluate(vector, tolerance, moves=True)
+        is_valid = evaluation is not None and self._keep_if_best(vector, evaluation, tolerance)
+        if evaluation is None or not is_valid or evaluation.value > self.best:
+            self.inputs = known
+        return (evaluation.value, evaluation.slope, evaluation.of_inputs) if evaluation and is_valid else None
+
+    def _keep_if_best(self, vector: np.ndarray, evaluation: _Evaluation, tolerance: float) -> bool:
+        """Keep q(f) and the vector if the value is the smallest; False if its improvement is within rounding."""
+        loop, value = evaluation.loop, evaluation.value
+        if float(loop.state.rounding) > max(_NATS, self.best - value) > 0.0:
+            return False
         if value <= self.best:
             # Only the best point's q(f) starts the next inner loop: from an extreme trial step it may end in a poor
             # optimum. Its ELBO is reset, since it belongs to other hyperparameters.
-            self.best, self.vector, self.slope = value, np.array(vector), slope
-            self.state = ascent.state._replace(elbo=_NO_BOUND)
-            self.ascent, self.lost = (_ascent_of(ascent), tolerance), lost
-        return value, slope
+            self.best, self.vector, self.slope = value, np.array(vector), evaluation.slope
+            self.state = loop.state._replace(elbo=_NO_BOUND)
+            self.ascent, self.lost = (_ascent_of(loop), tolerance), evaluation.lost
+        return True
 
     def without_floor(self, vector: np.ndarray, tolerance: float) -> float:
         """The value without the loss due to the lower limit on variances; infinite if it is not finite."""
-        evaluated = self._evaluate(vector, tolerance)
-        return np.inf if evaluated is None else evaluated[1] - evaluated[3]
+        evaluation = self._evaluate(vector, tolerance)
+        return np.inf if evaluation is None else evaluation.value - evaluation.lost
 
-    def _evaluate(self, vector: np.ndarray, tolerance: float) -> tuple[LoopState, float, np.ndarray, float] | None:
-        """Final loop state of q(f), value, gradient, and loss due to the variances' lower limit; None if not finite."""
+    def _evaluate(self, vector: np.ndarray, tolerance: float, moves: bool = False) -> _Evaluation | None:
+        """The bound with q(f) optimised to a tolerance; None if it or a gradient is not finite."""
         self.evaluations += 1
         try:
-            points = self._points(vector)
+            points = self.points(vector)
         except ValueError:
             # The kernel matrix is not finite or not positive at these hyperparameters.
             return None
-        if self.state is None:
-            self.state = _start(self.family, as_array(vector), points)
-        start = self.state
+        start = self.state = self.start(vector, points)
         if tolerance <= _CAREFUL:
             start = start._replace(memory=jax.tree.map(np.zeros_like, start.memory))
-        ascent, bound, gradient, lost = _ascend(self.family, as_array(vector), points, start, tolerance)
-        value, slope = -float(bound), -np.asarray(gradient)
-        if not (np.isfinite(value) and np.isfinite(slope).all()):
+        loop, bound, slopes, lost = _ascend(self.family, as_array(vector), points, start, tolerance, moves)
+        pairs = zip(slopes[1], self.inputs, strict=True)
+        of_inputs = tuple(None if at is None or Z is None else -np.asarray(at.Z)[: len(Z)] for at, Z in pairs)
+        value, slope = -float(bound), -np.asarray(slopes[0])
+        if not all(np.isfinite(part).all() for part in (value, slope, *of_inputs) if part is not None):
             return None
-        return ascent, value, slope, float(lost)
+        return _Evaluation(loop, value, slope, float(lost), of_inputs)
 
     @property
     def rounding(self) -> float:
@@ -207,7 +248,7 @@ class MarginalBound:
         if self.ascent is not None and self.ascent[0].converged and self.ascent[1] <= tolerance:
             return self.ascent[0]
         vector = as_array(self.vector)
-        return _ascent_of(_ascend(self.family, vector, self._points(self.vector), self.state, tolerance)[0])
+        return _ascent_of(_ascend(self.family, vector, self.points(self.vector), self.state, tolerance)[0])
 
     def left_out_slope(self) -> np.ndarray:
         """The gradient of the residual-variance penalty at the best vector, in nats; 0 without inducing inputs."""
@@ -215,9 +256,14 @@ class MarginalBound:
             return np.zeros_like(self.vector)
         parameters = self.at(self.vector).parameters
         weights = precisions(self.family.objective.predictors, self.state.sites, self.family.y, parameters)
-        return np.asarray(_left_out(self.family, as_array(self.vector), self._points(self.vector), as_array(weights)))
+        return np.asarray(_left_out(self.family, as_array(self.vector), self.points(self.vector), as_array(weights)))
 
-    def _points(self, vector: np.ndarray) -> Points:
+    def start(self, vector: np.ndarray, points: Points) -> Any:
+        """The state to start from: that at the best vector, or the engine's initial one."""
+        return _start(self.family, as_array(vector), points) if self.state is None else self.state
+
+    def points(self, vector: np.ndarray) -> Points:
+        """The inducing points at a vector; ValueError if the kernel matrix is not finite or not positive there."""
         if self.dense is not None and np.max(np.abs(vector - self.dense), initial=0.0) < _FAR:
             return (None,) * len(self.inputs)
         points = points_at(self.family.objective, self.family.model_at(vector), self.distinct, self.inputs)
@@ -230,16 +276,19 @@ class MarginalBound:
         return self.learnable.with_values(self.learnable.constrain(vector))
 
     def choose_again(self, tolerance: float) -> bool:
-        """Reselect inducing inputs for the best values and site precisions; keep them if the bound rises."""
+        """Reselect inducing inputs for the best values and site precisions; whether to continue the search with them.
+
+        They are kept if the bound rises, or if their form takes every choice.
+        """
         if self.state is None or all(Z is None for Z in self.inputs):
             return False
         before = self.best
         limit = tolerance * (1.0 + abs(before))
         limit = min(limit, ENOUGH) if self.automatic else limit
         model = self.at(self.vector)
-        site_precisions = precisions(
-            self.family.objective.predictors, self.state.sites, self.family.y, model.parameters
-        )
+        site_precisions = self._site_precisions(model)
+        if takes_every_choice(model):
+            return self._take_choice(choose_inputs(model, self.X, site_precisions), limit)
         best_inputs = tried = self.inputs
         for _ in range(TURNS):
             chosen = choose_inputs(model, self.X, self.sharpness * site_precisions)
@@ -262,6 +311,30 @@ class MarginalBound:
             if gain > limit or more or not self.automatic:
                 break
         return before - self.best > limit
+
+    def _site_precisions(self, model: Model) -> np.ndarray:
+        """The precisions (n, latents) at the best values that select inducing inputs."""
+        by = selecting(model, self.family.objective)
+        if by != self.family.objective:
+            return nearly_converged(with_inputs(model, self.inputs), self.data, by)[1]
+        return precisions(by.predictors, self.state.sites, self.family.y, model.parameters)
+
+    def _take_choice(self, chosen: Inputs, limit: float) -> bool:
+        """Replace the inducing inputs at most TURNS times, until they or the best value settle.
+
+        Source: Passerello 2021, section 3.3.2.
+        """
+        settled = abs(self.best - self.best_before) <= limit
+        if settled or self.num_choices == TURNS or same_inputs(chosen, self.inputs):
+            return False
+        known = self.best, self.inputs
+        self.num_choices, self.best_before = self.num_choices + 1, self.best
+        # Any finite value replaces the best one, which belongs to other inputs.
+        self.best, self.inputs = np.inf, chosen
+        self(self.vector)
+        if not np.isfinite(self.best):
+            self.best, self.inputs = known
+        return self.inputs is chosen
 
     def barrier(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         """A value above the best and its gradient, which sends a line search back to the best vector."""

@@ -3,7 +3,6 @@
 import math
 import time
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import equinox as eqx
@@ -11,16 +10,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_between, check_whole_number
-from pgmodels.inference.adaptive_selection import InducingWarning, count_inputs, select_inducing_inputs, with_inputs
+from pgmodels.inference.adaptive_selection import InducingWarning, count_inputs, with_inputs
 from pgmodels.inference.corrections.correct import corrected_if
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.inference.empirical_bayes.moving_inputs import check_moving, move_inputs
+from pgmodels.inference.empirical_bayes.schemes import (
+    AUTO_SCHEME,
+    SchemeName,
+    check_objective_of,
+    check_scheme,
+    learn_by,
+)
 from pgmodels.inference.empirical_bayes.search import Limits, Maximum, SearchBar, names_of, within
 from pgmodels.inference.empirical_bayes.subset_warm_start import inverse_hessian_at, learn
 from pgmodels.inference.engine import MANY, ConvergenceWarning
 from pgmodels.inference.loop import Callback, check_callback
-from pgmodels.inference.objectives import AutoChoice, check_objective, objective_of, require_maximised
+from pgmodels.inference.objectives import AUTO, AutoChoice, check_objective, objective_of, require_maximised
 from pgmodels.inference.variational.variance_ratio import warn_narrow
-from pgmodels.inference.variational.vi import converge, finish, nearly_converged
+from pgmodels.inference.variational.vi import converge, finish, selecting, with_selected_inputs
 from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.model import Data, Model, require_model
 from pgmodels.parameters.parameter import is_parameter
@@ -61,6 +68,8 @@ def fit(
     *,
     weights: ArrayLike | None = None,
     objective: AutoChoice = "auto",
+    train_inducing: bool = False,
+    scheme: SchemeName = "auto",
     max_iterations: int = 200,
     tolerance: float = 1e-9,
     num_starts: int | None = None,
@@ -90,12 +99,24 @@ def fit(
     objective : str
         The objective, recorded as ``.objective`` of the result: ``"augmented"``, the bound of ``cavi``; or the
         tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and does not
-        favour long lengthscales and small variances as the bound of ``cavi`` does; or ``"additive_noise"``, for labels
-        with an error rate (see ``vi``). ``"auto"`` is ``"expected"`` if each
-        row has one predictor or there is no augmentation, and ``"augmented"`` if rows have several predictors (faster)
-        or the augmentation has no auxiliary variables (the two bounds are equal).
+        favour long lengthscales and small variances as the bound of ``cavi`` does; or another one of ``vi``, but
+        ``"taylor"``. ``"auto"`` is ``"expected"`` if each row has one predictor or there is no augmentation, and
+        ``"augmented"`` if rows have several predictors (faster) or the augmentation has no auxiliary variables (the two
+        bounds are equal).
+    train_inducing : bool
+        Learn the inducing inputs too, as in ``svi``: after the search, hyperparameters and inputs are moved jointly by
+        L-BFGS from its optimum, which raises the ELBO.
+    scheme : {"auto", "alternating", "hybrid", "joint"}
+        How the augmented bound is maximised over hyperparameters and local parameters, which are moments of the latents
+        at each datum. ``"auto"`` is described above. The others are the published vi-JJ, vi-JJ-hybrid and vi-JJ-full
+        with the local parameters of any augmentation, from the model's values:
+
+        - ``"alternating"``: three sweeps of ``cavi`` without acceleration, and at most five evaluations of L-BFGS-B
+          over the hyperparameters at fixed local parameters, in turns;
+        - ``"hybrid"``: three such sweeps, then L-BFGS-B over hyperparameters and local parameters jointly;
+        - ``"joint"``: the latter from the local parameters of the prior.
     max_iterations : int
-        Maximum number of steps of the search.
+        Maximum number of steps of the search; with ``scheme="alternating"``, of turns.
     tolerance : float
         Relative change of the ELBO in one step below which the search has converged.
     num_starts : int, optional
@@ -121,7 +142,9 @@ def fit(
     Raises
     ------
     ValueError
-        For bad data or options, or an ELBO that is not finite at the start values.
+        For bad data or options, or an ELBO that is not finite at the start values; for a scheme other than ``"auto"``
+        with ``num_starts``, an objective other than ``"augmented"``, or a likelihood that multiplies latents; for
+        ``train_inducing`` without inducing inputs.
     NoAugmentationError
         For the objective ``"augmented"`` with a likelihood without an augmentation.
 
@@ -146,10 +169,17 @@ def fit(
     ``pgmodels.inference.empirical_bayes.initial_values``), whichever have the largest ELBO. From 1,024 rows on (10,000
     with inducing inputs) it starts at the optimum of a subset of the rows, with the Hessian there, provided that the
     subset determines the values. A positive value without a prior stays within a factor of 1e6 of its starts.
+
+    References
+    ----------
+    Titsias 2009; for the schemes, Izmailov and Kropotov 2017.
     """
     begin = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights)
     check_objective(objective, auto=True)
+    check_scheme(scheme, num_starts)
+    if train_inducing:
+        check_moving(model)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     check_callback(callback)
@@ -160,22 +190,34 @@ def fit(
     seed = as_seed(seed)
     model = hold_unnormalised(model.resolve(data.X, seed), "fit")
     model.check_memory(data.X)
-    terms = objective_of(model, objective)
+    published = scheme != AUTO_SCHEME
+    terms = objective_of(model, "augmented" if published and objective == AUTO else objective)
     require_maximised("fit", terms)
-    if not trainable(model).leaf_indices:
-        model = select_inducing_inputs(model, data, partial(nearly_converged, objective=terms))
+    if published:
+        check_objective_of(scheme, terms)
+    # Raises NoAugmentationError if inducing inputs are selected by a bound that does not exist.
+    selecting(model, terms)
+    learns = bool(trainable(model).leaf_indices)
+    if not learns:
+        model = with_selected_inputs(model, data, terms)
     limits = Limits(max_iterations, tolerance, num_starts, seed)
     with progress_bar("fit", max_iterations, progress) as shown:
         bar = SearchBar(shown, len(data.y), callback)
-        maximum = learn(model, data, terms, limits, bar)
+        if published and learns:
+            maximum = learn_by(scheme, model, data, terms, limits, bar)
+        else:
+            maximum = learn(model, data, terms, limits, bar)
         undetermined = _undetermined(maximum)
-        if undetermined and num_starts is None:
+        if undetermined and num_starts is None and not published:
             # The bound is flat once a latent's variance has collapsed, which may be a poor local optimum.
             more = limits._replace(num_starts=maximum.num_tried + _MORE_STARTS)
             other = learn(model, data, terms, more, bar)
             if other.bound.best < maximum.bound.best - _FELT:
                 maximum, undetermined = other, _undetermined(other)
             maximum = maximum._replace(num_tried=other.num_tried)
+        if train_inducing:
+            maximum = move_inputs(maximum, limits, bar)
+            undetermined = _undetermined(maximum)
     bound, learnable = maximum.bound, maximum.bound.learnable
     values = learnable.constrain(bound.vector)
     final = with_inputs(learnable.with_values([np.asarray(value) for value in values]), bound.inputs)
@@ -185,7 +227,7 @@ def fit(
     _report_floor(bound, values)
     _report_shift(maximum)
     if undetermined:
-        _report(undetermined, maximum.num_tried)
+        _report(undetermined, maximum.num_tried, "Use scheme='auto'" if published else "Raise num_starts")
     if not maximum.converged:
         warn(
             f"fit did not converge: {maximum.message} after {maximum.num_steps} steps, ELBO {result.elbo:.6g}. Raise "
@@ -326,13 +368,13 @@ def _undetermined(maximum: Maximum) -> dict[str, str]:
     return written
 
 
-def _report(undetermined: dict[str, str], num_tried: int) -> None:
+def _report(undetermined: dict[str, str], num_tried: int, remedy: str) -> None:
     """Warn of values that the data do not determine, or of a possibly poor optimum."""
     listed = ", ".join(f"{name} = {value}" for name, value in undetermined.items())
     flat = f"a further factor of {_FURTHER:g} changes the ELBO by less than {_FELT:g}"
     if num_tried == 1:
         warn(
-            f"fit: {listed} may be a poor local optimum: {flat}, and no other start was tried. Raise num_starts. If "
+            f"fit: {listed} may be a poor local optimum: {flat}, and no other start was tried. {remedy}. If "
             "the result stays the same, the data do not determine these values: fix them with pgm.Fixed, or give them "
             "priors.",
             FitWarning,

@@ -5,7 +5,7 @@ distances between rows. They also replace the user's start values, which form a 
 values with a prior.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -124,6 +124,12 @@ def steps(learnable: ParameterVector, X: np.ndarray) -> np.ndarray:
     ones = eqx.tree_at(lambda m: [gp.mean.value for gp in m.gps], ones, means)
     pairs = zip(learnable.of(ones), learnable.shapes, learnable.free_shapes, strict=True)
     return np.concatenate([np.ravel(value if free == shape else np.ones(free)) for value, shape, free in pairs])
+
+
+def input_steps(inputs: Sequence[np.ndarray | None], X: np.ndarray) -> np.ndarray:
+    """The unit of each entry of the inducing inputs, about the distance to the next one; 0 in constant columns."""
+    spread, moving = np.std(X, axis=0), [Z for Z in inputs if Z is not None]
+    return np.concatenate([np.zeros(0), *(np.tile(spread * len(Z) ** (-1.0 / Z.shape[1]), len(Z)) for Z in moving)])
 
 
 def constant_latents(model: Model, data: Data, objective: Objective) -> ConstantFit | None:

@@ -24,7 +24,7 @@ _SHARE, _LOOSE = 1e-4, 1e-5
 # With an inner tolerance at least this tight, convergence needs no further check.
 _SURE = 1e-9
 # Relative gain of the ELBO by newly chosen inducing inputs above which the search continues.
-_CHOICE_GAIN = 1e-5
+CHOICE_GAIN = 1e-5
 # Number of steps after which starts of different kinds are compared.
 _FIRST_STEPS = 20
 # SciPy's status of a search stopped by its callback.
@@ -83,13 +83,17 @@ class SearchBar:
 
     def step(self, bound: MarginalBound) -> None:
         """Advance the bar by one step, and call the callback with the best values of ``bound`` so far."""
-        self.bar.advance(1, f"ELBO {-bound.best:.4f}")
+        self.report(bound, bound.vector, -bound.best, bound.state)
+
+    def report(self, bound: MarginalBound, vector: np.ndarray, elbo: float, state: Any) -> None:
+        """Advance the bar by one step, and call the callback with a vector, its ELBO and a state."""
+        self.bar.advance(1, f"ELBO {elbo:.4f}")
         if self.callback is None or len(bound.X) != self.num_rows:
             return
         self.number += 1
         learnable, seconds = bound.learnable, time.perf_counter() - self.begin
-        values = dict(zip(learnable.names, map(np.asarray, learnable.constrain(bound.vector)), strict=True))
-        self.callback(bound.state, IterationInfo("fit", self.number, -bound.best, seconds, values))
+        values = dict(zip(learnable.names, map(np.asarray, learnable.constrain(vector)), strict=True))
+        self.callback(state, IterationInfo("fit", self.number, elbo, seconds, values))
 
 
 class _InexactObjective:
@@ -114,16 +118,16 @@ class _InexactObjective:
         return evaluation
 
     def choose_again(self) -> bool:
-        """Choose the inducing inputs at the best values; return whether the bound rises."""
+        """Choose the inducing inputs at the best values; return whether to continue the search with other ones."""
         before = self.bound.best
-        has_risen = self.bound.choose_again(_CHOICE_GAIN)
-        if has_risen:
+        has_changed = self.bound.choose_again(CHOICE_GAIN)
+        if has_changed:
             self.tolerance = self._required_tolerance(before)
-        return has_risen
+        return has_changed
 
     def _required_tolerance(self, before: float) -> float:
         """The inner tolerance that resolves steps like the last one."""
-        return float(np.clip(_SHARE * (before - self.bound.best) / (1.0 + abs(before)), TIGHT, _LOOSE))
+        return float(np.clip(_SHARE * abs(before - self.bound.best) / (1.0 + abs(before)), TIGHT, _LOOSE))
 
     def predicted_decrease(self, inverse_hessian: Any) -> float:
         """The gain of one more Newton step with an inverse Hessian, values at their limits kept there."""
@@ -184,7 +188,7 @@ def multistart(
     # Lower ends of the bounds' rounding intervals.
     least = {name: elbo - bounds[name].rounding for name, elbo in starts.items()}
     tried = _leading(initial, least, limits.num_starts)
-    _check_start(starts[tried[0]])
+    check_start(starts[tried[0]])
     if not bounds[tried[0]].learnable.leaf_indices:
         return Maximum(bounds[tried[0]], box, tried[0], starts, 0, True, "nothing to learn")
     scales = {name: steps(bounds[name].learnable, data.X) for name in tried}
@@ -342,7 +346,8 @@ def _definite(inverse_hessian: np.ndarray) -> np.ndarray:
     return 0.5 * (definite + definite.T)
 
 
-def _check_start(elbo: float) -> None:
+def check_start(elbo: float) -> None:
+    """Raise ValueError if the ELBO at the initial values is not finite."""
     if not np.isfinite(elbo):
         raise ValueError(
             "fit: the ELBO is not finite at the initial values. Give hyperparameters on the scale of the data."

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
-from pgmodels.inference.adaptive_selection import select_inducing_inputs, warn_left_out
+from pgmodels.inference.adaptive_selection import warn_left_out
 from pgmodels.inference.corrections.correct import check_against_prior, corrected_moments
 from pgmodels.inference.corrections.linear_response import linear_response
 from pgmodels.inference.empirical_bayes.bound import collapsed_bound
@@ -24,7 +24,7 @@ from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import Problem, precisions
 from pgmodels.inference.problem_family import ProblemFamily, points_at
 from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT
-from pgmodels.inference.variational.vi import nearly_converged, optimise, start_state, variational_problem
+from pgmodels.inference.variational.vi import optimise, start_state, variational_problem
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import Data, Model, Points, require_model
@@ -264,7 +264,7 @@ def integrate(
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
     seed = as_seed(seed)
     model = model.resolve(data.X, seed)
-    model = select_inducing_inputs(model, data, partial(nearly_converged, objective=expected_objective(model)))
+    model = with_selected_inputs(model, data, expected_objective(model))
     unknowns = checked_unknowns(model)
     if not unknowns.leaf_indices:
         raise ValueError(

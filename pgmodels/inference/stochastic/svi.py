@@ -16,7 +16,7 @@ from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.data.sources.rows import Rows
 from pgmodels.inference.adaptive_selection import Inputs, with_inputs, without_inputs
 from pgmodels.inference.empirical_bayes.fit import hold_unnormalised
-from pgmodels.inference.empirical_bayes.initial_values import steps
+from pgmodels.inference.empirical_bayes.initial_values import input_steps, steps
 from pgmodels.inference.engine import ConvergenceWarning
 from pgmodels.inference.loop import Callback, check_callback, maximise
 from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of, require_maximised
@@ -377,10 +377,9 @@ def _learned(
 
 
 def _units(learnable: ParameterVector, inputs: Inputs, X: np.ndarray) -> np.ndarray:
-    """Scale of each entry of the vector; of an inducing input, about its distance to the next one."""
+    """Scale of each entry of the vector."""
     values = steps(learnable, X) if learnable.leaf_indices else np.zeros(0)
-    spread, moving = np.std(X, axis=0), [Z for Z in inputs if Z is not None]
-    return np.concatenate([values, *(np.tile(spread * len(Z) ** (-1.0 / Z.shape[1]), len(Z)) for Z in moving)])
+    return np.concatenate([values, input_steps(inputs, X)])
 
 
 def _fingerprint(

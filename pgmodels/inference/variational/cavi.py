@@ -63,12 +63,7 @@ class CoordinateAscent(Engine):
         Starts at a mean and the sites that imply it, which may be better than the state ``before``. If the accelerated
         step lowers the ELBO, the plain sweep is used and the history discarded.
         """
-        state = before._replace(mean=mean)
-        for number, block in enumerate(problem.objective.blocks):
-            state = state if number == 0 else self.state_of(problem, sites)
-            columns = np.isin(np.arange(problem.objective.size), block)
-            swept = problem.sites(state.mean, state.variance)
-            sites = jax.tree.map(partial(jnp.where, columns), swept, sites)
+        sites = self._swept(problem, before._replace(mean=mean), sites)
         known = jnp.isfinite(before.elbo)
         memory = before.memory.after(before.sites, sites)
         further = memory.extrapolated(sites)
@@ -81,6 +76,19 @@ class CoordinateAscent(Engine):
 
         # A start has no sweep before it to extrapolate from.
         return backtrack(attempt, before, jnp.where(known, 0, 1), 1)[0]
+
+    def plain_sweep(self, problem: Problem, state: CaviState) -> CaviState:
+        """One sweep over the blocks of predictors, without acceleration."""
+        return self.state_of(problem, self._swept(problem, state, state.sites))
+
+    def _swept(self, problem: Problem, state: CaviState, sites: Sites) -> Sites:
+        """The optimal sites, block by block, each at the moments that the sites before it imply."""
+        for number, block in enumerate(problem.objective.blocks):
+            state = state if number == 0 else self.state_of(problem, sites)
+            columns = np.isin(np.arange(problem.objective.size), block)
+            swept = problem.sites(state.mean, state.variance)
+            sites = jax.tree.map(partial(jnp.where, columns), swept, sites)
+        return sites
 
 
 def start_at(problem: Problem, mean: Float[Array, "n p"], variance: Float[Array, "n p"]) -> CaviState:

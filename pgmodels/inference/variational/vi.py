@@ -268,7 +268,7 @@ def _vi(
     check_objective(objective)
     model = model.resolve(data.X, as_seed(seed))
     terms = objective_of(model, objective)
-    model = select_inducing_inputs(model, data, partial(nearly_converged, objective=terms))
+    model = with_selected_inputs(model, data, terms)
     result = converge(name, model, data, terms, None, max_iterations, tolerance, progress, callback, begin)
     warn_narrow(name, result)
     return result
@@ -306,12 +306,27 @@ def is_affordable(objective: Objective, prior: PriorCollection) -> bool:
     return are_affordable(prior, separate_blocks(objective))
 
 
-def nearly_converged(model: Model, data: Data, objective: Objective | None = None) -> tuple[float, np.ndarray]:
+def with_selected_inputs(model: Model, data: Data, objective: Objective) -> Model:
+    """A resolved model with the inducing inputs that its forms choose at its hyperparameters."""
+    optimum = partial(nearly_converged, objective=objective, by=selecting(model, objective))
+    return select_inducing_inputs(model, data, optimum)
+
+
+def selecting(model: Model, objective: Objective) -> Objective:
+    """The objective whose sites select inducing inputs: that of the model, or the derived bound for some forms."""
+    return model.augmentation if any(gp.form.selects_by_augmentation for gp in model.gps) else objective
+
+
+def nearly_converged(
+    model: Model, data: Data, objective: Objective | None = None, by: Objective | None = None
+) -> tuple[float, np.ndarray]:
     """The ELBO near the optimum and the marginal precisions of its sites on the latents, (n, latents).
 
-    The objective is the derived bound by default.
+    The objective is the derived bound by default; ``by`` is another objective whose sites are returned.
     """
     objective = objective or model.augmentation
+    if by is not None and by != objective:
+        return nearly_converged(model, data, objective)[0], nearly_converged(model, data, by)[1]
     problem = variational_problem(model, data, objective, model.prior(data.X))
     start = start_state(model, data, problem)
     state = maximise(engine_of(objective).step, problem, start, _NEAR, _FEW).state

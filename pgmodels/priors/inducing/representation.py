@@ -38,13 +38,17 @@ from pgmodels.runtime.x64 import as_array
 
 if TYPE_CHECKING:
     InducingInputs: TypeAlias = int | ArrayLike
-    Selection: TypeAlias = Literal["heteroscedastic", "kmeans", "uniform", "variance", "auto"]
+    Selection: TypeAlias = Literal["heteroscedastic", "kmeans", "uniform", "variance", "merged", "GV", "HGV", "auto"]
 else:
     # Not checked at run time: ``Inducing`` checks its arguments itself.
     InducingInputs = Selection = Any
 DEFAULT: Selection = "heteroscedastic"
-# Selections that depend on the site precisions; the second also determines the number of inducing inputs.
-ADAPTIVE = ("heteroscedastic", "auto")
+# Selections that depend on the site precisions; the last also determines the number of inducing inputs.
+ADAPTIVE = ("heteroscedastic", "merged", "HGV", "auto")
+# Selections whose every new choice replaces the last one.
+PUBLISHED = ("GV", "HGV")
+# The selection by the sites of the augmented bound, whatever the objective.
+MERGED = "merged"
 AUTOMATIC: Final = "auto"
 _LIMIT = 1000
 # Up to this many entries, computing a factor takes less time than optimised compilation.
@@ -194,7 +198,16 @@ class Inducing(Representation):
           rows if the centres fall between the levels of a group or an index;
         - ``"uniform"``: rows drawn at random;
         - ``"variance"``: greedily, the row with the largest residual prior variance;
+        - ``"merged"``: as ``"heteroscedastic"``, by the sites of the augmented bound whatever the objective, such as
+          ``fit(objective="expected")``, whose ELBO decides;
+        - ``"GV"`` and ``"HGV"``, greedy variance and heteroscedastic greedy variance as published: rows as in
+          ``"variance"``, or by their residual variance times the precisions of the current sites (equal ones for the
+          first choice). Up to 10 times, the posterior is optimised (by ``fit`` with the hyperparameters), and new rows
+          replace the last, even if they lower the ELBO;
         - ``"auto"``: as ``"heteroscedastic"``, with the number chosen too.
+
+        With the others, ``fit`` chooses again at the learned hyperparameters, and keeps the new inputs if the ELBO is
+        higher.
 
     Raises
     ------
@@ -258,6 +271,16 @@ class Inducing(Representation):
     def adapts(self) -> bool:  # type: ignore[override]
         """See Representation."""
         return self.select in ADAPTIVE
+
+    @property
+    def selects_by_augmentation(self) -> bool:  # type: ignore[override]
+        """See Representation."""
+        return self.select == MERGED
+
+    @property
+    def takes_every_choice(self) -> bool:  # type: ignore[override]
+        """See Representation."""
+        return self.select in PUBLISHED
 
     @property
     def is_automatic(self) -> bool:  # type: ignore[override]

@@ -163,6 +163,9 @@ SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
     "uniform": uniform,
     "variance": greedy,
     "heteroscedastic": heteroscedastic,
+    "merged": heteroscedastic,
+    "GV": greedy,
+    "HGV": greedy,
     "auto": sufficient,
 }
 

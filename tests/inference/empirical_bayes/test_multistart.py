@@ -127,8 +127,8 @@ def test_a_cut_point_without_a_grade_above_is_named():
 
 def test_a_poor_optimum_is_told_from_what_is_not_determined():
     with pytest.warns(pgm.FitWarning, match="variance = 1e-09 may be a poor local optimum.*Raise num_starts"):
-        _report({"variance": "1e-09"}, 1)
+        _report({"variance": "1e-09"}, 1, "Raise num_starts")
     with pytest.warns(pgm.FitWarning, match="do not determine variance = 1e-09.*the best of 4 starts ends there"):
-        _report({"variance": "1e-09"}, 4)
+        _report({"variance": "1e-09"}, 4, "Raise num_starts")
     with pytest.raises(ValueError, match="num_starts must be"):
         pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())), [[0.0], [1.0]], [0, 1], num_starts=0)

@@ -214,6 +214,7 @@ def test_one_program_serves_all_points_and_other_data():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pgmodels.PredictionWarning")
 def test_it_is_a_result_like_the_others(tmp_path):
     _, _, _, result = labels()
     predictive = result.predict(NEW)
@@ -332,7 +333,7 @@ def test_wrong_calls_are_refused():
 @pytest.mark.slow
 def test_few_groups_at_many_rows_are_integrated_through_their_rank(monkeypatch):
     """Additive effects of two factors in 24 cells: rank 9 of 24, the figures those of the dense form."""
-    monkeypatch.setattr("pgmodels.inference.empirical_bayes.bound._MANY_ROWS", 1)
+    monkeypatch.setattr("pgmodels.inference.problem_family.MANY_ROWS", 1)
     cells = np.stack(np.meshgrid(np.arange(4.0), np.arange(6.0), indexing="ij"), axis=-1).reshape(-1, 2)
     X, trials = cells[[*range(24), 3, 17, 17]], np.array([3.0, 5.0, 0.0] * 9)
     y = np.column_stack([np.minimum((7 * np.arange(27)) % 4, trials), trials])

@@ -1,0 +1,219 @@
+"""Schemes of learning by Izmailov and Kropotov 2017, with the local parameters of any augmentation."""
+
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.inference.empirical_bayes.initial_values import Start, steps
+from pgmodels.inference.empirical_bayes.local_parameters import LocalParameters, state_at, sweep, value_and_slopes
+from pgmodels.inference.empirical_bayes.search import CHOICE_GAIN, Limits, Maximum, SearchBar, box_of, check_start
+from pgmodels.inference.variational.cavi import CaviState
+from pgmodels.model import Data, Model, Points
+from pgmodels.numerics.box_search import BoxSearch
+from pgmodels.objectives.base import Objective
+from pgmodels.parameters.vector import trainable
+from pgmodels.runtime.x64 import as_array
+
+# Sweeps before hyperparameters change, and evaluations of the bound in one change of them: the published numbers.
+NUM_SWEEPS, NUM_EVALUATIONS = 3, 5
+
+
+class _Iterate(NamedTuple):
+    """Hyperparameters with their inducing points, and local parameters or the state of q(f) that has them."""
+
+    vector: np.ndarray
+    points: Points
+    state: CaviState
+
+
+class Scheme(ABC):
+    """A way to maximise the bound over hyperparameters and local parameters; counts its steps.
+
+    ``start_elbo`` is the first ELBO computed, with the log prior.
+    """
+
+    # Whether all local parameters change together, which needs a bound convex in all of them.
+    needs_one_block: ClassVar[bool]
+
+    def __init__(self, bound: MarginalBound, box: np.ndarray, limits: Limits, bar: SearchBar):
+        self.bound, self.box, self.limits, self.bar = bound, box, limits, bar
+        self.units = steps(bound.learnable, bound.X)
+        self.num_steps, self.start_elbo = 0, np.nan
+
+    @abstractmethod
+    def run(self) -> tuple[np.ndarray, bool]:
+        """The vector reached from the bound's best one, and whether the search converged."""
+
+    @property
+    def steps_remain(self) -> bool:
+        """Whether there are further steps."""
+        return self.num_steps < self.limits.max_iterations
+
+    def _begin(self, num_sweeps: int) -> tuple[_Iterate, float]:
+        """The initial point after some sweeps, and its ELBO."""
+        bound, vector = self.bound, self.bound.vector
+        points = bound.points(vector)
+        state = bound.start(vector, points)
+        return self._swept(_Iterate(vector, points, state), num_sweeps)
+
+    def _swept(self, point: _Iterate, count: int) -> tuple[_Iterate, float]:
+        state, elbo = sweep(self.bound.family, as_array(point.vector), point.points, point.state, count)
+        return point._replace(state=state), float(elbo)
+
+    def _check_start(self, elbo: float) -> None:
+        if np.isnan(self.start_elbo):
+            check_start(elbo)
+            self.start_elbo = elbo
+
+    def _evaluate(self, vector: np.ndarray, local: LocalParameters) -> tuple[float, np.ndarray, LocalParameters] | None:
+        """The negative bound and its gradients in the vector and the local parameters; None if not finite."""
+        self.bound.evaluations += 1
+        try:
+            points = self.bound.points(vector)
+        except ValueError:
+            # The kernel matrix is not finite or not positive at these hyperparameters.
+            return None
+        value, (slope, slopes) = value_and_slopes(self.bound.family, as_array(vector), points, _as_arrays(local))
+        negated = -float(value), -np.asarray(slope), LocalParameters(*(-np.asarray(part) for part in slopes))
+        return negated if all(np.isfinite(part).all() for part in (negated[0], negated[1], *negated[2])) else None
+
+
+class Alternating(Scheme):
+    """vi-JJ: three sweeps, then at most five evaluations of L-BFGS-B on the bound at fixed local parameters."""
+
+    needs_one_block: ClassVar[bool] = False
+
+    def run(self) -> tuple[np.ndarray, bool]:
+        """See Scheme."""
+        point, elbo = self._begin(NUM_SWEEPS)
+        self._check_start(elbo)
+        while True:
+            before = elbo
+            vector = self._moved(point)
+            point, elbo = self._swept(_Iterate(vector, self.bound.points(vector), point.state), NUM_SWEEPS)
+            self.num_steps += 1
+            self.bar.report(self.bound, vector, elbo, point.state)
+            if abs(elbo - before) <= self.limits.tolerance * max(1.0, abs(elbo)):
+                return vector, True
+            if not self.steps_remain:
+                return vector, False
+
+    def _moved(self, point: _Iterate) -> np.ndarray:
+        """The best of at most NUM_EVALUATIONS vectors for the bound at the local parameters of a point."""
+        local, count = LocalParameters.of(point.state), 0
+
+        def limited(vector: np.ndarray) -> tuple[float, np.ndarray] | None:
+            nonlocal count
+            if count == NUM_EVALUATIONS:
+                raise StopIteration
+            count += 1
+            evaluated = self._evaluate(vector, local)
+            return None if evaluated is None else evaluated[:2]
+
+        search = BoxSearch(limited, point.vector, self.units, self.box)
+        with suppress(StopIteration):
+            search.minimise(NUM_EVALUATIONS, 0.0)
+        return search.best
+
+
+class Hybrid(Scheme):
+    """vi-JJ-hybrid: three sweeps, then L-BFGS-B on the bound in hyperparameters and local parameters jointly."""
+
+    needs_one_block: ClassVar[bool] = True
+    num_sweeps: ClassVar[int] = NUM_SWEEPS
+
+    def run(self) -> tuple[np.ndarray, bool]:
+        """See Scheme."""
+        point, _ = self._begin(self.num_sweeps)
+        local, size = LocalParameters.of(point.state), len(point.vector)
+        shape = local.mean.shape
+
+        def split(x: np.ndarray) -> tuple[np.ndarray, LocalParameters]:
+            mean, log_variance = np.split(x[size:], 2)
+            return x[:size], LocalParameters(mean.reshape(shape), log_variance.reshape(shape))
+
+        def joined(vector: np.ndarray, local: LocalParameters) -> np.ndarray:
+            return np.concatenate([vector, *map(np.ravel, local)])
+
+        def value_and_slope(x: np.ndarray) -> tuple[float, np.ndarray] | None:
+            evaluated = self._evaluate(*split(x))
+            return None if evaluated is None else (evaluated[0], joined(*evaluated[1:]))
+
+        def report(search: BoxSearch) -> None:
+            self.num_steps += 1
+            vector, local = split(search.best)
+            state = None
+            if self.bar.callback is not None:
+                points = self.bound.points(vector)
+                state = state_at(self.bound.family, as_array(vector), points, _as_arrays(local))
+            self.bar.report(self.bound, vector, -search.value, state)
+
+        free = np.full((2, 2 * local.mean.size), [[-np.inf], [np.inf]])
+        search = BoxSearch(
+            value_and_slope,
+            joined(point.vector, local),
+            np.concatenate([self.units, np.ones(2 * local.mean.size)]),
+            np.concatenate([self.box, free], axis=1),
+            report,
+        )
+        self._check_start(-search.value)
+        converged = search.converge(self.limits.max_iterations - self.num_steps, self.limits.tolerance)
+        return split(search.best)[0], converged
+
+
+class Joint(Hybrid):
+    """vi-JJ-full: L-BFGS-B on the bound in hyperparameters and local parameters jointly, from those of the prior."""
+
+    num_sweeps: ClassVar[int] = 0
+
+
+SCHEMES: dict[str, type[Scheme]] = {"alternating": Alternating, "hybrid": Hybrid, "joint": Joint}
+AUTO_SCHEME = "auto"
+SchemeName = Literal["auto", "alternating", "hybrid", "joint"]
+
+
+def check_scheme(scheme: Any, num_starts: int | None) -> None:
+    """Raise ValueError for an unknown scheme, or for several starts of a published one."""
+    names = (AUTO_SCHEME, *SCHEMES)
+    if not isinstance(scheme, str) or scheme not in names:
+        raise ValueError(f"scheme must be one of {', '.join(map(repr, names))}; got {scheme!r}.")
+    if scheme != AUTO_SCHEME and num_starts is not None:
+        raise ValueError(
+            f"num_starts={num_starts} has no effect with scheme={scheme!r}, which starts from the model's values: "
+            "leave it out, or use scheme='auto'."
+        )
+
+
+def check_objective_of(scheme: str, objective: Objective) -> None:
+    """Raise ValueError for an objective for which a scheme may lower the ELBO."""
+    if not objective.is_monotone:
+        raise ValueError(
+            f"scheme={scheme!r} needs an objective that is a bound by auxiliary variables; got {objective.name!r}. "
+            "Use objective='augmented', or scheme='auto'."
+        )
+    if SCHEMES[scheme].needs_one_block and len(objective.blocks) > 1:
+        raise ValueError(
+            f"scheme={scheme!r} changes all local parameters together; the likelihood multiplies latents, whose bound "
+            f"must be maximised in {len(objective.blocks)} blocks. Use scheme='alternating' or scheme='auto'."
+        )
+
+
+def learn_by(scheme: str, model: Model, data: Data, terms: Objective, limits: Limits, bar: SearchBar) -> Maximum:
+    """Maximise the bound from the model's values by a published scheme, reselecting inducing inputs between runs."""
+    box = box_of({scheme: Start(model, "level")})
+    bound = MarginalBound(trainable(model), data, terms)
+    search, again, converged = SCHEMES[scheme](bound, box, limits, bar), True, True
+    while again:
+        vector, converged = search.run()
+        bound(vector)
+        again = search.steps_remain and bound.choose_again(CHOICE_GAIN)
+    message = "the bound changes by less than the tolerance" if converged else "the scheme used all iterations"
+    starts = {scheme: search.start_elbo}
+    return Maximum(bound, box, scheme, starts, search.num_steps, converged, message)
+
+
+def _as_arrays(local: LocalParameters) -> LocalParameters:
+    return LocalParameters(*map(as_array, local))
