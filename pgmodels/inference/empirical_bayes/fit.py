@@ -116,7 +116,8 @@ def fit(
         - ``"hybrid"``: three such sweeps, then L-BFGS-B over hyperparameters and local parameters jointly;
         - ``"joint"``: the latter from the local parameters of the prior.
     max_iterations : int
-        Maximum number of steps of the search; with ``scheme="alternating"``, of turns.
+        Maximum number of steps of the search; with ``scheme="alternating"``, of turns. With ``"hybrid"``, ``"joint"``
+        and ``train_inducing``, which move hundreds of values, several hundred may be needed.
     tolerance : float
         Relative change of the ELBO in one step below which the search has converged.
     num_starts : int, optional
