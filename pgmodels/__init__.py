@@ -10,6 +10,7 @@ if _interruption.is_command():
     _interruption.exit_on_interrupt()
 
 from pgmodels import report as _report  # noqa: F401  registers the display of results
+from pgmodels import systems
 from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
 from pgmodels.data.sources.array import ArrayRows
 from pgmodels.data.sources.iterable import IterableRows
@@ -253,6 +254,7 @@ __all__ = [
     "step",
     "sum",
     "svi",
+    "systems",
     "to_arviz",
     "to_numpyro",
     "verdicts",

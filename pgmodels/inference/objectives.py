@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from pgmodels.augmentation.events import read_event
+from pgmodels.augmentation.factorised import Factorised
 from pgmodels.augmentation.normal_form import expand
 from pgmodels.augmentation.one_versus_rest import softmax_formula
 from pgmodels.augmentation.predictor import affine
@@ -17,7 +18,6 @@ from pgmodels.model import Model
 from pgmodels.objectives.additive_noise import AdditiveNoise, ExpectedIndicator
 from pgmodels.objectives.base import Objective
 from pgmodels.objectives.expected import Kink, Quadrature
-from pgmodels.objectives.factorised import Factorised
 from pgmodels.objectives.gumbel import Gumbel
 from pgmodels.objectives.taylor import Taylor
 from pgmodels.results.approximation import GaussianResult

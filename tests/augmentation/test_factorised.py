@@ -11,8 +11,9 @@ from scipy.special import digamma, gammaln
 
 import pgmodels as pgm
 from pgmodels.augmentation.derive import derive_formula
+from pgmodels.augmentation.factorised import Factorised
 from pgmodels.inference.objectives import objective_of
-from pgmodels.objectives.factorised import Factorised, factorised_share, gamma_shape
+from pgmodels.numerics.gamma_shape import factorised_share, gamma_shape
 from pgmodels.runtime.x64 import double_precision
 from tests.inference.variational.test_cavi import wine
 

@@ -1,0 +1,233 @@
+"""The systems of Liu et al. 2019: classification with additive noise, GPC-I, II and III, and GPC-sm."""
+
+from functools import cache
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+from numpyro.distributions.constraints import interval
+
+from pgmodels.data.arrays import as_inputs
+from pgmodels.inference.objectives import Choice
+from pgmodels.inference.stochastic.svi import svi
+from pgmodels.kernels.kernel import Kernel
+from pgmodels.kernels.stationary import RBF
+from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.functions import largest, normal_cdf, step
+from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
+from pgmodels.likelihoods.named import Softmax
+from pgmodels.likelihoods.supports import Binary
+from pgmodels.model import Model
+from pgmodels.parameters.parameter import Fixed, Parameter
+from pgmodels.results.approximation import Approximation
+from pgmodels.results.sparse import SparseApproximation
+from pgmodels.systems.parts import Options, count_classes, sparse
+
+# The variance of Gaussian noise whose distribution function is nearest to the logistic one, to 0.0095.
+LOGISTIC_VARIANCE = 2.897
+
+
+def gpc_1(
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    num_classes: int | None = None,
+    error: float = 1e-3,
+    learn_error: bool = True,
+    kernel: Kernel | None = None,
+    num_inducing: int = 300,
+    batch_size: int = 1024,
+    **options: Unpack[Options],
+) -> Approximation | SparseApproximation:
+    """GPC-I: the class of the largest latent, or the sign of one, without noise and with an error rate.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d)
+        Inputs.
+    y : array_like, shape (n,)
+        Classes 0, 1, ...; with two classes the model has one latent.
+    num_classes : int, optional
+        Number of classes; by default one more than the largest in y.
+    error : float
+        The error rate δ, or its start value.
+    learn_error : bool
+        Whether the error rate is learned with the hyperparameters.
+    kernel : Kernel, optional
+        By default RBF with lengthscale 0.1 √d and variance 5, as start values; d is the number of columns of X.
+    num_inducing : int
+        Number of inducing inputs, centres of k-means at the start, learned with the hyperparameters by Adam.
+    batch_size : int
+        Rows per step; all rows if there are fewer.
+    **options
+        ``seed`` and ``progress``, as in ``svi``.
+
+    Returns
+    -------
+    SparseApproximation
+
+    Notes
+    -----
+    Deviation from print: q moves by natural gradients instead of Adam. The default kernel supposes standardised inputs.
+
+    References
+    ----------
+    Liu et al. 2019, sections II and III.
+    """
+    return _noisy(X, y, num_classes, 0.0, error, learn_error, kernel, num_inducing, batch_size, options)
+
+
+def gpc_2(
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    num_classes: int | None = None,
+    error: float = 1e-3,
+    learn_error: bool = True,
+    kernel: Kernel | None = None,
+    num_inducing: int = 300,
+    batch_size: int = 1024,
+    **options: Unpack[Options],
+) -> Approximation | SparseApproximation:
+    """GPC-II: as GPC-I, with standard normal noise of the latents, as in the probit likelihood.
+
+    Parameters
+    ----------
+    X, y, num_classes, error, learn_error, kernel, num_inducing, batch_size, **options
+        As in ``gpc_1``.
+
+    Returns
+    -------
+    SparseApproximation
+
+    References
+    ----------
+    Liu et al. 2019, sections II and III.
+    """
+    return _noisy(X, y, num_classes, 1.0, error, learn_error, kernel, num_inducing, batch_size, options)
+
+
+def gpc_3(
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    num_classes: int | None = None,
+    error: float = 1e-3,
+    learn_error: bool = True,
+    kernel: Kernel | None = None,
+    num_inducing: int = 300,
+    batch_size: int = 1024,
+    **options: Unpack[Options],
+) -> Approximation | SparseApproximation:
+    """GPC-III: as GPC-I, with nearly logistic noise of the latents, normal with variance 2.897.
+
+    Parameters
+    ----------
+    X, y, num_classes, error, learn_error, kernel, num_inducing, batch_size, **options
+        As in ``gpc_1``.
+
+    Returns
+    -------
+    SparseApproximation
+
+    References
+    ----------
+    Liu et al. 2019, sections II and III.
+    """
+    return _noisy(X, y, num_classes, LOGISTIC_VARIANCE, error, learn_error, kernel, num_inducing, batch_size, options)
+
+
+def gpc_sm(
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    num_classes: int | None = None,
+    kernel: Kernel | None = None,
+    num_inducing: int = 300,
+    batch_size: int = 1024,
+    **options: Unpack[Options],
+) -> Approximation | SparseApproximation:
+    """GPC-sm: the softmax likelihood by its bound with Gumbel noise.
+
+    Parameters
+    ----------
+    X, y, num_classes, kernel, num_inducing, batch_size, **options
+        As in ``gpc_1``; the model has a latent for each class, also with two.
+
+    Returns
+    -------
+    SparseApproximation
+
+    References
+    ----------
+    Liu et al. 2019, section III.
+    """
+    count = count_classes(y, num_classes)
+    return _learned(Softmax(count), count, X, y, "gumbel", kernel, num_inducing, batch_size, options)
+
+
+@cache
+def _two_classes(noise: float) -> LikelihoodFamily:
+    def labels_with_errors(
+        y: Expression,
+        f: Expression,
+        error: Any = Parameter(1e-3, constraint=interval(0.0, 0.5)),  # noqa: B008
+    ) -> Expression:
+        z = (2 * y - 1) * f
+        return error + (1 - 2 * error) * (normal_cdf(z / np.sqrt(noise)) if noise else step(z))
+
+    return likelihood(labels_with_errors, support=Binary(), num_latents=1)
+
+
+@cache
+def _more_classes(noise: float, num_classes: int) -> LikelihoodFamily:
+    most = (num_classes - 1) / num_classes
+
+    def classes_with_errors(
+        y: Expression,
+        f: Expression,
+        error: Any = Parameter(1e-3, constraint=interval(0.0, most)),  # noqa: B008
+    ) -> Expression:
+        right = largest(f, y, noise)
+        return (1 - error) * right + error / (num_classes - 1) * (1 - right)
+
+    return likelihood(classes_with_errors, num_latents=num_classes)
+
+
+def _noisy(
+    X: ArrayLike,
+    y: ArrayLike,
+    num_classes: int | None,
+    noise: float,
+    error: float,
+    learn_error: bool,
+    kernel: Kernel | None,
+    num_inducing: int,
+    batch_size: int,
+    options: Options,
+) -> Approximation | SparseApproximation:
+    count = count_classes(y, num_classes)
+    family = _two_classes(noise) if count == 2 else _more_classes(noise, count)
+    size = 1 if count == 2 else count
+    formula = family(error if learn_error else Fixed(error))
+    return _learned(formula, size, X, y, "additive_noise", kernel, num_inducing, batch_size, options)
+
+
+def _learned(
+    formula: Likelihood,
+    size: int,
+    X: ArrayLike,
+    y: ArrayLike,
+    objective: Choice,
+    kernel: Kernel | None,
+    num_inducing: int,
+    batch_size: int,
+    options: Options,
+) -> Approximation | SparseApproximation:
+    if kernel is None:
+        kernel = RBF(variance=5.0, lengthscale=0.1 * np.sqrt(as_inputs(X, "X").shape[1]))
+    model = Model(formula, sparse(kernel, num_inducing, size=size))
+    return svi(
+        model, X, y, batch_size=batch_size, objective=objective, train_hyperparameters=True, train_inducing=True,
+        **options,
+    )  # fmt: skip

@@ -1,0 +1,95 @@
+"""The papers' systems learn from data like theirs, and are the calls that they say they are."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+from pgmodels import systems
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(90, 2))
+LABELS = (X[:, 0] + 0.4 * RNG.normal(size=90) > 0.3).astype(float)
+CLASSES = np.where(X[:, 0] > 0.0, 1.0, np.where(X[:, 1] > 0.4, 2.0, 0.0))
+SMALL = {"num_inducing": 12, "seed": 0, "progress": False}
+TRAIN, TEST = slice(60), slice(60, None)
+
+BINARY = {
+    "x_gpc": partial(systems.x_gpc, batch_size=30),
+    "svgpc": partial(systems.svgpc, batch_size=30),
+    "gpc_1": partial(systems.gpc_1, batch_size=30),
+    "gpc_2": partial(systems.gpc_2, batch_size=30),
+    "gpc_3": partial(systems.gpc_3, batch_size=30, learn_error=False),
+    "pgpr": systems.pgpr,
+    "pgpr with moved inputs": partial(systems.pgpr, select="kmeans", train_inducing=True),
+    "svgp": systems.svgp,
+    "merged": systems.merged,
+    "vi_jj": systems.vi_jj,
+    "vi_jj_hybrid": systems.vi_jj_hybrid,
+    "vi_jj_full": systems.vi_jj_full,
+    "svi": partial(systems.svi, batch_size=30),
+}
+SEVERAL = {
+    "logistic_softmax": partial(systems.logistic_softmax, batch_size=30),
+    "logistic_softmax apart": partial(systems.logistic_softmax, batch_size=30, bound="augmented", shared=False),
+    "softmax": partial(systems.softmax, batch_size=30),
+    "robust_max": partial(systems.robust_max, batch_size=30),
+    "gpc_1": partial(systems.gpc_1, batch_size=30),
+    "gpc_sm": partial(systems.gpc_sm, batch_size=30),
+}
+
+
+def check_learned(result, y):
+    probabilities = result.predict(X[TEST]).probabilities
+    log_loss = -np.mean(np.log(probabilities[np.arange(30), y[TEST].astype(int)]))
+    shares = np.bincount(y[TRAIN].astype(int)) / 60
+    # Far better than the shares of the classes.
+    assert log_loss < 0.75 * -np.mean(np.log(shares[y[TEST].astype(int)]))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
+@pytest.mark.parametrize("name", BINARY)
+def test_systems_for_two_classes_learn(name):
+    check_learned(BINARY[name](X[TRAIN], LABELS[TRAIN], **SMALL), LABELS)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
+@pytest.mark.parametrize("name", SEVERAL)
+def test_systems_for_several_classes_learn(name):
+    check_learned(SEVERAL[name](X[TRAIN], CLASSES[TRAIN], **SMALL), CLASSES)
+
+
+@pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
+def test_regression_with_known_noise_is_that_with_one_variance_where_they_are_equal():
+    y = np.sin(2.0 * X[:, 0]) + 0.2 * np.random.default_rng(1).normal(size=90)
+    same = systems.hgpr(X, y, np.full(90, 0.04), select="kmeans", **SMALL)
+    kernel = same.model.gps[0].kernel
+    model = pgm.Model(pgm.Gaussian(0.2), pgm.GP(kernel, form=pgm.Inducing(same.prior.groups[0].Z)))
+    again = pgm.cavi(model.fixed(), X, y)
+    assert same.elbo == pytest.approx(again.elbo, abs=1e-6)
+    np.testing.assert_allclose(same.mean, again.mean, atol=1e-6)
+
+
+def test_a_system_is_its_call():
+    result = systems.pgpr(X, LABELS, select="kmeans", **SMALL)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=pgm.Inducing(12, "kmeans")))
+    expected = pgm.fit(model, X, LABELS, objective="augmented", correct=False, seed=0, progress=False)
+    assert result.elbo == expected.elbo
+    np.testing.assert_array_equal(result.mean, expected.mean)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: systems.gpc_1(X, LABELS - 0.5), r"y must have shape \(n,\) and hold the classes 0, 1, \.\.\."),
+        (lambda: systems.logistic_softmax(X, CLASSES, num_classes=1), "num_classes must be a whole number >= 2"),
+        (lambda: systems.hgpr(X, LABELS, np.ones(3)), r"noise_variance must have shape \(n,\), one number per row"),
+        (lambda: systems.logistic_softmax(X[:, 0], CLASSES), r"X must have shape \(n, d\)"),
+    ],
+)
+def test_wrong_arguments_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
