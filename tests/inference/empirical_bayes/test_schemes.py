@@ -130,6 +130,19 @@ def test_all_schemes_reach_the_optimum_of_fit(name):
 
 
 @pytest.mark.slow
+def test_schemes_do_not_depend_on_the_units_of_y():
+    y = F + 0.3 * np.random.default_rng(3).standard_t(4, N)
+    elbos = []
+    for unit in (1.0, 1000.0):
+        scale, kernel = pgm.Parameter(0.5 * unit, positive=True), pgm.RBF(1.5 * unit**2, [0.8, 1.3])
+        model = pgm.Model(pgm.StudentT(pgm.Fixed(4.0), scale), pgm.GP(kernel, mean=-0.4 * unit))
+        for scheme in ("alternating", "hybrid"):
+            fitted = pgm.fit(model, X, unit * y, scheme=scheme, correct=False, max_iterations=2000)
+            elbos.append(fitted.elbo + N * np.log(unit))
+    np.testing.assert_allclose(elbos, elbos[0], rtol=1e-6)
+
+
+@pytest.mark.slow
 def test_alternating_learns_a_likelihood_that_multiplies_latents():
     y = F + RNG.normal(size=N) * np.exp(0.6 * np.sin(X[:, 0]))
     model = pgm.Model(pgm.HeteroscedasticGaussian(1.0), [gp(), pgm.GP(pgm.RBF(pgm.Fixed(1.0), pgm.Fixed(1.5)))])
