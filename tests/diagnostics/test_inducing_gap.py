@@ -66,7 +66,8 @@ def test_the_evidence_of_regression_with_known_noise_is_within_the_bounds():
     assert gaps[2] < 1e-3
 
 
-def test_two_latents_with_sites_add_up_and_repeated_rows_are_summed():
+@pytest.mark.slow
+def test_latents_with_sites_add_up_and_repeated_rows_are_summed():
     classes = np.random.default_rng(1).integers(0, 3, 2 * N)
     twice = np.concatenate([X, X])
     result = pgm.cavi(model(pgm.LogisticSoftmax(3), pgm.Inducing(Z), 3), twice, classes)

@@ -196,10 +196,12 @@ class MarginalBound:
         """
         known, self.inputs = self.inputs, inputs
         evaluation = self._evaluate(vector, tolerance, moves=True)
-        is_valid = evaluation is not None and self._keep_if_best(vector, evaluation, tolerance)
-        if evaluation is None or not is_valid or evaluation.value > self.best:
+        if evaluation is None or not self._keep_if_best(vector, evaluation, tolerance):
             self.inputs = known
-        return (evaluation.value, evaluation.slope, evaluation.of_inputs) if evaluation and is_valid else None
+            return None
+        if evaluation.value > self.best:
+            self.inputs = known
+        return evaluation.value, evaluation.slope, evaluation.of_inputs
 
     def _keep_if_best(self, vector: np.ndarray, evaluation: _Evaluation, tolerance: float) -> bool:
         """Keep q(f) and the vector if the value is the smallest; False if its improvement is within rounding."""

@@ -73,3 +73,10 @@ def state_at(family: ProblemFamily, vector: Array, points: Points, local: LocalP
     """The q(f) of the sites at local parameters."""
     problem = family.problem(vector, points)
     return CAVI.state_of(problem, problem.sites(local.mean, jnp.exp(local.log_variance)))
+
+
+@partial(compiled, optimise=False)
+def prior_deviations(family: ProblemFamily, vector: Array, points: Points) -> Float[Array, "n p"]:
+    """Prior standard deviations of the predictors, the units of local means; 1 where they are zero, as in padding."""
+    variance = family.problem(vector, points).marginals()[1]
+    return jnp.where(variance > 0.0, jnp.sqrt(variance), 1.0)

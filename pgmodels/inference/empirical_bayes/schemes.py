@@ -8,7 +8,13 @@ import numpy as np
 
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.empirical_bayes.initial_values import Start, steps
-from pgmodels.inference.empirical_bayes.local_parameters import LocalParameters, state_at, sweep, value_and_slopes
+from pgmodels.inference.empirical_bayes.local_parameters import (
+    LocalParameters,
+    prior_deviations,
+    state_at,
+    sweep,
+    value_and_slopes,
+)
 from pgmodels.inference.empirical_bayes.search import CHOICE_GAIN, Limits, Maximum, SearchBar, box_of, check_start
 from pgmodels.inference.variational.cavi import CaviState
 from pgmodels.model import Data, Model, Points
@@ -22,7 +28,7 @@ NUM_SWEEPS, NUM_EVALUATIONS = 3, 5
 
 
 class _Iterate(NamedTuple):
-    """Hyperparameters with their inducing points, and local parameters or the state of q(f) that has them."""
+    """Hyperparameters with their inducing points, and the state of q(f)."""
 
     vector: np.ndarray
     points: Points
@@ -44,8 +50,8 @@ class Scheme(ABC):
         self.num_steps, self.start_elbo = 0, np.nan
 
     @abstractmethod
-    def run(self) -> tuple[np.ndarray, bool]:
-        """The vector reached from the bound's best one, and whether the search converged."""
+    def run(self) -> tuple[_Iterate, bool]:
+        """The point reached from the bound's best vector, and whether the search converged."""
 
     @property
     def steps_remain(self) -> bool:
@@ -86,7 +92,7 @@ class Alternating(Scheme):
 
     needs_one_block: ClassVar[bool] = False
 
-    def run(self) -> tuple[np.ndarray, bool]:
+    def run(self) -> tuple[_Iterate, bool]:
         """See Scheme."""
         point, elbo = self._begin(NUM_SWEEPS)
         self._check_start(elbo)
@@ -97,9 +103,9 @@ class Alternating(Scheme):
             self.num_steps += 1
             self.bar.report(self.bound, vector, elbo, point.state)
             if abs(elbo - before) <= self.limits.tolerance * max(1.0, abs(elbo)):
-                return vector, True
+                return point, True
             if not self.steps_remain:
-                return vector, False
+                return point, False
 
     def _moved(self, point: _Iterate) -> np.ndarray:
         """The best of at most NUM_EVALUATIONS vectors for the bound at the local parameters of a point."""
@@ -125,7 +131,7 @@ class Hybrid(Scheme):
     needs_one_block: ClassVar[bool] = True
     num_sweeps: ClassVar[int] = NUM_SWEEPS
 
-    def run(self) -> tuple[np.ndarray, bool]:
+    def run(self) -> tuple[_Iterate, bool]:
         """See Scheme."""
         point, _ = self._begin(self.num_sweeps)
         local, size = LocalParameters.of(point.state), len(point.vector)
@@ -144,24 +150,27 @@ class Hybrid(Scheme):
 
         def report(search: BoxSearch) -> None:
             self.num_steps += 1
-            vector, local = split(search.best)
-            state = None
-            if self.bar.callback is not None:
-                points = self.bound.points(vector)
-                state = state_at(self.bound.family, as_array(vector), points, _as_arrays(local))
-            self.bar.report(self.bound, vector, -search.value, state)
+            state = None if self.bar.callback is None else self._point_at(*split(search.best)).state
+            self.bar.report(self.bound, search.best[:size], -search.value, state)
 
+        deviations = np.asarray(prior_deviations(self.bound.family, as_array(point.vector), point.points))
         free = np.full((2, 2 * local.mean.size), [[-np.inf], [np.inf]])
         search = BoxSearch(
             value_and_slope,
             joined(point.vector, local),
-            np.concatenate([self.units, np.ones(2 * local.mean.size)]),
+            np.concatenate([self.units, np.ravel(deviations), np.ones(local.mean.size)]),
             np.concatenate([self.box, free], axis=1),
             report,
         )
         self._check_start(-search.value)
         converged = search.converge(self.limits.max_iterations - self.num_steps, self.limits.tolerance)
-        return split(search.best)[0], converged
+        return self._point_at(*split(search.best)), converged
+
+    def _point_at(self, vector: np.ndarray, local: LocalParameters) -> _Iterate:
+        """The point with the q(f) of the sites at local parameters."""
+        points = self.bound.points(vector)
+        state = state_at(self.bound.family, as_array(vector), points, _as_arrays(local))
+        return _Iterate(vector, points, state)
 
 
 class Joint(Hybrid):
@@ -207,8 +216,10 @@ def learn_by(scheme: str, model: Model, data: Data, terms: Objective, limits: Li
     bound = MarginalBound(trainable(model), data, terms)
     search, again, converged = SCHEMES[scheme](bound, box, limits, bar), True, True
     while again:
-        vector, converged = search.run()
-        bound(vector)
+        point, converged = search.run()
+        # q(f) continues from the scheme's, since a fresh start could end at another optimum.
+        bound.state = point.state._replace(elbo=as_array(-np.inf))
+        bound(point.vector)
         again = search.steps_remain and bound.choose_again(CHOICE_GAIN)
     message = "the bound changes by less than the tolerance" if converged else "the scheme used all iterations"
     starts = {scheme: search.start_elbo}

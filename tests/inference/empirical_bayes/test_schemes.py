@@ -12,6 +12,7 @@ from pgmodels.inference.empirical_bayes.schemes import NUM_EVALUATIONS, SCHEMES,
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
 from pgmodels.runtime.x64 import as_array
+from tests.covering import some
 
 RNG = np.random.default_rng(11)
 N = 70
@@ -76,7 +77,7 @@ def test_the_bound_is_that_of_jaakkola_and_jordan():
     np.testing.assert_allclose(value, log_normal + np.sum(terms), rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["logistic_softmax", pytest.param("negative_binomial", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", some(["logistic_softmax", "negative_binomial"], "negative_binomial"))
 def test_gradients_of_the_bound_are_finite_differences(name):
     bound = bound_of(name)
     local, vector, step = some_local(bound), bound.vector + 0.1, 1e-5
@@ -96,7 +97,7 @@ def test_gradients_of_the_bound_are_finite_differences(name):
             np.testing.assert_allclose(slopes[part][row, column], np.diff(values[::-1]) / (2.0 * step), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["inducing", "logistic_softmax", "negative_binomial"])
+@pytest.mark.parametrize("name", some(["inducing", "logistic_softmax", "negative_binomial"], "logistic_softmax"))
 def test_plain_sweeps_end_at_the_optimum_of_cavi_where_the_bound_touches_the_elbo(name):
     bound = bound_of(name)
     points = bound.points(bound.vector)
@@ -112,10 +113,7 @@ def test_plain_sweeps_end_at_the_optimum_of_cavi_where_the_bound_touches_the_elb
         assert at(bound, bound.vector, elsewhere)[0] < float(elbo)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["bernoulli", *(pytest.param(name, marks=pytest.mark.slow) for name in CASES if name != "bernoulli")],
-)
+@pytest.mark.parametrize("name", some(list(CASES), "bernoulli"))
 def test_all_schemes_reach_the_optimum_of_fit(name):
     model, y = CASES[name]
     best = pgm.fit(model, X, y, objective="augmented", correct=False)
@@ -127,6 +125,19 @@ def test_all_schemes_reach_the_optimum_of_fit(name):
         for value, other in zip(fitted.fit.values.values(), best.fit.values.values(), strict=True):
             # The bound is flat to the tolerance within about a hundredth of a posterior deviation.
             np.testing.assert_allclose(value, other, rtol=0.02, atol=0.01)
+
+
+@pytest.mark.slow
+def test_schemes_do_not_depend_on_the_units_of_y():
+    y = F + 0.3 * np.random.default_rng(3).standard_t(4, N)
+    elbos = []
+    for unit in (1.0, 1000.0):
+        scale, kernel = pgm.Parameter(0.5 * unit, positive=True), pgm.RBF(1.5 * unit**2, [0.8, 1.3])
+        model = pgm.Model(pgm.StudentT(pgm.Fixed(4.0), scale), pgm.GP(kernel, mean=-0.4 * unit))
+        for scheme in ("alternating", "hybrid"):
+            fitted = pgm.fit(model, X, unit * y, scheme=scheme, correct=False, max_iterations=2000)
+            elbos.append(fitted.elbo + N * np.log(unit))
+    np.testing.assert_allclose(elbos, elbos[0], rtol=1e-6)
 
 
 @pytest.mark.slow
