@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap, sequential_vmap
 
+from pgmodels.runtime.jit import compiled
+
 
 def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:
     """Map ``function`` over the last axis of the arrays, the latents; results are stacked along a new first axis."""
@@ -31,16 +33,16 @@ def over_states(function: Callable[..., Any], *trees: Any) -> Any:
 def vmap_as_loop(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that ``vmap`` turns into a loop. It has no reverse-mode derivative.
 
-    ``jit`` keeps JAX 0.10 from tracing the function again as it lowers it, which raises an error where the function
+    Compilation keeps JAX 0.10 from tracing the function again as it lowers it, which raises an error where the function
     contains a derivative of a ``custom_jvp`` function such as ``log_ndtr``.
     """
-    return sequential_vmap(jax.jit(function))
+    return sequential_vmap(compiled(function))
 
 
 def vmap_as_loop_if_batched(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """For a function of matrices and vectors: ``vmap`` loops if matrices are batched, and batches vectors alone."""
-    # With jit for the same reason as in vmap_as_loop.
-    batching = custom_vmap(jax.jit(function))
+    # Compiled for the same reason as in vmap_as_loop.
+    batching = custom_vmap(compiled(function))
 
     @batching.def_vmap
     def rule(axis_size: int, batched: Any, matrices: Any, vectors: Any) -> tuple[Any, Any]:
