@@ -52,7 +52,7 @@ def expected_objective(model: Model, coarse: bool = False) -> Quadrature | Expec
             return closed
         if size > 1 or not isinstance(node, Call) or affine(node.argument) is None:
             raise ValueError(
-                f"objective 'expected' cannot integrate {model.likelihood.name}, since {node.text()} jumps: expected "
+                f"objective='expected' cannot integrate {model.likelihood.name}, since {node.text()} jumps: expected "
                 "are steps of one affine function of the latents, as in pgm.step((2 * y - 1) * f), or a formula that "
                 "is affine in one pgm.largest(f, y). Give the latents noise, as in pgm.normal_cdf(z) or "
                 "pgm.largest(f, y, 1.0)."
@@ -70,15 +70,15 @@ def additive_noise_objective(model: Model) -> AdditiveNoise:
     )
     if terms is None:
         raise ValueError(
-            f"objective 'additive_noise' takes {expected}, such as error + (1 - 2 * error) * "
+            f"objective='additive_noise' takes {expected}, such as error + (1 - 2 * error) * "
             f"pgm.normal_cdf((2 * y - 1) * f); got {formula.text()} of {model.likelihood.name}. Write it in this form, "
-            "or use objective 'expected'."
+            "or use objective='expected'."
         )
     if Constant(0.0).key in (terms.if_so.key, terms.if_not.key):
         raise ValueError(
-            f"objective 'additive_noise' takes {expected}, and both outcomes possible; got {formula.text()} of "
+            f"objective='additive_noise' takes {expected}, and both outcomes possible; got {formula.text()} of "
             f"{model.likelihood.name}, which is 0 in one case, so that the bound is minus infinity. Add an error rate, "
-            "as in error + (1 - 2 * error) * pgm.normal_cdf((2 * y - 1) * f), or use objective 'expected'."
+            "as in error + (1 - 2 * error) * pgm.normal_cdf((2 * y - 1) * f), or use objective='expected'."
         )
     return terms
 

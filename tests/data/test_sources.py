@@ -206,7 +206,7 @@ def test_a_result_without_rows_shows_itself_and_says_what_needs_them():
         lambda result: pgm.compare(one=result, other=exact),
     )
     for call in calls:
-        with pytest.raises(ValueError, match=r"pgm\.cavi\(result\.model, X, y\) .* scaled by result\.scaling"):
+        with pytest.raises(ValueError, match=r"pgm\.vi\(result\.model, X, y, .*\) .* scaled by result\.scaling"):
             call(sparse)
 
 

@@ -175,7 +175,7 @@ def test_the_expected_log_density_of_steps_is_exact():
 def test_jumps_that_quadrature_cannot_follow_are_refused(formula, size):
     model = pgm.Model(pgm.likelihood(formula, support=pgm.Binary())(), pgm.GP(pgm.RBF(), size=size))
     with pytest.raises(
-        ValueError, match=r"objective 'expected' cannot integrate .* since step\(.*\) jumps: expected are"
+        ValueError, match=r"objective='expected' cannot integrate .* since step\(.*\) jumps: expected are"
     ):
         expected_objective(model)
 

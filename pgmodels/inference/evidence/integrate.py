@@ -24,7 +24,7 @@ from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import Problem, precisions
 from pgmodels.inference.problem_family import ProblemFamily, points_at
 from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT
-from pgmodels.inference.variational.vi import optimise, start_state, variational_problem
+from pgmodels.inference.variational.vi import optimise, start_state, variational_problem, with_selected_inputs
 from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import Data, Model, Points, require_model
