@@ -16,6 +16,7 @@ import pytest
 from numpyro.infer import MCMC
 
 import pgmodels as pgm
+from pgmodels.inference.objectives import OBJECTIVES
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pgmodels"
@@ -236,7 +237,7 @@ def keywords(text):
 
 def words(text):
     """Words with an underscore that are no parameter and no attribute; those of dotted names are looked at there."""
-    known = parameters() | attributes() | set(pgm.__all__) | WORDS
+    known = parameters() | attributes() | set(pgm.__all__) | set(OBJECTIVES) | WORDS
     for word in re.findall(r"(?<![\w.\]])([a-z]+(?:_[a-z0-9]+)+)(?![\w(=]|\.\w)", text):
         if word not in known and HELD not in word.split("_") and not hasattr(dist.constraints, word):
             yield word
