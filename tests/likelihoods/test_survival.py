@@ -183,7 +183,7 @@ def test_times_before_data_and_of_posteriors_are_not_cut_short():
     assert drawn.covariates is None
     z = drawn.observations / np.exp(drawn.latents[..., 0])
     assert stats.kstest(z[:, 4], stats.fisk(SHAPE).cdf).pvalue > 1e-4
-    with pytest.raises(ValueError, match="covariates: y of log_logistic has no column that is given"):
+    with pytest.raises(ValueError, match="covariates: y of log_logistic has no covariates"):
         pgm.prior_predictive(MODEL, X, Y[:, 1])
     tree = learned("cavi").to_arviz(num_draws=100)
     z = tree.posterior_predictive.y.values[0] / np.exp(tree.posterior.f.values[0, :, :, 0])
