@@ -137,6 +137,7 @@ def test_it_is_below_the_tighter_bound_and_the_evidence(n):
     assert looser.elbo < tighter.elbo < evidence.value + 4 * evidence.standard_error
 
 
+@pytest.mark.slow
 @double_precision
 def test_far_latents():
     objective = objective_of(softmax_model(), "factorised")
@@ -147,6 +148,7 @@ def test_far_latents():
         assert np.all(w >= 0.0)
 
 
+@pytest.mark.slow
 def test_every_call_takes_it(tmp_path):
     X, y = data(40)
     kernel = pgm.RBF(dist.LogNormal(1.0, 0.3), pgm.Fixed(np.array([0.7, 1.9])))

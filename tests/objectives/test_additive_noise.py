@@ -207,6 +207,7 @@ def log_evidence_by_draws(model, y, log_p, num_draws=400_000):
     return logsumexp(total) - np.log(num_draws), weights.std() / weights.mean() / np.sqrt(num_draws)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(["step", "probit", "classes"], "step"))
 def test_the_elbo_is_below_the_evidence(name):
     """Of the likelihood with the same error rate."""
@@ -286,6 +287,7 @@ def mean_probability(learned):
         return float(jnp.mean(terms.event.probability(m, v, Environment(y, m, values(learned.likelihood)))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", some([1, 3], 1))
 def test_the_error_rate_that_fit_learns_is_one_minus_the_mean_probability(size):
     kernel = pgm.RBF(pgm.Fixed(2.0), pgm.Fixed(0.7))
@@ -316,6 +318,7 @@ def test_svi_takes_steps_on_it():
     np.testing.assert_allclose(variance, at_once.variance, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_corrections_diagnoses_and_files_take_it(tmp_path):
     corrected = pgm.correct(result())
     assert np.all(corrected.variance > 0)

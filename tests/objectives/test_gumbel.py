@@ -93,6 +93,7 @@ def test_the_bound_is_concave():
         assert values.min() < -1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 9])
 @pytest.mark.filterwarnings("ignore::pgmodels.DataWarning")
 def test_it_is_below_the_expected_log_density_and_the_evidence(n):
@@ -102,6 +103,7 @@ def test_it_is_below_the_expected_log_density_and_the_evidence(n):
     assert looser.elbo < tighter.elbo < evidence.value + 4 * evidence.standard_error
 
 
+@pytest.mark.slow
 def test_every_call_takes_it(tmp_path):
     X, y = data(30)
     result = pgm.fit(model(), X, y, objective="gumbel", correct=False)

@@ -51,6 +51,7 @@ def test_the_laplace_classifier_of_scikit_learn():
     assert "ELBO" not in str(result)
 
 
+@pytest.mark.slow
 def test_counts_with_a_mean_and_weights():
     counts = np.random.default_rng(1).poisson(np.exp(1.0 + X[:, 0])).astype(float)
     weights = np.where(np.arange(40) % 3 == 0, 2.0, 0.5)
@@ -103,6 +104,7 @@ def test_a_log_density_that_is_not_concave():
     np.testing.assert_allclose(result.variance[:, 0], np.diagonal(posterior), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_inducing_inputs_and_far_data():
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel(), form=pgm.Inducing(X[::4])))
     result = pgm.vi(model, X, Y, objective="taylor", tolerance=1e-12)

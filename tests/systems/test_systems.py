@@ -73,6 +73,7 @@ def test_regression_with_known_noise_is_that_with_one_variance_where_they_are_eq
     np.testing.assert_allclose(same.mean, again.mean, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_system_is_its_call():
     result = systems.pgpr(X, LABELS, select="kmeans", **SMALL)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=pgm.Inducing(12, "kmeans")))

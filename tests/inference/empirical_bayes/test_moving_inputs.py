@@ -97,6 +97,7 @@ def test_inputs_that_do_not_exist_are_not_moved():
         pgm.fit(model(pgm.Dense()), X, LABELS, train_inducing=True)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pgmodels.InducingWarning")
 def test_the_merged_selection_is_by_the_sites_of_the_augmented_bound(monkeypatch):
     selected = []

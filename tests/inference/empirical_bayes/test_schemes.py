@@ -113,6 +113,7 @@ def test_plain_sweeps_end_at_the_optimum_of_cavi_where_the_bound_touches_the_elb
         assert at(bound, bound.vector, elsewhere)[0] < float(elbo)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(list(CASES), "bernoulli"))
 def test_all_schemes_reach_the_optimum_of_fit(name):
     model, y = CASES[name]
