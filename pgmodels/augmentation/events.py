@@ -16,7 +16,6 @@ from pgmodels.objectives.additive_noise import AdditiveNoise, Event, Threshold, 
 # The variance of the noise of each function, as a threshold.
 _NOISE = {"step": 0.0, "normal_cdf": 1.0}
 
-
 Bound = TypeVar("Bound", bound=AdditiveNoise)
 
 
@@ -38,7 +37,7 @@ def read_event(formula: Expression, num_latents: int, objective: type[Bound]) ->
     return objective(event, if_so, if_not, size, predictors)
 
 
-def _events(expression: Expression) -> Iterator[Expression]:
+def _events(expression: Expression) -> Iterator[Largest | Call]:
     """The events in an expression."""
     if expression.latent_free:
         return
@@ -49,10 +48,9 @@ def _events(expression: Expression) -> Iterator[Expression]:
         yield from _events(child)
 
 
-def _event(node: Expression, size: int) -> Event | None:
-    if isinstance(node, Largest):
+def _event(node: Largest | Call, size: int) -> Event | None:
+    if not isinstance(node, Call):
         return TopLatent(node)
-    assert isinstance(node, Call)
     try:
         predictor = affine(node.argument)
     except NoAugmentationError:

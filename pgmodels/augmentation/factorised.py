@@ -36,9 +36,8 @@ class Factorised(Objective):
         rules = [rule for rule in augmentation.rules if isinstance(rule, GammaRule)]
         if not rules or any(rule.parent is not None for rule in rules):
             raise ValueError(
-                f"objective='factorised' expects a likelihood with a factor like pgm.sum(pgm.sigmoid(f)) ** -1, whose "
-                f"augmentation has a Gamma variable with Poisson counts; {augmentation.formula.text()} has none. Use "
-                "objective='augmented'."
+                "objective='factorised' expects a likelihood with a factor like pgm.sum(pgm.sigmoid(f)) ** -1, outside "
+                f"mixtures; {augmentation.formula.text()} has none. Use objective='augmented'."
             )
         self.augmentation, self.rules = augmentation, rules
         self.size, self.predictors = augmentation.size, augmentation.predictors
@@ -65,7 +64,7 @@ class Factorised(Objective):
         env = Environment(y, m, {**parameters, VARIANCE: v})
         total = jnp.broadcast_to(self._others.evaluate(env)[..., 0], m.shape[:-1])
         for rule in self.rules:
-            p, log_total = rule.exponent.evaluate(env), jnp.log(rule.total_rate(env))
+            p, log_total = rule.exponent.evaluate(env), rule.total_rate.log_evaluate(env)
             log_remaining = rule.mean_base.log_evaluate(env) - log_total
             share = factorised_share(*jnp.broadcast_arrays(p, log_remaining)) - p * log_total
             total = total + (jnp.sum(share, axis=-1) if rule.auxiliary.is_vector else share[..., 0])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pgmodels import polya_gamma
 from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.functions import exp, sum_
+from pgmodels.likelihoods.named import Softmax
 from pgmodels.likelihoods.symbols import Latents, Observation
 from pgmodels.objectives.expected import Quadrature
 
@@ -43,7 +43,5 @@ def one_versus_rest(formula: Expression, size: int) -> OneVersusRest | None:
 
 def softmax_formula(size: int, weighted: bool = False) -> Expression:
     """The softmax of a datum's class y, or of a class y[0] to the power of a weight y[1] if ``weighted``."""
-    f, y = Latents(size), Observation(None)
-    if not weighted:
-        return exp(f[y]) / sum_(exp(f))
-    return (exp(f[Observation(0)]) / sum_(exp(f))) ** Observation(1)
+    formula, f = Softmax(size).function, Latents(size)
+    return formula(Observation(0), f) ** Observation(1) if weighted else formula(Observation(None), f)

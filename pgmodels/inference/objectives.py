@@ -173,19 +173,25 @@ def custom_objective(model: Model, objective: Objective) -> Objective | None:
     return None if by_name is not None and by_name(model) == objective else objective
 
 
+def known_objective(result: GaussianResult | SparseApproximation) -> Objective | None:
+    """The objective that a result maximises; None if it is user-defined and was not passed to ``pgm.load``."""
+    if result.custom_objective is not None:
+        return result.custom_objective
+    return objective_of(result.model, result.objective) if result.objective in OBJECTIVES else None
+
+
 def objective_of_result(result: GaussianResult | SparseApproximation) -> Objective:
     """The objective that a result maximises.
 
     Raises ValueError for a loaded result of a user-defined objective that was not passed to ``pgm.load``.
     """
-    if result.custom_objective is not None:
-        return result.custom_objective
-    if result.objective not in OBJECTIVES:
+    objective = known_objective(result)
+    if objective is None:
         raise ValueError(
             f"the result is the optimum of the user-defined objective {result.objective!r}, which is not stored in its "
             "file: load it with pgm.load(path, objective=...)."
         )
-    return objective_of(result.model, result.objective)
+    return objective
 
 
 def _kinks(expression: Expression) -> list[Kink]:

@@ -110,10 +110,14 @@ def _softmax(y: Expression, f: Expression) -> Expression:
     return exp(f[y]) / sum_(exp(f))  # type: ignore[index]
 
 
+def with_errors(right: Expression, error: Any, num_others: int = 1) -> Expression:
+    """The probability of a class that is right with probability ``right``, and replaced by each other at its rate."""
+    return (1 - error) * right + error / num_others * (1 - right)
+
+
 @likelihood(sampler=samplers.robust_max)
 def _robust_max(y: Expression, f: Expression, error: Any = _ERROR) -> Expression:
-    num_others = len(f) - 1  # type: ignore[arg-type]
-    return (1 - error) * largest(f, y) + error / num_others * (1 - largest(f, y))
+    return with_errors(largest(f, y), error, len(f) - 1)  # type: ignore[arg-type]
 
 
 @likelihood(sampler=samplers.multinomial_probit)

@@ -4,14 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 from jax.scipy.special import log_ndtr, ndtr
 
 from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.indicators import Largest
 from pgmodels.numerics.largest import log_probability_of_largest
-from pgmodels.objectives.base import Objective, sites_from
+from pgmodels.objectives.base import Objective, bound_and_sites_of
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
@@ -119,13 +118,7 @@ class AdditiveNoise(Objective):
 
     def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         """See Objective; the integral of the largest latent is computed once for both."""
-
-        def total(m: Any, v: Any) -> tuple[Any, Any]:
-            bound = self.local_bound(m, v, y, parameters)
-            return jnp.sum(bound), bound
-
-        (_, bound), slopes = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(m, v)
-        return bound, *sites_from(m, *slopes)
+        return bound_and_sites_of(lambda m, v: self.local_bound(m, v, y, parameters), m, v)
 
     def log_marginal(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """log E p(y | f) of each datum for latents or predictors N(m, v), (n, size) each; shape (n,)."""

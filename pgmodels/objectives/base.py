@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
 
 
-def sites_of(bound: Callable[[Any, Any], Any], m: Any, v: Any) -> tuple[Any, Any]:
-    """The sites h = ∂B/∂m, w = -2 ∂B/∂s, s = v + m^2, of a bound B at means m and variances v."""
-    return sites_from(m, *jax.grad(lambda m, v: jnp.sum(bound(m, v)), argnums=(0, 1))(m, v))
-
-
 def sites_from(m: Any, by_mean: Any, by_variance: Any) -> tuple[Any, Any]:
     """The sites from the derivatives of B in means and variances."""
     w = -2.0 * by_variance
@@ -41,6 +36,11 @@ def bound_and_sites_of(bound: Callable[[Any, Any], Any], m: Any, v: Any) -> tupl
         return values, *sites_from(m, by_mean, by_spread)
     W = -(by_spread + jnp.swapaxes(by_spread, 1, 2))
     return values, by_mean + jnp.einsum("ipq,iq->ip", W, m), W
+
+
+def sites_of(bound: Callable[[Any, Any], Any], m: Any, v: Any) -> tuple[Any, Any]:
+    """The sites h = ∂B/∂m, w = -2 ∂B/∂s, s = v + m^2, of a bound B: see ``bound_and_sites_of``."""
+    return bound_and_sites_of(bound, m, v)[1:]
 
 
 class Objective(ABC):

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pgmodels.objectives.base import Objective, bound_and_sites_of
+from pgmodels.objectives.base import Objective
 from pgmodels.runtime.x64 import as_array
 
 
@@ -43,11 +43,3 @@ class Gumbel(Objective):
         mean = jnp.einsum("icj,ij->ic", difference, m)
         variance = jnp.einsum("icj,ijk,ick->ic", difference, V, difference)
         return -jax.nn.logsumexp(mean + 0.5 * variance, axis=1)
-
-    def local_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
-        """See Objective; if ``v`` are covariances, precisions are (n, P, P)."""
-        return self.local_bound_and_sites(m, v, y, parameters)[1:]
-
-    def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """See Objective."""
-        return bound_and_sites_of(lambda m, v: self.local_bound(m, v, y, parameters), m, v)

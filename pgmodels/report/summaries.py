@@ -10,8 +10,9 @@ from pgmodels.augmentation.explain import Section, explain_sections, likelihood_
 from pgmodels.augmentation.graph import AugmentedGraph
 from pgmodels.derivation import Derivation
 from pgmodels.diagnostics.convergence import convergence
-from pgmodels.inference.objectives import objective_of_result
+from pgmodels.inference.objectives import known_objective
 from pgmodels.model import Model
+from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, with_priors
 from pgmodels.report.html import Html, element, formula_line, join, picture, table
 from pgmodels.results.approximation import CorrectedApproximation, GaussianResult
@@ -26,16 +27,14 @@ AnyResult: TypeAlias = Result | SparseApproximation
 
 WIDTH = 100
 _METHODS = {
-    "cavi": "CAVI",
-    "svi": "Stochastic CAVI",
-    "fit": "CAVI at learned hyperparameters",
-    "gaussian_vi": "The variational Gaussian",
     "linear_response": "Linear-response correction",
     "perturbative": "Second-order correction",
     "gibbs": "Gibbs sampling",
     "nuts": "NUTS",
     "integrate": "Hyperparameters integrated out",
 }
+# Before the name of a method with auxiliary variables, and after that of another.
+_STOCHASTIC = {"svi": ("Stochastic ", " by stochastic steps")}
 _CORRECTED = {"linear_response": ", corrected by linear response", "perturbative": ", corrected to second order"}
 
 
@@ -80,15 +79,20 @@ def result_facts(result: AnyResult) -> list[tuple[str, str]]:
 
 def _heading(result: AnyResult) -> str:
     name = _METHODS.get(result.method, result.method)
-    if isinstance(result, SparseApproximation):
-        objective = objective_of_result(result)
-        name = name if objective.has_auxiliaries else f"{objective.method} by stochastic steps"
-        name += " at learned hyperparameters" if result.fit is not None else ""
-    elif isinstance(result, GaussianResult) and result.fit is not None:
-        name = f"{objective_of_result(result).method} at learned hyperparameters{_CORRECTED.get(result.method, '')}"
-    elif isinstance(result, GaussianResult) and result.method == "vi":
-        name = objective_of_result(result).method
+    if isinstance(result, (GaussianResult, SparseApproximation)):
+        is_learned = result.fit is not None
+        if is_learned or not isinstance(result, CorrectedApproximation):
+            name = _variational_method(result)
+        if is_learned:
+            name += f" at learned hyperparameters{_CORRECTED.get(result.method, '')}"
     return f"{name} of {result.likelihood!r}"
+
+
+def _variational_method(result: GaussianResult | SparseApproximation) -> str:
+    objective = known_objective(result)
+    name = Objective.method if objective is None else objective.method
+    before, after = _STOCHASTIC.get(result.method, ("", ""))
+    return before + name if objective is not None and objective.has_auxiliaries else name + after
 
 
 def _size(result: AnyResult) -> str:
@@ -130,7 +134,8 @@ def _ranges(low: np.ndarray, middle: np.ndarray, high: np.ndarray) -> str:
 
 def _iterations(result: GaussianResult) -> list[tuple[str, str]]:
     state = "converged" if result.converged else "not converged"
-    name = "ELBO" if objective_of_result(result).is_bound else "approximate log evidence"
+    objective = known_objective(result)
+    name = "ELBO" if objective is None or objective.is_bound else "approximate log evidence"
     facts = [(name, f"{result.elbo:.4f} nats"), ("iterations", f"{result.num_iterations}, {state}")]
     if isinstance(result, CorrectedApproximation):
         facts[0] = ("ELBO before the correction", facts[0][1])
@@ -154,7 +159,8 @@ def _learned(result: GaussianResult | SparseApproximation) -> str:
     # With priors the mode depends on the parametrisation.
     with_prior = bool(with_priors(result.model).leaf_indices)
     mode = ", with priors: the mode on the original scale, not the log scale" if with_prior else ""
-    return f"learned on {objective_of_result(result).title}{mode}"
+    objective = known_objective(result)
+    return f"learned on {Objective.title if objective is None else objective.title}{mode}"
 
 
 def _points(result: IntegratedApproximation) -> list[tuple[str, str]]:

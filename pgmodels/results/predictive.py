@@ -404,8 +404,8 @@ class Predictive(Picklable):
         nodes = self.nodes
         open_rows = np.arange(len(y))
         rows = open_rows if rows is None else rows
-        if self._event is not None:
-            return self._in_closed_form(self._event, y, rows)
+        if isinstance(nodes, GaussianNodes) and self._event is not None:
+            return self._in_closed_form(nodes, self._event, y, rows)
         result = self._integrate(y, rows, open_rows, nodes.levels[0])
         gap = np.zeros(len(y))
         for level in nodes.levels[1:]:
@@ -430,12 +430,13 @@ class Predictive(Picklable):
         terms = read_event(self.likelihood.formula(size), size, AdditiveNoise)
         return terms if terms is not None and (terms.size == 1 or self.nodes.are_independent) else None
 
-    def _in_closed_form(self, terms: AdditiveNoise, y: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def _in_closed_form(
+        self, nodes: GaussianNodes, terms: AdditiveNoise, y: np.ndarray, rows: np.ndarray
+    ) -> np.ndarray:
         """log p of the observations y, which belong to ``rows`` of X_new."""
-        assert isinstance(self.nodes, GaussianNodes)
         log_probabilities = []
         for chunk in self._chunks(np.arange(len(y)), 1):
-            mean, covariance = as_array(self.nodes.mean[rows[chunk]]), as_array(self.nodes.covariances(rows[chunk]))
+            mean, covariance = as_array(nodes.mean[rows[chunk]]), as_array(nodes.covariances(rows[chunk]))
             log_p = _log_marginal(terms, mean, covariance, as_array(y[chunk]), self.likelihood.values)
             log_probabilities.append(np.asarray(log_p))
         return np.concatenate(log_probabilities)[: len(y)]

@@ -63,8 +63,8 @@ def logistic_softmax(
     ----------
     Galy-Fajou et al. 2019, sections 3 and 4 and algorithm 1.
     """
-    likelihood = LogisticSoftmax(count_classes(y, num_classes))
-    return _learned(likelihood, X, y, bound, shared, kernel, num_inducing, batch_size, options)
+    count = count_classes(y, num_classes)
+    return _learned(LogisticSoftmax(count), count, X, y, bound, shared, kernel, num_inducing, batch_size, options)
 
 
 def softmax(
@@ -93,8 +93,8 @@ def softmax(
     ----------
     Galy-Fajou et al. 2019, equation 2 and section 5.
     """
-    likelihood = Softmax(count_classes(y, num_classes))
-    return _learned(likelihood, X, y, "expected", shared, kernel, num_inducing, batch_size, options)
+    count = count_classes(y, num_classes)
+    return _learned(Softmax(count), count, X, y, "expected", shared, kernel, num_inducing, batch_size, options)
 
 
 def robust_max(
@@ -126,12 +126,13 @@ def robust_max(
     ----------
     Hensman et al. 2015; Galy-Fajou et al. 2019, equation 3, whose ε is ``error`` C / (C - 1) for C classes.
     """
-    likelihood = RobustMax(count_classes(y, num_classes), error)
-    return _learned(likelihood, X, y, "expected", shared, kernel, num_inducing, batch_size, options)
+    count = count_classes(y, num_classes)
+    return _learned(RobustMax(count, error), count, X, y, "expected", shared, kernel, num_inducing, batch_size, options)
 
 
 def _learned(
     likelihood: Likelihood,
+    size: int,
     X: ArrayLike,
     y: ArrayLike,
     objective: Choice,
@@ -141,8 +142,6 @@ def _learned(
     batch_size: int,
     options: Options,
 ) -> Approximation | SparseApproximation:
-    size = likelihood.num_latents
-    assert size is not None
     kernel = kernel or ard(X)
     gps = [sparse(kernel, num_inducing, size=size)] if shared else [sparse(kernel, num_inducing) for _ in range(size)]
     model = Model(likelihood, gps)

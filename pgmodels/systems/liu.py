@@ -15,7 +15,7 @@ from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.functions import largest, normal_cdf, step
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
-from pgmodels.likelihoods.named import Softmax
+from pgmodels.likelihoods.named import Softmax, with_errors
 from pgmodels.likelihoods.supports import Binary
 from pgmodels.model import Model
 from pgmodels.parameters.parameter import Fixed, Parameter
@@ -174,7 +174,7 @@ def _two_classes(noise: float) -> LikelihoodFamily:
         error: Any = Parameter(1e-3, constraint=interval(0.0, 0.5)),  # noqa: B008
     ) -> Expression:
         z = (2 * y - 1) * f
-        return error + (1 - 2 * error) * (normal_cdf(z / np.sqrt(noise)) if noise else step(z))
+        return with_errors(normal_cdf(z / np.sqrt(noise)) if noise else step(z), error)
 
     return likelihood(labels_with_errors, support=Binary(), num_latents=1)
 
@@ -188,8 +188,7 @@ def _more_classes(noise: float, num_classes: int) -> LikelihoodFamily:
         f: Expression,
         error: Any = Parameter(1e-3, constraint=interval(0.0, most)),  # noqa: B008
     ) -> Expression:
-        right = largest(f, y, noise)
-        return (1 - error) * right + error / (num_classes - 1) * (1 - right)
+        return with_errors(largest(f, y, noise), error, num_classes - 1)
 
     return likelihood(classes_with_errors, num_latents=num_classes)
 

@@ -41,6 +41,6 @@ def ard(X: ArrayLike) -> RBF:
     return RBF(lengthscale=np.full(inputs.shape[1], float(median_distance(inputs))))
 
 
-def sparse(kernel: Kernel, num_inducing: int, select: Any = "kmeans", size: int = 1, **mean: Any) -> GP:
+def sparse(kernel: Kernel, num_inducing: int, select: Any = "kmeans", size: int = 1) -> GP:
     """GPs with inducing inputs."""
-    return GP(kernel, size=size, form=Inducing(num_inducing, select), **mean)
+    return GP(kernel, size=size, form=Inducing(num_inducing, select))

@@ -278,6 +278,9 @@ def test_comparisons_reports_and_files_take_it(tmp_path):
     loaded = pgm.load(result().save(tmp_path / "own.npz"), objective=ROBUST)
     np.testing.assert_allclose(pgm.correct(loaded).variance, corrected.variance, rtol=1e-9)
     bare = pgm.load(tmp_path / "own.npz")
+    # What is printed needs no objective.
+    assert "ELBO" in str(bare)
+    assert repr(bare).startswith("<Approximation Variational inference of")
     np.testing.assert_array_equal(bare.predict_latent(data()[0])[0], loaded.predict_latent(data()[0])[0])
     with pytest.raises(ValueError, match=r"load it with pgm.load\(path, objective=...\)"):
         pgm.correct(bare)

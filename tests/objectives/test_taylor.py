@@ -92,16 +92,14 @@ def test_a_log_density_that_is_not_concave():
     model = pgm.Model(pgm.StudentT(pgm.Fixed(4.0), pgm.Fixed(0.3)), pgm.GP(kernel(), mean=0.2))
     result = pgm.vi(model, X, y, objective="taylor", tolerance=1e-12)
 
-    def log_density(f):
-        return jnp.sum(jax.scipy.stats.t.logpdf(y, 4.0, f, 0.3))
-
-    # Of several modes: the same one is a fixed point of Newton's method, with precisions of both signs.
-    mean, weights = result.mean[:, 0], -np.diag(jax.hessian(log_density)(jnp.asarray(result.mean[:, 0])))
+    # Of several modes: it is a stationary point of the log posterior density, with precisions of both signs.
+    mean, K = result.mean[:, 0], covariance()
+    residual, scale = y - mean, 4.0 * 0.3**2
+    weights = 5.0 * (scale - residual**2) / (scale + residual**2) ** 2
     assert weights.min() < 0.0
-    gradient = np.asarray(jax.grad(log_density)(jnp.asarray(mean)))
-    np.testing.assert_allclose(mean - 0.2, covariance() @ gradient, atol=1e-4)
-    posterior = np.linalg.inv(np.linalg.inv(covariance()) + np.diag(weights))
-    np.testing.assert_allclose(result.variance[:, 0], np.diagonal(posterior), rtol=1e-3)
+    np.testing.assert_allclose(mean - 0.2, K @ (5.0 * residual / (scale + residual**2)), atol=1e-5)
+    posterior = np.linalg.solve(np.eye(40) + K * weights, K)
+    np.testing.assert_allclose(result.variance[:, 0], np.diagonal(posterior), rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -125,8 +125,8 @@ class JointLaw:
     def __init__(self, name: str, X: np.ndarray, sampled: bool, Z: np.ndarray | None = None):
         self.case, self.X, self.Z = EVERY[name], X, Z
         self.priors: dict[str, Any] = {}
-        # The package's where hyperparameters are sampled, and next to none where they are fixed: it tries none first.
-        self.jitter = 1e-8 if sampled else 1e-12
+        # Next to none: the package's own roots try none at all first.
+        self.jitter = 1e-12
         read = self._prior if sampled else self._fixed
         if name in TWO_KERNELS:
             sizes = TWO_KERNELS[name]

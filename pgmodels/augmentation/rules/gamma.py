@@ -109,15 +109,16 @@ class GammaRule(Rule):
         written = add(self.constant, self._sum([link.written for link in links]))
         return WeightedSum(written, self.constant, self._terms(links))
 
-    def total_rate(self, env: Environment) -> Any:
-        """The largest value of S, c + Σ_j w_j, of each datum."""
-        total = self.constant.evaluate(env)
-        for weight, _, reduced in self.terms:
-            value = weight.evaluate(env)
-            if reduced:
-                value = jnp.sum(jnp.broadcast_to(value, env.f.shape), axis=-1, keepdims=True)
-            total = total + value
-        return total
+    @cached_property
+    def total_rate(self) -> Expression:
+        """The largest value of S, c + Σ_j w_j."""
+        weights = []
+        for weight, predictor, reduced in self.terms:
+            if reduced and not weight.is_vector:
+                weights.append(multiply(float(len(predictor.positions)), weight))
+            else:
+                weights.append(over_latents(weight) if reduced else weight)
+        return add(self.constant, *weights)
 
     def share(self) -> Expression:
         return over_latents(multiply(-1.0, self.exponent, Logarithm(self.mean_base)))
@@ -130,13 +131,7 @@ class GammaRule(Rule):
     def complete(self, children: Sequence[Auxiliary]) -> Gamma:
         """See Rule: λ | k ~ Gamma(p + Σ k, rate c + Σ w) given the counts of its Poisson rules."""
         counts = children if self.auxiliary.is_vector else map(over_latents, children)
-        weights = []
-        for weight, predictor, reduced in self.terms:
-            if reduced and not weight.is_vector:
-                weights.append(multiply(float(len(predictor.positions)), weight))
-            else:
-                weights.append(over_latents(weight) if reduced else weight)
-        return Gamma(add(self.exponent, *counts), add(self.constant, *weights))
+        return Gamma(add(self.exponent, *counts), self.total_rate)
 
     def identity(self) -> Tree:
         mixed = gamma_mixed(self.auxiliary, self.exponent, self.base)

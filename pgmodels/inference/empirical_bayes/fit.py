@@ -99,8 +99,8 @@ def fit(
     objective : str
         The objective, recorded as ``.objective`` of the result: ``"augmented"``, the bound of ``cavi``; or the
         tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and does not
-        favour long lengthscales and small variances as the bound of ``cavi`` does; or another one of ``vi``, but
-        ``"taylor"``. ``"auto"`` is ``"expected"`` if each row has one predictor or there is no augmentation, and
+        favour long lengthscales and small variances as the bound of ``cavi`` does; or another objective of ``vi``
+        except ``"taylor"``. ``"auto"`` is ``"expected"`` if each row has one predictor or there is no augmentation, and
         ``"augmented"`` if rows have several predictors (faster) or the augmentation has no auxiliary variables (the two
         bounds are equal).
     train_inducing : bool
