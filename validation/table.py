@@ -4,6 +4,7 @@ import datetime
 import os
 import platform
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,27 +15,37 @@ VERSIONED = ("pgmodels", "numpy", "scipy", "jax", "numpyro", "polyagamma", "scik
 
 def write_table(title: str, rows: list[dict[str, object]], notes: str, seed: int, part: str = "") -> Path:
     """Print the rows as a table and write them to validation/results/SCRIPT.md, or SCRIPT_PART.md."""
-    frame = pd.DataFrame(rows)
     script = Path(sys.argv[0])
     command = " ".join(["python", f"validation/{script.name}", *sys.argv[1:]])
-    lines = [f"# {title}", "", notes, "", "| " + " | ".join(frame.columns) + " |", "|" + " --- |" * frame.shape[1]]
-    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in frame.itertuples(index=False)]
+    lines = [f"# {title}", "", notes, "", *markdown_rows(rows), "", *provenance(seed, command)]
+    path = script.resolve().parent / "results" / f"{script.stem}{part and '_'}{part}.md"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    print(pd.DataFrame(rows).to_string(index=False))
+    print(f"written to {path}")
+    return path
+
+
+def markdown_rows(rows: Sequence[Mapping[str, object]], digits: int = 4) -> list[str]:
+    """Rows as the lines of a Markdown table, with a column for each key; numbers to so many significant digits."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    return lines + ["| " + " | ".join(_cell(row.get(key), digits) for key in columns) + " |" for row in rows]
+
+
+def provenance(seed: int, command: str) -> list[str]:
+    """Date, command, seed, machine and versions, as lines of a list."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    lines += [
-        "",
+    return [
         f"- date: {datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
         f"- command: `{command}`",
         f"- seed: {seed}",
         f"- machine: {platform.machine()}, {cores} cores, {platform.system()}, Python {platform.python_version()}",
         f"- versions: {', '.join(f'{name} {version(name)}' for name in VERSIONED)}",
     ]
-    path = script.resolve().parent / "results" / f"{script.stem}{part and '_'}{part}.md"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("\n".join(lines) + "\n")
-    print(frame.to_string(index=False))
-    print(f"written to {path}")
-    return path
 
 
-def _cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _cell(value: object, digits: int) -> str:
+    if value is None:
+        return ""
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,105 @@
+"""What was measured of a claim, kept in a JSON file part by part, and written as a page with its verdict."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from validation.papers.claim import Claim, Row, Verdict
+from validation.table import markdown_rows, provenance
+
+FOLDER = Path(__file__).parents[1] / "results" / "papers"
+
+
+class Record:
+    """The measured parts of a claim, of one size and seed."""
+
+    def __init__(self, claim: Claim, full: bool, seed: int, again: bool = False):
+        self.claim, self.full, self.seed = claim, full, seed
+        self.path = FOLDER / f"{claim.identifier}.json"
+        kept = None if again or not self.path.is_file() else json.loads(self.path.read_text())
+        same = kept is not None and (kept["full"], kept["seed"]) == (full, seed)
+        self.measured: dict[str, dict[str, Any]] = kept["parts"] if same else {}
+
+    @property
+    def left(self) -> list[str]:
+        """Parts that are not measured yet."""
+        return [part for part in self.claim.parts(self.full) if part not in self.measured]
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of the measured parts, in their order."""
+        return [row for part in self.claim.parts(self.full) for row in self.measured.get(part, {"rows": []})["rows"]]
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict, once all parts are measured."""
+        return None if self.left else self.claim.judge(self.rows)
+
+    def measure(self, part: str) -> None:
+        """Measure a part and keep it."""
+        start = time.perf_counter()
+        rows = self.claim.measure(part, self.full, self.seed)
+        seconds = round(time.perf_counter() - start, 1)
+        self.measured[part] = {"rows": rows, "seconds": seconds, "provenance": provenance(self.seed, self.command)}
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        kept = {"full": self.full, "seed": self.seed, "parts": self.measured}
+        self.path.write_text(json.dumps(kept, indent=1, default=float) + "\n")
+
+    @property
+    def command(self) -> str:
+        """The command that measures the claim."""
+        extra = [*(["--full"] if self.full else []), *(["--seed", str(self.seed)] if self.seed else [])]
+        return " ".join(["python -m validation.papers", self.claim.identifier, *extra])
+
+    def write(self) -> None:
+        """Write the page of the claim, and its picture."""
+        claim, verdict = self.claim, self.verdict
+        lines = [f"# {claim.identifier}: {claim.title}", ""]
+        if verdict is None:
+            lines += [f"**Not finished**: {', '.join(self.left)} to be measured.", ""]
+        else:
+            lines += [f"**{'Reproduced' if verdict.reproduced else 'Refuted'}**: {verdict.reason}", ""]
+        lines += [
+            f"Published: {claim.statement}",
+            "",
+            f"Reproduced if: {claim.criterion}",
+            "",
+            f"Settings: {claim.settings}",
+            "",
+            *markdown_rows(self.rows, claim.digits),
+            "",
+        ]
+        picture = claim.draw(self.rows) if verdict is not None else None
+        if picture is not None:
+            picture.savefig(FOLDER / f"{claim.identifier}.png", dpi=110, bbox_inches="tight")
+            lines += [f"![{claim.title}]({claim.identifier}.png)", ""]
+        seconds = sum(part["seconds"] for part in self.measured.values())
+        latest = list(self.measured.values())[-1]["provenance"]
+        lines += [*latest, f"- seconds: {seconds:.0f}"]
+        (FOLDER / f"{claim.identifier}.md").write_text("\n".join(lines) + "\n")
+
+
+def write_index(papers: dict[str, Sequence[Claim]]) -> None:
+    """Write the list of all claims with the verdicts at hand."""
+    lines = ["# Claims of the papers", "", "| claim | published | verdict | what decides |", "|" + " --- |" * 4]
+    for claims in papers.values():
+        for claim in claims:
+            verdict, link = _kept_verdict(claim), claim.identifier
+            if (FOLDER / f"{claim.identifier}.md").is_file():
+                link = f"[{claim.identifier}]({claim.identifier}.md)"
+            if verdict is None:
+                lines.append(f"| {link} | {claim.title} | not run | |")
+            else:
+                said = "reproduced" if verdict.reproduced else "refuted"
+                lines.append(f"| {link} | {claim.title} | {said} | {verdict.reason} |")
+    (FOLDER / "index.md").write_text("\n".join(lines) + "\n")
+
+
+def _kept_verdict(claim: Claim) -> Verdict | None:
+    path = FOLDER / f"{claim.identifier}.json"
+    if not path.is_file():
+        return None
+    kept = json.loads(path.read_text())
+    return Record(claim, kept["full"], kept["seed"]).verdict

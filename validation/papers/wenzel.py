@@ -1,0 +1,7 @@
+"""Claims."""
+
+from collections.abc import Sequence
+
+from validation.papers.claim import Claim
+
+CLAIMS: Sequence[Claim] = ()
