@@ -193,9 +193,9 @@ def fit(
     model.check_memory(data.X)
     published = scheme != AUTO_SCHEME
     terms = objective_of(model, "augmented" if published and objective == AUTO else objective)
-    require_maximised("fit", terms)
-    if published:
-        check_objective_of(scheme, terms)
+    check_objective_of(scheme, terms)
+    if train_inducing or correct is True:
+        require_maximised(f"fit with {'train_inducing' if train_inducing else 'correct'}=True", terms)
     # Raises NoAugmentationError if inducing inputs are selected by a bound that does not exist.
     selecting(model, terms)
     learns = bool(trainable(model).leaf_indices)
@@ -228,7 +228,8 @@ def fit(
     _report_floor(bound, values)
     _report_shift(maximum)
     if undetermined:
-        _report(undetermined, maximum.num_tried, "Use scheme='auto'" if published else "Raise num_starts")
+        other = "Use scheme='auto'" if terms.is_maximised else "Use objective='expected' and scheme='auto'"
+        _report(undetermined, maximum.num_tried, other if published else "Raise num_starts")
     if not maximum.converged:
         warn(
             f"fit did not converge: {maximum.message} after {maximum.num_steps} steps, ELBO {result.elbo:.6g}. Raise "

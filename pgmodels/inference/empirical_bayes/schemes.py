@@ -1,4 +1,4 @@
-"""Schemes of learning by Izmailov and Kropotov 2017, with the local parameters of any augmentation."""
+"""Schemes of learning by Izmailov and Kropotov 2017, for any augmentation and for Taylor expansions."""
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -16,7 +16,6 @@ from pgmodels.inference.empirical_bayes.local_parameters import (
     value_and_slopes,
 )
 from pgmodels.inference.empirical_bayes.search import CHOICE_GAIN, Limits, Maximum, SearchBar, box_of, check_start
-from pgmodels.inference.variational.cavi import CaviState
 from pgmodels.model import Data, Model, Points
 from pgmodels.numerics.box_search import BoxSearch
 from pgmodels.objectives.base import Objective
@@ -32,11 +31,11 @@ class _Iterate(NamedTuple):
 
     vector: np.ndarray
     points: Points
-    state: CaviState
+    state: Any
 
 
 class Scheme(ABC):
-    """A way to maximise the bound over hyperparameters and local parameters; counts its steps.
+    """A way to learn hyperparameters on ``tangent_bound``, a function of them and of local parameters; counts its steps.
 
     ``start_elbo`` is the first ELBO computed, with the log prior.
     """
@@ -88,7 +87,12 @@ class Scheme(ABC):
 
 
 class Alternating(Scheme):
-    """vi-JJ: three sweeps, then at most five evaluations of L-BFGS-B on the bound at fixed local parameters."""
+    """Three plain steps of the engine, then at most five evaluations of L-BFGS-B at fixed local parameters, in turns.
+
+    vi-JJ for bounds by auxiliary variables, which rise in both. vi-Taylor for Taylor expansions: at the mode the value
+    is Laplace's evidence, but the expansion points move with the hyperparameters, so that it ends where the value has
+    no slope at fixed points, at a maximum of neither.
+    """
 
     needs_one_block: ClassVar[bool] = False
 
@@ -99,7 +103,9 @@ class Alternating(Scheme):
         while True:
             before = elbo
             vector = self._moved(point)
-            point, elbo = self._swept(_Iterate(vector, self.bound.points(vector), point.state), NUM_SWEEPS)
+            # The ELBO belongs to other hyperparameters.
+            state = point.state._replace(elbo=np.float64(-np.inf))
+            point, elbo = self._swept(_Iterate(vector, self.bound.points(vector), state), NUM_SWEEPS)
             self.num_steps += 1
             self.bar.report(self.bound, vector, elbo, point.state)
             if abs(elbo - before) <= self.limits.tolerance * max(1.0, abs(elbo)):
@@ -197,7 +203,16 @@ def check_scheme(scheme: Any, num_starts: int | None) -> None:
 
 
 def check_objective_of(scheme: str, objective: Objective) -> None:
-    """Raise ValueError for an objective for which a scheme may lower the ELBO."""
+    """Raise ValueError for an objective for which a scheme may lower the ELBO, or that has no ELBO to maximise."""
+    if not objective.is_maximised:
+        if scheme != "alternating":
+            raise ValueError(
+                f"objective={objective.name!r} is learned by scheme='alternating' only, since q is not the maximum of "
+                f"{objective.title}; got scheme={scheme!r}."
+            )
+        return
+    if scheme == AUTO_SCHEME:
+        return
     if not objective.is_monotone:
         raise ValueError(
             f"scheme={scheme!r} needs an objective that is a bound by auxiliary variables; got {objective.name!r}. "
@@ -217,11 +232,12 @@ def learn_by(scheme: str, model: Model, data: Data, terms: Objective, limits: Li
     search, again, converged = SCHEMES[scheme](bound, box, limits, bar), True, True
     while again:
         point, converged = search.run()
-        # q(f) continues from the scheme's, since a fresh start could end at another optimum.
-        bound.state = point.state._replace(elbo=as_array(-np.inf))
+        # q(f) continues from the scheme's, since a fresh start could end at another optimum. Any value replaces the best
+        # one, which an approximate bound need not exceed.
+        bound.state, bound.best = point.state._replace(elbo=np.float64(-np.inf)), np.inf
         bound(point.vector)
         again = search.steps_remain and bound.choose_again(CHOICE_GAIN)
-    message = "the bound changes by less than the tolerance" if converged else "the scheme used all iterations"
+    message = f"{terms.title} changes by less than the tolerance" if converged else "the scheme used all iterations"
     starts = {scheme: search.start_elbo}
     return Maximum(bound, box, scheme, starts, search.num_steps, converged, message)
 
