@@ -203,17 +203,15 @@ def check_scheme(scheme: Any, num_starts: int | None) -> None:
 
 
 def check_objective_of(scheme: str, objective: Objective) -> None:
-    """Raise ValueError for an objective for which a scheme may lower the ELBO, or that has no ELBO to maximise."""
-    if not objective.is_maximised:
-        if scheme != "alternating":
-            raise ValueError(
-                f"objective={objective.name!r} is learned by scheme='alternating' only, since q is not the maximum of "
-                f"{objective.title}; got scheme={scheme!r}."
-            )
-        return
+    """Raise ValueError for an objective that a scheme cannot learn hyperparameters on."""
+    if not objective.is_maximised and scheme != "alternating":
+        raise ValueError(
+            f"objective={objective.name!r} is learned by scheme='alternating' only, since q is not the maximum of "
+            f"{objective.title}; got scheme={scheme!r}."
+        )
     if scheme == AUTO_SCHEME:
         return
-    if not objective.is_monotone:
+    if objective.is_maximised and not objective.is_monotone:
         raise ValueError(
             f"scheme={scheme!r} needs an objective that is a bound by auxiliary variables; got {objective.name!r}. "
             "Use objective='augmented', or scheme='auto'."
