@@ -162,8 +162,8 @@ def require_maximised(call: str, objective: Objective) -> None:
     if not objective.is_maximised:
         raise ValueError(
             f"{call} needs an objective that q maximises, and q is not the maximum of {objective.title} "
-            f"(objective={objective.name!r}): use pgm.vi, pgm.fit with scheme='alternating' and neither "
-            "train_inducing=True nor correct=True, or objective='expected'."
+            f"(objective={objective.name!r}): choose objective='expected' for this, or take pgm.vi or pgm.fit with "
+            "scheme='alternating' without it."
         )
 
 

@@ -99,9 +99,9 @@ def fit(
     objective : str
         The objective, recorded as ``.objective`` of the result: ``"augmented"``, the bound of ``cavi``; or the
         tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and does not
-        favour long lengthscales and small variances as the bound of ``cavi`` does; or another objective of ``vi``. ``"auto"``
-        is ``"expected"`` if each row has one predictor or there is no augmentation, and ``"augmented"`` if rows have
-        several predictors (faster) or the augmentation has no auxiliary variables (the two bounds are equal).
+        favour long lengthscales and small variances as the bound of ``cavi`` does; or another objective of ``vi``.
+        ``"auto"`` is ``"expected"`` if each row has one predictor or there is no augmentation, and ``"augmented"`` if
+        rows have several predictors (faster) or the augmentation has no auxiliary variables (the two bounds are equal).
         ``"taylor"`` is Laplace's evidence, which is no bound, and is for ``scheme="alternating"`` only.
     train_inducing : bool
         Learn the inducing inputs too, as in ``svi``: after the search, hyperparameters and inputs are moved jointly by
@@ -126,10 +126,10 @@ def fit(
         kind (there are several kinds for sums of kernels, several GPs, varying noise and learned periods), and more if
         the data do not determine the optimum. Start points beyond the built-in ones are random.
     correct : bool or "auto"
-        ``"auto"`` does not correct if q is exact, if the objective is ``"taylor"``, if the latents have more than 2,000 whitened coordinates or
-        coordinates times rows exceed 4 million (up to that size it takes about as long as one run of ``cavi``), or if
-        the corrected covariance is not positive definite or not reliable. ``True`` always corrects, with the warnings
-        and errors of ``pgm.correct``; ``False`` never does.
+        ``"auto"`` does not correct if q is exact, if the objective is ``"taylor"``, if the latents have more than 2,000
+        whitened coordinates or coordinates times rows exceed 4 million (up to that size it takes about as long as one
+        run of ``cavi``), or if the corrected covariance is not positive definite or not reliable. ``True`` always
+        corrects, with the warnings and errors of ``pgm.correct``; ``False`` never does.
     seed : int or jax.Array
         An int or a JAX key; draws subsets of the rows, random starts, and inducing inputs as in ``cavi``.
     progress : bool, optional
@@ -233,8 +233,9 @@ def fit(
     _report_floor(bound, values)
     _report_shift(maximum)
     if undetermined:
-        other = "Use scheme='auto'" if terms.is_maximised else "Use objective='expected' and scheme='auto'"
-        _report(undetermined, maximum.num_tried, other if published else "Raise num_starts")
+        remedy = "Use scheme='auto'" if published else "Raise num_starts"
+        remedy += "" if terms.is_maximised else " and objective='expected'"
+        _report(undetermined, maximum.num_tried, remedy)
     if not maximum.converged:
         warn(
             f"fit did not converge: {maximum.message} after {maximum.num_steps} steps, ELBO {result.elbo:.6g}. Raise "

@@ -35,7 +35,7 @@ class _Iterate(NamedTuple):
 
 
 class Scheme(ABC):
-    """A way to learn hyperparameters on ``tangent_bound``, a function of them and of local parameters; counts its steps.
+    """A way to learn hyperparameters on ``tangent_bound``, a function of them and local parameters; counts its steps.
 
     ``start_elbo`` is the first ELBO computed, with the log prior.
     """
@@ -107,6 +107,13 @@ class Alternating(Scheme):
             state = point.state._replace(elbo=np.float64(-np.inf))
             point, elbo = self._swept(_Iterate(vector, self.bound.points(vector), state), NUM_SWEEPS)
             self.num_steps += 1
+            if not np.isfinite(elbo):
+                # Precisions of any sign may leave q improper at other hyperparameters.
+                raise ValueError(
+                    f"fit: {self.bound.family.objective.title} is not finite after {self.num_steps} steps of "
+                    "scheme='alternating'. Give hyperparameters priors or start values on the scale of the data, or "
+                    "use scheme='auto' with objective='expected'."
+                )
             self.bar.report(self.bound, vector, elbo, point.state)
             if abs(elbo - before) <= self.limits.tolerance * max(1.0, abs(elbo)):
                 return point, True
@@ -230,8 +237,8 @@ def learn_by(scheme: str, model: Model, data: Data, terms: Objective, limits: Li
     search, again, converged = SCHEMES[scheme](bound, box, limits, bar), True, True
     while again:
         point, converged = search.run()
-        # q(f) continues from the scheme's, since a fresh start could end at another optimum. Any value replaces the best
-        # one, which an approximate bound need not exceed.
+        # q(f) continues from the scheme's, since a fresh start could end at another optimum. Any value replaces the
+        # best one, which an approximate bound need not exceed.
         bound.state, bound.best = point.state._replace(elbo=np.float64(-np.inf)), np.inf
         bound(point.vector)
         again = search.steps_remain and bound.choose_again(CHOICE_GAIN)
