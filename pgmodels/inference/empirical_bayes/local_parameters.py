@@ -1,4 +1,4 @@
-"""The evidence as a function of hyperparameters and local parameters: moments of each predictor, which give its sites."""
+"""The evidence as a function of hyperparameters and local parameters: predictor moments, which give the sites."""
 
 from functools import partial
 from typing import Any, NamedTuple
