@@ -89,9 +89,9 @@ class Scheme(ABC):
 class Alternating(Scheme):
     """Three plain steps of the engine, then at most five evaluations of L-BFGS-B at fixed local parameters, in turns.
 
-    vi-JJ for bounds by auxiliary variables, which rise in both. vi-Taylor for Taylor expansions: at the mode the value
-    is Laplace's evidence, but the expansion points move with the hyperparameters, so that it ends where the value has
-    no slope at fixed points, at a maximum of neither.
+    vi-JJ for bounds by auxiliary variables, which both raise. vi-Taylor for Taylor expansions: at the mode the value is
+    Laplace's evidence, but its slope at fixed expansion points, which is zero at the end, is not the evidence's, since
+    the mode moves with the hyperparameters.
     """
 
     needs_one_block: ClassVar[bool] = False
