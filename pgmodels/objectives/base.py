@@ -66,7 +66,8 @@ class Objective(ABC):
     # Whether B is E log p(y | f) itself, and not a bound of it.
     is_exact: bool = False
     # Whether sites are those that maximise the ELBO. If not, steps are accepted by the log posterior density at q's
-    # mean, for which the objective has ``predictor_log_density``, and hyperparameters cannot be learned on the ELBO.
+    # mean, for which the objective has ``predictor_log_density``, and hyperparameters are learned by the scheme
+    # "alternating" only.
     is_maximised: bool = True
     # Whether sites may have negative precisions.
     signed: bool = False

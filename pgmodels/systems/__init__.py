@@ -4,7 +4,7 @@ Source: Wenzel et al. 2019; Galy-Fajou et al. 2019; Liu et al. 2019; Passerello 
 """
 
 from pgmodels.systems.galy_fajou import logistic_softmax, robust_max, softmax
-from pgmodels.systems.izmailov import svi, vi_jj, vi_jj_full, vi_jj_hybrid
+from pgmodels.systems.izmailov import svi, vi_jj, vi_jj_full, vi_jj_hybrid, vi_taylor
 from pgmodels.systems.liu import gpc_1, gpc_2, gpc_3, gpc_sm
 from pgmodels.systems.passerello import hgpr, merged, pgpr, sgpr, svgp
 from pgmodels.systems.wenzel import svgpc, x_gpc
@@ -27,5 +27,6 @@ __all__ = [
     "vi_jj",
     "vi_jj_full",
     "vi_jj_hybrid",
+    "vi_taylor",
     "x_gpc",
 ]

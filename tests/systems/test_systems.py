@@ -28,6 +28,7 @@ BINARY = {
     "vi_jj": systems.vi_jj,
     "vi_jj_hybrid": systems.vi_jj_hybrid,
     "vi_jj_full": systems.vi_jj_full,
+    "vi_taylor": systems.vi_taylor,
     "svi": partial(systems.svi, batch_size=30),
 }
 SEVERAL = {
