@@ -11,7 +11,7 @@ from scipy.special import ndtr, ndtri, stdtr
 
 from pgmodels.diagnostics.symmetry import symmetry_test
 from pgmodels.inference.conditioning import condition
-from pgmodels.inference.corrections.correct import correct_by_response
+from pgmodels.inference.corrections.response import correct_by_response
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.inference.variational.vi import optimise, start_state, variational_problem
 from pgmodels.likelihoods.sampling import draw_observations

@@ -15,6 +15,7 @@ from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.correction import is_invalid
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
+from pgmodels.results.nested import NestedApproximation
 from pgmodels.results.predictive import warn_if_unnormalised
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.result import Result
@@ -202,7 +203,9 @@ def _averaging(result: Result, f: np.ndarray, seed: int) -> np.ndarray:
     """The latents for draws of y: the posterior's, or uncorrected ones in rows whose corrected response is skewed."""
     if isinstance(result, IntegratedApproximation):
         return result.averaging_draws(f.shape[1], seed)[None]
-    return result.averaging_draws(f[0], seed)[None] if isinstance(result, CorrectedApproximation) else f
+    if isinstance(result, NestedApproximation) or not isinstance(result, CorrectedApproximation):
+        return f
+    return result.averaging_draws(f[0], seed)[None]
 
 
 @double_precision
@@ -238,6 +241,9 @@ def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tup
     """Latents (chains, draws, n, latents), whitened coordinates if they have a joint density, and a description."""
     if isinstance(result, Draws):
         return result.latents, result.whitened, f"the posterior, by {_SAMPLERS[result.method]}"
+    if isinstance(result, NestedApproximation) and result.is_positive:
+        about = "nested variational marginals, joined by a Gaussian copula with the correlations of linear response"
+        return result.draw_at_data(num_draws, seed)[0][None], None, about
     if isinstance(result, LinearResponse) and result.is_positive:
         f, whitened = result.draw_at_data(num_draws, seed)
         about = "the corrected Gaussian, joint over data and latents"

@@ -154,18 +154,22 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: n
     """Quadrature nodes over the latents of each row, from variances (m, latents) or covariances."""
     if variance.ndim == 2:
         return IndependentNodes(mean, variance)
-    predictors, rows = model.predictors, len(mean)
-    support = model.likelihood.support(model.num_latents)
+    Phi = mixing_at(model, len(mean), covariates)
+    return PredictorNodes(mean, variance, each_latent(variance) if Phi is None else Phi)
+
+
+def mixing_at(model: Model, num_rows: int, covariates: np.ndarray | None) -> np.ndarray | None:
+    """The Φ of predictors at new inputs (m, P, L); None if there are none, or they read columns that are not known."""
+    predictors, support = model.predictors, model.likelihood.support(model.num_latents)
+    if predictors is None:
+        return None
     observed = set(range(support.num_columns - support.num_covariates))
-    columns = np.empty((rows, 0)) if covariates is None else covariates
-    read = set() if predictors is None else set(predictors.columns_read)
-    if predictors is None or read & observed or (read and columns.shape[1] < support.num_covariates):
-        # There are none, or the columns of y that they read are unknown: use the latents themselves.
-        Phi = each_latent(variance)
-    else:
-        y = np.column_stack([np.zeros(rows), support.others(columns)]) if read else np.zeros(rows)
-        Phi = np.asarray(predictors.matrix(y, model.parameters))
-    return PredictorNodes(mean, variance, Phi)
+    columns = np.empty((num_rows, 0)) if covariates is None else covariates
+    read = set(predictors.columns_read)
+    if read & observed or (read and columns.shape[1] < support.num_covariates):
+        return None
+    y = np.column_stack([np.zeros(num_rows), support.others(columns)]) if read else np.zeros(num_rows)
+    return np.asarray(predictors.matrix(y, model.parameters))
 
 
 @compiled

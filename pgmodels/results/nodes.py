@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pgmodels.numerics.grid_density import GridDensity
 from pgmodels.numerics.quadrature import normal_nodes
 from pgmodels.runtime.pickling import Picklable
 
@@ -48,6 +49,8 @@ class GaussianNodes(Nodes):
 
     mean: np.ndarray
     num_directions: int
+    # Whether the directions are standard normal, so that closed forms of Gaussians hold.
+    is_gaussian = True
 
     def __init__(self, mean: np.ndarray, num_directions: int):
         self.mean, self.num_directions = mean, num_directions
@@ -128,6 +131,43 @@ class PredictorNodes(GaussianNodes):
     def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
         standard = np.broadcast_to(standard, (len(standard), len(self.mean[rows]), self.num_directions))
         return self.mean[rows] + np.einsum("mlp,smp->sml", self.half[rows], standard)
+
+
+class CopulaNodes(GaussianNodes):
+    """Predictors with marginals of any form, joined by a Gaussian copula; latents are linear in them.
+
+    ``marginals`` are those of the predictors Φ f (m, P), and ``mean`` (m, L) and ``covariance`` (m, L, L) the moments
+    of the latents that say how they are correlated.
+    """
+
+    def __init__(self, marginals: GridDensity, mean: np.ndarray, covariance: np.ndarray, Phi: np.ndarray):
+        super().__init__(mean, Phi.shape[1])
+        self.marginals = marginals
+        across = np.einsum("mlk,mpk->mlp", covariance, Phi)
+        between = np.einsum("mpl,mlq->mpq", Phi, across)
+        scale = np.sqrt(np.diagonal(between, axis1=1, axis2=2))
+        safe = np.where(scale > 0.0, scale, 1.0)
+        correlation = between / (safe[:, :, None] * safe[:, None, :])
+        values, vectors = np.linalg.eigh(correlation)
+        self.root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+        # Latents given the predictors: f = mean + gain (Φ f - Φ mean).
+        self.gain = np.einsum("mlp,mpq->mlq", across, np.linalg.pinv(between, hermitian=True))
+        self.centre = np.einsum("mpl,ml->mp", Phi, mean)
+
+    is_gaussian = False
+
+    @property
+    def are_independent(self) -> bool:
+        return self.num_directions == 1
+
+    def covariances(self, rows: Any) -> np.ndarray:
+        return np.einsum("mlp,mp,mkp->mlk", self.gain[rows], self.marginals.variance[rows], self.gain[rows])
+
+    def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
+        root = self.root[rows]
+        standard = np.broadcast_to(standard, (len(standard), len(root), self.num_directions))
+        z = self.marginals.transport(np.einsum("mpq,smq->smp", root, standard), rows)
+        return self.mean[rows] + np.einsum("mlp,smp->sml", self.gain[rows], z - self.centre[rows])
 
 
 class DrawNodes(Nodes):

@@ -424,7 +424,7 @@ class Predictive(Picklable):
     @cached_property
     def _event(self) -> AdditiveNoise | None:
         """The closed form of a formula that is affine in one event of Gaussian latents, else None."""
-        if not isinstance(self.nodes, GaussianNodes):
+        if not isinstance(self.nodes, GaussianNodes) or not self.nodes.is_gaussian:
             return None
         size = self.nodes.num_latents
         terms = read_event(self.likelihood.formula(size), size, AdditiveNoise)

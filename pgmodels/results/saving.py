@@ -40,6 +40,7 @@ from pgmodels.results.approximation import (
 from pgmodels.results.description import build, describe
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
+from pgmodels.results.nested import NestedApproximation
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import SparseApproximation
 from pgmodels.results.stored_names import engine_of, field_of, objective_of, stored_class, stored_field
@@ -55,6 +56,7 @@ _RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
     for cls in (
         Approximation,
         LinearResponse,
+        NestedApproximation,
         PerturbativeApproximation,
         IntegratedApproximation,
         SparseApproximation,
@@ -197,7 +199,7 @@ def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | Li
     posterior = _decode_posterior(document["blocks"], prior, arrays)
     if cls is Approximation:
         return cls(model=model, posterior=posterior, **stored)
-    if cls is LinearResponse:
+    if issubclass(cls, LinearResponse):
         stored |= _coordinates(stored, prior, posterior.prior)
     return cls(uncorrected=_uncorrected(model, posterior, stored), **_select(stored, cls))
 

@@ -68,5 +68,11 @@ def joint_moments_at(value: object, X_new: Any, point: int) -> Any:
     raise _not_registered("joint_moments_at", value)
 
 
+@singledispatch
+def nested_marginals(value: object, X_new: Any, Phi: Any) -> Any:
+    """Nested variational marginals of a result's latents, or of predictors Φ f of them, at new inputs."""
+    raise _not_registered("nested_marginals", value)
+
+
 def _not_registered(name: str, value: object) -> NotImplementedError:
     return NotImplementedError(f"no implementation is registered with hooks.{name} for {type(value).__name__}.")

@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.adaptive_selection import warn_left_out
-from pgmodels.inference.corrections.correct import check_against_prior, corrected_moments
+from pgmodels.inference.corrections.correct import check_against_prior
 from pgmodels.inference.corrections.linear_response import linear_response
+from pgmodels.inference.corrections.response import corrected_moments
 from pgmodels.inference.empirical_bayes.bound import collapsed_bound
 from pgmodels.inference.engine import ConvergenceWarning, VariationalState
 from pgmodels.inference.evidence.log_evidence import EvidenceWarning

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pgmodels.data.options import check_whole_number
-from pgmodels.inference.corrections.correct import correct_by_response
+from pgmodels.inference.corrections.response import correct_by_response
 from pgmodels.inference.evidence.importance import weigh
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.numerics.psis import FEWEST_DRAWS, SmoothedWeights

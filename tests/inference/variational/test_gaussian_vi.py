@@ -243,7 +243,7 @@ def test_a_second_call_compiles_nothing():
 
 def test_a_tilt_that_turns_the_optimum_is_reported():
     """Bimodal posteriors: at the ridge between two modes the response has no bound."""
-    from pgmodels.inference.corrections.correct import Response, _is_positive
+    from pgmodels.inference.corrections.response import Response, _is_positive
 
     def response_with(least):
         return Response(np.zeros(4), np.zeros((4, 4)), np.diag([1.0, 0.5, least, 2.0]), np.zeros(()))

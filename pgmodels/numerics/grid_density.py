@@ -1,0 +1,127 @@
+"""Densities of one variable each on standardised grids: moments, quantiles, and maps from a standard normal."""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+from scipy.special import ndtri_exp
+
+# A density's grid, in units of its scale, and the nodes at which it was computed; between these its logarithm beyond
+# the normal's is a cubic spline. With 17 nodes moments and quantiles of skewed densities (a log-gamma density of shape
+# 1, a logistic times a Gaussian) change by less than 1e-3 deviations with twice as many.
+REACH, NUM_NODES, _PER_INTERVAL = 7.0, 17, 12
+NODES = np.linspace(-REACH, REACH, NUM_NODES)
+GRID = np.linspace(-REACH, REACH, (NUM_NODES - 1) * _PER_INTERVAL + 1)
+# The matrix (grid, nodes) of cubic spline interpolation.
+INTERPOLATION = CubicSpline(NODES, np.eye(NUM_NODES))(GRID)
+_STEP = GRID[1] - GRID[0]
+# Standard normal scores of the map's knots.
+_SCORES = np.linspace(-8.0, 8.0, 129)
+
+
+class GridDensity:
+    """Densities (...) at ``location + scale * GRID``, from their unnormalised logarithms (..., grid).
+
+    ``scale`` may be 0: the density is then a point mass. ``log_masses`` are the logarithms of the integrals.
+    """
+
+    def __init__(self, location: np.ndarray, scale: np.ndarray, log_density: np.ndarray):
+        self.location, self.scale, self.log_density = location, scale, log_density
+        peak = log_density.max(axis=-1, keepdims=True)
+        density = np.exp(log_density - peak)
+        mass = _STEP * (density.sum(axis=-1, keepdims=True) - 0.5 * (density[..., :1] + density[..., -1:]))
+        self.density = density / mass
+        self.log_masses = (peak + np.log(mass))[..., 0] + np.log(np.where(scale > 0, scale, 1.0))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array of densities."""
+        return self.location.shape
+
+    @cached_property
+    def mean(self) -> np.ndarray:
+        """Means (...)."""
+        return self.location + self.scale * self._standard[0]
+
+    @cached_property
+    def variance(self) -> np.ndarray:
+        """Variances (...)."""
+        return self.scale**2 * self._standard[1]
+
+    @cached_property
+    def skewness(self) -> np.ndarray:
+        """Third central moments in units of the standard deviation (...)."""
+        centre, variance = self._standard
+        third = self._integral((GRID - centre[..., None]) ** 3)
+        return third / variance**1.5
+
+    @cached_property
+    def end_density(self) -> np.ndarray:
+        """The density at the less negligible end of the grid, relative to the largest (...)."""
+        ends = np.maximum(self.density[..., 0], self.density[..., -1])
+        return ends / self.density.max(axis=-1)
+
+    @property
+    def standard_moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance in units of the grid (...)."""
+        return self._standard
+
+    def pdf(self, values: np.ndarray) -> np.ndarray:
+        """The densities at values (k, ...), broadcast against the densities; zero beyond the grid."""
+        z = (values - self.location) / self.scale
+        flat = np.broadcast_to(z, (len(z), *self.shape)).reshape(len(z), -1)
+        rows = zip(flat.T, self.density.reshape(-1, len(GRID)), strict=True)
+        at = np.stack([np.interp(row, GRID, density, 0.0, 0.0) for row, density in rows], axis=1)
+        return at.reshape(len(z), *self.shape) / self.scale
+
+    def quantile(self, scores: np.ndarray) -> np.ndarray:
+        """Quantiles (k, ...) at standard normal scores (k,), such as -1.96 for the 2.5 % quantile."""
+        scores = np.broadcast_to(scores.reshape(-1, *[1] * len(self.shape)), (scores.size, *self.shape))
+        return self.transport(scores)
+
+    def transport(self, scores: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
+        """The increasing maps of standard normal variables to ones with these densities.
+
+        ``scores`` are (k, ...), for the densities at ``rows`` of the first axis.
+        """
+        step, spline = _SCORES[1] - _SCORES[0], self._map[:, rows]
+        interval = np.clip(((scores - _SCORES[0]) / step).astype(int), 0, len(_SCORES) - 2)
+        inside = np.clip(scores, _SCORES[0], _SCORES[-1])
+        offset = inside - _SCORES[interval]
+        a, b, c, d = (np.take_along_axis(part[None], interval[..., None], axis=-1)[..., 0] for part in spline)
+        z = d + offset * (c + offset * (b + offset * a))
+        # Beyond the scores of the map, the scores themselves, moved: these have less than 1e-14 of the mass.
+        return self.location[rows] + self.scale[rows] * (z + scores - inside)
+
+    @cached_property
+    def _standard(self) -> tuple[np.ndarray, np.ndarray]:
+        mean = self._integral(GRID)
+        return mean, self._integral((GRID - mean[..., None]) ** 2)
+
+    def _integral(self, values: np.ndarray) -> np.ndarray:
+        product = self.density * values
+        return _STEP * (product.sum(axis=-1) - 0.5 * (product[..., 0] + product[..., -1]))
+
+    @cached_property
+    def _map(self) -> np.ndarray:
+        """Coefficients (4, ..., intervals) of the spline of the map from scores to the grid's units."""
+        between = 0.5 * _STEP * (self.density[..., 1:] + self.density[..., :-1])
+        below, above = np.cumsum(between, axis=-1), np.cumsum(between[..., ::-1], axis=-1)[..., ::-1]
+        edge = np.zeros((*self.shape, 1))
+        with np.errstate(divide="ignore"):
+            low = ndtri_exp(np.log(np.minimum(np.concatenate([edge, below], axis=-1), 1.0)))
+            high = -ndtri_exp(np.log(np.minimum(np.concatenate([above, edge], axis=-1), 1.0)))
+        scores = np.where(low < 0.0, low, high).reshape(-1, len(GRID))
+        table = np.empty((len(scores), len(_SCORES)))
+        for row, known in enumerate(scores):
+            rising = np.isfinite(known) & (np.diff(known, prepend=-np.inf) > 0.0)
+            table[row] = _monotone(known[rising], GRID[rising])
+        coefficients = CubicSpline(_SCORES, table, axis=1).c
+        return np.moveaxis(coefficients, 1, -1).reshape(4, *self.shape, len(_SCORES) - 1)
+
+
+def _monotone(scores: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Values at _SCORES by linear interpolation, and beyond the known scores with slope one."""
+    inside = np.interp(_SCORES, scores, values)
+    return inside + np.minimum(_SCORES - scores[0], 0.0) + np.maximum(_SCORES - scores[-1], 0.0)

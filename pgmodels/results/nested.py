@@ -1,0 +1,124 @@
+"""Corrections by nested variational marginals: a density of its own for every latent."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtri
+
+from pgmodels.numerics.grid_density import GridDensity
+from pgmodels.results.approximation import LinearResponse
+from pgmodels.results.covariates import check_covariates
+from pgmodels.results.gaussian import each_latent, mixing_at
+from pgmodels.results.marginal import check_levels
+from pgmodels.results.nodes import CopulaNodes
+from pgmodels.results.predictive import Predictive
+from pgmodels.runtime import hooks
+from pgmodels.runtime.seeds import Seed
+from pgmodels.runtime.x64 import double_precision
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class NestedApproximation(LinearResponse):
+    """Marginals by a bound of log p(y, f_i = x) at each value x of a latent, normalised (math: section 5c).
+
+    The density of a latent at the data is given by its unnormalised logarithm ``log_density`` (n, latents, grid), a
+    bound of log p(y, f_i = x), at ``location + scale * GRID``. Joint distributions have the correlations of linear
+    response, by a Gaussian copula; ``covariance`` has these correlations with the variances of the marginals.
+    ``uncorrected`` is the variational Gaussian.
+    """
+
+    description: ClassVar[str] = "by nested variational marginals"
+
+    location: np.ndarray
+    scale: np.ndarray
+    log_density: np.ndarray
+
+    @property
+    def method(self) -> str:
+        """The method of ``correct``."""
+        return "nested"
+
+    @property
+    def has_density(self) -> bool:
+        """See GaussianResult."""
+        return False
+
+    @cached_property
+    def marginals(self) -> GridDensity:
+        """The marginals of the latents at the data, (n, latents)."""
+        return GridDensity(self.location, self.scale, self.log_density)
+
+    @property
+    def log_evidence_bounds(self) -> np.ndarray:
+        """A lower bound of log p(y) for each latent (n, latents), between the ELBO and log p(y).
+
+        The KL divergence of a latent's marginal from the posterior's is at most log p(y) less its bound.
+        """
+        return self.marginals.log_masses
+
+    @property
+    def skewness(self) -> np.ndarray:
+        """The skewness of the latents at the data, (n, latents)."""
+        return self.marginals.skewness
+
+    def quantiles(self, levels: ArrayLike, X_new: ArrayLike | None = None) -> np.ndarray:
+        """Quantiles of the latents at levels between 0 and 1, at the data or at X_new (m, d), (levels, m, latents)."""
+        marginals = self.marginals if X_new is None else self.marginals_at(X_new)
+        return marginals.quantile(ndtri(check_levels(levels)))
+
+    @double_precision
+    def marginals_at(self, X_new: ArrayLike) -> GridDensity:
+        """The marginals of the latents at new inputs X_new (m, d): mean, variance, skewness, quantile and pdf."""
+        return hooks.nested_marginals(self, self._inputs_at(X_new), None)
+
+    def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latents at new inputs: see CorrectedApproximation."""
+        marginals = self.marginals_at(X_new)
+        return marginals.mean, marginals.variance
+
+    @double_precision
+    def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
+        """The predictive distribution of y at new inputs: see Approximation."""
+        inputs = self._inputs_at(X_new)
+        covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(inputs))
+        Phi = mixing_at(self.model, len(inputs), covariates)
+        return Predictive(self.likelihood, self._nodes_at(inputs, Phi), covariates)
+
+    @cached_property
+    @double_precision
+    def nodes(self) -> CopulaNodes:
+        """What integrates over the latents of each datum."""
+        if self.mixing is None:
+            return CopulaNodes(self.marginals, self.mean, self.covariance, each_latent(self.covariance))
+        return self._nodes_at(self._inputs_at(self.X), self.mixing)
+
+    def _nodes_at(self, inputs: np.ndarray, Phi: np.ndarray | None) -> CopulaNodes:
+        mean, spread = self._marginals_at(inputs)
+        covariance = spread if spread.ndim == 3 else spread[:, :, None] * np.eye(spread.shape[1])
+        marginals = hooks.nested_marginals(self, inputs, Phi)
+        return CopulaNodes(marginals, mean, covariance, each_latent(covariance) if Phi is None else Phi)
+
+    @double_precision
+    def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Draws (draws, n, latents) of the copula at the data, without whitened coordinates: see GaussianResult."""
+        f, _ = super().draw_at_data(num_draws, seed)
+        return self._transported(f, *self._response_at(self.X), self.marginals), ()
+
+    @double_precision
+    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
+        """Joint draws of the latents at new inputs, by the copula: see Approximation."""
+        f = super().draw_latents(X_new, num_draws, seed)
+        return self._transported(f, *self._response_at(X_new), self.marginals_at(X_new))
+
+    def _response_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Means and variances (m, latents) of linear response."""
+        mean, spread = self._marginals_at(X_new)
+        return mean, spread if spread.ndim == 2 else np.diagonal(spread, axis1=1, axis2=2)
+
+    @staticmethod
+    def _transported(f: Any, mean: np.ndarray, variance: np.ndarray, marginals: GridDensity) -> np.ndarray:
+        deviation = np.sqrt(np.where(variance > 0.0, variance, 1.0))
+        return marginals.transport((f - mean) / deviation)
