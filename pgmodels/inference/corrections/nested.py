@@ -126,7 +126,8 @@ class _Tilt:
 
     def _less_sites(self, B: Any, m: Any, C: Any, rows: Any) -> Any:
         h, W = self.q.potential[rows], self.q.precision[rows]
-        second = m[:, :, None] * m[:, None, :] + C
+        # The normaliser of q counts sites in expectation over the residual.
+        second = m[:, :, None] * m[:, None, :] + C + self.q.residual[rows]
         return B - jnp.sum(h * m, axis=1) + 0.5 * jnp.sum(W * second, axis=(1, 2))
 
     def values_and_sites(self, m: Any, C: Any, rows: Any) -> tuple[Any, Any, Any]:
