@@ -37,6 +37,9 @@ _COARSE_HERMITE, _COARSE_SOBOL = 32, 64
 _LEGENDRE, _REACH = 48, 9.0
 # Grid nodes with less weight than this are dropped: the corners, half of the grid.
 _MIN_WEIGHT = 1e-9
+# Gauss-Hermite nodes per dimension of a reduced rule. With 20 rows of three logistic-softmax classes, variances of
+# nested marginals err by 0.8 % on average with 12 nodes per dimension, 1.1 % with 5 and 1.7 % with 64 Sobol points.
+_REDUCED = {2: 10, 3: 6}
 # Relative jitter of the predictor covariances before their Cholesky: two latents of a datum may be identical.
 _JITTER = 1e-13
 # Relative rounding of log densities, allowed in the check of concavity.
@@ -190,6 +193,24 @@ class Quadrature(FormulaObjective):
         return self._average(nodes[..., None], weights, m, deviation[:, None, None], y, parameters)
 
 
+class ReducedQuadrature(Quadrature):
+    """The coarse rule, but for two or three predictors a grid of ten or six Gauss-Hermite nodes per dimension.
+
+    For differences of B between marginals that are close, in which its errors cancel.
+    """
+
+    @classmethod
+    def of(cls, exact: Quadrature) -> "ReducedQuadrature":
+        """The reduced rule of an objective."""
+        return cls(exact.formula, exact.size, exact.predictors, exact.kinks, coarse=True)
+
+    def _rule(self, count: int) -> tuple[Any, Any]:
+        if self.size not in _REDUCED:
+            return super()._rule(count)
+        nodes, weights = (as_array(part) for part in _grid(self.size, _REDUCED[self.size]))
+        return nodes[:, None, :], weights
+
+
 class ShiftedQuadrature(Quadrature):
     """``Quadrature`` that uses few nodes for minibatches, shifted by a distance that differs between data.
 
@@ -258,9 +279,12 @@ def _rule(size: int, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
         return normal_nodes(size, num_coarse_nodes(size))
     if size == 1:
         return trapezoid_normal(1, _TRAPEZOID)
-    if size not in _HERMITE:
-        return normal_nodes(size, _SOBOL)
-    line, weights = gauss_hermite(_HERMITE[size])
+    return _grid(size, _HERMITE[size]) if size in _HERMITE else normal_nodes(size, _SOBOL)
+
+
+def _grid(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The grid of ``count`` Gauss-Hermite nodes per dimension, without those of little weight."""
+    line, weights = gauss_hermite(count)
     grid = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
     each = np.stack(np.meshgrid(*[weights / weights.sum()] * size, indexing="ij"), axis=-1).reshape(-1, size)
     product = np.prod(each, axis=-1)

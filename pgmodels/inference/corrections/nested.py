@@ -24,6 +24,7 @@ from pgmodels.inference.variational.vi import vi
 from pgmodels.numerics.grid_density import GRID, INTERPOLATION, NODES, REACH, GridDensity
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
 from pgmodels.objectives.base import Objective
+from pgmodels.objectives.expected import Quadrature, ReducedQuadrature
 from pgmodels.priors.lapack_loops import vmap_as_loop
 from pgmodels.priors.padding import pad_rows, padded_size, weighted
 from pgmodels.priors.posterior import Posterior
@@ -61,7 +62,7 @@ _CHUNK = 64
 class Gaussian(NamedTuple):
     """q and the data: predictors z = mean + half e with e ~ N(0, I) and a residual variance that no site reduces.
 
-    ``potential`` and ``precision`` are the sites of q, with the rows' weights.
+    ``potential`` and ``precision`` are the sites that are optimal at its marginals, with the rows' weights.
     """
 
     mean: Float[Array, "n P"]
@@ -244,19 +245,36 @@ def log_densities(
     return jax.lax.map(partial(_log_density, tilt, q, blocks), functionals)
 
 
-@partial(compiled, static_argnames="coupled")
-def _gaussian_of(posterior: Posterior, across: Any, y: Any, row_weights: Any, coupled: bool) -> tuple[Gaussian, Any]:
-    """q at the predictors of the data, and the root R of the precision R R^T of its whitened coordinates."""
+@partial(compiled, static_argnames=("objective", "coarse", "coupled"))
+def _gaussian_of(
+    objective: Objective,
+    coarse: Objective,
+    posterior: Posterior,
+    across: Any,
+    y: Any,
+    row_weights: Any,
+    parameters: dict[str, Any],
+    coupled: bool,
+) -> tuple[Gaussian, Any]:
+    """q at the predictors of the data, and the root R of the precision R R^T of its whitened coordinates.
+
+    Its sites are the optimal ones of the coarse quadrature at the marginals of q, and its normaliser such that the
+    bound without pinning is the ELBO: errors of the quadrature cancel to second order about q.
+    """
     mean, spread = at_data(posterior, across, coupled)
     R, U = halves(posterior, across)
     total = spread if spread.ndim == 3 else jax.vmap(jnp.diag)(spread)
     half = jnp.moveaxis(U, 0, -1)
-    residual = total - jnp.einsum("npd,nqd->npq", half, half)
+    C = jnp.einsum("npd,nqd->npq", half, half)
     # Differences of rounding size are none.
-    residual = jnp.where(abs(residual) > 1e-9 * abs(total), residual, 0.0)
+    residual = jnp.where(abs(total - C) > 1e-9 * abs(total), total - C, 0.0)
     h, W = posterior.sites
     W = W if W.ndim == 3 else jax.vmap(jnp.diag)(W)
-    return Gaussian(mean, half, residual, h, W, y, row_weights, posterior.log_normalizer()), R
+    q, every = Gaussian(mean, half, residual, h, W, y, row_weights, posterior.log_normalizer()), jnp.arange(len(mean))
+    _, more_h, more_W = _Tilt(coarse, q, parameters).values_and_sites(mean, C, every)
+    elbo = q.log_normalizer + jnp.sum(_Tilt(objective, q, parameters).values(mean, C, every))
+    q = q._replace(potential=h + more_h, precision=W + more_W)
+    return q._replace(log_normalizer=elbo - jnp.sum(_Tilt(coarse, q, parameters).values(mean, C, every))), R
 
 
 @compiled
@@ -320,10 +338,12 @@ class Pinning:
         y, row_weights = gaussian.data.padded(posterior.prior.num_rows)
         across = mixing(model, y)
         objective = expected_objective(model)
-        # With one predictor a few nodes are enough for its conditional variances, smaller than the marginal ones.
-        self.objective = expected_objective(model, coarse=True) if objective.size == 1 else objective
+        self.objective = ReducedQuadrature.of(objective) if isinstance(objective, Quadrature) else objective
         coupled = has_coupled_sites(gaussian, objective)
-        self.q, self.R = _gaussian_of(posterior, across[0] if across else None, y, row_weights, coupled)
+        self.q, self.R = _gaussian_of(
+            objective, self.objective, posterior, across[0] if across else None, y, row_weights, self.parameters,
+            coupled,
+        )  # fmt: skip
 
     def latents(self, X_new: np.ndarray, Phi: np.ndarray | None, progress: bool | None = False) -> GridDensity:
         """The densities of the latents at new inputs (m, L), or of predictors Φ f with Φ (m, P, L)."""
