@@ -218,11 +218,10 @@ def svi(
     if class_batch_size is not None:
         check_whole_number(class_batch_size, "class_batch_size", 1)
         there = {"weights": weights is not None, "rate='adaptive'": decay is None}
-        there |= {f"objective={terms.name!r}": not terms.has_auxiliaries}
         conflicting = [name for name, is_there in there.items() if is_there]
         if conflicting:
             raise ValueError(f"class_batch_size cannot be combined with {conflicting[0]}: remove one of them.")
-        sample = latent_sample_of(require_model(model), class_batch_size, key)
+        sample = latent_sample_of(require_model(model), terms, class_batch_size, key)
     saved = None if checkpoint is None else SviCheckpoint(checkpoint)
     model, data, source = source_of(require_model(model), X, y, weights, train_hyperparameters, terms, as_seed(seed))
     model = model.resolve(data.X, as_seed(seed))
