@@ -21,6 +21,11 @@ from pgmodels.priors.lapack_loops import over_states
 from pgmodels.priors.linalg import solve_columns
 from pgmodels.priors.padding import weighted
 
+# Sites are of a log S0 at most this far below the log of the part of S in the step. Without this limit they may be so
+# strong, where S0 is wrong, that later steps hardly move q. At 0 they would often be those of a larger S0 than the
+# bound's, by which hyperparameters are learned: kernel variances were found too small.
+_LARGEST_EXCESS = 1.0
+
 
 def latent_sample_of(model: Model, objective: Objective, count: int, key: Array) -> LatentSample:
     """The latent subsampling of a model. Raises ValueError if the model or its objective does not allow it."""
@@ -53,12 +58,12 @@ def draw_latents(sample: LatentSample, taken: Float[Array, ""]) -> Int[Array, " 
 
 def marginals(batch: Batch, naturals: NaturalParameters) -> Marginals:
     """The marginals, at all rows, of latents with these natural parameters."""
-    A, residual = batch.factors[0], batch.residuals[0]
+    A, residual, level = batch.factors[0], batch.residuals[0], batch.means[0]
 
     def one(q: NaturalParameters) -> tuple[Array, ...]:
         root, centre = to_moments(q)
         variance = residual + jnp.sum(solve_columns(root, A) ** 2, axis=0)
-        return batch.means[0] + centre @ A, variance, centre, divergence_of(root, centre)
+        return level + centre @ A, variance, centre, divergence_of(root, centre)
 
     mean, variance, centres, divergences = over_states(one, naturals)
     return Marginals(mean.T, variance.T, centres, divergences)
@@ -68,11 +73,12 @@ def marginals_of(
     batch: Batch, naturals: NaturalParameters, chosen: Int[Array, "b i"]
 ) -> tuple[Float[Array, "b i"], Float[Array, "b i"]]:
     """Means and variances of the latents that each row selects."""
+    level = batch.means[0]
 
     def one(row: tuple[NaturalParameters, Array, Array]) -> tuple[Array, Array]:
         q, a, residual = row
         root, centre = to_moments(q)
-        return batch.means[0] + centre @ a, residual + jnp.sum(solve_triangular(root, a, lower=True) ** 2)
+        return level + centre @ a, residual + jnp.sum(solve_triangular(root, a, lower=True) ** 2)
 
     again, theirs = chosen.shape[1], chosen.ravel()
     A, residual = jnp.repeat(batch.factors[0].T, again, axis=0), jnp.repeat(batch.residuals[0], again)
@@ -209,8 +215,8 @@ def step(
     """A natural-gradient step of some latents on some rows, and a step of Adam.
 
     The step size of a latent depends on the number of its own steps. In expectation over the latents, the step is the
-    natural gradient of all at the same S0, times the share of latents in a step. Where S0 is less than the part of S
-    that the step has, it is this part: so sites are no stronger than with all latents, however wrong S0 is.
+    natural gradient of all at the same S0, times the share of latents in a step; but where S0 is far below the part of
+    S in the step, as in a first step with latents of large variance, sites are limited.
     """
     latents = draw_latents(sample, state.values.taken)
     naturals = state.naturals[0]
@@ -227,8 +233,8 @@ def step(
 
     (value, (batch, sampled)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
     moments = (sampled.marginals.mean, sampled.marginals.variance)
-    at_least = jnp.maximum(sampled.log_scale, estimated_log_sum(sample, batch, sampled, latents, 1.0))
-    toward = targets(problem, sample, batch, moments, latents, at_least)
+    at_least = estimated_log_sum(sample, batch, sampled, latents, 1.0) - _LARGEST_EXCESS
+    toward = targets(problem, sample, batch, moments, latents, jnp.maximum(sampled.log_scale, at_least))
     rate = rates.length(state.taken[latents])
     moved = NaturalParameters(
         before.precision + rate[:, None, None] * (toward.precision - before.precision),
