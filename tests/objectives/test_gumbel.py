@@ -99,11 +99,11 @@ def test_its_tangent_is_equation_24(rows):
     # 1 - S_y / S0 is the sum of the others' shares of S up to rounding of 1.
     np.testing.assert_allclose(w, precision, atol=1e-13)
     np.testing.assert_allclose(h, potential, atol=1e-11)
-    own, place = np.asarray(logs)[np.arange(len(y)), y.astype(int)], y.astype(int)
+    log_own, place = np.asarray(logs)[np.arange(len(y)), y.astype(int)], y.astype(int)
     for excess in (-2.0, -0.3, 0.4, 3.0, 60.0):
         log_scale = log_sum + excess
         np.testing.assert_allclose(bound(m, v, log_scale), exact + 1.0 - np.exp(-excess) - excess, rtol=1e-12)
-        log_theta = log_scale - own
+        log_theta = log_scale - log_own
         equation_24 = -np.exp(-exact - log_theta) - log_theta + 1.0
         np.testing.assert_allclose(bound(m, v, log_scale), equation_24, rtol=1e-12)
         h, w = tangent.sites(m, v, y, {}, latents, log_scale)
@@ -112,7 +112,7 @@ def test_its_tangent_is_equation_24(rows):
         expected[np.arange(len(y)), place] = gradient[np.arange(len(y)), place] = 1.0 - np.exp(-log_theta)
         np.testing.assert_allclose(w, expected, rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(h, gradient + expected * m, rtol=1e-12, atol=1e-11)
-        assert np.min(np.asarray(w)[np.asarray(log_scale) >= own], initial=0.0) >= 0.0
+        assert np.min(np.asarray(w)[np.asarray(log_scale) >= log_own], initial=0.0) >= 0.0
 
 
 @double_precision

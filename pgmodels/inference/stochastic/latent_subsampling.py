@@ -110,11 +110,11 @@ def targets(
 
 
 def log_total(
-    bound: Tangent, batch: Batch, *parts: tuple[Float[Array, "b k"], Float[Array, "b k"]]
+    bound: Tangent, batch: Batch, *terms: tuple[Float[Array, "b k"], Float[Array, "b k"]]
 ) -> Float[Array, " b"]:
     """The log of the constant term of S plus other terms of it, given by their logarithms and weights."""
     constant = bound.constant(batch.y, batch.parameters)[:, None]
-    logs, weights = zip((jnp.zeros_like(constant), constant), *parts, strict=True)
+    logs, weights = zip((jnp.zeros_like(constant), constant), *terms, strict=True)
     return logsumexp(jnp.concatenate(logs, axis=1), b=jnp.concatenate(weights, axis=1), axis=1)
 
 
