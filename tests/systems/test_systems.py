@@ -38,6 +38,7 @@ SEVERAL = {
     "robust_max": partial(systems.robust_max, batch_size=30),
     "gpc_1": partial(systems.gpc_1, batch_size=30),
     "gpc_sm": partial(systems.gpc_sm, batch_size=30),
+    "gpc_sm by some classes": partial(systems.gpc_sm, batch_size=30, class_batch_size=2),
 }
 
 
