@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.stats import multivariate_normal, spearmanr
 
@@ -30,8 +29,8 @@ class TwoBounds(Claim):
     criterion: ClassVar[str] = "the first difference is above 0, and the second below 1e-6 nats, in all cases."
     settings: ClassVar[str] = (
         "all rows, uniform inducing inputs, M = 8, 16, 32, 64; hyperparameters learned by each. For SVGP with the "
-        "Pólya-Gamma likelihood, mean and Cholesky factor of q(u) are found by L-BFGS from the prior, on a bound that "
-        "is written without the package, at PGPR's inputs and hyperparameters."
+        "Pólya-Gamma likelihood, mean and Cholesky factor of q(u), whitened, are found by L-BFGS from the prior, on a "
+        "bound that is written without the package, given the factor and residual variances of PGPR's prior."
     )
     digits: ClassVar[int] = 6
 
@@ -44,12 +43,14 @@ class TwoBounds(Claim):
         X, y = standardised(part, None, seed)
         rows: list[Row] = []
         for number in (8, 16, 32, 64):
-            collapsed = learned("PGPR Uniform", X, y, number, seed)
-            gp = collapsed.model.gps[0]
+            with expected_warnings():
+                # Bound anew, since rounding in the factor of nearly redundant inputs changes the ELBO by some 1e-6.
+                collapsed: Any = pgm.cavi(learned("PGPR Uniform", X, y, number, seed).model, X, y, progress=False)
+            prior = collapsed.prior.groups[0]
             elbos = {
                 "PGPR": float(collapsed.elbo),
                 "SVGP": float(learned("SVGP Uniform", X, y, number, seed).elbo),
-                "SVGP, Pólya-Gamma": _by_gradient(gp.kernel, np.array(gp.form.inputs), X, y),
+                "SVGP, Pólya-Gamma": _by_gradient(np.asarray(prior.factor), np.asarray(prior.residual), y),
             }
             rows.append({"data": part, "M": number, **elbos})
             rows[-1]["SVGP - PGPR"] = elbos["SVGP"] - elbos["PGPR"]
@@ -67,12 +68,9 @@ class TwoBounds(Claim):
         )
 
 
-def _by_gradient(kernel: Any, Z: np.ndarray, X: np.ndarray, y: np.ndarray) -> float:
-    """The largest bound of SVGP with the Pólya-Gamma likelihood, over q(u) = N(root a, root L L' root')."""
-    K, count = np.asarray(kernel(Z, Z)), len(Z)
-    root = cholesky(K + 1e-12 * np.mean(np.diagonal(K)) * np.eye(count), lower=True)
-    A = solve_triangular(root, np.asarray(kernel(Z, X)), lower=True)
-    residual = np.asarray(kernel.diagonal(X)) - np.sum(A**2, axis=0)
+def _by_gradient(A: np.ndarray, residual: np.ndarray, y: np.ndarray) -> float:
+    """The largest bound of SVGP with the Pólya-Gamma likelihood over q(v) = N(a, L L'), where f = A'v + residual."""
+    count = len(A)
     lower = np.tril_indices(count)
 
     def negative(x: np.ndarray) -> tuple[float, np.ndarray]:

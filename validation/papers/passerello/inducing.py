@@ -17,7 +17,7 @@ from validation.papers.passerello.published import INPUTS, PUBLISHED, SMALL
 _SELECTIONS = ("PGPR Uniform", "PGPR K-means", "PGPR GV", "PGPR HGV")
 _DRAWN, _GREEDY = _SELECTIONS[:2], _SELECTIONS[2:]
 # Numbers of inducing inputs, and of draws of those that are random.
-_GRID, _DRAWS = (5, 10, 20, 35, 50, 80, 120, 180, 250), 3
+_GRID, _DRAWS = (5, 10, 20, 35, 50, 80, 120, 200), 2
 # Loss against the dense bound at convergence, and differences that count, in nats.
 _CONVERGED, _COUNTS = 0.05, 0.005
 # Rows of the large sets by default, and the published shares of them.

@@ -78,20 +78,16 @@ class Tables(Claim):
             for method in _METHODS
             for figure in _DIGITS
         }
-        few = [
-            f"{figure} of {method} on {count}" for (method, figure), count in within.items() if count < 0.8 * len(sets)
-        ]
-        outside = [
-            f"{row['data']} {row['method']} ({row['ELBO'] - row['published: ELBO']:+.1f})"
-            for row in rows
-            if "ELBO" in row["outside"]
-        ]
-        return Verdict(
-            not few,
-            f"of {len(rows) * len(_DIGITS)} medians {sum(within.values())} are in the published range"
-            + (f"; of the {len(sets)} sets, too few: {', '.join(few)}" if few else "")
-            + (f". ELBO outside, and our median minus theirs: {', '.join(outside)}." if outside else "."),
-        )
+        few = [f"{figure} of {method} {count}" for (method, figure), count in within.items() if count < 0.8 * len(sets)]
+        outside: dict[str, list[str]] = {}
+        for row in rows:
+            if "ELBO" in row["outside"]:
+                difference = row["ELBO"] - row["published: ELBO"]
+                outside.setdefault(row["data"], []).append(f"{row['method']} {difference:+.1f}")
+        said = [f"{len(rows) * len(_DIGITS)} medians, {sum(within.values())} of them in the published range"]
+        said += [f"of {len(sets)} sets too few are in it: {', '.join(few)}"] if few else []
+        said += [f"the ELBO of {name} differs by: {', '.join(methods)}" for name, methods in outside.items()]
+        return Verdict(not few, "; ".join(said) + ".")
 
 
 class Unreliable(Claim):
