@@ -116,12 +116,12 @@ class Unreliable(Claim):
 
     def measure(self, part: str, full: bool, seed: int) -> list[Row]:
         """See Claim."""
-        whole = full or part in SMALL
+        all_rows = full or part in SMALL
         count = _SPLITS if full else _FEW if part in SMALL else 1
         methods = ("SVGP K-means", "PGPR K-means", "PGPR HGV")
-        num_inducing = INPUTS[part] if whole else _INPUTS
+        num_inducing = INPUTS[part] if all_rows else _INPUTS
         elbos = np.array(
-            [_elbos(part, number, methods, num_inducing, None if whole else _ROWS, seed) for number in range(count)]
+            [_elbos(part, number, methods, num_inducing, None if all_rows else _ROWS, seed) for number in range(count)]
         )
         published = PUBLISHED[part]
         difference = elbos[:, 0] - elbos[:, 1:].max(axis=1)
