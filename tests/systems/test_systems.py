@@ -76,6 +76,15 @@ def test_regression_with_known_noise_is_that_with_one_variance_where_they_are_eq
     np.testing.assert_allclose(same.mean, again.mean, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
+def test_regression_learns_the_noise():
+    y = np.sin(2.0 * X[:200, 0]) + 0.2 * np.random.default_rng(1).normal(size=200)
+    result = systems.sgpr(X[:150], y[:150], num_inducing=30, seed=0, progress=False)
+    assert result.model.parameters["scale"] == pytest.approx(0.2, rel=0.25)
+    error = result.predict_latent(X[150:200])[0][:, 0] - np.sin(2.0 * X[150:200, 0])
+    assert np.sqrt(np.mean(error**2)) < 0.15
+
+
 @pytest.mark.slow
 def test_a_system_is_its_call():
     result = systems.pgpr(X, LABELS, select="kmeans", **SMALL)
