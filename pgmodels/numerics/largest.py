@@ -35,9 +35,9 @@ def log_probability_of_largest(mean: Any, variance: Any, chosen: Any, nodes: int
         True at k, and False elsewhere.
     nodes : int
     """
-    mean, variance, chosen = jnp.broadcast_arrays(mean, variance, chosen)
+    # Before the broadcast: XLA would evaluate the maximum of a constant variance of many rows while it compiles.
     floor = jax.lax.stop_gradient(_SHARE * jnp.max(variance, axis=-1, keepdims=True) + _TINY)
-    variance = jnp.maximum(variance, floor)
+    mean, variance, chosen = jnp.broadcast_arrays(mean, jnp.maximum(variance, floor), chosen)
     if mean.shape[-1] == 2:
         margin = jnp.sum(jnp.where(chosen, mean, -mean), axis=-1, keepdims=True)
         return log_ndtr(margin / jnp.sqrt(jnp.sum(variance, axis=-1, keepdims=True)))
