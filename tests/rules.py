@@ -6,7 +6,18 @@ Each row passes all checks of ``verify`` (test_verify.py), which detect planted 
 from typing import NamedTuple
 
 from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.functions import exp, gamma, largest, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
+from pgmodels.likelihoods.functions import (
+    exp,
+    gamma,
+    largest,
+    normal_cdf,
+    normal_pdf,
+    positions,
+    prod,
+    sigmoid,
+    sqrt,
+    sum_,
+)
 from pgmodels.likelihoods.supports import Binary, Classes, Counts, Real, SuccessesOfTrials, Support, Undeclared
 from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol
 

@@ -185,4 +185,3 @@ def test_gibbs_of_two_classes_is_that_of_a_probit():
         error = np.hypot(standard_error(difference**power), standard_error(one.latents**power))
         z = ((difference**power).mean(axis=(0, 1)) - (one.latents**power).mean(axis=(0, 1))) / error
         assert np.abs(z).max() < 4.5
-

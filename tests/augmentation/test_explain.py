@@ -11,7 +11,18 @@ from pgmodels.augmentation.explain import explain
 from pgmodels.augmentation.sites import conditional_sites, expectations
 from pgmodels.likelihoods.algebra import add, multiply, power
 from pgmodels.likelihoods.expression import Environment
-from pgmodels.likelihoods.functions import exp, gamma, largest, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
+from pgmodels.likelihoods.functions import (
+    exp,
+    gamma,
+    largest,
+    normal_cdf,
+    normal_pdf,
+    positions,
+    prod,
+    sigmoid,
+    sqrt,
+    sum_,
+)
 from pgmodels.likelihoods.likelihood import trace
 from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol
 from tests.covering import some
@@ -238,7 +249,7 @@ LINES = {
         "h[c] = g[c] / sqrt(s)",
         "w[c] = 1 / s",
         "E[g[c]] = m[c] / sqrt(s) + sqrt(s) ∂log(largest(m, y, s))/∂m[c]",
-        "B = log(largest(m, y, s)) - Σ_c v[c] / (2 s)",
+        "B = log(largest(m, y, s)) - (Σ_c (v[c] / s)) / 2",
     ],
     "Scaled": ["h = 2 y - 1 + 2 ω", "w = 4 ω", "E[ω] = tanh(ζ / 2) / (2 ζ),  ζ = sqrt((2 m - 1)^2 + 4 v)"],
     "Offset": ["h = y[0] - 1/2 - ω y[1]", "ω | f, y ~ PG(1, f + y[1])"],

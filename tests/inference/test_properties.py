@@ -223,7 +223,9 @@ def test_gibbs_has_the_means_of_importance_sampling(seed):
 
 
 # By default the one whose y is at a million.
-@pytest.mark.parametrize("seed", [GAUSSIAN[-1], *(pytest.param(seed, marks=pytest.mark.slow) for seed in GAUSSIAN[:-1])])
+@pytest.mark.parametrize(
+    "seed", [GAUSSIAN[-1], *(pytest.param(seed, marks=pytest.mark.slow) for seed in GAUSSIAN[:-1])]
+)
 def test_engines_agree_on_gaussian_noise(seed):
     drawn = random_model(seed)
     check_gaussian(drawn, [engine(drawn) for engine in (cavi, gaussian_vi, svi)])
