@@ -36,6 +36,7 @@ SEVERAL = {
     "logistic_softmax apart": partial(systems.logistic_softmax, batch_size=30, bound="augmented", shared=False),
     "softmax": partial(systems.softmax, batch_size=30),
     "robust_max": partial(systems.robust_max, batch_size=30),
+    "multinomial_probit": partial(systems.multinomial_probit, batch_size=30),
     "gpc_1": partial(systems.gpc_1, batch_size=30),
     "gpc_sm": partial(systems.gpc_sm, batch_size=30),
     "gpc_sm by some classes": partial(systems.gpc_sm, batch_size=30, class_batch_size=2),
