@@ -115,8 +115,9 @@ class GridDensity:
         scores = np.where(low < 0.0, low, high).reshape(-1, len(GRID))
         table = np.empty((len(scores), len(_SCORES)))
         for row, known in enumerate(scores):
-            rising = np.isfinite(known) & (np.diff(known, prepend=-np.inf) > 0.0)
-            table[row] = _monotone(known[rising], GRID[rising])
+            kept = np.flatnonzero(np.isfinite(known))
+            kept = kept[np.diff(known[kept], prepend=-np.inf) > 0.0]
+            table[row] = _monotone(known[kept], GRID[kept])
         coefficients = CubicSpline(_SCORES, table, axis=1).c
         return np.moveaxis(coefficients, 1, -1).reshape(4, *self.shape, len(_SCORES) - 1)
 

@@ -1,0 +1,196 @@
+"""Nested variational marginals against quadrature in several dimensions, a dense bound by brute force, and Gibbs."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+import pgmodels as pgm
+from pgmodels.numerics.grid_density import GRID
+
+X = np.array([[0.0], [0.7], [1.8]])
+
+
+@pgm.likelihood(support=pgm.Counts())
+def log_counts(y, f):
+    return pgm.exp(y * f - pgm.exp(f))
+
+
+CASES = {
+    "counts": (log_counts(), [0.0, 3.0, 0.0]),
+    "no counts": (log_counts(), [0.0, 0.0, 0.0]),
+    "labels": (pgm.Bernoulli(), [1.0, 1.0, 1.0]),
+    "heavy tails": (pgm.StudentT(df=4.0, scale=0.5), [0.0, 3.0, 0.2]),
+    "a kink": (pgm.Laplace(scale=0.5), [0.0, 3.0, 0.2]),
+    "skewed counts": (pgm.NegativeBinomial(dispersion=1.0), [0.0, 0.0, 4.0]),
+}
+
+
+LOG_DENSITIES = {
+    "counts": lambda f, y: y * f - np.exp(f),
+    "no counts": lambda f, y: y * f - np.exp(f),
+    "labels": lambda f, y: -np.logaddexp(0.0, -(2.0 * y - 1.0) * f),
+    "heavy tails": lambda f, y: stats.t(4.0, scale=0.5).logpdf(y - f),
+    "a kink": lambda f, y: stats.laplace(scale=0.5).logpdf(y - f),
+    "skewed counts": lambda f, y: y * f - (y + 1.0) * np.logaddexp(0.0, f),
+}
+
+
+def model_of(name, variance, mean=0.3, **form):
+    return pgm.Model(CASES[name][0], pgm.GP(pgm.RBF(variance=variance, lengthscale=1.0), mean=mean, **form))
+
+
+def prior_covariance(variance):
+    return variance * np.exp(-0.5 * (X - X.T) ** 2)
+
+
+def truth(name, variance, mean=0.3, count=101):
+    """Mean, variance and E exp f of each latent, and log p(y), by quadrature in three dimensions."""
+    y = CASES[name][1]
+    u = np.stack(np.meshgrid(*[np.linspace(-8.0, 8.0, count)] * 3, indexing="ij")).reshape(3, -1)
+    f = mean + np.linalg.cholesky(prior_covariance(variance)) @ u
+    log_p = -0.5 * np.sum(u**2, axis=0) + sum(LOG_DENSITIES[name](f[j], y[j]) for j in range(3))
+    log_mass = logsumexp(log_p) + 3.0 * np.log(16.0 / (count - 1) / np.sqrt(2.0 * np.pi))
+    p = np.exp(log_p - logsumexp(log_p))
+    m = f @ p
+    return m, (f - m[:, None]) ** 2 @ p, np.exp(f) @ p, log_mass
+
+
+def nested(name, variance):
+    return pgm.correct(pgm.gaussian_vi(model_of(name, variance), X, np.array(CASES[name][1])), method="nested")
+
+
+@pytest.mark.parametrize(
+    ("name", "variance"),
+    [("no counts", 25.0)]
+    + [
+        pytest.param(name, variance, marks=pytest.mark.slow)
+        for name in CASES
+        for variance in (1.0, 9.0, 25.0)
+        if (name, variance) != ("no counts", 25.0)
+    ],
+)
+def test_moments_are_those_of_quadrature_in_three_dimensions(name, variance):
+    result, (mean, spread, exponential, evidence) = nested(name, variance), truth(name, variance)
+    np.testing.assert_allclose(result.mean[:, 0], mean, atol=0.04 * np.sqrt(spread.min()))
+    np.testing.assert_allclose(result.variance[:, 0], spread, rtol=0.02)
+    z = np.linspace(-8.0, 8.0, 2001)
+    weights = np.exp(-0.5 * z**2) / np.sum(np.exp(-0.5 * z**2))
+    f = result.marginals.transport(np.broadcast_to(z[:, None, None], (len(z), 3, 1)))[:, :, 0]
+    np.testing.assert_allclose(weights @ np.exp(f), exponential, rtol=0.1)
+    # Each latent's bound is between the ELBO and log p(y).
+    bounds = result.log_evidence_bounds
+    assert np.all(bounds >= result.elbo - 1e-6)
+    assert np.all(bounds <= evidence + 2e-3)
+
+
+@pytest.mark.parametrize("name", ["labels", "a kink"])
+def test_with_one_row_it_is_exact(name):
+    y = CASES[name][1][1]
+    result = pgm.correct(pgm.gaussian_vi(model_of(name, 4.0), X[:1], np.array([y])), method="nested")
+    f = np.linspace(-20.0, 20.0, 40_001)
+    log_p = LOG_DENSITIES[name](f, y) - 0.5 * (f - 0.3) ** 2 / 4.0
+    p = np.exp(log_p - logsumexp(log_p))
+    mean = f @ p
+    assert result.mean[0, 0] == pytest.approx(mean, abs=2e-3)
+    assert result.variance[0, 0] == pytest.approx((f - mean) ** 2 @ p, rel=3e-3)
+    levels = [0.01, 0.9]
+    np.testing.assert_allclose(result.quantiles(levels)[:, 0, 0], f[np.searchsorted(p.cumsum(), levels)], atol=0.02)
+    log_mass = logsumexp(log_p) + np.log(f[1] - f[0]) - 0.5 * np.log(2.0 * np.pi * 4.0)
+    assert result.log_evidence_bounds[0, 0] == pytest.approx(log_mass, abs=2e-3)
+
+
+def test_the_bound_is_that_of_a_dense_gaussian_at_its_best():
+    # The largest ELBO of the model with one latent pinned, by a general optimiser over means and Cholesky roots.
+    y, K, mean = np.array(CASES["labels"][1]), prior_covariance(9.0), 0.3
+    result = nested("labels", 9.0)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+    weights = weights / weights.sum()
+    others, gain = [1, 2], K[1:, :1] / K[0, 0]
+    Kc = K[1:, 1:] - gain @ K[:1, 1:]
+    log_density = LOG_DENSITIES["labels"]
+
+    def negative(v, x):
+        m, L = v[:2], np.array([[np.exp(v[2]), 0.0], [v[3], np.exp(v[4])]])
+        S, d = L @ L.T, v[:2] - mean - gain[:, 0] * (x - mean)
+        expected = sum(
+            weights @ log_density(m[i] + np.sqrt(S[i, i]) * nodes, y[row]) for i, row in enumerate(others)
+        )
+        kl = 0.5 * (np.trace(np.linalg.solve(Kc, S)) + d @ np.linalg.solve(Kc, d) - 2.0)
+        kl += 0.5 * np.linalg.slogdet(Kc)[1] - v[2] - v[4]
+        own = log_density(x, y[0]) + stats.norm(mean, np.sqrt(K[0, 0])).logpdf(x)
+        return -(expected - kl + own)
+
+    at = np.array([40, 90, 120])
+    marginals = result.marginals
+    x = marginals.location[0, 0] + marginals.scale[0, 0] * GRID[at]
+    best = [-minimize(negative, np.array([0.0, 0.0, 0.0, 0.0, 0.0]), args=(value,), tol=1e-10).fun for value in x]
+    np.testing.assert_allclose(marginals.log_density[0, 0, at], best, atol=5e-3)
+    assert np.all(marginals.log_density[0, 0, at] <= np.array(best) + 2e-3)
+
+
+def test_new_inputs_files_draws_and_other_objectives(tmp_path):
+    rng = np.random.default_rng(0)
+    inputs = rng.uniform(-2.0, 2.0, (14, 1))
+    y = (np.sin(2.0 * inputs[:, 0]) + rng.logistic(size=14) > 0.0).astype(float)
+    new = np.array([[-1.0], [0.3], [2.5]])
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(variance=9.0, lengthscale=0.8), mean=0.5))
+    result = pgm.correct(pgm.cavi(model, inputs, y), method="nested")
+    again = pgm.correct(pgm.gaussian_vi(model, inputs, y), method="nested")
+    np.testing.assert_allclose(result.mean, again.mean, atol=1e-5)
+    assert pgm.correct(again, method="nested") is again
+    # New inputs at the data are the data.
+    mean, variance = result.predict_latent(inputs[:3])
+    np.testing.assert_allclose(mean, result.mean[:3], atol=1e-6)
+    np.testing.assert_allclose(variance, result.variance[:3], rtol=1e-5)
+    draws = pgm.gibbs(model, inputs, y, num_samples=2000, num_chains=4, seed=0)
+    expected, spread = draws.predict_latent(new)
+    mean, variance = result.predict_latent(new)
+    np.testing.assert_allclose(mean, expected, atol=0.06 * np.sqrt(spread.max()))
+    np.testing.assert_allclose(variance, spread, rtol=0.08)
+    np.testing.assert_allclose(result.predict(new).probabilities, draws.predict(new).probabilities, atol=0.01)
+    f = result.draw_latents(new, 4000, seed=1)
+    np.testing.assert_allclose(f.mean(axis=0), mean, atol=0.08 * np.sqrt(variance.max()))
+    np.testing.assert_allclose(f.var(axis=0), variance, rtol=0.1)
+    loaded = pgm.load(result.save(tmp_path / "nested.npz"))
+    np.testing.assert_allclose(loaded.quantiles([0.05], new), result.quantiles([0.05], new), rtol=1e-9)
+    assert "nested" in str(result)
+
+
+@pytest.mark.slow
+def test_bounds_with_inducing_inputs_are_above_the_elbo():
+    rng = np.random.default_rng(0)
+    inputs = rng.uniform(-2.0, 2.0, (60, 1))
+    y = (np.sin(2.0 * inputs[:, 0]) + rng.logistic(size=60) > 0.0).astype(float)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(variance=9.0, lengthscale=0.5), mean=0.0, form=pgm.Inducing(8)))
+    result = pgm.correct(pgm.gaussian_vi(model, inputs, y), method="nested")
+    assert np.all(result.log_evidence_bounds >= result.elbo - 1e-5)
+    assert np.all(result.log_evidence_bounds <= result.elbo + 0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["three classes", "two terms"])
+def test_predictors_of_several_latents_agree_with_gibbs(name):
+    rng = np.random.default_rng(0)
+    inputs = rng.uniform(-2.0, 2.0, (20, 2))
+    f = 2.0 * np.sin(2.0 * inputs[:, 0])
+    kernel = pgm.RBF(variance=4.0, lengthscale=0.8)
+    if name == "three classes":
+        y = np.digitize(f + rng.logistic(size=20), [-1.0, 1.0]).astype(float)
+        model = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(kernel, mean=0.0, size=3))
+    else:
+        y = (f + rng.logistic(size=20) > 0.0).astype(float)
+
+        @pgm.likelihood(support=pgm.Binary())
+        def additive(y, f):
+            return pgm.sigmoid((2 * y - 1) * (f[0] + f[1]))
+
+        model = pgm.Model(additive(), [pgm.GP(pgm.On(kernel, [column]), mean=0.0) for column in (0, 1)])
+    result = pgm.correct(pgm.gaussian_vi(model, inputs, y), method="nested")
+    draws = pgm.gibbs(model, inputs, y, num_samples=10_000, num_chains=4, seed=0)
+    deviation = np.sqrt(draws.variance)
+    assert np.abs((result.mean - draws.mean) / deviation).max() < 0.06
+    assert np.abs(result.variance / draws.variance - 1.0).mean() < 0.02
+    probabilities = result.predict(inputs[:5] + 0.1).probabilities
+    np.testing.assert_allclose(probabilities, draws.predict(inputs[:5] + 0.1).probabilities, atol=0.02)
