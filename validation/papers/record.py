@@ -68,7 +68,7 @@ class Record:
             "",
             f"Settings: {claim.settings}",
             "",
-            *markdown_rows(self.rows, claim.digits),
+            *markdown_rows([_cells(row) for row in self.rows], claim.digits),
             "",
         ]
         picture = claim.draw(self.rows) if verdict is not None else None
@@ -79,6 +79,10 @@ class Record:
         latest = list(self.measured.values())[-1]["provenance"]
         lines += [*latest, f"- seconds: {seconds:.0f}"]
         (FOLDER / f"{claim.identifier}.md").write_text("\n".join(lines) + "\n")
+
+
+def _cells(row: Row) -> Row:
+    return {name: cell for name, cell in row.items() if not isinstance(cell, list)}
 
 
 def write_index(papers: dict[str, Sequence[Claim]]) -> None:
