@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import pgmodels as pgm
 from pgmodels.datasets import Split
 from validation.papers.measures import Scores, scores

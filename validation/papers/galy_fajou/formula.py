@@ -1,7 +1,7 @@
 """The likelihood with two classes."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import expit
@@ -12,6 +12,12 @@ from validation.papers.claim import Claim, Row, Verdict
 
 # Latents of the classes.
 POINTS = ((1.0, -1.0), (-2.5, 2.5), (1.0, 0.0), (3.0, 1.0), (-2.0, -4.0))
+# What the logistic function may be of, by the column of its excess.
+COMBINATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "σ(f1) - p": lambda first, second: first,
+    "σ(f1 - f2) - p": lambda first, second: first - second,
+    "σ((f1 - f2) / 2) - p": lambda first, second: (first - second) / 2,
+}
 
 
 class TwoClasses(Claim):
@@ -33,28 +39,19 @@ class TwoClasses(Claim):
     def measure(self, part: str, full: bool, seed: int) -> list[Row]:
         """See Claim."""
         f = np.array(POINTS)
-        probability = np.exp(log_density(pgm.LogisticSoftmax(2), np.zeros(len(f)), f))
+        p = np.exp(log_density(pgm.LogisticSoftmax(2), np.zeros(len(f)), f))
         first, second = f.T
-        return [
-            {"first latent": a, "second latent": b, "probability": p, "of f": s, "of f1 - f2": d, "of half of it": h}
-            for a, b, p, s, d, h in zip(
-                first,
-                second,
-                probability,
-                expit(first) - probability,
-                expit(first - second) - probability,
-                expit((first - second) / 2) - probability,
-                strict=True,
-            )
-        ]
+        columns = {"first latent": first, "second latent": second, "probability": p}
+        columns |= {name: expit(combination(first, second)) - p for name, combination in COMBINATIONS.items()}
+        return [dict(zip(columns, line, strict=True)) for line in np.column_stack(list(columns.values())).tolist()]
 
     def judge(self, rows: Sequence[Row]) -> Verdict:
         """See Claim."""
-        largest = {name: max(abs(row[name]) for row in rows) for name in ("of f", "of f1 - f2", "of half of it")}
-        opposite = max(abs(row["of f"]) for row in rows if row["first latent"] == -row["second latent"])
+        largest = {name: max(abs(row[name]) for row in rows) for name in COMBINATIONS}
+        opposite = max(abs(row["σ(f1) - p"]) for row in rows if row["first latent"] == -row["second latent"])
         best = min(largest, key=lambda name: largest[name])
         return Verdict(
             largest[best] < 1e-12,
             f"only where f2 = -f1 it is the logistic function of f1 (to {opposite:.0e}); elsewhere even the best of "
-            f"the three, {best}, is off by up to {largest[best]:.3f}.",
+            f"the three, {best.removesuffix(' - p')}, is off by up to {largest[best]:.3f}.",
         )

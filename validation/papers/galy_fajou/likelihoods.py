@@ -75,7 +75,7 @@ class Calibration(Claim):
         for name, (likelihood, objective) in METHODS.items():
             model = pgm.Model(likelihood, pgm.GP(ard(split.X), size=3, form=pgm.Inducing(INDUCING, "kmeans")))
             call = partial(pgm.svi, model)
-            options = {"objective": objective, "train_hyperparameters": True, "seed": seed}
+            options: dict[str, Any] = {"objective": objective, "train_hyperparameters": True, "seed": seed}
             _, _, result, (error, nll, _, calibration) = learned(call, split, STEPS, BATCH, **options)
             row: Row = {"variance": variance, "method": name, "error": error, "NLL": nll, "ECE": calibration}
             if variance == SHOWN:
@@ -105,7 +105,8 @@ class Calibration(Claim):
         """See Claim."""
         looks, shown = styles(METHODS), [row for row in rows if row["variance"] == SHOWN]
         figure = new_figure(2.9 * len(METHODS), 9.0)
-        above, below = figure.subfigures(2, 1, height_ratios=(1.1, 1.6))
+        subfigures: Any = figure.subfigures(2, 1, height_ratios=(1.1, 1.6))
+        above, below = subfigures
         for axes, (key, title) in zip(above.subplots(1, 3), PANELS.items(), strict=True):
             for name, look in looks.items():
                 line = [row[key] for row in rows if row["method"] == name]

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,8 +53,8 @@ class NumInducing(Claim):
         """See Claim."""
         size, kind = int(part[4:].split(",")[0]), part.split(", ")[1]
         split = fold("shuttle", 0, seed=seed, rows=None if full else 10_000)
-        options = {"num_classes": 7, "shared": kind == SHARED, "num_inducing": size, "seed": seed}
-        steps = 200 * len(split.y) // 200 if full else 600
+        options: dict[str, Any] = {"num_classes": 7, "shared": kind == SHARED, "num_inducing": size, "seed": seed}
+        steps = 200 * (len(split.y) // 200) if full else 600
         look = learned(systems.logistic_softmax, split, steps, 200, compiled_before=True, **options)
         error, nll, _, _ = look.scores
         row = {"M": size, "hyperparameters": kind, "error": error, "NLL": nll}
@@ -141,7 +140,7 @@ class RobustMaxRace(Claim):
         classes = int(max(split.y.max(), split.y_test.max())) + 1
         form = pgm.Inducing(200 if full else 100, "kmeans")
         model = pgm.Model(likelihood(classes), pgm.GP(ard(split.X), size=classes, form=form))
-        options = {"objective": objective, "train_hyperparameters": True, "seed": seed}
+        options: dict[str, Any] = {"objective": objective, "train_hyperparameters": True, "seed": seed}
         # Rows as a source, of which svi makes no pass over all at the end.
         call: Any = lambda X, y, **more: pgm.svi(model, pgm.ArrayRows(X, y), **options, **more)  # noqa: E731
         steps = (*STEPS, 2000, 4000, 10_000) if full else STEPS

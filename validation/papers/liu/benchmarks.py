@@ -49,8 +49,8 @@ class SoftmaxNll(Claim):
     identifier: ClassVar[str] = "L4"
     title: ClassVar[str] = "GPCsm has the best NLL of several classes"
     statement: ClassVar[str] = (
-        "NLL of GPCsm on waveform 0.2832, waveform-noise 0.2999, page-blocks 0.0896, thyroid 0.0245, wine-quality-white "
-        "0.9953, of GPC-I 0.41, 0.44, 0.13, 0.030, 1.28; accuracies alike (tables III and IV)."
+        "NLL of GPCsm on waveform 0.2832, waveform-noise 0.2999, page-blocks 0.0896, thyroid 0.0245, "
+        "wine-quality-white 0.9953, of GPC-I 0.41, 0.44, 0.13, 0.030, 1.28; accuracies alike (tables III and IV)."
     )
     criterion: ClassVar[str] = (
         "NLL of GPCsm below those of GPC-I to III by at least 0.05 on waveform, waveform-noise and wine-quality-white; "
@@ -69,7 +69,7 @@ class SoftmaxNll(Claim):
         """See Claim."""
         data, system = part.split(": ")
         count, printed = len(np.unique(load(data).y)), published(data, system)
-        options = {"num_classes": count, "num_inducing": 300 if full else 100, "seed": seed}
+        options: dict[str, Any] = {"num_classes": count, "num_inducing": 300 if full else 100, "seed": seed}
         steps, batch_size, folds = (10_000, 1024, 10) if full else (600, 256, 2)
         runs = [
             learned(ALL[system], fold(data, number, seed=seed), steps, batch_size, **options).scores
@@ -114,8 +114,8 @@ class RowNumber(Claim):
     identifier: ClassVar[str] = "L5"
     title: ClassVar[str] = "99.9 % of magic are classified correctly"
     statement: ClassVar[str] = (
-        "accuracy 99.64 (GPCaug) to 99.92 % (GPC-II) and NLL 0.0153 and 0.0030 on magic, with d = 11; ORTH, copied from "
-        "another paper, 89.35 % and 0.2658 (tables III and IV)."
+        "accuracy 99.64 (GPCaug) to 99.92 % (GPC-II) and NLL 0.0153 and 0.0030 on magic, with d = 11; ORTH, copied "
+        "from another paper, 89.35 % and 0.2658 (tables III and IV)."
     )
     criterion: ClassVar[str] = (
         "accuracy of the 10 columns at least 0.995. If it is not, but is with the number of the row in the file as an "
@@ -140,7 +140,7 @@ class RowNumber(Claim):
         split = fold(data, 0, seed=seed)
         start = pgm.RBF(variance=5.0, lengthscale=0.1 * np.sqrt(split.X.shape[1]))
         call: Callable[..., Any] = systems.gpc_2 if system == "GPC-II" else systems.x_gpc
-        options = {"kernel": start, "num_inducing": 300 if full else 100, "seed": seed}
+        options: dict[str, Any] = {"kernel": start, "num_inducing": 300 if full else 100, "seed": seed}
         (error, nll, _, _) = learned(call, split, 10_000 if full else 600, 1024, **options).scores
         printed = Published(99.92, 0.0030) if system == "GPC-II" else Published(99.64, 0.0153)
         row = {"columns": int(columns), "system": system, "accuracy, %": 100.0 * (1.0 - error), "NLL": nll}
@@ -173,10 +173,10 @@ class LogisticSoftmaxFailure(Claim):
         "accuracy below 84 % with the published bound; otherwise the failure is of the run and not of the method."
     )
     settings: ClassVar[str] = (
-        "2 folds of 10 (full: 10); RBF with the published start values (variance 5, lengthscale 0.1 √d), one kernel for "
-        "all classes, 100 inducing inputs held (full: 300), batches of 1,024, 600 steps (full: 10,000), which end early "
-        "where they have converged. Beside it the tighter bound of this package, and GPCaug's own default start, the "
-        "median distance with a lengthscale for each column."
+        "2 folds of 10 (full: 10); RBF with the published start values (variance 5, lengthscale 0.1 √d), one kernel "
+        "for all classes, 100 inducing inputs held (full: 300), batches of 1,024, 600 steps (full: 10,000), which end "
+        "early where they have converged. Beside it the tighter bound of this package, and GPCaug's own default start, "
+        "the median distance with a lengthscale for each column."
     )
 
     def parts(self, full: bool) -> Sequence[str]:

@@ -62,8 +62,8 @@ class BoundsOrdered(Claim):
     identifier: ClassVar[str] = "L2"
     title: ClassVar[str] = "The bound falls with the variance of the noise"
     statement: ClassVar[str] = (
-        "the derivative of the bound in the variance a of the noise is negative where predictions are sensible, so that "
-        "it is largest for a = 0: L_I > L_II > L_III for one q and error rate (appendix B)."
+        "the derivative of the bound in the variance a of the noise is negative where predictions are sensible, so "
+        "that it is largest for a = 0: L_I > L_II > L_III for one q and error rate (appendix B)."
     )
     criterion: ClassVar[str] = (
         "the order holds on banana, german and waveform at the q of each of the three systems. It is no theorem: on "
@@ -96,13 +96,12 @@ class BoundsOrdered(Claim):
         results = {name: learned(call, split, steps, 256, **options).result for name, call in SYSTEMS.items()}
         rows = []
         for owner, result in results.items():
-            q = result.predict_latent(split.X)
-            bounds = {
-                f"{name}, nats": float(
-                    np.sum(objective_of(other.model, "additive_noise").local_bound(*q, split.y, other.model.parameters))
-                )
-                for name, other in results.items()
-            }
+            mean, variance = result.predict_latent(split.X)
+            bounds = {}
+            for name, other in results.items():
+                objective = objective_of(other.model, "additive_noise")
+                bound = objective.local_bound(mean, variance, split.y, other.model.parameters)
+                bounds[f"{name}, nats"] = float(np.sum(bound))
             rows.append({"data": part, "q of": owner, **bounds})
         return rows
 
