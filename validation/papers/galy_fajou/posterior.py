@@ -114,7 +114,9 @@ class EffectOfAugmentation(Claim):
                 ends = [min(*x, *y), max(*x, *y)]
                 axes.plot(ends, ends, color="0.6", linewidth=0.9, zorder=0)
                 axes.scatter(x, y, s=9, color=COLOURS[shown.index(name)], alpha=0.6, linewidths=0)
-                open_axes(axes, xlabel=f"{title}, Gibbs", ylabel=name if key == "p" else "", title=title)
+                open_axes(axes, ylabel=name if key == "p" else "", title=title if name == VI else "")
+                if name == shown[-1]:
+                    axes.set_xlabel("Gibbs")
         return figure
 
 

@@ -57,23 +57,24 @@ class SoftmaxNll(Claim):
         "within 0.03 of print (wine 0.08), and its accuracy within 1.5 points of print."
     )
     settings: ClassVar[str] = (
-        "published start values and inducing inputs that move; 2 folds of 10 (full: 10), 100 inducing inputs (300), "
-        "batches of 256 (1,024), 600 steps (10,000), natural gradients for q."
+        "published start values and inducing inputs that move, natural gradients for q; a fifth of the rows to test, "
+        "100 inducing inputs, batches of 256, 600 steps, GPC-I to III on three sets (full: ten folds of a tenth, 300, "
+        "1,024, 10,000, all sets)."
     )
 
     def parts(self, full: bool) -> Sequence[str]:
         """See Claim."""
-        return [f"{data}: {system}" for data, system in product(TABLES, ALL)]
+        return [f"{data}: {name}" for data, name in product(TABLES, ALL) if full or data in BETTER or name == SOFTMAX]
 
     def measure(self, part: str, full: bool, seed: int) -> list[Row]:
         """See Claim."""
         data, system = part.split(": ")
         count, printed = len(np.unique(load(data).y)), published(data, system)
         options: dict[str, Any] = {"num_classes": count, "num_inducing": 300 if full else 100, "seed": seed}
-        steps, batch_size, folds = (10_000, 1024, 10) if full else (600, 256, 2)
+        steps, batch_size, folds = (10_000, 1024, 10) if full else (600, 256, 5)
         runs = [
-            learned(ALL[system], fold(data, number, seed=seed), steps, batch_size, **options).scores
-            for number in range(folds)
+            learned(ALL[system], fold(data, number, folds, seed), steps, batch_size, **options).scores
+            for number in range(folds if full else 1)
         ]
         accuracy = 100.0 * (1.0 - np.mean([run.error for run in runs]))
         nll = np.mean([run.nll for run in runs])
@@ -93,7 +94,7 @@ class SoftmaxNll(Claim):
         """See Claim."""
         nll = {(row["data"], row["system"]): row["NLL"] for row in rows}
         accuracy = {(row["data"], row["system"]): row["accuracy, %"] for row in rows}
-        gains = {data: min(nll[data, name] for name in SYSTEMS) - nll[data, SOFTMAX] for data in TABLES}
+        gains = {data: min(nll[data, name] for name in SYSTEMS) - nll[data, SOFTMAX] for data in BETTER}
         off = {data: nll[data, SOFTMAX] - published(data, SOFTMAX).nll for data in TABLES}
         points = {data: accuracy[data, SOFTMAX] - published(data, SOFTMAX).accuracy for data in TABLES}
         reproduced = (
@@ -101,10 +102,12 @@ class SoftmaxNll(Claim):
             and all(abs(off[data]) <= NEAR[data] for data in TABLES)
             and all(abs(point) <= 1.5 for point in points.values())
         )
-        figures = "; ".join(f"{d} {gains[d]:.3f}, {off[d]:+.3f}, {points[d]:+.1f}" for d in TABLES)
+        better = ", ".join(f"{data} {gain:.3f}" for data, gain in gains.items())
+        printed = ", ".join(f"{data} {off[data]:+.3f} and {points[data]:+.1f}" for data in TABLES)
         return Verdict(
             reproduced,
-            f"NLL of GPCsm below the best of the others, from print, and its accuracy from print in points: {figures}.",
+            f"NLL of GPCsm is below the best of the others by: {better}; its NLL and its accuracy in points are from "
+            f"print by: {printed}.",
         )
 
 
