@@ -51,7 +51,7 @@ class TwoClasses(Claim):
         opposite = max(abs(row["σ(f1) - p"]) for row in rows if row["first latent"] == -row["second latent"])
         best = min(largest, key=lambda name: largest[name])
         return Verdict(
-            largest[best] < 1e-12,
+            bool(largest[best] < 1e-12),
             f"only where f2 = -f1 it is the logistic function of f1 (to {opposite:.0e}); elsewhere even the best of "
             f"the three, {best.removesuffix(' - p')}, is off by up to {largest[best]:.3f}.",
         )

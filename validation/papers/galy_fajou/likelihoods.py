@@ -94,7 +94,7 @@ class Calibration(Claim):
         learnt = [at[v, "robust-max, ε learned"]["NLL"] - at[v, LSM]["NLL"] for v in overlapping]
         errors = [at[VARIANCES[0], name]["error"] for name in (SOFTMAX, LSM, RM)]
         return Verdict(
-            min(ratios) >= 2.0 and min(losses) >= 0.1 and max(errors) - min(errors) <= 0.01,
+            bool(min(ratios) >= 2.0 and min(losses) >= 0.1 and max(errors) - min(errors) <= 0.01),
             f"from variance {SHOWN} on robust-max has at least {min(ratios):.1f} times the calibration error and an "
             f"NLL {min(losses):.2f} to {max(losses):.2f} above logistic-softmax ({min(learnt):.2f} to "
             f"{max(learnt):.2f} with its error rate learned); at variance {VARIANCES[0]} error rates differ by "

@@ -79,7 +79,7 @@ class NumInducing(Claim):
         figure = new_figure(6.4, 4.6)
         losses = figure.subplots()
         times = losses.twinx()
-        handles = []
+        handles, sizes = [], []
         for kind, look in styles((SHARED, APART)).items():
             mine = [row for row in rows if row["hyperparameters"] == kind]
             sizes = [row["M"] for row in mine]
@@ -87,7 +87,9 @@ class NumInducing(Claim):
             times.plot(sizes, [row["ms a step"] for row in mine], color=look.colour, linestyle=":", marker=look.marker)
             handles.append(line_handle(look._replace(line="-"), marker=True))
         losses.set(xlabel="inducing inputs M", ylabel="NLL of a test row (nats), solid", xscale="log")
-        times.set(ylabel="milliseconds a step, dotted", yscale="log")
+        losses.set_xticks(sizes, [str(size) for size in sizes])
+        losses.minorticks_off()
+        times.set(ylabel="milliseconds a step, dotted")
         losses.spines["top"].set_visible(False)
         times.spines["top"].set_visible(False)
         legend_below(figure, handles, [f"hyperparameters {kind}" for kind in (SHARED, APART)])

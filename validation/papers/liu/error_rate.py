@@ -109,6 +109,8 @@ class FreeErrorRate(Claim):
                 steps, losses = [row["steps"] for row in curve], [row["NLL"] for row in curve]
                 axes.plot(steps, losses, color=look.colour, linestyle=line, marker=look.marker, markersize=4)
             open_axes(axes, title=data, xlabel="steps", ylabel="NLL of a test row (nats)", xscale="log")
+            axes.set_xticks(steps, [str(count) for count in steps])
+            axes.minorticks_off()
         handles = [Line2D([], [], color=look.colour, marker=look.marker) for look in drawn.values()]
         handles += [Line2D([], [], color="black", linestyle=line) for line in lines.values()]
         legend_below(figure, handles, [*drawn, *(f"δ {kind}" for kind in lines)])
