@@ -11,6 +11,16 @@ from pgmodels.datasets import Split
 from validation.papers.measures import Scores, scores
 
 
+# Of few steps, few inducing inputs, hyperparameters at their limits, and classes that no row has.
+EXPECTED = (
+    pgm.ConvergenceWarning,
+    pgm.CorrectionWarning,
+    pgm.DataWarning,
+    pgm.FitWarning,
+    pgm.InducingWarning,
+)
+
+
 class Look(NamedTuple):
     """The result after a number of steps, its scores of the test rows, and seconds of the steps so far."""
 
@@ -35,9 +45,9 @@ class _Clock:
 
 @contextmanager
 def expected_warnings() -> Iterator[None]:
-    """Silence the warnings of few steps, few inducing inputs, and hyperparameters at their limits."""
+    """Silence the warnings that are expected."""
     with warnings.catch_warnings():
-        for category in (pgm.ConvergenceWarning, pgm.CorrectionWarning, pgm.FitWarning, pgm.InducingWarning):
+        for category in EXPECTED:
             warnings.simplefilter("ignore", category)
         yield
 
