@@ -10,7 +10,6 @@ import pgmodels as pgm
 from pgmodels.datasets import Split
 from validation.papers.measures import Scores, scores
 
-
 # Of few steps, few inducing inputs, hyperparameters at their limits, and classes that no row has.
 EXPECTED = (
     pgm.ConvergenceWarning,
