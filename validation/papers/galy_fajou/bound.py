@@ -77,7 +77,7 @@ class PublishedBound(Claim):
 
 
 def _row(quantity: str, elbo: float, expected: float) -> Row:
-    return {"quantity": quantity, "ELBO": elbo, "expected": expected, "difference": elbo - expected}
+    return {"quantity": quantity, "ELBO": elbo, "expected": expected, "difference": float(f"{elbo - expected:.1e}")}
 
 
 def brute_force(X: np.ndarray, y: np.ndarray) -> float:

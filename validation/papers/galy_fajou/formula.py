@@ -52,6 +52,6 @@ class TwoClasses(Claim):
         best = min(largest, key=lambda name: largest[name])
         return Verdict(
             bool(largest[best] < 1e-12),
-            f"only where f2 = -f1 it is the logistic function of f1 (to {opposite:.0e}); elsewhere even the best of "
+            f"where f2 = -f1 it is the logistic function of f1, to {max(opposite, 1e-16):.0e}; elsewhere the best of "
             f"the three, {best.removesuffix(' - p')}, is off by up to {largest[best]:.3f}.",
         )
