@@ -79,7 +79,7 @@ class Record:
             "",
             f"Settings: {claim.settings}",
             "",
-            *markdown_rows(self.rows, claim.digits),
+            *markdown_rows([_cells(row) for row in self.rows], claim.digits),
             "",
         ]
         if self.picture.is_file():
@@ -89,8 +89,32 @@ class Record:
         return [*lines, *latest, f"- seconds: {seconds:.0f}", ""]
 
 
+<<<<<<< HEAD
 def kept_record(claim: Claim) -> Record | None:
     """What is kept of a claim, of any size and seed."""
+=======
+def _cells(row: Row) -> Row:
+    return {name: cell for name, cell in row.items() if not isinstance(cell, list)}
+
+
+def write_index(papers: dict[str, Sequence[Claim]]) -> None:
+    """Write the list of all claims with the verdicts at hand."""
+    lines = ["# Claims of the papers", "", "| claim | published | verdict | what decides |", "|" + " --- |" * 4]
+    for claims in papers.values():
+        for claim in claims:
+            verdict, link = _kept_verdict(claim), claim.identifier
+            if (FOLDER / f"{claim.identifier}.md").is_file():
+                link = f"[{claim.identifier}]({claim.identifier}.md)"
+            if verdict is None:
+                lines.append(f"| {link} | {claim.title} | not run | |")
+            else:
+                said = "reproduced" if verdict.reproduced else "refuted"
+                lines.append(f"| {link} | {claim.title} | {said} | {verdict.reason} |")
+    (FOLDER / "index.md").write_text("\n".join(lines) + "\n")
+
+
+def _kept_verdict(claim: Claim) -> Verdict | None:
+>>>>>>> wt_liugf
     path = FOLDER / f"{claim.identifier}.json"
     if not path.is_file():
         return None
