@@ -1,4 +1,4 @@
-"""Measure claims of the papers and write their pages.
+"""Measure claims of the papers, and write a page for each paper.
 
 Usage: python -m validation.papers [NAME ...], a paper (wenzel, galy-fajou, liu, passerello, izmailov) or a claim such
 as W3; all without names. What is measured is kept under validation/results/papers/ and not measured again. Data sets
@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from validation.papers import galy_fajou, izmailov, liu, passerello, wenzel
-from validation.papers.record import Record, write_index
+from validation.papers.record import Record, write_pages
 
 PAPERS = {
     "wenzel": wenzel.CLAIMS,
@@ -41,9 +41,8 @@ def main(arguments: list[str]) -> None:
         for part in record.left:
             print(f"{claim.identifier}: {part}", flush=True)
             record.measure(part)
-            record.write()
-        record.write()
-        write_index(PAPERS)
+        record.draw()
+        write_pages(PAPERS)
         verdict = record.verdict
         assert verdict is not None
         print(f"{claim.identifier}: {'reproduced' if verdict.reproduced else 'refuted'}: {verdict.reason}", flush=True)

@@ -1,8 +1,8 @@
-"""What was measured of a claim, kept in a JSON file part by part, and written as a page with its verdict."""
+"""What was measured of a claim, kept in a JSON file part by part, and written as pages with their verdicts."""
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +53,25 @@ class Record:
         extra = [*(["--full"] if self.full else []), *(["--seed", str(self.seed)] if self.seed else [])]
         return " ".join(["python -m validation.papers", self.claim.identifier, *extra])
 
-    def write(self) -> None:
-        """Write the page of the claim, and its picture."""
+    @property
+    def picture(self) -> Path:
+        """The file of the claim's picture, if it has one."""
+        return FOLDER / f"{self.claim.identifier}.png"
+
+    def draw(self) -> None:
+        """Draw the claim's picture, if it has one."""
+        figure = self.claim.draw(self.rows)
+        if figure is not None:
+            figure.savefig(self.picture, dpi=110, bbox_inches="tight")
+
+    def section(self) -> list[str]:
+        """The lines of the claim's section, with its verdict, table and picture."""
         claim, verdict = self.claim, self.verdict
-        lines = [f"# {claim.identifier}: {claim.title}", ""]
+        lines = [f"## {claim.identifier}: {claim.title}", ""]
         if verdict is None:
             lines += [f"**Not finished**: {', '.join(self.left)} to be measured.", ""]
         else:
-            lines += [f"**{'Reproduced' if verdict.reproduced else 'Refuted'}**: {verdict.reason}", ""]
+            lines += [f"**{_said(verdict)}**: {verdict.reason}", ""]
         lines += [
             f"Published: {claim.statement}",
             "",
@@ -71,35 +82,37 @@ class Record:
             *markdown_rows(self.rows, claim.digits),
             "",
         ]
-        picture = claim.draw(self.rows) if verdict is not None else None
-        if picture is not None:
-            picture.savefig(FOLDER / f"{claim.identifier}.png", dpi=110, bbox_inches="tight")
-            lines += [f"![{claim.title}]({claim.identifier}.png)", ""]
+        if self.picture.is_file():
+            lines += [f"![{claim.title}]({self.picture.name})", ""]
         seconds = sum(part["seconds"] for part in self.measured.values())
         latest = list(self.measured.values())[-1]["provenance"]
-        lines += [*latest, f"- seconds: {seconds:.0f}"]
-        (FOLDER / f"{claim.identifier}.md").write_text("\n".join(lines) + "\n")
+        return [*lines, *latest, f"- seconds: {seconds:.0f}", ""]
 
 
-def write_index(papers: dict[str, Sequence[Claim]]) -> None:
-    """Write the list of all claims with the verdicts at hand."""
-    lines = ["# Claims of the papers", "", "| claim | published | verdict | what decides |", "|" + " --- |" * 4]
-    for claims in papers.values():
-        for claim in claims:
-            verdict, link = _kept_verdict(claim), claim.identifier
-            if (FOLDER / f"{claim.identifier}.md").is_file():
-                link = f"[{claim.identifier}]({claim.identifier}.md)"
-            if verdict is None:
-                lines.append(f"| {link} | {claim.title} | not run | |")
-            else:
-                said = "reproduced" if verdict.reproduced else "refuted"
-                lines.append(f"| {link} | {claim.title} | {said} | {verdict.reason} |")
-    (FOLDER / "index.md").write_text("\n".join(lines) + "\n")
-
-
-def _kept_verdict(claim: Claim) -> Verdict | None:
+def kept_record(claim: Claim) -> Record | None:
+    """What is kept of a claim, of any size and seed."""
     path = FOLDER / f"{claim.identifier}.json"
     if not path.is_file():
         return None
     kept = json.loads(path.read_text())
-    return Record(claim, kept["full"], kept["seed"]).verdict
+    return Record(claim, kept["full"], kept["seed"])
+
+
+def write_pages(papers: Mapping[str, Sequence[Claim]]) -> None:
+    """Write a page for each paper, of its claims that are measured, and the list of all claims with their verdicts."""
+    index = ["# Claims of the papers", "", "| claim | published | verdict | what decides |", "|" + " --- |" * 4]
+    for paper, claims in papers.items():
+        sections = ["# Claims", ""]
+        for claim in claims:
+            record = kept_record(claim)
+            verdict = None if record is None else record.verdict
+            said = ("not measured", "") if verdict is None else (_said(verdict).lower(), verdict.reason)
+            index.append(f"| {claim.identifier} | {claim.title} | {said[0]} | {said[1]} |")
+            if record is not None:
+                sections += record.section()
+        (FOLDER / f"{paper}.md").write_text("\n".join(sections).rstrip() + "\n")
+    (FOLDER / "index.md").write_text("\n".join(index) + "\n")
+
+
+def _said(verdict: Verdict) -> str:
+    return "Reproduced" if verdict.reproduced else "Refuted"
