@@ -19,10 +19,6 @@ from validation.papers.measures import scores
 JITTER = 1e-8
 
 
-class OutOfTime(Exception):
-    """The time that a method has is over."""
-
-
 class Look(NamedTuple):
     """Seconds so far, and error rate and mean negative log density (nats) of the test rows."""
 
@@ -35,7 +31,7 @@ class Curve:
     """Looks at test rows along iterations, whose own time is not counted.
 
     ``after_sweep`` and ``after_steps`` are callbacks of ``fit`` and ``svi`` for a model of one latent with inducing
-    inputs. They raise OutOfTime once ``limit`` seconds are over.
+    inputs. They raise TimeoutError once ``limit`` seconds are over.
     """
 
     def __init__(self, model: pgm.Model, split: Split, Z: np.ndarray, limit: float = np.inf):
@@ -65,7 +61,7 @@ class Curve:
         self.looks.append(Look(now - self.begin, figures.error, figures.nll))
         self.begin += time.perf_counter() - now
         if self.looks[-1].seconds > self.limit:
-            raise OutOfTime
+            raise TimeoutError
 
     def _begun(self, info: pgm.IterationInfo) -> float:
         now = time.perf_counter()
@@ -100,3 +96,9 @@ def _factor(kernel: Any, Z: np.ndarray, X: np.ndarray) -> np.ndarray:
 def first_time(looks: Sequence[Look], level: float, score: str) -> float:
     """Seconds of the first look with a score of at most ``level``; infinite if there is none."""
     return next((look.seconds for look in looks if getattr(look, score) <= level), np.inf)
+
+
+def score_at(looks: Sequence[Look], seconds: np.ndarray, score: str) -> np.ndarray:
+    """The score of the last look at or before each time; NaN before the first look."""
+    before = np.searchsorted([look.seconds for look in looks], seconds, side="right") - 1
+    return np.where(before >= 0, np.array([getattr(look, score) for look in looks])[before], np.nan)

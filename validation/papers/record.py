@@ -79,7 +79,7 @@ class Record:
             "",
             f"Settings: {claim.settings}",
             "",
-            *markdown_rows(self.rows, claim.digits),
+            *markdown_rows([_cells(row) for row in self.rows], claim.digits),
             "",
         ]
         if self.picture.is_file():
@@ -87,6 +87,10 @@ class Record:
         seconds = sum(part["seconds"] for part in self.measured.values())
         latest = list(self.measured.values())[-1]["provenance"]
         return [*lines, *latest, f"- seconds: {seconds:.0f}", ""]
+
+
+def _cells(row: Row) -> Row:
+    return {name: cell for name, cell in row.items() if not isinstance(cell, list)}
 
 
 def kept_record(claim: Claim) -> Record | None:

@@ -28,7 +28,7 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.threads import one_thread_up_to
 from pgmodels.runtime.x64 import as_array, double_precision
-from validation.papers.curves import Curve, Look, OutOfTime
+from validation.papers.curves import Curve, Look
 
 # Nodes of the quadrature, and what is added to the diagonal of K(Z, Z), relative to its mean: GPflow's.
 NODES, JITTER = 20, 1e-6
@@ -113,8 +113,8 @@ def rival_of(
     """The rival of a model, from its values and inducing inputs ``Z``."""
     objective = objective_of(model, "expected")
     assert isinstance(objective, FormulaObjective)
-    X, y, Z = (as_array(part) for part in (split.X, split.y, Z))
-    return Rival(objective, trainable(model), without_inputs(model).bare(), X, y, Z, rule, whitened, moves)
+    arrays = (as_array(part) for part in (split.X, split.y, Z))
+    return Rival(objective, trainable(model), without_inputs(model).bare(), *arrays, rule, whitened, moves)
 
 
 @double_precision
@@ -145,7 +145,7 @@ def follow(
     _advance(rival, state, next(batches), rate)[0].block_until_ready()
     look()
     curve, steps, due = Curve(model, split, Z, seconds), 0, 0.0
-    with suppress(OutOfTime), one_thread_up_to(batch_size):
+    with suppress(TimeoutError), one_thread_up_to(batch_size):
         while bool(jnp.isfinite(state.vector).all()):
             if steps >= due:
                 look()
@@ -179,5 +179,3 @@ def _batches(count: int, size: int) -> Iterator[np.ndarray]:
             left = np.concatenate([left, order.reshape(-1, size)])
         yield left[:BLOCK]
         left = left[BLOCK:]
-
-
