@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.cluster.vq import kmeans2
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 import pgmodels as pgm
 from pgmodels.datasets import Split
+from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.parameters.vector import trainable
 from pgmodels.results.gaussian import nodes_at
 from pgmodels.results.predictive import Predictive
@@ -25,6 +27,17 @@ class Look(NamedTuple):
     seconds: float
     error: float
     nll: float
+
+
+def sparse_model(likelihood: Likelihood, Z: np.ndarray) -> pgm.Model:
+    """The model of two papers, whose kernel has one lengthscale, an amplitude and noise."""
+    kernel = pgm.RBF(1.0, float(np.sqrt(Z.shape[1]))) + pgm.White()
+    return pgm.Model(likelihood, pgm.GP(kernel, form=pgm.Inducing(Z)))
+
+
+def centres(split: Split, count: int, seed: int) -> np.ndarray:
+    """Centres of k-means of the training rows."""
+    return kmeans2(split.X, count, minit="++", seed=seed)[0]
 
 
 class Curve:

@@ -113,8 +113,8 @@ def rival_of(
     """The rival of a model, from its values and inducing inputs ``Z``."""
     objective = objective_of(model, "expected")
     assert isinstance(objective, FormulaObjective)
-    arrays = (as_array(part) for part in (split.X, split.y, Z))
-    return Rival(objective, trainable(model), without_inputs(model).bare(), *arrays, rule, whitened, moves)
+    X, y, inputs = (as_array(part) for part in (split.X, split.y, Z))
+    return Rival(objective, trainable(model), without_inputs(model).bare(), X, y, inputs, rule, whitened, moves)
 
 
 @double_precision

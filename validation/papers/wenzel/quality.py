@@ -133,9 +133,7 @@ class Latents(Claim):
             figure,
             [Line2D([], [], color=look.colour, marker=look.marker, linestyle="") for look in looks.values()],
             methods,
-            [
-                "Mean absolute differences from Gibbs at test rows; a grey line joins those of a kernel. Black: published."
-            ],
+            ["Mean absolute differences from Gibbs at test rows, joined by a line for each kernel. Black: published."],
         )
         return figure
 
