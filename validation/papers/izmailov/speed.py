@@ -156,7 +156,8 @@ class Averages:
 
     def written(self) -> str:
         """The times of all methods."""
-        return ", ".join(f"{self.best_of(method)} {self.time(method):.3g} s" for method in METHODS)
+        times = {self.best_of(method): self.time(method) for method in METHODS}
+        return ", ".join(f"{name} " + (f"{t:.3g} s" if np.isfinite(t) else "never") for name, t in times.items())
 
 
 class SmallSets(Race):
