@@ -23,19 +23,21 @@ class Record:
         self.measured: dict[str, dict[str, Any]] = kept["parts"] if same else {}
 
     @property
-    def left(self) -> list[str]:
+    def unmeasured(self) -> list[str]:
         """Parts that are not measured yet."""
-        return [part for part in self.claim.parts(self.full) if part not in self.measured]
+        return [part for part in self.claim.part_names(self.full) if part not in self.measured]
 
     @property
     def rows(self) -> list[Row]:
         """The rows of the measured parts, in their order."""
-        return [row for part in self.claim.parts(self.full) for row in self.measured.get(part, {"rows": []})["rows"]]
+        return [
+            row for part in self.claim.part_names(self.full) for row in self.measured.get(part, {"rows": []})["rows"]
+        ]
 
     @property
     def verdict(self) -> Verdict | None:
         """The verdict, once all parts are measured."""
-        return None if self.left else self.claim.judge(self.rows)
+        return None if self.unmeasured else self.claim.judge(self.rows)
 
     def measure(self, part: str) -> None:
         """Measure a part and keep it."""
@@ -69,7 +71,7 @@ class Record:
         claim, verdict = self.claim, self.verdict
         lines = [f"## {claim.identifier}: {claim.title}", ""]
         if verdict is None:
-            lines += [f"**Not finished**: {', '.join(self.left)} to be measured.", ""]
+            lines += [f"**Not finished**: {', '.join(self.unmeasured)} to be measured.", ""]
         else:
             lines += [f"**{_said(verdict)}**: {verdict.reason}", ""]
         lines += [
@@ -89,32 +91,12 @@ class Record:
         return [*lines, *latest, f"- seconds: {seconds:.0f}", ""]
 
 
-<<<<<<< HEAD
-def kept_record(claim: Claim) -> Record | None:
-    """What is kept of a claim, of any size and seed."""
-=======
 def _cells(row: Row) -> Row:
     return {name: cell for name, cell in row.items() if not isinstance(cell, list)}
 
 
-def write_index(papers: dict[str, Sequence[Claim]]) -> None:
-    """Write the list of all claims with the verdicts at hand."""
-    lines = ["# Claims of the papers", "", "| claim | published | verdict | what decides |", "|" + " --- |" * 4]
-    for claims in papers.values():
-        for claim in claims:
-            verdict, link = _kept_verdict(claim), claim.identifier
-            if (FOLDER / f"{claim.identifier}.md").is_file():
-                link = f"[{claim.identifier}]({claim.identifier}.md)"
-            if verdict is None:
-                lines.append(f"| {link} | {claim.title} | not run | |")
-            else:
-                said = "reproduced" if verdict.reproduced else "refuted"
-                lines.append(f"| {link} | {claim.title} | {said} | {verdict.reason} |")
-    (FOLDER / "index.md").write_text("\n".join(lines) + "\n")
-
-
-def _kept_verdict(claim: Claim) -> Verdict | None:
->>>>>>> wt_liugf
+def kept_record(claim: Claim) -> Record | None:
+    """What is kept of a claim, of any size and seed."""
     path = FOLDER / f"{claim.identifier}.json"
     if not path.is_file():
         return None

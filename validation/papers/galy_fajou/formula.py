@@ -32,7 +32,7 @@ class TwoClasses(Claim):
     )
     settings: ClassVar[str] = "the formula at five pairs of latents; the first two are f and -f."
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return ("formula",)
 

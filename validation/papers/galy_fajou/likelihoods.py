@@ -64,7 +64,7 @@ class Calibration(Claim):
         "learned. The Heaviside likelihood by expectation propagation is left out."
     )
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [f"variance {variance}" for variance in VARIANCES]
 

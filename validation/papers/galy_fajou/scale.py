@@ -44,7 +44,7 @@ class NumInducing(Claim):
         "compilation."
     )
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         sizes = (5, 10, 25, 50, 100, 200, *((400,) if full else ()))
         return [f"M = {size}, {kind}" for size, kind in product(sizes, (SHARED, APART))]
@@ -130,7 +130,7 @@ class RobustMaxRace(Claim):
         "an NLL within 0.02 of the method's own last one."
     )
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [f"{data}: {method}" for data, method in product((*OVERLAPPING, *SEPARABLE), RIVALS)]
 
@@ -216,7 +216,7 @@ class ManyClasses(Claim):
         "held; the fastest window of 200 or more steps after the first."
     )
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [f"{classes} classes" for classes in (50, 300, 1000)]
 

@@ -55,7 +55,7 @@ class Airline(Claim):
         "(full: 200), published start values, batches of 1,024 (GPC-I to III by default 256), 600 steps (full: 20,000)."
     )
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [*ALL, BEST]
 

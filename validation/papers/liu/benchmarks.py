@@ -62,7 +62,7 @@ class SoftmaxNll(Claim):
         "1,024, 10,000, all sets)."
     )
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [f"{data}: {name}" for data, name in product(TABLES, ALL) if full or data in BETTER or name == SOFTMAX]
 
@@ -131,7 +131,7 @@ class RowNumber(Claim):
         "with Pólya-Gamma augmentation."
     )
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [f"{columns} columns: {system}" for columns, system in product((10, 11), ("GPC-II", "GPCaug"))]
 
@@ -185,7 +185,7 @@ class LogisticSoftmaxFailure(Claim):
         "the median distance with a lengthscale for each column."
     )
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [f"{bound}, {start}" for bound, start in product(("factorised", "augmented"), ("published", "median"))]
 

@@ -26,7 +26,7 @@ class LogisticVariance(Claim):
     criterion: ClassVar[str] = "the largest difference is 0.0095 to 0.0001, of which 0.009 is a truncation."
     settings: ClassVar[str] = "a grid of 200,001 points on (-20, 20); the variance with the least largest difference."
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return ("distribution functions",)
 
@@ -76,7 +76,7 @@ class BoundsOrdered(Claim):
     )
     digits: ClassVar[int] = 6
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return ("banana", "german", "waveform", "three rows")
 
