@@ -72,7 +72,8 @@ class PublishedBound(Claim):
         return Verdict(
             near,
             f"{optimum:.2f} nats, of which {same - optimum:.2f} are lost by the factorisation at this q(f), and "
-            f"{tightest - same:.2f} more by the q(f) it leads to; brute force differs by {abs(rows[3]['difference']):.1e}.",
+            f"{tightest - same:.2f} more by the q(f) it leads to; brute force differs by "
+            f"{abs(rows[3]['difference']):.1e}.",
         )
 
 
