@@ -6,7 +6,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from matplotlib.figure import Figure
 
-# A line of a claim's table: what was measured, and what is published of the same, by column. Numbers stay numbers.
+# A line of a claim's table: what was measured, and what is published of the same, by column. Numbers stay numbers,
+# and lists, which the table leaves out, are points of the picture.
 Row = dict[str, Any]
 
 
@@ -36,7 +37,7 @@ class Claim(ABC):
     digits: ClassVar[int] = 4
 
     @abstractmethod
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """Names of the parts, by default or at full size."""
 
     @abstractmethod

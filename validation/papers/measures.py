@@ -1,5 +1,8 @@
 """Data splits and scores of classifiers."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -40,3 +43,12 @@ def fold(data: Dataset | str, number: int, count: int = 10, seed: int = 0, rows:
     location, scale = data.X[train].mean(axis=0), data.X[train].std(axis=0)
     X = (data.X - location) / np.where(np.ptp(data.X[train], axis=0) > 0, scale, 1.0)
     return Split(X[train], data.y[train], X[test], data.y[test])
+
+
+@contextmanager
+def silenced(*categories: type[Warning]) -> Iterator[None]:
+    """Without warnings of these categories, which are expected."""
+    with warnings.catch_warnings():
+        for category in categories:
+            warnings.simplefilter("ignore", category)
+        yield

@@ -35,7 +35,7 @@ class TwoBounds(Claim):
     )
     digits: ClassVar[int] = 6
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return ("banana", "breast-cancer")
 
@@ -109,7 +109,7 @@ class Boundary(Claim):
         "range, where away from all data the variance of the latent determines c, and the rows themselves."
     )
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return ("banana",)
 
@@ -222,7 +222,7 @@ class Heteroscedastic(Claim):
     )
     digits: ClassVar[int] = 6
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [f"simulation {number}" for number in range(10 if full else 3)]
 

@@ -47,7 +47,7 @@ class Selections(Claim):
     )
     digits: ClassVar[int] = 6
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return list(INPUTS)
 
@@ -133,7 +133,7 @@ class LearnedInputs(Claim):
     )
     digits: ClassVar[int] = 6
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [f"{name}, {number}" for name in _SHARES for number in ((100, 300) if full else (50, 100, 200))]
 
@@ -184,7 +184,7 @@ class Automatic(Claim):
     # Thresholds of the trace.
     _TRACES: ClassVar[tuple[float, ...]] = (1e-3, 0.1, 1.0)
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return list(INPUTS)
 

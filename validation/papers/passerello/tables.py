@@ -44,7 +44,7 @@ class Tables(Claim):
     )
     digits: ClassVar[int] = 6
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         dense = [f"{name}, PGPR dense" for name in SMALL]
         return [*(f"{name}, {method}" for name in (INPUTS if full else SMALL) for method in _METHODS), *dense]
@@ -110,7 +110,7 @@ class Unreliable(Claim):
     )
     digits: ClassVar[int] = 6
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return list(INPUTS)
 
@@ -169,7 +169,7 @@ class Merged(Claim):
     )
     digits: ClassVar[int] = 6
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return SMALL
 

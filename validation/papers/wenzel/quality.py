@@ -1,0 +1,229 @@
+"""Claims of Wenzel et al. 2019 on the approximation: table 1, figure 1, and the gap of the bound."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from scipy.linalg import cho_solve, cholesky
+from scipy.special import log_expit, roots_hermitenorm
+
+import pgmodels as pgm
+from pgmodels.datasets import Split
+from pgmodels.diagnostics.gap import augmentation_gap
+from pgmodels.plots.style import legend_below, new_figure, open_axes, styles
+from pgmodels.results.predictive import PredictionWarning
+from validation.papers.claim import Claim, Row, Verdict
+from validation.papers.measures import fold, scores, silenced
+
+# The paper's name of a set, and its table 1: differences of means and variances from the truth, error and NLL.
+NAMES = {"pima": "Diabetis", "german": "German"}
+TABLE_1 = {
+    ("pima", "X-GPC"): (0.103, 0.426, 0.156, 0.347),
+    ("pima", "corrected"): (0.033, 0.348, 0.156, 0.347),
+    ("pima", "Gibbs"): (0.0, 0.0, 0.156, 0.346),
+    ("german", "X-GPC"): (0.237, 2.28, 0.38, 0.666),
+    ("german", "corrected"): (0.104, 1.94, 0.38, 0.667),
+    ("german", "Gibbs"): (0.0, 0.0, 0.38, 0.662),
+}
+COLUMNS = ("difference of means", "difference of variances", "error", "NLL")
+# The kernel's variance, and its lengthscale as a share of the learned one.
+LEARNED = ("learned", "1")
+KERNELS = (LEARNED, *((variance, share) for share in ("1", "1/2", "1/4") for variance in ("4", "16", "64")))
+
+
+class Latents(Claim):
+    """W2: table 1."""
+
+    identifier: ClassVar[str] = "W2"
+    title: ClassVar[str] = "The perturbative correction mends means more than variances"
+    statement: ClassVar[str] = (
+        "mean absolute differences from a long run of Gibbs at test rows, of means and variances: X-GPC 0.103 and "
+        "0.426, corrected 0.033 and 0.348 on Diabetis; 0.237 and 2.28, 0.104 and 1.94 on German (table 1)."
+    )
+    criterion: ClassVar[str] = (
+        "with the kernel whose difference of variances of X-GPC is nearest to the published one, on both sets "
+        "its difference of means is within a factor of 1.5 of the published one, and the correction leaves 0.2 to 0.5 "
+        "of the latter (published: 0.32 and 0.44) and 0.7 to 0.95 of the former (published: 0.82 and 0.85)."
+    )
+    settings: ClassVar[str] = (
+        "hyperparameters and splits are not published. pima and german (24 columns for 20), fold 0 of ten (all ten "
+        "with --full); RBF kernel with one lengthscale: as learned by the bound, and with variances of 4 to 64 and 1, "
+        "1/2 and 1/4 of the learned lengthscale (learned anew at each variance, the lengthscale keeps the latents' "
+        "variances where they are). Gibbs: 4 x 2,000 draws. Linear response and the variational Gaussian are this "
+        "package's."
+    )
+    num_draws: ClassVar[int] = 2000
+
+    def part_names(self, full: bool) -> Sequence[str]:
+        """See Claim."""
+        folds = range(10 if full else 1)
+        return [f"{name} {variance} {share} {k}" for name in NAMES for variance, share in KERNELS for k in folds]
+
+    def measure(self, part: str, full: bool, seed: int) -> list[Row]:
+        """See Claim."""
+        name, variance, share, number = part.split()
+        split = fold(name, int(number), seed=seed)
+        with silenced(pgm.CorrectionWarning, PredictionWarning):
+            kernel, results = self._results(split, variance, share, seed)
+            truth = results["Gibbs"].predict_latent(split.X_test)
+            figures = {method: _figures(result, split, truth) for method, result in results.items()}
+        rows = []
+        for method, values in figures.items():
+            row: Row = {"data": name, "kernel": f"{variance}, {share}", "fold": int(number), "method": method}
+            row |= dict(zip(COLUMNS, values, strict=True)) | {"mean variance": float(np.mean(truth[1]))}
+            row |= {"variance": float(kernel.variance.value), "lengthscale": float(kernel.lengthscale.value)}
+            published = TABLE_1.get((name, method), (None,) * len(COLUMNS))
+            rows.append(row | {f"published: {column}": at for column, at in zip(COLUMNS, published, strict=True)})
+        return rows
+
+    def _results(self, split: Split, variance: str, share: str, seed: int) -> tuple[Any, dict[str, Any]]:
+        """The kernel, and the posterior by each method."""
+        X, y = split.X, split.y
+        vi = pgm.fit(_model(pgm.RBF()), X, y, objective="augmented", correct=False, progress=False)
+        kernel: Any = vi.model.gps[0].kernel
+        if (variance, share) != LEARNED:
+            kernel = pgm.RBF(float(variance), float(Fraction(share)) * kernel.lengthscale.value)
+            vi = pgm.cavi(_model(kernel), X, y, progress=False)
+        model = vi.model.fixed()
+        return kernel, {
+            "X-GPC": vi,
+            "corrected": pgm.correct(vi, method="perturbative"),
+            "linear response": pgm.correct(vi),
+            "variational Gaussian": pgm.gaussian_vi(model, X, y, progress=False),
+            "Gibbs": pgm.gibbs(model, X, y, num_samples=self.num_draws, num_warmup=200, seed=seed, progress=False),
+        }
+
+    def judge(self, rows: Sequence[Row]) -> Verdict:
+        """See Claim."""
+        reproduced, reasons = True, []
+        for name in NAMES:
+            means, variances, _, _ = TABLE_1[name, "X-GPC"]
+            figures = _averages(rows, name)
+            nearest = min(figures, key=lambda kernel: abs(figures[kernel]["X-GPC"][1] - variances))
+            plain, corrected = figures[nearest]["X-GPC"], figures[nearest]["corrected"]
+            remains = corrected / plain
+            near = means / 1.5 <= plain[0] <= 1.5 * means
+            holds = near and 0.2 <= remains[0] <= 0.5 and 0.7 <= remains[1] <= 0.95
+            reproduced &= bool(holds)
+            reasons.append(
+                f"{name}: X-GPC's means differ by {plain[0]:.3f} (published {means}) and its variances by "
+                f"{plain[1]:.3f} (published {variances}); the correction leaves {remains[0]:.2f} and "
+                f"{remains[1]:.2f} of them"
+            )
+        return Verdict(reproduced, "; ".join(reasons) + ".")
+
+    def draw(self, rows: Sequence[Row]) -> Figure:
+        """See Claim."""
+        methods = ("X-GPC", "corrected", "linear response")
+        looks = styles(methods)
+        figure = new_figure(8.0, 4.4)
+        for axes, name in zip(figure.subplots(1, 2), NAMES, strict=True):
+            for figures in _averages(rows, name).values():
+                axes.plot(*zip(*(figures[method][1::-1] for method in methods), strict=True), color="0.8", zorder=0)
+            for method in methods:
+                points = np.array([figures[method][:2] for figures in _averages(rows, name).values()])
+                axes.plot(points[:, 1], points[:, 0], looks[method].marker, color=looks[method].colour)
+                if (name, method) in TABLE_1:
+                    mean, variance = TABLE_1[name, method][:2]
+                    axes.plot(variance, mean, looks[method].marker, color="black", markersize=9)
+            axes.set(xscale="log", yscale="log")
+            open_axes(axes, title=NAMES[name], xlabel="difference of variances", ylabel="difference of means")
+        legend_below(
+            figure,
+            [Line2D([], [], color=look.colour, marker=look.marker, linestyle="") for look in looks.values()],
+            methods,
+            ["Mean absolute differences from Gibbs at test rows, joined by a line for each kernel. Black: published."],
+        )
+        return figure
+
+
+def _model(kernel: pgm.RBF) -> pgm.Model:
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(kernel))
+
+
+def _figures(result: Any, split: Split, truth: tuple[np.ndarray, np.ndarray]) -> tuple[float, float, float, float]:
+    moments, taken = result.predict_latent(split.X_test), scores(result.predict(split.X_test), split.y_test)
+    mean, variance = (float(np.mean(np.abs(part - at))) for part, at in zip(moments, truth, strict=True))
+    return mean, variance, taken.error, taken.nll
+
+
+def _averages(rows: Sequence[Row], name: str) -> dict[str, dict[str, np.ndarray]]:
+    """The figures of each kernel and method, averaged over folds."""
+    by_kernel: dict[str, dict[str, list[list[float]]]] = {}
+    for row in rows:
+        if row["data"] == name:
+            by_method = by_kernel.setdefault(row["kernel"], {})
+            by_method.setdefault(row["method"], []).append([row[column] for column in COLUMNS])
+    return {
+        kernel: {method: np.mean(figures, axis=0) for method, figures in by_method.items()}
+        for kernel, by_method in by_kernel.items()
+    }
+
+
+class Gap(Claim):
+    """W5: what the augmentation costs."""
+
+    identifier: ClassVar[str] = "W5"
+    title: ClassVar[str] = "What the augmentation costs is a Kullback-Leibler divergence"
+    statement: ClassVar[str] = (
+        "at the same q(f), the bound of the original model exceeds that of the augmented one by "
+        "E_q(f) KL(q(ω) || p(ω | f, y)) (section 4.2)."
+    )
+    criterion: ClassVar[str] = (
+        "the bound by quadrature less that of cavi is the sum of the gaps of all rows, and of the divergences of "
+        "Pólya-Gamma distributions in closed form, to 1e-7 nats."
+    )
+    settings: ClassVar[str] = (
+        "pima, all rows, RBF kernel of variance 4 and lengthscale 3. The bound by quadrature and the divergences are "
+        "computed by NumPy from the moments and sites of q."
+    )
+    digits: ClassVar[int] = 12
+
+    def part_names(self, full: bool) -> Sequence[str]:
+        """See Claim."""
+        return ("pima",)
+
+    def measure(self, part: str, full: bool, seed: int) -> list[Row]:
+        """See Claim."""
+        split = fold(part, 0, seed=seed)
+        X, y = np.concatenate([split.X, split.X_test]), np.concatenate([split.y, split.y_test])
+        kernel = pgm.RBF(4.0, 3.0)
+        result = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(kernel)), X, y, tolerance=1e-14, progress=False)
+        m, v = result.mean[:, 0], result.variance[:, 0]
+        c = np.sqrt(m**2 + v)
+        nodes, weights = roots_hermitenorm(200)
+        f = m[:, None] + np.sqrt(v)[:, None] * nodes
+        expected = (log_expit(np.where(y[:, None] > 0.5, f, -f)) @ weights) / np.sqrt(2.0 * np.pi)
+        # KL(PG(1, c) || PG(1, f)) has its mean under q(f) in closed form where c^2 = E f^2.
+        half = (np.logaddexp(0.5 * f, -0.5 * f) @ weights) / np.sqrt(2.0 * np.pi)
+        divergence = np.logaddexp(0.5 * c, -0.5 * c) - half
+        h, w = (np.asarray(part)[: len(X), 0] for part in result.posterior.sites)
+        from_prior = _divergence_from_prior(np.asarray(kernel(X, X)), m, h, w)
+        quadrature = float(expected.sum()) - from_prior
+        gap, difference = float(augmentation_gap(result).value.sum()), quadrature - result.elbo
+        figures = {
+            "bound by quadrature": quadrature,
+            "bound of cavi": result.elbo,
+            "difference of the bounds": difference,
+            "sum of the gaps": gap,
+            "sum of the divergences": float(divergence.sum()),
+        }
+        return [{"data": part, "quantity": name, "nats": value} for name, value in figures.items()]
+
+    def judge(self, rows: Sequence[Row]) -> Verdict:
+        """See Claim."""
+        difference, gap, divergence = (row["nats"] for row in rows[-3:])
+        off = max(abs(difference - gap), abs(difference - divergence))
+        return Verdict(off <= 1e-7, f"the bounds differ by {difference:.8f} nats, and the sums from it by {off:.1e}.")
+
+
+def _divergence_from_prior(K: np.ndarray, m: np.ndarray, h: np.ndarray, w: np.ndarray) -> float:
+    """KL(q || prior) of the Gaussian with mean m = K (h - w m) and the precision of the prior plus diag(w)."""
+    root = np.sqrt(w)
+    B = cholesky(np.eye(len(K)) + root[:, None] * K * root, lower=True)
+    trace = float(np.trace(cho_solve((B, True), np.eye(len(K)))))
+    quadratic = float(m @ (h - w * m))
+    return 0.5 * (trace - len(K) + quadratic) + float(np.sum(np.log(np.diag(B))))
