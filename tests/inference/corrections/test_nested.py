@@ -114,9 +114,7 @@ def test_the_bound_is_that_of_a_dense_gaussian_at_its_best():
     def negative(v, x):
         m, L = v[:2], np.array([[np.exp(v[2]), 0.0], [v[3], np.exp(v[4])]])
         S, d = L @ L.T, v[:2] - mean - gain[:, 0] * (x - mean)
-        expected = sum(
-            weights @ log_density(m[i] + np.sqrt(S[i, i]) * nodes, y[row]) for i, row in enumerate(others)
-        )
+        expected = sum(weights @ log_density(m[i] + np.sqrt(S[i, i]) * nodes, y[row]) for i, row in enumerate(others))
         kl = 0.5 * (np.trace(np.linalg.solve(Kc, S)) + d @ np.linalg.solve(Kc, d) - 2.0)
         kl += 0.5 * np.linalg.slogdet(Kc)[1] - v[2] - v[4]
         own = log_density(x, y[0]) + stats.norm(mean, np.sqrt(K[0, 0])).logpdf(x)
