@@ -99,6 +99,10 @@ class Objective(ABC):
         """The objective for steps on minibatches, whose terms may be noisy if they are unbiased."""
         return self
 
+    def reduced(self) -> Objective:
+        """The objective with fewer quadrature nodes, for differences between marginals that are close."""
+        return self
+
     def for_batch(self, num_previous_rows: Any) -> Objective:
         """The objective of a minibatch; ``num_previous_rows`` in earlier ones seeds anything it samples per row."""
         return self

@@ -92,6 +92,10 @@ class Quadrature(FormulaObjective):
         """See Objective and ``ShiftedQuadrature``."""
         return ShiftedQuadrature.of(self)
 
+    def reduced(self) -> Objective:
+        """See Objective and ``ReducedQuadrature``."""
+        return ReducedQuadrature(self.formula, self.size, self.predictors, self.kinks, coarse=True)
+
     @property
     def _identity(self) -> Hashable:
         return type(self), self.formula.key, self.size, self.coarse
@@ -198,11 +202,6 @@ class ReducedQuadrature(Quadrature):
 
     For differences of B between marginals that are close, in which its errors cancel.
     """
-
-    @classmethod
-    def of(cls, exact: Quadrature) -> "ReducedQuadrature":
-        """The reduced rule of an objective."""
-        return cls(exact.formula, exact.size, exact.predictors, exact.kinks, coarse=True)
 
     def _rule(self, count: int) -> tuple[Any, Any]:
         if self.size not in _REDUCED:

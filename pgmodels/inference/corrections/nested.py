@@ -24,7 +24,6 @@ from pgmodels.inference.variational.vi import vi
 from pgmodels.numerics.grid_density import GRID, INTERPOLATION, NODES, REACH, GridDensity
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
 from pgmodels.objectives.base import Objective
-from pgmodels.objectives.expected import Quadrature, ReducedQuadrature
 from pgmodels.priors.lapack_loops import vmap_as_loop
 from pgmodels.priors.padding import pad_rows, padded_size, weighted
 from pgmodels.priors.posterior import Posterior
@@ -156,13 +155,13 @@ def _log_density(tilt: _Tilt, q: Gaussian, blocks: Any, functional: Functional) 
     C = blocks - s[:, :, None] * s[:, None, :] + _ROUNDING * _diagonal(blocks)[:, :, None] * jnp.eye(s.shape[1])
     every = jnp.arange(len(s))
     row, is_determined = _determined_row(q, blocks, s)
-    own = is_determined & (every == row)
+    determined = is_determined & (every == row)
 
     # Rows by the change of their sites times their conditional variance.
     ends = jax.vmap(lambda t: tilt.values_and_sites(q.mean + t * s, C, every)[2])(jnp.array([-_TRIED, _TRIED]))
     score = jnp.sum(abs(_diagonal(ends) * _diagonal(C)), axis=(0, 2))
     count = min(_NUM_UPDATED, len(s))
-    rows = jax.lax.top_k(jnp.where(own, 0.0, jnp.nan_to_num(score, nan=0.0)), count)[1]
+    rows = jax.lax.top_k(jnp.where(determined, 0.0, jnp.nan_to_num(score, nan=0.0)), count)[1]
     chosen = q.half[rows].reshape(-1, q.half.shape[2])
     across = q.half @ chosen.T - s[:, :, None] * s[rows].reshape(-1)
     size = len(chosen)
@@ -209,19 +208,19 @@ def _log_density(tilt: _Tilt, q: Gaussian, blocks: Any, functional: Functional) 
         m = q.mean + t * s + K @ now.mean
         V = C - jnp.einsum("npd,nqd->npq", K @ (jnp.eye(size) - now.covariance), K)
         values = tilt.values(m, V, every)
-        return jnp.sum(jnp.where(own, 0.0, values)) - now.divergence
+        return jnp.sum(jnp.where(determined, 0.0, values)) - now.divergence
 
     # The term of a row that u determines may have a kink: it is computed on the grid, and not interpolated.
     x = functional.location + functional.scale * GRID
     t = (x - functional.mean) / deviation
 
-    def of_own_row(t: Any) -> Any:
+    def of_determined_row(t: Any) -> Any:
         return tilt.values(q.mean[row][None] + t * s[row], C[row][None], row[None])[0]
 
     values = jax.vmap(bound)(functional.location + functional.scale * NODES)
     # Far out values may be minus infinity, or differ by more than a spline follows.
     smooth = as_array(INTERPOLATION) @ jnp.maximum(values, jnp.nanmax(values) - _DEPTH)
-    kinked = jnp.where(is_determined, jax.vmap(of_own_row)(t), 0.0)
+    kinked = jnp.where(is_determined, jax.vmap(of_determined_row)(t), 0.0)
     return q.log_normalizer + smooth + kinked - 0.5 * t**2 - 0.5 * jnp.log(2.0 * jnp.pi) - jnp.log(deviation)
 
 
@@ -316,11 +315,11 @@ def _variational_gaussian(approximation: Approximation) -> Approximation:
     """The maximum of the expected log density with the same hyperparameters."""
     if objective_of_result(approximation).is_exact:
         return approximation
-    found = vi(
+    gaussian = vi(
         approximation.model, approximation.X, approximation.y, objective="expected", weights=approximation.weights,
         progress=False,
     )  # fmt: skip
-    return replace(found, fit=approximation.fit, columns=approximation.columns)
+    return replace(gaussian, fit=approximation.fit, columns=approximation.columns)
 
 
 @hooks.nested_marginals.register(GaussianResult)
@@ -337,8 +336,8 @@ class Pinning:
         self.posterior, self.parameters = posterior, model.parameters
         y, row_weights = gaussian.data.padded(posterior.prior.num_rows)
         across = mixing(model, y)
-        objective = expected_objective(model)
-        self.objective = ReducedQuadrature.of(objective) if isinstance(objective, Quadrature) else objective
+        objective: Objective = expected_objective(model)
+        self.objective = objective.reduced()
         coupled = has_coupled_sites(gaussian, objective)
         self.q, self.R = _gaussian_of(
             objective, self.objective, posterior, across[0] if across else None, y, row_weights, self.parameters,
@@ -348,8 +347,8 @@ class Pinning:
     def latents(self, X_new: np.ndarray, Phi: np.ndarray | None, progress: bool | None = False) -> GridDensity:
         """The densities of the latents at new inputs (m, L), or of predictors Φ f with Φ (m, P, L)."""
         size = padded_size(len(X_new))
-        parts = _latents_at(self.posterior, self.R, as_array(pad_rows(X_new, size)))
-        mean, half, residual = (np.asarray(part)[: len(X_new)] for part in parts)
+        moments = _latents_at(self.posterior, self.R, as_array(pad_rows(X_new, size)))
+        mean, half, residual = (np.asarray(part)[: len(X_new)] for part in moments)
         if Phi is not None:
             mean, half = np.einsum("mpl,ml->mp", Phi, mean), np.einsum("mpl,mld->mpd", Phi, half)
             residual = np.einsum("mpl,ml->mp", Phi**2, residual)
@@ -363,14 +362,14 @@ class Pinning:
         mean, half, residual = mean.ravel(), half.reshape(count, -1), residual.ravel()
         scale = np.sqrt(np.sum(half**2, axis=1) + residual)
         location, log_density = mean.copy(), np.empty((count, len(GRID)))
-        left = np.arange(count)
+        moving = np.arange(count)
         with progress_bar("marginals", count, progress) as bar:
             for _ in range(_PASSES):
                 functionals = Functional(mean, half, residual, location, scale)
-                log_density[left] = self._log_densities(Functional(*(part[left] for part in functionals)), bar)
-                location, scale, moved = _adapted(location, scale, log_density, left)
-                left = left[moved]
-                if not len(left):
+                log_density[moving] = self._log_densities(Functional(*(part[moving] for part in functionals)), bar)
+                location, scale, moved = _adapted(location, scale, log_density, moving)
+                moving = moving[moved]
+                if not len(moving):
                     break
         return GridDensity(location.reshape(shape), scale.reshape(shape), log_density.reshape(*shape, -1))
 
