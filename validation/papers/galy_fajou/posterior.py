@@ -52,17 +52,17 @@ class EffectOfAugmentation(Claim):
         """See Claim."""
         split, amplitude = wine(), float(part.split()[1])
         sizes: dict[str, Any] = {"num_samples": 4000, "num_warmup": 500, "num_chains": 4}
-        given: dict[str, Any] = {"X": split.X, "y": split.y, "seed": seed, "progress": False}
+        arguments: dict[str, Any] = {"X": split.X, "y": split.y, "seed": seed, "progress": False}
         with expected_warnings():
-            tighter = pgm.cavi(model(amplitude), **given)
+            tighter = pgm.cavi(model(amplitude), **arguments)
             kernel, likelihood = tighter.model.gps[0].kernel, pgm.LogisticSoftmax(CLASSES)
             dense = pgm.Model(likelihood, pgm.GP(kernel, size=CLASSES))
             sparse = pgm.Model(likelihood, pgm.GP(kernel, size=CLASSES, form=pgm.Inducing(split.X)))
             results: dict[str, Any] = {
-                GIBBS: pgm.gibbs(dense, **given, **sizes),
-                VI: pgm.svi(sparse, **given, batch_size=ROWS, objective="expected"),
-                "VI, un-augmented, classes jointly": pgm.gaussian_vi(dense, **given),
-                PUBLISHED: pgm.vi(dense, **given, objective="factorised"),
+                GIBBS: pgm.gibbs(dense, **arguments, **sizes),
+                VI: pgm.svi(sparse, **arguments, batch_size=ROWS, objective="expected"),
+                "VI, un-augmented, classes jointly": pgm.gaussian_vi(dense, **arguments),
+                PUBLISHED: pgm.vi(dense, **arguments, objective="factorised"),
                 TIGHTER: tighter,
             }
         rows: list[Row] = []

@@ -92,10 +92,10 @@ class FreeErrorRate(Claim):
         gains = {data: [last[data, name, HELD] - last[data, name, FREE] for name in SYSTEMS] for data in STEPS}
         rises = [last["a9a", name, HELD] - least["a9a", name, HELD] for name in SYSTEMS]
         off = max(row["δ - formula"] for row in rows if "δ - formula" in row)
-        found = "; ".join(f"{data} {', '.join(f'{gain:.3f}' for gain in gains[data])}" for data in STEPS)
+        lowered = "; ".join(f"{data} {', '.join(f'{gain:.3f}' for gain in gains[data])}" for data in STEPS)
         return Verdict(
             off < 1e-6 and min(map(min, gains.values())) >= 0.02 and min(rises) >= 0.005,
-            f"a free δ lowers the NLL of GPC-I, II and III by: {found}; held, it rises by "
+            f"a free δ lowers the NLL of GPC-I, II and III by: {lowered}; held, it rises by "
             f"{', '.join(f'{rise:.3f}' for rise in rises)} from its least on a9a; δ is off its formula by {off:.0e}.",
         )
 
@@ -121,8 +121,8 @@ def _at_optimum(data: str, seed: int) -> Row:
     """δ of GPC-II where the bound of all rows is largest, and 1 - the mean probability of equation 27 there."""
     split = fold(data, 0, seed=seed, rows=OPTIMUM)
     options: dict[str, Any] = {"num_inducing": 20, "seed": seed}
-    found = learned(SYSTEMS["GPC-II"], split, 200, OPTIMUM, **options).result.model
-    model = pgm.Model(found.likelihood, list(found.fixed().gps))
+    start = learned(SYSTEMS["GPC-II"], split, 200, OPTIMUM, **options).result.model
+    model = pgm.Model(start.likelihood, list(start.fixed().gps))
     with expected_warnings():
         # Beyond the usual tolerance, since δ is compared to more digits.
         more: Any = {"objective": "additive_noise", "tolerance": 1e-13, "correct": False, "progress": False}
