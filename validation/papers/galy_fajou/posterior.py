@@ -44,7 +44,7 @@ class EffectOfAugmentation(Claim):
         "deviations."
     )
 
-    def part_names(self, full: bool) -> Sequence[str]:
+    def parts(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [f"variance {variance}" for variance in VARIANCES]
 
@@ -52,17 +52,17 @@ class EffectOfAugmentation(Claim):
         """See Claim."""
         split, amplitude = wine(), float(part.split()[1])
         sizes: dict[str, Any] = {"num_samples": 4000, "num_warmup": 500, "num_chains": 4}
-        data: dict[str, Any] = {"X": split.X, "y": split.y, "seed": seed, "progress": False}
+        arguments: dict[str, Any] = {"X": split.X, "y": split.y, "seed": seed, "progress": False}
         with expected_warnings():
-            tighter = pgm.cavi(model(amplitude), **data)
+            tighter = pgm.cavi(model(amplitude), **arguments)
             kernel, likelihood = tighter.model.gps[0].kernel, pgm.LogisticSoftmax(CLASSES)
             dense = pgm.Model(likelihood, pgm.GP(kernel, size=CLASSES))
             sparse = pgm.Model(likelihood, pgm.GP(kernel, size=CLASSES, form=pgm.Inducing(split.X)))
             results: dict[str, Any] = {
-                GIBBS: pgm.gibbs(dense, **data, **sizes),
-                VI: pgm.svi(sparse, **data, batch_size=ROWS, objective="expected"),
-                "VI, un-augmented, classes jointly": pgm.gaussian_vi(dense, **data),
-                PUBLISHED: pgm.vi(dense, **data, objective="factorised"),
+                GIBBS: pgm.gibbs(dense, **arguments, **sizes),
+                VI: pgm.svi(sparse, **arguments, batch_size=ROWS, objective="expected"),
+                "VI, un-augmented, classes jointly": pgm.gaussian_vi(dense, **arguments),
+                PUBLISHED: pgm.vi(dense, **arguments, objective="factorised"),
                 TIGHTER: tighter,
             }
         rows: list[Row] = []
@@ -134,7 +134,7 @@ class FourBlockGibbs(Claim):
     )
     settings: ClassVar[str] = f"{SETTINGS} 4 chains of 2,500 sweeps (full: 10,000) after 500, scheme by scheme."
 
-    def part_names(self, full: bool) -> Sequence[str]:
+    def parts(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return ("wine",)
 

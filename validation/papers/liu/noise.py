@@ -112,6 +112,6 @@ class BoundsOrdered(Claim):
         narrowest = min(min(first - second, second - third) for first, second, third in bounds[:-1])
         return Verdict(
             all(ordered),
-            f"the order holds at {sum(ordered)} of {len(ordered)} fitted q, the least difference being {narrowest:.1f} "
+            f"the order holds at {sum(ordered)} of {len(ordered)} fitted q, the least difference being {narrowest:.2g} "
             f"nats; on the three rows it is {' < '.join(f'{bound:.2f}' for bound in bounds[-1])}.",
         )
