@@ -21,7 +21,7 @@ LOCATIONS = ("gaussian", "student_t", "laplace", "heteroscedastic", "additive")
 # The log densities of the others are not concave in the latents.
 LOG_CONCAVE = (
     "bernoulli", "probit", "binomial", "negative_binomial", "stick_breaking", "laplace", "gaussian", "affine", "offset",
-    "ordered_logit", "ordered_probit", "varying", "shared", "log_poisson", "softmax",
+    "ordered_logit", "ordered_probit", "varying", "shared", "multinomial_probit", "log_poisson", "softmax",
 )  # fmt: skip
 # Of the draws that weigh the posterior a share is of the prior, so that no weight is large; the others are of Student's
 # t with so many degrees of freedom, and so much wider than the curvature says.

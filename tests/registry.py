@@ -22,6 +22,7 @@ from pgmodels.likelihoods.named import (
     HeteroscedasticGaussian,
     Laplace,
     LogisticSoftmax,
+    MultinomialProbit,
     NegativeBinomial,
     Probit,
     SigmoidPoisson,
@@ -53,6 +54,7 @@ from tests.referees import (
     heteroscedastic_bound,
     interval_log_mass,
     labels,
+    multinomial_probit_log_density,
     negative_binomial_bound,
     offset_generate,
     ordered_generate,
@@ -313,6 +315,14 @@ CASES = by_name(
         shared_bound,
         shared_generate,
         design=lambda y: np.broadcast_to(np.array([[1.0, 1.0], [0.0, 1.0]]), (len(y), 2, 2)),
+    ),
+    Case(
+        "multinomial_probit",
+        lambda: MultinomialProbit(3),
+        3,
+        multinomial_probit_log_density,
+        lambda m, v, y: multinomial_probit_log_density(y, m) - v.sum(axis=1) / 2,
+        lambda rng, f: np.argmax(f + rng.normal(size=f.shape), axis=1).astype(float),
     ),
 )
 # Likelihoods without an augmentation.

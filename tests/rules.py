@@ -6,7 +6,18 @@ Each row passes all checks of ``verify`` (test_verify.py), which detect planted 
 from typing import NamedTuple
 
 from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
+from pgmodels.likelihoods.functions import (
+    exp,
+    gamma,
+    largest,
+    normal_cdf,
+    normal_pdf,
+    positions,
+    prod,
+    sigmoid,
+    sqrt,
+    sum_,
+)
 from pgmodels.likelihoods.supports import Binary, Classes, Counts, Real, SuccessesOfTrials, Support, Undeclared
 from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol
 
@@ -54,6 +65,8 @@ FORMULAS = {
         sqrt(sigmoid(F2[1])) * exp(-0.5 * (Y - F2[0]) ** 2 * sigmoid(F2[1])) / (1 + 0.7 * sigmoid(F2[1])), Real(), 2
     ),
     "probit": RuleCase(normal_cdf(F) ** Y * normal_cdf(-F) ** (1 - Y), Binary()),
+    "multinomial probit": RuleCase(largest(F3, Y, R), Classes(3), 3),
+    "guessing in multinomial probit": RuleCase(0.1 / 3 + 0.9 * largest(F3, Y, R), Classes(3), 3),
     "affine argument": RuleCase(sigmoid(2 * F - 1) ** Y * (1 - sigmoid(2 * F - 1)) ** (1 - Y), Binary()),
     "offset": RuleCase(sigmoid(F + Y[1]) ** Y[0] * sigmoid(-F - Y[1]) ** R, Undeclared(2)),
     "scale of the class": RuleCase(prod(sigmoid(CLASS_SCALE * F3)) / sum_(sigmoid(CLASS_SCALE * F3)), Classes(3), 3),

@@ -43,8 +43,8 @@ def test_a_look_and_the_rivals_bound_are_those_of_the_variational_gaussian(data)
     with jax.enable_x64(True):
         for whitened in (True, False):
             rival = rival_of(model, split, Z, Adam, whitened=whitened, moves=True)
-            parts = (mean, root) if whitened else (L @ mean, L @ root)
-            vector = np.concatenate([np.asarray(rival.start())[:3], *map(np.ravel, parts), Z.ravel()])
+            moments = (mean, root) if whitened else (L @ mean, L @ root)
+            vector = np.concatenate([np.asarray(rival.start())[:3], *map(np.ravel, moments), Z.ravel()])
             assert float(rival.bound(vector, np.arange(20))) == pytest.approx(result.elbo, abs=1e-4)
 
 

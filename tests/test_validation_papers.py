@@ -20,7 +20,7 @@ class Sum(Claim):
     def __init__(self):
         self.measured = []
 
-    def parts(self, full):
+    def part_names(self, full):
         return ("one", "two")
 
     def measure(self, part, full, seed):
@@ -46,7 +46,7 @@ def test_a_run_that_was_cut_off_goes_on(folder):
     assert first.verdict is None
     assert "**Not finished**: two" in (folder / "paper.md").read_text()
     second = record.Record(claim, full=False, seed=0)
-    assert second.left == ["two"]
+    assert second.unmeasured == ["two"]
     second.measure("two")
     record.write_pages({"paper": [claim]})
     assert claim.measured == ["one", "two"]
@@ -57,15 +57,15 @@ def test_a_run_that_was_cut_off_goes_on(folder):
 def test_another_seed_or_size_is_measured_anew(folder):
     claim = Sum()
     record.Record(claim, full=False, seed=0).measure("one")
-    assert record.Record(claim, full=False, seed=1).left == ["one", "two"]
-    assert record.Record(claim, full=True, seed=0).left == ["one", "two"]
-    assert record.Record(claim, full=False, seed=0, again=True).left == ["one", "two"]
+    assert record.Record(claim, full=False, seed=1).unmeasured == ["one", "two"]
+    assert record.Record(claim, full=True, seed=0).unmeasured == ["one", "two"]
+    assert record.Record(claim, full=False, seed=0, again=True).unmeasured == ["one", "two"]
 
 
 def test_what_is_otherwise_is_refuted(folder):
     claim = Sum()
     other = record.Record(claim, full=False, seed=0)
-    other.measured = {part: {"rows": [{"part": part, "number": 2.0}]} for part in claim.parts(False)}
+    other.measured = {part: {"rows": [{"part": part, "number": 2.0}]} for part in claim.part_names(False)}
     assert other.verdict == Verdict(False, "the sum is 4.0.")
 
 
@@ -80,7 +80,7 @@ def test_what_is_kept_is_of_the_claim_as_it_stands(claim):
     if not path.is_file():
         pytest.skip("not measured")
     kept = json.loads(path.read_text())
-    assert set(kept["parts"]) <= set(claim.parts(kept["full"]))
+    assert set(kept["parts"]) <= set(claim.part_names(kept["full"]))
     page = record.kept_record(claim)
     said = "\n".join(page.section())
     assert all(text in said for text in (claim.title, claim.statement, claim.criterion))

@@ -13,6 +13,7 @@ from pgmodels.augmentation.laws import Law
 from pgmodels.augmentation.requirement import Requirement
 from pgmodels.augmentation.rules.rule import Rule, evaluate_sites
 from pgmodels.augmentation.symbols import Auxiliary, Logarithm, SiteTerm
+from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.likelihoods.algebra import add, multiply
 from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.operations import Call, Product
@@ -91,6 +92,10 @@ class Augmentation(FormulaObjective):
         """B(m, v + m^2) <= E log p(y | f) of each datum under f ~ N(m, v), shape (n,) (math: section 1)."""
         bound = self.bound.evaluate(Environment(y, m, {**parameters, VARIANCE: v}))
         return jnp.broadcast_to(bound[..., 0], m.shape[:-1])
+
+    def tangent(self) -> TangentBound:
+        """See Objective."""
+        return TangentBound(self)
 
     def draw_chain(
         self,

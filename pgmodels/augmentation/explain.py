@@ -137,7 +137,7 @@ def _heading(augmentation: Augmentation, latents: Sequence[str] | None) -> list[
 
 
 def _range(augmentation: Augmentation) -> tuple[Part, ...]:
-    everything = [augmentation.formula, *(rule.factor for rule in augmentation.rules)]
+    everything = [augmentation.formula, *(rule.factor for rule in augmentation.rules), *_auxiliaries(augmentation)]
     if not any(expression.is_vector for expression in everything):
         return ()
     size = augmentation.size

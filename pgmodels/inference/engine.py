@@ -54,6 +54,10 @@ class Engine(ABC):
     def step(self, problem: Problem, state: Any) -> Any:
         """The state after one iteration."""
 
+    @abstractmethod
+    def plain_step(self, problem: Problem, state: Any) -> Any:
+        """The state after one iteration of a published scheme, without acceleration or history."""
+
     def finish(self, name: str, problem: Problem, ascent: Ascent) -> Ascent:
         """The ascent after the loop; not converged, with a warning by ``name``, if no step raises the ELBO."""
         del name, problem

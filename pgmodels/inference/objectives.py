@@ -162,8 +162,8 @@ def require_maximised(call: str, objective: Objective) -> None:
     if not objective.is_maximised:
         raise ValueError(
             f"{call} needs an objective that q maximises, and q is not the maximum of {objective.title} "
-            f"(objective={objective.name!r}): use pgm.vi for its approximation at fixed hyperparameters, or "
-            "objective='expected'."
+            f"(objective={objective.name!r}): choose objective='expected', or use only pgm.vi, or pgm.fit with "
+            "scheme='alternating', correct=False and train_inducing=False."
         )
 
 

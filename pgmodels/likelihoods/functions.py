@@ -93,7 +93,7 @@ def largest(f: Expression, y: Operand, noise: Operand = 0.0) -> Expression:
 
     References
     ----------
-    Girolami and Rogers 2006; Hernández-Lobato, Hernández-Lobato and Dupont 2011.
+    Albert and Chib 1993; Girolami and Rogers 2006; Hernández-Lobato, Hernández-Lobato and Dupont 2011.
     """
     if not isinstance(f, Latents):
         raise ValueError(

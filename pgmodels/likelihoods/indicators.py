@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array
@@ -17,6 +18,8 @@ class Largest(Expression):
     """The probability that latent ``index`` plus noise of variance ``noise`` is the largest of all."""
 
     is_vector = False  # type: ignore[assignment]
+    # The vector of latents in the notation.
+    symbol: ClassVar[str] = "f"
 
     def __init__(self, latents: Latents, index: Expression, noise: Expression):
         self.latents, self.index, self.noise = latents, index, noise
@@ -56,7 +59,7 @@ class Largest(Expression):
         return log_probability_of_largest(env.f, self.noise.evaluate(env), self.chosen(env), EQUAL_NODES)
 
     def notation(self, precedence: int = 0) -> Tree:
-        return call("largest", "f", self.index, *(() if self.is_indicator else (self.noise,)))
+        return call("largest", self.symbol, self.index, *(() if self.is_indicator else (self.noise,)))
 
 
 def jumps(formula: Expression) -> Iterator[Expression]:

@@ -11,8 +11,8 @@ from jax.scipy.special import log_ndtr
 NODES, EQUAL_NODES = 129, 49
 # The rule reaches this many deviations beyond the mode of the integrand, and beyond each step of its factors.
 _REACH, _STEP = 8.0, 7.0
-# Newton steps to the mode: an integrand of sharp factors takes most of them.
-_NEWTON = 16
+# Newton steps to the mode: an integrand of sharp factors takes most of them, one of equal variances the fewer.
+_NEWTON, EQUAL_NEWTON = 16, 8
 # Variances are at least this share of the largest one, and at least _TINY.
 _SHARE, _TINY = 1e-12, 1e-24
 # Below this argument φ(z) / Φ(z) is -z to double precision, and the quotient of their logarithms is not accurate.
@@ -35,9 +35,9 @@ def log_probability_of_largest(mean: Any, variance: Any, chosen: Any, nodes: int
         True at k, and False elsewhere.
     nodes : int
     """
-    mean, variance, chosen = jnp.broadcast_arrays(mean, variance, chosen)
+    # Before the broadcast: XLA would evaluate the maximum of a constant variance of many rows while it compiles.
     floor = jax.lax.stop_gradient(_SHARE * jnp.max(variance, axis=-1, keepdims=True) + _TINY)
-    variance = jnp.maximum(variance, floor)
+    mean, variance, chosen = jnp.broadcast_arrays(mean, jnp.maximum(variance, floor), chosen)
     if mean.shape[-1] == 2:
         margin = jnp.sum(jnp.where(chosen, mean, -mean), axis=-1, keepdims=True)
         return log_ndtr(margin / jnp.sqrt(jnp.sum(variance, axis=-1, keepdims=True)))
@@ -64,23 +64,36 @@ def log_probability_of_largest(mean: Any, variance: Any, chosen: Any, nodes: int
     return top + jnp.log(total * width * length / ((nodes - 1) * np.sqrt(2.0 * np.pi)))
 
 
-def _domain(gap: Any, ratio: Any, chosen: Any) -> tuple[Any, Any, Any]:
-    """The mode of the integrand, the left end of its mass, and the width of the sharpest step there, (..., 1) each."""
+def mode_of_largest(gap: Any, ratio: Any, chosen: Any, steps: int = _NEWTON) -> tuple[Any, Any]:
+    """The mode of φ(x) Π_c Φ(gap + ratio x) over c ≠ k, up to ``steps`` of Newton's method, and minus the second
+    derivative of its logarithm there, (..., 1) each.
 
-    def newton(_: Any, x: Any) -> Any:
+    Short of convergence it is on the left of the mode.
+    """
+
+    def derivatives(x: Any) -> tuple[Any, Any]:
         z = gap + ratio * x
         near = jnp.maximum(z, _FAR)
         hazard = jnp.where(z < _FAR, -z, jnp.exp(-0.5 * near**2 - log_ndtr(near)) / np.sqrt(2.0 * np.pi))
         bend = jnp.clip(hazard * (hazard + z), 0.0, 1.0)
         slope = jnp.sum(jnp.where(chosen, 0.0, ratio * hazard), axis=-1, keepdims=True) - x
-        curvature = 1.0 + jnp.sum(jnp.where(chosen, 0.0, ratio**2 * bend), axis=-1, keepdims=True)
+        return slope, 1.0 + jnp.sum(jnp.where(chosen, 0.0, ratio**2 * bend), axis=-1, keepdims=True)
+
+    def newton(_: Any, x: Any) -> Any:
+        slope, curvature = derivatives(x)
         # The slope is convex in x: Newton steps from the left of the mode stay on the left, up to rounding.
         return x + jnp.maximum(slope, 0.0) / curvature
 
     # The mode for one factor alone is on the right of this point, since φ(z) / Φ(z) > -z; and of 0.
     alone = jnp.where(chosen, 0.0, -gap * ratio / (1.0 + ratio**2))
     start = jnp.maximum(jnp.max(alone, axis=-1, keepdims=True), 0.0)
-    mode = jax.lax.fori_loop(0, _NEWTON, newton, start)
+    mode = jax.lax.fori_loop(0, steps, newton, start)
+    return mode, derivatives(mode)[1]
+
+
+def _domain(gap: Any, ratio: Any, chosen: Any) -> tuple[Any, Any, Any]:
+    """The mode of the integrand, the left end of its mass, and the width of the sharpest step there, (..., 1) each."""
+    mode, _ = mode_of_largest(gap, ratio, chosen)
     ends = jnp.where(chosen, -jnp.inf, jnp.minimum(mode, -gap / ratio) - _STEP / ratio)
     begin = jnp.maximum(jnp.max(ends, axis=-1, keepdims=True), mode - _REACH)
     width = jnp.min(jnp.where(ends >= begin, 4.0 / ratio, 4.0), axis=-1, keepdims=True)

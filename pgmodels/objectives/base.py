@@ -13,6 +13,7 @@ from pgmodels.runtime.x64 import as_array
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
+    from pgmodels.objectives.tangent import Tangent
 
 
 def sites_from(m: Any, by_mean: Any, by_variance: Any) -> tuple[Any, Any]:
@@ -66,7 +67,8 @@ class Objective(ABC):
     # Whether B is E log p(y | f) itself, and not a bound of it.
     is_exact: bool = False
     # Whether sites are those that maximise the ELBO. If not, steps are accepted by the log posterior density at q's
-    # mean, for which the objective has ``predictor_log_density``, and hyperparameters cannot be learned on the ELBO.
+    # mean, for which the objective has ``predictor_log_density``, and hyperparameters are learned by the scheme
+    # "alternating" only.
     is_maximised: bool = True
     # Whether sites may have negative precisions.
     signed: bool = False
@@ -100,6 +102,13 @@ class Objective(ABC):
     def for_batch(self, num_previous_rows: Any) -> Objective:
         """The objective of a minibatch; ``num_previous_rows`` in earlier ones seeds anything it samples per row."""
         return self
+
+    def tangent(self) -> Tangent:
+        """The bound for steps on a subset of the latents. Raises ValueError if there is none."""
+        raise ValueError(
+            f"class_batch_size cannot be combined with objective={self.name!r}: remove one of them, or choose "
+            "objective='gumbel' for pgm.Softmax or 'augmented' for pgm.LogisticSoftmax."
+        )
 
     def predictor_log_density(self, y: Any, z: Any, parameters: Mapping[str, Any]) -> Any:
         """log p(y | f) of each datum at predictors z (n, P); required unless ``is_maximised``."""

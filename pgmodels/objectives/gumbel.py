@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from pgmodels.objectives.base import Objective
+from pgmodels.objectives.tangent import Tangent
 from pgmodels.runtime.x64 import as_array
 
 
@@ -36,10 +37,60 @@ class Gumbel(Objective):
 
     def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """See Objective; ``v`` may be covariances (n, P, P)."""
-        chosen = as_array(y)[:, None] == jnp.arange(self.size)
+        chosen = _is_class(y, jnp.arange(self.size))
         V = jax.vmap(jnp.diag)(v) if v.ndim == 2 else v
         # Differences f_c - f_y; 0 for c = y.
         difference = jnp.eye(self.size) - chosen[:, None, :]
         mean = jnp.einsum("icj,ij->ic", difference, m)
         variance = jnp.einsum("icj,ijk,ick->ic", difference, V, difference)
         return -jax.nn.logsumexp(mean + 0.5 * variance, axis=1)
+
+    def tangent(self) -> "GumbelTangent":
+        """See Objective."""
+        return GumbelTangent(self.size)
+
+
+class GumbelTangent(Tangent):
+    """The tangent of the Gumbel bound of independent latents, B = m_y - v_y / 2 - log S.
+
+    S has the term S_y = exp(m_y - v_y / 2) of a datum's class, exp(m_c + v_c / 2) of another. With P = Σ_{c != y} E
+    exp(f_c - f_y) the tangent has the value of Liu et al. 2019, equation 24, -(1 + P) / θ - log θ + 1, at θ = S0 / S_y.
+    They hold θ when latents move. Here S0 is held, so that no term couples two latents, and sites need no estimate of
+    P: precisions are S_c / S0, and 1 - S_y / S0 of the class, negative if S0 < S_y, where S0 = S_y is a better bound.
+    """
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.size))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GumbelTangent) and self.size == other.size
+
+    def selected(self, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+        """See Tangent."""
+        chosen = as_array(y)[:, None].astype(int)
+        return chosen, jnp.ones(chosen.shape)
+
+    def constant(self, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """See Tangent."""
+        return jnp.zeros(len(y))
+
+    def log_sums(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any) -> Any:
+        """See Tangent."""
+        return m + jnp.where(_is_class(y, latents), -0.5, 0.5) * v
+
+    def terms(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any, log_scale: Any) -> Any:
+        """See Tangent."""
+        logs = self.log_sums(m, v, y, parameters, latents)
+        return jnp.where(_is_class(y, latents), logs, 0.0) - jnp.exp(logs - log_scale[:, None])
+
+    def rest(self, y: Any, parameters: Mapping[str, Any], log_scale: Any) -> Any:
+        """See Tangent."""
+        return 1.0 - log_scale
+
+
+def _is_class(y: Any, latents: Any) -> Any:
+    """Whether latents are those of the data's classes, (n, latents)."""
+    return as_array(y)[:, None] == latents

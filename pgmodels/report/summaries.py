@@ -160,7 +160,9 @@ def _learned(result: GaussianResult | SparseApproximation) -> str:
     with_prior = bool(with_priors(result.model).leaf_indices)
     mode = ", with priors: the mode on the original scale, not the log scale" if with_prior else ""
     objective = known_objective(result)
-    return f"learned on {Objective.title if objective is None else objective.title}{mode}"
+    if objective is None:
+        return f"learned on {Objective.title}{mode}"
+    return f"learned on {objective.title}{'' if objective.is_bound else ', which is no bound'}{mode}"
 
 
 def _points(result: IntegratedApproximation) -> list[tuple[str, str]]:

@@ -145,6 +145,7 @@ def gpc_sm(
     kernel: Kernel | None = None,
     num_inducing: int = 300,
     batch_size: int = 1024,
+    class_batch_size: int | None = None,
     **options: Unpack[Options],
 ) -> Approximation | SparseApproximation:
     """GPC-sm: the softmax likelihood by its bound with Gumbel noise.
@@ -153,17 +154,25 @@ def gpc_sm(
     ----------
     X, y, num_classes, kernel, num_inducing, batch_size, **options
         As in ``gpc_1``; the model has a latent for each class, also with two.
+    class_batch_size : int, optional
+        Classes per step, as in ``svi``; by default all.
 
     Returns
     -------
     SparseApproximation
 
+    Notes
+    -----
+    Deviations from print: q moves by natural gradients instead of Adam. With ``class_batch_size``, θ_i of equation 24,
+    one number per row, is S0(x_i) exp(v / 2 - m), with m and v of the row's class and log S0 affine in the prior's
+    factor at x_i; see the notes of ``svi``.
+
     References
     ----------
-    Liu et al. 2019, section III.
+    Liu et al. 2019, section III; equation 24 for steps on some of the rows and classes.
     """
     count = count_classes(y, num_classes)
-    return _learned(Softmax(count), count, X, y, "gumbel", kernel, num_inducing, batch_size, options)
+    return _learned(Softmax(count), count, X, y, "gumbel", kernel, num_inducing, batch_size, options, class_batch_size)
 
 
 @cache
@@ -222,11 +231,12 @@ def _learned(
     num_inducing: int,
     batch_size: int,
     options: Options,
+    class_batch_size: int | None = None,
 ) -> Approximation | SparseApproximation:
     if kernel is None:
         kernel = RBF(variance=5.0, lengthscale=0.1 * np.sqrt(as_inputs(X, "X").shape[1]))
     model = Model(formula, sparse(kernel, num_inducing, size=size))
     return svi(
-        model, X, y, batch_size=batch_size, objective=objective, train_hyperparameters=True, train_inducing=True,
-        **options,
+        model, X, y, batch_size=batch_size, class_batch_size=class_batch_size, objective=objective,
+        train_hyperparameters=True, train_inducing=True, **options,
     )  # fmt: skip

@@ -55,7 +55,9 @@ def sgpr(
     ----------
     Titsias 2009; Passerello 2021, section 2.
     """
-    model = Model(Gaussian(), sparse(kernel or RBF(), num_inducing, select))
+    # Half of the variance of y as noise, as the start value.
+    scale = float(np.std(as_numbers(y, "y"))) / np.sqrt(2.0)
+    model = Model(Gaussian(scale or 1.0), sparse(kernel or RBF(), num_inducing, select))
     return fit(model, X, y, objective="augmented", correct=False, **options)
 
 

@@ -11,7 +11,18 @@ from pgmodels.augmentation.explain import explain
 from pgmodels.augmentation.sites import conditional_sites, expectations
 from pgmodels.likelihoods.algebra import add, multiply, power
 from pgmodels.likelihoods.expression import Environment
-from pgmodels.likelihoods.functions import exp, gamma, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
+from pgmodels.likelihoods.functions import (
+    exp,
+    gamma,
+    largest,
+    normal_cdf,
+    normal_pdf,
+    positions,
+    prod,
+    sigmoid,
+    sqrt,
+    sum_,
+)
 from pgmodels.likelihoods.likelihood import trace
 from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol
 from tests.covering import some
@@ -54,6 +65,7 @@ CASES = {
     "Gaussian": (lambda y, f, s: normal_pdf(y, f, s), 1, "s", REAL),
     "Heteroscedastic": (lambda y, f, p: normal_pdf(y, f[0], 1 / sqrt(p * S(f[1]))), 2, "p", REAL),
     "Probit": (lambda y, f: normal_cdf(f) ** y * normal_cdf(-f) ** (1 - y), 1, "", LABELS),
+    "MultinomialProbit": (lambda y, f, s: largest(f, y, s), 3, "s", np.array([0.0, 1.0, 2.0, 2.0, 0.0])),
     "Scaled": (lambda y, f: S(2 * f - 1) ** y * S(1 - 2 * f) ** (1 - y), 1, "", LABELS),
     "Offset": (
         lambda y, f: S(f + y[1]) ** y[0] * S(-f - y[1]) ** (1 - y[0]),
@@ -229,6 +241,15 @@ LINES = {
         "u2 | f, y ~ N(-f, 1) truncated to u2 > 0, where y = 0",
         "h = y u - (1 - y) u2",
         "E[u] = m + φ(m) / Φ(m)",
+    ],
+    "MultinomialProbit": [
+        "p(y | f) = largest(f, y, s),  c = 0, 1, 2",
+        "largest(f, y, s) = ∫ Π_c N(g[c]; f[c] / sqrt(s), 1) [g[c] ≤ g[y]] dg",
+        "g[c] | f, y ~ N(f[c] / sqrt(s), 1), the largest at c = y",
+        "h[c] = g[c] / sqrt(s)",
+        "w[c] = 1 / s",
+        "E[g[c]] = m[c] / sqrt(s) + sqrt(s) ∂log(largest(m, y, s))/∂m[c]",
+        "B = log(largest(m, y, s)) - (Σ_c (v[c] / s)) / 2",
     ],
     "Scaled": ["h = 2 y - 1 + 2 ω", "w = 4 ω", "E[ω] = tanh(ζ / 2) / (2 ζ),  ζ = sqrt((2 m - 1)^2 + 4 v)"],
     "Offset": ["h = y[0] - 1/2 - ω y[1]", "ω | f, y ~ PG(1, f + y[1])"],

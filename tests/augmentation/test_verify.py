@@ -4,14 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.scipy.stats import norm
 
-from pgmodels.augmentation import averages, interval_law, laws, verify, verify_bound, verify_case
+from pgmodels.augmentation import argmax_law, averages, interval_law, laws, verify, verify_bound, verify_case
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import VerificationError
 from pgmodels.augmentation.laws import Gamma, Poisson
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.rules import RULES
+from pgmodels.augmentation.rules.argmax import ArgmaxRule
 from pgmodels.augmentation.rules.inverse_gaussian_mixture import InverseGaussianMixtureRule
 from pgmodels.augmentation.rules.mixture import LogMixture, MixtureRule
 from pgmodels.augmentation.rules.poisson import PoissonRule
@@ -44,6 +46,7 @@ def test_every_rule_has_a_row():
 # By default as few as there are with every rule.
 FEW = (
     "gaussian",
+    "guessing in multinomial probit",
     "guessing in probit",
     "interval censored",
     "Laplace or Student t",
@@ -242,6 +245,23 @@ def no_truncation(monkeypatch):
 @planted("an interval that is not an interval", "ordered probit", verify_case.DRAWN)
 def no_interval(monkeypatch):
     monkeypatch.setattr(interval_law, "interval_normal", lambda key, low, high: jax.random.normal(key, low.shape))
+
+
+@planted("the largest not larger", "multinomial probit", verify_case.DRAWN)
+def not_the_largest(monkeypatch):
+    def normals(key, mean, chosen):
+        return mean + jax.random.normal(key, mean.shape)
+
+    monkeypatch.setattr(argmax_law, "normals_of_largest", normals)
+
+
+@planted("the largest alone in the joint", "multinomial probit", verify_case.INTEGRATES)
+def largest_alone(monkeypatch):
+    def change(self, log_joint, env):
+        value, z = self.auxiliary.evaluate(env), self.predictor.expression.evaluate(env)
+        return jnp.sum(jnp.where(self.node.chosen(env), norm.logpdf(value, z), 0.0), axis=-1, keepdims=True)
+
+    patch_result(monkeypatch, ArgmaxRule, "log_joint", change)
 
 
 @planted("an allocation that ignores the weights", "label noise", verify_case.DRAWN)

@@ -112,7 +112,11 @@ def test_probit_datum_has_one_of_the_two():
 
 @pytest.mark.parametrize(
     "name",
-    some(["heteroscedastic", "logistic_softmax", "probit", "stick_breaking", "student_t"], "heteroscedastic", "probit"),
+    some(
+        ["heteroscedastic", "logistic_softmax", "multinomial_probit", "probit", "stick_breaking", "student_t"],
+        "heteroscedastic",
+        "probit",
+    ),
 )
 def test_draws_average_what_gibbs_draws(name):
     """E[a | f, y] averaged over draws of f against auxiliaries drawn at each of them, again and again."""

@@ -31,6 +31,7 @@ DEFAULT = {
     "additive": "gaussian_vi",
     "varying": "gibbs",
     "shared": "derived bound",
+    "multinomial_probit": "derived bound",
     "log_poisson": "gaussian_vi",
     "softmax": "nuts",
 }

@@ -82,6 +82,39 @@ def test_sites_of_covariances_are_derivatives():
     )
 
 
+@pytest.mark.parametrize("rows", [slice(3), slice(1), slice(2, 3)])
+@double_precision
+def test_its_tangent_is_equation_24(rows):
+    tangent, m, v, y = BOUND.tangent(), jnp.asarray(M[rows]), jnp.asarray(V[rows]), Y[rows]
+    exact, potential, precision = BOUND.local_bound_and_sites(m, v, y, {})
+    latents = np.arange(3)
+    logs = tangent.log_sums(m, v, y, {}, latents)
+    log_sum = logsumexp(logs, axis=1)
+
+    def bound(m, v, log_scale):
+        return jnp.sum(tangent.terms(m, v, y, {}, latents, log_scale), axis=1) + tangent.rest(y, {}, log_scale)
+
+    np.testing.assert_allclose(bound(m, v, log_sum), exact, rtol=1e-12)
+    h, w = tangent.sites(m, v, y, {}, latents, log_sum)
+    # 1 - S_y / S0 is the sum of the others' shares of S up to rounding of 1.
+    np.testing.assert_allclose(w, precision, atol=1e-13)
+    np.testing.assert_allclose(h, potential, atol=1e-11)
+    log_own, place = np.asarray(logs)[np.arange(len(y)), y.astype(int)], y.astype(int)
+    for excess in (-2.0, -0.3, 0.4, 3.0, 60.0):
+        log_scale = log_sum + excess
+        np.testing.assert_allclose(bound(m, v, log_scale), exact + 1.0 - np.exp(-excess) - excess, rtol=1e-12)
+        log_theta = log_scale - log_own
+        equation_24 = -np.exp(-exact - log_theta) - log_theta + 1.0
+        np.testing.assert_allclose(bound(m, v, log_scale), equation_24, rtol=1e-12)
+        h, w = tangent.sites(m, v, y, {}, latents, log_scale)
+        shares = np.exp(np.asarray(logs) - log_scale[:, None])
+        expected, gradient = shares.copy(), -shares
+        expected[np.arange(len(y)), place] = gradient[np.arange(len(y)), place] = 1.0 - np.exp(-log_theta)
+        np.testing.assert_allclose(w, expected, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(h, gradient + expected * m, rtol=1e-12, atol=1e-11)
+        assert np.min(np.asarray(w)[np.asarray(log_scale) >= log_own], initial=0.0) >= 0.0
+
+
 @double_precision
 def test_the_bound_is_concave():
     def bound(vector):

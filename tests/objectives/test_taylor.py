@@ -126,7 +126,7 @@ def test_results_of_one_row_and_files(tmp_path):
 
 def test_what_has_no_expansion_is_refused():
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel()))
-    with pytest.raises(ValueError, match="fit needs an objective that q maximises"):
+    with pytest.raises(ValueError, match="objective='taylor' is learned by scheme='alternating' only"):
         pgm.fit(model, X, Y, objective="taylor")
     with pytest.raises(ValueError, match="correct needs an objective that q maximises"):
         pgm.correct(pgm.vi(model, X, Y, objective="taylor"))

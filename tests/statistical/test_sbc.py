@@ -33,7 +33,8 @@ from tests.statistical import planted
 from tests.statistical.geweke import inputs
 from tests.statistical.joint import Joint, JointLaw
 
-pytestmark = pytest.mark.slow
+# One short run in hundreds ends with chains that differ, above all with two modes; ranks are over all runs.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pgmodels.MixingWarning")]
 
 REPLICATES = 200
 # Autocorrelations five iterations apart are below 0.05 in these models, so that 120 draws are kept.

@@ -28,6 +28,7 @@ BINARY = {
     "vi_jj": systems.vi_jj,
     "vi_jj_hybrid": systems.vi_jj_hybrid,
     "vi_jj_full": systems.vi_jj_full,
+    "vi_taylor": systems.vi_taylor,
     "svi": partial(systems.svi, batch_size=30),
 }
 SEVERAL = {
@@ -35,8 +36,10 @@ SEVERAL = {
     "logistic_softmax apart": partial(systems.logistic_softmax, batch_size=30, bound="augmented", shared=False),
     "softmax": partial(systems.softmax, batch_size=30),
     "robust_max": partial(systems.robust_max, batch_size=30),
+    "multinomial_probit": partial(systems.multinomial_probit, batch_size=30),
     "gpc_1": partial(systems.gpc_1, batch_size=30),
     "gpc_sm": partial(systems.gpc_sm, batch_size=30),
+    "gpc_sm by some classes": partial(systems.gpc_sm, batch_size=30, class_batch_size=2),
 }
 
 
@@ -72,6 +75,15 @@ def test_regression_with_known_noise_is_that_with_one_variance_where_they_are_eq
     again = pgm.cavi(model.fixed(), rows, y)
     assert same.elbo == pytest.approx(again.elbo, abs=1e-6)
     np.testing.assert_allclose(same.mean, again.mean, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
+def test_regression_learns_the_noise():
+    y = np.sin(2.0 * X[:200, 0]) + 0.2 * np.random.default_rng(1).normal(size=200)
+    result = systems.sgpr(X[:150], y[:150], num_inducing=30, seed=0, progress=False)
+    assert result.model.parameters["scale"] == pytest.approx(0.2, rel=0.25)
+    error = result.predict_latent(X[150:200])[0][:, 0] - np.sin(2.0 * X[150:200, 0])
+    assert np.sqrt(np.mean(error**2)) < 0.15
 
 
 @pytest.mark.slow

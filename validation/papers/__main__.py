@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
         chosen += PAPERS[name] if name in PAPERS else [every[name.upper()]]
     for claim in chosen:
         record = Record(claim, options.full, options.seed, options.again)
-        for part in record.left:
+        for part in record.unmeasured:
             print(f"{claim.identifier}: {part}", flush=True)
             record.measure(part)
         record.draw()

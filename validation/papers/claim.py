@@ -37,7 +37,7 @@ class Claim(ABC):
     digits: ClassVar[int] = 4
 
     @abstractmethod
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """Names of the parts, by default or at full size."""
 
     @abstractmethod

@@ -23,19 +23,21 @@ class Record:
         self.measured: dict[str, dict[str, Any]] = kept["parts"] if same else {}
 
     @property
-    def left(self) -> list[str]:
+    def unmeasured(self) -> list[str]:
         """Parts that are not measured yet."""
-        return [part for part in self.claim.parts(self.full) if part not in self.measured]
+        return [part for part in self.claim.part_names(self.full) if part not in self.measured]
 
     @property
     def rows(self) -> list[Row]:
         """The rows of the measured parts, in their order."""
-        return [row for part in self.claim.parts(self.full) for row in self.measured.get(part, {"rows": []})["rows"]]
+        return [
+            row for part in self.claim.part_names(self.full) for row in self.measured.get(part, {"rows": []})["rows"]
+        ]
 
     @property
     def verdict(self) -> Verdict | None:
         """The verdict, once all parts are measured."""
-        return None if self.left else self.claim.judge(self.rows)
+        return None if self.unmeasured else self.claim.judge(self.rows)
 
     def measure(self, part: str) -> None:
         """Measure a part and keep it."""
@@ -69,7 +71,7 @@ class Record:
         claim, verdict = self.claim, self.verdict
         lines = [f"## {claim.identifier}: {claim.title}", ""]
         if verdict is None:
-            lines += [f"**Not finished**: {', '.join(self.left)} to be measured.", ""]
+            lines += [f"**Not finished**: {', '.join(self.unmeasured)} to be measured.", ""]
         else:
             lines += [f"**{_said(verdict)}**: {verdict.reason}", ""]
         lines += [

@@ -73,8 +73,8 @@ class Rival(Module):
     def start(self) -> Array:
         """The vector of the model's values and q(u) = N(0, I)."""
         count = len(self.Z)
-        parts = [as_array(self.learnable.start()), jnp.zeros(count), jnp.ravel(jnp.eye(count))]
-        return jnp.concatenate([*parts, *([jnp.ravel(self.Z)] if self.moves else [])])
+        pieces = [as_array(self.learnable.start()), jnp.zeros(count), jnp.ravel(jnp.eye(count))]
+        return jnp.concatenate([*pieces, *([jnp.ravel(self.Z)] if self.moves else [])])
 
     def split(self, vector: Array) -> tuple[Array, Array, Array, Array]:
         """Unconstrained hyperparameters, mean and root of the covariance of q(u), and inducing inputs."""
@@ -172,10 +172,10 @@ def _moments(rival: Rival, vector: Array, X: Array) -> tuple[Array, Array, Array
 
 def _batches(count: int, size: int) -> Iterator[np.ndarray]:
     """Row numbers of a block's batches, from a new order of the rows in each epoch."""
-    rng, left = np.random.default_rng(0), np.zeros((0, size), int)
+    rng, batches = np.random.default_rng(0), np.zeros((0, size), int)
     while True:
-        while len(left) < BLOCK:
+        while len(batches) < BLOCK:
             order = rng.permutation(count)[: count // size * size]
-            left = np.concatenate([left, order.reshape(-1, size)])
-        yield left[:BLOCK]
-        left = left[BLOCK:]
+            batches = np.concatenate([batches, order.reshape(-1, size)])
+        yield batches[:BLOCK]
+        batches = batches[BLOCK:]

@@ -3,6 +3,7 @@
 A rule is a subclass of ``Rule``, whose abstract methods define the interface; one rule per file.
 """
 
+from pgmodels.augmentation.rules.argmax import ArgmaxRule
 from pgmodels.augmentation.rules.difference import DifferenceRule
 from pgmodels.augmentation.rules.gamma import GammaRule
 from pgmodels.augmentation.rules.gamma_mixture import GammaMixtureRule
@@ -24,6 +25,7 @@ RULES: list[type[Rule]] = [
     InverseGaussianMixtureRule,
     IntervalGaussianRule,
     TruncatedGaussianRule,
+    ArgmaxRule,
     GaussianRule,
     SelectionRule,
     DifferenceRule,

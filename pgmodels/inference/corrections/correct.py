@@ -156,6 +156,8 @@ def corrected_if(result: Approximation, choice: bool | str) -> Approximation | C
         return _noted(result, "none, with correct=False")
     if choice is True:
         return correct(_noted(result, BEFORE_CORRECTION))
+    if not objective_of_result(result).is_maximised:
+        return _noted(result, "none: linear response is that of an optimum, which q is not")
     if result.model.is_augmentable and result.model.augmentation.is_gaussian:
         return _noted(result, "none: the likelihood is Gaussian in f, and so is the posterior")
     if size > MOST_COORDINATES or size * len(result.y) > _MOST_ENTRIES:

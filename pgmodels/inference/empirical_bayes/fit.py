@@ -99,20 +99,21 @@ def fit(
     objective : str
         The objective, recorded as ``.objective`` of the result: ``"augmented"``, the bound of ``cavi``; or the
         tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and does not
-        favour long lengthscales and small variances as the bound of ``cavi`` does; or another objective of ``vi``
-        except ``"taylor"``. ``"auto"`` is ``"expected"`` if each row has one predictor or there is no augmentation, and
-        ``"augmented"`` if rows have several predictors (faster) or the augmentation has no auxiliary variables (the two
-        bounds are equal).
+        favour long lengthscales and small variances as the bound of ``cavi`` does; or another objective of ``vi``.
+        ``"auto"`` is ``"expected"`` if each row has one predictor or there is no augmentation, and ``"augmented"`` if
+        rows have several predictors (faster) or the augmentation has no auxiliary variables (the two bounds are equal).
+        ``"taylor"`` is Laplace's evidence, which is no bound, and is for ``scheme="alternating"`` only.
     train_inducing : bool
         Learn the inducing inputs too, as in ``svi``: after the search, hyperparameters and inputs are moved jointly by
         L-BFGS from its optimum, which raises the ELBO.
     scheme : {"auto", "alternating", "hybrid", "joint"}
-        How the augmented bound is maximised over hyperparameters and local parameters, which are moments of the latents
-        at each datum. ``"auto"`` is described above. The others are the published vi-JJ, vi-JJ-hybrid and vi-JJ-full
-        with the local parameters of any augmentation, from the model's values:
+        How hyperparameters are learned together with local parameters, which are moments of the latents at each datum.
+        ``"auto"`` is described above. The others are the published vi-JJ, vi-JJ-hybrid and vi-JJ-full, which maximise
+        the augmented bound with the local parameters of any augmentation, from the model's values:
 
         - ``"alternating"``: three sweeps of ``cavi`` without acceleration, and at most five evaluations of L-BFGS-B
-          over the hyperparameters at fixed local parameters, in turns;
+          over the hyperparameters at fixed local parameters, in turns; with ``objective="taylor"`` it is the published
+          vi-Taylor, with three steps of ``vi`` instead of the sweeps (see Notes);
         - ``"hybrid"``: three such sweeps, then L-BFGS-B over hyperparameters and local parameters jointly;
         - ``"joint"``: the latter from the local parameters of the prior.
     max_iterations : int
@@ -125,10 +126,10 @@ def fit(
         kind (there are several kinds for sums of kernels, several GPs, varying noise and learned periods), and more if
         the data do not determine the optimum. Start points beyond the built-in ones are random.
     correct : bool or "auto"
-        ``"auto"`` does not correct if q is exact, if the latents have more than 2,000 whitened coordinates or
-        coordinates times rows exceed 4 million (up to that size it takes about as long as one run of ``cavi``), or if
-        the corrected covariance is not positive definite or not reliable. ``True`` always corrects, with the warnings
-        and errors of ``pgm.correct``; ``False`` never does.
+        ``"auto"`` does not correct if q is exact, if the objective is ``"taylor"``, if the latents have more than 2,000
+        whitened coordinates or coordinates times rows exceed 4 million (up to that size it takes about as long as one
+        run of ``cavi``), or if the corrected covariance is not positive definite or not reliable. ``True`` always
+        corrects, with the warnings and errors of ``pgm.correct``; ``False`` never does.
     seed : int or jax.Array
         An int or a JAX key; draws subsets of the rows, random starts, and inducing inputs as in ``cavi``.
     progress : bool, optional
@@ -144,8 +145,9 @@ def fit(
     ------
     ValueError
         For bad data or options, or an ELBO that is not finite at the start values; for a scheme other than ``"auto"``
-        with ``num_starts``, an objective other than ``"augmented"``, or a likelihood that multiplies latents; for
-        ``train_inducing`` without inducing inputs.
+        with ``num_starts``, an objective other than ``"augmented"`` (and ``"taylor"`` for ``"alternating"``), or a
+        likelihood that multiplies latents (except for ``"alternating"``); for ``train_inducing`` without inducing
+        inputs; for the objective ``"taylor"`` with another scheme, ``train_inducing=True`` or ``correct=True``.
     NoAugmentationError
         For the objective ``"augmented"`` with a likelihood without an augmentation.
 
@@ -165,6 +167,9 @@ def fit(
     With priors the result is the mode in the original parametrisation: the density of a variance or a lengthscale
     itself, without the Jacobian of its logarithm, whose mode is larger. For posterior means and medians see
     ``integrate``.
+
+    vi-Taylor changes hyperparameters by the gradient of Laplace's evidence at a fixed mode, without the part that moves
+    the mode: it ends where this gradient is zero, which is not a maximum of the evidence.
 
     The search starts from the user's values or from values in the units of the data (see
     ``pgmodels.inference.empirical_bayes.initial_values``), whichever have the largest ELBO. From 1,024 rows on (10,000
@@ -193,9 +198,9 @@ def fit(
     model.check_memory(data.X)
     published = scheme != AUTO_SCHEME
     terms = objective_of(model, "augmented" if published and objective == AUTO else objective)
-    require_maximised("fit", terms)
-    if published:
-        check_objective_of(scheme, terms)
+    check_objective_of(scheme, terms)
+    if train_inducing or correct is True:
+        require_maximised(f"fit with {'train_inducing' if train_inducing else 'correct'}=True", terms)
     # Raises NoAugmentationError if inducing inputs are selected by a bound that does not exist.
     selecting(model, terms)
     learns = bool(trainable(model).leaf_indices)
@@ -228,7 +233,9 @@ def fit(
     _report_floor(bound, values)
     _report_shift(maximum)
     if undetermined:
-        _report(undetermined, maximum.num_tried, "Use scheme='auto'" if published else "Raise num_starts")
+        remedy = "Use scheme='auto'" if published else "Raise num_starts"
+        remedy += "" if terms.is_maximised else " and objective='expected'"
+        _report(undetermined, maximum.num_tried, remedy)
     if not maximum.converged:
         warn(
             f"fit did not converge: {maximum.message} after {maximum.num_steps} steps, ELBO {result.elbo:.6g}. Raise "

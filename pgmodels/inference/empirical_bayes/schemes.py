@@ -1,4 +1,4 @@
-"""Schemes of learning by Izmailov and Kropotov 2017, with the local parameters of any augmentation."""
+"""Schemes of learning by Izmailov and Kropotov 2017, for any augmentation and for Taylor expansions."""
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -16,7 +16,6 @@ from pgmodels.inference.empirical_bayes.local_parameters import (
     value_and_slopes,
 )
 from pgmodels.inference.empirical_bayes.search import CHOICE_GAIN, Limits, Maximum, SearchBar, box_of, check_start
-from pgmodels.inference.variational.cavi import CaviState
 from pgmodels.model import Data, Model, Points
 from pgmodels.numerics.box_search import BoxSearch
 from pgmodels.objectives.base import Objective
@@ -32,11 +31,11 @@ class _Iterate(NamedTuple):
 
     vector: np.ndarray
     points: Points
-    state: CaviState
+    state: Any
 
 
 class Scheme(ABC):
-    """A way to maximise the bound over hyperparameters and local parameters; counts its steps.
+    """A way to learn hyperparameters on ``tangent_bound``, a function of them and local parameters; counts its steps.
 
     ``start_elbo`` is the first ELBO computed, with the log prior.
     """
@@ -88,7 +87,12 @@ class Scheme(ABC):
 
 
 class Alternating(Scheme):
-    """vi-JJ: three sweeps, then at most five evaluations of L-BFGS-B on the bound at fixed local parameters."""
+    """Three plain steps of the engine, then at most five evaluations of L-BFGS-B at fixed local parameters, in turns.
+
+    vi-JJ for bounds by auxiliary variables, which both raise. vi-Taylor for Taylor expansions: at the mode the value is
+    Laplace's evidence, but its slope at fixed expansion points, which is zero at the end, is not the evidence's, since
+    the mode moves with the hyperparameters.
+    """
 
     needs_one_block: ClassVar[bool] = False
 
@@ -99,8 +103,17 @@ class Alternating(Scheme):
         while True:
             before = elbo
             vector = self._moved(point)
-            point, elbo = self._swept(_Iterate(vector, self.bound.points(vector), point.state), NUM_SWEEPS)
+            # The ELBO belongs to other hyperparameters.
+            state = point.state._replace(elbo=np.float64(-np.inf))
+            point, elbo = self._swept(_Iterate(vector, self.bound.points(vector), state), NUM_SWEEPS)
             self.num_steps += 1
+            if not np.isfinite(elbo):
+                # Precisions of any sign may leave q improper at other hyperparameters.
+                raise ValueError(
+                    f"fit: {self.bound.family.objective.title} is not finite after {self.num_steps} steps of "
+                    "scheme='alternating'. Give hyperparameters priors or start values on the scale of the data, or "
+                    "use scheme='auto' with objective='expected'."
+                )
             self.bar.report(self.bound, vector, elbo, point.state)
             if abs(elbo - before) <= self.limits.tolerance * max(1.0, abs(elbo)):
                 return point, True
@@ -197,8 +210,15 @@ def check_scheme(scheme: Any, num_starts: int | None) -> None:
 
 
 def check_objective_of(scheme: str, objective: Objective) -> None:
-    """Raise ValueError for an objective for which a scheme may lower the ELBO."""
-    if not objective.is_monotone:
+    """Raise ValueError for an objective that a scheme cannot learn hyperparameters on."""
+    if not objective.is_maximised and scheme != "alternating":
+        raise ValueError(
+            f"objective={objective.name!r} is learned by scheme='alternating' only, since q is not the maximum of "
+            f"{objective.title}; got scheme={scheme!r}."
+        )
+    if scheme == AUTO_SCHEME:
+        return
+    if objective.is_maximised and not objective.is_monotone:
         raise ValueError(
             f"scheme={scheme!r} needs an objective that is a bound by auxiliary variables; got {objective.name!r}. "
             "Use objective='augmented', or scheme='auto'."
@@ -217,11 +237,12 @@ def learn_by(scheme: str, model: Model, data: Data, terms: Objective, limits: Li
     search, again, converged = SCHEMES[scheme](bound, box, limits, bar), True, True
     while again:
         point, converged = search.run()
-        # q(f) continues from the scheme's, since a fresh start could end at another optimum.
-        bound.state = point.state._replace(elbo=as_array(-np.inf))
+        # q(f) continues from the scheme's, since a fresh start could end at another optimum. Any value replaces the
+        # best one, which an approximate bound need not exceed.
+        bound.state, bound.best = point.state._replace(elbo=np.float64(-np.inf)), np.inf
         bound(point.vector)
         again = search.steps_remain and bound.choose_again(CHOICE_GAIN)
-    message = "the bound changes by less than the tolerance" if converged else "the scheme used all iterations"
+    message = f"{terms.title} changes by less than the tolerance" if converged else "the scheme used all iterations"
     starts = {scheme: search.start_elbo}
     return Maximum(bound, box, scheme, starts, search.num_steps, converged, message)
 

@@ -11,7 +11,7 @@ from pgmodels.runtime.atomic_io import write_arrays
 from pgmodels.runtime.x64 import as_array
 
 # Version of the file format, increased by every change of its contents or of the steps.
-_FORMAT = 6
+_FORMAT = 7
 
 
 class SviCheckpoint:

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
-from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, fit_log_sum, newton_update
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, divergence_of, to_moments
 from pgmodels.inference.stochastic.rates import Rates
@@ -15,15 +15,21 @@ from pgmodels.inference.stochastic.sharding import DataBatch
 from pgmodels.inference.stochastic.step import Batch, LatentSample, StochasticProblem, SviState, WindowAverage
 from pgmodels.model import Model
 from pgmodels.numerics.adam import adam_step, initial_adam
+from pgmodels.objectives.base import Objective
+from pgmodels.objectives.tangent import Tangent
 from pgmodels.priors.lapack_loops import over_states
 from pgmodels.priors.linalg import solve_columns
 from pgmodels.priors.padding import weighted
 
+# Sites are of a log S0 at most this far below the log of the part of S in the step. Without this limit they may be so
+# strong, where S0 is wrong, that later steps hardly move q. At 0 they would often be those of a larger S0 than the
+# bound's, by which hyperparameters are learned: kernel variances were found too small.
+_LARGEST_EXCESS = 1.0
 
-def latent_sample_of(model: Model, count: int, key: Array) -> LatentSample:
-    """The latent subsampling of a model. Raises ValueError if the model does not allow it."""
-    size = model.num_latents
-    bound = TangentBound(model.augmentation)
+
+def latent_sample_of(model: Model, objective: Objective, count: int, key: Array) -> LatentSample:
+    """The latent subsampling of a model. Raises ValueError if the model or its objective does not allow it."""
+    size, bound = model.num_latents, objective.tangent()
     if count > size:
         raise ValueError(f"class_batch_size must be at most {size}, the number of latents of the model; got {count}.")
     form = model.gps[0].form
@@ -47,17 +53,17 @@ class Marginals(NamedTuple):
 def draw_latents(sample: LatentSample, taken: Float[Array, ""]) -> Int[Array, " k"]:
     """The latents of a step, drawn without replacement."""
     key = jax.random.fold_in(sample.key, taken.astype(int))
-    return jax.random.choice(key, sample.bound.augmentation.size, (sample.count,), replace=False)
+    return jax.random.choice(key, sample.bound.size, (sample.count,), replace=False)
 
 
 def marginals(batch: Batch, naturals: NaturalParameters) -> Marginals:
     """The marginals, at all rows, of latents with these natural parameters."""
-    A, residual = batch.factors[0], batch.residuals[0]
+    A, residual, level = batch.factors[0], batch.residuals[0], batch.means[0]
 
     def one(q: NaturalParameters) -> tuple[Array, ...]:
         root, centre = to_moments(q)
         variance = residual + jnp.sum(solve_columns(root, A) ** 2, axis=0)
-        return batch.means[0] + centre @ A, variance, centre, divergence_of(root, centre)
+        return level + centre @ A, variance, centre, divergence_of(root, centre)
 
     mean, variance, centres, divergences = over_states(one, naturals)
     return Marginals(mean.T, variance.T, centres, divergences)
@@ -67,11 +73,12 @@ def marginals_of(
     batch: Batch, naturals: NaturalParameters, chosen: Int[Array, "b i"]
 ) -> tuple[Float[Array, "b i"], Float[Array, "b i"]]:
     """Means and variances of the latents that each row selects."""
+    level = batch.means[0]
 
     def one(row: tuple[NaturalParameters, Array, Array]) -> tuple[Array, Array]:
         q, a, residual = row
         root, centre = to_moments(q)
-        return batch.means[0] + centre @ a, residual + jnp.sum(solve_triangular(root, a, lower=True) ** 2)
+        return level + centre @ a, residual + jnp.sum(solve_triangular(root, a, lower=True) ** 2)
 
     again, theirs = chosen.shape[1], chosen.ravel()
     A, residual = jnp.repeat(batch.factors[0].T, again, axis=0), jnp.repeat(batch.residuals[0], again)
@@ -92,32 +99,41 @@ def targets(
     batch: Batch,
     both: tuple[Float[Array, "b k"], Float[Array, "b k"]],
     latents: Int[Array, " k"],
-    scale: Float[Array, " b"],
+    log_scale: Float[Array, " b"],
 ) -> NaturalParameters:
     """The optimal q of some latents given their marginals, with the rows weighted to represent all."""
-    h, w = sample.bound.sites(*both, batch.y, batch.parameters, latents, scale)
+    h, w = sample.bound.sites(*both, batch.y, batch.parameters, latents, log_scale)
     h, w = (weighted(batch.weights, part) for part in (h - w * batch.means[0], w))
     share, A = problem.num_rows / len(batch.y), batch.factors[0]
     precision = jax.lax.map(lambda weights: (A * weights) @ A.T, w.T)
     return NaturalParameters(share * precision, share * h.T @ A.T)
 
 
+def log_total(
+    bound: Tangent, batch: Batch, *terms: tuple[Float[Array, "b k"], Float[Array, "b k"]]
+) -> Float[Array, " b"]:
+    """The log of the constant term of S plus other terms of it, given by their logarithms and weights."""
+    constant = bound.constant(batch.y, batch.parameters)[:, None]
+    logs, weights = zip((jnp.zeros_like(constant), constant), *terms, strict=True)
+    return logsumexp(jnp.concatenate(logs, axis=1), b=jnp.concatenate(weights, axis=1), axis=1)
+
+
 def first_state(problem: StochasticProblem, sample: LatentSample, vector: Array, rows: DataBatch) -> SviState:
     """The initial state of all latents, from the first batch; see ``step.first_state``."""
-    batch, size = problem.batch(vector, rows.number(0)), sample.bound.augmentation.size
+    batch, size = problem.batch(vector, rows.number(0)), sample.bound.size
     prior = jnp.sum(batch.factors[0] ** 2, axis=0) + batch.residuals[0]
     mean = jnp.full((len(batch.y), size), batch.means[0])
     both = (mean, jnp.broadcast_to(jnp.minimum(prior, 1.0)[:, None], mean.shape))
     every = jnp.arange(size)
-    sums = sample.bound.sums(*both, batch.y, batch.parameters, every)
-    scale = sample.bound.constant(batch.y, batch.parameters) + jnp.sum(sums, axis=1)
-    naturals = targets(problem, sample, batch, both, every, scale)
-    log_sum = fit_log_sum(batch.factors[0], scale, problem.num_rows)
+    log_sums = sample.bound.log_sums(*both, batch.y, batch.parameters, every)
+    log_scale = log_total(sample.bound, batch, (log_sums, jnp.ones_like(log_sums)))
+    naturals = targets(problem, sample, batch, both, every, log_scale)
+    log_sum = fit_log_sum(batch.factors[0], log_scale, problem.num_rows)
     return SviState((naturals,), (), initial_adam(vector), jnp.zeros(size), jnp.ones(()), log_sum)
 
 
 class Sampled(NamedTuple):
-    """The input of a step: the marginals of its latents and of those that the rows select, and S0 of each row.
+    """The input of a step: the marginals of its latents and of those that the rows select, and log S0 of each row.
 
     ``first`` is 1 where a row selects a latent for the first time.
     """
@@ -126,18 +142,21 @@ class Sampled(NamedTuple):
     chosen: Int[Array, "b i"]
     first: Float[Array, "b i"]
     at_chosen: tuple[Float[Array, "b i"], Float[Array, "b i"]]
-    scale: Float[Array, " b"]
+    log_scale: Float[Array, " b"]
 
 
-def estimated_sum(
-    sample: LatentSample, batch: Batch, sampled: Sampled, theirs: Marginals, latents: Int[Array, " k"]
+def estimated_log_sum(
+    sample: LatentSample, batch: Batch, sampled: Sampled, latents: Int[Array, " k"], share: float
 ) -> Float[Array, " b"]:
-    """S of each row: the selected latents, plus the Horvitz-Thompson estimate of all others."""
-    bound, data = sample.bound, (batch.y, batch.parameters)
-    sums = bound.sums(theirs.mean, theirs.variance, *data, latents)
-    at_chosen = bound.sums(*sampled.at_chosen, *data, sampled.chosen)
-    total = bound.constant(*data) + jnp.sum(sampled.first * at_chosen, axis=1)
-    return total + jnp.sum(inclusion_weights(latents, sampled.chosen, sample.share) * sums, axis=1)
+    """The log of the selected latents' part of S, plus that of the other latents of a step over ``share``.
+
+    S is estimated without bias at the share of the latents in a step; at 1 this is the part of it in the step.
+    """
+    bound, data, theirs = sample.bound, (batch.y, batch.parameters), sampled.marginals
+    log_sums = bound.log_sums(theirs.mean, theirs.variance, *data, latents)
+    at_chosen = bound.log_sums(*sampled.at_chosen, *data, sampled.chosen)
+    others = (log_sums, inclusion_weights(latents, sampled.chosen, share))
+    return log_total(bound, batch, (at_chosen, sampled.first), others)
 
 
 def sampled_marginals(
@@ -148,14 +167,19 @@ def sampled_marginals(
     log_sum: LogSum,
     latents: Int[Array, " k"],
 ) -> Sampled:
-    """The marginals of latents, and S0 from before the latents were drawn; S itself if the step has all latents."""
-    chosen, first = sample.bound.selected(batch.y, batch.parameters)
-    step_marginals = marginals(batch, before)
-    scale = jnp.exp(features(batch.factors[0]) @ log_sum.weights)
-    sampled = Sampled(step_marginals, chosen, first, marginals_of(batch, naturals, chosen), scale)
+    """The marginals of latents, and S0 from before the latents were drawn; S itself if the step has all latents.
+
+    S0 is at least the part of S that a row selects, which is known.
+    """
+    bound, data = sample.bound, (batch.y, batch.parameters)
+    chosen, first = bound.selected(*data)
+    at_chosen = marginals_of(batch, naturals, chosen)
+    known = log_total(bound, batch, (bound.log_sums(*at_chosen, *data, chosen), first))
+    log_scale = jnp.maximum(features(batch.factors[0]) @ log_sum.weights, known)
+    sampled = Sampled(marginals(batch, before), chosen, first, at_chosen, log_scale)
     if sample.share == 1.0:
-        sampled = sampled._replace(scale=estimated_sum(sample, batch, sampled, step_marginals, latents))
-    return sampled._replace(scale=jax.lax.stop_gradient(sampled.scale))
+        sampled = sampled._replace(log_scale=estimated_log_sum(sample, batch, sampled, latents, 1.0))
+    return sampled._replace(log_scale=jax.lax.stop_gradient(sampled.log_scale))
 
 
 def estimated_bound(
@@ -167,10 +191,10 @@ def estimated_bound(
 ) -> Float[Array, ""]:
     """Unbiased estimate of Σ of the tangents - KL(q || prior) from some rows and latents."""
     bound, share, data = sample.bound, sample.share, (batch.y, batch.parameters)
-    terms = bound.terms(sampled.marginals.mean, sampled.marginals.variance, *data, latents, sampled.scale)
-    at_chosen = bound.terms(*sampled.at_chosen, *data, sampled.chosen, sampled.scale)
+    terms = bound.terms(sampled.marginals.mean, sampled.marginals.variance, *data, latents, sampled.log_scale)
+    at_chosen = bound.terms(*sampled.at_chosen, *data, sampled.chosen, sampled.log_scale)
     total = jnp.sum(inclusion_weights(latents, sampled.chosen, share) * terms, axis=1)
-    total = total + jnp.sum(sampled.first * at_chosen, axis=1) + bound.rest(*data, sampled.scale)
+    total = total + jnp.sum(sampled.first * at_chosen, axis=1) + bound.rest(*data, sampled.log_scale)
     likely = problem.num_rows / len(batch.y) * jnp.sum(weighted(batch.weights, total))
     return likely - jnp.sum(sampled.marginals.divergences) / share
 
@@ -191,7 +215,8 @@ def step(
     """A natural-gradient step of some latents on some rows, and a step of Adam.
 
     The step size of a latent depends on the number of its own steps. In expectation over the latents, the step is the
-    natural gradient of all at the same S0, times the share of latents in a step.
+    natural gradient of all at the same S0, times the share of latents in a step; but where S0 is far below the part of
+    S in the step, as in a first step with latents of large variance, sites are limited.
     """
     latents = draw_latents(sample, state.values.taken)
     naturals = state.naturals[0]
@@ -208,15 +233,16 @@ def step(
 
     (value, (batch, sampled)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
     moments = (sampled.marginals.mean, sampled.marginals.variance)
-    toward = targets(problem, sample, batch, moments, latents, sampled.scale)
+    at_least = estimated_log_sum(sample, batch, sampled, latents, 1.0) - _LARGEST_EXCESS
+    toward = targets(problem, sample, batch, moments, latents, jnp.maximum(sampled.log_scale, at_least))
     rate = rates.length(state.taken[latents])
     moved = NaturalParameters(
         before.precision + rate[:, None, None] * (toward.precision - before.precision),
         before.potential + rate[:, None] * (toward.potential - before.potential),
     )
     length = sample.share * rates.length(sample.share * state.values.taken)
-    sums = estimated_sum(sample, batch, sampled, sampled.marginals, latents)
-    following = newton_update(log_sum, batch.factors[0], sums, problem.num_rows, length)
+    ratios = estimated_log_sum(sample, batch, sampled, latents, sample.share) - sampled.log_scale
+    following = newton_update(log_sum, batch.factors[0], ratios, problem.num_rows, length)
     values = adam_step(state.values, slope, rates.learning, problem.units)
     every = jax.tree.map(lambda old, new: old.at[latents].set(new), naturals, moved)
     after = SviState((every,), (), values, state.taken.at[latents].add(1.0), jnp.min(rate), following)

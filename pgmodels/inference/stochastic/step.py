@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pgmodels.augmentation.tangent import TangentBound
 from pgmodels.inference.problem import Spread
 from pgmodels.inference.stochastic.log_normaliser_regression import LogSum
 from pgmodels.inference.stochastic.natural_parameters import (
@@ -27,6 +26,7 @@ from pgmodels.inference.variational.natural_gradient import positive
 from pgmodels.model import Model
 from pgmodels.numerics.adam import Adam, adam_step, initial_adam
 from pgmodels.objectives.base import Objective
+from pgmodels.objectives.tangent import Tangent
 from pgmodels.parameters.vector import ParameterVector, trainable
 from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
@@ -70,14 +70,14 @@ class WindowAverage(NamedTuple):
 class LatentSample(Module):
     """Latent subsampling: ``count`` latents per step, drawn with a key, and the tangent of the sum over all."""
 
-    bound: TangentBound = eqx.field(static=True)
+    bound: Tangent = eqx.field(static=True)
     count: int = eqx.field(static=True)
     key: Array
 
     @property
     def share(self) -> float:
         """The share of the latents in a step."""
-        return self.count / self.bound.augmentation.size
+        return self.count / self.bound.size
 
 
 class Batch(NamedTuple):

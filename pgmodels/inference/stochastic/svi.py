@@ -114,8 +114,8 @@ def svi(
         Rows per step. Rows are shuffled before every epoch, and an incomplete last batch is dropped.
     class_batch_size : int, optional
         Latents per step, drawn at random, so that the time and memory of a step do not depend on their total number:
-        for a likelihood with one sum over its latents to a negative power, such as LogisticSoftmax, and one GP of that
-        size with inducing inputs. The bound is looser, see Notes.
+        for one GP of that size with inducing inputs and a likelihood with one sum over its latents to a negative power,
+        such as LogisticSoftmax, or Softmax with the objective ``"gumbel"``. The bound is looser, see Notes.
     train_hyperparameters : bool
         Learn all hyperparameters that are not Fixed as in ``fit``, by a step of Adam on the bound of each batch, from
         the given values or from start values in the units of the data. The GPs must have ``pgm.Inducing`` as form.
@@ -183,10 +183,10 @@ def svi(
     There are none with ``class_batch_size`` or the objective ``"expected"``.
 
     With ``class_batch_size``, log S of the sum S over the latents is replaced by its tangent at S0(x), where log S0 is
-    affine in the prior's factor at x and is learned along. The bound, in expectation over the latents, is below that of
-    ``cavi`` by S / S0 - 1 - log(S / S0) per row, times the power. The step size of a latent depends on the number of
-    its own steps; windows and the default of ``max_epochs`` are longer by the number of steps that update each latent
-    once on average.
+    affine in the prior's factor at x and is learned along; S0(x) is at least the part of S of a row's own class. The
+    bound, in expectation over the latents, is below that of the objective by S / S0 - 1 - log(S / S0) per row, times
+    the power. The step size of a latent depends on the number of its own steps; windows and the default of
+    ``max_epochs`` are longer by the number of steps that update each latent once on average.
 
     ``Inducing("auto")`` chooses the number of inducing inputs before the first step, by ``cavi`` on up to 20,000 rows
     with hyperparameters that ``fit`` learns from up to 2,000.
@@ -197,7 +197,8 @@ def svi(
 
     References
     ----------
-    Hoffman, Blei, Wang and Paisley 2013; Wenzel et al. 2019; Kingma and Ba 2015.
+    Hoffman, Blei, Wang and Paisley 2013; Wenzel et al. 2019; Kingma and Ba 2015; with ``class_batch_size``, Galy-Fajou
+    et al. 2019, section 4.2, and Liu et al. 2019, equation 24.
     """
     begin = time.perf_counter()
     check_whole_number(batch_size, "batch_size", 1)
@@ -218,11 +219,10 @@ def svi(
     if class_batch_size is not None:
         check_whole_number(class_batch_size, "class_batch_size", 1)
         there = {"weights": weights is not None, "rate='adaptive'": decay is None}
-        there |= {f"objective={terms.name!r}": not terms.has_auxiliaries}
         conflicting = [name for name, is_there in there.items() if is_there]
         if conflicting:
             raise ValueError(f"class_batch_size cannot be combined with {conflicting[0]}: remove one of them.")
-        sample = latent_sample_of(require_model(model), class_batch_size, key)
+        sample = latent_sample_of(require_model(model), terms, class_batch_size, key)
     saved = None if checkpoint is None else SviCheckpoint(checkpoint)
     model, data, source = source_of(require_model(model), X, y, weights, train_hyperparameters, terms, as_seed(seed))
     model = model.resolve(data.X, as_seed(seed))

@@ -77,8 +77,8 @@ class CoordinateAscent(Engine):
         # A start has no sweep before it to extrapolate from.
         return backtrack(attempt, before, jnp.where(known, 0, 1), 1)[0]
 
-    def plain_sweep(self, problem: Problem, state: CaviState) -> CaviState:
-        """One sweep over the blocks of predictors, without acceleration."""
+    def plain_step(self, problem: Problem, state: CaviState) -> CaviState:
+        """See Engine: one sweep over the blocks of predictors."""
         return self.state_of(problem, self._swept(problem, state, state.sites))
 
     def _swept(self, problem: Problem, state: CaviState, sites: Sites) -> Sites:

@@ -106,6 +106,10 @@ class NaturalGradient(Engine):
         stays = state._replace(length=jnp.zeros_like(state.length))
         return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, stays)
 
+    def plain_step(self, problem: Problem, state: GaussianState) -> GaussianState:
+        """See Engine: a step of full length, halved until the ELBO does not fall."""
+        return self.step(problem, state._replace(length=jnp.ones_like(state.length), memory=empty_history(state.sites)))
+
     def finish(self, name: str, problem: Problem, ascent: Ascent) -> Ascent:
         """See Engine: not converged if it stopped because no step raises the ELBO."""
         if not ascent.converged or not _is_stalled(problem, ascent.state):

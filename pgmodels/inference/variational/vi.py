@@ -79,7 +79,8 @@ def vi(
         - ``"gumbel"``, a bound of a softmax whose ELBO is concave (Liu et al. 2019, equations 20 to 26);
         - ``"taylor"``, the expansion of a log density without kinks to second order about q's mean (Izmailov and
           Kropotov 2017, section 4.2): the mode of the posterior with the curvature there, and Laplace's evidence, which
-          is no bound, in place of the ELBO. ``fit``, ``svi`` and ``correct`` do not take it.
+          is no bound, in place of the ELBO. ``fit`` takes it with ``scheme="alternating"``; ``svi`` and ``correct`` do
+          not.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
     max_iterations : int

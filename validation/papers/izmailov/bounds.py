@@ -44,7 +44,7 @@ class OneOptimum(Claim):
         "vi-JJ": "alternating", "vi-JJ-hybrid": "hybrid", "vi-JJ-full": "joint", "fit": "auto",
     }  # fmt: skip
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return tuple(self.rows)
 
@@ -143,7 +143,7 @@ class Laplace(Claim):
     digits: ClassVar[int] = 8
     fixed: ClassVar[tuple[float, float]] = (4.0, 3.0)
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return ("pima",)
 

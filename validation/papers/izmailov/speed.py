@@ -70,7 +70,7 @@ class Race(Claim):
     # The seconds that svi has for each rate, that vi-JJ-full has, and that the others have at most.
     seconds: ClassVar[tuple[float, float, float]]
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [f"{name} {method} {k}" for name in self.rows for method in METHODS for k in range(self.num_folds)]
 
@@ -113,7 +113,7 @@ class Race(Claim):
             for method in METHODS:
                 look = looks[method]
                 axes.plot(
-                    averages.grid, averages.accuracy[averages.best_of(method)], color=look.colour, linestyle=look.line
+                    averages.grid, averages.accuracy[averages.best_rate(method)], color=look.colour, linestyle=look.line
                 )
             title = f"{name}, {self.inducing} inducing inputs"
             open_axes(axes, title=title, xlabel="time [s]", ylabel="accuracy", xscale="log")
@@ -136,14 +136,14 @@ class Averages:
         for row in rows:
             looks = [Look(t, error, np.nan) for t, error in zip(row["times"], row["errors"], strict=True)]
             errors.setdefault(row["method"], []).append(score_at(looks, self.grid, "error"))
-        self.accuracy = {method: 1.0 - np.mean(parts, axis=0) for method, parts in errors.items()}
+        self.accuracy = {method: 1.0 - np.mean(curves, axis=0) for method, curves in errors.items()}
         self.best = max(accuracy[-1] for accuracy in self.accuracy.values())
         self.times = {
             method: float(next((t for t, a in zip(self.grid, line, strict=True) if a >= self.best - NEAR), np.inf))
             for method, line in self.accuracy.items()
         }
 
-    def best_of(self, method: str) -> str:
+    def best_rate(self, method: str) -> str:
         """The method itself; of svi the rate that is there first, or else the one with the best accuracy in the end."""
         names = [name for name in self.accuracy if name.startswith(method)]
         exact = [name for name in names if name == method]
@@ -151,11 +151,11 @@ class Averages:
 
     def time(self, method: str) -> float:
         """Seconds to near the best accuracy, at the best rate."""
-        return self.times[self.best_of(method)]
+        return self.times[self.best_rate(method)]
 
     def written(self) -> str:
         """The times of all methods."""
-        times = {self.best_of(method): self.time(method) for method in METHODS}
+        times = {self.best_rate(method): self.time(method) for method in METHODS}
         return ", ".join(f"{name} " + (f"{t:.3g} s" if np.isfinite(t) else "never") for name, t in times.items())
 
 

@@ -63,7 +63,7 @@ class TableTwo(Claim):
         "german 24 for 20, cod-rna 59,535 of 343,564 rows; shuttle is its first class against the rest."
     )
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [f"{name} {k}" for name in TABLE_2 for k in range(10 if full or name in SMALL else 2)]
 

@@ -57,7 +57,7 @@ class Latents(Claim):
     )
     num_draws: ClassVar[int] = 2000
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         folds = range(10 if full else 1)
         return [f"{name} {variance} {share} {k}" for name in NAMES for variance, share in KERNELS for k in folds]
@@ -104,12 +104,14 @@ class Latents(Claim):
             figures = _averages(rows, name)
             nearest = min(figures, key=lambda kernel: abs(figures[kernel]["X-GPC"][1] - variances))
             plain, corrected = figures[nearest]["X-GPC"], figures[nearest]["corrected"]
-            left = corrected / plain
-            holds = means / 1.5 <= plain[0] <= 1.5 * means and 0.2 <= left[0] <= 0.5 and 0.7 <= left[1] <= 0.95
+            remains = corrected / plain
+            near = means / 1.5 <= plain[0] <= 1.5 * means
+            holds = near and 0.2 <= remains[0] <= 0.5 and 0.7 <= remains[1] <= 0.95
             reproduced &= bool(holds)
             reasons.append(
                 f"{name}: X-GPC's means differ by {plain[0]:.3f} (published {means}) and its variances by "
-                f"{plain[1]:.3f} (published {variances}); the correction leaves {left[0]:.2f} and {left[1]:.2f} of them"
+                f"{plain[1]:.3f} (published {variances}); the correction leaves {remains[0]:.2f} and "
+                f"{remains[1]:.2f} of them"
             )
         return Verdict(reproduced, "; ".join(reasons) + ".")
 
@@ -180,7 +182,7 @@ class Gap(Claim):
     )
     digits: ClassVar[int] = 12
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return ("pima",)
 

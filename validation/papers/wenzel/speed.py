@@ -81,7 +81,7 @@ class Speed(Claim):
     rows: ClassVar[int] = 20_000
     seconds: ClassVar[float] = 30.0
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return ("pima", "german", "electricity", "cod-rna")
 
@@ -171,7 +171,7 @@ class InducingInputs(Claim):
     counts: ClassVar[Sequence[int]] = (16, 32, 64, 128)
     rows: ClassVar[int] = 20_000
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [f"{count} {k}" for count in self.counts for k in range(10 if full else 3)]
 

@@ -1,0 +1,214 @@
+"""Claims of tables D.1 and D.2: all methods, SVGP's failures, and the merged model."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from validation.papers.claim import Claim, Row, Verdict
+from validation.papers.measures import fold, scores
+from validation.papers.passerello.methods import learned
+from validation.papers.passerello.published import INPUTS, PUBLISHED, SMALL, Spread
+
+# Methods that take less than a second on a small set: on all ten splits by default. The others on three.
+_QUICK = ("PGPR Uniform", "PGPR K-means", "PGPR GV", "PGPR HGV", "PGPR dense")
+_SPLITS, _FEW = 10, 3
+_METHODS = tuple(PUBLISHED["crabs"])
+# Rows to learn from and inducing inputs, of sets with more.
+_ROWS, _INPUTS = 1500, 100
+# Digits of the tables.
+_DIGITS = {"ELBO": 2, "accuracy": 4, "log loss": 4}
+
+
+class Tables(Claim):
+    """P4: all figures of tables D.1 and D.2."""
+
+    identifier: ClassVar[str] = "P4"
+    title: ClassVar[str] = "Tables D.1 and D.2: ELBO, accuracy and test log loss of seven methods"
+    statement: ClassVar[str] = (
+        "medians, least and largest values over ten splits, in the columns of this table beside ours. Misprints are "
+        "corrected: the sign of twonorm's K-means ELBO, and a digit of electricity's PGPR GO."
+    )
+    criterion: ClassVar[str] = (
+        "for every method and each of the three figures, our median is between the published least and largest values "
+        "on at least eight of ten sets."
+    )
+    settings: ClassVar[str] = (
+        "RBF kernel with one lengthscale; the folds of one random order, a tenth of the rows to test; the published "
+        "numbers of inducing inputs M. By default the six small sets, ten folds, and three of SVGP and of learned "
+        "inputs (GO, at most 200 iterations); with --full ten folds of all sets. GV and HGV replace their inputs up to "
+        "ten times, whether the ELBO rises or not, as published. PGPR dense has no inducing inputs: its ELBO bounds "
+        "that of all PGPR with its hyperparameters. On crabs it is below the published values, which remains "
+        "unexplained (another kernel or other columns); on ringnorm and magic ours were above them by more than the "
+        "spread with earlier runs of all rows (k-means -824.5 and -5788), so that the published search stopped early."
+    )
+    digits: ClassVar[int] = 6
+
+    def part_names(self, full: bool) -> Sequence[str]:
+        """See Claim."""
+        dense = [f"{name}, PGPR dense" for name in SMALL]
+        return [*(f"{name}, {method}" for name in (INPUTS if full else SMALL) for method in _METHODS), *dense]
+
+    def measure(self, part: str, full: bool, seed: int) -> list[Row]:
+        """See Claim."""
+        name, method = part.split(", ")
+        count = _SPLITS if full or method in _QUICK else _FEW
+        figures = np.array([_figures(name, number, method, seed) for number in range(count)])
+        row: Row = {"data": name, "M": INPUTS[name], "method": method, "splits": count}
+        published = PUBLISHED[name].get(method)
+        outside = []
+        for figure, values, spread in zip(_DIGITS, figures.T, published or (None,) * 3, strict=True):
+            row[figure] = float(np.median(values))
+            if figure == "ELBO":
+                row |= {"least ELBO": float(values.min()), "largest ELBO": float(values.max())}
+            if spread is not None:
+                row[f"published: {figure}"] = spread.median
+                if figure == "ELBO":
+                    row |= {"published: least ELBO": spread.least, "published: largest ELBO": spread.largest}
+                if not _within(row[figure], spread, _DIGITS[figure]):
+                    outside.append(figure)
+        return [row if published is None else row | {"outside": ", ".join(outside)}]
+
+    def judge(self, rows: Sequence[Row]) -> Verdict:
+        """See Claim."""
+        rows = [row for row in rows if "outside" in row]
+        sets = {row["data"] for row in rows}
+        within = {
+            (method, figure): sum(figure not in row["outside"] for row in rows if row["method"] == method)
+            for method in _METHODS
+            for figure in _DIGITS
+        }
+        few = [f"{figure} of {method} {count}" for (method, figure), count in within.items() if count < 0.8 * len(sets)]
+        outside: dict[str, list[str]] = {}
+        for row in rows:
+            if "ELBO" in row["outside"]:
+                difference = row["ELBO"] - row["published: ELBO"]
+                outside.setdefault(row["data"], []).append(f"{row['method']} {difference:+.1f}")
+        said = [f"{len(rows) * len(_DIGITS)} medians, {sum(within.values())} of them in the published range"]
+        said += [f"of {len(sets)} sets too few are in it: {', '.join(few)}"] if few else []
+        said += [f"the ELBO of {name} differs by: {', '.join(methods)}" for name, methods in outside.items()]
+        return Verdict(not few, "; ".join(said) + ".")
+
+
+class Unreliable(Claim):
+    """P5: failures of SVGP, against the optimum of its bound."""
+
+    identifier: ClassVar[str] = "P5"
+    title: ClassVar[str] = "SVGP with k-means inputs is unreliable"
+    statement: ClassVar[str] = (
+        "its median ELBO is -4454.9 on twonorm and -2597.3 on ringnorm, where PGPR has -452 and -953, and its standard "
+        "deviation on breast cancer is 88 (table D.1)."
+    )
+    criterion: ClassVar[str] = (
+        "the optimum of SVGP's bound is below PGPR's, of k-means or HGV, on any set and split: otherwise the "
+        "instability is of the published optimiser, and the claim is refuted of the model."
+    )
+    settings: ClassVar[str] = (
+        "q at its optimum at all hyperparameters; three folds of the six small sets, M as published; of the four "
+        f"others one fold, {_ROWS:,} rows and M = {_INPUTS}. With --full ten folds of all rows, M as published. The "
+        "difference is of SVGP to the better PGPR of the same fold."
+    )
+    digits: ClassVar[int] = 6
+
+    def part_names(self, full: bool) -> Sequence[str]:
+        """See Claim."""
+        return list(INPUTS)
+
+    def measure(self, part: str, full: bool, seed: int) -> list[Row]:
+        """See Claim."""
+        all_rows = full or part in SMALL
+        count = _SPLITS if full else _FEW if part in SMALL else 1
+        methods = ("SVGP K-means", "PGPR K-means", "PGPR HGV")
+        num_inducing = INPUTS[part] if all_rows else _INPUTS
+        elbos = np.array(
+            [_elbos(part, number, methods, num_inducing, None if all_rows else _ROWS, seed) for number in range(count)]
+        )
+        published = PUBLISHED[part]
+        difference = elbos[:, 0] - elbos[:, 1:].max(axis=1)
+        return [
+            {
+                "data": part,
+                "M": num_inducing,
+                "splits": count,
+                **dict(zip(methods, np.median(elbos, axis=0).tolist(), strict=True)),
+                "least SVGP ELBO": float(elbos[:, 0].min()),
+                "largest SVGP ELBO": float(elbos[:, 0].max()),
+                "least difference": float(difference.min()),
+                **{f"published: {method}": published[method].elbo.median for method in methods},
+                "published: least SVGP ELBO": published["SVGP K-means"].elbo.least,
+            }
+        ]
+
+    def judge(self, rows: Sequence[Row]) -> Verdict:
+        """See Claim."""
+        below = [row["data"] for row in rows if row["least difference"] < 0.0]
+        least = min(rows, key=lambda row: row["least difference"])
+        return Verdict(
+            bool(below),
+            f"SVGP's ELBO is above PGPR's on {len(rows) - len(below)} of {len(rows)} sets in every split; the least "
+            f"difference is {least['least difference']:.2f} nats, on {least['data']}.",
+        )
+
+
+class Merged(Claim):
+    """P8: PGPR's inputs with SVGP's bound."""
+
+    identifier: ClassVar[str] = "P8"
+    title: ClassVar[str] = "The merged model has the best of both"
+    statement: ClassVar[str] = (
+        "SVGP from inputs selected by PGPR has minor improvements over PGPR HGV, and at its optimum a better ELBO "
+        "(section 7.1.2)."
+    )
+    criterion: ClassVar[str] = (
+        "its ELBO is at least the larger of those of SVGP K-means and of PGPR HGV, minus 0.1 nats, on all six small "
+        "sets and folds."
+    )
+    settings: ClassVar[str] = (
+        "three folds of each set, ten with --full; M as published. The merged model keeps inputs only if they raise "
+        "the ELBO of SVGP, where the published one replaces them."
+    )
+    digits: ClassVar[int] = 6
+
+    def part_names(self, full: bool) -> Sequence[str]:
+        """See Claim."""
+        return SMALL
+
+    def measure(self, part: str, full: bool, seed: int) -> list[Row]:
+        """See Claim."""
+        methods = ("SVGP K-means", "PGPR HGV", "merged")
+        rows: list[Row] = []
+        for number in range(_SPLITS if full else _FEW):
+            elbos = _elbos(part, number, methods, INPUTS[part], None, seed)
+            rows.append({"data": part, "M": INPUTS[part], "split": number, **dict(zip(methods, elbos, strict=True))})
+            rows[-1]["difference to the better"] = elbos[2] - max(elbos[:2])
+        return rows
+
+    def judge(self, rows: Sequence[Row]) -> Verdict:
+        """See Claim."""
+        differences = [row["difference to the better"] for row in rows]
+        least = rows[int(np.argmin(differences))]
+        return Verdict(
+            min(differences) >= -0.1,
+            f"its ELBO is higher by {min(differences):.2f} to {max(differences):.2f} nats, least on {least['data']}; "
+            f"in {sum(difference >= -0.1 for difference in differences)} of {len(rows)} cases by at least -0.1.",
+        )
+
+
+def _figures(name: str, number: int, method: str, seed: int) -> tuple[float, float, float]:
+    """ELBO, accuracy and test log loss of a method on a fold."""
+    data = fold(name, number, seed=seed)
+    result = learned(method, data.X, data.y, INPUTS[name], seed)
+    scored = scores(result.predict(data.X_test), data.y_test)
+    return result.elbo, 1.0 - scored.error, scored.nll
+
+
+def _elbos(
+    name: str, number: int, methods: Sequence[str], num_inducing: int, rows: int | None, seed: int
+) -> list[float]:
+    """ELBOs of methods on a fold."""
+    data = fold(name, number, seed=seed, rows=rows)
+    return [float(learned(method, data.X, data.y, num_inducing, seed).elbo) for method in methods]
+
+
+def _within(value: float, spread: Spread, digits: int) -> bool:
+    return spread.least <= round(value, digits) <= spread.largest
