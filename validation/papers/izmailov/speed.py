@@ -115,11 +115,10 @@ class Race(Claim):
                 axes.plot(
                     averages.grid, averages.accuracy[averages.best_rate(method)], color=look.colour, linestyle=look.line
                 )
-            ends = [accuracy[-1] for accuracy in averages.accuracy.values()]
-            low, high = np.nanmin(ends), np.nanmax(ends)
             title = f"{name}, {self.inducing} inducing inputs"
             open_axes(axes, title=title, xlabel="time [s]", ylabel="accuracy", xscale="log")
-            axes.set_ylim(max(low - 0.1, high - 0.3), high + 0.01)
+            low = min(float(np.nanmin(accuracy)) for accuracy in averages.accuracy.values())
+            axes.set_ylim(max(low - 0.01, averages.best - 0.3), averages.best + 0.01)
         legend_below(figure, [line_handle(looks[method]) for method in METHODS], METHODS)
         return figure
 
