@@ -40,7 +40,7 @@ class PublishedBound(Claim):
     )
     digits: ClassVar[int] = 9
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return ("wine", "brute force")
 

@@ -44,7 +44,7 @@ class EffectOfAugmentation(Claim):
         "deviations."
     )
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return [f"variance {variance}" for variance in VARIANCES]
 
@@ -134,7 +134,7 @@ class FourBlockGibbs(Claim):
     )
     settings: ClassVar[str] = f"{SETTINGS} 4 chains of 2,500 sweeps (full: 10,000) after 500, scheme by scheme."
 
-    def parts(self, full: bool) -> Sequence[str]:
+    def part_names(self, full: bool) -> Sequence[str]:
         """See Claim."""
         return ("wine",)
 
