@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.corrections import correct as correction
 from pgmodels.inference.corrections import linear_response
+from pgmodels.inference.corrections import response as correction
 from pgmodels.inference.corrections.linear_response import entries
 from pgmodels.inference.corrections.response_products import by_products
 from tests.priors.test_inducing import LABELS, X_NEW, X, bernoulli

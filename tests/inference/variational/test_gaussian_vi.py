@@ -230,7 +230,7 @@ def test_diagnostics_and_exports_take_it():
 
 def test_a_second_call_compiles_nothing():
     from pgmodels.inference import loop as drive
-    from pgmodels.inference.corrections import correct as correction
+    from pgmodels.inference.corrections import response as correction
 
     model, X, y = problem("bernoulli")
     pgm.correct(pgm.gaussian_vi(model, X, y))
