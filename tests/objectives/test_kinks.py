@@ -163,7 +163,7 @@ def test_integrate_takes_an_even_root_for_what_it_is():
 
 def test_correct_itself_refuses(monkeypatch):
     """A correction that gives one datum more variance than the prior has."""
-    from pgmodels.inference.corrections import response as correction
+    from pgmodels.inference.corrections import correct as correction
 
     corrected = with_abs()
     variance = corrected.variance.copy()

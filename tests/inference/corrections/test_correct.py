@@ -140,7 +140,5 @@ def test_keeps_what_is_corrected_already_and_refuses_what_is_no_approximation():
     assert correct(fixed) is fixed
     with pytest.raises(ValueError, match="approximation must be the result of cavi, gaussian_vi or fit; got ndarray"):
         correct(np.zeros(3))
-    with pytest.raises(
-        ValueError, match="method must be one of 'linear_response', 'perturbative', 'nested'; got 'third'"
-    ):
+    with pytest.raises(ValueError, match="must be one of 'linear_response', 'perturbative', 'nested'; got 'third'"):
         correct(cavi(CASES["bernoulli"].model(), X, y), method="third")
