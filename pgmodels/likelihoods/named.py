@@ -191,8 +191,8 @@ def RobustMax(num_classes: int, error: Any = 1e-3) -> Likelihood:
 def MultinomialProbit(num_classes: int) -> Likelihood:
     """The class y of the largest of the latents, each with standard normal noise; one latent per class.
 
-    All engines take it. Given the latents with their noise it is Gaussian with precision 1, whatever the label, which
-    makes CAVI's variances too small and the bound that ``fit`` maximises loose: ``objective="expected"`` is tighter.
+    All engines take it. Auxiliary variables are the latents with their noise, of precision 1 for every datum: CAVI's
+    variances are far too small, and the bound that ``fit`` maximises is looser than that of ``objective="expected"``.
 
     Parameters
     ----------
