@@ -66,13 +66,14 @@ def steps(classes: int, together: int) -> dict[str, Any]:
     def timed(*arguments: Any) -> Any:
         start = time.process_time()
         result = jax.block_until_ready(advance(*arguments))
-        times.append((time.process_time() - start) / len(arguments[2]))
+        first, last = arguments[4:6]
+        times.append((time.process_time() - start) / (last - first))
         return result
 
     windows.advance = timed
     sweep = -(-classes // together)
     vi = pgm.svi(
-        model(classes), X[:FEW], y[:FEW], batch_size=BATCH, class_batch_size=together, max_epochs=max(4, 2 * sweep)
+        model(classes), X[:FEW], y[:FEW], batch_size=BATCH, class_batch_size=together, max_epochs=max(4, 4 * sweep)
     )
     # q itself, by natural parameters: what a state has of them, and the average of a window.
     state_megabytes = 2 * 8 * classes * INPUTS * (INPUTS + 1) / 2**20
