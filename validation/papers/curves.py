@@ -56,7 +56,8 @@ class Curve:
         """Look at the q of the sites of all rows."""
         now, kernel = self._begun(info), self._model_at(info).gps[0].kernel
         rows = len(self.split.X)
-        h, w = (np.asarray(part)[:rows, 0] for part in (state.sites.potential, state.sites.precision))
+        # Precisions may be matrices, of one row and column.
+        h, w = (np.asarray(part)[:rows].reshape(rows) for part in (state.sites.potential, state.sites.precision))
         A = _factor(kernel, self.Z, self.split.X)
         self._look(now, info, kernel, self.Z, (A * w) @ A.T, A @ h)
 
