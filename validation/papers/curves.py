@@ -14,6 +14,7 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.parameters.vector import trainable
 from pgmodels.results.gaussian import nodes_at
 from pgmodels.results.predictive import Predictive
+from pgmodels.runtime.threads import one_thread_up_to
 from pgmodels.runtime.x64 import double_precision
 from validation.papers.measures import scores
 
@@ -58,15 +59,18 @@ class Curve:
         rows = len(self.split.X)
         # Precisions may be matrices, of one row and column.
         h, w = (np.asarray(part)[:rows].reshape(rows) for part in (state.sites.potential, state.sites.precision))
-        A = _factor(kernel, self.Z, self.split.X)
-        self._look(now, info, kernel, self.Z, (A * w) @ A.T, A @ h)
+        # On a busy machine several BLAS threads wait for each other.
+        with one_thread_up_to(1):
+            A = _factor(kernel, self.Z, self.split.X)
+            self._look(now, info, kernel, self.Z, (A * w) @ A.T, A @ h)
 
     def after_steps(self, state: Any, info: pgm.IterationInfo) -> None:
         """Look at the q of the last step, with the inducing inputs where they are."""
         now, kernel = self._begun(info), self._model_at(info).gps[0].kernel
         moved, naturals = np.asarray(state.values.vector), state.naturals[0]
         Z = moved[-self.Z.size :].reshape(self.Z.shape) if len(moved) > self.Z.size else self.Z
-        self._look(now, info, kernel, Z, np.asarray(naturals.precision), np.asarray(naturals.potential))
+        with one_thread_up_to(1):
+            self._look(now, info, kernel, Z, np.asarray(naturals.precision), np.asarray(naturals.potential))
 
     def add(self, model: pgm.Model, mean: np.ndarray, variance: np.ndarray, now: float) -> None:
         """A look, begun at ``now``, at latents of test rows with these moments."""
