@@ -56,17 +56,6 @@ class GridDensity:
         third = self._integral((GRID - centre[..., None]) ** 3)
         return third / variance**1.5
 
-    @cached_property
-    def end_density(self) -> np.ndarray:
-        """The density at the less negligible end of the grid, relative to the largest (...)."""
-        ends = np.maximum(self.density[..., 0], self.density[..., -1])
-        return ends / self.density.max(axis=-1)
-
-    @property
-    def standard_moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance in units of the grid (...)."""
-        return self._standard
-
     def pdf(self, values: np.ndarray) -> np.ndarray:
         """The densities at values (k, ...), broadcast against the densities; zero beyond the grid."""
         z = (values - self.location) / self.scale
@@ -117,7 +106,7 @@ class GridDensity:
         for row, known in enumerate(scores):
             kept = np.flatnonzero(np.isfinite(known))
             kept = kept[np.diff(known[kept], prepend=-np.inf) > 0.0]
-            table[row] = _monotone(known[kept], GRID[kept])
+            table[row] = _monotone(known[kept], GRID[kept]) if len(kept) else np.nan
         coefficients = CubicSpline(_SCORES, table, axis=1).c
         return np.moveaxis(coefficients, 1, -1).reshape(4, *self.shape, len(_SCORES) - 1)
 

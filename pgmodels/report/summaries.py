@@ -29,13 +29,18 @@ WIDTH = 100
 _METHODS = {
     "linear_response": "Linear-response correction",
     "perturbative": "Second-order correction",
+    "nested": "Nested variational marginals",
     "gibbs": "Gibbs sampling",
     "nuts": "NUTS",
     "integrate": "Hyperparameters integrated out",
 }
 # Before the name of a method with auxiliary variables, and after that of another.
 _STOCHASTIC = {"svi": ("Stochastic ", " by stochastic steps")}
-_CORRECTED = {"linear_response": ", corrected by linear response", "perturbative": ", corrected to second order"}
+_CORRECTED = {
+    "linear_response": ", corrected by linear response",
+    "perturbative": ", corrected to second order",
+    "nested": ", corrected by nested variational marginals",
+}
 
 
 @hooks.text.register(SparseApproximation)

@@ -237,6 +237,8 @@ class CorrectedApproximation(GaussianResult):
     num_nonpositive: int
     # What reports of ``fit`` say of the correction.
     description: ClassVar[str]
+    # Relative error of variances to allow for where they are compared with the prior's: rounding and quadrature.
+    error: ClassVar[float] = 1e-4
 
     @property
     def model(self) -> Model:

@@ -140,28 +140,28 @@ class CopulaNodes(GaussianNodes):
     of the latents that say how they are correlated.
     """
 
+    is_gaussian = False
+
     def __init__(self, marginals: GridDensity, mean: np.ndarray, covariance: np.ndarray, Phi: np.ndarray):
         super().__init__(mean, Phi.shape[1])
-        self.marginals = marginals
+        self.marginals, self.centre = marginals, np.einsum("mpl,ml->mp", Phi, mean)
         across = np.einsum("mlk,mpk->mlp", covariance, Phi)
         between = np.einsum("mpl,mlq->mpq", Phi, across)
         scale = np.sqrt(np.diagonal(between, axis1=1, axis2=2))
         safe = np.where(scale > 0.0, scale, 1.0)
-        correlation = between / (safe[:, :, None] * safe[:, None, :])
-        values, vectors = np.linalg.eigh(correlation)
+        values, vectors = np.linalg.eigh(between / (safe[:, :, None] * safe[:, None, :]))
         self.root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
         # Latents given the predictors: f = mean + gain (Φ f - Φ mean).
         self.gain = np.einsum("mlp,mpq->mlq", across, np.linalg.pinv(between, hermitian=True))
-        self.centre = np.einsum("mpl,ml->mp", Phi, mean)
-
-    is_gaussian = False
 
     @property
     def are_independent(self) -> bool:
         return self.num_directions == 1
 
     def covariances(self, rows: Any) -> np.ndarray:
-        return np.einsum("mlp,mp,mkp->mlk", self.gain[rows], self.marginals.variance[rows], self.gain[rows])
+        scale = np.sqrt(self.marginals.variance[rows])
+        half = self.gain[rows] @ (scale[:, :, None] * self.root[rows])
+        return half @ np.swapaxes(half, 1, 2)
 
     def place(self, rows: Any, standard: np.ndarray) -> np.ndarray:
         root = self.root[rows]

@@ -168,7 +168,7 @@ def test_correct_itself_refuses(monkeypatch):
     corrected = with_abs()
     variance = corrected.variance.copy()
     variance[3] = 1.2
-    monkeypatch.setitem(correction._METHODS, "linear_response", lambda result: replace(corrected, variance=variance))
+    monkeypatch.setitem(correction._METHODS, "linear_response", lambda *_: replace(corrected, variance=variance))
     with pytest.raises(
         ValueError, match=r"1 of \d+ .*above the prior's \(first in row 3.*log-concave likelihood allows"
     ):

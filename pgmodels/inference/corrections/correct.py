@@ -25,8 +25,6 @@ from pgmodels.runtime.x64 import as_array, double_precision
 
 # Names of ``_METHODS``.
 Method: TypeAlias = Literal["linear_response", "perturbative", "nested"]
-# Relative tolerance for variances above the prior's: rounding and quadrature error.
-_ABOVE = 1e-4
 # Limits on whitened coordinates, and on coordinates times rows, up to which fit corrects its result. On one CPU core
 # with one latent it takes 0.4 s for 200 rows, 1.1 s for 1,000, 6.8 s and 0.4 GB for 2,000 (half as long as cavi, and
 # fit runs it dozens of times); with 112 inducing inputs 0.6 s for 2,000 rows and 5.7 s for 5,000.
@@ -35,7 +33,10 @@ MOST_COORDINATES, _MOST_ENTRIES = 2_000, 4_000_000
 
 @double_precision
 def correct(
-    approximation: Approximation | CorrectedApproximation, *, method: Method | None = None
+    approximation: Approximation | CorrectedApproximation,
+    *,
+    method: Method | None = None,
+    progress: bool | None = None,
 ) -> CorrectedApproximation:
     """Correct the means and covariances of a result of ``cavi``, ``gaussian_vi`` or ``fit``.
 
@@ -47,6 +48,8 @@ def correct(
     method : {"linear_response", "perturbative", "nested"}, optional
         ``"linear_response"`` is the default. ``"perturbative"`` is for results of the augmented bound only.
         ``"nested"`` computes a density of its own for every latent, skewed or heavy-tailed.
+    progress : bool, optional
+        Whether to show a progress bar for ``"nested"``; by default in a terminal or a notebook.
 
     Returns
     -------
@@ -61,7 +64,7 @@ def correct(
     Warns
     -----
     CorrectionWarning
-        If a corrected variance is not positive, or above the prior's.
+        If a corrected variance is not positive, or above the prior's; if a nested marginal is cut off.
 
     Notes
     -----
@@ -87,10 +90,12 @@ def correct(
         return approximation
     approximation = approximation.uncorrected
     require_maximised("correct", objective_of_result(approximation))
-    corrected = _METHODS[method or "linear_response"](approximation)
+    corrected = _METHODS[method or "linear_response"](approximation, progress)
     prior = np.asarray(_prior_variances(approximation.posterior.prior))[: len(approximation.y)]
     marginals = approximation.predictor_moments
-    check_against_prior("correct", approximation.model, approximation.y, prior, corrected.variance, marginals)
+    check_against_prior(
+        "correct", approximation.model, approximation.y, prior, corrected.variance, marginals, corrected.error
+    )
     return corrected
 
 
@@ -130,14 +135,17 @@ def check_against_prior(
     prior: np.ndarray,
     variance: np.ndarray,
     marginals: Callable[[], tuple[Any, Any]],
+    error: float = CorrectedApproximation.error,
 ) -> None:
     """Raise ValueError if a corrected variance (n, latents) exceeds the prior's under a log-concave likelihood.
+
+    By more than its relative ``error``.
 
     Under such a likelihood posterior variances are at most the prior's (Brascamp and Lieb 1976). Concavity is checked
     at all data within the predictors' ``marginals``, means and variances (n, P). Other likelihoods may increase
     variances: a CorrectionWarning.
     """
-    beyond = variance > (1.0 + _ABOVE) * prior
+    beyond = variance > (1.0 + error) * prior
     if not beyond.any():
         return
     row, latent = (int(place) for place in np.argwhere(beyond)[0])
@@ -157,9 +165,9 @@ def _is_concave(objective: Quadrature | ExpectedIndicator, mean: Any, spread: An
     return objective.is_concave(mean, spread, y, parameters)
 
 
-_METHODS: dict[str, Callable[[Approximation], CorrectedApproximation]] = {
-    "linear_response": correct_by_response,
-    "perturbative": correct_perturbatively,
+_METHODS: dict[str, Callable[[Approximation, bool | None], CorrectedApproximation]] = {
+    "linear_response": lambda approximation, _: correct_by_response(approximation),
+    "perturbative": lambda approximation, _: correct_perturbatively(approximation),
     "nested": correct_by_nesting,
 }
 

@@ -4,6 +4,7 @@ Everything is in the concatenated whitened coordinates v of the latents: z = G^T
 R^-T R^-1 is the covariance of v under q, and U = R^-1 G has U^T U = V, the covariance of z.
 """
 
+from collections.abc import Sequence
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from pgmodels.inference.corrections.response_products import by_products
 from pgmodels.inference.variational.natural_gradient import positive_part
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.block_posterior import together
-from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.linear_predictor import push_covariance, push_moments, push_values
 from pgmodels.priors.padding import weighted
 from pgmodels.priors.posterior import Posterior
@@ -124,7 +124,7 @@ def linear_response(
     if Phi is None:
         # Rows with equal inputs respond together, by the sum of their derivatives.
         derivatives = Sensitivity(*map(posterior.prior.total, derivatives))
-    R, U = halves(posterior, Phi, posterior.prior.distinct if Phi is None else None)
+    R, U = halves(posterior, Phi, posterior.prior.distinct.factors() if Phi is None else None)
     added, residual = _added(U, derivatives, entries(size, coupled and not single))
     identity = jnp.eye(len(R), dtype=R.dtype)
     kept = identity - 0.5 * (added + added.T)
@@ -138,13 +138,13 @@ def linear_response(
 
 
 def halves(
-    posterior: Posterior, Phi: Any, prior: PriorCollection | None = None
+    posterior: Posterior, Phi: Any, factors: Sequence[Array] | None = None
 ) -> tuple[Float[Array, "D D"], Float[Array, "D n P"]]:
     """The R with C = R^-T R^-1, and the U with U^T U the predictors' covariance without its residual.
 
-    U is at the rows of ``prior``, by default those of the posterior.
+    U is at the inputs of the ``factors`` of the latents, by default those of the posterior.
     """
-    (R,), factors = together(posterior).roots, (prior or posterior.prior).factors()
+    (R,), factors = together(posterior).roots, posterior.prior.factors() if factors is None else factors
     size = len(factors)
     Phi = jnp.broadcast_to(jnp.eye(size), (factors[0].shape[1], size, size)) if Phi is None else Phi
     G = jnp.concatenate([A[:, :, None] * Phi[:, :, latent] for latent, A in enumerate(factors)])

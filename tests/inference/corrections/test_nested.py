@@ -45,16 +45,23 @@ def prior_covariance(variance):
     return variance * np.exp(-0.5 * (X - X.T) ** 2)
 
 
-def truth(name, variance, mean=0.3, count=101):
+def truth(name, variance, mean=0.3, count=141):
     """Mean, variance and E exp f of each latent, and log p(y), by quadrature in three dimensions."""
-    y = CASES[name][1]
-    u = np.stack(np.meshgrid(*[np.linspace(-8.0, 8.0, count)] * 3, indexing="ij")).reshape(3, -1)
-    f = mean + np.linalg.cholesky(prior_covariance(variance)) @ u
-    log_p = -0.5 * np.sum(u**2, axis=0) + sum(LOG_DENSITIES[name](f[j], y[j]) for j in range(3))
-    log_mass = logsumexp(log_p) + 3.0 * np.log(16.0 / (count - 1) / np.sqrt(2.0 * np.pi))
-    p = np.exp(log_p - logsumexp(log_p))
-    m = f @ p
-    return m, (f - m[:, None]) ** 2 @ p, np.exp(f) @ p, log_mass
+    y, K = CASES[name][1], prior_covariance(variance)
+    centre, deviation = np.full(3, mean), np.sqrt(np.diag(K))
+    # Over the prior's range, then for kinks over the posterior's: they need nodes closer than the scale of the noise.
+    for _ in range(2 if name == "a kink" else 1):
+        f = centre[:, None] + deviation[:, None] * np.linspace(-8.0, 8.0, count)
+        steps = f[:, 1] - f[:, 0]
+        f = np.stack(np.meshgrid(*f, indexing="ij")).reshape(3, -1)
+        log_p = -0.5 * np.sum((f - mean) * np.linalg.solve(K, f - mean), axis=0)
+        log_p += sum(LOG_DENSITIES[name](f[j], y[j]) for j in range(3))
+        log_mass = logsumexp(log_p) + np.log(steps).sum() - 0.5 * np.linalg.slogdet(2.0 * np.pi * K)[1]
+        p = np.exp(log_p - logsumexp(log_p))
+        centre = f @ p
+        variances = (f - centre[:, None]) ** 2 @ p
+        deviation = np.sqrt(variances)
+    return centre, variances, np.exp(f) @ p, log_mass
 
 
 def nested(name, variance):
