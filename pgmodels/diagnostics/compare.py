@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 from pgmodels.data.arrays import as_numbers, first_column
 from pgmodels.diagnostics.calibration import expected_calibration_error
 from pgmodels.diagnostics.convergence import convergence, of_draws, standard_errors
-from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.numerics.quadrature import slices
 from pgmodels.results.approximation import GaussianResult
@@ -343,9 +342,9 @@ def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, not
         )
         return measured
     else:
-        mean, scale = result.mean.ravel(), np.sqrt(result.variance).ravel()
-        chunks = slices(len(columns), len(sorted_draws))
-        distances = np.concatenate([wasserstein_to_gaussian(sorted_draws[:, p], mean[p], scale[p]) for p in chunks])
+        marginals, draws_of = result.marginals, sorted_draws.reshape(-1, *result.mean.shape)
+        chunks = slices(len(result.mean), sorted_draws[:, : result.mean.shape[1]].size)
+        distances = np.concatenate([marginals[rows].wasserstein(draws_of[:, rows]) for rows in chunks])
     return measured | {"wasserstein": distances.mean()}
 
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 from scipy.interpolate import CubicSpline
-from scipy.special import ndtri_exp
+from scipy.special import ndtri, ndtri_exp
 
 # A density's grid, in units of its scale, and the nodes at which it was computed; between these its logarithm beyond
-# the normal's is a cubic spline. With 17 nodes moments and quantiles of skewed densities (a log-gamma density of shape
-# 1, a logistic times a Gaussian) change by less than 1e-3 deviations with twice as many.
+# the normal's is a cubic spline. Against 49 nodes, means of nested marginals of three latents (counts, labels, heavy
+# tails, kinks; kernel variances 1 to 25) change by at most 0.003 deviations at the data and 0.01 at new inputs, and
+# variances by 1 %.
 REACH, NUM_NODES, _PER_INTERVAL = 7.0, 17, 12
 NODES = np.linspace(-REACH, REACH, NUM_NODES)
 GRID = np.linspace(-REACH, REACH, (NUM_NODES - 1) * _PER_INTERVAL + 1)
@@ -33,6 +34,10 @@ class GridDensity:
         mass = _STEP * (density.sum(axis=-1, keepdims=True) - 0.5 * (density[..., :1] + density[..., -1:]))
         self.density = density / mass
         self.log_masses = (peak + np.log(mass))[..., 0] + np.log(np.where(scale > 0, scale, 1.0))
+
+    def __getitem__(self, where: Any) -> "GridDensity":
+        """Some of the densities."""
+        return GridDensity(self.location[where], self.scale[where], self.log_density[where])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -58,7 +63,8 @@ class GridDensity:
 
     def pdf(self, values: np.ndarray) -> np.ndarray:
         """The densities at values (k, ...), broadcast against the densities; zero beyond the grid."""
-        z = (values - self.location) / self.scale
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = (values - self.location) / self.scale
         flat = np.broadcast_to(z, (len(z), *self.shape)).reshape(len(z), -1)
         rows = zip(flat.T, self.density.reshape(-1, len(GRID)), strict=True)
         at = np.stack([np.interp(row, GRID, density, 0.0, 0.0) for row, density in rows], axis=1)
@@ -68,6 +74,11 @@ class GridDensity:
         """Quantiles (k, ...) at standard normal scores (k,), such as -1.96 for the 2.5 % quantile."""
         scores = np.broadcast_to(scores.reshape(-1, *[1] * len(self.shape)), (scores.size, *self.shape))
         return self.transport(scores)
+
+    def wasserstein(self, sorted_draws: np.ndarray) -> np.ndarray:
+        """Wasserstein-1 distances (...) from sorted draws (draws, ...), by the quantiles in the middle of each step."""
+        levels = (np.arange(len(sorted_draws)) + 0.5) / len(sorted_draws)
+        return np.mean(abs(sorted_draws - self.quantile(ndtri(levels))), axis=0)
 
     def transport(self, scores: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
         """The increasing maps of standard normal variables to ones with these densities.

@@ -143,7 +143,3 @@ class ExpectedIndicator(AdditiveNoise):
     def is_concave(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """False for each datum, (n,): a log density that jumps is not concave."""
         return jnp.zeros(len(m), dtype=bool)
-
-    def predictor_log_density(self, y: Any, z: Any, parameters: Mapping[str, Any]) -> Any:
-        """See Objective."""
-        return self.log_marginal(z, jnp.zeros_like(z), y, parameters)

@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from scipy.stats import norm
 
 from pgmodels.data.arrays import in_units_of
 from pgmodels.diagnostics.compare import Comparison, HeldOutData
@@ -154,7 +153,7 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
 
     Notes
     -----
-    The reference's draws are a histogram, other draws outlines, approximations Gaussian curves. Latents are ranked by
+    The reference's draws are a histogram, other draws outlines, approximations curves. Latents are ranked by
     the largest 2-Wasserstein distance of a result from the reference, for Gaussians with their means and variances, in
     posterior standard deviations of the reference.
     """
@@ -213,7 +212,7 @@ def _densities(
         elif result.variance[row, latent] > 0:
             mean, deviation = result.mean[row, latent], np.sqrt(result.variance[row, latent])
             x = mean + deviation * np.linspace(-4.0, 4.0, 201)
-            curve = norm.pdf(x, mean, deviation)
+            curve = result.marginals[row, latent].pdf(x)
             axes.plot(x, curve, color=look.colour, linestyle=look.line, linewidth=1.8, label=label)
             ends += [x[0], x[-1]]
     name = f"row {row}" if draws.model.num_latents == 1 else f"row {row}, latent {latent}"

@@ -10,6 +10,8 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.model import Model
+from pgmodels.numerics.grid_density import GridDensity
+from pgmodels.numerics.normal_density import NormalDensity
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
@@ -116,6 +118,11 @@ class GaussianResult(Result, GaussianPredictions):
     @abstractmethod
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws at the data, (draws, n, latents), and their whitened coordinates by group."""
+
+    @cached_property
+    def marginals(self) -> NormalDensity | GridDensity:
+        """The marginals of the latents at the data, (n, latents): mean, variance, quantile and pdf."""
+        return NormalDensity(self.mean, self.variance)
 
     @property
     def prior(self) -> PriorCollection:

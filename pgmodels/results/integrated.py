@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.model import Model
+from pgmodels.numerics.grid_density import GRID, GridDensity
+from pgmodels.numerics.normal_density import NormalDensity
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.drawing import draw_gaussian
@@ -80,6 +82,15 @@ class IntegratedApproximation(DataResult):
     def variance(self) -> np.ndarray:
         """Posterior variances of the latents at the data, (n, latents)."""
         return self._moments[1]
+
+    @cached_property
+    def marginals(self) -> GridDensity:
+        """The marginals of the latents at the data, (n, latents): mean, variance, quantile and pdf."""
+        scale = np.sqrt(self.variance)
+        values = self.mean + scale * GRID[:, None, None]
+        components = zip(self.shares, self.means, _variances(self.covariances), strict=True)
+        density = sum(share * NormalDensity(mean, variance).pdf(values) for share, mean, variance in components)
+        return GridDensity(self.mean, scale, np.moveaxis(np.log(np.maximum(density, 1e-300)), 0, -1))
 
     def quantiles(self, levels: ArrayLike, X_new: ArrayLike | None = None) -> np.ndarray:
         """Quantiles of the latents at levels between 0 and 1, at the data or at X_new (m, d), (levels, m, latents)."""

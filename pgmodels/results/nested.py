@@ -57,7 +57,8 @@ class NestedApproximation(LinearResponse):
     def log_evidence_bounds(self) -> np.ndarray:
         """A lower bound of log p(y) for each latent (n, latents), between the ELBO and log p(y).
 
-        The KL divergence of a latent's marginal from the posterior's is at most log p(y) less its bound.
+        The KL divergence of a latent's marginal from the posterior's is at most log p(y) less its bound. With more than
+        256 rows, up to the error of an expansion (math: section 5c).
         """
         return self.marginals.log_masses
 

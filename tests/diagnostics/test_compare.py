@@ -14,7 +14,6 @@ from scipy.special import expit
 from pgmodels.diagnostics.calibration import expected_calibration_error
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors, worst
-from pgmodels.diagnostics.distances import wasserstein_to_gaussian
 from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
@@ -23,6 +22,7 @@ from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Binomial, Gaussian, LogisticSoftmax
 from pgmodels.model import GP, Model
+from pgmodels.numerics.normal_density import NormalDensity
 from pgmodels.priors.base import Sites
 from pgmodels.report.table import _caution
 
@@ -82,9 +82,10 @@ def test_errors_are_those_of_the_marginals():
 
 def test_wasserstein_of_one_draw():
     # W1 of a point at the mean from N(2, 3^2) is E|f - 2| = 3 sqrt(2 / pi).
-    got = wasserstein_to_gaussian(np.array([[2.0]]), np.array([2.0]), np.array([3.0]))
+    normal = NormalDensity(np.array([2.0]), np.array([9.0]))
+    got = normal.wasserstein(np.array([[2.0]]))
     np.testing.assert_allclose(got, 3.0 * np.sqrt(2 / np.pi), rtol=1e-12)
-    far = wasserstein_to_gaussian(np.array([[-50.0], [-50.0]]), np.array([2.0]), np.array([3.0]))
+    far = normal.wasserstein(np.array([[-50.0], [-50.0]]))
     np.testing.assert_allclose(far, 52.0, rtol=1e-9)
 
 

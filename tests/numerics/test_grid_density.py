@@ -48,6 +48,18 @@ def test_maps_increase_far_beyond_the_grid():
     assert np.all(np.diff(marginal.transport(scores)[:, 0]) > 0.0)
 
 
+def test_distances_are_those_of_draws():
+    law, location, scale = LAWS["log-gamma"]
+    marginal = density(law, location, scale)
+    draws = np.sort(law.rvs(500, random_state=1))
+    many = law.ppf((np.arange(200_000) + 0.5) / 200_000)
+    expected = stats.wasserstein_distance(draws, many)
+    assert marginal.wasserstein(draws[:, None])[0] == pytest.approx(expected, abs=0.01)
+    assert marginal[:1].wasserstein(draws[:, None] + 30.0)[0] == pytest.approx(
+        30.0 + draws.mean() - law.mean(), rel=1e-3
+    )
+
+
 def test_several_densities_and_a_point_mass():
     location, scale = np.array([[0.0, 2.0], [1.0, -1.0]]), np.array([[1.0, 0.5], [0.0, 2.0]])
     marginal = GridDensity(location, scale, np.broadcast_to(-0.5 * GRID**2, (2, 2, len(GRID))))

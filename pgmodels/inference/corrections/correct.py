@@ -73,7 +73,7 @@ def correct(
     first order if a datum has one predictor, and unchanged otherwise (measured to be better). The perturbative
     correction (math: section 5) corrects means and variances to second order. Nested variational marginals (math:
     section 5c) are bounds of log p(y, f_i = x), normalised over x; those of a result of another objective are of the
-    variational Gaussian with its hyperparameters. They take a second for some tens of latents with 1,000 rows.
+    variational Gaussian with its hyperparameters. They take a second for some 100 latents.
 
     References
     ----------

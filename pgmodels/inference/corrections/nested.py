@@ -1,6 +1,7 @@
 """Nested variational marginals: the densities of latents by bounds of log p(y, f_i = x), normalised over x."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from typing import Any
 
@@ -32,16 +33,17 @@ from pgmodels.results.nested import NestedApproximation
 from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.progress import progress_bar
-from pgmodels.runtime.threads import one_thread_up_to
+from pgmodels.runtime.threads import num_cores, one_thread_up_to
 from pgmodels.runtime.warnings import suppress_warnings, warn
-from pgmodels.runtime.x64 import as_array
+from pgmodels.runtime.x64 import as_array, double_precision
 
 # A grid reaches from where the log density is this far below its largest value to where it is again, nats. A fall by
-# _ENOUGH on both sides will do: what lies beyond has a mass of some 1e-8. A grid of which the density needs less than
-# this share is made shorter. It is found in at most so many passes, in each of which a side may grow by _GROWTH.
-_FALL, _ENOUGH, _SHORTEST, _PASSES, _GROWTH = 24.0, 18.0, 0.7, 6, 0.6
+# _ENOUGH on both sides will do: what lies beyond has a mass of some 1e-8, and still counts in E exp f. A grid of which
+# the density needs less than the share _SHORTEST is made shorter. It is found in at most _PASSES passes, and in each of
+# them a side grows at most by the share _GROWTH of the length. The first is _WIDER than q's, which is too narrow.
+_FALL, _ENOUGH, _SHORTEST, _PASSES, _GROWTH, _WIDER = 24.0, 18.0, 0.7, 6, 0.6, 1.1
 # Functionals in one call of the compiled program.
-_CHUNK = 64
+_CHUNK = 32
 
 
 def correct_by_nesting(approximation: Approximation, progress: bool | None) -> NestedApproximation:
@@ -104,8 +106,8 @@ class _Pinning:
         if has_coupled_sites(gaussian, self.objective):
             problem = problem.with_coupled_sites()
         across = mixing(model, problem.y)
-        self.parameters = model.parameters
-        self.q = _gaussian_of(problem, self.posterior, across[0] if across else None, gaussian.elbo)
+        self.parameters, self.elbo = model.parameters, gaussian.elbo
+        self.q = _gaussian_of(problem, self.posterior, across[0] if across else None)
 
     def latents(self, X_new: np.ndarray, Phi: np.ndarray | None, where: str, progress: bool | None) -> GridDensity:
         """The densities of the latents at new inputs (m, L), or of predictors Φ f with Φ (m, P, L).
@@ -138,7 +140,7 @@ class _Pinning:
         """
         shape, count = mean.shape, mean.size
         mean, half, residual = mean.ravel(), half.reshape(count, -1), residual.ravel()
-        scale = np.sqrt(np.sum(half**2, axis=1) + residual)
+        scale = _WIDER * np.sqrt(np.sum(half**2, axis=1) + residual)
         location, log_density = mean.copy(), np.empty((count, len(GRID)))
         moving, is_cut_off = np.arange(count), np.zeros(count, dtype=bool)
         with progress_bar("nested marginals", count, progress) as bar:
@@ -161,11 +163,20 @@ class _Pinning:
         return marginals, is_cut_off.reshape(shape)
 
     def _log_densities(self, functionals: Functional) -> np.ndarray:
-        count, pieces = len(functionals.mean), []
-        for rows in equal_chunks(np.arange(count), min(_CHUNK, power_of_two(count))):
+        count = len(functionals.mean)
+
+        # Double precision is set by thread.
+        @double_precision
+        def values(rows: np.ndarray) -> np.ndarray:
             piece = Functional(*(as_array(part[rows]) for part in functionals))
-            pieces.append(np.asarray(log_densities(self.objective, self.q, self.parameters, piece)))
-        return np.concatenate(pieces)[:count]
+            return np.asarray(log_densities(self.objective, self.q, self.parameters, piece))
+
+        first, *others = equal_chunks(np.arange(count), min(_CHUNK, power_of_two(count)))
+        with ThreadPoolExecutor(num_cores()) as pool:
+            # The first chunk compiles for all.
+            pieces = [values(first), *pool.map(values, others)]
+        # Errors of a quadrature with few nodes cancel to second order about q, of which the bound is the ELBO.
+        return self.elbo + np.concatenate(pieces)[:count]
 
 
 def _better_grids(log_density: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -177,32 +188,37 @@ def _better_grids(log_density: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
     inside, last = log_density > peak - _FALL, len(GRID) - 1
     first, final = inside.argmax(axis=1), last - inside[:, ::-1].argmax(axis=1)
     span = GRID[final] - GRID[first]
-    low = np.where(first > 0, GRID[np.maximum(first - 1, 0)], GRID[0] - _GROWTH * span)
-    high = np.where(final < last, GRID[np.minimum(final + 1, last)], GRID[-1] + _GROWTH * span)
+    down, up = _further(log_density, peak[:, 0], span), _further(log_density[:, ::-1], peak[:, 0], span)
+    low = np.where(first > 0, GRID[np.maximum(first - 1, 0)], GRID[0] - down)
+    high = np.where(final < last, GRID[np.minimum(final + 1, last)], GRID[-1] + up)
     falls = peak[:, 0] - np.maximum(log_density[:, 0], log_density[:, -1])
     return 0.5 * (low + high), 0.5 * (high - low) / REACH, falls
 
 
-@compiled
-def _gaussian_of(problem: Problem, posterior: Posterior, across: Any, elbo: Any) -> PredictorGaussian:
-    """q at the predictors of the data.
+def _further(log_density: np.ndarray, peak: np.ndarray, span: np.ndarray) -> np.ndarray:
+    """How far below the first point densities have fallen by _FALL, by their slope there, and at most _GROWTH."""
+    slope = (log_density[:, 1] - log_density[:, 0]) / (GRID[1] - GRID[0])
+    missing = np.maximum(log_density[:, 0] - peak + _FALL, 0.0)
+    return np.minimum(missing / np.maximum(slope, 1e-3), _GROWTH * span)
 
-    Its sites are the optimal ones of the problem's quadrature at the marginals of q, and its normaliser such that the
-    bound without pinning is the ELBO: errors of a quadrature with few nodes cancel to second order about q.
-    """
+
+@compiled
+def _gaussian_of(problem: Problem, posterior: Posterior, across: Any) -> PredictorGaussian:
+    """q at the predictors of the data, with the sites that the problem's quadrature has at its marginals."""
     mean, spread = at_data(posterior, across, problem.coupled)
     sites = problem.sites(mean, spread)
     # Independent precisions are clipped, as the engine clips them.
     sites = sites if problem.coupled else positive(sites, mean)
     total, precision = (part if part.ndim == 3 else jax.vmap(jnp.diag)(part) for part in (spread, sites.precision))
     half = jnp.moveaxis(halves(posterior, across)[1], 0, -1)
-    nothing = jnp.zeros_like(total)
-    q = PredictorGaussian(mean, half, nothing, sites.potential, precision, problem.y, problem.row_weights, elbo)
+    covariance = jnp.einsum("npd,nqd->npq", half, half)
     # Differences of rounding size are none.
-    residual = jnp.where(abs(total - q.covariance) > 1e-9 * abs(total), total - q.covariance, 0.0)
-    q = q._replace(residual=residual)
-    tilt = Tilt(problem.objective, q, problem.parameters)
-    return q._replace(log_normalizer=elbo - jnp.sum(tilt.values(mean, q.covariance)))
+    residual = jnp.where(abs(total - covariance) > 1e-9 * abs(total), total - covariance, 0.0)
+    rows = problem.y, problem.row_weights
+    q = PredictorGaussian(mean, half, residual, sites.potential, precision, *rows, covariance, derivatives=None)
+    if mean.shape[1] > 1:
+        return q
+    return q._replace(derivatives=Tilt(problem.objective, q, problem.parameters).derivatives())
 
 
 @compiled

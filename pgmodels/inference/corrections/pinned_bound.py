@@ -6,6 +6,7 @@ rows, the Gaussian is q given u = x, and no system is solved. From there the sit
 updated.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,8 +35,17 @@ _TRIED = 2.0
 _JITTER = 1e-10
 # A share of each variance that is added, so that rounding leaves no negative one where u determines a predictor.
 _ROUNDING = 1e-12
-# Relative conditional variance of a predictor below which u determines it.
-_DETERMINED = 1e-8
+# Rows whose terms are computed for each value: those with the largest correlation with u. The terms of other rows with
+# one predictor each are expanded to fourth order. With 4,000 rows and 100 inducing inputs (balanced and rare labels,
+# counts, heavy tails, kinks), the largest error against all rows is 0.4 % of a deviation and 0.09 deviations of a
+# quantile at 0.1 % (rare labels; 2.6 % and 0.45 without the expansion).
+_NUM_NEAR = 256
+# Limits of the sums of third and fourth derivatives. The largest with rare labels are -0.25 and -0.12. Sums beyond are
+# of rows with kinks, of which the expansion diverges; within, the density falls for 8 deviations and more.
+_LOWEST, _HIGHEST = (-0.35, -0.2), (0.35, 0.02)
+# At most so many rows whose squared correlation with u is above this have terms that are computed given q at all points
+# of the grid, since they may be steep or have kinks. What remains is interpolated: see grid_density.
+_NUM_STEEP, _CORRELATED = 8, 0.8
 # Log densities this far below the largest are cut off, nats: the spline does not follow them, and their mass is none.
 _DEPTH = 100.0
 
@@ -43,8 +53,9 @@ _DEPTH = 100.0
 class PredictorGaussian(NamedTuple):
     """q of the predictors z = mean + half e of the data, with e ~ N(0, I) and a residual that no site reduces.
 
-    ``residual`` is the covariance of the residual. ``potential`` and ``precision`` are the sites that are optimal at
-    its marginals, with the rows' weights.
+    ``residual`` is the covariance of the residual and ``covariance`` that of the predictors without it. ``potential``
+    and ``precision`` are the sites that are optimal at q's marginals, with the rows' weights. ``derivatives`` are the
+    third and fourth ones of the rows' expected log densities in the mean of their only predictor; None with several.
     """
 
     mean: Float[Array, "n P"]
@@ -54,12 +65,12 @@ class PredictorGaussian(NamedTuple):
     precision: Float[Array, "n P P"]
     y: Array
     row_weights: Float[Array, " n"] | None
-    log_normalizer: Float[Array, ""]
+    covariance: Float[Array, "n P P"]
+    derivatives: Float[Array, "n 2"] | None
 
-    @property
-    def covariance(self) -> Float[Array, "n P P"]:
-        """The covariance of each datum's predictors, without the residual."""
-        return jnp.einsum("npd,nqd->npq", self.half, self.half)
+    def of_rows(self, rows: Any) -> "PredictorGaussian":
+        """q of the predictors of some rows."""
+        return jax.tree.map(lambda part: part[rows], self)
 
 
 class Functional(NamedTuple):
@@ -78,22 +89,29 @@ class Tilt:
     def __init__(self, objective: Objective, q: PredictorGaussian, parameters: dict[str, Any]):
         self.objective, self.q, self.parameters = objective, q, parameters
 
+    def of_rows(self, rows: Any) -> "Tilt":
+        """The same of some rows."""
+        return Tilt(self.objective, self.q.of_rows(rows), self.parameters)
+
     def values(self, m: Any, C: Any, rows: Any = slice(None)) -> Any:
         """The expectations of some rows, whose predictors have means m (rows, P) and covariances C (rows, P, P)."""
         B = self.objective.local_bound(m, self._spread(C, rows), self.q.y[rows], self.parameters)
         return self._less_sites(self._weighted(B, rows), m, C, rows)
+
+    def derivatives(self) -> Any:
+        """The third and fourth derivatives of the expectations under q in the means of single predictors, (n, 2)."""
+
+        def derivative(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            return lambda m: jax.jvp(function, (m,), (jnp.ones_like(m),))[1]
+
+        third = derivative(derivative(derivative(lambda m: self.values(m, self.q.covariance))))
+        return jnp.stack([third(self.q.mean), derivative(third)(self.q.mean)], axis=1)
 
     def values_and_sites(self, m: Any, C: Any, rows: Any = slice(None)) -> tuple[Any, Any, Any]:
         """The expectations, and what the optimal sites have beyond those of q: potentials and precisions."""
         B, h, W = self.objective.local_bound_and_sites(m, self._spread(C, rows), self.q.y[rows], self.parameters)
         B, h, W = (self._weighted(part, rows) for part in (B, h, W if W.ndim == 3 else jax.vmap(jnp.diag)(W)))
         return self._less_sites(B, m, C, rows), h - self.q.potential[rows], W - self.q.precision[rows]
-
-    def values_at(self, z: Any) -> Any:
-        """log r of all rows at predictors z (n, P)."""
-        log_density = self.objective.predictor_log_density(self.q.y, z, self.parameters)
-        nothing = jnp.zeros((*z.shape, z.shape[1]))
-        return self._less_sites(self._weighted(log_density, slice(None)), z, nothing, slice(None))
 
     def _spread(self, C: Any, rows: Any) -> Any:
         total = C + self.q.residual[rows]
@@ -127,31 +145,36 @@ class _Iterate(NamedTuple):
 
 
 class _Pinned:
-    """The predictors given t, the deviations of a functional from its mean: z | t ~ N(mean + s t, C) under q.
+    """The predictors given t, the deviations of a functional from its mean: z | t ~ N(mean + s t, C) under q."""
 
-    ``determined`` are rows whose only predictor u determines.
-    """
-
-    def __init__(self, tilt: Tilt, variances: Any, functional: Functional):
-        q, self.tilt, self.functional = tilt.q, tilt, functional
+    def __init__(self, tilt: Tilt, functional: Functional):
+        q, self.functional = tilt.q, functional
         variance = jnp.sum(functional.half**2) + functional.residual
         self.deviation = jnp.where(variance > 0.0, jnp.sqrt(variance), 1.0)
-        self.s = q.half @ functional.half / self.deviation
-        size = self.s.shape[1]
-        rounding = _ROUNDING * _diagonal(variances)[:, :, None] * jnp.eye(size)
-        self.C = variances - self.s[:, :, None] * self.s[:, None, :] + rounding
-        total = (variances + q.residual)[:, 0, 0]
-        self.determined = (size == 1) & (total > 0.0) & (self.s[:, 0] ** 2 > (1.0 - _DETERMINED) * total)
-        if q.row_weights is not None:
-            self.determined &= q.row_weights > 0.0
+        s = q.half @ functional.half / self.deviation
+        variances = _diagonal(q.covariance + q.residual)
+        correlation = jnp.max(jnp.where(variances > 0.0, s**2 / variances, 0.0), axis=1)
+        # Padding is of no interest.
+        correlation = correlation if q.row_weights is None else jnp.where(q.row_weights > 0.0, correlation, -1.0)
+        num_near = len(correlation) if q.derivatives is None else min(_NUM_NEAR, len(correlation))
+        # In decreasing order.
+        correlation, near = jax.lax.top_k(correlation, num_near)
+        terms = jnp.zeros((len(s), 2)) if q.derivatives is None else q.derivatives * s ** jnp.array([3, 4])
+        total = jnp.sum(terms.at[near].set(0.0), axis=0)
+        self.far = jnp.clip(jnp.nan_to_num(total), jnp.array(_LOWEST), jnp.array(_HIGHEST))
+        self.tilt, self.s = tilt.of_rows(near), s[near]
+        covariance = self.tilt.q.covariance
+        rounding = _ROUNDING * _diagonal(covariance)[:, :, None] * jnp.eye(s.shape[1])
+        self.C = covariance - self.s[:, :, None] * self.s[:, None, :] + rounding
+        self.is_steep = correlation[:_NUM_STEEP] > _CORRELATED
 
     def mean(self, t: Any) -> Any:
         """The means of the predictors (n, P)."""
         return self.tilt.q.mean + t * self.s
 
     def log_density(self) -> Any:
-        """The bound of log p(y, u = x) at the grid of the functional, (grid,)."""
-        q, functional = self.tilt.q, self.functional
+        """The bound of log p(y, u = x) less the ELBO at the grid of the functional, (grid,)."""
+        functional = self.functional
         updated = _UpdatedRows(self)
 
         def interpolated(x: Any) -> Any:
@@ -161,16 +184,16 @@ class _Pinned:
         # Far out values may be minus infinity.
         smooth = as_array(INTERPOLATION) @ jnp.maximum(values, jnp.nanmax(values) - _DEPTH)
         t = (functional.location + functional.scale * GRID - functional.mean) / self.deviation
-        # Terms of rows that u determines may be steep or have a kink: they are computed on the grid.
-        exact = jax.lax.cond(jnp.any(self.determined), self._determined_terms, jnp.zeros_like, t)
+        exact = jax.vmap(lambda t: jnp.sum(self.steep_terms(t)))(t)
         log_q = -0.5 * t**2 - 0.5 * jnp.log(2.0 * jnp.pi) - jnp.log(self.deviation)
-        return q.log_normalizer + smooth + exact + log_q
+        # The expansion of B(m + s t, v - s^2) about (m, v): its first and second derivatives there are those of sites.
+        far = self.far[0] * (t**3 - 3.0 * t) / 6.0 + self.far[1] * (t**4 - 6.0 * t**2 + 3.0) / 24.0
+        return smooth + exact + far + log_q - jnp.sum(self.tilt.values(self.tilt.q.mean, self.tilt.q.covariance))
 
-    def _determined_terms(self, t: Any) -> Any:
-        def terms(t: Any) -> Any:
-            return jnp.sum(jnp.where(self.determined, self.tilt.values_at(self.mean(t)), 0.0))
-
-        return jax.vmap(terms)(t)
+    def steep_terms(self, t: Any) -> Any:
+        """The terms given t and q of the rows with the largest correlation, 0 for those that are not steep."""
+        steep = slice(0, len(self.is_steep))
+        return jnp.where(self.is_steep, self.tilt.values(self.mean(t)[steep], self.C[steep], steep), 0.0)
 
 
 class _UpdatedRows:
@@ -196,15 +219,17 @@ class _UpdatedRows:
 
         changes = jax.vmap(change)(jnp.array([-_TRIED, _TRIED]))
         score = jnp.sum(abs(_diagonal(changes) * _diagonal(pinned.C)), axis=(0, 2))
-        score = jnp.where(pinned.determined, 0.0, jnp.nan_to_num(score, nan=0.0))
-        return jax.lax.top_k(score, min(NUM_UPDATED, len(score)))[1]
+        return jax.lax.top_k(jnp.nan_to_num(score, nan=0.0), min(NUM_UPDATED, len(score)))[1]
 
     def bound(self, t: Any) -> Any:
-        """The bound given t, without the terms of rows that u determines and without log q(u = x)."""
+        """The bound given t, less the steep rows' terms given q and log q(u = x)."""
         pinned, now = self.pinned, self._updated(t)
         m = pinned.mean(t) + self.K @ now.mean
         C = pinned.C - jnp.einsum("npd,nqd->npq", self.K @ (jnp.eye(self.size) - now.covariance), self.K)
-        return jnp.sum(jnp.where(pinned.determined, 0.0, pinned.tilt.values(m, C))) - now.divergence
+        values, steep = pinned.tilt.values(m, C), pinned.steep_terms(t)
+        # Where one is infinite, so is the other.
+        beyond = jnp.where(jnp.isfinite(steep), values[: len(steep)] - steep, 0.0)
+        return jnp.sum(values.at[: len(steep)].set(beyond)) - now.divergence
 
     def _updated(self, t: Any) -> _Conditional:
         """x given t after the updates."""
@@ -244,9 +269,9 @@ class _UpdatedRows:
 def log_densities(
     objective: Objective, q: PredictorGaussian, parameters: dict[str, Any], functionals: Functional
 ) -> Float[Array, "k grid"]:
-    """The bounds of log p(y, u = x) of several functionals at their grids, one after another."""
-    tilt, variances = Tilt(objective, q, parameters), q.covariance
-    return jax.lax.map(lambda functional: _Pinned(tilt, variances, functional).log_density(), functionals)
+    """The bounds of log p(y, u = x) less the ELBO of several functionals at their grids, one after another."""
+    tilt = Tilt(objective, q, parameters)
+    return jax.lax.map(lambda functional: _Pinned(tilt, functional).log_density(), functionals)
 
 
 @vmap_as_loop

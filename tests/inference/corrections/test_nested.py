@@ -1,5 +1,6 @@
 """Nested variational marginals against quadrature in several dimensions, a dense bound by brute force, and Gibbs."""
 
+import jax
 import numpy as np
 import pytest
 from scipy import stats
@@ -108,6 +109,67 @@ def test_with_one_row_it_is_exact(name):
     assert result.log_evidence_bounds[0, 0] == pytest.approx(log_mass, abs=2e-3)
 
 
+def test_copies_of_an_input_are_one_latent_with_their_terms():
+    # Each row's term has a kink, and one copy has a weight.
+    y, weights = np.array([0.0, 2.0, 0.9]), np.array([1.0, 2.0, 0.5])
+    gaussian = pgm.gaussian_vi(model_of("a kink", 4.0), np.zeros((3, 1)), y, weights=weights)
+    result = pgm.correct(gaussian, method="nested")
+    f = np.linspace(-20.0, 20.0, 40_001)
+    log_p = LOG_DENSITIES["a kink"](f[:, None], y) @ weights - 0.5 * (f - 0.3) ** 2 / 4.0
+    p = np.exp(log_p - logsumexp(log_p))
+    np.testing.assert_allclose(result.mean[:, 0], f @ p, atol=3e-3)
+    np.testing.assert_allclose(result.variance[:, 0], (f - f @ p) ** 2 @ p, rtol=6e-3)
+
+
+def test_rows_of_little_correlation_are_expanded(monkeypatch):
+    rng = np.random.default_rng(3)
+    inputs = rng.uniform(-2.0, 2.0, (60, 1))
+    y = (2.0 * inputs[:, 0] + rng.logistic(size=60) > 3.0).astype(float)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(variance=9.0, lengthscale=1.5), mean=-1.0))
+    gaussian = pgm.gaussian_vi(model, inputs, y)
+    exact = pgm.correct(gaussian, method="nested")
+    jax.clear_caches()
+    monkeypatch.setattr("pgmodels.inference.corrections.pinned_bound._NUM_NEAR", 33)
+    result = pgm.correct(gaussian, method="nested")
+    jax.clear_caches()
+    difference = np.max(abs(result.mean - exact.mean) / np.sqrt(exact.variance))
+    assert 0.0 < difference < 0.02
+    np.testing.assert_allclose(result.variance, exact.variance, rtol=0.01)
+    np.testing.assert_allclose(result.skewness, exact.skewness, atol=0.03)
+
+
+def test_marginals_cut_off_at_their_grid_are_warned_of(monkeypatch):
+    # One pass, on a grid that is too short.
+    monkeypatch.setattr("pgmodels.inference.corrections.nested._PASSES", 1)
+    monkeypatch.setattr("pgmodels.inference.corrections.nested._WIDER", 0.5)
+    gaussian = pgm.gaussian_vi(model_of("a kink", 4.0), X[:1], np.array([3.0]))
+    with pytest.warns(pgm.CorrectionWarning, match="1 of 1 nested marginals at the data .* reach beyond the grid"):
+        pgm.correct(gaussian, method="nested")
+
+
+def test_comparisons_and_plots_take_their_densities():
+    y = np.array(CASES["no counts"][1])
+    gaussian = pgm.gaussian_vi(model_of("no counts", 25.0), X, y)
+    result = pgm.correct(gaussian, method="nested")
+    draws = pgm.nuts(model_of("no counts", 25.0), X, y, num_samples=500, num_chains=2, seed=0)
+    table = pgm.compare(nuts=draws, gaussian=gaussian, nested=result)
+    frame = table.to_dataframe()
+    assert frame.loc["nested", "wasserstein"] < 0.6 * frame.loc["gaussian", "wasserstein"]
+    f, levels = np.sort(draws.latents.reshape(-1, 3), axis=0), (np.arange(2000) + 0.5) / 2000
+    distances = [stats.wasserstein_distance(f[:, row], result.quantiles(levels)[:, row, 0]) for row in range(3)]
+    assert frame.loc["nested", "wasserstein"] == pytest.approx(np.mean(distances), rel=0.02)
+    curves = pgm.plot_densities(table, num_points=1).axes[0].get_lines()
+    skewed = curves[1].get_ydata()
+    assert not np.allclose(skewed, skewed[::-1], rtol=0.1)
+
+
+@pytest.mark.parametrize("method", ["laplace", "nest"])
+def test_methods_are_checked(method):
+    gaussian = pgm.gaussian_vi(model_of("labels", 1.0), X, np.ones(3))
+    with pytest.raises(ValueError, match="'nested'"):
+        pgm.correct(gaussian, method=method)
+
+
 def test_the_bound_is_that_of_a_dense_gaussian_at_its_best():
     # The largest ELBO of the model with one latent pinned, by a general optimiser over means and Cholesky roots.
     y, K, mean = np.array(CASES["labels"][1]), prior_covariance(9.0), 0.3
@@ -160,7 +222,7 @@ def test_new_inputs_files_draws_and_other_objectives(tmp_path):
     np.testing.assert_allclose(f.var(axis=0), variance, rtol=0.1)
     loaded = pgm.load(result.save(tmp_path / "nested.npz"))
     np.testing.assert_allclose(loaded.quantiles([0.05], new), result.quantiles([0.05], new), rtol=1e-9)
-    assert "nested" in str(result)
+    assert str(result).startswith("Nested variational marginals of Bernoulli()")
 
 
 @pytest.mark.slow
