@@ -22,6 +22,7 @@ from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
 from pgmodels.diagnostics.inducing_gap import InducingGap, inducing_gap
 from pgmodels.inference.adaptive_selection import InducingWarning
 from pgmodels.inference.corrections.correct import correct
+from pgmodels.inference.corrections.marginals import marginals
 from pgmodels.inference.empirical_bayes.fit import FitWarning, fit
 from pgmodels.inference.engine import ConvergenceWarning
 from pgmodels.inference.evidence.integrate import integrate
@@ -232,6 +233,7 @@ __all__ = [
     "load",
     "log",
     "log_evidence",
+    "marginals",
     "normal_cdf",
     "normal_pdf",
     "nuts",

@@ -16,6 +16,7 @@ from pgmodels.inference.objectives import objective_of_result
 from pgmodels.numerics.psis import FEWEST_DRAWS
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.results.draws import Draws
+from pgmodels.results.nested import NestedApproximation
 from pgmodels.results.sparse import name_type
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed, as_seed
@@ -174,6 +175,8 @@ def _notes(result: GaussianResult, gap: np.ndarray) -> list[str]:
         notes.append("Hyperparameters are fixed at their learned values, as if they were known.")
     if isinstance(result, LinearResponse):
         notes.append("The augmentation gap and the ELBO refer to q before the correction.")
+    if isinstance(result, NestedApproximation):
+        notes.append("Importance sampling and calibration are those of the linear response, without the densities.")
     if not np.isfinite(gap).all():
         row = int(np.flatnonzero(~np.isfinite(gap))[0])
         notes.append(f"The gap is not finite in row {row}: the expected log likelihood does not exist there.")

@@ -111,7 +111,10 @@ def _softmax(y: Expression, f: Expression) -> Expression:
 
 
 def with_errors(right: Expression, error: Any, num_others: int = 1) -> Expression:
-    """The probability of a class that is right with probability ``right``, and replaced by each other at its rate."""
+    """The probability of a class whose label is correct with probability ``right``, with random errors.
+
+    With probability ``error`` the label is replaced by one of ``num_others`` others.
+    """
     return (1 - error) * right + error / num_others * (1 - right)
 
 

@@ -12,7 +12,7 @@ from pgmodels.likelihoods.named import LogisticSoftmax, MultinomialProbit, Robus
 from pgmodels.model import Model
 from pgmodels.results.approximation import Approximation
 from pgmodels.results.sparse import SparseApproximation
-from pgmodels.systems.parts import Options, ard, count_classes, sparse
+from pgmodels.systems.parts import StochasticOptions, ard, count_classes, sparse
 
 
 def logistic_softmax(
@@ -25,7 +25,7 @@ def logistic_softmax(
     kernel: Kernel | None = None,
     num_inducing: int = 200,
     batch_size: int = 200,
-    **options: Unpack[Options],
+    **options: Unpack[StochasticOptions],
 ) -> Approximation | SparseApproximation:
     """GP classification with the logistic-softmax likelihood, by conditionally conjugate variational inference.
 
@@ -49,7 +49,7 @@ def logistic_softmax(
     batch_size : int
         Rows per step; all rows if there are fewer.
     **options
-        ``seed`` and ``progress``, as in ``svi``.
+        ``seed``, ``progress``, ``max_epochs``, ``checkpoint`` and ``callback``, as in ``svi``.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def softmax(
     kernel: Kernel | None = None,
     num_inducing: int = 200,
     batch_size: int = 200,
-    **options: Unpack[Options],
+    **options: Unpack[StochasticOptions],
 ) -> Approximation | SparseApproximation:
     """GP classification with the softmax likelihood, on its expected log density by randomised quadrature.
 
@@ -107,7 +107,7 @@ def robust_max(
     kernel: Kernel | None = None,
     num_inducing: int = 200,
     batch_size: int = 200,
-    **options: Unpack[Options],
+    **options: Unpack[StochasticOptions],
 ) -> Approximation | SparseApproximation:
     """GP classification with the robust-max likelihood, on its expected log density in closed form.
 
@@ -139,7 +139,7 @@ def multinomial_probit(
     kernel: Kernel | None = None,
     num_inducing: int = 200,
     batch_size: int = 200,
-    **options: Unpack[Options],
+    **options: Unpack[StochasticOptions],
 ) -> Approximation | SparseApproximation:
     """GP classification with the multinomial probit likelihood, by conditionally conjugate variational inference.
 
@@ -176,7 +176,7 @@ def _learned(
     kernel: Kernel | None,
     num_inducing: int,
     batch_size: int,
-    options: Options,
+    options: StochasticOptions,
 ) -> Approximation | SparseApproximation:
     kernel = kernel or ard(X)
     gps = [sparse(kernel, num_inducing, size=size)] if shared else [sparse(kernel, num_inducing) for _ in range(size)]

@@ -16,7 +16,7 @@ from pgmodels.likelihoods.named import Bernoulli
 from pgmodels.model import Model
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.sparse import SparseApproximation
-from pgmodels.systems.parts import Options, sparse
+from pgmodels.systems.parts import Options, StochasticOptions, sparse
 
 
 def vi_jj(
@@ -152,16 +152,18 @@ def svi(
     kernel: Kernel | None = None,
     num_inducing: int = 100,
     batch_size: int = 100,
-    **options: Unpack[Options],
+    **options: Unpack[StochasticOptions],
 ) -> Approximation | SparseApproximation:
     """svi: stochastic variational inference on the expected log density by quadrature.
 
     Parameters
     ----------
-    X, y, likelihood, kernel, num_inducing, **options
+    X, y, likelihood, kernel, num_inducing
         As in ``vi_jj``.
     batch_size : int
         Rows per step; all rows if there are fewer.
+    **options
+        ``seed``, ``progress``, ``max_epochs``, ``checkpoint`` and ``callback``, as in ``svi``.
 
     Returns
     -------

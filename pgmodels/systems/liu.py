@@ -21,7 +21,7 @@ from pgmodels.model import Model
 from pgmodels.parameters.parameter import Fixed, Parameter
 from pgmodels.results.approximation import Approximation
 from pgmodels.results.sparse import SparseApproximation
-from pgmodels.systems.parts import Options, count_classes, sparse
+from pgmodels.systems.parts import StochasticOptions, count_classes, sparse
 
 # The variance of Gaussian noise whose distribution function is nearest to the logistic one, to 0.0095.
 LOGISTIC_VARIANCE = 2.897
@@ -37,7 +37,7 @@ def gpc_1(
     kernel: Kernel | None = None,
     num_inducing: int = 300,
     batch_size: int = 1024,
-    **options: Unpack[Options],
+    **options: Unpack[StochasticOptions],
 ) -> Approximation | SparseApproximation:
     """GPC-I: the class of the largest latent, or the sign of one, without noise and with an error rate.
 
@@ -60,7 +60,7 @@ def gpc_1(
     batch_size : int
         Rows per step; all rows if there are fewer.
     **options
-        ``seed`` and ``progress``, as in ``svi``.
+        ``seed``, ``progress``, ``max_epochs``, ``checkpoint`` and ``callback``, as in ``svi``.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def gpc_2(
     kernel: Kernel | None = None,
     num_inducing: int = 300,
     batch_size: int = 1024,
-    **options: Unpack[Options],
+    **options: Unpack[StochasticOptions],
 ) -> Approximation | SparseApproximation:
     """GPC-II: as GPC-I, with standard normal noise of the latents, as in the probit likelihood.
 
@@ -117,7 +117,7 @@ def gpc_3(
     kernel: Kernel | None = None,
     num_inducing: int = 300,
     batch_size: int = 1024,
-    **options: Unpack[Options],
+    **options: Unpack[StochasticOptions],
 ) -> Approximation | SparseApproximation:
     """GPC-III: as GPC-I, with nearly logistic noise of the latents, normal with variance 2.897.
 
@@ -146,7 +146,7 @@ def gpc_sm(
     num_inducing: int = 300,
     batch_size: int = 1024,
     class_batch_size: int | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[StochasticOptions],
 ) -> Approximation | SparseApproximation:
     """GPC-sm: the softmax likelihood by its bound with Gumbel noise.
 
@@ -212,7 +212,7 @@ def _noisy(
     kernel: Kernel | None,
     num_inducing: int,
     batch_size: int,
-    options: Options,
+    options: StochasticOptions,
 ) -> Approximation | SparseApproximation:
     count = count_classes(y, num_classes)
     family = _two_classes(noise) if count == 2 else _more_classes(noise, count)
@@ -230,7 +230,7 @@ def _learned(
     kernel: Kernel | None,
     num_inducing: int,
     batch_size: int,
-    options: Options,
+    options: StochasticOptions,
     class_batch_size: int | None = None,
 ) -> Approximation | SparseApproximation:
     if kernel is None:

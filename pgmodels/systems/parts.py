@@ -1,5 +1,6 @@
 """What the systems share: arguments, classes, and GPs with inducing inputs."""
 
+from os import PathLike
 from typing import Any, TypedDict
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_inputs, as_numbers, check_finite
 from pgmodels.data.options import check_whole_number
+from pgmodels.inference.loop import Callback
 from pgmodels.kernels.distance import median_distance
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.stationary import RBF
@@ -20,6 +22,14 @@ class Options(TypedDict, total=False):
 
     seed: Seed
     progress: bool | None
+
+
+class StochasticOptions(Options, total=False):
+    """Options of the systems that ``svi`` runs, passed on to it: see there."""
+
+    max_epochs: int | None
+    checkpoint: str | PathLike[str] | None
+    callback: Callback | None
 
 
 def count_classes(y: ArrayLike, num_classes: int | None) -> int:

@@ -5,7 +5,7 @@ from typing import Literal, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pgmodels.data.arrays import as_numbers
+from pgmodels.data.arrays import as_numbers, check_finite
 from pgmodels.inference.empirical_bayes.fit import fit
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.stationary import RBF
@@ -55,8 +55,10 @@ def sgpr(
     ----------
     Titsias 2009; Passerello 2021, section 2.
     """
+    observed = as_numbers(y, "y")
+    check_finite(observed, "y")
     # Half of the variance of y as noise, as the start value.
-    scale = float(np.std(as_numbers(y, "y"))) / np.sqrt(2.0)
+    scale = float(np.std(observed)) / np.sqrt(2.0)
     model = Model(Gaussian(scale or 1.0), sparse(kernel or RBF(), num_inducing, select))
     return fit(model, X, y, objective="augmented", correct=False, **options)
 

@@ -12,7 +12,7 @@ from pgmodels.likelihoods.named import Bernoulli, Probit
 from pgmodels.model import Model
 from pgmodels.results.approximation import Approximation
 from pgmodels.results.sparse import SparseApproximation
-from pgmodels.systems.parts import Options, sparse
+from pgmodels.systems.parts import StochasticOptions, sparse
 
 
 def x_gpc(
@@ -22,7 +22,7 @@ def x_gpc(
     kernel: Kernel | None = None,
     num_inducing: int = 100,
     batch_size: int = 100,
-    **options: Unpack[Options],
+    **options: Unpack[StochasticOptions],
 ) -> Approximation | SparseApproximation:
     """X-GPC: GP classification by Pólya-Gamma augmentation, inducing inputs and natural gradients on minibatches.
 
@@ -39,7 +39,7 @@ def x_gpc(
     batch_size : int
         Rows per step; all rows if there are fewer.
     **options
-        ``seed`` and ``progress``, as in ``svi``.
+        ``seed``, ``progress``, ``max_epochs``, ``checkpoint`` and ``callback``, as in ``svi``.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def svgpc(
     kernel: Kernel | None = None,
     num_inducing: int = 100,
     batch_size: int = 100,
-    **options: Unpack[Options],
+    **options: Unpack[StochasticOptions],
 ) -> Approximation | SparseApproximation:
     """SVGPC: sparse variational GP classification with the probit link, by quadrature on minibatches.
 

@@ -52,7 +52,7 @@ def correct_by_nesting(approximation: Approximation, progress: bool | None) -> N
     They are relative to the variational Gaussian, which is computed first from a result of another objective.
     """
     start = time.perf_counter()
-    gaussian = _variational_gaussian(approximation)
+    gaussian = variational_gaussian(approximation)
     # Only its correlations are used.
     with suppress_warnings(CorrectionWarning):
         response = correct_by_response(gaussian)
@@ -62,7 +62,7 @@ def correct_by_nesting(approximation: Approximation, progress: bool | None) -> N
             "definite here: joint draws are not valid. Use gibbs for these.",
             CorrectionWarning,
         )
-    marginals = _Pinning(gaussian).latents(gaussian.X, None, "the data", progress)
+    marginals = Pinning(gaussian).latents(gaussian.X, None, "the data", progress)
     deviation = np.sqrt(np.where(response.variance > 0.0, response.variance, 1.0))
     ratio = np.sqrt(marginals.variance) / deviation
     known = {field.name: getattr(response, field.name) for field in fields(LinearResponse)}
@@ -78,7 +78,7 @@ def correct_by_nesting(approximation: Approximation, progress: bool | None) -> N
     )
 
 
-def _variational_gaussian(approximation: Approximation) -> Approximation:
+def variational_gaussian(approximation: Approximation) -> Approximation:
     """The maximum of the expected log density with the same hyperparameters."""
     if objective_of_result(approximation).is_exact:
         return approximation
@@ -92,10 +92,10 @@ def _variational_gaussian(approximation: Approximation) -> Approximation:
 @hooks.nested_marginals.register(NestedApproximation)
 def _marginals_at(result: NestedApproximation, X_new: np.ndarray, Phi: np.ndarray | None) -> GridDensity:
     """See hooks.nested_marginals."""
-    return _Pinning(result.uncorrected).latents(X_new, Phi, "X_new", progress=False)
+    return Pinning(result.uncorrected).latents(X_new, Phi, "X_new", progress=False)
 
 
-class _Pinning:
+class Pinning:
     """The densities of linear functionals of the latents, relative to a variational Gaussian."""
 
     def __init__(self, gaussian: Approximation):
@@ -114,19 +114,40 @@ class _Pinning:
 
         ``where`` names the inputs in warnings.
         """
-        moments = _latents_at(self.posterior, as_array(pad_rows(X_new, padded_size(len(X_new)))))
-        mean, half, residual = (np.asarray(part)[: len(X_new)] for part in moments)
+        mean, half, residual = self._moments_at(X_new)
         if Phi is not None:
             mean, half = np.einsum("mpl,ml->mp", Phi, mean), np.einsum("mpl,mld->mpd", Phi, half)
             residual = np.einsum("mpl,ml->mp", Phi**2, residual)
+        return self._checked_densities(mean, half, residual, f"nested marginals at {where}", progress)
+
+    def functionals(self, X_new: np.ndarray, coefficients: np.ndarray, progress: bool | None) -> GridDensity:
+        """The densities of sums of latents at new inputs times coefficients (k, m, L)."""
+        mean, half, _ = self._moments_at(X_new)
+        size = padded_size(len(X_new))
+        padded = np.pad(coefficients, ((0, 0), (0, size - len(X_new)), (0, 0)))
+        residual = _residual_variances(self.posterior, as_array(pad_rows(X_new, size)), as_array(padded))
+        mean, half = np.einsum("kml,ml->k", coefficients, mean), np.einsum("kml,mld->kd", coefficients, half)
+        # Variances of rounding size are none.
+        residual = np.where(residual > 1e-9 * np.sum(half**2, axis=1), residual, 0.0)
+        return self._checked_densities(mean, half, residual, "marginals of functionals", progress)
+
+    def _moments_at(self, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        moments = _latents_at(self.posterior, as_array(pad_rows(X_new, padded_size(len(X_new)))))
+        mean, half, residual = (np.asarray(part)[: len(X_new)] for part in moments)
+        return mean, half, residual
+
+    def _checked_densities(
+        self, mean: np.ndarray, half: np.ndarray, residual: np.ndarray, what: str, progress: bool | None
+    ) -> GridDensity:
+        """The densities of functionals, with a warning if some are cut off."""
         with one_thread_up_to(NUM_UPDATED * self.q.mean.shape[1]):
             marginals, is_cut_off = self._densities(mean, half, residual, progress)
         if is_cut_off.any():
             row = int(np.argwhere(is_cut_off)[0][0])
             warn(
-                f"{int(is_cut_off.sum())} of {is_cut_off.size} nested marginals at {where} (first in row {row}) reach "
-                "beyond the grid that they are computed on: their variances are too small. Use gibbs for these rows, "
-                "or method='linear_response'.",
+                f"{int(is_cut_off.sum())} of {is_cut_off.size} {what} (first in row {row}) reach beyond the grid that "
+                "they are computed on: their variances are too small. Use gibbs for these rows, or "
+                "method='linear_response'.",
                 CorrectionWarning,
             )
         return marginals
@@ -229,3 +250,14 @@ def _latents_at(posterior: Posterior, X_new: Any) -> tuple[Array, Array, Array]:
     variance = jnp.diagonal(covariance, axis1=1, axis2=2)
     residual = variance - jnp.sum(half**2, axis=2)
     return mean, half, jnp.where(residual > 1e-9 * variance, residual, 0.0)
+
+
+@compiled
+def _residual_variances(posterior: Posterior, X_new: Any, coefficients: Any) -> Array:
+    """The variance of sums of latents times coefficients (k, m, L) given the coordinates of the latents, (k,)."""
+    prior = posterior.prior
+    total = jnp.zeros(len(coefficients))
+    for columns, C in zip(prior.slices(), prior.residual_covariances(X_new), strict=True):
+        A = coefficients[:, :, columns]
+        total += jnp.einsum("kml,mn,knl->k", A, C, A)
+    return jnp.maximum(total, 0.0)
