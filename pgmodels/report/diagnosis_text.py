@@ -13,6 +13,7 @@ from pgmodels.diagnostics.vsbc import LEVELS, Calibration
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.report.html import Html, bullets, join, table
 from pgmodels.results.approximation import CorrectedApproximation
+from pgmodels.results.nested import NestedApproximation
 from pgmodels.runtime import hooks
 
 WIDTH = 100
@@ -172,6 +173,13 @@ def _of_importance(diagnosis: Diagnosis) -> list[str]:
     )
     if _is_corrected(diagnosis):
         divergence = f"Its divergence from the posterior is {_number(importance.divergence)} nats."
+    if isinstance(diagnosis.result, NestedApproximation):
+        least = importance.log_evidence - diagnosis.result.log_evidence_bounds
+        divergence += (
+            f" The marginal densities are nearer: each has a divergence of at most log p(y) less its own lower bound, "
+            f"{_number(np.maximum(least.min(), 0.0))} to {_number(np.maximum(least.max(), 0.0))} nats (standard error "
+            f"{_number(importance.log_evidence_error)})."
+        )
     return [
         f"{first} {divergence}",
         f"Means of weighted {draws} differ from q's by {_number(shift.mean())} posterior standard deviations on "

@@ -18,6 +18,7 @@ from pgmodels.report.html import Html, element, formula_line, join, picture, tab
 from pgmodels.results.approximation import CorrectedApproximation, GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
+from pgmodels.results.nested import NestedApproximation
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import SparseApproximation
 from pgmodels.runtime import hooks
@@ -145,6 +146,9 @@ def _iterations(result: GaussianResult) -> list[tuple[str, str]]:
     if isinstance(result, CorrectedApproximation):
         facts[0] = ("ELBO before the correction", facts[0][1])
         facts.append(("variances that are not positive", f"{result.num_nonpositive} of {result.variance.size}"))
+    if isinstance(result, NestedApproximation):
+        facts.append(("largest lower bound of log p(y)", f"{result.log_evidence_bounds.max():.4f} nats"))
+        facts.append(("largest skewness", f"{result.skewness.flat[np.argmax(abs(result.skewness))]:.2f}"))
     if result.fit is not None:
         facts.append(("hyperparameters", _learned(result)))
         if not isinstance(result, CorrectedApproximation):

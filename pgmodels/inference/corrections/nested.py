@@ -125,7 +125,7 @@ class Pinning:
         mean, half, _ = self._moments_at(X_new)
         size = padded_size(len(X_new))
         padded = np.pad(coefficients, ((0, 0), (0, size - len(X_new)), (0, 0)))
-        residual = _residual_variances(self.posterior, as_array(pad_rows(X_new, size)), as_array(padded))
+        residual = np.asarray(_residual_variances(self.posterior, as_array(pad_rows(X_new, size)), as_array(padded)))
         mean, half = np.einsum("kml,ml->k", coefficients, mean), np.einsum("kml,mld->kd", coefficients, half)
         # Variances of rounding size are none.
         residual = np.where(residual > 1e-9 * np.sum(half**2, axis=1), residual, 0.0)

@@ -170,6 +170,18 @@ def test_methods_are_checked(method):
         pgm.correct(gaussian, method=method)
 
 
+def test_diagnoses_have_their_bounds_of_the_divergence():
+    result, evidence = nested("counts", 9.0), truth("counts", 9.0, count=81)[3]
+    diagnosis = pgm.diagnose(result, num_replicates=0, seed=0)
+    assert diagnosis.importance.log_evidence == pytest.approx(evidence, abs=0.01)
+    text = " ".join(str(diagnosis).split())
+    words = text.partition("at most log p(y) less its own lower bound, ")[2].split()
+    bounds = evidence - result.log_evidence_bounds
+    assert float(words[0]) == pytest.approx(max(bounds.min(), 0.0), abs=0.01)
+    assert float(words[2]) == pytest.approx(max(bounds.max(), 0.0), abs=0.01)
+    assert "Importance sampling and calibration are those of the linear response" in text
+
+
 def test_the_bound_is_that_of_a_dense_gaussian_at_its_best():
     # The largest ELBO of the model with one latent pinned, by a general optimiser over means and Cholesky roots.
     y, K, mean = np.array(CASES["labels"][1]), prior_covariance(9.0), 0.3
@@ -222,7 +234,9 @@ def test_new_inputs_files_draws_and_other_objectives(tmp_path):
     np.testing.assert_allclose(f.var(axis=0), variance, rtol=0.1)
     loaded = pgm.load(result.save(tmp_path / "nested.npz"))
     np.testing.assert_allclose(loaded.quantiles([0.05], new), result.quantiles([0.05], new), rtol=1e-9)
-    assert str(result).startswith("Nested variational marginals of Bernoulli()")
+    text = " ".join(str(result).split())
+    assert text.startswith("Nested variational marginals of Bernoulli()")
+    assert f"largest lower bound of log p(y) {result.log_evidence_bounds.max():.4f} nats" in text
 
 
 @pytest.mark.slow
