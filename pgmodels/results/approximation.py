@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from pgmodels.model import Model
 from pgmodels.numerics.grid_density import GridDensity
-from pgmodels.numerics.normal_density import NormalDensity
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
@@ -29,6 +28,7 @@ from pgmodels.results.correction import (
 )
 from pgmodels.results.gaussian import GaussianPredictions, each_latent
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
+from pgmodels.results.normal_density import NormalDensity
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult, Result
 from pgmodels.results.skewness import averaging, warn_skewed

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from pgmodels.data.options import check_whole_number
 from pgmodels.model import Model
 from pgmodels.numerics.grid_density import GRID, GridDensity
-from pgmodels.numerics.normal_density import NormalDensity
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.drawing import draw_gaussian
@@ -19,6 +18,7 @@ from pgmodels.results.covariates import check_covariates
 from pgmodels.results.gaussian import nodes_at
 from pgmodels.results.marginal import Marginal
 from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
+from pgmodels.results.normal_density import NormalDensity
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult
 from pgmodels.results.skewness import averaging, warn_skewed

@@ -22,9 +22,9 @@ from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Binomial, Gaussian, LogisticSoftmax
 from pgmodels.model import GP, Model
-from pgmodels.numerics.normal_density import NormalDensity
 from pgmodels.priors.base import Sites
 from pgmodels.report.table import _caution
+from pgmodels.results.normal_density import NormalDensity
 
 
 def data(n, seed):
