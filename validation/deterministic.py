@@ -15,7 +15,7 @@ from table import write_table
 import pgmodels as pgm
 from pgmodels.datasets import load
 from pgmodels.diagnostics.convergence import standard_errors
-from pgmodels.diagnostics.distances import wasserstein_to_gaussian
+from pgmodels.results.normal_density import NormalDensity
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("words", nargs="*")
@@ -84,7 +84,7 @@ ROWS: dict[str, Callable[[], Problem]] = {
 def distance(draws: pgm.Draws, mean: np.ndarray, variance: np.ndarray) -> float:
     """The mean Wasserstein-1 distance of the draws' marginals from Gaussian ones, in posterior deviations."""
     flat = np.sort(draws.latents.reshape(-1, mean.size), axis=0)
-    distances = wasserstein_to_gaussian(flat, mean.ravel(), np.sqrt(variance.ravel()))
+    distances = NormalDensity(mean.ravel(), variance.ravel()).wasserstein(flat)
     return float(np.mean(distances / np.sqrt(draws.variance.ravel())))
 
 
