@@ -114,6 +114,7 @@ def test_the_shape_and_its_share_in_many_digits():
     np.testing.assert_allclose(second, difference, rtol=1e-4, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_published_optimum_on_wine():
     X, y = wine()
     model = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.RBF(1.0), size=3))
@@ -129,7 +130,7 @@ def test_the_published_optimum_on_wine():
 
 
 @pytest.mark.filterwarnings("ignore::pgmodels.DataWarning")
-@pytest.mark.parametrize("n", [1, 9])
+@pytest.mark.parametrize("n", [1, pytest.param(9, marks=pytest.mark.slow)])
 def test_it_is_below_the_tighter_bound_and_the_evidence(n):
     X, y = data(n)
     looser, tighter = (pgm.vi(softmax_model(), X, y, objective=name) for name in ("factorised", "augmented"))

@@ -72,6 +72,7 @@ def test_counts_with_a_mean_and_weights():
     assert result.elbo == pytest.approx(evidence, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_three_classes_with_a_full_hessian():
     labels = np.where(X[:, 0] > 0, 1.0, np.where(X[:, 1] < -0.6, 2.0, 0.0))
     model = pgm.Model(pgm.Softmax(3), pgm.GP(kernel(), mean=0.3, size=3))

@@ -121,6 +121,7 @@ def test_copies_of_an_input_are_one_latent_with_their_terms():
     np.testing.assert_allclose(result.variance[:, 0], (f - f @ p) ** 2 @ p, rtol=6e-3)
 
 
+@pytest.mark.slow
 def test_rows_of_little_correlation_are_expanded(monkeypatch):
     rng = np.random.default_rng(3)
     inputs = rng.uniform(-2.0, 2.0, (60, 1))
