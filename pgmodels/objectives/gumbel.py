@@ -55,7 +55,7 @@ class GumbelTangent(Tangent):
 
     S has the term S_y = exp(m_y - v_y / 2) of a datum's class, exp(m_c + v_c / 2) of another. With P = Σ_{c != y} E
     exp(f_c - f_y) the tangent has the value of Liu et al. 2019, equation 24, -(1 + P) / θ - log θ + 1, at θ = S0 / S_y.
-    They hold θ when latents move. Here S0 is held, so that no term couples two latents, and sites need no estimate of
+    They hold θ when latents move. Here S0 is fixed, so that no term couples two latents, and sites need no estimate of
     P: precisions are S_c / S0, and 1 - S_y / S0 of the class, negative if S0 < S_y, where S0 = S_y is a better bound.
     """
 

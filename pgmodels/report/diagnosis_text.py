@@ -174,11 +174,10 @@ def _of_importance(diagnosis: Diagnosis) -> list[str]:
     if _is_corrected(diagnosis):
         divergence = f"Its divergence from the posterior is {_number(importance.divergence)} nats."
     if isinstance(diagnosis.result, NestedApproximation):
-        least = importance.log_evidence - diagnosis.result.log_evidence_bounds
+        most = float(np.max(importance.log_evidence - diagnosis.result.log_evidence_bounds))
         divergence += (
-            f" The marginal densities are nearer: each has a divergence of at most log p(y) less its own lower bound, "
-            f"{_number(np.maximum(least.min(), 0.0))} to {_number(np.maximum(least.max(), 0.0))} nats (standard error "
-            f"{_number(importance.log_evidence_error)})."
+            " The divergence of a latent's density from its exact marginal is at most log p(y) less its lower bound: "
+            f"{_number(most)} nats for the largest (standard error {_number(importance.log_evidence_error)})."
         )
     return [
         f"{first} {divergence}",

@@ -10,7 +10,6 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.model import Model
-from pgmodels.numerics.grid_density import GridDensity
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
@@ -27,6 +26,7 @@ from pgmodels.results.correction import (
     warn_invalid,
 )
 from pgmodels.results.gaussian import GaussianPredictions, each_latent
+from pgmodels.results.grid_density import GridDensity
 from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.normal_density import NormalDensity
 from pgmodels.results.predictive import Predictive
@@ -121,7 +121,7 @@ class GaussianResult(Result, GaussianPredictions):
 
     @cached_property
     def marginals(self) -> NormalDensity | GridDensity:
-        """The marginals of the latents at the data, (n, latents): mean, variance, quantile and pdf."""
+        """The marginals of the latents at the data, (n, latents): mean, variance, quantiles and pdf."""
         return NormalDensity(self.mean, self.variance)
 
     @property
@@ -245,7 +245,7 @@ class CorrectedApproximation(GaussianResult):
     # What reports of ``fit`` say of the correction.
     description: ClassVar[str]
     # Relative error of variances to allow for where they are compared with the prior's: rounding and quadrature.
-    error: ClassVar[float] = 1e-4
+    relative_error: ClassVar[float] = 1e-4
 
     @property
     def model(self) -> Model:

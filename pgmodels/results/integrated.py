@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.model import Model
-from pgmodels.numerics.grid_density import GRID, GridDensity
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.drawing import draw_gaussian
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.gaussian import nodes_at
+from pgmodels.results.grid_density import GRID, GridDensity
 from pgmodels.results.marginal import Marginal
 from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
 from pgmodels.results.normal_density import NormalDensity
@@ -85,7 +85,7 @@ class IntegratedApproximation(DataResult):
 
     @cached_property
     def marginals(self) -> GridDensity:
-        """The marginals of the latents at the data, (n, latents): mean, variance, quantile and pdf."""
+        """The marginals of the latents at the data, (n, latents): mean, variance, quantiles and pdf."""
         scale = np.sqrt(self.variance)
         values = self.mean + scale * GRID[:, None, None]
         components = zip(self.shares, self.means, _variances(self.covariances), strict=True)

@@ -6,13 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtri
 
-from pgmodels.numerics.grid_density import GridDensity
 from pgmodels.results.approximation import LinearResponse
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.gaussian import each_latent, mixing_at
-from pgmodels.results.marginal import check_levels
+from pgmodels.results.grid_density import GridDensity
 from pgmodels.results.nodes import CopulaNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime import hooks
@@ -32,7 +30,7 @@ class NestedApproximation(LinearResponse):
 
     description: ClassVar[str] = "by nested variational marginals"
     # Measured against quadrature with three latents.
-    error: ClassVar[float] = 0.02
+    relative_error: ClassVar[float] = 0.02
 
     location: np.ndarray
     scale: np.ndarray
@@ -70,11 +68,11 @@ class NestedApproximation(LinearResponse):
     def quantiles(self, levels: ArrayLike, X_new: ArrayLike | None = None) -> np.ndarray:
         """Quantiles of the latents at levels between 0 and 1, at the data or at X_new (m, d), (levels, m, latents)."""
         marginals = self.marginals if X_new is None else self.marginals_at(X_new)
-        return marginals.quantile(ndtri(check_levels(levels)))
+        return marginals.quantiles(levels)
 
     @double_precision
     def marginals_at(self, X_new: ArrayLike) -> GridDensity:
-        """The marginals of the latents at new inputs X_new (m, d): mean, variance, skewness, quantile and pdf."""
+        """The marginals of the latents at new inputs X_new (m, d): mean, variance, skewness, quantiles and pdf."""
         return hooks.nested_marginals(self, self._inputs_at(X_new), None)
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

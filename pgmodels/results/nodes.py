@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.numerics.grid_density import GridDensity
 from pgmodels.numerics.quadrature import normal_nodes
+from pgmodels.results.grid_density import GridDensity
 from pgmodels.runtime.pickling import Picklable
 
 # Correlations of this size are rounding errors.

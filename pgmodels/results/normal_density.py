@@ -3,9 +3,11 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 from pgmodels.data.arrays import in_units_of
+from pgmodels.results.marginal import check_levels
 
 
 class NormalDensity:
@@ -28,9 +30,9 @@ class NormalDensity:
         """The densities at values (k, ...), broadcast against the densities."""
         return np.exp(-0.5 * ((values - self.mean) / self.deviation) ** 2) / (np.sqrt(2.0 * np.pi) * self.deviation)
 
-    def quantile(self, scores: np.ndarray) -> np.ndarray:
-        """Quantiles (k, ...) at standard normal scores (k,), such as -1.96 for the 2.5 % quantile."""
-        return self.mean + self.deviation * scores.reshape(-1, *[1] * self.mean.ndim)
+    def quantiles(self, levels: ArrayLike) -> np.ndarray:
+        """Quantiles (levels, ...) at levels between 0 and 1."""
+        return self.mean + self.deviation * ndtri(check_levels(levels)).reshape(-1, *[1] * self.mean.ndim)
 
     def wasserstein(self, sorted_draws: np.ndarray) -> np.ndarray:
         """Exact Wasserstein-1 distances (...) from sorted draws (draws, ...).

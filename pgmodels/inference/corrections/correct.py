@@ -94,7 +94,7 @@ def correct(
     prior = np.asarray(_prior_variances(approximation.posterior.prior))[: len(approximation.y)]
     marginals = approximation.predictor_moments
     check_against_prior(
-        "correct", approximation.model, approximation.y, prior, corrected.variance, marginals, corrected.error
+        "correct", approximation.model, approximation.y, prior, corrected.variance, marginals, corrected.relative_error
     )
     return corrected
 
@@ -135,17 +135,15 @@ def check_against_prior(
     prior: np.ndarray,
     variance: np.ndarray,
     marginals: Callable[[], tuple[Any, Any]],
-    error: float = CorrectedApproximation.error,
+    relative_error: float = CorrectedApproximation.relative_error,
 ) -> None:
     """Raise ValueError if a corrected variance (n, latents) exceeds the prior's under a log-concave likelihood.
 
-    By more than its relative ``error``.
-
-    Under such a likelihood posterior variances are at most the prior's (Brascamp and Lieb 1976). Concavity is checked
-    at all data within the predictors' ``marginals``, means and variances (n, P). Other likelihoods may increase
-    variances: a CorrectionWarning.
+    Excesses up to the correction's own ``relative_error`` are allowed. Under such a likelihood posterior variances are
+    at most the prior's (Brascamp and Lieb 1976). Concavity is checked at all data within the predictors' ``marginals``,
+    means and variances (n, P). Other likelihoods may increase variances: a CorrectionWarning.
     """
-    beyond = variance > (1.0 + error) * prior
+    beyond = variance > (1.0 + relative_error) * prior
     if not beyond.any():
         return
     row, latent = (int(place) for place in np.argwhere(beyond)[0])

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike
 from pgmodels.data.arrays import as_numbers, check_finite
 from pgmodels.inference.corrections.nested import Pinning, variational_gaussian
 from pgmodels.inference.objectives import objective_of_result, require_maximised
-from pgmodels.numerics.grid_density import GridDensity
 from pgmodels.results.approximation import GaussianResult
+from pgmodels.results.grid_density import GridDensity
 from pgmodels.results.sparse import name_type
 from pgmodels.runtime.x64 import double_precision
 
@@ -45,7 +45,7 @@ def marginals(
     Returns
     -------
     GridDensity
-        The densities, of shape () or (k,): ``mean``, ``variance``, ``skewness``, ``pdf`` and ``quantile``.
+        The densities, of shape () or (k,): ``mean``, ``variance``, ``skewness``, ``pdf`` and ``quantiles``.
 
     Raises
     ------

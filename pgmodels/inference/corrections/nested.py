@@ -23,12 +23,12 @@ from pgmodels.inference.objectives import expected_objective, objective_of_resul
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.inference.variational.natural_gradient import positive
 from pgmodels.inference.variational.vi import vi
-from pgmodels.numerics.grid_density import GRID, REACH, GridDensity
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
 from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.correction import CorrectionWarning, mixing, warn_invalid
+from pgmodels.results.grid_density import GRID, REACH, GridDensity
 from pgmodels.results.nested import NestedApproximation
 from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
@@ -146,8 +146,7 @@ class Pinning:
             row = int(np.argwhere(is_cut_off)[0][0])
             warn(
                 f"{int(is_cut_off.sum())} of {is_cut_off.size} {what} (first in row {row}) reach beyond the grid that "
-                "they are computed on: their variances are too small. Use gibbs for these rows, or "
-                "method='linear_response'.",
+                "they are computed on: their variances are too small. Use gibbs for these.",
                 CorrectionWarning,
             )
         return marginals
@@ -184,20 +183,31 @@ class Pinning:
         return marginals, is_cut_off.reshape(shape)
 
     def _log_densities(self, functionals: Functional) -> np.ndarray:
+        """The log densities at the grids of functionals, (k, grid)."""
+        log_density, converges = self._bounds(self.q, functionals)
+        if not converges.all():
+            # Terms of all rows are computed instead.
+            others = Functional(*(part[~converges] for part in functionals))
+            log_density[~converges] = self._bounds(self.q._replace(derivatives=None), others)[0]
+        # Errors of a quadrature with few nodes cancel to second order about q, of which the bound is the ELBO.
+        return self.elbo + log_density
+
+    def _bounds(self, q: PredictorGaussian, functionals: Functional) -> tuple[np.ndarray, np.ndarray]:
+        """The results of ``log_densities`` for any number of functionals, by chunks."""
         count = len(functionals.mean)
 
         # Double precision is set by thread.
         @double_precision
-        def values(rows: np.ndarray) -> np.ndarray:
+        def values(rows: np.ndarray) -> list[np.ndarray]:
             piece = Functional(*(as_array(part[rows]) for part in functionals))
-            return np.asarray(log_densities(self.objective, self.q, self.parameters, piece))
+            return [np.asarray(part) for part in log_densities(self.objective, q, self.parameters, piece)]
 
         first, *others = equal_chunks(np.arange(count), min(_CHUNK, power_of_two(count)))
         with ThreadPoolExecutor(num_cores()) as pool:
             # The first chunk compiles for all.
             pieces = [values(first), *pool.map(values, others)]
-        # Errors of a quadrature with few nodes cancel to second order about q, of which the bound is the ELBO.
-        return self.elbo + np.concatenate(pieces)[:count]
+        log_density, converges = (np.concatenate(part)[:count] for part in zip(*pieces, strict=True))
+        return log_density, converges
 
 
 def _better_grids(log_density: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

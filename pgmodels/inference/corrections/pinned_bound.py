@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from pgmodels.numerics.grid_density import GRID, INTERPOLATION, NODES
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.lapack_loops import vmap_as_loop
 from pgmodels.priors.padding import weighted
+from pgmodels.results.grid_density import GRID, INTERPOLATION, NODES
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
@@ -37,16 +37,17 @@ _JITTER = 1e-10
 _ROUNDING = 1e-12
 # Rows whose terms are computed for each value: those with the largest correlation with u. The terms of other rows with
 # one predictor each are expanded to fourth order. With 4,000 rows and 100 inducing inputs (balanced and rare labels,
-# counts, heavy tails, kinks), the largest error against all rows is 0.4 % of a deviation and 0.09 deviations of a
+# counts, heavy tails, kinks), the largest error against all rows is 0.4 % of a deviation and 0.1 deviations of a
 # quantile at 0.1 % (rare labels; 2.6 % and 0.45 without the expansion).
 _NUM_NEAR = 256
-# Limits of the sums of third and fourth derivatives. The largest with rare labels are -0.25 and -0.12. Sums beyond are
-# of rows with kinks, of which the expansion diverges; within, the density falls for 8 deviations and more.
-_LOWEST, _HIGHEST = (-0.35, -0.2), (0.35, 0.02)
+# The expansion may diverge, as with kinks of 4,000 rows. It is used if its sums of third and fourth derivatives are
+# within these limits (with rare labels they are up to 0.25 and 0.12), and if on the whole grid it takes back at most
+# half of the fall of q's log density, or half a nat.
+_THIRD, _FOURTH = 0.35, 0.2
 # At most so many rows whose squared correlation with u is above this have terms that are computed given q at all points
 # of the grid, since they may be steep or have kinks. What remains is interpolated: see grid_density.
 _NUM_STEEP, _CORRELATED = 8, 0.8
-# Log densities this far below the largest are cut off, nats: the spline does not follow them, and their mass is none.
+# Log densities this far below the largest are cut off, nats: the spline does not follow them, and they have no mass.
 _DEPTH = 100.0
 
 
@@ -55,7 +56,8 @@ class PredictorGaussian(NamedTuple):
 
     ``residual`` is the covariance of the residual and ``covariance`` that of the predictors without it. ``potential``
     and ``precision`` are the sites that are optimal at q's marginals, with the rows' weights. ``derivatives`` are the
-    third and fourth ones of the rows' expected log densities in the mean of their only predictor; None with several.
+    third and fourth ones of the rows' expected log densities in the mean of their only predictor; None if the terms of
+    all rows are computed, as with several predictors.
     """
 
     mean: Float[Array, "n P"]
@@ -160,8 +162,7 @@ class _Pinned:
         # In decreasing order.
         correlation, near = jax.lax.top_k(correlation, num_near)
         terms = jnp.zeros((len(s), 2)) if q.derivatives is None else q.derivatives * s ** jnp.array([3, 4])
-        total = jnp.sum(terms.at[near].set(0.0), axis=0)
-        self.far = jnp.clip(jnp.nan_to_num(total), jnp.array(_LOWEST), jnp.array(_HIGHEST))
+        self.far = jnp.sum(terms.at[near].set(0.0), axis=0)
         self.tilt, self.s = tilt.of_rows(near), s[near]
         covariance = self.tilt.q.covariance
         rounding = _ROUNDING * _diagonal(covariance)[:, :, None] * jnp.eye(s.shape[1])
@@ -172,8 +173,11 @@ class _Pinned:
         """The means of the predictors (n, P)."""
         return self.tilt.q.mean + t * self.s
 
-    def log_density(self) -> Any:
-        """The bound of log p(y, u = x) less the ELBO at the grid of the functional, (grid,)."""
+    def log_density(self) -> tuple[Any, Any]:
+        """The bound of log p(y, u = x) less the ELBO at the grid of the functional, (grid,).
+
+        Also whether the expansion of the far rows is within its limits there.
+        """
         functional = self.functional
         updated = _UpdatedRows(self)
 
@@ -186,9 +190,12 @@ class _Pinned:
         t = (functional.location + functional.scale * GRID - functional.mean) / self.deviation
         exact = jax.vmap(lambda t: jnp.sum(self.steep_terms(t)))(t)
         log_q = -0.5 * t**2 - 0.5 * jnp.log(2.0 * jnp.pi) - jnp.log(self.deviation)
-        # The expansion of B(m + s t, v - s^2) about (m, v): its first and second derivatives there are those of sites.
-        far = self.far[0] * (t**3 - 3.0 * t) / 6.0 + self.far[1] * (t**4 - 6.0 * t**2 + 3.0) / 24.0
-        return smooth + exact + far + log_q - jnp.sum(self.tilt.values(self.tilt.q.mean, self.tilt.q.covariance))
+        third, fourth = self.far
+        # The far rows' B(m + s t, v - s^2) about (m, v), where its first two derivatives are the sites'.
+        far = third * (t**3 - 3.0 * t) / 6.0 + fourth * (t**4 - 6.0 * t**2 + 3.0) / 24.0
+        converges = (abs(third) <= _THIRD) & (abs(fourth) <= _FOURTH) & jnp.all(far <= jnp.maximum(0.25 * t**2, 0.5))
+        at_q = jnp.sum(self.tilt.values(self.tilt.q.mean, self.tilt.q.covariance))
+        return smooth + exact + far + log_q - at_q, converges
 
     def steep_terms(self, t: Any) -> Any:
         """The terms given t and q of the rows with the largest correlation, 0 for those that are not steep."""
@@ -268,8 +275,11 @@ class _UpdatedRows:
 @partial(compiled, static_argnames="objective")
 def log_densities(
     objective: Objective, q: PredictorGaussian, parameters: dict[str, Any], functionals: Functional
-) -> Float[Array, "k grid"]:
-    """The bounds of log p(y, u = x) less the ELBO of several functionals at their grids, one after another."""
+) -> tuple[Float[Array, "k grid"], Bool[Array, " k"]]:
+    """The bounds of log p(y, u = x) less the ELBO of several functionals at their grids, one after another.
+
+    Also whether the expansion of the rows far from each converges.
+    """
     tilt = Tilt(objective, q, parameters)
     return jax.lax.map(lambda functional: _Pinned(tilt, functional).log_density(), functionals)
 

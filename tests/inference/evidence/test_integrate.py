@@ -125,6 +125,11 @@ def test_latents_of_a_regression_are_those_of_quadrature():
     for level, at in zip(levels, quantiles[:, :, 0], strict=True):
         below = shares @ stats.norm.cdf(at, means[:, 12:], np.sqrt(variances[:, 12:]))
         np.testing.assert_allclose(below, level, atol=0.01)
+    marginals = result.marginals
+    np.testing.assert_allclose(marginals.mean, result.mean, atol=1e-3 * np.sqrt(result.variance.min()))
+    np.testing.assert_allclose(marginals.variance, result.variance, rtol=1e-3)
+    near = 0.02 * np.sqrt(result.variance.min())
+    np.testing.assert_allclose(marginals.quantiles(levels), result.quantiles(levels), atol=near)
     assert result.quantiles(0.5).shape == (1, 12, 1)
 
 

@@ -4,8 +4,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.interpolate import CubicSpline
 from scipy.special import ndtri, ndtri_exp
+
+from pgmodels.results.marginal import check_levels
 
 # A density's grid, in units of its scale, and the nodes at which it was computed; between these its logarithm beyond
 # the normal's is a cubic spline. Against 49 nodes, means of nested marginals of three latents (counts, labels, heavy
@@ -70,15 +73,15 @@ class GridDensity:
         at = np.stack([np.interp(row, GRID, density, 0.0, 0.0) for row, density in rows], axis=1)
         return at.reshape(len(z), *self.shape) / self.scale
 
-    def quantile(self, scores: np.ndarray) -> np.ndarray:
-        """Quantiles (k, ...) at standard normal scores (k,), such as -1.96 for the 2.5 % quantile."""
-        scores = np.broadcast_to(scores.reshape(-1, *[1] * len(self.shape)), (scores.size, *self.shape))
-        return self.transport(scores)
+    def quantiles(self, levels: ArrayLike) -> np.ndarray:
+        """Quantiles (levels, ...) at levels between 0 and 1."""
+        scores = ndtri(check_levels(levels))
+        return self.transport(np.broadcast_to(scores.reshape(-1, *[1] * len(self.shape)), (len(scores), *self.shape)))
 
     def wasserstein(self, sorted_draws: np.ndarray) -> np.ndarray:
         """Wasserstein-1 distances (...) from sorted draws (draws, ...), by the quantiles in the middle of each step."""
         levels = (np.arange(len(sorted_draws)) + 0.5) / len(sorted_draws)
-        return np.mean(abs(sorted_draws - self.quantile(ndtri(levels))), axis=0)
+        return np.mean(abs(sorted_draws - self.quantiles(levels)), axis=0)
 
     def transport(self, scores: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
         """The increasing maps of standard normal variables to ones with these densities.
