@@ -31,7 +31,8 @@ class GridDensity:
     """
 
     def __init__(self, location: np.ndarray, scale: np.ndarray, log_density: np.ndarray):
-        self.location, self.scale, self.log_density = location, scale, log_density
+        # An element of an array of densities is one density, whose arrays have no axis.
+        self.location, self.scale, self.log_density = np.asarray(location), np.asarray(scale), log_density
         peak = log_density.max(axis=-1, keepdims=True)
         density = np.exp(log_density - peak)
         mass = _STEP * (density.sum(axis=-1, keepdims=True) - 0.5 * (density[..., :1] + density[..., -1:]))
@@ -83,7 +84,7 @@ class GridDensity:
         levels = (np.arange(len(sorted_draws)) + 0.5) / len(sorted_draws)
         return np.mean(abs(sorted_draws - self.quantiles(levels)), axis=0)
 
-    def transport(self, scores: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
+    def transport(self, scores: np.ndarray, rows: Any = ...) -> np.ndarray:
         """The increasing maps of standard normal variables to ones with these densities.
 
         ``scores`` are (k, ...), for the densities at ``rows`` of the first axis.

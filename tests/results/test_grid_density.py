@@ -34,6 +34,16 @@ def test_moments_and_quantiles_are_those_of_the_law(name):
     np.testing.assert_allclose(marginal.pdf(at[:, None])[:, 0], law.pdf(at), rtol=0.02)
 
 
+def test_one_density_of_several():
+    law, location, scale = LAWS["log-gamma"]
+    several, levels = density(law, location, scale), [0.05, 0.9]
+    one = several[0]
+    assert one.shape == ()
+    np.testing.assert_array_equal(one.quantiles(levels), several.quantiles(levels)[:, 0])
+    np.testing.assert_array_equal(one.pdf(np.array([1.0, 2.0])), several.pdf(np.array([[1.0], [2.0]]))[:, 0])
+    assert (one.mean, one.variance, one.skewness) == (several.mean[0], several.variance[0], several.skewness[0])
+
+
 def test_draws_are_of_the_law():
     law, location, scale = LAWS["log-gamma"]
     marginal = density(law, location, scale)

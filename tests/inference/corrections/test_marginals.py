@@ -40,6 +40,7 @@ def test_latents_of_the_data_are_those_of_the_correction():
     again = pgm.marginals(pgm.cavi(model_of("labels", 9.0), X, np.ones(3)), [0.0, 1.0, 0.0])
     assert again.shape == ()
     assert float(again.mean) == pytest.approx(nested.mean[1, 0], abs=1e-5)
+    np.testing.assert_allclose(again.quantiles(levels), nested.quantiles(levels)[:, 1, 0], atol=1e-4)
 
 
 def test_differences_between_new_inputs_have_their_joint_variance():
