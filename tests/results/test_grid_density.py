@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pgmodels.results.grid_density import GRID, INTERPOLATION, NODES, GridDensity
+from pgmodels.results.grid_density import GRID, GridDensity, interpolation
 
 LAWS = {
     "normal": (stats.norm(-3.0, 0.4), -3.0, 0.4),
@@ -81,4 +81,6 @@ def test_several_densities_and_a_point_mass():
 
 def test_the_interpolation_is_exact_for_cubics():
     cubic = np.polynomial.Polynomial([0.3, -1.0, 0.5, 0.1])
-    np.testing.assert_allclose(INTERPOLATION @ cubic(NODES), cubic(GRID), atol=1e-9)
+    nodes, matrix = interpolation(17)
+    np.testing.assert_allclose(matrix @ cubic(nodes), cubic(GRID), atol=1e-9)
+    np.testing.assert_allclose(nodes, GRID[::12], atol=1e-12)

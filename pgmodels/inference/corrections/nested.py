@@ -42,6 +42,12 @@ from pgmodels.runtime.x64 import as_array, double_precision
 # the density needs less than the share _SHORTEST is made shorter. It is found in at most _PASSES passes, and in each of
 # them a side grows at most by the share _GROWTH of the length. The first is _WIDER than q's, which is too narrow.
 _FALL, _ENOUGH, _SHORTEST, _PASSES, _GROWTH, _WIDER = 24.0, 18.0, 0.7, 6, 0.6, 1.1
+# The bound is computed at so many nodes of a grid, more of them where a spline of every other node errs by more than
+# _LARGEST_ERROR nats at the others. Against 65 nodes, with 17 and an error of 0.42 means of three latents (counts with
+# a saturating rate, kernel variance 25) err by 0.003 deviations and variances by 0.2 %; else, with all named
+# likelihoods, by no more than with an error of 0.1, 0.005 and 0.5 %. A narrow peak between wide tails (a noise that
+# varies, kernel variance 25) needs more.
+_NUM_NODES, _LARGEST_ERROR = (17, 33, 65), 0.5
 # Functionals in one call of the compiled program.
 _CHUNK = 32
 
@@ -183,16 +189,26 @@ class Pinning:
         return marginals, is_cut_off.reshape(shape)
 
     def _log_densities(self, functionals: Functional) -> np.ndarray:
-        """The log densities at the grids of functionals, (k, grid)."""
-        log_density, converges = self._bounds(self.q, functionals)
-        if not converges.all():
-            # Terms of all rows are computed instead.
-            others = Functional(*(part[~converges] for part in functionals))
-            log_density[~converges] = self._bounds(self.q._replace(derivatives=None), others)[0]
+        """The log densities at the grids of functionals, (k, grid), by as many nodes as each of them needs."""
+        log_density, coarse = np.empty((len(functionals.mean), len(GRID))), np.arange(len(functionals.mean))
+        for num_nodes in _NUM_NODES:
+            remaining = Functional(*(part[coarse] for part in functionals))
+            values, converges, errors = self._bounds(self.q, remaining, num_nodes)
+            if not converges.all():
+                # Terms of all rows are computed instead.
+                others = Functional(*(part[~converges] for part in remaining))
+                every = self.q._replace(derivatives=None)
+                values[~converges], _, errors[~converges] = self._bounds(every, others, num_nodes)
+            log_density[coarse] = values
+            coarse = coarse[errors > _LARGEST_ERROR]
+            if not len(coarse):
+                break
         # Errors of a quadrature with few nodes cancel to second order about q, of which the bound is the ELBO.
         return self.elbo + log_density
 
-    def _bounds(self, q: PredictorGaussian, functionals: Functional) -> tuple[np.ndarray, np.ndarray]:
+    def _bounds(
+        self, q: PredictorGaussian, functionals: Functional, num_nodes: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The results of ``log_densities`` for any number of functionals, by chunks."""
         count = len(functionals.mean)
 
@@ -200,14 +216,14 @@ class Pinning:
         @double_precision
         def values(rows: np.ndarray) -> list[np.ndarray]:
             piece = Functional(*(as_array(part[rows]) for part in functionals))
-            return [np.asarray(part) for part in log_densities(self.objective, q, self.parameters, piece)]
+            return [np.asarray(part) for part in log_densities(self.objective, q, self.parameters, piece, num_nodes)]
 
         first, *others = equal_chunks(np.arange(count), min(_CHUNK, power_of_two(count)))
         with ThreadPoolExecutor(num_cores()) as pool:
             # The first chunk compiles for all.
             pieces = [values(first), *pool.map(values, others)]
-        log_density, converges = (np.concatenate(part)[:count] for part in zip(*pieces, strict=True))
-        return log_density, converges
+        log_density, converges, errors = (np.concatenate(part)[:count] for part in zip(*pieces, strict=True))
+        return log_density, converges, errors
 
 
 def _better_grids(log_density: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

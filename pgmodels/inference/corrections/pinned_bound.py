@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.lapack_loops import vmap_as_loop
 from pgmodels.priors.padding import weighted
-from pgmodels.results.grid_density import GRID, INTERPOLATION, NODES
+from pgmodels.results.grid_density import GRID, interpolation
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
@@ -27,6 +27,11 @@ from pgmodels.runtime.x64 import as_array
 # 4 % with 8, 2 % with 16 and 0.4 % with 32. Three latents with no counts (kernel variance 25) need four updates:
 # against quadrature the error is 10 % with two, 1.8 % with four and 2.3 % with six.
 NUM_UPDATED, _NUM_UPDATES = 32, 4
+# An update that changes the bound by more than _ENOUGH nats is followed by others, up to _MAX_UPDATES in all: with a
+# noise that varies (kernel variances 9 and 25) the errors of variances against quadrature are 20 % and 71 % without
+# these, and 3 % and 16 % with them. With three latents without counts (25) the variance of a contrast errs by 2.3 %
+# without them, by 0.5 % at 0.1 nats and by 4.1 % at 0.3.
+_MAX_UPDATES, _ENOUGH = 16, 0.1
 # An update that lowers the bound is undone, and the next one is shorter by this factor.
 _SHORTER = 0.25
 # Values of u, in deviations from q's mean, at which the change of the sites says which rows are updated.
@@ -49,6 +54,8 @@ _THIRD, _FOURTH = 0.35, 0.2
 _NUM_STEEP, _CORRELATED = 8, 0.8
 # Log densities this far below the largest are cut off, nats: the spline does not follow them, and they have no mass.
 _DEPTH = 100.0
+# Errors of interpolation count where the log density is at most this far below its largest, nats.
+_COUNTED = 12.0
 
 
 class PredictorGaussian(NamedTuple):
@@ -146,6 +153,15 @@ class _Iterate(NamedTuple):
     optimal: tuple[Array, Array]
 
 
+class _Updates(NamedTuple):
+    """The updates so far: how many, the best iterate, the next step, and whether the last one changed the bound."""
+
+    count: Array
+    iterate: _Iterate
+    step: Array
+    changes: Array
+
+
 class _Pinned:
     """The predictors given t, the deviations of a functional from its mean: z | t ~ N(mean + s t, C) under q."""
 
@@ -167,16 +183,18 @@ class _Pinned:
         covariance = self.tilt.q.covariance
         rounding = _ROUNDING * _diagonal(covariance)[:, :, None] * jnp.eye(s.shape[1])
         self.C = covariance - self.s[:, :, None] * self.s[:, None, :] + rounding
-        self.is_steep = correlation[:_NUM_STEEP] > _CORRELATED
+        # Of several predictors the functional determines at most one, and the others change the term given q.
+        self.is_steep = (correlation[:_NUM_STEEP] > _CORRELATED) & (s.shape[1] == 1)
 
     def mean(self, t: Any) -> Any:
         """The means of the predictors (n, P)."""
         return self.tilt.q.mean + t * self.s
 
-    def log_density(self) -> tuple[Any, Any]:
-        """The bound of log p(y, u = x) less the ELBO at the grid of the functional, (grid,).
+    def log_density(self, num_nodes: int) -> tuple[Any, Any, Any]:
+        """The bound of log p(y, u = x) less the ELBO at the grid of the functional, (grid,), by a spline of nodes.
 
-        Also whether the expansion of the far rows is within its limits there.
+        Also whether the expansion of the far rows is within its limits there, and the largest error of a spline of
+        every other node at the other nodes, where the density is not negligible.
         """
         functional = self.functional
         updated = _UpdatedRows(self)
@@ -184,9 +202,6 @@ class _Pinned:
         def interpolated(x: Any) -> Any:
             return updated.bound((x - functional.mean) / self.deviation)
 
-        values = jax.vmap(interpolated)(functional.location + functional.scale * NODES)
-        # Far out values may be minus infinity.
-        smooth = as_array(INTERPOLATION) @ jnp.maximum(values, jnp.nanmax(values) - _DEPTH)
         t = (functional.location + functional.scale * GRID - functional.mean) / self.deviation
         exact = jax.vmap(lambda t: jnp.sum(self.steep_terms(t)))(t)
         log_q = -0.5 * t**2 - 0.5 * jnp.log(2.0 * jnp.pi) - jnp.log(self.deviation)
@@ -195,7 +210,18 @@ class _Pinned:
         far = third * (t**3 - 3.0 * t) / 6.0 + fourth * (t**4 - 6.0 * t**2 + 3.0) / 24.0
         converges = (abs(third) <= _THIRD) & (abs(fourth) <= _FOURTH) & jnp.all(far <= jnp.maximum(0.25 * t**2, 0.5))
         at_q = jnp.sum(self.tilt.values(self.tilt.q.mean, self.tilt.q.covariance))
-        return smooth + exact + far + log_q - at_q, converges
+        others = far + log_q - at_q
+        nodes, spline = (as_array(part) for part in interpolation(num_nodes))
+        step = (len(GRID) - 1) // (num_nodes - 1)
+        values = jax.vmap(interpolated)(functional.location + functional.scale * nodes)
+        # Far out values may be minus infinity. With steep rows they are not comparable with log q.
+        base = jnp.where(jnp.any(self.is_steep), 0.0, others[::step])
+        values = jnp.maximum(values, jnp.nanmax(values + base) - _DEPTH - base)
+        log_density = spline @ values + exact + others
+        coarse = as_array(interpolation(num_nodes // 2 + 1)[1][step :: 2 * step])
+        errors = abs(values[1::2] - coarse @ values[::2])
+        counted = log_density[step :: 2 * step] > jnp.max(log_density) - _COUNTED
+        return log_density, converges, jnp.max(jnp.where(counted, errors, 0.0))
 
     def steep_terms(self, t: Any) -> Any:
         """The terms given t and q of the rows with the largest correlation, 0 for those that are not steep."""
@@ -243,16 +269,20 @@ class _UpdatedRows:
         count, size = self.ours.shape[:2]
         nothing = jnp.zeros((count, size)), jnp.zeros((count, size, size))
 
-        def update(_: Any, state: tuple[_Iterate, Any]) -> tuple[_Iterate, Any]:
-            iterate, step = state
+        def update(state: _Updates) -> _Updates:
+            count, iterate, step, _ = state
             moved = (old + step * (new - old) for old, new in zip(iterate.sites, iterate.optimal, strict=True))
             after = self._evaluated(t, *moved)
             rises = after.value > iterate.value
             step = jnp.where(rises, jnp.minimum(2.0 * step, 1.0), _SHORTER * step)
-            return jax.tree.map(partial(jnp.where, rises), after, iterate), step
+            changes = ~(abs(after.value - iterate.value) <= _ENOUGH)
+            return _Updates(count + 1, jax.tree.map(partial(jnp.where, rises), after, iterate), step, changes)
 
-        start = self._evaluated(t, *nothing), jnp.ones(())
-        return jax.lax.fori_loop(0, _NUM_UPDATES, update, start)[0].conditional
+        def goes_on(state: _Updates) -> Any:
+            return (state.count < _NUM_UPDATES) | (state.changes & (state.count < _MAX_UPDATES))
+
+        start = _Updates(jnp.zeros((), int), self._evaluated(t, *nothing), jnp.ones(()), jnp.ones((), bool))
+        return jax.lax.while_loop(goes_on, update, start).iterate.conditional
 
     def _evaluated(self, t: Any, h: Any, W: Any) -> _Iterate:
         now, base = self._conditioned(t, h, W), self.pinned.mean(t)[self.rows]
@@ -272,16 +302,20 @@ class _UpdatedRows:
         return _Conditional(mean, covariance, 0.5 * (jnp.trace(covariance) - self.size + mean @ mean) + logs)
 
 
-@partial(compiled, static_argnames="objective")
+@partial(compiled, static_argnames=("objective", "num_nodes"))
 def log_densities(
-    objective: Objective, q: PredictorGaussian, parameters: dict[str, Any], functionals: Functional
-) -> tuple[Float[Array, "k grid"], Bool[Array, " k"]]:
+    objective: Objective,
+    q: PredictorGaussian,
+    parameters: dict[str, Any],
+    functionals: Functional,
+    num_nodes: int,
+) -> tuple[Float[Array, "k grid"], Bool[Array, " k"], Float[Array, " k"]]:
     """The bounds of log p(y, u = x) less the ELBO of several functionals at their grids, one after another.
 
-    Also whether the expansion of the rows far from each converges.
+    Also whether the expansion of the rows far from each converges, and errors of interpolation: see ``_Pinned``.
     """
     tilt = Tilt(objective, q, parameters)
-    return jax.lax.map(lambda functional: _Pinned(tilt, functional).log_density(), functionals)
+    return jax.lax.map(lambda functional: _Pinned(tilt, functional).log_density(num_nodes), functionals)
 
 
 @vmap_as_loop

@@ -122,6 +122,26 @@ def test_copies_of_an_input_are_one_latent_with_their_terms():
 
 
 @pytest.mark.slow
+def test_a_narrow_peak_between_wide_tails():
+    # The noise's deviation is uncertain by factors: more nodes and more updates than elsewhere.
+    model = pgm.Model(pgm.HeteroscedasticGaussian(4.0), pgm.GP(pgm.RBF(variance=9.0), mean=0.3, size=2))
+    result = pgm.correct(pgm.gaussian_vi(model, X[:1], np.array([1.5])), method="nested")
+    f = np.linspace(-40.0, 40.0, 4001)
+    deviation = 0.5 * np.sqrt(1.0 + np.exp(-f))
+    log_p = stats.norm.logpdf(1.5, f[:, None], deviation) + stats.norm.logpdf(f[:, None], 0.3, 3.0)
+    p = np.exp(log_p + stats.norm.logpdf(f, 0.3, 3.0))
+    evidence = np.log(p.sum()) + 2.0 * np.log(f[1] - f[0])
+    for latent, marginal in enumerate((p.sum(axis=1), p.sum(axis=0))):
+        marginal = marginal / marginal.sum()
+        mean = f @ marginal
+        variance = (f - mean) ** 2 @ marginal
+        assert result.mean[0, latent] == pytest.approx(mean, abs=0.02 * np.sqrt(variance))
+        assert result.variance[0, latent] == pytest.approx(variance, rel=0.05)
+    assert np.all(result.log_evidence_bounds <= evidence + 1e-3)
+    assert np.all(result.log_evidence_bounds >= result.elbo)
+
+
+@pytest.mark.slow
 def test_rows_of_little_correlation_are_expanded(monkeypatch):
     rng = np.random.default_rng(3)
     inputs = rng.uniform(-2.0, 2.0, (60, 1))

@@ -1,0 +1,1 @@
+"""Nested marginals against quadrature, long Gibbs runs, Laplace approximations and other choices of q."""
