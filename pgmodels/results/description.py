@@ -17,6 +17,7 @@ from pgmodels.kernels.kernel import Kernel, Product, Sum
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.likelihoods import named as likelihoods
+from pgmodels.likelihoods import published
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Hashable, Parameter, Within
@@ -58,6 +59,13 @@ _FAMILIES: dict[str, LikelihoodFamily] = {
         likelihoods.Laplace,
         likelihoods.Gaussian,
         likelihoods.HeteroscedasticGaussian,
+        published.known_noise,
+        published.gpc_1_labels,
+        published.gpc_2_labels,
+        published.gpc_3_labels,
+        published.gpc_1_classes,
+        published.gpc_2_classes,
+        published.gpc_3_classes,
     )
 }
 # Likelihoods by number of classes, and how many more classes than latents they have.

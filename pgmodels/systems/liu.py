@@ -1,7 +1,6 @@
 """The systems of Liu et al. 2019: classification with additive noise, GPC-I, II and III, and GPC-sm."""
 
-from functools import cache
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,19 +11,19 @@ from pgmodels.inference.objectives import Choice
 from pgmodels.inference.stochastic.svi import svi
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.stationary import RBF
-from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.functions import largest, normal_cdf, step
-from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
-from pgmodels.likelihoods.named import Softmax, with_errors
-from pgmodels.likelihoods.supports import Binary
+from pgmodels.likelihoods import published
+from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
+from pgmodels.likelihoods.named import Softmax
 from pgmodels.model import Model
-from pgmodels.parameters.parameter import Fixed, Parameter
+from pgmodels.parameters.parameter import Fixed, Parameter, as_declared
 from pgmodels.results.approximation import Approximation
 from pgmodels.results.sparse import SparseApproximation
 from pgmodels.systems.parts import StochasticOptions, count_classes, sparse
 
-# The variance of Gaussian noise whose distribution function is nearest to the logistic one, to 0.0095.
-LOGISTIC_VARIANCE = 2.897
+# The likelihoods of two classes and of more.
+_GPC_1 = published.gpc_1_labels, published.gpc_1_classes
+_GPC_2 = published.gpc_2_labels, published.gpc_2_classes
+_GPC_3 = published.gpc_3_labels, published.gpc_3_classes
 
 
 def gpc_1(
@@ -74,7 +73,7 @@ def gpc_1(
     ----------
     Liu et al. 2019, sections II and III.
     """
-    return _noisy(X, y, num_classes, 0.0, error, learn_error, kernel, num_inducing, batch_size, options)
+    return _noisy(X, y, num_classes, _GPC_1, error, learn_error, kernel, num_inducing, batch_size, options)
 
 
 def gpc_2(
@@ -104,7 +103,7 @@ def gpc_2(
     ----------
     Liu et al. 2019, sections II and III.
     """
-    return _noisy(X, y, num_classes, 1.0, error, learn_error, kernel, num_inducing, batch_size, options)
+    return _noisy(X, y, num_classes, _GPC_2, error, learn_error, kernel, num_inducing, batch_size, options)
 
 
 def gpc_3(
@@ -134,7 +133,7 @@ def gpc_3(
     ----------
     Liu et al. 2019, sections II and III.
     """
-    return _noisy(X, y, num_classes, LOGISTIC_VARIANCE, error, learn_error, kernel, num_inducing, batch_size, options)
+    return _noisy(X, y, num_classes, _GPC_3, error, learn_error, kernel, num_inducing, batch_size, options)
 
 
 def gpc_sm(
@@ -175,38 +174,11 @@ def gpc_sm(
     return _learned(Softmax(count), count, X, y, "gumbel", kernel, num_inducing, batch_size, options, class_batch_size)
 
 
-@cache
-def _two_classes(noise: float) -> LikelihoodFamily:
-    def labels_with_errors(
-        y: Expression,
-        f: Expression,
-        error: Any = Parameter(1e-3, constraint=interval(0.0, 0.5)),  # noqa: B008
-    ) -> Expression:
-        z = (2 * y - 1) * f
-        return with_errors(normal_cdf(z / np.sqrt(noise)) if noise else step(z), error)
-
-    return likelihood(labels_with_errors, support=Binary(), num_latents=1)
-
-
-@cache
-def _more_classes(noise: float, num_classes: int) -> LikelihoodFamily:
-    most = (num_classes - 1) / num_classes
-
-    def classes_with_errors(
-        y: Expression,
-        f: Expression,
-        error: Any = Parameter(1e-3, constraint=interval(0.0, most)),  # noqa: B008
-    ) -> Expression:
-        return with_errors(largest(f, y, noise), error, num_classes - 1)
-
-    return likelihood(classes_with_errors, num_latents=num_classes)
-
-
 def _noisy(
     X: ArrayLike,
     y: ArrayLike,
     num_classes: int | None,
-    noise: float,
+    families: tuple[LikelihoodFamily, LikelihoodFamily],
     error: float,
     learn_error: bool,
     kernel: Kernel | None,
@@ -215,9 +187,9 @@ def _noisy(
     options: StochasticOptions,
 ) -> Approximation | SparseApproximation:
     count = count_classes(y, num_classes)
-    family = _two_classes(noise) if count == 2 else _more_classes(noise, count)
-    size = 1 if count == 2 else count
-    formula = family(error if learn_error else Fixed(error))
+    family, size = (families[0], 1) if count == 2 else (families[1], count)
+    rate = Parameter(1e-3, constraint=interval(0.0, (count - 1) / count))
+    formula = family(as_declared(error if learn_error else Fixed(error), rate, "error", positive=False))
     return _learned(formula, size, X, y, "additive_noise", kernel, num_inducing, batch_size, options)
 
 

@@ -9,11 +9,8 @@ from pgmodels.data.arrays import as_numbers, check_finite
 from pgmodels.inference.empirical_bayes.fit import fit
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.stationary import RBF
-from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.functions import normal_pdf, sqrt
-from pgmodels.likelihoods.likelihood import likelihood
 from pgmodels.likelihoods.named import Bernoulli, Gaussian
-from pgmodels.likelihoods.supports import Given, Positive, Real
+from pgmodels.likelihoods.published import known_noise
 from pgmodels.model import Model
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.systems.parts import Options, sparse
@@ -63,11 +60,6 @@ def sgpr(
     return fit(model, X, y, objective="augmented", correct=False, **options)
 
 
-@likelihood(support=Given(Real(), Positive()), num_latents=1)
-def _known_noise(y: Expression, f: Expression) -> Expression:
-    return normal_pdf(y[0], f, sqrt(y[1]))  # type: ignore[index]
-
-
 def hgpr(
     X: ArrayLike,
     y: ArrayLike,
@@ -100,7 +92,7 @@ def hgpr(
     for name, column in zip(("y", "noise_variance"), columns, strict=True):
         if column.shape != (len(columns[0]),):
             raise ValueError(f"{name} must have shape (n,), one number per row of X; got shape {column.shape}.")
-    model = Model(_known_noise(), sparse(kernel or RBF(), num_inducing, select))
+    model = Model(known_noise(), sparse(kernel or RBF(), num_inducing, select))
     return fit(model, X, np.column_stack(columns), objective="augmented", correct=False, **options)
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.likelihoods import named as likelihoods
-from pgmodels.likelihoods import supports
+from pgmodels.likelihoods import published, supports
+from pgmodels.likelihoods.likelihood import LikelihoodFamily
 from pgmodels.results.description import build, describe
 
 PRIORS = (
@@ -48,13 +49,23 @@ LIKELIHOODS = [
     (lambda: pgm.RobustMax(3, pgm.Fixed(0.04)), 3),
     (lambda: pgm.RobustMax(2, dist.Beta(1.0, 9.0)), 2),
 ]
+RATE = pgm.Parameter(0.02, constraint=dist.constraints.interval(0.0, 2 / 3))
+PUBLISHED = [
+    (lambda: published.known_noise(), 1),
+    (lambda: published.gpc_1_labels(pgm.Fixed(0.04)), 1),
+    (lambda: published.gpc_2_labels(RATE), 1),
+    (lambda: published.gpc_3_labels(RATE), 1),
+    (lambda: published.gpc_1_classes(RATE), 3),
+    (lambda: published.gpc_2_classes(RATE), 3),
+    (lambda: published.gpc_3_classes(pgm.Fixed(0.04)), 3),
+]
 FORMS = (pgm.Inducing(7, "kmeans"), pgm.Inducing([[0.1, 0.2], [1.0 / 3.0, 2.0]]))
 # Made where they are tested: NumPyro computes as it builds a distribution.
 MODELS = [
     *(lambda kernel=kernel: pgm.Model(pgm.Bernoulli(), pgm.GP(kernel())) for kernel in KERNELS),
     *(
         lambda lik=likelihood, size=size: pgm.Model(lik(), pgm.GP(pgm.RBF(), size=size, form=pgm.Dense()))
-        for likelihood, size in LIKELIHOODS
+        for likelihood, size in (*LIKELIHOODS, *PUBLISHED)
     ),
     *(lambda form=form: pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=form)) for form in FORMS),
 ]
@@ -73,6 +84,8 @@ def test_every_named_likelihood_is_in_the_table():
     assert named - {"Expression", "Likelihood", "Parameter", *dir(supports)} == {
         likelihood().name for likelihood, _ in LIKELIHOODS
     }
+    families = {name for name, value in vars(published).items() if isinstance(value, LikelihoodFamily)}
+    assert families == {likelihood().name for likelihood, _ in PUBLISHED}
 
 
 def test_equal_models_are_equal_and_have_one_hash():

@@ -7,16 +7,18 @@ breaks, and whether hyperparameters must be sampled.
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from pgmodels import model, polya_gamma
-from pgmodels.augmentation import interval_law
+from pgmodels.augmentation import argmax_law, interval_law
 from pgmodels.augmentation.laws import Categorical, Poisson
 from pgmodels.augmentation.one_versus_rest import OneVersusRest
 from pgmodels.augmentation.predictors import Predictors
 from pgmodels.augmentation.rules.difference import DifferenceRule
 from pgmodels.augmentation.rules.gamma import GammaRule
 from pgmodels.augmentation.rules.poisson import PoissonRule
+from pgmodels.augmentation.samplers import interval_normal
 from pgmodels.inference import problem
 from pgmodels.inference.mcmc.gibbs import iteration
 from pgmodels.inference.mcmc.gibbs import surrogate_fit as fitting
@@ -183,6 +185,19 @@ def interval_of_one_end(patch: Any) -> None:
     patch.setattr(interval_law, "interval_normal", lambda key, low, high: original(key, low, jnp.inf + high))
 
 
+def largest_after_the_others(patch: Any) -> None:
+    """The others drawn without regard to the largest, and it truncated to above them."""
+
+    def normals(key: Any, mean: Any, chosen: Any) -> Any:
+        others_key, largest_key = jax.random.split(key)
+        others = mean + jax.random.normal(others_key, mean.shape)
+        highest = jnp.max(jnp.where(chosen, -jnp.inf, others), axis=-1, keepdims=True)
+        largest = mean + interval_normal(largest_key, highest - mean, jnp.full_like(mean, jnp.inf))
+        return jnp.where(chosen, largest, others)
+
+    patch.setattr(argmax_law, "normals_of_largest", normals)
+
+
 def difference_of_one_end(patch: Any) -> None:
     """σ(a) (1 - e^(b - a)) for σ(a) σ(-b) (1 - e^(b - a))."""
     original = DifferenceRule.match.__func__
@@ -280,6 +295,7 @@ ERRORS = (
     Planted(allocation_without_its_prior, "zero_inflated", "sweep", False),
     Planted(allocation_without_its_prior, "label_noise", "sweep", False),
     Planted(interval_of_one_end, "ordered_probit", "sweep", False),
+    Planted(largest_after_the_others, "multinomial_probit", "sweep", False),
     Planted(difference_of_one_end, "ordered_logit", "sweep", False),
     Planted(no_jacobian, "ordered_logit", SLICE, True),
     Planted(transposed_predictors, "shared", "sweep", False),

@@ -5,9 +5,13 @@ The criterion is four joint Monte-Carlo standard errors at every point. A test m
 fixed, so that a failure is not chance twice.
 """
 
+from functools import cache
+
+import jax
 import numpy as np
 import pytest
 
+import pgmodels as pgm
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
 from tests.registry import CASES, NAMES
 from tests.statistical.reference import effective_sizes, nuts, z_scores
@@ -46,5 +50,40 @@ def test_gibbs_agrees_with_nuts(name, setting):
     # Below these the standard errors are themselves too uncertain to be judged by.
     assert gibbs_size > 400
     assert nuts_size > 400
+    assert mean < 4.0
+    assert variance < 4.0
+
+
+# Means, kernel variances and lengthscales of three latents, which make a label rare.
+MEANS, VARIANCES, LENGTHSCALES = np.array([2.0, -1.5, 0.0]), (6.0, 1.0, 2.5), (0.8, 1.8, 1.2)
+
+
+@cache
+def unequal(name):
+    """A model whose latents differ a priori, data, and draws by NUTS."""
+    case = CASES[name]
+    X, y = case.data(N, seed=5, scale=np.sqrt(VARIANCES), shift=MEANS)
+    priors = zip(VARIANCES, LENGTHSCALES, MEANS, strict=True)
+    gps = [pgm.GP(pgm.RBF(variance, lengthscale), mean=mean) for variance, lengthscale, mean in priors]
+    model = pgm.Model(case.likelihood(), gps)
+    return model, X, y, pgm.nuts(model, X, y, num_samples=800, target_accept=0.9, seed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "num_samples"), [("auto", 2_500), ("sweep", 10_000)])
+@pytest.mark.parametrize("name", ["logistic_softmax", "stick_breaking", "multinomial_probit"])
+def test_gibbs_agrees_with_nuts_where_latents_differ_a_priori(name, scheme, num_samples):
+    model, X, y, referee = unequal(name)
+    draws = pgm.gibbs(model, X, y, num_samples=num_samples, num_warmup=500, scheme=scheme, seed=1)
+    mean, variance = (np.abs(z).max() for z in z_scores(draws.latents, referee.latents))
+    sizes = [float(effective_sizes(x).min()) for x in (draws.latents, referee.latents)]
+    counts = np.bincount(y.astype(int))
+    print(f"{name} {scheme} {counts}: |z| {mean:.2f} {variance:.2f}, least ESS {sizes[0]:.0f}, NUTS {sizes[1]:.0f}")
+    assert counts.min() <= 0.1 * N
+    # The density that NUTS draws from is the case's.
+    with jax.enable_x64(True):
+        expected = [CASES[name].log_density(y, f).sum() for f in referee.latents[0, ::80]]
+    np.testing.assert_allclose(referee.log_likelihood_trace[0, ::80], expected, rtol=1e-8)
+    assert min(sizes) > 400
     assert mean < 4.0
     assert variance < 4.0

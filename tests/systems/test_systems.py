@@ -1,6 +1,6 @@
-"""The papers' systems learn from data like theirs, and are the calls that they say they are."""
+"""The papers' systems learn from data like theirs, are the calls that they say they are, and can be used afterwards."""
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -12,6 +12,8 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(500, 2))
 LABELS = (X[:, 0] + 0.4 * RNG.normal(size=500) > 0.3).astype(float)
 CLASSES = np.where(X[:, 0] > 0.0, 1.0, np.where(X[:, 1] > 0.4, 2.0, 0.0))
+VALUES = np.sin(2.0 * X[:, 0]) + 0.2 * np.random.default_rng(1).normal(size=500)
+NOISE_VARIANCE = np.full(500, 0.04)
 SMALL = {"num_inducing": 12, "seed": 0, "progress": False}
 TRAIN, TEST = slice(100), slice(100, None)
 
@@ -38,9 +40,41 @@ SEVERAL = {
     "robust_max": partial(systems.robust_max, batch_size=30),
     "multinomial_probit": partial(systems.multinomial_probit, batch_size=30),
     "gpc_1": partial(systems.gpc_1, batch_size=30),
+    "gpc_3": partial(systems.gpc_3, batch_size=30),
     "gpc_sm": partial(systems.gpc_sm, batch_size=30),
     "gpc_sm by some classes": partial(systems.gpc_sm, batch_size=30, class_batch_size=2),
 }
+# With what they learn from: labels, classes, values, or values and noise variances.
+SYSTEMS = {
+    **{f"{name} of labels": (system, LABELS) for name, system in BINARY.items()},
+    **{f"{name} of classes": (system, CLASSES) for name, system in SEVERAL.items()},
+    "sgpr": (systems.sgpr, VALUES),
+    "hgpr": (partial(systems.hgpr, noise_variance=NOISE_VARIANCE[TRAIN]), VALUES),
+}
+# Their densities jump, so that no sampler takes them.
+WITHOUT_SAMPLER = ("gpc_1 of labels", "gpc_1 of classes", "robust_max of classes")
+NO_ROWS = r"stores no rows: take pgm\.vi\(result\.model, X, y, objective='{}'\).*with X scaled by result\.scaling"
+
+
+@cache
+def learned(name):
+    system, y = SYSTEMS[name]
+    return system(X[TRAIN], y[TRAIN], **SMALL)
+
+
+def observed(name):
+    """The observations as predictions and comparisons take them."""
+    return np.column_stack([VALUES, NOISE_VARIANCE]) if name == "hgpr" else SYSTEMS[name][1]
+
+
+@cache
+def learned_with_rows(name):
+    """The result, or what the message proposes for one that stores no rows."""
+    result = learned(name)
+    if not isinstance(result, pgm.SparseApproximation):
+        return result
+    y = observed(name)[TRAIN]
+    return pgm.vi(result.model, result.scaling(X[TRAIN]), y, objective=result.objective, progress=False)
 
 
 def check_learned(result, y):
@@ -55,14 +89,79 @@ def check_learned(result, y):
 @pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
 @pytest.mark.parametrize("name", BINARY)
 def test_systems_for_two_classes_learn(name):
-    check_learned(BINARY[name](X[TRAIN], LABELS[TRAIN], **SMALL), LABELS)
+    check_learned(learned(f"{name} of labels"), LABELS)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
 @pytest.mark.parametrize("name", SEVERAL)
 def test_systems_for_several_classes_learn(name):
-    check_learned(SEVERAL[name](X[TRAIN], CLASSES[TRAIN], **SMALL), CLASSES)
+    check_learned(learned(f"{name} of classes"), CLASSES)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_results_predict_the_same_after_loading(name, tmp_path):
+    result, covariates = learned(name), NOISE_VARIANCE[TEST] if name == "hgpr" else None
+
+    def predictions(of):
+        predictive = of.predict(X[TEST], covariates=covariates)
+        return *of.predict_latent(X[TEST]), predictive.log_density(observed(name)[TEST])
+
+    loaded = pgm.load(result.save(tmp_path / "fit.npz"))
+    assert loaded.model == result.model
+    assert loaded.elbo == result.elbo
+    for ours, theirs in zip(predictions(loaded), predictions(result), strict=True):
+        assert np.isfinite(ours).all()
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_results_are_diagnosed(name):
+    result = learned(name)
+    if isinstance(result, pgm.SparseApproximation):
+        with pytest.raises(ValueError, match=NO_ROWS.format(result.objective)):
+            pgm.diagnose(result)
+    diagnosis = pgm.diagnose(learned_with_rows(name), num_replicates=2, num_draws=200, progress=False)
+    assert np.isfinite(diagnosis.gap).all()
+    assert np.isfinite(diagnosis.vsbc.z).all()
+    assert not np.isnan(diagnosis.pareto_k)
+    assert "k-hat" in str(diagnosis)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_results_are_compared_with_draws(name, tmp_path):
+    result, sparse = learned_with_rows(name), learned(name)
+    stores_rows = sparse is result
+    with pytest.raises(ValueError, match="compare needs draws of the posterior"):
+        pgm.compare(one=result, other=result)
+    # The labels are nearly separable: NUTS makes a thousand steps a draw where the kernel's variance is learned large.
+    sampler, num_samples = (pgm.gibbs, 40) if result.model.is_augmentable else (pgm.nuts, 10)
+    sample = partial(sampler, result.model, result.X, result.y, num_samples=num_samples, num_warmup=5, num_chains=2)
+    if name in WITHOUT_SAMPLER:
+        with pytest.raises(ValueError, match=r"no augmentation(.|\n)*pgm\.gaussian_vi, pgm\.nuts"):
+            pgm.gibbs(result.model, result.X, result.y)
+        with pytest.raises(ValueError, match=r"jumps.*Use gaussian_vi, or give the latents noise"):
+            sample()
+        return
+    draws = sample(seed=0, progress=False)
+    if not stores_rows:
+        with pytest.raises(ValueError, match=NO_ROWS.format(sparse.objective)):
+            pgm.compare(draws=draws, one=sparse)
+    test = X[TEST] if stores_rows else sparse.scaling(X[TEST])
+    loaded = pgm.load(result.save(tmp_path / "fit.npz"))
+    comparison = pgm.compare(draws=draws, one=result, same=result, loaded=loaded, X=test, y=observed(name)[TEST])
+    assert comparison.notes == ()
+    frame = comparison.to_dataframe()
+    columns = [column for column in frame if np.isfinite(frame.loc["one", column])]
+    assert {"mean_error", "wasserstein", "negative_log_density", "elbo"} <= set(columns)
+    for other in ("same", "loaded"):
+        np.testing.assert_allclose(frame.loc[other, columns], frame.loc["one", columns], rtol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
