@@ -84,6 +84,7 @@ class AdditiveNoise(Objective):
     title = "the bound with additive noise"
     method = "Variational inference with additive noise"
     signed = True
+    is_bounded = True
 
     def __init__(
         self,

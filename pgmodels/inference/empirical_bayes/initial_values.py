@@ -45,6 +45,11 @@ _HALVINGS, _ROUNDING = 30, 1e-12
 # Standard deviation, in factors of e, of a penalty that keeps likelihood parameters that constants do not determine
 # near their declared values.
 _LEEWAY = 2.0
+# The mean square of the slopes of the terms is about their mean curvature where the model is right (Bartlett). Below
+# this share of it the likelihood does not depend on the latents: measured are 0.65 to 13, and 0.0015 and 0.015 with
+# robust-max of ten and three classes, whose error rate becomes that of a guess. From there svi ends at a log loss of
+# 2.2 nats a row of pendigits.
+_LEAST_SLOPE = 0.1
 
 
 class ConstantFit(NamedTuple):
@@ -133,9 +138,10 @@ def input_steps(inputs: Sequence[np.ndarray | None], X: np.ndarray) -> np.ndarra
 
 
 def constant_latents(model: Model, data: Data, objective: Objective) -> ConstantFit | None:
-    """Maximum-likelihood constants and free likelihood parameters, alternating; None if they are not finite.
+    """Maximum-likelihood constants and free likelihood parameters, alternating.
 
-    Constants are updated as by CAVI for one latent value under a flat prior, which needs no initial scale.
+    None if they are not finite. Where the likelihood does not depend on the latents any more, its parameters are halfway
+    to their declared values: at that fit all slopes are zero. Constants are updated as by CAVI for one latent value under a flat prior, which needs no initial scale.
     """
     location, variance = _means(model), np.ones(model.num_latents)
     parameters, previous = model.likelihood.values, -np.inf
@@ -149,7 +155,20 @@ def constant_latents(model: Model, data: Data, objective: Objective) -> Constant
         if value - previous < 1e-3:
             break
         previous = value
+    if np.mean((h - w * location) ** 2) < _LEAST_SLOPE * np.mean(np.abs(w)):
+        parameters = _halfway(model, parameters)
+        h, w = (np.asarray(part) for part in _local(objective, parameters, rows, location, variance)[2:])
     return ConstantFit(location, h, w, parameters)
+
+
+def _halfway(model: Model, parameters: dict[str, Any]) -> dict[str, Any]:
+    """The means of parameters and their declared values, on the unconstrained scale."""
+    middle = dict(parameters)
+    for name, parameter in model.likelihood.parameters.items():
+        if parameter.is_free:
+            ends = (parameter.transform.inv(as_array(value)) for value in (parameter.value, parameters[name]))
+            middle[name] = np.asarray(parameter.transform(0.5 * sum(ends)))
+    return middle
 
 
 def _update(

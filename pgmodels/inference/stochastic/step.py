@@ -37,6 +37,9 @@ from pgmodels.priors.padding import weighted
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
+# Rounding of a bound, relative, and the rate below which a step that lowers it is not halved any more.
+_ROUNDING, _MIN_RATE = 1e-10, 1e-6
+
 
 class SviState(NamedTuple):
     """q by block of latents, averages of the adaptive rate by block of the objective, and Adam's state of the values.
@@ -307,11 +310,42 @@ def penalised_bound(
     Source: math, section 4; Hensman, Matthews and Ghahramani 2015.
     """
     batch = problem.batch(vector, rows)
+    bound, moments = _bound_at(problem, batch, naturals)
+    return bound + problem.learnable.log_prior(problem.values_at(vector)), (batch, moments)
+
+
+def _bound_at(
+    problem: StochasticProblem, batch: Batch, naturals: Sequence[NaturalParameters]
+) -> tuple[Float[Array, ""], Moments]:
+    """Minibatch estimate of Σ B - KL(q || prior), and the moments."""
     moments = problem.moments(batch, naturals)
     terms = problem.objective.local_bound(moments.mean, moments.variance, batch.y, batch.parameters)
-    log_prior = problem.learnable.log_prior(problem.values_at(vector))
     likely = problem.num_rows / len(batch.y) * jnp.sum(weighted(batch.weights, terms))
-    return likely - moments.divergence + log_prior, (batch, moments)
+    return likely - moments.divergence, moments
+
+
+def _ascending_rate(
+    problem: StochasticProblem,
+    batch: Batch,
+    naturals: Sequence[NaturalParameters],
+    indices: Sequence[int],
+    gradient: Sequence[NaturalParameters],
+    rate: Float[Array, ""],
+) -> Float[Array, ""]:
+    """The rate, halved until the step does not lower the estimate of its own batch.
+
+    Without curvature, as far below a jump of the log density, full steps leave the range of the data: with robust-max
+    and ten classes (pendigits, 2,000 rows) the first ones lowered a bound of -4,600 to -364,000.
+    """
+    now = _bound_at(problem, batch, naturals)[0]
+
+    def falls(rate: Array) -> Array:
+        moved = list(naturals)
+        for place, toward in zip(indices, gradient, strict=True):
+            moved[place] = retraction_step(naturals[place], toward, rate)
+        return ~(_bound_at(problem, batch, moved)[0] >= now - _ROUNDING * jnp.abs(now)) & (rate > _MIN_RATE)
+
+    return jax.lax.while_loop(falls, lambda rate: 0.5 * rate, rate)
 
 
 def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Rates) -> tuple[SviState, StepInfo]:
@@ -336,6 +370,8 @@ def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Ra
         rate = rates.length(state.taken)
         if problem.adaptive:
             rate, averages[index] = adapt(averages[index], gradient)
+        if problem.objective.is_bounded:
+            rate = _ascending_rate(problem, batch, naturals, indices, gradient, rate)
         shortest = jnp.minimum(shortest, rate)
         for place, toward in zip(indices, gradient, strict=True):
             move = retraction_step if problem.objective.signed else natural_step

@@ -103,6 +103,18 @@ def test_constant_latents_are_the_likeliest_ones():
     np.testing.assert_allclose(level.potential[:, 0] / level.precision[:, 0], y)
 
 
+def test_an_error_rate_does_not_start_at_that_of_a_guess():
+    # There the likelihood does not depend on the latents, and no slope leads away.
+    y = np.tile([0.0, 1.0, 2.0], 40)
+    model = pgm.Model(pgm.RobustMax(3, 0.001), pgm.GP(pgm.RBF(1.0, 1.0), mean=0.0, size=3))
+    with jax.enable_x64(True):
+        level = constant_latents(model, Data(np.arange(120.0)[:, None], y), expected_objective(model))
+    guess, declared = (np.log(rate / (1.0 - rate)) for rate in (2.0 / 3.0, 0.001))
+    middle = 0.5 * (guess + declared)
+    assert level.parameters["error"] == pytest.approx(1.0 / (1.0 + np.exp(-middle)), rel=0.1)
+    assert np.abs(level.potential - level.precision * level.location).max() > 0.1
+
+
 def test_constant_latents_of_a_log_link_are_not_led_beyond_the_counts():
     """The logarithm of the mean count, which full steps from f = 0 overshoot by a hundred powers of e."""
     y = np.array([0.0, 900.0, 2.0, 31.0, 0.0, 7.0, 120.0, 404.0])

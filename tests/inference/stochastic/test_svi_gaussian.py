@@ -163,6 +163,19 @@ def test_a_step_that_leaves_no_precision_is_bent():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_steps_across_a_jump_do_not_lower_the_bound():
+    # Full steps lead from -3,200 to -17,600 here: below its jump the log density is flat.
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(600, 2))
+    y = np.digitize(inputs[:, 0] + 0.1 * rng.normal(size=600), [-1.0, -0.3, 0.3, 1.0]).astype(float)
+    kernel = pgm.RBF(variance=1.0, lengthscale=1.5)
+    model = pgm.Model(pgm.RobustMax(5, 1e-3), pgm.GP(kernel, size=5, form=pgm.Inducing(15, "kmeans"))).fixed()
+    with pytest.warns(pgm.ConvergenceWarning):
+        result = pgm.svi(model, inputs, y, objective="expected", batch_size=100, max_epochs=8, seed=0, progress=False)
+    assert np.all(np.diff(result.elbo_trace) > -0.1 * np.abs(result.elbo_trace[1:]))
+
+
 def test_values_are_those_that_fit_learns():
     model, y = pgm.Model(pgm.Bernoulli(), gp()), LABELS
     exact = pgm.fit(model, X, y, objective="expected")
