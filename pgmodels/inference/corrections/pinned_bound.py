@@ -156,7 +156,7 @@ class _Iterate(NamedTuple):
 class _Updates(NamedTuple):
     """The updates so far: how many, the best iterate, the next step, and whether the last one changed the bound."""
 
-    count: Array
+    number: Array
     iterate: _Iterate
     step: Array
     changes: Array
@@ -270,16 +270,16 @@ class _UpdatedRows:
         nothing = jnp.zeros((count, size)), jnp.zeros((count, size, size))
 
         def update(state: _Updates) -> _Updates:
-            count, iterate, step, _ = state
+            number, iterate, step, _ = state
             moved = (old + step * (new - old) for old, new in zip(iterate.sites, iterate.optimal, strict=True))
             after = self._evaluated(t, *moved)
             rises = after.value > iterate.value
             step = jnp.where(rises, jnp.minimum(2.0 * step, 1.0), _SHORTER * step)
             changes = ~(abs(after.value - iterate.value) <= _ENOUGH)
-            return _Updates(count + 1, jax.tree.map(partial(jnp.where, rises), after, iterate), step, changes)
+            return _Updates(number + 1, jax.tree.map(partial(jnp.where, rises), after, iterate), step, changes)
 
         def goes_on(state: _Updates) -> Any:
-            return (state.count < _NUM_UPDATES) | (state.changes & (state.count < _MAX_UPDATES))
+            return (state.number < _NUM_UPDATES) | (state.changes & (state.number < _MAX_UPDATES))
 
         start = _Updates(jnp.zeros((), int), self._evaluated(t, *nothing), jnp.ones(()), jnp.ones((), bool))
         return jax.lax.while_loop(goes_on, update, start).iterate.conditional

@@ -140,8 +140,9 @@ def input_steps(inputs: Sequence[np.ndarray | None], X: np.ndarray) -> np.ndarra
 def constant_latents(model: Model, data: Data, objective: Objective) -> ConstantFit | None:
     """Maximum-likelihood constants and free likelihood parameters, alternating.
 
-    None if they are not finite. Where the likelihood does not depend on the latents any more, its parameters are halfway
-    to their declared values: at that fit all slopes are zero. Constants are updated as by CAVI for one latent value under a flat prior, which needs no initial scale.
+    None if they are not finite. Where the likelihood does not depend on the latents any more, its parameters are
+    halfway to their declared values: at that fit all slopes are zero. Constants are updated as by CAVI for one latent
+    value under a flat prior, which needs no initial scale.
     """
     location, variance = _means(model), np.ones(model.num_latents)
     parameters, previous = model.likelihood.values, -np.inf
