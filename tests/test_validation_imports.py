@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = sorted(path for folder in ("validation", "examples") for path in (ROOT / folder).glob("*.py"))
+SCRIPTS = sorted(path for folder in ("validation", "examples") for path in (ROOT / folder).rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_names_of_the_package_are_there(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pgmodels":

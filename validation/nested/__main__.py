@@ -1,6 +1,6 @@
 """Measure nested marginals, and write the tables and pictures.
 
-Usage: python -m validation.nested [PART ...]: quadrature, choices, gibbs, laplace, cost; all without names. What is
+Usage: python -m validation.nested [PART ...]: quadrature, gibbs; all without names. What is
 measured is kept under validation/results/nested/ and not measured again. Data sets other than scikit-learn's are read
 from PGMODELS_DATA or OpenML.
 """
@@ -8,9 +8,9 @@ from PGMODELS_DATA or OpenML.
 import argparse
 import sys
 
-from validation.nested import quadrature
+from validation.nested import gibbs, quadrature
 
-PARTS = {"quadrature": quadrature.run}
+PARTS = {"quadrature": quadrature.run, "gibbs": gibbs.run}
 
 
 def main(arguments: list[str]) -> None:

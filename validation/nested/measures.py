@@ -28,7 +28,7 @@ def largest(values: np.ndarray) -> float:
 
 
 def kept(name: str, keys: Iterable[str], measure: Callable[[str], Any], again: bool) -> dict[str, Any]:
-    """Measurements by key, those that are not yet in the file ``name``.json taken and written one by one."""
+    """Measurements by key; those that are not in the file ``name``.json yet are taken, and written one by one."""
     path = FOLDER / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     there = json.loads(path.read_text()) if path.is_file() and not again else {}
