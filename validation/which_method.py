@@ -17,6 +17,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from table import write_table
 
 import pgmodels as pgm
@@ -162,6 +163,9 @@ def picture(frame: pd.DataFrame) -> Figure:
         for (method, row), style in zip(medians.iterrows(), styles(medians.index).values(), strict=True):
             axes.plot(row["seconds"], row["excess"], style.marker, color=style.colour, label=method)
         axes.set(xscale="log", xlabel="seconds", ylabel="log loss beyond the best method, nats a row", title=title)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
