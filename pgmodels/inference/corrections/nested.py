@@ -203,6 +203,8 @@ class Pinning:
             coarse = coarse[errors > _LARGEST_ERROR]
             if not len(coarse):
                 break
+        # A functional without variance has the ELBO as its bound.
+        log_density[functionals.scale == 0.0] = -0.5 * GRID**2 - 0.5 * np.log(2.0 * np.pi)
         # Errors of a quadrature with few nodes cancel to second order about q, of which the bound is the ELBO.
         return self.elbo + log_density
 

@@ -100,3 +100,19 @@ def test_bad_functionals_are_named():
     model = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.RBF(), size=3))
     with pytest.raises(ValueError, match=r"\(3, 3\) or \(k, 3, 3\), a coefficient for each input and latent"):
         pgm.marginals(pgm.cavi(model, X, np.arange(3)), [1.0, 0.0, 0.0])
+
+
+def test_a_latent_without_variance_is_a_point():
+    X, y = np.array([[0.0], [1.0], [-2.0]]), np.array([1.0, 0.0, 1.0])
+    gaussian = pgm.gaussian_vi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Linear(2.0), mean=0.5)), X, y)
+    result = pgm.correct(gaussian, method="nested")
+    assert result.mean[0, 0] == pytest.approx(0.5)
+    assert result.variance[0, 0] == 0.0
+    np.testing.assert_allclose(result.quantiles([0.05, 0.95])[:, 0, 0], 0.5)
+    assert result.log_evidence_bounds[0, 0] == pytest.approx(gaussian.elbo, abs=1e-4)
+    # The other two are one latent, and their marginals are exact.
+    slopes = np.linspace(-15.0, 15.0, 20_001)
+    log_p = -(slopes**2) / 4.0 - np.logaddexp(0.0, 0.5 + slopes) - np.logaddexp(0.0, -0.5 + 2.0 * slopes)
+    p = np.exp(log_p) / np.exp(log_p).sum()
+    assert result.mean[1, 0] == pytest.approx(0.5 + slopes @ p, abs=2e-3)
+    assert result.variance[1, 0] == pytest.approx((slopes - slopes @ p) ** 2 @ p, rel=2e-3)
