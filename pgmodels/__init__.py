@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from pgmodels.plots.latents import plot_latent
     from pgmodels.plots.maps import plot_probability_map
     from pgmodels.plots.marginals import plot_densities, plot_marginals
+    from pgmodels.plots.skewness import plot_skewness
 
 # The modules of the plot functions, imported at first use: matplotlib is slow to load.
 _FIGURES = {
@@ -129,6 +130,7 @@ _FIGURES = {
     "plot_probability_map": "maps",
     "plot_rank": "chains",
     "plot_reliability": "calibration",
+    "plot_skewness": "skewness",
     "plot_trace": "chains",
 }
 
@@ -247,6 +249,7 @@ __all__ = [
     "plot_probability_map",
     "plot_rank",
     "plot_reliability",
+    "plot_skewness",
     "plot_trace",
     "positions",
     "prior_predictive",

@@ -254,6 +254,7 @@ CALLS = {
     "plot_reliability": (pgm.plot_reliability, {}, {"comparison": wrong_objects}),
     "plot_latent": (pgm.plot_latent, {}, {"results": wrong_objects}),
     "plot_elbo": (pgm.plot_elbo, {}, {"results": wrong_objects}),
+    "plot_skewness": (pgm.plot_skewness, {}, {"results": wrong_objects}),
     "plot_auxiliaries": (pgm.plot_auxiliaries, {}, {"results": wrong_objects}),
     "plot_graph": (pgm.plot_graph, {}, {"model": wrong_objects}),
     "plot_probability_map": (pgm.plot_probability_map, {}, {"result": wrong_objects}),

@@ -11,6 +11,7 @@ from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from scipy.special import expit
+from scipy.stats import skew
 
 import pgmodels as pgm
 from pgmodels.diagnostics.auxiliaries import auxiliary_means
@@ -46,6 +47,7 @@ FIGURES |= {
     "map of draws": lambda: pgm.plot_probability_map(results("bernoulli")["gibbs"]),
     "map of one class": lambda: pgm.plot_probability_map(results("logistic_softmax")["cavi"], 2),
     "elbo": lambda: pgm.plot_elbo(comparison("bernoulli")),
+    "skewness": lambda: pgm.plot_skewness(comparison("bernoulli")),
     "trace": lambda: pgm.plot_trace(results("logistic_softmax")["gibbs"]),
     "rank": lambda: pgm.plot_rank(results("logistic_softmax")["gibbs"]),
     "convergence": lambda: pgm.plot_convergence(results("heteroscedastic")["gibbs"]),
@@ -228,6 +230,18 @@ def test_elbo_is_the_trace():
         pgm.plot_elbo(by_label["gibbs"])
     with pytest.raises(ValueError, match="results must be a result, a dict"):
         pgm.plot_elbo([by_label["cavi"]])
+
+
+def test_skewness_is_that_of_marginals():
+    by_label = results("bernoulli")
+    figure = pgm.plot_skewness(comparison("bernoulli"))
+    axes = figure.axes[0]
+    drawn, gaussian = axes.lines[0], axes.lines[1]
+    np.testing.assert_array_equal(drawn.get_xdata(), by_label["gibbs"].X[:, 0])
+    f = by_label["gibbs"].latents.reshape(-1, len(by_label["gibbs"].X))
+    np.testing.assert_allclose(drawn.get_ydata(), skew(f, axis=0), rtol=1e-9)
+    assert not gaussian.get_ydata().any()
+    assert axes.get_ylabel() == "skewness"
 
 
 @cache
