@@ -1,6 +1,7 @@
 """The skewness of marginals over the inputs."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -57,7 +58,7 @@ def plot_skewness(results: Result | Mapping[str, Result] | Comparison) -> Figure
     return figure
 
 
-def _skewness(result: Result) -> np.ndarray:
+def _skewness(result: Any) -> np.ndarray:
     """The skewness of the latents at the data, (n, latents)."""
     if not isinstance(result, Draws):
         return result.marginals.skewness
