@@ -2,7 +2,7 @@
 
 Usage: python validation/which_method.py [NAME ...]: sets of these names alone. What is measured is kept in
 results/which_method.json set by set, and the table is of all that is there. Data sets other than scikit-learn's are
-read from PGMODELS_DATA or OpenML. Two to four minutes a set on two cores, twenty for three classes of waves.
+read from PGMODELS_DATA or OpenML. Two to four minutes a set on two cores, twenty for the waveforms.
 """
 
 import argparse

@@ -84,7 +84,7 @@ class AdditiveNoise(Objective):
     title = "the bound with additive noise"
     method = "Variational inference with additive noise"
     signed = True
-    is_bounded = True
+    saturates = True
 
     def __init__(
         self,

@@ -72,8 +72,8 @@ class Objective(ABC):
     is_maximised: bool = True
     # Whether sites may have negative precisions.
     signed: bool = False
-    # Whether terms are bounded above and below in the latents: a step where they are flat may go far too far.
-    is_bounded: bool = False
+    # Whether terms level off in the latents: without curvature there, a full step overshoots.
+    saturates: bool = False
     # Whether ``local_bound`` accepts the covariances (n, predictors, predictors) of the predictors of each datum.
     takes_covariances: bool = False
     # Whether full steps never lower the ELBO, as for bounds by auxiliary variables.

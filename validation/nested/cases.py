@@ -47,8 +47,7 @@ def ordered_probit(y: Any, f: Any) -> Any:
 class Case(NamedTuple):
     """A likelihood of ``num_latents`` latents a row, and observations y.
 
-    ``log_density`` maps one row's y and latents (num_latents, ...) to log p(y | f) (...), up to a constant ``offset``
-    that the package counts and it does not.
+    ``log_density`` maps one row's y and latents (num_latents, ...) to log p(y | f) (...).
     """
 
     name: str

@@ -44,9 +44,9 @@ from pgmodels.runtime.x64 import as_array, double_precision
 _FALL, _ENOUGH, _SHORTEST, _PASSES, _GROWTH, _WIDER = 24.0, 18.0, 0.7, 6, 0.6, 1.1
 # The bound is computed at so many nodes of a grid, more of them where a spline of every other node errs by more than
 # _LARGEST_ERROR nats at the others. Against 65 nodes, with 17 and an error of 0.42 means of three latents (counts with
-# a saturating rate, kernel variance 25) err by 0.003 deviations and variances by 0.2 %; else, with all named
-# likelihoods, by no more than with an error of 0.1, 0.005 and 0.5 %. A narrow peak between wide tails (a noise that
-# varies, kernel variance 25) needs more.
+# a saturating rate, kernel variance 25) err by 0.003 deviations and variances by 0.2 %. With the other named likelihoods
+# that error is at most 0.11, means err by at most 0.005 deviations and variances by 0.5 %. A narrow peak between wide
+# tails (a noise that varies, kernel variances 9 and 25) needs more nodes.
 _NUM_NODES, _LARGEST_ERROR = (17, 33, 65), 0.5
 # Functionals in one call of the compiled program.
 _CHUNK = 32

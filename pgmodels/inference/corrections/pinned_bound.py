@@ -29,7 +29,7 @@ from pgmodels.runtime.x64 import as_array
 NUM_UPDATED, _NUM_UPDATES = 32, 4
 # An update that changes the bound by more than _ENOUGH nats is followed by others, up to _MAX_UPDATES in all: with a
 # noise that varies (kernel variances 9 and 25) the errors of variances against quadrature are 20 % and 71 % without
-# these, and 3 % and 16 % with them. With three latents without counts (25) the variance of a contrast errs by 2.3 %
+# these, and 4 % and 12 % with them. With three latents without counts (25) the variance of a contrast errs by 2.3 %
 # without them, by 0.5 % at 0.1 nats and by 4.1 % at 0.3.
 _MAX_UPDATES, _ENOUGH = 16, 0.1
 # An update that lowers the bound is undone, and the next one is shorter by this factor.

@@ -370,7 +370,7 @@ def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Ra
         rate = rates.length(state.taken)
         if problem.adaptive:
             rate, averages[index] = adapt(averages[index], gradient)
-        if problem.objective.is_bounded:
+        if problem.objective.saturates:
             rate = _ascending_rate(problem, batch, naturals, indices, gradient, rate)
         shortest = jnp.minimum(shortest, rate)
         for place, toward in zip(indices, gradient, strict=True):

@@ -163,7 +163,6 @@ def test_a_step_that_leaves_no_precision_is_bent():
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_steps_across_a_jump_do_not_lower_the_bound():
     # Full steps lead from -3,200 to -17,600 here: below its jump the log density is flat.
     rng = np.random.default_rng(0)
@@ -176,6 +175,7 @@ def test_steps_across_a_jump_do_not_lower_the_bound():
     assert np.all(np.diff(result.elbo_trace) > -0.1 * np.abs(result.elbo_trace[1:]))
 
 
+@pytest.mark.slow
 def test_values_are_those_that_fit_learns():
     model, y = pgm.Model(pgm.Bernoulli(), gp()), LABELS
     exact = pgm.fit(model, X, y, objective="expected")
