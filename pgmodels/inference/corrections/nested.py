@@ -44,9 +44,9 @@ from pgmodels.runtime.x64 import as_array, double_precision
 _FALL, _ENOUGH, _SHORTEST, _PASSES, _GROWTH, _WIDER = 24.0, 18.0, 0.7, 6, 0.6, 1.1
 # The bound is computed at so many nodes of a grid, more of them where a spline of every other node errs by more than
 # _LARGEST_ERROR nats at the others. Against 65 nodes, with 17 and an error of 0.42 means of three latents (counts with
-# a saturating rate, kernel variance 25) err by 0.003 deviations and variances by 0.2 %. With the other named likelihoods
-# that error is at most 0.11, means err by at most 0.005 deviations and variances by 0.5 %. A narrow peak between wide
-# tails (a noise that varies, kernel variances 9 and 25) needs more nodes.
+# a saturating rate, kernel variance 25) err by 0.003 deviations and variances by 0.2 %. With the other named
+# likelihoods that error is at most 0.11, means err by at most 0.005 deviations and variances by 0.5 %. A narrow peak
+# between wide tails (a noise that varies, kernel variances 9 and 25) needs more nodes.
 _NUM_NODES, _LARGEST_ERROR = (17, 33, 65), 0.5
 # Functionals in one call of the compiled program.
 _CHUNK = 32
@@ -147,32 +147,37 @@ class Pinning:
     ) -> GridDensity:
         """The densities of functionals, with a warning if some are cut off."""
         with one_thread_up_to(NUM_UPDATED * self.q.mean.shape[1]):
-            marginals, is_cut_off = self._densities(mean, half, residual, progress)
-        if is_cut_off.any():
-            row = int(np.argwhere(is_cut_off)[0][0])
-            warn(
-                f"{int(is_cut_off.sum())} of {is_cut_off.size} {what} (first in row {row}) reach beyond the grid that "
-                "they are computed on: their variances are too small. Use gibbs for these.",
-                CorrectionWarning,
-            )
+            marginals, is_cut_off, is_coarse = self._densities(mean, half, residual, progress)
+        faults = (
+            (is_cut_off, "reach beyond the grid that they are computed on: their variances are too small"),
+            (is_coarse, "change too fast for the grid that they are computed on: their moments are not accurate"),
+        )
+        for mask, fault in faults:
+            if mask.any():
+                row = int(np.argwhere(mask)[0][0])
+                warn(
+                    f"{int(mask.sum())} of {mask.size} {what} (first in row {row}) {fault}. Use gibbs for these.",
+                    CorrectionWarning,
+                )
         return marginals
 
     def _densities(
         self, mean: np.ndarray, half: np.ndarray, residual: np.ndarray, progress: bool | None
-    ) -> tuple[GridDensity, np.ndarray]:
+    ) -> tuple[GridDensity, np.ndarray, np.ndarray]:
         """The densities of functionals with mean (...), half (..., D) and residual variance (...).
 
-        Also which of them have not fallen far enough at an end of their grid.
+        Also which of them have not fallen far enough at an end of their grid, and which it does not resolve.
         """
         shape, count = mean.shape, mean.size
         mean, half, residual = mean.ravel(), half.reshape(count, -1), residual.ravel()
         scale = _WIDER * np.sqrt(np.sum(half**2, axis=1) + residual)
         location, log_density = mean.copy(), np.empty((count, len(GRID)))
-        moving, is_cut_off = np.arange(count), np.zeros(count, dtype=bool)
+        moving, is_cut_off, is_coarse = np.arange(count), np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
         with progress_bar("nested marginals", count, progress) as bar:
             for number in range(_PASSES):
                 functionals = Functional(mean, half, residual, location, scale)
-                log_density[moving] = self._log_densities(Functional(*(part[moving] for part in functionals)))
+                remaining = Functional(*(part[moving] for part in functionals))
+                log_density[moving], is_coarse[moving] = self._log_densities(remaining)
                 centre, stretch, falls = _better_grids(log_density[moving])
                 moves = (falls < _ENOUGH) | (stretch < _SHORTEST)
                 moves &= np.isfinite(falls) & (scale[moving] > 0.0)
@@ -186,10 +191,13 @@ class Pinning:
                 if not len(moving):
                     break
         marginals = GridDensity(location.reshape(shape), scale.reshape(shape), log_density.reshape(*shape, -1))
-        return marginals, is_cut_off.reshape(shape)
+        return marginals, is_cut_off.reshape(shape), is_coarse.reshape(shape)
 
-    def _log_densities(self, functionals: Functional) -> np.ndarray:
-        """The log densities at the grids of functionals, (k, grid), by as many nodes as each of them needs."""
+    def _log_densities(self, functionals: Functional) -> tuple[np.ndarray, np.ndarray]:
+        """The log densities at the grids of functionals, (k, grid), by as many nodes as each of them needs.
+
+        Also which of them need more than there are.
+        """
         log_density, coarse = np.empty((len(functionals.mean), len(GRID))), np.arange(len(functionals.mean))
         for num_nodes in _NUM_NODES:
             remaining = Functional(*(part[coarse] for part in functionals))
@@ -206,7 +214,7 @@ class Pinning:
         # A functional without variance has the ELBO as its bound.
         log_density[functionals.scale == 0.0] = -0.5 * GRID**2 - 0.5 * np.log(2.0 * np.pi)
         # Errors of a quadrature with few nodes cancel to second order about q, of which the bound is the ELBO.
-        return self.elbo + log_density
+        return self.elbo + log_density, np.isin(np.arange(len(log_density)), coarse)
 
     def _bounds(
         self, q: PredictorGaussian, functionals: Functional, num_nodes: int

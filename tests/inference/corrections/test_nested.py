@@ -188,6 +188,16 @@ def test_marginals_cut_off_at_their_grid_are_warned_of(monkeypatch):
         pgm.correct(gaussian, method="nested")
 
 
+@pytest.mark.slow
+def test_grids_that_do_not_resolve_a_density_are_warned_of(monkeypatch):
+    # Without more nodes for the narrow peak of a noise that varies.
+    monkeypatch.setattr("pgmodels.inference.corrections.nested._NUM_NODES", (17,))
+    model = pgm.Model(pgm.HeteroscedasticGaussian(4.0), pgm.GP(pgm.RBF(variance=9.0), mean=0.3, size=2))
+    gaussian = pgm.gaussian_vi(model, X[:1], np.array([1.5]))
+    with pytest.warns(pgm.CorrectionWarning, match="1 of 2 nested marginals at the data .* change too fast"):
+        pgm.correct(gaussian, method="nested")
+
+
 def test_comparisons_and_plots_take_their_densities():
     y = np.array(CASES["no counts"][1])
     gaussian = pgm.gaussian_vi(model_of("no counts", 25.0), X, y)
