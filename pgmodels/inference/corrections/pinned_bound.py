@@ -54,8 +54,9 @@ _THIRD, _FOURTH = 0.35, 0.2
 _NUM_STEEP, _CORRELATED = 8, 0.8
 # Log densities this far below the largest are cut off, nats: the spline does not follow them, and they have no mass.
 _DEPTH = 100.0
-# Errors of interpolation count where the log density is at most this far below its largest, nats.
-_COUNTED = 12.0
+# Errors of interpolation count where the log density is at most this far below its largest, nats. Kinks of a contrast
+# of three latents have errors of 0.6 nats with 65 nodes at a depth of 12, where they change no moment by 1 %.
+_COUNTED = 8.0
 
 
 class PredictorGaussian(NamedTuple):
