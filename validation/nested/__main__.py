@@ -1,6 +1,6 @@
 """Measure nested marginals, and write the tables and pictures.
 
-Usage: python -m validation.nested [PART ...]: quadrature, gibbs, cost; all without names. What is
+Usage: python -m validation.nested [PART ...]: quadrature, choices, laplace, gibbs, cost; all without names. What is
 measured is kept under validation/results/nested/ and not measured again. Data sets other than scikit-learn's are read
 from PGMODELS_DATA or OpenML.
 """
@@ -8,9 +8,15 @@ from PGMODELS_DATA or OpenML.
 import argparse
 import sys
 
-from validation.nested import cost, gibbs, quadrature
+from validation.nested import choices, cost, gibbs, laplace, quadrature
 
-PARTS = {"quadrature": quadrature.run, "gibbs": gibbs.run, "cost": cost.run}
+PARTS = {
+    "quadrature": quadrature.run,
+    "choices": choices.run,
+    "laplace": laplace.run,
+    "gibbs": gibbs.run,
+    "cost": cost.run,
+}
 
 
 def main(arguments: list[str]) -> None:

@@ -66,6 +66,10 @@ class Case(NamedTuple):
         """The inputs of the rows."""
         return X[: len(self.y)]
 
+    def covariance(self, variance: float) -> np.ndarray:
+        """The prior covariance of one latent at the inputs."""
+        return variance * np.exp(-0.5 * (self.inputs - self.inputs.T) ** 2)
+
     @property
     def observations(self) -> np.ndarray:
         """y as an array."""
@@ -155,6 +159,8 @@ CASES = [
         2,
     ),
 ]
+# Cases with one latent a row whose log densities have derivatives everywhere, and whose posterior is not Gaussian.
+SMOOTH = [case for case in CASES if case.num_latents == 1 and not case.name.startswith(("Laplace", "Gaussian"))]
 
 
 def _log_binomial(n: float, k: float) -> float:

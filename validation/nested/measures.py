@@ -22,6 +22,37 @@ def exponential_moments(marginals: Any) -> np.ndarray:
     return trapezoid(marginals.density * np.exp(f), GRID, axis=-1)
 
 
+def errors(marginals: Any, exact: Any) -> list[float]:
+    """Of means, in posterior deviations, of variances and of E exp f, relative: the largest of all latents.
+
+    ``marginals`` are of (rows, latents), or of (rows,) with one latent each.
+    """
+    shape = exact.mean.shape
+    mean, variance, exponential = (
+        np.reshape(part, shape) for part in (marginals.mean, marginals.variance, exponential_moments(marginals))
+    )
+    return [
+        largest((mean - exact.mean) / np.sqrt(exact.variance)),
+        largest(variance / exact.variance - 1.0),
+        largest(exponential / exact.exponential - 1.0),
+    ]
+
+
+def triple(values: Any) -> str:
+    """Three errors in one cell."""
+    return " ".join(f"{value:.3f}" for value in values)
+
+
+def summary(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """A table of the means and largest values of the errors by ``names``, and one of all rows."""
+    averages = {"mean": np.mean, "median": np.median, "largest": np.max}
+    short = [
+        {"of all rows": label} | {name: triple(average([row[name] for row in rows], axis=0)) for name in names}
+        for label, average in averages.items()
+    ]
+    return [short, [{key: triple(value) if key in names else value for key, value in row.items()} for row in rows]]
+
+
 def largest(values: np.ndarray) -> float:
     """The largest absolute value."""
     return float(np.max(np.abs(values)))

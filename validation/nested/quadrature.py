@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 import pgmodels as pgm
 from pgmodels.plots.style import legend_below, line_handle, new_figure, open_axes, styles
 from validation.nested.cases import CASES, MEAN, VARIANCES, Case
-from validation.nested.measures import FOLDER, exponential_moments, kept, largest, write
+from validation.nested.measures import FOLDER, errors, kept, largest, triple, write
 
 # Nodes in each dimension by the number of dimensions, and how far marginals fall to the ends of the grid, nats.
 NODES, FALL = {2: 801, 3: 121}, 30.0
@@ -37,8 +37,8 @@ class Truth(NamedTuple):
 
 def truth(case: Case, variance: float) -> Truth:
     """The posterior on a grid, at first over the prior's range and then over the posterior's."""
-    inputs, shape = case.inputs[:, 0], (len(case.y), case.num_latents)
-    K = np.kron(variance * np.exp(-0.5 * (inputs[:, None] - inputs) ** 2), np.eye(shape[1]))
+    shape = len(case.y), case.num_latents
+    K = np.kron(case.covariance(variance), np.eye(shape[1]))
     P, size = np.linalg.inv(K), len(K)
     count = NODES[size]
     low, high = MEAN - 9.0 * np.sqrt(np.diag(K)), MEAN + 9.0 * np.sqrt(np.diag(K))
@@ -89,12 +89,7 @@ def measured(case: Case, variance: float) -> dict[str, Any]:
     exact, results = truth(case, variance), approximations(case, variance)
     row: dict[str, Any] = {"likelihood": case.name, "y": str(case.y), "kernel variance": variance}
     for name, result in results.items():
-        marginals = result.marginals
-        row[name] = [
-            largest((result.mean - exact.mean) / np.sqrt(exact.variance)),
-            largest(result.variance / exact.variance - 1.0),
-            largest(exponential_moments(marginals) / exact.exponential - 1.0),
-        ]
+        row[name] = errors(result.marginals, exact)
     nested = results[NESTED]
     bounds = nested.log_evidence_bounds
     row["least bound - ELBO"] = float(np.min(bounds - nested.elbo))
@@ -110,8 +105,8 @@ def run(again: bool) -> None:
     rows = kept("quadrature", keys, lambda key: measured(*keys[key]), again).values()
     table = []
     for row in rows:
-        errors = {name: " ".join(f"{value:.3f}" for value in row[name]) for name in (GAUSSIAN, RESPONSE, NESTED)}
-        table.append({key: errors.get(key, value) for key, value in row.items()})
+        cells = {name: triple(row[name]) for name in (GAUSSIAN, RESPONSE, NESTED)}
+        table.append({key: cells.get(key, value) for key, value in row.items()})
     mean, variance = (max(row[NESTED][k] for row in rows) for k in (0, 1))
     exponential = [row[NESTED][2] for row in rows if row[GAUSSIAN][2] <= 0.5]
     beyond = [
