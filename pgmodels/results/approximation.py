@@ -45,8 +45,8 @@ class FitReport:
     """How hyperparameters were learned.
 
     ``start`` names the chosen start, or the subset of rows of a warm start, and ``start_elbos`` has the (penalised)
-    ELBO at each start. ``values`` are the learned values by name, on the natural scale. ``correction`` says whether the
-    result is corrected by linear response, and if not, why.
+    ELBO at each start. ``values`` are the learned values by name, on the natural scale. ``correction`` says how the
+    result is corrected, or why not.
     """
 
     start: str

@@ -48,6 +48,8 @@ _FALL, _ENOUGH, _SHORTEST, _PASSES, _GROWTH, _WIDER = 24.0, 18.0, 0.7, 6, 0.6, 1
 # likelihoods that error is at most 0.11, means err by at most 0.005 deviations and variances by 0.5 %. A narrow peak
 # between wide tails (a noise that varies, kernel variances 9 and 25) needs more nodes.
 _NUM_NODES, _LARGEST_ERROR = (17, 33, 65), 0.5
+# New inputs above which a progress bar is shown: 200 take about a second.
+_MANY = 200
 # Functionals in one call of the compiled program.
 _CHUNK = 32
 
@@ -98,7 +100,7 @@ def variational_gaussian(approximation: Approximation) -> Approximation:
 @hooks.nested_marginals.register(NestedApproximation)
 def _marginals_at(result: NestedApproximation, X_new: np.ndarray, Phi: np.ndarray | None) -> GridDensity:
     """See hooks.nested_marginals."""
-    return Pinning(result.uncorrected).latents(X_new, Phi, "X_new", progress=False)
+    return Pinning(result.uncorrected).latents(X_new, Phi, "X_new", progress=None if len(X_new) > _MANY else False)
 
 
 class Pinning:

@@ -27,10 +27,14 @@ from pgmodels.runtime.x64 import as_array
 # 4 % with 8, 2 % with 16 and 0.4 % with 32. Three latents with no counts (kernel variance 25) need four updates:
 # against quadrature the error is 10 % with two, 1.8 % with four and 2.3 % with six.
 NUM_UPDATED, _NUM_UPDATES = 32, 4
-# An update that changes the bound by more than _ENOUGH nats is followed by others, up to _MAX_UPDATES in all: with a
-# noise that varies (kernel variances 9 and 25) the errors of variances against quadrature are 20 % and 71 % without
-# these, and 4 % and 12 % with them. With three latents without counts (25) the variance of a contrast errs by 2.3 %
-# without them, by 0.5 % at 0.1 nats and by 4.1 % at 0.3.
+# They end early after one that changes the bound by less than _LITTLE nats, or _LITTLE exp(t^2 / 4) at t deviations
+# from the mean of q, where there is less mass. With 250 binary rows, counts and heavy tails this takes 20 % less time,
+# and no variance changes by 0.1 %.
+_LITTLE = 1e-3
+# After these, an update that changes the bound by more than _ENOUGH nats is followed by another, up to _MAX_UPDATES in
+# all: with a noise that varies (kernel variances 9 and 25) the errors of variances against quadrature are 20 % and 71 %
+# without these, and 4 % and 12 % with them. With three latents without counts (25) the variance of a contrast errs by
+# 2.3 % without them, by 0.5 % at 0.1 nats and by 4.1 % at 0.3.
 _MAX_UPDATES, _ENOUGH = 16, 0.1
 # An update that lowers the bound is undone, and the next one is shorter by this factor.
 _SHORTER = 0.25
@@ -268,6 +272,7 @@ class _UpdatedRows:
     def _updated(self, t: Any) -> _Conditional:
         """x given t after the updates."""
         count, size = self.ours.shape[:2]
+        little = jnp.minimum(_ENOUGH, _LITTLE * jnp.exp(jnp.minimum(0.25 * t**2, 20.0)))
         nothing = jnp.zeros((count, size)), jnp.zeros((count, size, size))
 
         def update(state: _Updates) -> _Updates:
@@ -276,11 +281,11 @@ class _UpdatedRows:
             after = self._evaluated(t, *moved)
             rises = after.value > iterate.value
             step = jnp.where(rises, jnp.minimum(2.0 * step, 1.0), _SHORTER * step)
-            changes = ~(abs(after.value - iterate.value) <= _ENOUGH)
+            changes = ~(abs(after.value - iterate.value) <= jnp.where(number + 1 < _NUM_UPDATES, little, _ENOUGH))
             return _Updates(number + 1, jax.tree.map(partial(jnp.where, rises), after, iterate), step, changes)
 
         def goes_on(state: _Updates) -> Any:
-            return (state.number < _NUM_UPDATES) | (state.changes & (state.number < _MAX_UPDATES))
+            return state.changes & (state.number < _MAX_UPDATES)
 
         start = _Updates(jnp.zeros((), int), self._evaluated(t, *nothing), jnp.ones(()), jnp.ones((), bool))
         return jax.lax.while_loop(goes_on, update, start).iterate.conditional
