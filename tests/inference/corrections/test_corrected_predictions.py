@@ -8,6 +8,7 @@ import pytest
 from scipy.special import expit, logsumexp
 
 import pgmodels as pgm
+import pgmodels.inference.corrections.correct as correct_module
 from pgmodels import exp, gamma
 from pgmodels.runtime.warnings import warn
 
@@ -178,6 +179,35 @@ def test_fit_corrects_its_result(tmp_path):
     assert pgm.plot_auxiliaries(fitted).axes
     with pytest.raises(ValueError, match="correct must be 'auto', True or False; got 'no'"):
         pgm.fit(model, X, y, correct="no")
+
+
+def test_fit_takes_nested_marginals_of_few_latents(monkeypatch):
+    model, X, y = binary(pgm.RBF(Fixed(4.0), Fixed(1.5)))
+    fitted, q = pgm.fit(model, X, y), pgm.fit(model, X, y, correct=False)
+    by_hand = pgm.correct(q, method="nested")
+    np.testing.assert_allclose(fitted.variance, by_hand.variance, rtol=1e-8)
+    np.testing.assert_allclose(fitted.skewness, by_hand.skewness, rtol=1e-8, atol=1e-12)
+    assert (fitted.method, fitted.fit.correction) == ("nested", "by nested variational marginals")
+    assert fitted.elbo == q.elbo
+    # Linear response is what follows where they are not reliable, and with more latents.
+    check = correct_module.check_against_prior
+    monkeypatch.setattr(correct_module, "check_against_prior", doubtful_once(check))
+    assert pgm.fit(model, X, y).method == "linear_response"
+    monkeypatch.setattr(correct_module, "_MOST_MARGINALS", len(y) - 1)
+    assert pgm.fit(model, X, y).method == "linear_response"
+
+
+def doubtful_once(check):
+    """The check of a correction, which warns at its first call."""
+    calls = []
+
+    def doubtful(*args):
+        calls.append(args)
+        if len(calls) == 1:
+            warn("covariances mean nothing", pgm.CorrectionWarning)
+        check(*args)
+
+    return doubtful
 
 
 def test_fit_leaves_results_that_are_exact(monkeypatch):
