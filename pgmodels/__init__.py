@@ -107,6 +107,7 @@ from pgmodels.runtime.installation import InstallationWarning
 from pgmodels.runtime.warnings import PgmodelsWarning
 
 if TYPE_CHECKING:
+    from pgmodels.estimators import GPClassifier, GPRegressor
     from pgmodels.plots.auxiliaries import plot_auxiliaries
     from pgmodels.plots.calibration import plot_reliability
     from pgmodels.plots.chains import plot_rank, plot_trace
@@ -118,20 +119,22 @@ if TYPE_CHECKING:
     from pgmodels.plots.marginals import plot_densities, plot_marginals
     from pgmodels.plots.skewness import plot_skewness
 
-# The modules of the plot functions, imported at first use: matplotlib is slow to load.
-_FIGURES = {
-    "plot_auxiliaries": "auxiliaries",
-    "plot_convergence": "convergence",
-    "plot_densities": "marginals",
-    "plot_elbo": "elbo",
-    "plot_graph": "graph",
-    "plot_latent": "latents",
-    "plot_marginals": "marginals",
-    "plot_probability_map": "maps",
-    "plot_rank": "chains",
-    "plot_reliability": "calibration",
-    "plot_skewness": "skewness",
-    "plot_trace": "chains",
+# The modules of what is imported at first use: matplotlib and scikit-learn are slow to load.
+_LAZY = {
+    "GPClassifier": "estimators",
+    "GPRegressor": "estimators",
+    "plot_auxiliaries": "plots.auxiliaries",
+    "plot_convergence": "plots.convergence",
+    "plot_densities": "plots.marginals",
+    "plot_elbo": "plots.elbo",
+    "plot_graph": "plots.graph",
+    "plot_latent": "plots.latents",
+    "plot_marginals": "plots.marginals",
+    "plot_probability_map": "plots.maps",
+    "plot_rank": "plots.chains",
+    "plot_reliability": "plots.calibration",
+    "plot_skewness": "plots.skewness",
+    "plot_trace": "plots.chains",
 }
 
 __all__ = [
@@ -162,6 +165,8 @@ __all__ = [
     "EvidenceWarning",
     "FitWarning",
     "Fixed",
+    "GPClassifier",
+    "GPRegressor",
     "Gaussian",
     "GibbsKernel",
     "Given",
@@ -268,11 +273,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FIGURES:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    figure = getattr(import_module(f"pgmodels.plots.{_FIGURES[name]}"), name)
-    globals()[name] = figure
-    return figure
+    value = getattr(import_module(f"pgmodels.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,500 @@
+"""Classification and regression with scikit-learn's interface."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning as SklearnConvergenceWarning
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from pgmodels.inference.empirical_bayes.fit import fit
+from pgmodels.inference.engine import ConvergenceWarning
+from pgmodels.inference.evidence.integrate import integrate
+from pgmodels.inference.mcmc.gibbs.sampler import gibbs
+from pgmodels.inference.stochastic.svi import svi
+from pgmodels.inference.variational.vi import cavi, gaussian_vi
+from pgmodels.kernels.stationary import RBF
+from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
+from pgmodels.likelihoods.named import (
+    Bernoulli,
+    Gaussian,
+    Laplace,
+    LogisticSoftmax,
+    MultinomialProbit,
+    NegativeBinomial,
+    Probit,
+    Softmax,
+    StickBreaking,
+    StudentT,
+)
+from pgmodels.likelihoods.supports import Binary, Classes
+from pgmodels.model import GP, Model
+from pgmodels.parameters.parameter import Fixed, Parameter
+from pgmodels.priors.inducing.representation import Inducing
+from pgmodels.priors.representation import Auto, Representation
+from pgmodels.results.predictive import Predictive
+from pgmodels.runtime.x64 import double_precision
+
+METHODS = ("fit", "cavi", "gaussian_vi", "svi", "gibbs", "integrate")
+# Rows above which inducing="auto" takes inducing inputs: dense covariances of more rows take over a minute to learn.
+_MOST_DENSE = 2_000
+_BINARY = {"logit": Bernoulli, "probit": Probit}
+_SEVERAL = {
+    "logistic_softmax": LogisticSoftmax,
+    "softmax": Softmax,
+    "stick_breaking": StickBreaking,
+    "probit": MultinomialProbit,
+}
+
+
+class SklearnWarning(ConvergenceWarning, SklearnConvergenceWarning):
+    """A ConvergenceWarning of pgmodels that filters for scikit-learn's apply to."""
+
+
+class _GPEstimator(BaseEstimator):
+    """What the classifier and the regressor share."""
+
+    _doc_link_module = "pgmodels"
+    _doc_link_template = "https://pgmodels.readthedocs.io/reference/api/{estimator_module}.{estimator_name}.html"
+
+    def __init__(
+        self,
+        kernel: Any = None,
+        *,
+        likelihood: Any = None,
+        method: str = "fit",
+        learn: bool = True,
+        inducing: Any = "auto",
+        mean: Any = None,
+        max_iter: int = 200,
+        tol: float = 1e-9,
+        random_state: Any = 0,
+        verbose: bool = False,
+    ):
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.method = method
+        self.learn = learn
+        self.inducing = inducing
+        self.mean = mean
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = self.method == "gibbs"
+        return tags
+
+    def _validated(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> tuple[np.ndarray, Any, np.ndarray]:
+        """Inputs (n, d), observations (n,) and weights (n,), after scikit-learn's checks."""
+        if self.method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}; got {self.method!r}.")
+        X, y = validate_data(self, X, y, dtype=np.float64, **options)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if (weights < 0.0).any():
+            row = int(np.argmin(weights))
+            raise ValueError(f"sample_weight must not be negative; got {weights[row]:g} in row {row}.")
+        if not weights.any():
+            raise ValueError("sample_weight is zero in all rows: at least one weight must be positive.")
+        return X, y, weights
+
+    def _learned(self, model: Model, X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
+        """Run the method, and set the attributes of the fit."""
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConvergenceWarning)
+            self.result_ = self._run(model, X, y, weights, seed)
+        for warning in caught:
+            category = SklearnWarning if warning.category is ConvergenceWarning else warning.category
+            warnings.warn(str(warning.message), category, stacklevel=3)
+        self.model_ = self.result_.model
+        kernels = [gp.kernel for gp in self.model_.gps]
+        self.kernel_ = kernels[0] if len(kernels) == 1 else kernels
+        self.n_iter_ = max(1, _num_iterations(self.result_))
+
+    def _run(self, model: Model, X: np.ndarray, y: np.ndarray, weights: np.ndarray, seed: int) -> Any:
+        options: dict[str, Any] = {"weights": weights, "seed": seed, "progress": bool(self.verbose)}
+        search = {"max_iterations": self.max_iter, "tolerance": self.tol}
+        if self.method == "svi":
+            return svi(model, X, y, train_hyperparameters=self.learn, **options)
+        if self.method in ("gibbs", "integrate"):
+            if self.learn:
+                # Hyperparameters with priors are sampled or integrated out; the others are set to learned values.
+                model = fit(model, X, y, correct=False, **search, **options).model
+            else:
+                model = model.fixed()
+            return (gibbs if self.method == "gibbs" else integrate)(model, X, y, **options)
+        if self.learn:
+            objective = {"fit": "auto", "cavi": "augmented", "gaussian_vi": "expected"}[self.method]
+            return fit(model, X, y, objective=objective, correct=False, **search, **options)
+        if self.method == "cavi":
+            return cavi(model.fixed(), X, y, **search, **options)
+        if self.method == "gaussian_vi":
+            return gaussian_vi(model.fixed(), X, y, **search, **options)
+        return fit(model.fixed(), X, y, correct=False, **search, **options)
+
+    def _gp(self, X: np.ndarray, weights: np.ndarray, size: int, variance: float, mean: float) -> GP:
+        """The latent GPs, with start values for rows of positive weight."""
+        kernel = RBF(variance=variance) if self.kernel is None else self.kernel
+        if self.mean is not None:
+            level = self.mean
+        else:
+            level = Parameter(mean) if size == 1 else Fixed(0.0)
+        return GP(kernel, mean=level, size=size, form=self._form(int(np.count_nonzero(weights))))
+
+    def _form(self, num_rows: int) -> Representation:
+        if isinstance(self.inducing, str) and self.inducing == "auto":
+            return Inducing("auto") if num_rows > _MOST_DENSE else Auto()
+        if self.inducing is None:
+            return Auto()
+        return self.inducing if isinstance(self.inducing, Representation) else Inducing(self.inducing)
+
+    def _predictive(self, X: Any) -> tuple[np.ndarray, Predictive]:
+        """Checked inputs, and the predictive distribution there."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        return X, self.result_.predict(X)
+
+    def latent_mean_and_variance(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Means and variances of the latents.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n_samples,), or (n_samples, n_latents) with several latents
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        mean, variance = self.result_.predict_latent(X)
+        return (mean[:, 0], variance[:, 0]) if mean.shape[1] == 1 else (mean, variance)
+
+    @double_precision
+    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Draws of y, with latents drawn jointly over the rows.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples_X, n_features)
+            Inputs.
+        n_samples : int
+            Number of draws.
+        random_state : int, RandomState or None
+            Seed of the draws.
+
+        Returns
+        -------
+        ndarray of shape (n_samples_X, n_samples)
+        """
+        X, predictive = self._predictive(X)
+        state = check_random_state(random_state)
+        seed = int(state.randint(2**31 - 1))
+        f = self.result_.draw_latents(X, n_samples, seed=seed)
+        return predictive.draw_given(f, {}, np.random.default_rng(seed)).T
+
+
+class GPClassifier(ClassifierMixin, _GPEstimator):
+    """Gaussian process classification.
+
+    Parameters
+    ----------
+    kernel : Kernel or callable, optional
+        The kernel of the latents. By default an RBF kernel with a learned variance, and one learned lengthscale that
+        starts at the median distance between inputs.
+    likelihood : str, Likelihood or likelihood family, optional
+        For two classes "logit" (the default), "probit" or a likelihood of labels 0 and 1. For more classes
+        "logistic_softmax" (the default), "softmax", "stick_breaking", "probit" or a likelihood of classes 0 to C - 1.
+        Classes are numbered in the order of ``classes_``.
+    method : {"fit", "cavi", "gaussian_vi", "svi", "gibbs", "integrate"}
+        How the posterior is computed. "fit" maximises the bound that ``pgmodels.fit`` chooses, "cavi" the bound of the
+        augmented likelihood and "gaussian_vi" the expected log density; "svi" takes batches, for many rows. "gibbs"
+        samples, and "integrate" averages over, hyperparameters with priors; others have learned values.
+    learn : bool
+        Whether hyperparameters are learned. If not they keep the values of ``kernel`` and ``likelihood``.
+    inducing : "auto", None, int or array of shape (n_inducing, n_features)
+        Inducing inputs. "auto" takes none up to 2,000 rows, and above a number that is found by the bound.
+    mean : float, Parameter or Fixed, optional
+        The mean of the latents. By default learned for one latent, and 0 for several.
+    max_iter : int
+        Maximum number of iterations of the search.
+    tol : float
+        Relative change of the bound below which the search has converged.
+    random_state : int, RandomState or None
+        Seed of random choices, and of draws by "gibbs".
+    verbose : bool
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The class labels.
+    n_classes_ : int
+        Their number.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of features, if X was a data frame with text as column names.
+    model_ : Model
+        The model with the learned values.
+    kernel_ : Kernel
+        The kernel with the learned values.
+    result_ : Approximation, Draws or IntegratedApproximation
+        The result of the method, for ``pgmodels.correct``, ``compare``, ``diagnose`` and ArviZ.
+    n_iter_ : int
+        Number of iterations.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> import pgmodels as pgm
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), pgm.GPClassifier()).fit(X[::2], y[::2])
+    >>> bool(model.score(X[1::2], y[1::2]) > 0.9)
+    True
+    """
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "GPClassifier":
+        """Learn hyperparameters and compute the posterior.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features)
+            Inputs.
+        y : array_like of shape (n_samples,)
+            Class labels: numbers or text.
+        sample_weight : array_like of shape (n_samples,), optional
+            Powers of the rows' likelihoods: a row of weight 2 counts as two rows, one of weight 0 not at all.
+
+        Returns
+        -------
+        GPClassifier
+            The estimator.
+
+        Raises
+        ------
+        ValueError
+            For bad parameters or data, and for a single class.
+        """
+        X, y, weights = self._validated(X, y, sample_weight)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        self.n_classes_ = len(self.classes_)
+        seen = np.unique(codes[weights > 0.0])
+        if len(seen) < 2:
+            raise ValueError(
+                f"y has one class with a positive weight, {self.classes_[seen[0]]!r}; a classifier needs at least two "
+                "classes."
+            )
+        likelihood = self._likelihood()
+        size = likelihood.num_latents or self.n_classes_
+        gp = self._gp(X, weights, size, variance=1.0, mean=0.0)
+        self._learned(Model(likelihood, gp), X, codes.astype(np.float64), weights)
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        """The probability of each class.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            In the order of ``classes_``.
+        """
+        probabilities = self._predictive(X)[1].probabilities
+        return probabilities / probabilities.sum(axis=1, keepdims=True)
+
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
+        """The logarithm of ``predict_proba``."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """The class with the largest probability.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Class labels.
+        """
+        most = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[most]
+
+    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Draws of class labels, with latents drawn jointly: see GPRegressor."""
+        codes = super().sample_y(X, n_samples, random_state).astype(int)
+        return self.classes_[codes]
+
+    def _likelihood(self) -> Likelihood:
+        two, given = self.n_classes_ == 2, self.likelihood
+        names = _BINARY if two else _SEVERAL
+        if given is None:
+            return Bernoulli() if two else LogisticSoftmax(self.n_classes_)
+        if isinstance(given, str):
+            if given not in names:
+                raise ValueError(
+                    f"likelihood must be one of {', '.join(map(repr, names))} for {self.n_classes_} classes, or a "
+                    f"pgmodels likelihood; got {given!r}."
+                )
+            return names[given]() if two else names[given](self.n_classes_)
+        likelihood = _as_likelihood(given)
+        support = likelihood.support(likelihood.num_latents or self.n_classes_)
+        count = 2 if isinstance(support, Binary) else support.num_classes if isinstance(support, Classes) else None
+        if count != self.n_classes_:
+            declared = "declares no classes" if count is None else f"is of {count} classes"
+            raise ValueError(f"likelihood {likelihood.name} {declared}; y has {self.n_classes_} classes.")
+        return likelihood
+
+
+class GPRegressor(RegressorMixin, _GPEstimator):
+    """Gaussian process regression, robust regression and regression of counts.
+
+    Parameters
+    ----------
+    kernel : Kernel or callable, optional
+        The kernel of the latent. By default an RBF kernel with a learned variance, and one learned lengthscale that
+        starts at the median distance between inputs.
+    likelihood : str, Likelihood or likelihood family, optional
+        "gaussian" (the default), "student", "laplace", "negative_binomial", or a likelihood of numbers.
+    method : {"fit", "cavi", "gaussian_vi", "svi", "gibbs", "integrate"}
+        How the posterior is computed: see GPClassifier.
+    learn : bool
+        Whether hyperparameters are learned. If not they keep the values of ``kernel`` and ``likelihood``.
+    inducing : "auto", None, int or array of shape (n_inducing, n_features)
+        Inducing inputs. "auto" takes none up to 2,000 rows, and above a number that is found by the bound.
+    mean : float, Parameter or Fixed, optional
+        The mean of the latents. By default learned for one latent, and 0 for several.
+    max_iter : int
+        Maximum number of iterations of the search.
+    tol : float
+        Relative change of the bound below which the search has converged.
+    random_state : int, RandomState or None
+        Seed of random choices, and of draws by "gibbs".
+    verbose : bool
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of features, if X was a data frame with text as column names.
+    model_ : Model
+        The model with the learned values.
+    kernel_ : Kernel
+        The kernel with the learned values.
+    result_ : Approximation, Draws or IntegratedApproximation
+        The result of the method, for ``pgmodels.correct``, ``compare``, ``diagnose`` and ArviZ.
+    n_iter_ : int
+        Number of iterations.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 40)[:, None]
+    >>> y = np.sin(X[:, 0]) + 0.1 * np.cos(40.0 * X[:, 0])
+    >>> mean, deviation = pgm.GPRegressor().fit(X, y).predict([[1.5]], return_std=True)
+    >>> bool(abs(mean[0] - np.sin(1.5)) < 0.1)
+    True
+    """
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "GPRegressor":
+        """Learn hyperparameters and compute the posterior.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features)
+            Inputs.
+        y : array_like of shape (n_samples,)
+            Observations.
+        sample_weight : array_like of shape (n_samples,), optional
+            Powers of the rows' likelihoods: a row of weight 2 counts as two rows, one of weight 0 not at all.
+
+        Returns
+        -------
+        GPRegressor
+            The estimator.
+
+        Raises
+        ------
+        ValueError
+            For bad parameters or data.
+        """
+        X, y, weights = self._validated(X, y, sample_weight, y_numeric=True)
+        y = np.asarray(y, dtype=np.float64)
+        level = float(np.average(y, weights=weights))
+        scale = float(np.sqrt(np.average((y - level) ** 2, weights=weights))) or 1.0
+        likelihood, is_identity = self._likelihood(scale)
+        variance, mean = (scale**2, level) if is_identity else (1.0, 0.0)
+        gp = self._gp(X, weights, likelihood.num_latents or 1, variance, mean)
+        self._learned(Model(likelihood, gp), X, y, weights)
+        return self
+
+    def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """The mean of y, and its standard deviation.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features)
+            Inputs.
+        return_std : bool
+            Whether to return standard deviations of y too, with the noise.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), or two of these
+        """
+        predictive = self._predictive(X)[1]
+        return (predictive.mean, np.sqrt(predictive.variance)) if return_std else predictive.mean
+
+    def _likelihood(self, scale: float) -> tuple[Likelihood, bool]:
+        """The likelihood, with start values for the scale of y, and whether its mean is the latent itself."""
+        noise = Parameter(0.5 * scale, positive=True)
+        names = {
+            "gaussian": lambda: Gaussian(noise),
+            "student": lambda: StudentT(Fixed(4.0), noise),
+            "laplace": lambda: Laplace(noise),
+            "negative_binomial": lambda: NegativeBinomial(Parameter(1.0, positive=True)),
+        }
+        given = "gaussian" if self.likelihood is None else self.likelihood
+        if not isinstance(given, str):
+            return _as_likelihood(given), False
+        if given not in names:
+            raise ValueError(
+                f"likelihood must be one of {', '.join(map(repr, names))}, or a pgmodels likelihood; got {given!r}."
+            )
+        return names[given](), given != "negative_binomial"
+
+
+def _as_likelihood(given: Any) -> Likelihood:
+    likelihood = given() if isinstance(given, LikelihoodFamily) else given
+    if not isinstance(likelihood, Likelihood):
+        raise ValueError(f"likelihood must be a name or a pgmodels likelihood such as pgm.Bernoulli(); got {given!r}.")
+    return likelihood
+
+
+def _num_iterations(result: Any) -> int:
+    report = getattr(result, "fit", None)
+    if report is not None:
+        return int(report.num_steps)
+    return int(getattr(result, "num_iterations", 1))
