@@ -120,7 +120,7 @@ class _GPEstimator(BaseEstimator):
 
     def _run(self, model: Model, X: np.ndarray, y: np.ndarray, weights: np.ndarray, seed: int) -> Any:
         options: dict[str, Any] = {"weights": weights, "seed": seed, "progress": bool(self.verbose)}
-        search = {"max_iterations": self.max_iter, "tolerance": self.tol}
+        search: dict[str, Any] = {"max_iterations": self.max_iter, "tolerance": self.tol}
         if self.method == "svi":
             return svi(model, X, y, train_hyperparameters=self.learn, **options)
         if self.method in ("gibbs", "integrate"):
@@ -131,7 +131,7 @@ class _GPEstimator(BaseEstimator):
                 model = model.fixed()
             return (gibbs if self.method == "gibbs" else integrate)(model, X, y, **options)
         if self.learn:
-            objective = {"fit": "auto", "cavi": "augmented", "gaussian_vi": "expected"}[self.method]
+            objective: Any = {"fit": "auto", "cavi": "augmented", "gaussian_vi": "expected"}[self.method]
             return fit(model, X, y, objective=objective, correct=False, **search, **options)
         if self.method == "cavi":
             return cavi(model.fixed(), X, y, **search, **options)
@@ -290,11 +290,11 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         self.n_classes_ = len(self.classes_)
-        seen = np.unique(codes[weights > 0.0])
-        if len(seen) < 2:
+        present = np.unique(codes[weights > 0.0])
+        if len(present) < 2:
             raise ValueError(
-                f"y has one class with a positive weight, {self.classes_[seen[0]]!r}; a classifier needs at least two "
-                "classes."
+                f"y has one class with a positive weight, {self.classes_[present[0]]!r}; a classifier needs two "
+                "or more."
             )
         likelihood = self._likelihood()
         size = likelihood.num_latents or self.n_classes_
@@ -345,18 +345,18 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
         return self.classes_[codes]
 
     def _likelihood(self) -> Likelihood:
-        two, given = self.n_classes_ == 2, self.likelihood
-        names = _BINARY if two else _SEVERAL
-        if given is None:
+        two, choice = self.n_classes_ == 2, self.likelihood
+        names: dict[str, Any] = _BINARY if two else _SEVERAL
+        if choice is None:
             return Bernoulli() if two else LogisticSoftmax(self.n_classes_)
-        if isinstance(given, str):
-            if given not in names:
+        if isinstance(choice, str):
+            if choice not in names:
                 raise ValueError(
                     f"likelihood must be one of {', '.join(map(repr, names))} for {self.n_classes_} classes, or a "
-                    f"pgmodels likelihood; got {given!r}."
+                    f"pgmodels likelihood; got {choice!r}."
                 )
-            return names[given]() if two else names[given](self.n_classes_)
-        likelihood = _as_likelihood(given)
+            return names[choice]() if two else names[choice](self.n_classes_)
+        likelihood = _as_likelihood(choice)
         support = likelihood.support(likelihood.num_latents or self.n_classes_)
         count = 2 if isinstance(support, Binary) else support.num_classes if isinstance(support, Classes) else None
         if count != self.n_classes_:
@@ -476,20 +476,20 @@ class GPRegressor(RegressorMixin, _GPEstimator):
             "laplace": lambda: Laplace(noise),
             "negative_binomial": lambda: NegativeBinomial(Parameter(1.0, positive=True)),
         }
-        given = "gaussian" if self.likelihood is None else self.likelihood
-        if not isinstance(given, str):
-            return _as_likelihood(given), False
-        if given not in names:
+        choice = "gaussian" if self.likelihood is None else self.likelihood
+        if not isinstance(choice, str):
+            return _as_likelihood(choice), False
+        if choice not in names:
             raise ValueError(
-                f"likelihood must be one of {', '.join(map(repr, names))}, or a pgmodels likelihood; got {given!r}."
+                f"likelihood must be one of {', '.join(map(repr, names))}, or a pgmodels likelihood; got {choice!r}."
             )
-        return names[given](), given != "negative_binomial"
+        return names[choice](), choice != "negative_binomial"
 
 
-def _as_likelihood(given: Any) -> Likelihood:
-    likelihood = given() if isinstance(given, LikelihoodFamily) else given
+def _as_likelihood(choice: Any) -> Likelihood:
+    likelihood = choice() if isinstance(choice, LikelihoodFamily) else choice
     if not isinstance(likelihood, Likelihood):
-        raise ValueError(f"likelihood must be a name or a pgmodels likelihood such as pgm.Bernoulli(); got {given!r}.")
+        raise ValueError(f"likelihood must be a name or a pgmodels likelihood such as pgm.Bernoulli(); got {choice!r}.")
     return likelihood
 
 

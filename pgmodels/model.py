@@ -14,7 +14,8 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictors import Predictors, rewrite_if_fewer
-from pgmodels.data.arrays import as_inputs, as_numbers, check_finite, column_names
+from pgmodels.data.arrays import as_inputs, as_numbers, check_finite, read_inputs
+from pgmodels.data.frames import Columns
 from pgmodels.data.text_and_dates import as_array_code
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_lookups, check_traced
 from pgmodels.likelihoods.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
@@ -102,14 +103,14 @@ class GP(Module):
 
 
 class Data(NamedTuple):
-    """Checked float64 inputs (n, d) and observations (n,) or (n, columns), and the names of X's columns, if any.
+    """Checked float64 inputs (n, d) and observations (n,) or (n, columns), and how a data frame's columns became X.
 
     ``weights`` (n,) are positive powers of the rows' likelihoods; None if all are 1.
     """
 
     X: np.ndarray
     y: np.ndarray
-    columns: tuple[str, ...] | None = None
+    columns: Columns | None = None
     weights: np.ndarray | None = None
 
     @property
@@ -196,12 +197,27 @@ class Model(Module):
         except NoAugmentationError:
             return False
 
-    def check_inputs(self, X: ArrayLike, name: str = "X", num_columns: int | None = None) -> np.ndarray:
+    def check_inputs(
+        self, X: ArrayLike, name: str = "X", num_columns: int | None = None, columns: Columns | None = None
+    ) -> np.ndarray:
         """X as a float64 array (n, d), with ``num_columns`` columns if given, or ValueError."""
-        X = as_inputs(X, name, num_columns)
+        X = as_inputs(X, name, num_columns, columns)
         for gp in self.gps:
             gp.kernel.check(X.shape[1])
         return X
+
+    def check_new_inputs(self, X_new: ArrayLike, name: str, num_columns: int, columns: Columns | None) -> np.ndarray:
+        """New inputs as a float64 array (m, d), read as the training X was, or ValueError."""
+        measured = set().union(*(gp.kernel.measures(num_columns) for gp in self.gps))
+        names = [column.name for number, column in enumerate(columns or ()) if number not in measured]
+        inputs, _ = read_inputs(X_new, name, columns, names, is_new=True)
+        return self.check_inputs(inputs, name, num_columns, columns)
+
+    def numbered(self, columns: Columns | None) -> "Model":
+        """The model with kernels that read columns by number, where they name columns of X."""
+        names = None if columns is None else tuple(column.name for column in columns)
+        gps = tuple(GP(gp.kernel.numbered(names), gp.mean, gp.size, gp.form) for gp in self.gps)
+        return self if gps == self.gps else Model(self.likelihood, gps)
 
     def check_observations(self, y: ArrayLike, num_rows: int, name: str = "y", is_new: bool = False) -> np.ndarray:
         """y as a float64 array (n,) or (n, columns) in the likelihood's support, or ValueError."""
@@ -233,24 +249,47 @@ class Model(Module):
         DataWarning if a class has no observation.
         """
         if weights is None:
-            return self, self.check(X, y)
-        columns = column_names(X)
-        X, y = as_numbers(X, "X", as_column=True), as_numbers(y, "y")
+            model, inputs, columns = self.read_inputs(X)
+            return model, model._check(inputs, y, columns)
+        X, columns = read_inputs(X, "X")
+        y = as_numbers(y, "y")
         weights = check_weights(weights, len(X) if X.ndim else 0)
         rows = weights > 0
-        data = self.check(_replaced(X, rows), _replaced(y, rows))
-        return self, Data(data.X, data.y, columns, weights).at(rows)
+        model = self.numbered(columns)
+        data = model._check(model.check_inputs(_replaced(X, rows), columns=columns), _replaced(y, rows), columns)
+        return model, Data(data.X, data.y, columns, weights).at(rows)
+
+    def read_inputs(self, X: ArrayLike) -> tuple["Model", np.ndarray, Columns | None]:
+        """The model with columns by number, X as a float64 array (n, d), and how a data frame's columns became X."""
+        inputs, columns = read_inputs(X, "X")
+        model = self.numbered(columns)
+        # Messages about the shape of an array have code for it.
+        return model, model.check_inputs(X if columns is None else inputs, columns=columns), columns
 
     def check(self, X: ArrayLike, y: ArrayLike) -> Data:
-        """Checked data without weights: see ``prepare``."""
-        columns = column_names(X)
-        X = self.check_inputs(X)
+        """The checked data without weights: see ``prepare``."""
+        return self.prepare(X, y)[1]
+
+    def _check(self, X: np.ndarray, y: ArrayLike, columns: Columns | None) -> Data:
+        self._check_levels(columns or ())
         for gp in self.gps:
             check_traced(gp.kernel, X.shape[1])
             check_lookups(gp.kernel, X, "X")
         y = self.check_observations(y, len(X))
         self.warn_unseen(self.unseen(y))
         return Data(X, y, columns)
+
+    def _check_levels(self, columns: Columns) -> None:
+        """Raise ValueError if a kernel measures distances between more than two levels without an order."""
+        for gp in self.gps:
+            for number in gp.kernel.measures(len(columns)) if columns else ():
+                column = columns[number]
+                if column.kind == "level" and len(column.levels) > 2:
+                    raise ValueError(
+                        f"{gp.kernel!r} measures distances in column {column.name!r}, which has {len(column.levels)} "
+                        f"levels without an order. Use pgm.On(pgm.White(), [{column.name!r}]) for an effect of each "
+                        "level and pgm.On(kernel, [...]) for the other columns, an ordered categorical, or numbers."
+                    )
 
     def unseen(self, y: np.ndarray) -> list[int]:
         """The classes without an observation in y; empty for other supports."""

@@ -105,6 +105,18 @@ def test_a_kernel_of_your_own(run):
     np.testing.assert_allclose(kernel(x, x + 0.5), np.exp(-0.5 * (0.5**2 + 0.4**2)), rtol=1e-6)
 
 
+def test_data_frames(run):
+    names = run("docs/how-to/data_frames.md")
+    assert [column.kind for column in names["result"].columns] == ["date", "level"]
+    assert names["mean"].shape == (2, 1)
+
+
+@pytest.mark.slow
+def test_scikit_learn(run):
+    names = run("docs/how-to/scikit_learn.md")
+    assert names["search"].best_score_ > -0.4
+
+
 def test_an_objective_of_your_own(run):
     names = run("docs/how-to/own_objective.md")
     exact = pgm.gaussian_vi(names["model"], names["X"], names["y"])

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import pandas as pd
 import pytest
 from numpyro.distributions import constraints
 from scipy import sparse
@@ -133,7 +132,6 @@ def shared(weights):
 
 # Names of remedies and of their uses beyond those of this module.
 NAMES = {"numpy": np, "constraints": constraints, "Predictive": Predictive, "DrawNodes": DrawNodes}
-TABLE = pd.DataFrame(X, columns=["a", "b"])
 ROWS = RNG.normal(size=(12, 2, 3))
 LABELS = np.array([1.0, 2.0] * 6)
 SHIFTED = np.array([1.0, 2.0, 3.0] * 4)
@@ -147,12 +145,6 @@ REMEDIES = {
         r"use (X\.filled\(\.\.\.\))",
         "check({})",
         {"X": np.ma.masked_less(X, -0.5), "...": "0.0"},
-    ),
-    "columns in another order": (
-        lambda: pgm.cavi(MODEL, TABLE, Y).predict_latent(TABLE[["b", "a"]]),
-        r"Use (X_new\[\['a', 'b'\]\])\.",
-        "pgm.cavi(MODEL, TABLE, Y).predict_latent({})",
-        {"X_new": TABLE[["b", "a"]]},
     ),
     "one column": (lambda: check(X[:, 0]), r"Use (X\[:, None\])\.", "check({})", {"X": X[:, 0]}),
     "one row": (

@@ -1,10 +1,12 @@
 """Conversion of users' arrays to float64, or an error with a remedy."""
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
 
+from pgmodels.data.frames import Columns, as_frame, columns_of, encoded
 from pgmodels.data.text_and_dates import as_array_code, describe, is_polars_frame, kind_of
 
 
@@ -42,10 +44,35 @@ def as_numbers(value: Any, name: str, *, as_column: bool = False, is_new: bool =
     return numeric[0]
 
 
-def as_inputs(X: Any, name: str, num_columns: int | None = None) -> np.ndarray:
-    """Inputs as a finite float64 array (n, d), with ``num_columns`` columns if given, or ValueError."""
+def read_inputs(
+    X: Any, name: str, known: Columns | None = None, may_be_new: Collection[str] = (), is_new: bool = False
+) -> tuple[np.ndarray, Columns | None]:
+    """Inputs as a float64 array with NaN where an entry is missing, and the columns of a data frame, None of others.
+
+    With ``known`` columns of training data a frame is read in the same way, by name, and columns ``may_be_new`` may
+    have other levels. Raises ValueError for what is not numbers and cannot be read as such.
+    """
+    frame = as_frame(X)
+    if frame is None:
+        return as_numbers(X, name, as_column=True, is_new=is_new), None
+    columns = columns_of(frame, name, _numbers_in) if known is None else known
+    coded = [column for column in columns if column.kind != "number"]
+    if is_new and known is None and coded:
+        raise ValueError(
+            f"{name} has {coded[0].kind}s in column {coded[0].name!r}, and the training X had no column names: give an "
+            "array of numbers, or fit the model to a data frame."
+        )
+    return encoded(frame, columns, name, _numbers_in, may_be_new), columns
+
+
+def as_inputs(X: Any, name: str, num_columns: int | None = None, columns: Columns | None = None) -> np.ndarray:
+    """Inputs as a finite float64 array (n, d), with ``num_columns`` columns if given, or ValueError.
+
+    ``columns`` are for messages.
+    """
     array = as_array_code(X, name)
-    X = as_numbers(X, name, as_column=True, is_new=num_columns is not None)
+    X, of_frame = read_inputs(X, name, is_new=num_columns is not None)
+    columns = columns or of_frame
     if X.ndim != 2:
         hint = f"{array}.reshape(len({name}), -1)"
         if X.ndim < 2:
@@ -56,15 +83,17 @@ def as_inputs(X: Any, name: str, num_columns: int | None = None) -> np.ndarray:
         raise ValueError(f"{name} is empty: got shape {X.shape}, expected at least one row and one column.")
     if num_columns is not None and X.shape[1] != num_columns:
         raise ValueError(f"{name} must have the {num_columns} column(s) of the training X; got shape {X.shape}.")
-    check_finite(X, name)
+    check_finite(X, name, columns)
     return X
 
 
-def check_finite(array: np.ndarray, name: str) -> None:
+def check_finite(array: np.ndarray, name: str, columns: Columns | None = None) -> None:
     """Raise ValueError, naming the first, if an array has NaN or infinite entries."""
     bad = np.argwhere(~np.isfinite(array))
     if bad.size:
-        place = f"row {bad[0][0]}" + (f", column {bad[0][1]}" if array.ndim == 2 else "")
+        place = f"row {bad[0][0]}"
+        if array.ndim == 2:
+            place += f", column {bad[0][1] if columns is None else repr(columns[bad[0][1]].name)}"
         raise ValueError(
             f"{name} must be finite; got {array[tuple(bad[0])]} in {place} ({len(bad)} such values). "
             "Drop or impute these rows."
@@ -78,32 +107,8 @@ def first_column(y: np.ndarray) -> np.ndarray:
 
 def column_names(value: Any) -> tuple[str, ...] | None:
     """The column names of a data frame; None for other values, or if not all names are text."""
-    names = getattr(value, "columns", None)
-    if names is None or not hasattr(value, "__array__"):
-        return None
-    columns = tuple(names)
-    return columns if columns and all(isinstance(column, str) for column in columns) else None
-
-
-def check_column_names(value: Any, expected: tuple[str, ...] | None, name: str) -> None:
-    """Raise ValueError unless a data frame has the columns of the training data, in the same order.
-
-    Arrays without names are accepted.
-    """
-    names = column_names(value)
-    if names is None or expected is None or names == expected:
-        return
-    if sorted(names) == sorted(expected):
-        raise ValueError(
-            f"{name} has the columns of the training X in another order: got "
-            f"{list(names)}, expected {list(expected)}. Use {name}[{list(expected)}]."
-        )
-    missing = [column for column in expected if column not in names]
-    extra = [column for column in names if column not in expected]
-    raise ValueError(
-        f"{name} must have the columns of the training X, {list(expected)}; missing {missing}, unknown {extra}. "
-        "Give those columns, or an array if only the names differ."
-    )
+    frame = as_frame(value)
+    return None if frame is None else tuple(frame.columns)
 
 
 def in_units_of(scale: Any, values: Any, known: float = 0.0) -> np.ndarray:

@@ -142,11 +142,11 @@ def _columns(value: Any, name: str) -> Iterator[_Column]:
 
 def _column(label: Any, code: str, value: Any, array: Any = None) -> _Column:
     entries = np.asarray(value) if array is None else array
-    kind, row = _kind(entries)
+    kind, row = kind_of_entries(entries)
     return _Column(label, code, entries, kind, row, _levels(value))
 
 
-def _kind(entries: np.ndarray) -> tuple[str, int]:
+def kind_of_entries(entries: np.ndarray) -> tuple[str, int]:
     """The common kind of entries (n,), ignoring missing ones, and the first entry that is not a number."""
     if entries.dtype.kind in "biuf":
         return "number", 0

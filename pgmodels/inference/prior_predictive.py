@@ -58,7 +58,7 @@ def prior_predictive(
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)
     model = require_model(model)
-    inputs = model.check_inputs(X)
+    model, inputs, _ = model.read_inputs(X)
     covariates = check_covariates(model.likelihood, model.num_latents, covariates, len(inputs))
     model = model.resolve(inputs)
     model = with_inputs(model, choose_inputs(model, inputs))

@@ -32,7 +32,7 @@ class Restricted(Kernel):
 
 @final
 class On(Restricted):
-    """A kernel of selected columns of X: ``On(RBF(), [0, 2])``.
+    """A kernel of selected columns of X: ``On(RBF(), [0, 2])`` or, of a data frame, ``On(RBF(), ["lon", "lat"])``.
 
     Default lengthscales and hyperparameters with one entry per column refer to these columns. ``On(White(), [3])``
     gives each level of a grouping column an independent effect.
@@ -41,8 +41,8 @@ class On(Restricted):
     ----------
     kernel : Kernel or callable
         The kernel of the selected columns.
-    columns : sequence of int
-        Distinct column numbers, from 0.
+    columns : sequence of int or of str
+        Distinct column numbers, from 0, or names.
 
     Raises
     ------
@@ -54,10 +54,13 @@ class On(Restricted):
 
     kernel: Kernel
     columns: tuple[int, ...] = eqx.field(static=True)
+    # Of the columns, if they were named.
+    names: tuple[str, ...] | None = eqx.field(static=True)
 
-    def __init__(self, kernel: Kernel | Callable[[Any, Any], Any], columns: Iterable[int]):
+    def __init__(self, kernel: Kernel | Callable[[Any, Any], Any], columns: Iterable[int] | Iterable[str]):
         self.kernel = as_kernel(kernel)
-        self.columns = _read(columns, "columns of On")
+        self.names = _names(columns)
+        self.columns = () if self.names else _read(columns, "columns of On")
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         return self.kernel(self._select(X), self._select(Z))
@@ -68,6 +71,31 @@ class On(Restricted):
     def reads(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted(self.columns[index] for index in self.kernel.reads(len(self.columns))))
 
+    def measures(self, num_columns: int) -> tuple[int, ...]:
+        return tuple(sorted(self.columns[index] for index in self.kernel.measures(len(self.columns))))
+
+    def numbered(self, names: tuple[str, ...] | None) -> "On":
+        if self.columns:
+            inner = None if names is None else tuple(names[c] for c in self.columns if c < len(names))
+            return eqx.tree_at(lambda on: on.kernel, self, self.kernel.numbered(inner), is_leaf=is_parameter)
+        chosen = self.names or ()
+        if names is None:
+            raise ValueError(
+                f"On reads the columns {list(chosen)} by name, but X has no column names: give a data frame, or column "
+                "numbers."
+            )
+        missing = [name for name in chosen if name not in names]
+        if missing:
+            raise ValueError(f"On reads the columns {missing}, which X does not have; its columns are {list(names)}.")
+        return self.of_names(self.kernel.numbered(chosen), [names.index(name) for name in chosen], chosen)
+
+    @classmethod
+    def of_names(cls, kernel: Kernel, columns: Iterable[int], names: Iterable[str]) -> "On":
+        """The kernel of columns whose numbers and names are known."""
+        on = cls(kernel, columns)
+        object.__setattr__(on, "names", tuple(names))
+        return on
+
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         inner = self.kernel.terms(len(self.columns))
         return tuple(tuple(sorted(self.columns[position] for position in term)) for term in inner)
@@ -77,6 +105,8 @@ class On(Restricted):
         return np.asarray(self._select(X))
 
     def check(self, num_columns: int) -> None:
+        if not self.columns:
+            self.numbered(None)
         _check_columns(self.columns, num_columns, "On")
         self.kernel.check(len(self.columns))
 
@@ -84,7 +114,7 @@ class On(Restricted):
         return X[:, np.array(self.columns)]
 
     def __repr__(self) -> str:
-        return f"On({self.kernel!r}, {list(self.columns)})"
+        return f"On({self.kernel!r}, {list(self.names or self.columns)})"
 
 
 @final
@@ -139,6 +169,13 @@ class Difference(Restricted):
         indices = self.kernel.reads(len(self.left))
         return tuple(sorted({columns[index] for columns in (self.left, self.right) for index in indices}))
 
+    def measures(self, num_columns: int) -> tuple[int, ...]:
+        indices = self.kernel.measures(len(self.left))
+        return tuple(sorted({columns[index] for columns in (self.left, self.right) for index in indices}))
+
+    def numbered(self, names: tuple[str, ...] | None) -> "Difference":
+        return self
+
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         """See Restricted: both items of each row."""
         return np.concatenate([np.asarray(item) for item in self._items(X)])
@@ -154,7 +191,19 @@ class Difference(Restricted):
         return f"Difference({self.kernel!r}, {list(self.left)}, {list(self.right)})"
 
 
-def _read(columns: Iterable[int], name: str) -> tuple[int, ...]:
+def _names(columns: Any) -> tuple[str, ...] | None:
+    """Names of columns as a tuple; None for anything else. Raises ValueError if a name is there twice."""
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        return None
+    listed = tuple(columns)
+    if not listed or not all(isinstance(name, str) for name in listed):
+        return None
+    if len(set(listed)) < len(listed):
+        raise ValueError(f"columns of On must be a list of different names; got {list(listed)}.")
+    return listed
+
+
+def _read(columns: Iterable[Any], name: str) -> tuple[int, ...]:
     """Column numbers as a tuple. Raises ValueError unless they are distinct integers >= 0."""
     try:
         listed = list(columns)
@@ -162,7 +211,7 @@ def _read(columns: Iterable[int], name: str) -> tuple[int, ...]:
         listed = []
     are_indices = all(isinstance(c, (int, np.integer)) and not isinstance(c, bool) and c >= 0 for c in listed)
     if not listed or not are_indices or len(set(listed)) < len(listed):
-        raise ValueError(f"{name} must be a list of different column numbers, from 0 on; got {columns!r}.")
+        raise ValueError(f"{name} must be a list of different column numbers, from 0 on, or of names; got {columns!r}.")
     return tuple(int(c) for c in listed)
 
 

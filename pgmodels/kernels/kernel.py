@@ -68,6 +68,14 @@ class Kernel(Module):
         """The columns of X on which it depends: rows equal in these columns share a latent."""
         return tuple(range(num_columns))
 
+    def measures(self, num_columns: int) -> tuple[int, ...]:
+        """The columns of X whose values count, and not only which rows are equal; none for kernels of users."""
+        return ()
+
+    def numbered(self, names: tuple[str, ...] | None) -> "Kernel":
+        """The kernel with column numbers where it names columns, given the names of X's columns."""
+        return self.map_components(lambda kernel, _: kernel.numbered(names), np.empty((0, 0)))
+
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         """The columns of X read by each of the independent functions whose sum is the latent."""
         return (self.reads(num_columns),)
@@ -186,6 +194,9 @@ class Sum(Kernel):
     def reads(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted({*self.left.reads(num_columns), *self.right.reads(num_columns)}))
 
+    def measures(self, num_columns: int) -> tuple[int, ...]:
+        return tuple(sorted({*self.left.measures(num_columns), *self.right.measures(num_columns)}))
+
     def scaled(self, factor: float) -> "Sum":
         return Sum(self.left.scaled(factor), self.right.scaled(factor))
 
@@ -213,6 +224,9 @@ class Product(Kernel):
 
     def reads(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted({*self.left.reads(num_columns), *self.right.reads(num_columns)}))
+
+    def measures(self, num_columns: int) -> tuple[int, ...]:
+        return tuple(sorted({*self.left.measures(num_columns), *self.right.measures(num_columns)}))
 
     def scaled(self, factor: float) -> "Product":
         if not eqx.tree_equal(lhs := self.left.scaled(factor), self.left):

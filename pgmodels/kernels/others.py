@@ -43,6 +43,9 @@ class Periodic(Kernel):
         self.lengthscale = as_parameter(lengthscale, "lengthscale of Periodic")
         self.period = scalar(period, "period", self)
 
+    def measures(self, num_columns: int) -> tuple[int, ...]:
+        return self.reads(num_columns)
+
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         # |e^{2ia} - e^{2ib}|² = 4 sin²(a - b): the RBF kernel between points on a circle per column.
         lengthscale = as_array(self.lengthscale.value)
@@ -89,6 +92,9 @@ class Linear(Kernel):
     def check(self, num_columns: int) -> None:
         super().check(num_columns)
         self.check_by_column("variance", num_columns)
+
+    def measures(self, num_columns: int) -> tuple[int, ...]:
+        return self.reads(num_columns)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         return (as_array(X) * as_array(self.variance.value)) @ as_array(Z).T

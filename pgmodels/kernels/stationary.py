@@ -44,6 +44,9 @@ class Stationary(Kernel):
             return self
         return self.with_parameter("lengthscale", length(self.lengthscale, np.asarray(X)))
 
+    def measures(self, num_columns: int) -> tuple[int, ...]:
+        return self.reads(num_columns)
+
     @abstractmethod
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         """The correlation as a function of r²."""

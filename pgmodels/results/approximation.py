@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike
 
+from pgmodels.data.frames import Columns
 from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
@@ -268,8 +269,8 @@ class CorrectedApproximation(GaussianResult):
         return self.uncorrected.weights
 
     @property
-    def columns(self) -> tuple[str, ...] | None:
-        """The names of X's columns if it was a data frame."""
+    def columns(self) -> Columns | None:
+        """The names of X's columns, and how they became numbers, if it was a data frame."""
         return self.uncorrected.columns
 
     @property

@@ -118,24 +118,27 @@ def _describe_kernel(kernel: Kernel) -> Description:
     if _KERNELS.get(name) is not type(kernel):
         raise _unnamed(f"the kernel {kernel!r}")
     values = {field.name: getattr(kernel, field.name) for field in fields(kernel)}
+    # Columns without names are as in older files.
+    values = {key: value for key, value in values.items() if value is not None}
     return {
         "class": name,
         "fields": {stored_field(n): _describe_field(value, f"{n} of {name}") for n, value in values.items()},
     }
 
 
-def _describe_field(value: Kernel | Parameter | tuple[int, ...], name: str) -> Description:
+def _describe_field(value: Kernel | Parameter | tuple[int | str, ...], name: str) -> Description:
     if isinstance(value, Kernel):
         return _describe_kernel(value)
     return _describe_parameter(value, name) if isinstance(value, Parameter) else list(value)
 
 
 def _build_kernel(description: Description) -> Kernel:
-    values = {field_of(name): _build_field(value) for name, value in description["fields"].items()}
-    return _KERNELS[description["class"]](**values)
+    values: dict[str, Any] = {field_of(name): _build_field(value) for name, value in description["fields"].items()}
+    cls: Any = _KERNELS[description["class"]]
+    return On.of_names(**values) if cls is On and "names" in values else cls(**values)
 
 
-def _build_field(description: Description) -> Kernel | Parameter | list[int]:
+def _build_field(description: Description) -> Kernel | Parameter | list[int] | list[str]:
     if isinstance(description, list):
         return description
     return _build_kernel(description) if "class" in description else _build_parameter(description)

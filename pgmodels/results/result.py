@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pgmodels.data.arrays import check_column_names
+from pgmodels.data.frames import Columns
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Data, Model
 from pgmodels.parameters.parameter import bare
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Result(Picklable):
     """Base class of results: the model with its hyperparameters resolved, and the data.
 
-    ``columns`` are the names of X's columns if it was a data frame. ``weights`` (n,) are the powers of the rows'
-    likelihoods, None if all are 1; rows of weight 0 are left out.
+    ``columns`` are the names of X's columns, and how they became numbers, if it was a data frame. ``weights`` (n,) are
+    the powers of the rows' likelihoods, None if all are 1; rows of weight 0 are left out.
     """
 
     if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Result(Picklable):
             """The name of the engine or correction."""
 
         @property
-        def columns(self) -> tuple[str, ...] | None:
+        def columns(self) -> Columns | None:
             """The names of the columns of X."""
 
         @property
@@ -88,8 +88,7 @@ class Result(Picklable):
 
     def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
         """New inputs as a float64 array (m, d); raises ValueError if their columns do not match X."""
-        check_column_names(X_new, self.columns, name)
-        return self.model.check_inputs(X_new, name, self.X.shape[1])
+        return self.model.check_new_inputs(X_new, name, self.X.shape[1], self.columns)
 
     def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
         """Checked inputs for predictions, by row or joint; kernels must be valid covariances there."""
@@ -149,7 +148,7 @@ class DataResult(Result):
     y: np.ndarray
     seconds: float
     method: str
-    columns: tuple[str, ...] | None = None
+    columns: Columns | None = None
     weights: np.ndarray | None = None
 
 

@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from pgmodels.data.frames import Column
 from pgmodels.data.sources.rows import Scaling
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import Model
@@ -220,7 +221,7 @@ def _select(stored: dict[str, Any], cls: Any) -> dict[str, Any]:
 
 
 def _renamed(stored: dict[str, Any], model: Model) -> dict[str, Any]:
-    """Fields with hyperparameters by name; older files have their pytree paths."""
+    """Fields with hyperparameters and columns by name; older files have pytree paths, and names of columns alone."""
     names = names_by_path(model)
 
     def rename(values: dict[str, Any]) -> dict[str, Any]:
@@ -228,6 +229,9 @@ def _renamed(stored: dict[str, Any], model: Model) -> dict[str, Any]:
 
     if "objective" in stored:
         stored = stored | {"objective": objective_of(stored["objective"])}
+    if stored.get("columns") is not None:
+        columns = (Column(part) if isinstance(part, str) else Column(*part) for part in stored["columns"])
+        stored = stored | {"columns": tuple(columns)}
     if stored.get("hyperparameters"):
         stored = stored | {"hyperparameters": rename(stored["hyperparameters"])}
     if stored.get("fit") is not None:

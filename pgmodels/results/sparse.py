@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pgmodels.data.arrays import check_column_names
+from pgmodels.data.frames import Columns
 from pgmodels.data.sources.rows import Scaling
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
@@ -37,7 +37,7 @@ class SparseApproximation(Picklable, GaussianPredictions):
     posterior: Posterior
     scaling: Scaling
     num_rows: int
-    columns: tuple[str, ...] | None
+    columns: Columns | None
     elbo_trace: np.ndarray
     converged: bool
     tolerance: float
@@ -82,8 +82,7 @@ class SparseApproximation(Picklable, GaussianPredictions):
 
     def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
         """New inputs as a float64 array (m, d); raises ValueError if their columns do not match the data's."""
-        check_column_names(X_new, self.columns, name)
-        return self.model.check_inputs(X_new, name, len(self.scaling.location))
+        return self.model.check_new_inputs(X_new, name, len(self.scaling.location), self.columns)
 
     def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
         inputs = self.scaling(self.check_inputs(X_new))

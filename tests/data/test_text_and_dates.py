@@ -84,8 +84,6 @@ DATES = {
     "array of text": np.array,
     "text of times": lambda t: [t[0] + "T00:00:00Z", t[1] + " 00:00", t[2]],
     "text without hyphens": lambda t: [one.replace("-", "") for one in t],
-    "DataFrame": lambda t: pd.DataFrame({"t": stamps(t)}),
-    "DataFrame with a zone": lambda t: pd.DataFrame({"t": zoned(t)}),
     "DataFrame of text": lambda t: pd.DataFrame({"t": t}),
     "polars Series of Date": lambda t: pl.Series([date.fromisoformat(one) for one in t]),
     "polars Series of Datetime": lambda t: pl.Series([datetime.fromisoformat(one) for one in t]),
@@ -93,7 +91,6 @@ DATES = {
         "UTC"
     ),
     "polars Series of text": lambda t: pl.Series(t),
-    "polars DataFrame": lambda t: pl.DataFrame({"t": [date.fromisoformat(one) for one in t]}),
 }
 
 
@@ -134,7 +131,6 @@ DURATIONS = {
     "Series": lambda t: pd.Series([pd.Timedelta(one, "h") for one in t]),
     "TimedeltaIndex": lambda t: pd.TimedeltaIndex([pd.Timedelta(one, "h") for one in t]),
     "polars Series": lambda t: pl.Series([timedelta(hours=one) for one in t]),
-    "polars DataFrame": lambda t: pl.DataFrame({"x": [0.5] * 3, "t": [timedelta(hours=one) for one in t]}),
 }
 
 
@@ -163,21 +159,11 @@ TEXT = {
     "Series": (lambda v: pd.Series(v, index=[7, 2, 5]), False),
     "Series of string": (lambda v: pd.Series(v, dtype="string"), False),
     "Index": (pd.Index, False),
-    "DataFrame": (lambda v: pd.DataFrame({"level": v}), False),
     "DataFrame with a number for a label": (lambda v: pd.DataFrame({3: v}), False),
     "Categorical": (lambda v: pd.Series(pd.Categorical(v, ["low", "mid", "high"], ordered=True)), True),
-    "Categorical in a DataFrame": (
-        lambda v: pd.DataFrame({"level": pd.Categorical(v, ["low", "mid", "high"], ordered=True)}),
-        True,
-    ),
     "polars Series": (lambda v: pl.Series(v), False),
     "polars Enum": (lambda v: pl.Series(v, dtype=pl.Enum(["low", "mid", "high"])), True),
     "polars Categorical": (lambda v: pl.Series(v, dtype=pl.Categorical), False),
-    "polars DataFrame": (lambda v: pl.DataFrame({"level": v}), False),
-    "polars DataFrame of Enum": (
-        lambda v: pl.DataFrame({"level": v}, schema={"level": pl.Enum(["low", "mid", "high"])}),
-        True,
-    ),
 }
 
 

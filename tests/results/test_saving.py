@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
+from pgmodels.data.frames import Column
 from pgmodels.inference.conditioning import condition
 from pgmodels.inference.problem import problem_of
 from pgmodels.model import Data
@@ -33,6 +34,7 @@ X = RNG.uniform(-2.0, 2.0, (14, 2))
 NEW = RNG.uniform(-2.0, 2.0, (5, 2))
 LABELS = (X[:, 0] + 0.3 * RNG.normal(size=14) > 0.2).astype(float)
 LABELS[:2] = 0.0, 1.0
+COLUMNS = Column("left"), Column("right", "level", ("a", "b"))
 NEW_LABELS = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
 
 
@@ -121,7 +123,7 @@ def results():
     return OnDemand(
         {
             "plain": lambda all: pgm.cavi(model, X, LABELS),
-            "cavi": lambda all: replace(all["plain"], columns=("left", "right"), converged=np.bool_(True)),
+            "cavi": lambda all: replace(all["plain"], columns=COLUMNS, converged=np.bool_(True)),
             "fit": lambda all: replace(all["plain"], method="fit", fit=learned),
             "combined": lambda all: pgm.cavi(pgm.Model(additive(0.8), two_gps()), X, LABELS),
             "gaussian_vi": lambda all: pgm.gaussian_vi(model, X, LABELS),

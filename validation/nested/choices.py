@@ -120,8 +120,8 @@ def marginals(case: Case, variance: float, choice: str, m: np.ndarray, S: np.nda
         for x in m[i] + scale[i] * nodes:
             pinned = Pinned(terms, i, x, (MEAN + b * (x - MEAN))[r], precision, m, S, R)
             tried = [pinned.bound(*gaussian) for gaussian in CHOICES[choice](pinned) if _is_valid(gaussian[1])]
-            own = terms.log_density(np.full((len(m), 1), x))[i, 0]
-            values.append(own - 0.5 * (x - MEAN) ** 2 / K[i, i] - 0.5 * np.log(2.0 * np.pi * K[i, i]) + max(tried))
+            itself = terms.log_density(np.full((len(m), 1), x))[i, 0]
+            values.append(itself - 0.5 * (x - MEAN) ** 2 / K[i, i] - 0.5 * np.log(2.0 * np.pi * K[i, i]) + max(tried))
         top = np.nanmax(values)
         curves.append(CubicSpline(nodes, np.maximum(np.nan_to_num(values, nan=-np.inf), top - DEPTH))(GRID))
     return GridDensity(m, scale, np.stack(curves))

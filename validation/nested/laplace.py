@@ -92,13 +92,13 @@ def full(log_density: LogDensity, mean: np.ndarray, K: np.ndarray) -> GridDensit
     nodes, curves = np.linspace(-REACH, REACH, NODES), np.empty((n, len(GRID)))
     for i in range(n):
         x, k = top.f[i] + scale[i] * nodes, K[i] / K[i, i]
-        given, pinned = K - K[i, i] * np.outer(k, k), mean + np.outer(x - mean[i], k)
+        conditional, pinned = K - K[i, i] * np.outer(k, k), mean + np.outer(x - mean[i], k)
         # Exactly pinned.
-        given[i], given[:, i], pinned[:, i] = 0.0, 0.0, x
-        others = mode(log_density, pinned, given, top.a)
+        conditional[i], conditional[:, i], pinned[:, i] = 0.0, 0.0, x
+        others = mode(log_density, pinned, conditional, top.a)
         log_prior = -0.5 * (x - mean[i]) ** 2 / K[i, i] - 0.5 * np.log(2.0 * np.pi * K[i, i])
         fit = np.sum(log_density(others.f) - 0.5 * others.a * (others.f - pinned), axis=-1)
-        curvature = np.linalg.slogdet(np.eye(n) + others.W[..., None] * given)[1]
+        curvature = np.linalg.slogdet(np.eye(n) + others.W[..., None] * conditional)[1]
         values = log_prior + fit - 0.5 * curvature
         curves[i] = CubicSpline(nodes, np.maximum(values, np.nanmax(values) - DEPTH))(GRID)
     return GridDensity(top.f, scale, curves)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from pgmodels.data.frames import Column, Columns
 from pgmodels.data.sources.array import ArrayRows
 from pgmodels.data.sources.rows import Block, Rows, Scaling
 from pgmodels.data.sources.stream import batches, stacked_batches
@@ -25,7 +26,7 @@ class Source(NamedTuple):
     rows: Rows
     num_rows: int
     scaling: Scaling
-    columns: tuple[str, ...] | None
+    columns: Columns | None
     digest: str
 
 
@@ -73,11 +74,13 @@ def source_of(
         unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
         rows = ArrayRows(data.X, data.y) if data.weights is None else _WeightedRows(data)
         return model, data, Source(rows, len(data.X), unscaled, data.columns, "")
+    columns = None if X.columns is None else tuple(map(Column, X.columns))
+    model = model.numbered(columns)
     check = RowCheck(model)
     surveyed = survey(X, check, seed)
     model.warn_unseen(check.unseen)
-    source = Source(X, surveyed.num_rows, surveyed.scaling, X.columns, surveyed.digest)
-    return model, Data(surveyed.X, surveyed.y, X.columns), source
+    source = Source(X, surveyed.num_rows, surveyed.scaling, columns, surveyed.digest)
+    return model, Data(surveyed.X, surveyed.y, columns), source
 
 
 def shuffled(source: Source, settings: Settings, key: Any) -> Stream:

@@ -1,0 +1,180 @@
+"""Columns of data frames as numbers: text and categories by codes, dates by days, in the same way for new data."""
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, date, datetime
+from typing import Any, NamedTuple
+
+import narwhals.stable.v2 as nw
+import numpy as np
+
+from pgmodels.data.text_and_dates import describe, is_polars_frame, kind_of_entries
+
+_DAY = 86_400_000_000
+_NO_NUMBERS = nw.Duration | nw.Categorical | nw.Enum | nw.String
+NUMBER, LEVEL, ORDERED, DATE, DURATION = "number", "level", "ordered", "date", "duration"
+
+
+class Column(NamedTuple):
+    """A column of a data frame, and how its entries become numbers.
+
+    ``kind`` is "number", "level" for text and categories without an order, whose codes are their places in ``levels``,
+    "ordered" for ordered categories, "date" for days since ``origin``, or "duration" for days.
+    """
+
+    name: str
+    kind: str = NUMBER
+    levels: tuple[Any, ...] = ()
+    origin: str = ""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "level" | "ordered":
+                return f"{self.name}: {', '.join(f'{code} = {level!r}' for code, level in enumerate(self.levels))}"
+            case "date":
+                return f"{self.name}: days since {self.origin}"
+            case "duration":
+                return f"{self.name}: days"
+        return self.name
+
+
+Columns = tuple[Column, ...]
+
+
+def as_frame(value: Any) -> "nw.DataFrame[Any] | None":
+    """A data frame of any library; None for other values, and for a frame whose column names are not all text."""
+    if isinstance(value, np.ndarray):
+        return None
+    if hasattr(value, "iloc") and not all(isinstance(label, str) for label in getattr(value, "columns", ())):
+        return None
+    frame = nw.from_native(value, eager_only=True, pass_through=True)
+    return frame if isinstance(frame, nw.DataFrame) and frame.columns else None
+
+
+def columns_of(frame: "nw.DataFrame[Any]", name: str, numbers: Any) -> Columns:
+    """How the columns of a frame of training data become numbers.
+
+    ``numbers`` converts a series without text and dates to float64, or returns None. Raises ValueError for a column
+    that has no numbers.
+    """
+    columns = [_column(frame[label], numbers) for label in frame.columns]
+    if None in columns:
+        native = frame.to_native()
+        readable = hasattr(native, "iloc") or is_polars_frame(native)
+        raise ValueError(describe(native if readable else frame.to_pandas(), name, as_column=True, is_new=False))
+    return tuple(column for column in columns if column is not None)
+
+
+def encoded(
+    frame: "nw.DataFrame[Any]", columns: Columns, name: str, numbers: Any, may_be_new: Collection[str] | None
+) -> np.ndarray:
+    """A frame as a float64 array (n, d), its columns selected by name; missing entries are NaN.
+
+    Levels beyond those of the columns ``may_be_new`` get codes of their own; None allows none.
+    Raises ValueError for missing columns, and for unknown levels and entries of another kind.
+    """
+    missing = [column.name for column in columns if column.name not in frame.columns]
+    if missing:
+        raise ValueError(
+            f"{name} must have the columns of the training X, {[column.name for column in columns]}; missing "
+            f"{missing}, got {list(frame.columns)}."
+        )
+    arrays = [_codes(frame[column.name], column, name, numbers, may_be_new or ()) for column in columns]
+    return np.column_stack(arrays) if arrays else np.empty((len(frame), 0))
+
+
+def _column(series: "nw.Series[Any]", numbers: Any) -> Column | None:
+    """How a column becomes numbers; None for one without numbers, and for text that holds numbers or dates."""
+    label, dtype = series.name, series.dtype
+    if isinstance(dtype, nw.Enum):
+        return Column(label, ORDERED, tuple(map(_bare, dtype.categories)))
+    if isinstance(dtype, nw.Categorical):
+        return Column(label, LEVEL, tuple(map(_bare, series.cat.get_categories().to_list())))
+    if _has_dates(series):
+        days = _days(series)
+        first = np.floor(np.nanmin(days)) if np.isfinite(days).any() else 0.0
+        return Column(label, DATE, origin=str(np.datetime64(int(first), "D")))
+    if isinstance(dtype, nw.Duration):
+        return Column(label, DURATION)
+    if series.dtype in (nw.String, nw.Object):
+        entries = np.array(series.to_list(), dtype=object)
+        kind, _ = kind_of_entries(entries)
+        if kind == "text" and not any(isinstance(entry, bytes) for entry in entries):
+            return Column(label, LEVEL, tuple(sorted({entry for entry in entries if isinstance(entry, str)})))
+        if kind not in ("number", "missing"):
+            return None
+    return None if numbers(series.to_numpy()) is None else Column(label)
+
+
+def _codes(
+    series: "nw.Series[Any]", column: Column, name: str, numbers: Any, may_be_new: Collection[str]
+) -> np.ndarray:
+    """The numbers (n,) of a series."""
+    if column.kind in (LEVEL, ORDERED):
+        return _level_codes(series, column, name, column.name in may_be_new)
+    if column.kind == DATE and _has_dates(series):
+        return _days(series) - np.datetime64(column.origin, "D").astype(np.int64)
+    if column.kind == DURATION and isinstance(series.dtype, nw.Duration):
+        return _as_float(series.dt.total_microseconds()) / _DAY
+    is_number = column.kind == NUMBER and not _has_dates(series) and not isinstance(series.dtype, _NO_NUMBERS)
+    values = numbers(series.to_numpy()) if is_number else None
+    if values is None:
+        raise ValueError(
+            f"{name} must have {column.kind}s in column {column.name!r}, as the training X; got {series.dtype}."
+        )
+    return values
+
+
+def _level_codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new: bool) -> np.ndarray:
+    entries = [_bare(entry) for entry in series.to_list()]
+    codes: dict[Any, float] = {level: float(code) for code, level in enumerate(column.levels)}
+    known = set(codes)
+    unknown = {entry for entry in entries if not _is_missing(entry) and entry not in known}
+    if unknown and not may_be_new:
+        row = next(row for row, entry in enumerate(entries) if not _is_missing(entry) and entry not in known)
+        raise ValueError(
+            f"{name} has {entries[row]!r} in row {row}, column {column.name!r}, which is not a level of the training X "
+            f"({_listed(column.levels)}). Only a column that White reads alone takes new levels."
+        )
+    codes |= {level: float(len(known) + place) for place, level in enumerate(sorted(unknown, key=repr))}
+    return np.array([np.nan if _is_missing(entry) else codes[entry] for entry in entries])
+
+
+def _has_dates(series: "nw.Series[Any]") -> bool:
+    """Whether the entries are dates or datetimes, of the library or of Python."""
+    if series.dtype == nw.Object:
+        entries = [entry for entry in series.to_list() if not _is_missing(entry)]
+        return bool(entries) and all(isinstance(entry, date) for entry in entries)
+    return series.dtype == nw.Date or isinstance(series.dtype, nw.Datetime)
+
+
+def _days(series: "nw.Series[Any]") -> np.ndarray:
+    """Days since 1970, of dates with a zone in UTC; NaN where there are none."""
+    if series.dtype == nw.Object:
+        return np.array([np.nan if _is_missing(entry) else _days_of(entry) for entry in series.to_list()])
+    if series.dtype == nw.Date:
+        series = series.cast(nw.Datetime("us"))
+    return _as_float(series.dt.timestamp("us")) / _DAY
+
+
+def _days_of(entry: date) -> float:
+    if isinstance(entry, datetime) and entry.tzinfo is not None:
+        entry = entry.astimezone(UTC).replace(tzinfo=None)
+    return float(np.datetime64(entry, "us").astype(np.int64)) / _DAY
+
+
+def _as_float(series: "nw.Series[Any]") -> np.ndarray:
+    return np.array([np.nan if _is_missing(entry) else float(entry) for entry in series.to_list()])
+
+
+def _is_missing(entry: Any) -> bool:
+    return entry is None or type(entry).__name__ in ("NAType", "NaTType") or entry != entry
+
+
+def _bare(entry: Any) -> Any:
+    """An entry as a Python object, not of a NumPy type."""
+    return entry.item() if isinstance(entry, np.generic) else entry
+
+
+def _listed(levels: Sequence[Any]) -> str:
+    shown = ", ".join(map(repr, levels[:10]))
+    return shown if len(levels) <= 10 else f"{shown} and {len(levels) - 10} more"
