@@ -43,6 +43,7 @@ from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
+from pgmodels.likelihoods.additive import with_predictor
 from pgmodels.likelihoods.functions import (
     exp,
     gamma,
@@ -118,11 +119,14 @@ if TYPE_CHECKING:
     from pgmodels.plots.maps import plot_probability_map
     from pgmodels.plots.marginals import plot_densities, plot_marginals
     from pgmodels.plots.skewness import plot_skewness
+    from pgmodels.regression.formula import FormulaWarning, formula
 
 # The modules of what is imported at first use: matplotlib and scikit-learn are slow to load.
 _LAZY = {
     "GPClassifier": "estimators",
     "GPRegressor": "estimators",
+    "FormulaWarning": "regression.formula",
+    "formula": "regression.formula",
     "plot_auxiliaries": "plots.auxiliaries",
     "plot_convergence": "plots.convergence",
     "plot_densities": "plots.marginals",
@@ -165,6 +169,7 @@ __all__ = [
     "EvidenceWarning",
     "FitWarning",
     "Fixed",
+    "FormulaWarning",
     "GPClassifier",
     "GPRegressor",
     "Gaussian",
@@ -230,6 +235,7 @@ __all__ = [
     "diagnose",
     "exp",
     "fit",
+    "formula",
     "gamma",
     "gaussian_vi",
     "gibbs",
@@ -269,6 +275,7 @@ __all__ = [
     "to_numpyro",
     "verdicts",
     "vi",
+    "with_predictor",
 ]
 
 

@@ -112,6 +112,12 @@ def test_data_frames(run):
 
 
 @pytest.mark.slow
+def test_formulas(run):
+    names = run("docs/how-to/formulas.md")
+    assert "treat[T.yes]" in names["result"].summary().index
+
+
+@pytest.mark.slow
 def test_scikit_learn(run):
     names = run("docs/how-to/scikit_learn.md")
     assert names["search"].best_score_ > -0.4

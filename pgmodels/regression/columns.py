@@ -1,0 +1,139 @@
+"""Columns of a term, computed in the same way for training data and new data."""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pgmodels.data.arrays import check_finite, read_inputs
+
+
+class Columns(ABC):
+    """Numbers (n, k) of a data frame."""
+
+    names: tuple[str, ...]
+
+    @abstractmethod
+    def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
+        """The columns of a frame; ValueError, with its ``name``, for missing columns and entries."""
+
+
+class Design(Columns):
+    """The design matrix of linear terms, by formulaic."""
+
+    def __init__(self, formula: str, frame: pd.DataFrame, context: dict[str, Any]):
+        formulaic = require_formulaic()
+        self.formula = formula
+        matrix = _evaluated(lambda: formulaic.Formula(formula, _ordering="none").get_model_matrix(
+            frame, context=context, na_action="raise"
+        ), formula)  # fmt: skip
+        self.spec = matrix.model_spec
+        self.names = tuple(matrix.columns)
+
+    def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
+        if not self.names:
+            return np.empty((len(frame), 0))
+        matrix = _evaluated(lambda: self.spec.get_model_matrix(frame), self.formula)
+        values = np.asarray(matrix, dtype=np.float64)
+        check_finite(values, f"{name}, {self.formula}")
+        return values
+
+
+class Numbers(Columns):
+    """Columns of numbers or dates by name, and functions of columns."""
+
+    def __init__(self, expressions: Sequence[str], frame: pd.DataFrame, context: dict[str, Any], term: str):
+        self.names, self.term = tuple(expressions), term
+        self.readers: list[Any] = []
+        for expression in expressions:
+            if expression in frame.columns:
+                _, known = read_inputs(frame[[expression]], "data")
+                assert known is not None
+                if known[0].kind == "level":
+                    raise ValueError(
+                        f"formula: {term} needs numbers, dates or ordered categories; {expression} has levels without "
+                        "an order. Use (1|...) for an effect of each level, or by= for a function of each."
+                    )
+                self.readers.append(known)
+            else:
+                design = Design(f"0 + {expression}", frame, context)
+                if len(design.names) != 1:
+                    raise ValueError(f"formula: {term}: {expression} must be one column of numbers.")
+                self.readers.append(design)
+
+    def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
+        columns = []
+        for expression, reader in zip(self.names, self.readers, strict=True):
+            if isinstance(reader, Design):
+                columns.append(reader.read(frame, name))
+                continue
+            require_columns(frame, [expression], name, self.term)
+            values, _ = read_inputs(frame[[expression]], name, reader, is_new=True)
+            check_finite(values, name, reader)
+            columns.append(values)
+        return np.concatenate(columns, axis=1)
+
+
+class Levels(Columns):
+    """The code of the level of a factor, or of the combination of levels of several; new levels have new codes."""
+
+    def __init__(self, factor: str, frame: pd.DataFrame, term: str):
+        self.factors, self.names, self.term = factor.split(":"), (factor,), term
+        self.factors = [part.strip() for part in self.factors]
+        self.codes: dict[Any, int] = {}
+        for key in sorted(set(self._keys(frame, "data")), key=str):
+            self.codes[key] = len(self.codes)
+
+    def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
+        keys = self._keys(frame, name)
+        codes = dict(self.codes)
+        for key in sorted(set(keys) - set(codes), key=str):
+            codes[key] = len(codes)
+        return np.array([[float(codes[key])] for key in keys])
+
+    def _keys(self, frame: pd.DataFrame, name: str) -> list[Any]:
+        require_columns(frame, self.factors, name, self.term)
+        for factor in self.factors:
+            empty = np.flatnonzero(frame[factor].isna())
+            if len(empty):
+                raise ValueError(f"{name} has no value in row {empty[0]}, column {factor!r}, which {self.term} reads.")
+        columns = [frame[factor].tolist() for factor in self.factors]
+        return list(zip(*columns, strict=True))
+
+
+def require_columns(frame: pd.DataFrame, names: Sequence[str], name: str, term: str) -> None:
+    """Raise ValueError if a frame lacks columns of a term."""
+    missing = [column for column in names if column not in frame.columns]
+    if missing:
+        raise ValueError(f"{name} has no column {missing[0]!r}, which {term} reads; it has {list(frame.columns)}.")
+
+
+def require_formulaic() -> Any:
+    """The module formulaic; ImportError with the remedy if it is not installed."""
+    try:
+        import formulaic
+    except ImportError as error:
+        raise ImportError(
+            "pgm.formula needs the package formulaic: python -m pip install 'pgmodels[formula]'"
+        ) from error
+    return formulaic
+
+
+def _evaluated(call: Any, formula: str) -> Any:
+    """The result of a call of formulaic, with its errors and warnings as ValueError."""
+    from formulaic.errors import DataMismatchWarning, FormulaicError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DataMismatchWarning)
+            return call()
+    except DataMismatchWarning as error:
+        raise ValueError(
+            f"formula: new data have levels of a fixed effect in {formula} that the training data do not have "
+            f"({str(error).partition(': ')[2].partition('.')[0]}). Use (1|factor), which takes new levels."
+        ) from error
+    except (FormulaicError, SyntaxError) as error:
+        raise ValueError(f"formula: {formula} cannot be evaluated: {error}") from error

@@ -1,0 +1,162 @@
+"""Terms of a formula as Gaussian processes, with their default priors."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+
+from pgmodels.kernels.columns import On
+from pgmodels.kernels.kernel import Kernel
+from pgmodels.kernels.others import Linear, Periodic, White
+from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52
+from pgmodels.model import GP
+from pgmodels.parameters.parameter import Fixed
+from pgmodels.priors.inducing.representation import Inducing
+from pgmodels.priors.representation import Auto
+from pgmodels.regression.columns import Columns, Design, Levels, Numbers
+from pgmodels.regression.grammar import Call, Group
+
+_COVARIANCES: dict[str, Any] = {
+    "rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52, "periodic": Periodic
+}  # fmt: skip
+_OPTIONS = {"gp": ("by", "cov", "iso", "period", "k"), "s": ("by", "k"), "ar1": ("by",)}
+# Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi.
+SPREAD = 2.5
+# Normal quantile of 99 %: lengthscales have 98 % of their prior between two distances.
+_QUANTILE = 2.326
+
+
+class Term(NamedTuple):
+    """A term: its text, its columns, and the kernel of these; ``mean`` is the prior mean of its latent."""
+
+    text: str
+    columns: tuple[Columns, ...]
+    kernel: Kernel
+    form: Any = Auto()
+    mean: float = 0.0
+
+    def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
+        """Its columns of X (n, k)."""
+        return np.concatenate([part.read(frame, name) for part in self.columns], axis=1)
+
+    def gp(self, first: int, width: int) -> GP:
+        """The GP of columns ``first``, ... of X."""
+        return GP(On(self.kernel, range(first, first + width)), mean=Fixed(self.mean), form=self.form)
+
+
+def linear_term(design: Design, frame: pd.DataFrame, scale: float, level: float, priors: dict[str, Any]) -> Term:
+    """Coefficients with independent normal priors: one latent, linear in the columns of the design."""
+    X = design.read(frame)
+    deviations = np.where(X.std(axis=0) > 0.0, X.std(axis=0), 1.0)
+    spread = SPREAD * scale / deviations
+    is_constant = X.std(axis=0) == 0.0
+    # At the origin of the columns the line is less certain than at their means.
+    away = np.sqrt(1.0 + np.sum((X.mean(axis=0) / deviations)[~is_constant] ** 2))
+    spread = np.where(is_constant, SPREAD * scale * away, spread)
+    for number, name in enumerate(design.names):
+        if name in priors:
+            prior = priors.pop(name)
+            if not isinstance(prior, dist.Normal) or float(prior.loc) != 0.0:
+                raise ValueError(f"priors: that of the coefficient {name} must be dist.Normal(0.0, sd); got {prior!r}.")
+            spread[number] = float(prior.scale)
+    return Term(design.formula, (design,), Linear(Fixed(spread**2)), mean=level)
+
+
+def call_term(call: Call, frame: pd.DataFrame, scale: float, context: dict[str, Any], priors: dict[str, Any]) -> Term:
+    """The GP of ``gp``, ``s`` or ``ar1``."""
+    unknown = sorted(set(call.options) - set(_OPTIONS[call.name]))
+    if unknown:
+        raise ValueError(
+            f"formula: {call.text} has no option {unknown[0]!r}; {call.name} takes {', '.join(_OPTIONS[call.name])}."
+        )
+    if call.name in ("s", "ar1") and len(call.arguments) != 1:
+        raise ValueError(f"formula: {call.text} must have one column; use gp(...) for several.")
+    numbers = Numbers(call.arguments, frame, context, call.text)
+    X = numbers.read(frame)
+    chosen = _covariance(call, context)
+    lengthscale = _lengthscales(X, bool(call.options.get("iso", True)))
+    values: dict[str, Any] = {"variance": _variance(scale), "lengthscale": lengthscale}
+    if chosen is Periodic:
+        # Its lengthscale is relative to the period.
+        values |= {"lengthscale": dist.LogNormal(0.0, 0.5), "period": Fixed(call.options.get("period", 1.0))}
+    kernel = _with_priors(chosen, values, call.text, priors) if isinstance(chosen, type) else chosen
+    columns: tuple[Columns, ...] = (numbers,)
+    by = call.options.get("by")
+    if by is not None:
+        other, part = _by(str(by), frame, context, call.text)
+        width = X.shape[1]
+        kernel = On(kernel, range(width)) * On(part, [width])
+        columns = (numbers, other)
+    k = call.options.get("k")
+    return Term(call.text, columns, kernel, Auto() if k is None else Inducing(int(k)))
+
+
+def group_term(
+    group: Group, frame: pd.DataFrame, scale: float, context: dict[str, Any], priors: dict[str, Any]
+) -> Term:
+    """An effect of each level of a factor, or a slope of each."""
+    levels = Levels(group.factor, frame, group.text)
+    if group.slope is None:
+        return Term(group.text, (levels,), _with_priors(White, {"variance": _variance(scale)}, group.text, priors))
+    numbers = Numbers([group.slope], frame, context, group.text)
+    spread = float(numbers.read(frame).std()) or 1.0
+    white = _with_priors(White, {"variance": _variance(scale / spread)}, group.text, priors)
+    return Term(group.text, (levels, numbers), On(white, [0]) * On(Linear(Fixed(1.0)), [1]))
+
+
+def _covariance(call: Call, context: dict[str, Any]) -> Any:
+    if call.name != "gp":
+        return Matern12 if call.name == "ar1" else Matern52
+    name = call.options.get("cov", "periodic" if "period" in call.options else "matern52")
+    chosen = _COVARIANCES.get(name, context.get(name))
+    if chosen is None or not (isinstance(chosen, Kernel) or chosen in _COVARIANCES.values()):
+        raise ValueError(
+            f"formula: in {call.text}, cov must be one of {', '.join(map(repr, _COVARIANCES))}, or the name of a "
+            f"kernel in context; got {name!r}."
+        )
+    return chosen
+
+
+def _by(by: str, frame: pd.DataFrame, context: dict[str, Any], text: str) -> tuple[Columns, Kernel]:
+    """The column of ``by``, and the kernel of it that multiplies the term's."""
+    is_number = by in frame.columns and pd.api.types.is_numeric_dtype(frame[by]) and frame[by].dtype != bool
+    if is_number:
+        return Numbers([by], frame, context, text), Linear(Fixed(1.0))
+    return Levels(by, frame, text), White(Fixed(1.0))
+
+
+def _variance(scale: float) -> dist.LogNormal:
+    """Of a latent: a median deviation of 0.6 times the scale."""
+    return dist.LogNormal(2.0 * np.log(scale) - 1.0, 1.0)
+
+
+def _lengthscales(X: np.ndarray, iso: bool) -> dist.LogNormal:
+    """With 98 % between the distance of near rows and the range."""
+    columns = [X] if iso else [X[:, [j]] for j in range(X.shape[1])]
+    ends = np.log([_distances(part) for part in columns])
+    middle, width = ends.mean(axis=1), (ends[:, 1] - ends[:, 0]) / (2.0 * _QUANTILE)
+    return dist.LogNormal(middle[0], width[0]) if iso else dist.LogNormal(middle, width)
+
+
+def _distances(X: np.ndarray) -> tuple[float, float]:
+    """The 2 % quantile of the distances between distinct rows, and the largest, at least twice as large."""
+    from scipy.spatial.distance import pdist
+
+    rows = np.unique(X, axis=0)
+    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), 1000)).astype(int)]
+    distances = pdist(rows)
+    if not len(distances):
+        return 0.5, 2.0
+    low, high = float(np.quantile(distances, 0.02)), float(distances.max())
+    return low, max(high, 2.0 * low)
+
+
+def _with_priors(cls: Any, values: dict[str, Any], text: str, priors: dict[str, Any]) -> Kernel:
+    """A kernel with default priors, or those of ``priors`` for the term."""
+    chosen = priors.pop(text, {})
+    if not isinstance(chosen, dict) or set(chosen) - set(values):
+        raise ValueError(
+            f"priors: that of {text} must be a dict with some of {', '.join(map(repr, values))}; got {chosen!r}."
+        )
+    return cls(**(values | chosen))

@@ -1,0 +1,249 @@
+"""Regression formulas: their grammar, that they build what is written by hand, and their tables."""
+
+import re
+
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import polars as pl
+import pytest
+
+import pgmodels as pgm
+
+pytest.importorskip("formulaic")
+from pgmodels.regression.grammar import parse
+
+N = 60
+RNG = np.random.default_rng(3)
+DATA = pd.DataFrame(
+    {
+        "age": RNG.normal(40.0, 10.0, N),
+        "sex": RNG.choice(["f", "m"], N),
+        "treat": RNG.choice(["no", "yes"], N),
+        "herd": RNG.choice(list("abcde"), N),
+        "lon": RNG.normal(size=N),
+        "lat": RNG.normal(size=N),
+        "days": RNG.integers(3, 20, N),
+        "n": RNG.integers(1, 9, N),
+    }
+)
+PREDICTOR = 0.05 * (DATA["age"] - 40.0) + 0.8 * (DATA["treat"] == "yes") + np.sin(2.0 * DATA["lon"])
+DATA["ill"] = RNG.binomial(DATA["n"], 1.0 / (1.0 + np.exp(1.0 - PREDICTOR)))
+DATA["weight"] = 50.0 + 5.0 * PREDICTOR + RNG.normal(size=N)
+DATA["died"] = np.where(PREDICTOR + RNG.logistic(size=N) > 0.5, "yes", "no")
+DATA["count"] = RNG.poisson(DATA["days"] * np.exp(0.3 * PREDICTOR - 1.0))
+
+
+def test_a_formula_is_read():
+    terms = "gp(lon, lat, cov='rbf') + s(age) + treat*sex - 1 + (1|a/b) + (x||g) + offset(log(days))"
+    parsed = parse(f"p(ill, n) ~ {terms}")
+    assert parsed.response == "p(ill, n)"
+    assert parsed.linear == "1 + age + treat*sex - 1"
+    assert [(call.name, call.arguments) for call in parsed.calls] == [
+        ("gp", ("lon", "lat")),
+        ("s", ("age",)),
+        ("offset", ("log(days)",)),
+    ]
+    assert parsed.calls[0].options == {"cov": "rbf"}
+    groups = [(group.factor, group.slope) for group in parsed.groups]
+    assert groups == [("a", None), ("a:b", None), ("g", None), ("g", "x")]
+
+
+def test_a_model_is_what_is_written_by_hand():
+    text = "p(ill, n) ~ age + treat + gp(lon, lat, cov='matern32') + (1|herd) + offset(log(days))"
+    priors = {"gp(lon, lat, cov='matern32')": {"variance": 0.7, "lengthscale": 1.1}, "(1|herd)": {"variance": 0.4}}
+    regression = pgm.formula(text, DATA, family="binomial", priors=priors)
+    a, t = DATA["age"].to_numpy(), (DATA["treat"] == "yes").to_numpy(float)
+    herds = np.searchsorted(sorted(set(DATA["herd"])), DATA["herd"]).astype(float)
+    X = np.column_stack([np.ones(N), a, t, DATA["lon"], DATA["lat"], herds])
+    spread = [2.5 * np.sqrt(1.0 + (a.mean() / a.std()) ** 2 + (t.mean() / t.std()) ** 2), 2.5 / a.std(), 2.5 / t.std()]
+    y = np.column_stack([DATA["ill"], DATA["n"], np.log(DATA["days"])])
+    np.testing.assert_allclose(regression.X, X)
+    np.testing.assert_allclose(regression.y, y)
+    gps = [
+        pgm.GP(pgm.On(pgm.Linear(pgm.Fixed(np.square(spread))), [0, 1, 2])),
+        pgm.GP(pgm.On(pgm.Matern32(0.7, 1.1), [3, 4])),
+        pgm.GP(pgm.On(pgm.White(0.4), [5])),
+    ]
+    model = pgm.Model(pgm.with_predictor(pgm.Binomial(), 3, offset=True), gps).fixed()
+    by_hand = pgm.gaussian_vi(model, X, y)
+    result = regression.gaussian_vi()
+    np.testing.assert_allclose(result.result.mean, by_hand.mean, rtol=1e-7, atol=1e-8)
+    # And the sum is one latent with a sum of kernels, with the offset as its mean.
+    one = pgm.Model(pgm.with_predictor(pgm.Binomial(), 1, offset=True), pgm.GP(sum_of([gp.kernel for gp in gps])))
+    together = pgm.gaussian_vi(one.fixed(), X, y)
+    assert together.elbo == pytest.approx(by_hand.elbo, abs=1e-5)
+    # Coefficients: the moments of the line at unit vectors.
+    summary = result.summary()
+    mean, variance = by_hand.predict_latent(np.eye(3, 6))
+    np.testing.assert_allclose(summary["mean"].iloc[:3], mean[:, 0], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(summary["sd"].iloc[:3], np.sqrt(variance[:, 0]), rtol=1e-5)
+    assert list(summary.index[:3]) == ["Intercept", "age", "treat[T.yes]"]
+
+
+def sum_of(kernels):
+    first, *others = kernels
+    for kernel in others:
+        first = first + kernel
+    return first
+
+
+def test_a_gaussian_regression_is_least_squares_under_wide_priors():
+    wide = {name: dist.Normal(0.0, 1e3) for name in ("Intercept", "age", "treat[T.yes]")}
+    regression = pgm.formula("weight ~ age + treat", DATA, priors=wide | {"scale": pgm.Fixed(1.0)})
+    X = np.column_stack([np.ones(N), DATA["age"], DATA["treat"] == "yes"]).astype(float)
+    expected = np.linalg.lstsq(X, DATA["weight"], rcond=None)[0]
+    summary = regression.gaussian_vi().summary()
+    np.testing.assert_allclose(summary["mean"], expected, rtol=1e-3)
+    np.testing.assert_allclose(summary["sd"], np.sqrt(np.diag(np.linalg.inv(X.T @ X))), rtol=1e-3)
+
+
+def fixed(text="died ~ age + treat + (1|herd)", family="bernoulli", **options):
+    priors = {"(1|herd)": {"variance": 0.4}} if "(1|herd)" in text else {}
+    return pgm.formula(text, DATA, family=family, priors=priors | options.pop("priors", {}), **options)
+
+
+def test_predictions_and_comparisons_are_those_of_the_latents():
+    result = fixed().gaussian_vi()
+    table = result.predictions()
+    np.testing.assert_allclose(table["mean"], result.result.predict(result.regression.X).mean, atol=0.03)
+    linear = result.predictions(target="linear", exclude=["(1|herd)"])
+    np.testing.assert_allclose(linear["mean"], result.result.mean[:, 0], atol=0.15)
+    low, high = (result.predictions(DATA.assign(treat=value))["mean"].mean() for value in ("no", "yes"))
+    difference = result.comparisons({"treat": ["no", "yes"]})
+    assert difference["mean"][0] == pytest.approx(high - low, abs=0.02)
+    assert result.comparisons({"treat": ["no", "yes"]}, comparison="ratio")["mean"][0] == pytest.approx(
+        high / low, rel=0.1
+    )
+    slope = result.slopes("age", target="linear")
+    assert slope["mean"][0] == pytest.approx(result.summary().loc["age", "mean"], abs=0.01)
+    averages = result.predictions(average_by="treat")
+    assert list(averages["treat"]) == ["no", "yes"]
+    effects = result.effects("(1|herd)")
+    assert effects["mean"].mean() == pytest.approx(0.0, abs=1e-10)
+    assert effects.columns[0] == "herd"
+    assert set(np.unique(result.draws(DATA.head(4), 50))) <= {0.0, 1.0}
+
+
+def test_new_levels_are_new_groups_and_of_fixed_effects_an_error():
+    result = fixed().gaussian_vi()
+    new = DATA.head(2).assign(herd=["a", "unknown"])
+    spread = result.predictions(new, target="linear")["sd"]
+    known = result.predictions(new.assign(herd="a"), target="linear")["sd"]
+    assert spread[1] > known[1]
+    with pytest.raises(ValueError, match=r"levels of a fixed effect.*'maybe'"):
+        result.predictions(new.assign(treat="maybe"))
+    with pytest.raises(ValueError, match="newdata has no value in row 1, column 'herd'"):
+        result.predictions(new.assign(herd=["a", None]))
+
+
+def test_frames_of_every_library_and_functions_of_levels():
+    text = "weight ~ gp(lon, by=sex) + gp(lat, by=age, iso=False) + ar1(days) + (0 + lon|herd)"
+    of_pandas, of_polars = pgm.formula(text, DATA), pgm.formula(text, pl.from_pandas(DATA))
+    np.testing.assert_allclose(of_pandas.X, of_polars.X)
+    assert of_pandas.model == of_polars.model
+    written = text.partition(" ~ ")[2].split(" + ", 3)
+    assert [term.text for term in of_pandas.terms[1:]] == written
+    # Functions of different levels are independent.
+    women, men = of_pandas.X[DATA["sex"] == "f"][:3], of_pandas.X[DATA["sex"] == "m"][:3]
+    values = pgm.formula(text, DATA, priors={"gp(lon, by=sex)": {"variance": 1.0, "lengthscale": 1.0}})
+    assert np.all(np.asarray(values.model.gps[1].kernel(women, men)) == 0.0)
+
+
+def test_rows_with_holes():
+    holed = DATA.assign(age=DATA["age"].where(DATA.index != 3), lon=np.nan)
+    with pytest.raises(ValueError, match=r"1 of 60 rows have no value.*row 3, column 'age'.*na_action='drop'"):
+        pgm.formula("weight ~ age", holed)
+    with pytest.warns(pgm.FormulaWarning, match="1 of 60 rows have no value"):
+        regression = pgm.formula("weight ~ age", holed, na_action="drop", weights="n")
+    assert len(regression.X) == len(regression.weights) == N - 1
+
+
+# Of each herd the number of periods; of each period the number of animals and of ill ones.
+CBPP = (
+    "4 3 4 4 4 4 4 1 4 4 4 4 4 4 4\n"
+    "14 12 9 5 22 18 21 22 16 16 20 10 10 9 6 18 25 24 4 17 17 18 20 16 10 9 5 34 9 6 8 6 22 22 18 22 25 27 22 22 "
+    "10 8 6 5 21 24 19 23 19 2 3 2 19 15 15 15\n"
+    "2 3 4 0 3 1 1 8 2 0 2 2 0 2 0 5 0 0 1 3 0 0 1 8 1 3 0 12 2 0 0 0 1 1 0 2 0 5 3 1 "
+    "2 1 0 0 1 2 0 0 11 0 0 0 1 1 1 0"
+)
+
+
+@pytest.mark.slow
+def test_engines_agree_on_a_known_mixed_model():
+    """Incidence of a disease in 15 herds and four periods (Lesnoff et al. 2004); values of maximum likelihood."""
+    herds, sizes, ill = (row.split() for row in CBPP.split("\n"))
+    counts = [int(count) for count in herds]
+    data = pd.DataFrame({"size": list(map(int, sizes)), "ill": list(map(int, ill))})
+    data["herd"] = np.repeat([f"h{i}" for i in range(15)], counts)
+    data["period"] = [f"p{p}" for count in counts for p in range(1, count + 1)]
+    wide = {name: dist.Normal(0.0, 10.0) for name in ("Intercept", *(f"period[T.p{p}]" for p in (2, 3, 4)))}
+    regression = pgm.formula(
+        "p(ill, size) ~ period + (1|herd)",
+        data,
+        family="binomial",
+        priors=wide | {"(1|herd)": {"variance": dist.LogNormal(-1.0, 2.0)}},
+    )
+    integrated, drawn = regression.integrate().summary(), regression.gibbs(seed=0).summary()
+    published = [-1.3992, -0.9914, -1.1278, -1.5795]
+    np.testing.assert_allclose(integrated["mean"][:4], published, atol=0.08)
+    np.testing.assert_allclose(integrated[["mean", "sd"]], drawn[["mean", "sd"]], atol=0.03)
+    assert np.sqrt(integrated["mean"].iloc[4]) == pytest.approx(0.64752, abs=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("response", "family"),
+    [
+        ("weight", "student"),
+        ("weight", "laplace"),
+        ("died", "bernoulli"),
+        ("count", "poisson"),
+        ("count", "negbinomial"),
+        ("Surv(days, n)", None),
+    ],
+)
+def test_families_by_name(response, family):
+    data = DATA.assign(n=(DATA["n"] > 2).astype(int))
+    if family is None:
+
+        @pgm.likelihood(support=pgm.Censored(), num_latents=1)
+        def family(y, f):
+            return (pgm.exp(f) * pgm.exp(-y[0] * pgm.exp(f))) ** y[1] * pgm.exp(-y[0] * pgm.exp(f)) ** (1 - y[1])
+
+    result = pgm.formula(f"{response} ~ age + (1|herd)", data, family=family).fit()
+    summary = result.summary()
+    assert np.isfinite(summary["mean"].astype(float)).all()
+    assert "(1|herd) variance" in summary.index
+    assert np.isfinite(result.predictions(target="linear")["mean"]).all()
+    assert "(1|herd)" in repr(result)
+
+
+REFUSED = {
+    "no response": ("age + treat", {}, "formula must be text such as"),
+    "an open parenthesis": ("weight ~ gp(lon", {}, "parentheses or quotes do not match"),
+    "a correlated slope": ("weight ~ (1 + lon|herd)", {}, "Use (1 + lon || herd)"),
+    "an interaction of a process": ("weight ~ gp(lon):sex", {}, "must be terms by themselves"),
+    "an option": ("weight ~ gp(lon, kernel='rbf')", {}, "has no option 'kernel'; gp takes by, cov, iso, period, k"),
+    "a covariance": ("weight ~ gp(lon, cov='matern72')", {}, "cov must be one of 'rbf', 'matern12'"),
+    "text in a process": ("weight ~ gp(herd)", {}, "herd has levels without an order"),
+    "an unknown column": ("weight ~ height", {}, "`height` is not present"),
+    "an unknown response": ("height ~ age", {}, "data has no column 'height'"),
+    "an unknown group": ("weight ~ (1|farm)", {}, "data has no column 'farm', which (1|farm) reads"),
+    "failures": ("cbind(ill, n) ~ age", {"family": "binomial"}, "is written p(successes, trials)"),
+    "three labels": ("herd ~ age", {"family": "bernoulli"}, "must be numbers or have two levels"),
+    "a family": ("weight ~ age", {"family": "gamma"}, "family must be one of 'gaussian', 'student'"),
+    "a link": ("died ~ age", {"family": "bernoulli", "link": "cloglog"}, "must be one of 'logit', 'probit'"),
+    "a prior": ("weight ~ age", {"priors": {"hight": dist.Normal(0.0, 1.0)}}, "priors has 'hight', which is not"),
+    "a prior of a coefficient": ("weight ~ age", {"priors": {"age": dist.Normal(1.0, 1.0)}}, "must be dist.Normal(0.0"),
+    "no frame": ("weight ~ age", {"data": {"age": [1.0]}}, "data must be a data frame of pandas, polars or pyarrow"),
+    "an action": ("weight ~ age", {"na_action": "omit"}, "na_action must be 'raise' or 'drop'"),
+    "weights": ("weight ~ age", {"weights": [1.0]}, "weights must have shape (60,)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_read_is_named(name):
+    text, options, message = REFUSED[name]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        pgm.formula(text, **{"data": DATA, **options})
