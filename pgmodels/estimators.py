@@ -241,7 +241,7 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
         Their number.
     n_features_in_ : int
         Number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of features, if X was a data frame with text as column names.
     model_ : Model
         The model with the learned values.
@@ -396,7 +396,7 @@ class GPRegressor(RegressorMixin, _GPEstimator):
     ----------
     n_features_in_ : int
         Number of features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of features, if X was a data frame with text as column names.
     model_ : Model
         The model with the learned values.
