@@ -1,6 +1,5 @@
 """Classification and regression with scikit-learn's interface."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,7 @@ from pgmodels.parameters.parameter import Fixed, Parameter
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.representation import Auto, Representation
 from pgmodels.results.predictive import Predictive
+from pgmodels.runtime.warnings import renamed
 from pgmodels.runtime.x64 import double_precision
 
 METHODS = ("fit", "cavi", "gaussian_vi", "svi", "gibbs", "integrate")
@@ -107,12 +107,8 @@ class _GPEstimator(BaseEstimator):
     def _learned(self, model: Model, X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
         """Run the method, and set the attributes of the fit."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ConvergenceWarning)
+        with renamed(ConvergenceWarning, SklearnWarning):
             self.result_ = self._run(model, X, y, weights, seed)
-        for warning in caught:
-            category = SklearnWarning if warning.category is ConvergenceWarning else warning.category
-            warnings.warn(str(warning.message), category, stacklevel=3)
         self.model_ = self.result_.model
         kernels = [gp.kernel for gp in self.model_.gps]
         self.kernel_ = kernels[0] if len(kernels) == 1 else kernels

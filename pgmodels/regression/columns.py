@@ -1,6 +1,5 @@
 """Columns of a term, computed in the same way for training data and new data."""
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -27,15 +26,25 @@ class Design(Columns):
     def __init__(self, formula: str, frame: pd.DataFrame, context: dict[str, Any]):
         formulaic = require_formulaic()
         self.formula = formula
-        matrix = _evaluated(lambda: formulaic.Formula(formula, _ordering="none").get_model_matrix(
-            frame, context=context, na_action="raise"
-        ), formula)  # fmt: skip
+        parsed = _evaluated(lambda: formulaic.Formula(formula, _ordering="none"), formula)
+        matrix = _evaluated(lambda: parsed.get_model_matrix(frame, context=context, na_action="raise"), formula)
         self.spec = matrix.model_spec
         self.names = tuple(matrix.columns)
+        columns = [name for name in map(str, parsed.required_variables) if name in frame.columns]
+        # Formulaic takes other levels as missing, and gives a row of zeros.
+        self.levels = {name: set(frame[name]) for name in columns if not pd.api.types.is_numeric_dtype(frame[name])}
 
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
         if not self.names:
             return np.empty((len(frame), 0))
+        for column, levels in self.levels.items():
+            require_columns(frame, [column], name, self.formula)
+            row = next((row for row, level in enumerate(frame[column]) if level not in levels), None)
+            if row is not None and not pd.api.types.is_datetime64_any_dtype(frame[column]):
+                raise ValueError(
+                    f"{name} has {frame[column].iloc[row]!r} in row {row}, column {column!r}, which is not a level of "
+                    f"this fixed effect in the training data. A group effect, (1|{column}), takes new levels."
+                )
         matrix = _evaluated(lambda: self.spec.get_model_matrix(frame), self.formula)
         values = np.asarray(matrix, dtype=np.float64)
         check_finite(values, f"{name}, {self.formula}")
@@ -123,17 +132,10 @@ def require_formulaic() -> Any:
 
 
 def _evaluated(call: Any, formula: str) -> Any:
-    """The result of a call of formulaic, with its errors and warnings as ValueError."""
-    from formulaic.errors import DataMismatchWarning, FormulaicError
+    """The result of a call of formulaic, with its errors as ValueError."""
+    from formulaic.errors import FormulaicError
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", DataMismatchWarning)
-            return call()
-    except DataMismatchWarning as error:
-        raise ValueError(
-            f"formula: new data have levels of a fixed effect in {formula} that the training data do not have "
-            f"({str(error).partition(': ')[2].partition('.')[0]}). Use (1|factor), which takes new levels."
-        ) from error
+        return call()
     except (FormulaicError, SyntaxError) as error:
         raise ValueError(f"formula: {formula} cannot be evaluated: {error}") from error

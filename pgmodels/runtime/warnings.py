@@ -11,6 +11,7 @@ from types import FrameType
 _INSIDE = ("pgmodels", "equinox", "jax", "jaxtyping", "beartype", "functools")
 
 _suppressed: ContextVar[tuple[type[Warning], ...]] = ContextVar("suppressed", default=())
+_renamed: ContextVar[tuple[tuple[type[Warning], type[Warning]], ...]] = ContextVar("renamed", default=())
 _raised: ContextVar[tuple[type[Warning], ...]] = ContextVar("raised", default=())
 
 
@@ -42,12 +43,23 @@ def raised(category: type[Warning]) -> Iterator[None]:
         _raised.reset(token)
 
 
+@contextmanager
+def renamed(category: type[Warning], other: type[Warning]) -> Iterator[None]:
+    """Within the context the package's warnings of a category are of another one, in this thread alone."""
+    token = _renamed.set((*_renamed.get(), (category, other)))
+    try:
+        yield
+    finally:
+        _renamed.reset(token)
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """Emit a warning, attributed to the first line outside the package."""
     if issubclass(category, _suppressed.get()):
         return
     if issubclass(category, _raised.get()):
         raise category(message)
+    category = next((other for one, other in _renamed.get() if issubclass(category, one)), category)
     frame: FrameType | None = sys._getframe(1)
     level = 2
     while frame is not None and _is_inside(frame):
