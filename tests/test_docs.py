@@ -59,6 +59,7 @@ def test_every_page_with_code_is_run_below():
     assert {word for word in languages if not word.startswith(("{image}", "{include}"))} <= known
 
 
+@pytest.mark.slow
 def test_a_first_model(run, capsys, tmp_path):
     run("README.md")
     (shown,), printed = blocks(README, "text"), capsys.readouterr().out.splitlines()

@@ -131,9 +131,7 @@ def test_new_levels_are_new_groups_and_of_fixed_effects_an_error():
     spread = result.predictions(new, target="linear")["sd"]
     known = result.predictions(new.assign(herd="a"), target="linear")["sd"]
     assert spread[1] > known[1]
-    with pytest.raises(
-        ValueError, match=r"'maybe' in row 0, column 'treat', which is not a level"
-    ):
+    with pytest.raises(ValueError, match=r"'maybe' in row 0, column 'treat', which is not a level"):
         result.predictions(new.assign(treat="maybe"))
     with pytest.raises(ValueError, match="newdata has no value in row 1, column 'herd'"):
         result.predictions(new.assign(herd=["a", None]))

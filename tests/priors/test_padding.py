@@ -151,7 +151,7 @@ def everything(n, m, likelihood, gps):
     model = pgm.Model(likelihood, gps)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what random labels do not determine
-        result = pgm.fit(model, inputs, y, max_iterations=3)
+        result = pgm.fit(model, inputs, y, max_iterations=3, correct=True)
         corrected = pgm.correct(pgm.cavi(model, inputs, y, max_iterations=20))
         for approximation in (result, corrected):
             assert approximation.mean.shape == (n, len(gps))

@@ -44,7 +44,7 @@ CALLS = {
     "svi": lambda seed: pgm.svi(MODEL, X, Y, seed=seed),
     "cavi": lambda seed: pgm.cavi(MODEL, X, Y, seed=seed),
     "gaussian_vi": lambda seed: pgm.gaussian_vi(MODEL, X, Y, seed=seed),
-    "fit": lambda seed: pgm.fit(MODEL, X, Y, seed=seed),
+    "fit": lambda seed: pgm.fit(MODEL, X, Y, correct=False, seed=seed),
     "GibbsKernel": lambda seed: pgm.GibbsKernel(MODEL, X, Y, seed=seed),
     "integrate": lambda seed: pgm.integrate(UNKNOWN, X, Y, seed=seed),
     "log_evidence": lambda seed: pgm.log_evidence(fitted(), seed=seed),

@@ -181,7 +181,7 @@ def test_fit_corrects_its_result(tmp_path):
         pgm.fit(model, X, y, correct="no")
 
 
-def test_fit_takes_nested_marginals_of_few_latents(monkeypatch):
+def test_fit_takes_nested_marginals_of_few_latents():
     model, X, y = binary(pgm.RBF(Fixed(4.0), Fixed(1.5)))
     fitted, q = pgm.fit(model, X, y), pgm.fit(model, X, y, correct=False)
     by_hand = pgm.correct(q, method="nested")
@@ -189,7 +189,11 @@ def test_fit_takes_nested_marginals_of_few_latents(monkeypatch):
     np.testing.assert_allclose(fitted.skewness, by_hand.skewness, rtol=1e-8, atol=1e-12)
     assert (fitted.method, fitted.fit.correction) == ("nested", "by nested variational marginals")
     assert fitted.elbo == q.elbo
-    # Linear response is what follows where they are not reliable, and with more latents.
+
+
+@pytest.mark.slow
+def test_fit_takes_linear_response_where_nested_marginals_are_not_reliable_and_with_more_latents(monkeypatch):
+    model, X, y = binary(pgm.RBF(Fixed(4.0), Fixed(1.5)))
     check = correct_module.check_against_prior
     monkeypatch.setattr(correct_module, "check_against_prior", doubtful_once(check))
     assert pgm.fit(model, X, y).method == "linear_response"

@@ -30,6 +30,7 @@ def test_a_contrast_and_a_mean_are_those_of_quadrature(name, variance):
     np.testing.assert_allclose(result.skewness, (sums - mean[:, None]) ** 3 @ p / spread**1.5, atol=0.06)
 
 
+@pytest.mark.slow
 def test_latents_of_the_data_are_those_of_the_correction():
     nested = pgm.correct(gaussian("labels", 9.0), method="nested")
     result = pgm.marginals(nested, np.eye(3))

@@ -109,6 +109,7 @@ def test_with_one_row_it_is_exact(name):
     assert result.log_evidence_bounds[0, 0] == pytest.approx(log_mass, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_copies_of_an_input_are_one_latent_with_their_terms():
     # Each row's term has a kink, and one copy has a weight.
     y, weights = np.array([0.0, 2.0, 0.9]), np.array([1.0, 2.0, 0.5])
@@ -258,6 +259,7 @@ def test_the_bound_is_that_of_a_dense_gaussian_at_its_best():
     assert np.all(marginals.log_density[0, 0, at] <= np.array(best) + 2e-3)
 
 
+@pytest.mark.slow
 def test_new_inputs_files_draws_and_other_objectives(tmp_path):
     rng = np.random.default_rng(0)
     inputs = rng.uniform(-2.0, 2.0, (14, 1))

@@ -105,6 +105,7 @@ def test_gibbs_and_nuts_agree_and_either_may_be_the_reference():
     assert verdicts(table)["gibbs"].level != "trust"
 
 
+@pytest.mark.slow
 def test_draws_of_nuts_do_what_draws_do():
     model, X, y, draws = binary()
     assert (draws.method, draws.num_chains, draws.num_samples) == ("nuts", 4, 800)

@@ -70,7 +70,9 @@ def agrees(draws, mean, variance):
     assert effective_sizes(draws.latents).min() > 200
 
 
-@pytest.mark.parametrize("scheme", ["sweep", "four_block", pytest.param("one_vs_rest", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "scheme", ["sweep", *(pytest.param(name, marks=pytest.mark.slow) for name in ("four_block", "one_vs_rest"))]
+)
 def test_agrees_with_quadrature(scheme):
     agrees(draws_of(scheme), *by_quadrature(SCHEMES[scheme], np.ones(3)))
 
@@ -169,7 +171,9 @@ def test_keeping_less_of_the_same_draws(scheme, keep):
         np.testing.assert_allclose(part.latents, full.latents[:, :, list(keep)], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "scheme", [pytest.param(name, marks=[pytest.mark.slow] * (name != "sweep")) for name in SCHEMES]
+)
 def test_is_saved_with_its_move(scheme, tmp_path):
     draws = draws_of(scheme)
     loaded = pgm.load(draws.save(tmp_path / "draws.npz"))

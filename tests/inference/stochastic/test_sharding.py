@@ -97,6 +97,7 @@ def assert_close(ours, theirs):
         np.testing.assert_allclose(ours[name], value, rtol=1e-8, atol=1e-8, err_msg=name)
 
 
+@pytest.mark.slow
 def test_four_devices_give_the_numbers_of_one(alone, tmp_path):
     process = start("save", tmp_path / "four.npz", flags="--xla_force_host_platform_device_count=4")
     errors = process.communicate(timeout=600)[1]

@@ -242,6 +242,7 @@ def test_adam_is_that_of_its_paper(doubles):
     np.testing.assert_allclose(state.vector, x, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_values_are_learned_along_and_what_is_fixed_stays():
     kernel = pgm.RBF(2.0, 0.9)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=pgm.Fixed(0.3), form=pgm.Inducing(12, "kmeans")))
