@@ -29,9 +29,9 @@ Method: TypeAlias = Literal["linear_response", "perturbative", "nested"]
 # with one latent it takes 0.4 s for 200 rows, 1.1 s for 1,000, 6.8 s and 0.4 GB for 2,000 (half as long as cavi, and
 # fit runs it dozens of times); with 112 inducing inputs 0.6 s for 2,000 rows and 5.7 s for 5,000.
 MOST_COORDINATES, _MOST_ENTRIES = 2_000, 4_000_000
-# Latents up to which fit computes nested marginals. On two CPU cores those of 300 binary rows take 1.9 s and
+# Rows of one latent up to which fit computes nested marginals. On two CPU cores those of 300 binary rows take 1.9 s and
 # predictions at as many new inputs as long; a fit of these rows takes 0.6 s, and 2 s with compilation.
-_MOST_MARGINALS = 300
+_MOST_NESTED = 300
 
 
 @double_precision
@@ -107,8 +107,8 @@ def corrected_if(
 ) -> Approximation | CorrectedApproximation:
     """The result of ``fit``, corrected if ``choice`` allows it; ``.fit.correction`` says why or why not.
 
-    ``choice="auto"`` takes nested marginals if q is the variational Gaussian, with few latents and one predictor a row,
-    and else linear response. It does not correct if q is exact, the system too large, or neither is reliable.
+    ``choice="auto"`` takes nested marginals if q is the variational Gaussian of one latent with few rows, and else linear
+    response. It does not correct if q is exact, the system too large, or neither is reliable.
     """
     size, objective = sum(result.prior.ranks), objective_of_result(result)
     if choice is False:
@@ -122,7 +122,7 @@ def corrected_if(
     if size > MOST_COORDINATES or size * len(result.y) > _MOST_ENTRIES:
         many = f"{size:,} coordinates and {len(result.y):,} rows"
         return _noted(result, f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
-    is_short = result.mean.size <= _MOST_MARGINALS and objective.size == 1
+    is_short = result.mean.shape[1] == 1 and len(result.mean) <= _MOST_NESTED
     methods: tuple[Method, ...] = ("linear_response",)
     if objective.is_exact and is_short:
         methods = ("nested", *methods)

@@ -126,8 +126,8 @@ def fit(
         kind (there are several kinds for sums of kernels, several GPs, varying noise and learned periods), and more if
         the data do not determine the optimum. Start points beyond the built-in ones are random.
     correct : bool or "auto"
-        ``"auto"`` takes nested marginals for up to 300 latents with one predictor a row, if the objective is
-        ``"expected"``, and else linear response. It does not correct if q is exact, if the objective is ``"taylor"``,
+        ``"auto"`` takes nested marginals of up to 300 rows with one latent, if the objective is ``"expected"``, and
+        else linear response. It does not correct if q is exact, if the objective is ``"taylor"``,
         if the latents have more than 2,000 whitened coordinates or coordinates times rows exceed 4 million (up to that
         size it takes about as long as one run of ``cavi``), or if the correction is not reliable. ``True`` always
         corrects by linear response, with the warnings and errors of ``pgm.correct``; ``False`` never corrects.

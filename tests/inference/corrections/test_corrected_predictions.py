@@ -197,7 +197,7 @@ def test_fit_takes_linear_response_where_nested_marginals_are_not_reliable_and_w
     check = correct_module.check_against_prior
     monkeypatch.setattr(correct_module, "check_against_prior", doubtful_once(check))
     assert pgm.fit(model, X, y).method == "linear_response"
-    monkeypatch.setattr(correct_module, "_MOST_MARGINALS", len(y) - 1)
+    monkeypatch.setattr(correct_module, "_MOST_NESTED", len(y) - 1)
     assert pgm.fit(model, X, y).method == "linear_response"
 
 
