@@ -107,8 +107,8 @@ def corrected_if(
 ) -> Approximation | CorrectedApproximation:
     """The result of ``fit``, corrected if ``choice`` allows it; ``.fit.correction`` says why or why not.
 
-    ``choice="auto"`` takes nested marginals if q is the variational Gaussian of one latent with few rows, and else linear
-    response. It does not correct if q is exact, the system too large, or neither is reliable.
+    ``choice="auto"`` takes nested marginals if q is the variational Gaussian of one latent with few rows, and else
+    linear response. It does not correct if q is exact, the system too large, or neither is reliable.
     """
     size, objective = sum(result.prior.ranks), objective_of_result(result)
     if choice is False:
