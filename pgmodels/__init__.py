@@ -42,6 +42,7 @@ from pgmodels.interop.numpyro_model import to_numpyro
 from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
+from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.likelihoods.additive import with_predictor
 from pgmodels.likelihoods.functions import (
@@ -221,6 +222,7 @@ __all__ = [
     "SigmoidPoisson",
     "Softmax",
     "SparseApproximation",
+    "Sphere",
     "StickBreaking",
     "StudentT",
     "SuccessesOfTrials",

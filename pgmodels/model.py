@@ -204,6 +204,7 @@ class Model(Module):
         X = as_inputs(X, name, num_columns, columns)
         for gp in self.gps:
             gp.kernel.check(X.shape[1])
+            gp.kernel.check_values(X, name)
         return X
 
     def check_new_inputs(self, X_new: ArrayLike, name: str, num_columns: int, columns: Columns | None) -> np.ndarray:

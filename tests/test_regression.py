@@ -224,7 +224,11 @@ REFUSED = {
     "an open parenthesis": ("weight ~ gp(lon", {}, "parentheses or quotes do not match"),
     "a correlated slope": ("weight ~ (1 + lon|herd)", {}, "Use (1 + lon || herd)"),
     "an interaction of a process": ("weight ~ gp(lon):sex", {}, "must be terms by themselves"),
-    "an option": ("weight ~ gp(lon, kernel='rbf')", {}, "has no option 'kernel'; gp takes by, cov, iso, period, k"),
+    "an option": (
+        "weight ~ gp(lon, kernel='rbf')",
+        {},
+        "has no option 'kernel'; gp takes by, cov, iso, period, k",
+    ),
     "a covariance": ("weight ~ gp(lon, cov='matern72')", {}, "cov must be one of 'rbf', 'matern12'"),
     "text in a process": ("weight ~ gp(herd)", {}, "herd has levels without an order"),
     "an unknown column": ("weight ~ height", {}, "`height` is not present"),

@@ -153,6 +153,15 @@ class Kernel(Module):
                     "pgm.Kernel: pass an equinox.Module with __call__(self, X, Z)."
                 )
 
+    def check_values(self, X: np.ndarray, name: str) -> None:
+        """Raise ValueError for values of X (n, d), called ``name``, at which the kernel is not defined."""
+
+        def check(kernel: "Kernel", inputs: Any) -> "Kernel":
+            kernel.check_values(np.asarray(inputs), name)
+            return kernel
+
+        self.map_components(check, X)
+
     def check_by_column(self, name: str, num_columns: int) -> None:
         """Raise ValueError unless a hyperparameter is one number, or has one entry per column of X."""
         shape = np.shape(getattr(self, name).value)

@@ -9,6 +9,7 @@ import pandas as pd
 from pgmodels.kernels.columns import On
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.others import Linear, Periodic, White
+from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52
 from pgmodels.model import GP
 from pgmodels.parameters.parameter import Fixed
@@ -20,7 +21,7 @@ from pgmodels.regression.grammar import Call, Group
 _COVARIANCES: dict[str, Any] = {
     "rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52, "periodic": Periodic
 }  # fmt: skip
-_OPTIONS = {"gp": ("by", "cov", "iso", "period", "k"), "s": ("by", "k"), "ar1": ("by",)}
+_OPTIONS = {"gp": ("by", "cov", "iso", "period", "k", "sphere"), "s": ("by", "k"), "ar1": ("by",)}
 # Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi.
 SPREAD = 2.5
 # Normal quantile of 99 %: lengthscales have 98 % of their prior between two distances.
@@ -74,13 +75,18 @@ def call_term(call: Call, frame: pd.DataFrame, scale: float, context: dict[str, 
         raise ValueError(f"formula: {call.text} must have one column; use gp(...) for several.")
     numbers = Numbers(call.arguments, frame, context, call.text)
     X = numbers.read(frame)
+    is_sphere = bool(call.options.get("sphere", False))
+    if is_sphere and X.shape[1] != 2:
+        raise ValueError(f"formula: {call.text} must have a longitude and a latitude.")
     chosen = _covariance(call, context)
-    lengthscale = _lengthscales(X, bool(call.options.get("iso", True)))
+    places = Sphere(RBF()).inputs(X) if is_sphere else X
+    lengthscale = _lengthscales(places, is_sphere or bool(call.options.get("iso", True)))
     values: dict[str, Any] = {"variance": _variance(scale), "lengthscale": lengthscale}
     if chosen is Periodic:
         # Its lengthscale is relative to the period.
         values |= {"lengthscale": dist.LogNormal(0.0, 0.5), "period": Fixed(call.options.get("period", 1.0))}
     kernel = _with_priors(chosen, values, call.text, priors) if isinstance(chosen, type) else chosen
+    kernel = Sphere(kernel) if is_sphere else kernel
     columns: tuple[Columns, ...] = (numbers,)
     by = call.options.get("by")
     if by is not None:

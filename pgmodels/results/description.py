@@ -15,6 +15,7 @@ from numpyro.distributions.constraints import Constraint
 from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.kernel import Kernel, Product, Sum
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
+from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.likelihoods import named as likelihoods
 from pgmodels.likelihoods import published
@@ -42,6 +43,7 @@ _KERNELS: dict[str, type[Kernel]] = {
         Constant,
         White,
         On,
+        Sphere,
         Difference,
         Sum,
         Product,

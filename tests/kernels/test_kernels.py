@@ -14,6 +14,7 @@ from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.distance import squared_distance
 from pgmodels.kernels.kernel import CallableKernel, as_kernel, check_traced
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
+from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.parameters.parameter import Fixed, bare
 from tests.programs import run
@@ -32,6 +33,7 @@ ALL = [
     CallableKernel(lambda X, Z: (X @ Z.T) ** 2),
     On(Matern32(1.4, np.array([0.9, 1.7])), [2, 0]),
     Difference(RBF(1.4, 0.9), [0], [2]),
+    On(Sphere(Matern52(1.4, 500.0)), [2, 0]),
 ]
 
 
