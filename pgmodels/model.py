@@ -216,9 +216,10 @@ class Model(Module):
 
     def numbered(self, columns: Columns | None) -> "Model":
         """The model with kernels that read columns by number, where they name columns of X."""
+        if not any(gp.kernel.has_names() for gp in self.gps):
+            return self
         names = None if columns is None else tuple(column.name for column in columns)
-        gps = tuple(GP(gp.kernel.numbered(names), gp.mean, gp.size, gp.form) for gp in self.gps)
-        return self if gps == self.gps else Model(self.likelihood, gps)
+        return Model(self.likelihood, [GP(gp.kernel.numbered(names), gp.mean, gp.size, gp.form) for gp in self.gps])
 
     def check_observations(self, y: ArrayLike, num_rows: int, name: str = "y", is_new: bool = False) -> np.ndarray:
         """y as a float64 array (n,) or (n, columns) in the likelihood's support, or ValueError."""

@@ -25,6 +25,9 @@ class Restricted(Kernel):
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         """The inputs of the inner kernel, from which its default lengthscales are computed."""
 
+    def has_names(self) -> bool:
+        return self.kernel.has_names()
+
     def map_components(self, change: Change, X: Float[Inputs, "n d"]) -> Kernel:
         inner = change(self.kernel, self.inputs(X))
         return eqx.tree_at(lambda restricted: restricted.kernel, self, inner, is_leaf=is_parameter)
@@ -73,6 +76,9 @@ class On(Restricted):
 
     def measures(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted(self.columns[index] for index in self.kernel.measures(len(self.columns))))
+
+    def has_names(self) -> bool:
+        return not self.columns or super().has_names()
 
     def numbered(self, names: tuple[str, ...] | None) -> "On":
         if self.columns:

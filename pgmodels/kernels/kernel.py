@@ -72,6 +72,17 @@ class Kernel(Module):
         """The columns of X whose values count, and not only which rows are equal; none for kernels of users."""
         return ()
 
+    def has_names(self) -> bool:
+        """Whether it names columns of X that have no numbers yet."""
+        known: list[bool] = []
+
+        def ask(kernel: "Kernel", _: Any) -> "Kernel":
+            known.append(kernel.has_names())
+            return kernel
+
+        self.map_components(ask, np.empty((0, 0)))
+        return any(known)
+
     def numbered(self, names: tuple[str, ...] | None) -> "Kernel":
         """The kernel with column numbers where it names columns, given the names of X's columns."""
         return self.map_components(lambda kernel, _: kernel.numbered(names), np.empty((0, 0)))
