@@ -122,6 +122,9 @@ def test_predictions_and_comparisons_are_those_of_the_latents():
     effects = result.effects("(1|herd)")
     assert effects["mean"].mean() == pytest.approx(0.0, abs=1e-10)
     assert effects.columns[0] == "herd"
+    figure = result.plot_effects()
+    assert [axes.get_title() for axes in figure.axes] == ["(1|herd)"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == sorted(set(DATA["herd"]))
     assert set(np.unique(result.draws(DATA.head(4), 50))) <= {0.0, 1.0}
 
 

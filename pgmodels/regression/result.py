@@ -8,10 +8,13 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from pgmodels.regression.columns import Levels
 from pgmodels.results.marginal import Marginal
 from pgmodels.runtime.seeds import Seed, as_generator
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from pgmodels.regression.formula import Regression
 
 _DRAWS = 1000
@@ -62,6 +65,46 @@ class RegressionResult:
         table = self._intervals(f - f.mean(axis=1, keepdims=True))
         names = [name for part in self.regression.terms[number].columns for name in part.names if name in frame.columns]
         return pd.concat([frame[names], table], axis=1)
+
+    def plot_effects(self) -> "Figure":
+        """The contribution of each term of one column, with intervals: lines of numbers, points of levels.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A panel for each term.
+
+        Raises
+        ------
+        ValueError
+            If all terms have several columns.
+        """
+        from pgmodels.plots.style import new_figure, open_axes
+
+        terms = [term for term in self.regression.terms if len(term.columns) == 1 and len(term.columns[0].names) == 1]
+        terms = [term for term in terms if not hasattr(term.columns[0], "spec")]
+        if not terms:
+            raise ValueError("plot_effects shows terms of one column, such as s(x) and (1|g); the formula has none.")
+        count = min(3, len(terms))
+        rows = -(-len(terms) // count)
+        figure = new_figure(3.8 * count, 2.9 * rows)
+        panels = figure.subplots(rows, count, squeeze=False).ravel()
+        for axes, term in zip(panels, terms, strict=False):
+            x = term.read(self.regression.data)[:, 0]
+            table = self.effects(term.text).assign(x=x).drop_duplicates("x").sort_values("x")
+            low, high = (table[name] for name in _names())
+            column = term.columns[0]
+            if isinstance(column, Levels):
+                axes.errorbar(table["mean"], table["x"], xerr=[table["mean"] - low, high - table["mean"]], fmt="o")
+                axes.set_yticks(range(len(column.codes)), [":".join(map(str, key)) for key in column.codes])
+                open_axes(axes, title=term.text, xlabel="effect")
+            else:
+                axes.fill_between(table["x"], low, high, alpha=0.25, linewidth=0.0)
+                axes.plot(table["x"], table["mean"])
+                open_axes(axes, title=term.text, xlabel=column.names[0], ylabel="effect")
+        for axes in panels[len(terms) :]:
+            axes.set_visible(False)
+        return figure
 
     def predictions(
         self, newdata: Any = None, *, target: Target = "mean", exclude: Sequence[str] = (), average_by: Any = None
