@@ -194,7 +194,8 @@ def run(again: bool) -> None:
         "over latents, and the largest in brackets. Quantiles at 1, 5, 95 and 99 %: mean error in posterior deviations "
         "at the worst of these levels. Monte Carlo: what these averages would be of exact marginals. Below, the mean "
         "log density of test rows, and the bounds of log p(y), which is estimated by importance sampling. Last, "
-        "Laplace approximations of the marginals; seconds are of all marginals, of nested ones after compilation, beside other work.",
+        "Laplace approximations of the marginals; seconds are of all marginals, of nested ones after compilation, "
+        "beside other work.",
         [errors, predictions, laplaces],
     )
 
