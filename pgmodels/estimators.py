@@ -146,7 +146,7 @@ class _GPEstimator(BaseEstimator):
 
     def _form(self, num_rows: int) -> Representation:
         if isinstance(self.inducing, str) and self.inducing == "auto":
-            return Inducing("auto") if num_rows > _MOST_DENSE else Auto()
+            return Inducing("auto") if num_rows > _MOST_DENSE or self.method == "svi" else Auto()
         if self.inducing is None:
             return Auto()
         return self.inducing if isinstance(self.inducing, Representation) else Inducing(self.inducing)
@@ -217,7 +217,7 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
     learn : bool
         Whether hyperparameters are learned. If not they keep the values of ``kernel`` and ``likelihood``.
     inducing : "auto", None, int or array of shape (n_inducing, n_features)
-        Inducing inputs. "auto" takes none up to 2,000 rows, and above a number that is found by the bound.
+        Inducing inputs. "auto" takes none up to 2,000 rows, and beyond or with "svi" a number found by the bound.
     mean : float, Parameter or Fixed, optional
         The mean of the latents. By default learned for one latent, and 0 for several.
     max_iter : int
@@ -376,7 +376,7 @@ class GPRegressor(RegressorMixin, _GPEstimator):
     learn : bool
         Whether hyperparameters are learned. If not they keep the values of ``kernel`` and ``likelihood``.
     inducing : "auto", None, int or array of shape (n_inducing, n_features)
-        Inducing inputs. "auto" takes none up to 2,000 rows, and above a number that is found by the bound.
+        Inducing inputs. "auto" takes none up to 2,000 rows, and beyond or with "svi" a number found by the bound.
     mean : float, Parameter or Fixed, optional
         The mean of the latents. By default learned for one latent, and 0 for several.
     max_iter : int

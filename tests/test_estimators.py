@@ -122,9 +122,9 @@ def test_every_method_learns_or_keeps_values(method):
         estimators = [pgm.GPClassifier(kernel, method=method, learn=True).fit(X, y)]
         if method != "integrate":
             estimators.append(pgm.GPClassifier(KERNEL, method=method, learn=False).fit(X, y))
-    for estimator in estimators:
-        assert estimator.score(X, y) > 0.75
-        assert estimator.n_iter_ >= 1
+        scores = [estimator.score(X, y) for estimator in estimators]
+    assert min(scores) > 0.75
+    assert min(estimator.n_iter_ for estimator in estimators) >= 1
     if method != "integrate":
         assert float(estimators[1].kernel_.variance.value) == 2.0
 
