@@ -58,9 +58,6 @@ class SklearnWarning(ConvergenceWarning, SklearnConvergenceWarning):
 class _GPEstimator(BaseEstimator):
     """What the classifier and the regressor share."""
 
-    _doc_link_module = "pgmodels"
-    _doc_link_template = "https://pgmodels.readthedocs.io/reference/api/{estimator_module}.{estimator_name}.html"
-
     def __init__(
         self,
         kernel: Any = None,
@@ -151,11 +148,13 @@ class _GPEstimator(BaseEstimator):
             return Auto()
         return self.inducing if isinstance(self.inducing, Representation) else Inducing(self.inducing)
 
-    def _predictive(self, X: Any) -> tuple[np.ndarray, Predictive]:
-        """Checked inputs, and the predictive distribution there."""
+    def _new_inputs(self, X: Any) -> np.ndarray:
+        """New inputs (m, d), after scikit-learn's checks."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return X, self.result_.predict(X)
+        return validate_data(self, X, dtype=np.float64, reset=False)
+
+    def _predictive(self, X: Any) -> Predictive:
+        return self.result_.predict(self._new_inputs(X))
 
     def latent_mean_and_variance(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the latents.
@@ -169,9 +168,7 @@ class _GPEstimator(BaseEstimator):
         -------
         mean, variance : ndarray of shape (n_samples,), or (n_samples, n_latents) with several latents
         """
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        mean, variance = self.result_.predict_latent(X)
+        mean, variance = self.result_.predict_latent(self._new_inputs(X))
         return (mean[:, 0], variance[:, 0]) if mean.shape[1] == 1 else (mean, variance)
 
     @double_precision
@@ -191,11 +188,10 @@ class _GPEstimator(BaseEstimator):
         -------
         ndarray of shape (n_samples_X, n_samples)
         """
-        X, predictive = self._predictive(X)
-        state = check_random_state(random_state)
-        seed = int(state.randint(2**31 - 1))
-        f = self.result_.draw_latents(X, n_samples, seed=seed)
-        return predictive.draw_given(f, {}, np.random.default_rng(seed)).T
+        inputs = self._new_inputs(X)
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        nodes = self.result_.joint_nodes(inputs, n_samples, seed)
+        return Predictive(self.result_.likelihood, nodes).draw(n_samples, seed).T
 
 
 class GPClassifier(ClassifierMixin, _GPEstimator):
@@ -311,7 +307,7 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
         ndarray of shape (n_samples, n_classes)
             In the order of ``classes_``.
         """
-        probabilities = self._predictive(X)[1].probabilities
+        probabilities = self._predictive(X).probabilities
         return probabilities / probabilities.sum(axis=1, keepdims=True)
 
     def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
@@ -460,7 +456,7 @@ class GPRegressor(RegressorMixin, _GPEstimator):
         -------
         ndarray of shape (n_samples,), or two of these
         """
-        predictive = self._predictive(X)[1]
+        predictive = self._predictive(X)
         return (predictive.mean, np.sqrt(predictive.variance)) if return_std else predictive.mean
 
     def _likelihood(self, scale: float) -> tuple[Likelihood, bool]:

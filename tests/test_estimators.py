@@ -123,6 +123,9 @@ def test_every_method_learns_or_keeps_values(method):
         if method != "integrate":
             estimators.append(pgm.GPClassifier(KERNEL, method=method, learn=False).fit(X, y))
         scores = [estimator.score(X, y) for estimator in estimators]
+        draws = [estimator.sample_y(X[:4], 2000).mean(axis=1) for estimator in estimators]
+        expected = [estimator.predict_proba(X[:4])[:, 1] for estimator in estimators]
+    np.testing.assert_allclose(draws, expected, atol=5.0 * 0.5 / np.sqrt(2000.0))
     assert min(scores) > 0.75
     assert min(estimator.n_iter_ for estimator in estimators) >= 1
     if method != "integrate":

@@ -1,6 +1,7 @@
 """Regression formulas: their grammar, that they build what is written by hand, and their tables."""
 
 import re
+import warnings
 
 import numpy as np
 import numpyro.distributions as dist
@@ -192,6 +193,27 @@ def test_engines_agree_on_a_known_mixed_model():
     np.testing.assert_allclose(integrated["mean"][:4], published, atol=0.08)
     np.testing.assert_allclose(integrated[["mean", "sd"]], drawn[["mean", "sd"]], atol=0.03)
     assert np.sqrt(integrated["mean"].iloc[4]) == pytest.approx(0.64752, abs=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["fit", "integrate", "gibbs"])
+def test_predictions_take_each_draw_with_its_likelihood_parameters(engine):
+    # The mean of a count is dispersion * exp(f), and both are uncertain.
+    regression = pgm.formula("count ~ age + (1|herd) + offset(log(days))", DATA, family="negbinomial")
+    result = getattr(regression, engine)()
+    new = DATA.head(5)
+    X, frame = regression.read(new)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pgm.PredictionWarning)
+        exact = result.result.predict(X, covariates=regression.covariates(frame))
+        mean, spread = exact.mean, np.sqrt(exact.variance)
+    table = result.predictions(new)
+    np.testing.assert_allclose(table["mean"], mean, atol=5.0 * float(table["sd"].max()) / np.sqrt(1000.0))
+    draws = result.draws(new, 4000)
+    np.testing.assert_allclose(draws.mean(axis=0), mean, atol=5.0 * spread.max() / np.sqrt(4000.0))
+    # Unpaired, dispersions would widen the mean's interval to that of the dispersion.
+    assert table["sd"].max() < 0.5 * mean.max()
+    assert result.comparisons({"age": [30.0, 50.0]})["sd"][0] < mean.max()
 
 
 @pytest.mark.slow

@@ -10,7 +10,9 @@ from scipy.special import ndtri
 
 from pgmodels.regression.columns import Levels
 from pgmodels.results.marginal import Marginal
-from pgmodels.runtime.seeds import Seed, as_generator
+from pgmodels.results.nodes import DrawNodes
+from pgmodels.results.predictive import Predictive
+from pgmodels.runtime.seeds import Seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +63,7 @@ class RegressionResult:
         """
         number = self._number(term)
         X, frame = self._inputs(newdata)
-        f = self._latents(X)[:, :, number]
+        f = self._latents(X).draws[:, :, number]
         table = self._intervals(f - f.mean(axis=1, keepdims=True))
         names = [name for part in self.regression.terms[number].columns for name in part.names if name in frame.columns]
         return pd.concat([frame[names], table], axis=1)
@@ -179,8 +181,7 @@ class RegressionResult:
     def draws(self, newdata: Any = None, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
         """Draws of y at new data, (num_draws, m), with latents drawn jointly over the rows."""
         X, frame = self._inputs(newdata)
-        f = self._latents(X, num_draws, seed)
-        return self._predictive(X, frame).draw_given(f, {}, as_generator(seed))
+        return self._predictive(frame, self._latents(X, num_draws, seed)).draw(num_draws, seed)
 
     def __repr__(self) -> str:
         return f"{self.regression!r}\n{self.summary()}"
@@ -198,23 +199,25 @@ class RegressionResult:
     def _inputs(self, newdata: Any) -> tuple[np.ndarray, pd.DataFrame]:
         return (self.regression.X, self.regression.data) if newdata is None else self.regression.read(newdata)
 
-    def _latents(self, X: np.ndarray, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
-        """Joint draws (draws, m, terms) of the latents; equal rows share theirs."""
+    def _latents(self, X: np.ndarray, num_draws: int = _DRAWS, seed: Seed = 0) -> DrawNodes:
+        """Joint draws (draws, m, terms) of the latents, with their likelihood parameters; equal rows share theirs."""
         rows, places = np.unique(X, axis=0, return_inverse=True)
-        return self.result.draw_latents(rows, num_draws, seed=seed)[:, places.ravel()]
+        nodes = self.result.joint_nodes(rows, num_draws, seed)
+        return DrawNodes(nodes.draws[:, places.ravel()], nodes.values)
 
-    def _predictive(self, X: np.ndarray, frame: pd.DataFrame) -> Any:
-        return self.result.predict(X, covariates=self.regression.covariates(frame))
+    def _predictive(self, frame: pd.DataFrame, nodes: DrawNodes) -> Predictive:
+        return Predictive(self.result.likelihood, nodes, self.regression.covariates(frame))
 
     def _target(self, X: np.ndarray, frame: pd.DataFrame, target: Target, exclude: Sequence[str]) -> np.ndarray:
         if target not in ("mean", "linear"):
             raise ValueError(f"target must be 'mean' or 'linear'; got {target!r}.")
-        f = self._latents(X)
+        nodes = self._latents(X)
+        f = nodes.draws
         for term in exclude:
             number = self._number(term)
             f[:, :, number] = self.regression.terms[number].mean
         if target == "mean":
-            return np.asarray(self._predictive(X, frame).moments_given(slice(None), f)[0])
+            return np.asarray(self._predictive(frame, nodes).moments_given(slice(None), f)[0])
         offsets = [offset.read(frame, "newdata")[:, 0] for offset in self.regression.offsets]
         return f.sum(axis=2) + sum(offsets, np.zeros(len(X)))
 
@@ -234,7 +237,7 @@ class RegressionResult:
         elif hasattr(self.result, "posterior"):
             bounds = mean + np.sqrt(variance) * ndtri([[low], [high]])
         else:
-            bounds = np.quantile(self._latents(X)[:, :, latent], [low, high], axis=0)
+            bounds = np.quantile(self._latents(X).draws[:, :, latent], [low, high], axis=0)
         columns = {"mean": mean - shift, "sd": np.sqrt(variance)}
         return pd.DataFrame(columns | dict(zip(_names(), bounds - shift, strict=True)))
 

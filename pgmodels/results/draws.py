@@ -161,10 +161,20 @@ class Draws(DataResult):
         -----
         O(m^3) time, for each draw if hyperparameters were sampled.
         """
+        return self.joint_nodes(X_new, num_draws, seed).draws
+
+    @double_precision
+    def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
+        """``draw_latents``, with the likelihood parameters of the draws that they are conditional on."""
         check_whole_number(num_draws, "num_draws", 1)
-        seed = as_seed(seed)
-        X_new, rng = self._inputs_at(X_new, jointly=True), np.random.default_rng(seed)
+        rng = np.random.default_rng(as_seed(seed))
         chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
+        f = self._drawn_given(self._inputs_at(X_new, jointly=True), chosen, rng)
+        return DrawNodes(f, {name: value[chosen] for name, value in self.flat_likelihood_values.items()})
+
+    def _drawn_given(self, X_new: np.ndarray, chosen: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """A draw of the latents at X_new (m, d) given each of the chosen draws, (draws, m, latents)."""
+        num_draws = len(chosen)
         whitened = tuple(v[chosen] for v in self._flat_whitened())
         noise = rng.standard_normal((num_draws, len(X_new), self.model.num_latents))
         if has_one_prior(self.model):

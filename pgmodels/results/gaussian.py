@@ -15,7 +15,7 @@ from pgmodels.priors.drawing import draw_gaussian
 from pgmodels.priors.padding import padded_size
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results.covariates import check_covariates
-from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
+from pgmodels.results.nodes import DrawNodes, GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import Seed, as_seed
@@ -143,6 +143,10 @@ class GaussianPredictions(ABC):
         mean, _ = self._marginals_at(X_new)
         covariance = self._covariance_at(as_array(self._inputs_at(X_new, jointly=True)))
         return draw_gaussian(mean, covariance, num_draws, np.random.default_rng(seed))
+
+    def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
+        """``draw_latents``, with the likelihood parameters that are drawn with them: none here."""
+        return DrawNodes(self.draw_latents(X_new, num_draws, seed))
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
         """The covariance of each latent at X_new (latents, m, m), or of all of them (latents, m, latents, m)."""

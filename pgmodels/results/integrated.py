@@ -18,6 +18,7 @@ from pgmodels.results.gaussian import nodes_at
 from pgmodels.results.grid_density import GRID, GridDensity
 from pgmodels.results.marginal import Marginal
 from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
+from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.normal_density import NormalDensity
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult
@@ -168,15 +169,24 @@ class IntegratedApproximation(DataResult):
         -----
         O(m^3) time for each point.
         """
+        return self.joint_nodes(X_new, num_draws, seed).draws
+
+    def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
+        """``draw_latents``, with the likelihood parameters of their points."""
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
         inputs, rng = self._inputs_at(X_new, jointly=True), np.random.default_rng(seed)
-        draws = []
-        for point, count in enumerate(rng.multinomial(num_draws, self.shares)):
-            if count:
-                mean, covariance = hooks.joint_moments_at(self, inputs, point)
-                draws.append(draw_gaussian(mean, covariance, int(count), rng))
-        return rng.permutation(np.concatenate(draws))
+        counts, draws = rng.multinomial(num_draws, self.shares), []
+        for point in np.flatnonzero(counts):
+            mean, covariance = hooks.joint_moments_at(self, inputs, point)
+            draws.append(draw_gaussian(mean, covariance, int(counts[point]), rng))
+        order = rng.permutation(num_draws)
+        points, values = np.repeat(np.arange(len(counts)), counts)[order], self._values(self.vectors)
+        of_likelihood = with_priors(self.model).of_likelihood
+        return DrawNodes(
+            np.concatenate(draws)[order],
+            {name: values[path][points].reshape(num_draws, 1, -1) for name, path in of_likelihood.items()},
+        )
 
     def _averaging(
         self,
