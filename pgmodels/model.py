@@ -211,8 +211,8 @@ class Model(Module):
         """New inputs as a float64 array (m, d), read as the training X was, or ValueError."""
         measured = set().union(*(gp.kernel.measures(num_columns) for gp in self.gps))
         names = [column.name for number, column in enumerate(columns or ()) if number not in measured]
-        inputs, _ = read_inputs(X_new, name, columns, names, is_new=True)
-        return self.check_inputs(inputs, name, num_columns, columns)
+        inputs, of_frame = read_inputs(X_new, name, columns, names, is_new=True)
+        return self.check_inputs(X_new if of_frame is None else inputs, name, num_columns, columns)
 
     def numbered(self, columns: Columns | None) -> "Model":
         """The model with kernels that read columns by number, where they name columns of X."""

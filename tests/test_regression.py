@@ -154,7 +154,15 @@ def test_frames_of_every_library_and_functions_of_levels():
     assert np.all(np.asarray(values.model.gps[1].kernel(women, men)) == 0.0)
 
 
+def test_a_factor_may_have_numbers_as_levels():
+    numbered = DATA.assign(herd=DATA["herd"].map(dict(zip("abcde", "12345", strict=True))))
+    text = "weight ~ herd + (1|herd)"
+    np.testing.assert_allclose(pgm.formula(text, numbered).X, pgm.formula(text, DATA).X)
+
+
 def test_rows_with_holes():
+    # Of columns that the formula reads, not of one that is called as a function is.
+    pgm.formula("weight ~ s(age)", DATA.assign(s=np.nan))
     holed = DATA.assign(age=DATA["age"].where(DATA.index != 3), lon=np.nan)
     with pytest.raises(ValueError, match=r"1 of 60 rows have no value.*row 3, column 'age'.*na_action='drop'"):
         pgm.formula("weight ~ age", holed)

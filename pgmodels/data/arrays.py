@@ -7,7 +7,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from pgmodels.data.frames import Columns, as_frame, columns_of, encoded
-from pgmodels.data.text_and_dates import as_array_code, describe, is_polars_frame, kind_of
+from pgmodels.data.text_and_dates import as_array_code, describe, is_polars_frame, numbers_in
 
 
 def as_numbers(value: Any, name: str, *, as_column: bool = False, is_new: bool = False) -> np.ndarray:
@@ -36,7 +36,7 @@ def as_numbers(value: Any, name: str, *, as_column: bool = False, is_new: bool =
         raise ValueError(
             f"{name} holds complex numbers; use numpy.real({name}), or columns of real and imaginary parts."
         )
-    numeric = [array for array in map(_numbers_in, arrays) if array is not None]
+    numeric = [array for array in map(numbers_in, arrays) if array is not None]
     if len(numeric) < len(arrays):
         raise ValueError(describe(value, name, as_column=as_column, is_new=is_new))
     if is_polars_frame(value):
@@ -55,14 +55,14 @@ def read_inputs(
     frame = as_frame(X)
     if frame is None:
         return as_numbers(X, name, as_column=True, is_new=is_new), None
-    columns = columns_of(frame, name, _numbers_in) if known is None else known
+    columns = columns_of(frame, name) if known is None else known
     coded = [column for column in columns if column.kind != "number"]
     if is_new and known is None and coded:
         raise ValueError(
             f"{name} has {coded[0].kind}s in column {coded[0].name!r}, and the training X had no column names: give an "
             "array of numbers, or fit the model to a data frame."
         )
-    return encoded(frame, columns, name, _numbers_in, may_be_new), columns
+    return encoded(frame, columns, name, may_be_new), columns
 
 
 def as_inputs(X: Any, name: str, num_columns: int | None = None, columns: Columns | None = None) -> np.ndarray:
@@ -124,24 +124,6 @@ def _check_unmasked(value: np.ma.MaskedArray, name: str) -> None:
             f"{name} is a masked array, with {len(masked)} masked value(s), the first in row {masked[0][0]}. Drop "
             f"these rows, or impute them and use {name}.filled(...)."
         )
-
-
-def _numbers_in(array: np.ndarray) -> np.ndarray | None:
-    """An array as float64; None if an entry is not a number."""
-    if array.dtype.kind in "biuf":
-        return array.astype(np.float64, copy=False)
-    if array.dtype.kind != "O":
-        return None
-    entries = array.ravel()
-    kinds = {kind_of(entry) for entry in set(map(type, entries))}
-    if not kinds <= {"number", "missing", "object"}:
-        return None
-    if "missing" in kinds:
-        entries = np.array([np.nan if kind_of(type(entry)) == "missing" else entry for entry in entries], dtype=object)
-    try:
-        return entries.astype(np.float64).reshape(array.shape)
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def distinct_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

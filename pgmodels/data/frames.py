@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from pgmodels.data.text_and_dates import describe, is_polars_frame, kind_of_entries
+from pgmodels.data.text_and_dates import describe, is_polars_frame, kind_of_entries, numbers_in
 
 _DAY = 86_400_000_000
 _NO_NUMBERS = nw.Duration | nw.Categorical | nw.Enum | nw.String
@@ -50,13 +50,9 @@ def as_frame(value: Any) -> "nw.DataFrame[Any] | None":
     return frame if isinstance(frame, nw.DataFrame) and frame.columns else None
 
 
-def columns_of(frame: "nw.DataFrame[Any]", name: str, numbers: Any) -> Columns:
-    """How the columns of a frame of training data become numbers.
-
-    ``numbers`` converts a series without text and dates to float64, or returns None. Raises ValueError for a column
-    that has no numbers.
-    """
-    columns = [_column(frame[label], numbers) for label in frame.columns]
+def columns_of(frame: "nw.DataFrame[Any]", name: str) -> Columns:
+    """How the columns of a frame of training data become numbers; ValueError for a column that has none."""
+    columns = [_column(frame[label]) for label in frame.columns]
     if None in columns:
         native = frame.to_native()
         readable = hasattr(native, "iloc") or is_polars_frame(native)
@@ -64,12 +60,10 @@ def columns_of(frame: "nw.DataFrame[Any]", name: str, numbers: Any) -> Columns:
     return tuple(column for column in columns if column is not None)
 
 
-def encoded(
-    frame: "nw.DataFrame[Any]", columns: Columns, name: str, numbers: Any, may_be_new: Collection[str] | None
-) -> np.ndarray:
+def encoded(frame: "nw.DataFrame[Any]", columns: Columns, name: str, may_be_new: Collection[str] = ()) -> np.ndarray:
     """A frame as a float64 array (n, d), its columns selected by name; missing entries are NaN.
 
-    Levels beyond those of the columns ``may_be_new`` get codes of their own; None allows none.
+    New levels of the columns ``may_be_new`` get codes of their own.
     Raises ValueError for missing columns, and for unknown levels and entries of another kind.
     """
     missing = [column.name for column in columns if column.name not in frame.columns]
@@ -78,11 +72,11 @@ def encoded(
             f"{name} must have the columns of the training X, {[column.name for column in columns]}; missing "
             f"{missing}, got {list(frame.columns)}."
         )
-    arrays = [_codes(frame[column.name], column, name, numbers, may_be_new or ()) for column in columns]
+    arrays = [_codes(frame[column.name], column, name, may_be_new) for column in columns]
     return np.column_stack(arrays) if arrays else np.empty((len(frame), 0))
 
 
-def _column(series: "nw.Series[Any]", numbers: Any) -> Column | None:
+def _column(series: "nw.Series[Any]") -> Column | None:
     """How a column becomes numbers; None for one without numbers, and for text that holds numbers or dates."""
     label, dtype = series.name, series.dtype
     if isinstance(dtype, nw.Enum):
@@ -102,12 +96,10 @@ def _column(series: "nw.Series[Any]", numbers: Any) -> Column | None:
             return Column(label, LEVEL, tuple(sorted({entry for entry in entries if isinstance(entry, str)})))
         if kind not in ("number", "missing"):
             return None
-    return None if numbers(series.to_numpy()) is None else Column(label)
+    return None if numbers_in(series.to_numpy()) is None else Column(label)
 
 
-def _codes(
-    series: "nw.Series[Any]", column: Column, name: str, numbers: Any, may_be_new: Collection[str]
-) -> np.ndarray:
+def _codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new: Collection[str]) -> np.ndarray:
     """The numbers (n,) of a series."""
     if column.kind in (LEVEL, ORDERED):
         return _level_codes(series, column, name, column.name in may_be_new)
@@ -116,7 +108,7 @@ def _codes(
     if column.kind == DURATION and isinstance(series.dtype, nw.Duration):
         return _as_float(series.dt.total_microseconds()) / _DAY
     is_number = column.kind == NUMBER and not _has_dates(series) and not isinstance(series.dtype, _NO_NUMBERS)
-    values = numbers(series.to_numpy()) if is_number else None
+    values = numbers_in(series.to_numpy()) if is_number else None
     if values is None:
         raise ValueError(
             f"{name} must have {column.kind}s in column {column.name!r}, as the training X; got {series.dtype}."
@@ -163,7 +155,8 @@ def _days_of(entry: date) -> float:
 
 
 def _as_float(series: "nw.Series[Any]") -> np.ndarray:
-    return np.array([np.nan if _is_missing(entry) else float(entry) for entry in series.to_list()])
+    values = numbers_in(series.to_numpy())
+    return np.full(len(series), np.nan) if values is None else values
 
 
 def _is_missing(entry: Any) -> bool:

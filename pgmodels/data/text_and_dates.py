@@ -48,6 +48,24 @@ def kind_of(entry: type) -> str:
     return next((kind for kind, types in kinds.items() if issubclass(entry, types)), "object")
 
 
+def numbers_in(array: np.ndarray) -> np.ndarray | None:
+    """An array as float64; None if an entry is not a number."""
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64, copy=False)
+    if array.dtype.kind != "O":
+        return None
+    entries = array.ravel()
+    kinds = {kind_of(entry) for entry in set(map(type, entries))}
+    if not kinds <= {"number", "missing", "object"}:
+        return None
+    if "missing" in kinds:
+        entries = np.array([np.nan if kind_of(type(entry)) == "missing" else entry for entry in entries], dtype=object)
+    try:
+        return entries.astype(np.float64).reshape(array.shape)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
 def is_polars_frame(value: Any) -> bool:
     """Whether a value is a polars frame; converted as one array, its dates would become numbers."""
     return hasattr(value, "with_columns") and hasattr(value, "__array__")

@@ -4,10 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 
 from pgmodels.data.arrays import check_finite, read_inputs
+from pgmodels.data.frames import columns_of
 
 
 class Columns(ABC):
@@ -32,7 +34,12 @@ class Design(Columns):
         self.names = tuple(matrix.columns)
         columns = [name for name in map(str, parsed.required_variables) if name in frame.columns]
         # Formulaic takes other levels as missing, and gives a row of zeros.
-        self.levels = {name: set(frame[name]) for name in columns if not pd.api.types.is_numeric_dtype(frame[name])}
+        kinds = pd.api.types
+        self.levels = {
+            name: set(frame[name])
+            for name in columns
+            if not kinds.is_numeric_dtype(frame[name]) and not kinds.is_datetime64_any_dtype(frame[name])
+        }
 
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
         if not self.names:
@@ -40,7 +47,7 @@ class Design(Columns):
         for column, levels in self.levels.items():
             require_columns(frame, [column], name, self.formula)
             row = next((row for row, level in enumerate(frame[column]) if level not in levels), None)
-            if row is not None and not pd.api.types.is_datetime64_any_dtype(frame[column]):
+            if row is not None:
                 raise ValueError(
                     f"{name} has {frame[column].iloc[row]!r} in row {row}, column {column!r}, which is not a level of "
                     f"this fixed effect in the training data. A group effect, (1|{column}), takes new levels."
@@ -59,8 +66,7 @@ class Numbers(Columns):
         self.readers: list[Any] = []
         for expression in expressions:
             if expression in frame.columns:
-                _, known = read_inputs(frame[[expression]], "data")
-                assert known is not None
+                known = columns_of(nw.from_native(frame[[expression]], eager_only=True), "data")
                 if known[0].kind == "level":
                     raise ValueError(
                         f"formula: {term} needs numbers, dates or ordered categories; {expression} has levels without "

@@ -207,7 +207,8 @@ def _frame(data: Any) -> pd.DataFrame:
 
 def _without_holes(frame: pd.DataFrame, formula: str, weights: Any, na_action: str) -> tuple[pd.DataFrame, np.ndarray]:
     """The rows with a value in each column that the formula names, and which they are."""
-    used = [column for column in frame.columns if re.search(rf"(?<![\w.]){re.escape(column)}(?!\w)", formula)]
+    # A name before a parenthesis is a function.
+    used = [column for column in frame.columns if re.search(rf"(?<![\w.]){re.escape(column)}(?!\w|\s*\()", formula)]
     used += [weights] if isinstance(weights, str) and weights in frame.columns else []
     holes = frame[used].isna().to_numpy()
     keep = ~holes.any(axis=1)

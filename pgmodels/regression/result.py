@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from pgmodels.regression.columns import Levels
+from pgmodels.regression.columns import Design, Levels
 from pgmodels.results.marginal import Marginal
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
@@ -43,7 +43,7 @@ class RegressionResult:
         """
         rows: dict[str, Any] = {}
         design = self.regression.terms[0].columns[0]
-        if hasattr(design, "spec"):
+        if isinstance(design, Design):
             X = np.zeros((len(design.names), self.regression.X.shape[1]))
             X[:, : len(design.names)] = np.eye(len(design.names))
             shift = np.array([0.0 if name == "Intercept" else self.regression.terms[0].mean for name in design.names])
@@ -84,7 +84,7 @@ class RegressionResult:
         from pgmodels.plots.style import new_figure, open_axes
 
         terms = [term for term in self.regression.terms if len(term.columns) == 1 and len(term.columns[0].names) == 1]
-        terms = [term for term in terms if not hasattr(term.columns[0], "spec")]
+        terms = [term for term in terms if not isinstance(term.columns[0], Design)]
         if not terms:
             raise ValueError("plot_effects shows terms of one column, such as s(x) and (1|g); the formula has none.")
         count = min(3, len(terms))
@@ -222,7 +222,7 @@ class RegressionResult:
         return f.sum(axis=2) + sum(offsets, np.zeros(len(X)))
 
     def _number(self, term: str) -> int:
-        texts = ["linear" if hasattr(one.columns[0], "spec") else one.text for one in self.regression.terms]
+        texts = ["linear" if isinstance(one.columns[0], Design) else one.text for one in self.regression.terms]
         plain = [text.replace(" ", "") for text in texts]
         if str(term).replace(" ", "") not in plain:
             raise ValueError(f"there is no term {term!r}; the terms are {', '.join(map(repr, texts))}.")

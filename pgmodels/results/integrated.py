@@ -178,7 +178,7 @@ class IntegratedApproximation(DataResult):
         inputs, rng = self._inputs_at(X_new, jointly=True), np.random.default_rng(seed)
         counts, draws = rng.multinomial(num_draws, self.shares), []
         for point in np.flatnonzero(counts):
-            mean, covariance = hooks.joint_moments_at(self, inputs, point)
+            mean, covariance = hooks.joint_moments_at(self, inputs, int(point))
             draws.append(draw_gaussian(mean, covariance, int(counts[point]), rng))
         order = rng.permutation(num_draws)
         points, values = np.repeat(np.arange(len(counts)), counts)[order], self._values(self.vectors)
