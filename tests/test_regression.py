@@ -99,6 +99,14 @@ def test_a_gaussian_regression_is_least_squares_under_wide_priors():
     np.testing.assert_allclose(summary["sd"], np.sqrt(np.diag(np.linalg.inv(X.T @ X))), rtol=1e-3)
 
 
+def test_without_an_intercept_the_line_goes_through_zero():
+    regression = pgm.formula("weight ~ age - 1", DATA, priors={"age": dist.Normal(0.0, 1e3), "scale": pgm.Fixed(1.0)})
+    a, y = DATA["age"].to_numpy(), DATA["weight"].to_numpy()
+    summary = regression.gaussian_vi().summary()
+    assert summary.loc["age", "mean"] == pytest.approx((a @ y) / (a @ a), rel=1e-4)
+    assert summary.loc["age", "sd"] == pytest.approx((a @ a) ** -0.5, rel=1e-4)
+
+
 def fixed(text="died ~ age + treat + (1|herd)", family="bernoulli", **options):
     priors = {"(1|herd)": {"variance": 0.4}} if "(1|herd)" in text else {}
     return pgm.formula(text, DATA, family=family, priors=priors | options.pop("priors", {}), **options)
@@ -262,6 +270,9 @@ REFUSED = {
         {},
         "has no option 'kernel'; gp takes by, cov, iso, period, k",
     ),
+    "an option of an offset": ("count ~ offset(days, k=2)", {"family": "poisson"}, "offset takes none"),
+    "two offsets in one": ("count ~ offset(days, n)", {"family": "poisson"}, "offset(days, n) must have one column"),
+    "two columns of a smooth": ("weight ~ s(lon, lat)", {}, "s(lon, lat) must have one column"),
     "a covariance": ("weight ~ gp(lon, cov='matern72')", {}, "cov must be one of 'rbf', 'matern12'"),
     "text in a process": ("weight ~ gp(herd)", {}, "herd has levels without an order"),
     "an unknown column": ("weight ~ height", {}, "`height` is not present"),

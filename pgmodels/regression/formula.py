@@ -21,7 +21,7 @@ from pgmodels.regression.columns import Columns, Design, Numbers, require_column
 from pgmodels.regression.families import family_of
 from pgmodels.regression.grammar import parse
 from pgmodels.regression.result import RegressionResult
-from pgmodels.regression.terms import Term, call_term, group_term, linear_term
+from pgmodels.regression.terms import Term, call_term, check_call, group_term, linear_term
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 
 
@@ -113,6 +113,8 @@ def formula(
     level = float(np.mean(y[:, 0])) if chosen.is_identity else 0.0
     design = Design(parsed.linear, frame, names)
     terms: list[Term] = [linear_term(design, frame, scale, level, unused)] if design.names else []
+    for call in parsed.calls:
+        check_call(call)
     offsets = [Numbers(call.arguments, frame, names, call.text) for call in parsed.calls if call.name == "offset"]
     terms += [call_term(call, frame, scale, names, unused) for call in parsed.calls if call.name != "offset"]
     terms += [group_term(group, frame, scale, names, unused) for group in parsed.groups]

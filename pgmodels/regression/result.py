@@ -179,7 +179,7 @@ class RegressionResult:
         return table
 
     def draws(self, newdata: Any = None, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
-        """Draws of y at new data, (num_draws, m), with latents drawn jointly over the rows."""
+        """Draws of y at new data, (num_draws, m), for one trial, with latents drawn jointly over the rows."""
         X, frame = self._inputs(newdata)
         return self._predictive(frame, self._latents(X, num_draws, seed)).draw(num_draws, seed)
 

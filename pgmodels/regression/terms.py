@@ -21,7 +21,9 @@ from pgmodels.regression.grammar import Call, Group
 _COVARIANCES: dict[str, Any] = {
     "rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52, "periodic": Periodic
 }  # fmt: skip
-_OPTIONS = {"gp": ("by", "cov", "iso", "period", "k", "sphere"), "s": ("by", "k"), "ar1": ("by",)}
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "gp": ("by", "cov", "iso", "period", "k", "sphere"), "s": ("by", "k"), "ar1": ("by",), "offset": ()
+}  # fmt: skip
 # Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi.
 SPREAD = 2.5
 # Normal quantile of 99 %: lengthscales have 98 % of their prior between two distances.
@@ -61,18 +63,23 @@ def linear_term(design: Design, frame: pd.DataFrame, scale: float, level: float,
             if not isinstance(prior, dist.Normal) or float(prior.loc) != 0.0:
                 raise ValueError(f"priors: that of the coefficient {name} must be dist.Normal(0.0, sd); got {prior!r}.")
             spread[number] = float(prior.scale)
-    return Term(design.formula, (design,), Linear(Fixed(spread**2)), mean=level)
+    # Without an intercept the line goes through 0.
+    mean = level if "Intercept" in design.names else 0.0
+    return Term(design.formula, (design,), Linear(Fixed(spread**2)), mean=mean)
+
+
+def check_call(call: Call) -> None:
+    """Raise ValueError for options that a term does not have, and for several columns where it takes one."""
+    unknown = sorted(set(call.options) - set(_OPTIONS[call.name]))
+    if unknown:
+        taken = f"{call.name} takes {', '.join(_OPTIONS[call.name]) or 'none'}"
+        raise ValueError(f"formula: {call.text} has no option {unknown[0]!r}; {taken}.")
+    if call.name != "gp" and len(call.arguments) != 1:
+        raise ValueError(f"formula: {call.text} must have one column; {call.name} takes no more.")
 
 
 def call_term(call: Call, frame: pd.DataFrame, scale: float, context: dict[str, Any], priors: dict[str, Any]) -> Term:
     """The GP of ``gp``, ``s`` or ``ar1``."""
-    unknown = sorted(set(call.options) - set(_OPTIONS[call.name]))
-    if unknown:
-        raise ValueError(
-            f"formula: {call.text} has no option {unknown[0]!r}; {call.name} takes {', '.join(_OPTIONS[call.name])}."
-        )
-    if call.name in ("s", "ar1") and len(call.arguments) != 1:
-        raise ValueError(f"formula: {call.text} must have one column; use gp(...) for several.")
     numbers = Numbers(call.arguments, frame, context, call.text)
     X = numbers.read(frame)
     is_sphere = bool(call.options.get("sphere", False))
