@@ -99,6 +99,14 @@ def test_a_gaussian_regression_is_least_squares_under_wide_priors():
     np.testing.assert_allclose(summary["sd"], np.sqrt(np.diag(np.linalg.inv(X.T @ X))), rtol=1e-3)
 
 
+def test_functions_of_the_caller_are_called_for_new_data_too():
+    functions = {"tens": lambda x: x / 10.0, "own": pgm.Matern32(1.0, 2.0)}
+    regression = pgm.formula("weight ~ tens(age) + gp(tens(days), cov='own')", DATA, context=functions)
+    new = DATA.tail(4)
+    expected = np.column_stack([np.ones(4), new["age"] / 10.0, new["days"] / 10.0])
+    np.testing.assert_allclose(regression.read(new)[0], expected)
+
+
 def test_without_an_intercept_the_line_goes_through_zero():
     regression = pgm.formula("weight ~ age - 1", DATA, priors={"age": dist.Normal(0.0, 1e3), "scale": pgm.Fixed(1.0)})
     a, y = DATA["age"].to_numpy(), DATA["weight"].to_numpy()

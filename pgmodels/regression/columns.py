@@ -27,7 +27,7 @@ class Design(Columns):
 
     def __init__(self, formula: str, frame: pd.DataFrame, context: dict[str, Any]):
         formulaic = require_formulaic()
-        self.formula = formula
+        self.formula, self.context = formula, context
         parsed = _evaluated(lambda: formulaic.Formula(formula, _ordering="none"), formula)
         matrix = _evaluated(lambda: parsed.get_model_matrix(frame, context=context, na_action="raise"), formula)
         self.spec = matrix.model_spec
@@ -52,7 +52,7 @@ class Design(Columns):
                     f"{name} has {frame[column].iloc[row]!r} in row {row}, column {column!r}, which is not a level of "
                     f"this fixed effect in the training data. A group effect, (1|{column}), takes new levels."
                 )
-        matrix = _evaluated(lambda: self.spec.get_model_matrix(frame), self.formula)
+        matrix = _evaluated(lambda: self.spec.get_model_matrix(frame, context=self.context), self.formula)
         values = np.asarray(matrix, dtype=np.float64)
         check_finite(values, f"{name}, {self.formula}")
         return values
