@@ -267,7 +267,8 @@ class RegressionResult:
         """A hyperparameter's name with the term for the number of its latent."""
         match = re.fullmatch(r"f\[(\d+)\]\.(.*)", name)
         if match is None:
-            return name if len(self.regression.terms) > 1 else f"{self.regression.terms[0].text} {name}"
+            # With a single latent names of kernels have no number; those of the likelihood have no dot.
+            return f"{self.regression.terms[0].text} {name}" if "." in name else name
         return f"{self.regression.terms[int(match[1])].text} {match[2]}"
 
 
