@@ -57,7 +57,8 @@ CALLS = {
     "to_arviz of draws": lambda seed: drawn().to_arviz(seed=seed),
     "draw_latents": lambda seed: fitted().draw_latents(X, seed=seed),
     "draw_latents of draws": lambda seed: drawn().draw_latents(X, seed=seed),
-    "draw_latents, integrated": lambda seed: IntegratedApproximation.draw_latents(BEFORE_ANY_WORK, X, seed=seed),
+    # Where draw_latents draws.
+    "joint_nodes, integrated": lambda seed: IntegratedApproximation.joint_nodes(BEFORE_ANY_WORK, X, 3, seed=seed),
     "draw_at_data": lambda seed: fitted().draw_at_data(2, seed=seed),
     "draw_at_data, integrated": lambda seed: IntegratedApproximation.draw_at_data(BEFORE_ANY_WORK, 2, seed=seed),
     "draw_marginals": lambda seed: drawn().draw_marginals(X, seed=seed),
