@@ -45,6 +45,17 @@ from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.likelihoods.additive import with_predictor
+from pgmodels.likelihoods.bounded import Beta, Gamma, LogNormal
+from pgmodels.likelihoods.censoring import Censored, Clipped, IntervalCensored
+from pgmodels.likelihoods.counts import (
+    BetaBinomial,
+    HurdleNegativeBinomial,
+    HurdlePoisson,
+    NegativeBinomial2,
+    Poisson,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
+)
 from pgmodels.likelihoods.functions import (
     exp,
     gamma,
@@ -65,6 +76,7 @@ from pgmodels.likelihoods.named import (
     Binomial,
     Gaussian,
     HeteroscedasticGaussian,
+    KnownNoise,
     Laplace,
     LogisticSoftmax,
     MultinomialProbit,
@@ -76,20 +88,21 @@ from pgmodels.likelihoods.named import (
     StickBreaking,
     StudentT,
 )
+from pgmodels.likelihoods.ordinal import Ordinal
 from pgmodels.likelihoods.pieces import Piece
 from pgmodels.likelihoods.sampling import SamplingWarning
 from pgmodels.likelihoods.supports import (
     Binary,
-    Censored,
     Classes,
-    Clipped,
     Counts,
     Given,
     Positive,
     Real,
     SuccessesOfTrials,
     Support,
+    UnitInterval,
 )
+from pgmodels.likelihoods.survival import CensoredGaussian, LogLogistic, Weibull
 from pgmodels.model import GP, DataWarning, Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Fixed, Parameter
@@ -148,9 +161,12 @@ __all__ = [
     "Approximation",
     "ArrayRows",
     "Bernoulli",
+    "Beta",
+    "BetaBinomial",
     "Binary",
     "Binomial",
     "Censored",
+    "CensoredGaussian",
     "Classes",
     "Clipped",
     "Comparison",
@@ -173,22 +189,29 @@ __all__ = [
     "FormulaWarning",
     "GPClassifier",
     "GPRegressor",
+    "Gamma",
     "Gaussian",
     "GibbsKernel",
     "Given",
     "HeteroscedasticGaussian",
+    "HurdleNegativeBinomial",
+    "HurdlePoisson",
     "Inducing",
     "InducingGap",
     "InducingWarning",
     "InstallationWarning",
     "IntegratedApproximation",
     "InteropWarning",
+    "IntervalCensored",
     "IterableRows",
     "IterationInfo",
     "Kernel",
+    "KnownNoise",
     "Laplace",
     "Likelihood",
     "Linear",
+    "LogLogistic",
+    "LogNormal",
     "LogisticSoftmax",
     "Marginal",
     "Matern12",
@@ -199,14 +222,17 @@ __all__ = [
     "Model",
     "MultinomialProbit",
     "NegativeBinomial",
+    "NegativeBinomial2",
     "NoAugmentationError",
     "Objective",
     "On",
+    "Ordinal",
     "Parameter",
     "ParquetRows",
     "Periodic",
     "PgmodelsWarning",
     "Piece",
+    "Poisson",
     "Positive",
     "PrecisionWarning",
     "PredictionWarning",
@@ -227,9 +253,13 @@ __all__ = [
     "StudentT",
     "SuccessesOfTrials",
     "Support",
+    "UnitInterval",
     "Verdict",
     "VerificationError",
+    "Weibull",
     "White",
+    "ZeroInflatedNegativeBinomial",
+    "ZeroInflatedPoisson",
     "cavi",
     "compare",
     "correct",

@@ -122,7 +122,7 @@ def normal_pdf(x: Operand, mean: Operand, scale: Operand) -> Expression:
 
 
 def gamma(x: Operand) -> Expression:
-    """The gamma function Γ(x) of a coefficient, for normalising constants."""
+    """The gamma function Γ(x) of a positive expression."""
     return Call("gamma", as_expression(x))
 
 

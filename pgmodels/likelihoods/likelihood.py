@@ -29,7 +29,8 @@ class Likelihood(Module):
 
     ``parameters`` has a Parameter for each argument of the formula after ``y`` and ``f``. ``num_latents`` is the number
     of latent GPs if the likelihood fixes it. ``conditional_mean`` and ``conditional_variance`` are formulas of E[y | f]
-    and Var[y | f], needed if the support is not a short list of values. ``sampler`` draws y with NumPy.
+    and Var[y | f], needed if the support is not a short list of values. ``sampler`` draws y with NumPy. ``options`` are
+    the arguments of the function ``name`` that are not parameters, by name.
     """
 
     parameters: dict[str, Parameter]
@@ -40,6 +41,7 @@ class Likelihood(Module):
     conditional_variance: Formula | None = eqx.field(static=True, default=None)
     num_latents: int | None = eqx.field(static=True, default=None)
     sampler: Sampler | None = eqx.field(static=True, default=None)
+    options: tuple[tuple[str, Any], ...] = eqx.field(static=True, default=())
 
     def __getstate__(self) -> dict[str, Any]:
         functions = pack_functions(self.function, self.conditional_mean, self.conditional_variance, self.sampler)
@@ -135,8 +137,9 @@ class Likelihood(Module):
         return tuple((name, bool(p.positive), p.length) for name, p in self.parameters.items())
 
     def __repr__(self) -> str:
-        arguments = [f"{name}={p.written(with_sign=True)}" for name, p in self.parameters.items()]
-        if isinstance(self.declared_support, Classes) and self.function.__name__ != self.name:
+        arguments = [f"{name}={value!r}" for name, value in self.options]
+        arguments += [f"{name}={p.written(with_sign=True)}" for name, p in self.parameters.items()]
+        if not self.options and isinstance(self.declared_support, Classes) and self.function.__name__ != self.name:
             # Made by a function of the number of classes, such as LogisticSoftmax.
             arguments.insert(0, str(self.declared_support.num_classes))
         return f"{self.name}({', '.join(arguments)})"

@@ -62,11 +62,11 @@ class Sum(Expression):
     @cached_property
     def sign(self) -> int | None:
         signs = {child.sign for child in self.children}
-        return signs.pop() if len(signs) == 1 else None
+        return signs.pop() if len(signs) == 1 else (1 if self.complement is not None else None)
 
     @cached_property
     def nonnegative(self) -> bool:
-        if all(child.nonnegative for child in self.children):
+        if self.complement is not None or all(child.nonnegative for child in self.children):
             return True
         # The ends of an interval are assumed to be ordered, as observations are assumed to be >= 0.
         return self.difference is not None and self.difference.weight.nonnegative and not self.latent_free
@@ -90,21 +90,48 @@ class Sum(Expression):
                 return Difference(upper.name, weight, upper.argument, lower.argument, gap)
         return None
 
+    @cached_property
+    def complement(self) -> tuple[float, Expression] | None:
+        """The sum as a positive number times 1 - p, with p between 0 and 1 such as exp(-x), else None."""
+        numbers = [child.value for child in self.children if isinstance(child, Constant)]
+        others = [child for child in self.children if not isinstance(child, Constant)]
+        if len(numbers) != 1 or len(others) != 1 or numbers[0] <= 0:
+            return None
+        share = self.algebra.multiply(-1.0 / numbers[0], others[0])
+        return (numbers[0], share) if _is_share(share) else None
+
     def evaluate(self, env: Environment) -> Array:
+        if self.complement is not None:
+            number, share = self.complement
+            return -number * jnp.expm1(share.log_evaluate(env))
         return sum((child.evaluate(env) for child in self.children[1:]), self.children[0].evaluate(env))
 
     def log_evaluate(self, env: Environment) -> Array:
         if self.difference is not None:
             return self.difference.weight.log_evaluate(env) + _log_difference(self.difference, env)
+        if self.complement is not None:
+            # 1 - p cancels where p is nearly 1.
+            return jnp.log(self.evaluate(env))
         return self.scaled(env).log
 
     def scaled(self, env: Environment) -> Scaled:
         if self.difference is not None:
             weight = self.difference.weight.scaled(env)
             return product([weight, Scaled.of_log(_log_difference(self.difference, env))])
-        if not self.extreme:
+        if self.complement is not None or not self.extreme:
             return Scaled.of(self.evaluate(env))
         return total([child.scaled(env) for child in self.children])
+
+
+def _is_share(expression: Expression) -> bool:
+    """Whether an expression is between 0 and 1 for all data."""
+    if isinstance(expression, Power):
+        return expression.exponent.sign == 1 and _is_share(expression.base)
+    if isinstance(expression, Product):
+        return all(map(_is_share, expression.children))
+    if not isinstance(expression, Call):
+        return False
+    return expression.name in ("sigmoid", "normal_cdf") or (expression.name == "exp" and expression.argument.sign == -1)
 
 
 def _link_in(term: Expression) -> tuple[Expression, Call] | None:

@@ -81,3 +81,92 @@ def student_t(rng: Generator, y: Any, f: np.ndarray, df: np.ndarray, scale: np.n
 def laplace(rng: Generator, y: Any, f: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """See Laplace."""
     return rng.laplace(f, scale)
+
+
+def ordinal_logit(rng: Generator, y: Any, f: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    """See Ordinal: the number of cut-points below the latent plus logistic noise."""
+    return np.sum(f + rng.logistic(size=f.shape) > cuts, axis=0)
+
+
+def ordinal_probit(rng: Generator, y: Any, f: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    """See Ordinal: the number of cut-points below the latent plus standard normal noise."""
+    return np.sum(f + rng.standard_normal(f.shape) > cuts, axis=0)
+
+
+def log_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
+    """See Poisson."""
+    with np.errstate(over="ignore"):
+        return poisson(rng, np.exp(f))
+
+
+def negative_binomial_2(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
+    """See NegativeBinomial2."""
+    return negative_binomial(rng, y, f - np.log(dispersion), dispersion)
+
+
+def zero_inflated_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
+    """See ZeroInflatedPoisson."""
+    return np.where(rng.random(f[1].shape) < expit(f[1]), 0.0, log_poisson(rng, y, f[0]))
+
+
+def zero_inflated_negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
+    """See ZeroInflatedNegativeBinomial."""
+    return np.where(rng.random(f[1].shape) < expit(f[1]), 0.0, negative_binomial_2(rng, y, f[0], dispersion))
+
+
+def hurdle_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
+    """See HurdlePoisson: the first event of a Poisson process, given that there is one, and those after it."""
+    rate = np.exp(f[0])
+    first = -np.log1p(rng.random(rate.shape) * np.expm1(-rate))
+    count = 1.0 + poisson(rng, np.maximum(rate - first, 0.0))
+    return np.where(rng.random(rate.shape) < expit(f[1]), 0.0, count)
+
+
+def hurdle_negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
+    """See HurdleNegativeBinomial: as ``hurdle_poisson``, with a rate from a gamma distribution given the first."""
+    scale = np.exp(f[0]) / dispersion
+    # The first event is later than t with probability (1 + scale t)^-dispersion.
+    none = np.expm1(-dispersion * np.log1p(scale))
+    first = np.expm1(-np.log1p(rng.random(scale.shape) * none) / dispersion)
+    rest = rng.standard_gamma(dispersion + 1.0) * np.maximum(scale - first, 0.0) / (1.0 + first)
+    return np.where(rng.random(scale.shape) < expit(f[1]), 0.0, 1.0 + poisson(rng, rest))
+
+
+def beta_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """See BetaBinomial."""
+    return rng.binomial(y[1].astype(np.int64), _beta(rng, f, precision))
+
+
+def beta(rng: Generator, y: Any, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """See Beta; draws that round to 0 or 1 are the numbers next to these."""
+    return np.clip(_beta(rng, f, precision), np.finfo(float).tiny, np.nextafter(1.0, 0.0))
+
+
+def _beta(rng: Generator, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    smallest = np.finfo(float).tiny
+    return rng.beta(np.maximum(precision * expit(f), smallest), np.maximum(precision * expit(-f), smallest))
+
+
+def gamma(rng: Generator, y: Any, f: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    """See Gamma."""
+    return rng.standard_gamma(shape) / shape * np.exp(f)
+
+
+def gaussian(rng: Generator, y: Any, f: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """See CensoredGaussian, of which the value itself is drawn."""
+    return rng.normal(f, scale)
+
+
+def log_normal(rng: Generator, y: Any, f: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """See LogNormal."""
+    return np.exp(rng.normal(f, scale))
+
+
+def weibull(rng: Generator, y: Any, f: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    """See Weibull: uncensored times."""
+    return np.exp(f + np.log(rng.standard_exponential(f.shape)) / shape)
+
+
+def log_logistic(rng: Generator, y: Any, f: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    """See LogLogistic: uncensored times."""
+    return np.exp(f + rng.logistic(size=f.shape) / shape)

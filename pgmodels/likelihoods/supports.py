@@ -10,7 +10,7 @@ import numpy as np
 from pgmodels.data.text_and_dates import level_codes
 from pgmodels.likelihoods.pieces import Piece
 
-_SWAP = "Use y = numpy.array(y); y[:, [0, 1]] = y[:, [1, 0]]."
+SWAP = "Use y = numpy.array(y); y[:, [0, 1]] = y[:, [1, 0]]."
 
 
 class Support(ABC):
@@ -194,7 +194,7 @@ class SuccessesOfTrials(Support):
         if bad.size:
             remedy = "The columns are (successes, trials), not (successes, failures)."
             if (y[:, 0] >= y[:, 1]).all():
-                remedy = f"The columns look swapped: they are (successes, trials). {_SWAP}"
+                remedy = f"The columns look swapped: they are (successes, trials). {SWAP}"
             raise ValueError(
                 f"y must hold successes <= trials; got {y[bad[0], 0]:g} successes of {y[bad[0], 1]:g} trials in row "
                 f"{bad[0]}. {remedy}"
@@ -249,82 +249,23 @@ class Positive(Support):
         return rng.gamma(2.0, 0.8, n)
 
 
-class Clipped(Support):
-    """A real number censored at ``low`` and ``high``, which are recorded as these values: a Tobit model's y."""
-
-    def __init__(self, low: float = -np.inf, high: float = np.inf):
-        if not low < high or np.isinf([low, high]).all():
-            raise ValueError(f"low and high of Clipped must be numbers, low < high, or one of them; got {low}, {high}.")
-        self.low, self.high = float(low), float(high)
+class UnitInterval(Support):
+    """A real number between 0 and 1, such as a share, both ends left out."""
 
     def check(self, y: np.ndarray) -> None:
-        bad = np.flatnonzero((y < self.low) | (y > self.high))
+        bad = np.flatnonzero((y <= 0) | (y >= 1))
         if bad.size:
             raise ValueError(
-                f"y must hold numbers from {self.low:g} to {self.high:g}, where it is clipped; got {y[bad[0]]:g} in "
-                f"row {bad[0]}. Clip it with np.clip, or change the limits of Clipped."
+                f"y must hold real numbers above 0 and below 1; got {y[bad[0]]:g} in row {bad[0]}. Divide percentages "
+                "by 100. Shares of 0 and 1 that were rounded can be moved inside, as in y = (y * (n - 1) + 0.5) / n "
+                "with n = len(y); shares of a number of trials are Binomial or BetaBinomial."
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
-        ends = [Piece(end, end, is_discrete=True) for end in (self.low, self.high) if np.isfinite(end)]
-        return [*ends, Piece(self.low, self.high)]
+        return [Piece(0, 1)]
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        ends = [end for end in (self.low, self.high) if np.isfinite(end)]
-        spread = 0.4 * (self.high - self.low) if len(ends) == 2 else 1.5
-        return np.clip(np.mean(ends) + rng.normal(0.0, spread, n), self.low, self.high)
-
-
-class Censored(Support):
-    """A time > 0 and an event indicator, 1 for an event and 0 for right censoring: y of shape (n, 2).
-
-    The formula is a density in ``y[0]`` where ``y[1]`` is 1, and the survival probability where it is 0.
-    """
-
-    num_columns = 2
-
-    @property
-    def num_covariates(self) -> int:
-        """0: the event indicator is observed with the time, and predictions are of the time to the event."""
-        return 0
-
-    def others(self, covariates: np.ndarray) -> np.ndarray:
-        return np.ones((len(covariates), 1))
-
-    def beyond(self, first: np.ndarray, covariates: np.ndarray) -> np.ndarray:
-        return np.column_stack([first, np.zeros(len(first))])
-
-    def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Censors at the censored times of y; the censoring times of observed events are unknown."""
-        end = np.where(y[:, 1] == 0, y[:, 0], np.inf)
-        return np.stack([np.minimum(first, end), (first <= end).astype(float)], axis=-1)
-
-    def check(self, y: np.ndarray) -> None:
-        # Events may be coded as 1 and 2, so that a second column of 2 does not mean swapped columns.
-        others = y[~np.isin(y[:, 1], (0.0, 1.0, 2.0)), 1]
-        if np.isin(y[:, 0], (0.0, 1.0)).all() and others.size:
-            raise ValueError(
-                "y must hold (time, event), and its columns look swapped: the first contains only 0 and 1, the second "
-                f"other values such as {others[0]:g}. {_SWAP}"
-            )
-        bad = np.flatnonzero(y[:, 0] <= 0)
-        if bad.size:
-            raise ValueError(
-                f"y[0] must hold times > 0; got {y[bad[0], 0]:g} in row {bad[0]}. A time that is censored at 0 "
-                "has no information: drop such a row. An event at 0 was rounded down: use a fraction of the time unit."
-            )
-        bad = np.flatnonzero(~np.isin(y[:, 1], (0.0, 1.0)))
-        if bad.size:
-            raise ValueError(
-                f"y[1] must hold 1 where a time was observed and 0 where it is censored; got {y[bad[0], 1]:g} in row "
-                f"{bad[0]}. The columns are (time, event)."
-            )
-
-    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
-        return [Piece(0, y[:, 0], others=1.0), Piece(y[:, 0], y[:, 0], is_discrete=True, others=0.0)]
-
-    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        return np.stack([rng.gamma(2.0, 0.8, n), rng.integers(0, 2, n)], axis=1)
+        return rng.beta(1.5, 2.5, n)
 
 
 class Given(Support):

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpyro.distributions as dist
 
-from pgmodels.likelihoods.functions import exp, gamma
-from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
+from pgmodels.likelihoods.counts import Poisson
+from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.likelihoods.named import (
     Bernoulli,
     Binomial,
@@ -17,14 +17,7 @@ from pgmodels.likelihoods.named import (
     Probit,
     StudentT,
 )
-from pgmodels.likelihoods.supports import Counts
 from pgmodels.parameters.parameter import Fixed, Parameter
-
-
-@likelihood(support=Counts(), mean=lambda y, f: exp(f), variance=lambda y, f: exp(f), num_latents=1)
-def Poisson(y: Any, f: Any) -> Any:
-    """A count with mean exp(f), for engines that need no augmentation."""
-    return exp(y * f - exp(f)) / gamma(y + 1)
 
 
 class Family(NamedTuple):

@@ -2,7 +2,7 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeAlias
 
@@ -17,8 +17,8 @@ from pgmodels.kernels.kernel import Kernel, Product, Sum
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
+from pgmodels.likelihoods import bounded, counts, ordinal, published, survival
 from pgmodels.likelihoods import named as likelihoods
-from pgmodels.likelihoods import published
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Hashable, Parameter, Within
@@ -61,6 +61,18 @@ _FAMILIES: dict[str, LikelihoodFamily] = {
         likelihoods.Laplace,
         likelihoods.Gaussian,
         likelihoods.HeteroscedasticGaussian,
+        likelihoods.KnownNoise,
+        counts.Poisson,
+        counts.NegativeBinomial2,
+        counts.ZeroInflatedPoisson,
+        counts.ZeroInflatedNegativeBinomial,
+        counts.HurdlePoisson,
+        counts.HurdleNegativeBinomial,
+        counts.BetaBinomial,
+        bounded.Gamma,
+        bounded.LogNormal,
+        bounded.Beta,
+        survival.CensoredGaussian,
         published.known_noise,
         published.gpc_1_labels,
         published.gpc_2_labels,
@@ -77,6 +89,12 @@ _SIZED: dict[str, tuple[Callable[..., Likelihood], int]] = {
     "MultinomialProbit": (likelihoods.MultinomialProbit, 0),
     "LogisticSoftmax": (likelihoods.LogisticSoftmax, 0),
     "StickBreaking": (likelihoods.StickBreaking, 1),
+}
+# Likelihoods by options and parameters.
+_WITH_OPTIONS: dict[str, Callable[..., Likelihood]] = {
+    "Ordinal": ordinal.Ordinal,
+    "Weibull": survival.Weibull,
+    "LogLogistic": survival.LogLogistic,
 }
 _REPRESENTATIONS: dict[str, type[Representation]] = {stored_class(cls): cls for cls in (Auto, Dense, Inducing)}
 
@@ -254,13 +272,14 @@ def _build_representation(description: Description) -> Representation:
 
 
 def _describe_likelihood(likelihood: Likelihood, size: int) -> Description:
-    name = likelihood.name
-    return {
+    name, options = likelihood.name, dict(likelihood.options)
+    described = {
         "name": name,
-        "named": _named(name, likelihood.parameters, size) == likelihood,
+        "named": _named(name, likelihood.parameters, size, options) == likelihood,
         "parameters": {p: _describe_parameter(value, f"{p} of {name}") for p, value in likelihood.parameters.items()},
         "formulas": _formulas(likelihood, size),
     }
+    return described | ({"options": options} if options else {})
 
 
 def _formulas(likelihood: Likelihood, size: int) -> dict[str, list[str]]:
@@ -277,8 +296,11 @@ def _formulas(likelihood: Likelihood, size: int) -> dict[str, list[str]]:
     return texts if support is None else texts | {"support": [repr(support), ""]}
 
 
-def _named(name: str, parameters: dict[str, Parameter], size: int) -> Likelihood | None:
-    """The likelihood of pgmodels with this name and these parameters, None if there is none."""
+def _named(name: str, parameters: dict[str, Parameter], size: int, options: Mapping[str, Any]) -> Likelihood | None:
+    """The likelihood of pgmodels with this name, these parameters and options, None if there is none."""
+    if name in _WITH_OPTIONS:
+        build_named, values = _WITH_OPTIONS[name], {**options, **parameters}
+        return build_named(**values) if set(inspect.signature(build_named).parameters) == set(values) else None
     if name in _SIZED:
         constructor, more = _SIZED[name]
         _, *arguments = inspect.signature(constructor).parameters
@@ -294,7 +316,8 @@ def _named(name: str, parameters: dict[str, Parameter], size: int) -> Likelihood
 def _build_likelihood(description: Description, argument: Any, size: int) -> Likelihood:
     name, saved = description["name"], description["formulas"]
     parameters = {p: _build_parameter(value) for p, value in description["parameters"].items()}
-    likelihood = _named(name, parameters, size) if argument is None and description["named"] else argument
+    options = description.get("options", {})
+    likelihood = _named(name, parameters, size, options) if argument is None and description["named"] else argument
     if not isinstance(likelihood, (Likelihood, LikelihoodFamily)):
         fault = f"got {argument!r}" if argument is not None else "files hold no code"
         raise ValueError(

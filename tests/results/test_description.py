@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
+from pgmodels.likelihoods import bounded, censoring, counts, ordinal, published, supports, survival
 from pgmodels.likelihoods import named as likelihoods
-from pgmodels.likelihoods import published, supports
 from pgmodels.likelihoods.likelihood import LikelihoodFamily
 from pgmodels.results.description import build, describe
 
@@ -48,6 +48,23 @@ LIKELIHOODS = [
     (lambda: pgm.MultinomialProbit(2), 2),
     (lambda: pgm.RobustMax(3, pgm.Fixed(0.04)), 3),
     (lambda: pgm.RobustMax(2, dist.Beta(1.0, 9.0)), 2),
+    (lambda: pgm.KnownNoise(), 1),
+    (lambda: pgm.Poisson(), 1),
+    (lambda: pgm.NegativeBinomial2(1.5), 1),
+    (lambda: pgm.ZeroInflatedPoisson(), 2),
+    (lambda: pgm.ZeroInflatedNegativeBinomial(pgm.Fixed(1.5)), 2),
+    (lambda: pgm.HurdlePoisson(), 2),
+    (lambda: pgm.HurdleNegativeBinomial(1.5), 2),
+    (lambda: pgm.BetaBinomial(3.5), 1),
+    (lambda: pgm.Gamma(1.5), 1),
+    (lambda: pgm.LogNormal(0.7), 1),
+    (lambda: pgm.Beta(dist.HalfNormal(5.0)), 1),
+    (lambda: pgm.CensoredGaussian(0.7), 1),
+    (lambda: pgm.Ordinal(4), 1),
+    (lambda: pgm.Ordinal(3, link="probit", cuts=pgm.Fixed([-0.3, 0.9])), 1),
+    (lambda: pgm.Ordinal(3, cuts=dist.Normal(0.0, 2.0).expand([2])), 1),
+    (lambda: pgm.Weibull(1.5), 1),
+    (lambda: pgm.LogLogistic(pgm.Fixed(1.5), censoring="interval"), 1),
 ]
 RATE = pgm.Parameter(0.02, constraint=dist.constraints.interval(0.0, 2 / 3))
 PUBLISHED = [
@@ -80,10 +97,12 @@ def test_a_model_is_what_its_description_says(made):
 
 
 def test_every_named_likelihood_is_in_the_table():
-    named = {name for name, value in vars(likelihoods).items() if callable(value) and name[0].isupper()}
-    assert named - {"Expression", "Likelihood", "Parameter", *dir(supports)} == {
-        likelihood().name for likelihood, _ in LIKELIHOODS
+    modules = (bounded, counts, likelihoods, ordinal, survival)
+    named = {
+        name for module in modules for name, value in vars(module).items() if callable(value) and name[0].isupper()
     }
+    others = {"Any", "Expression", "Likelihood", "LikelihoodFamily", "Parameter", *dir(supports), *dir(censoring)}
+    assert named - others == {likelihood().name for likelihood, _ in LIKELIHOODS}
     families = {name for name, value in vars(published).items() if isinstance(value, LikelihoodFamily)}
     assert families == {likelihood().name for likelihood, _ in PUBLISHED}
 

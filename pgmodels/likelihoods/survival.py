@@ -1,0 +1,138 @@
+"""Likelihoods of observations that may be censored: times to an event, and real numbers."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pgmodels.likelihoods import samplers
+from pgmodels.likelihoods.censoring import Censored, IntervalCensored
+from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.functions import exp, gamma, log, normal_cdf, normal_pdf, sigmoid
+from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
+from pgmodels.parameters.parameter import Parameter, as_declared
+
+_POSITIVE = Parameter(None, positive=True)
+
+
+def _width(between: Expression, low: Any, high: Any) -> Expression:
+    """The width of the interval; 1 for observations that are none, so that the width has a logarithm."""
+    # Positive for valid data, which abs says to the algebra.
+    return abs(between * (high - low) + (1 - between))
+
+
+def _weibull_moments() -> dict[str, Any]:
+    return {
+        "mean": lambda y, f, shape: exp(f) * gamma(1 + 1 / shape),
+        "variance": lambda y, f, shape: exp(2 * f) * (gamma(1 + 2 / shape) - gamma(1 + 1 / shape) ** 2),
+    }
+
+
+@likelihood(support=Censored(), num_latents=1, sampler=samplers.weibull, **_weibull_moments())
+def _weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+    z = shape * (log(y[0]) - f)
+    return (shape / y[0] * exp(z)) ** y[1] * exp(-exp(z))
+
+
+@likelihood(support=IntervalCensored(), num_latents=1, sampler=samplers.weibull, **_weibull_moments())
+def _interval_weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+    event, before, between = y[1] == 1, y[1] == 2, y[1] == 3
+    z = shape * (log(y[0]) - f)
+    width = shape * _width(between, log(y[0]), log(y[2]))
+    more = exp(z) * exp(width) * (1 - exp(-width))
+    survived = exp(-exp(z)) ** (1 - before) * (1 - exp(-exp(z))) ** before
+    return (shape / y[0] * exp(z)) ** event * survived * (1 - exp(-more)) ** between
+
+
+@likelihood(support=Censored(), num_latents=1, sampler=samplers.log_logistic)
+def _log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+    z = shape * (log(y[0]) - f)
+    return (shape / y[0] * sigmoid(z)) ** y[1] * sigmoid(-z)
+
+
+@likelihood(support=IntervalCensored(), num_latents=1, sampler=samplers.log_logistic)
+def _interval_log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+    event, before, between = y[1] == 1, y[1] == 2, y[1] == 3
+    z = shape * (log(y[0]) - f)
+    width = shape * _width(between, log(y[0]), log(y[2]))
+    # A difference of sigmoids is σ(b) σ(-a) (1 - exp(a - b)).
+    interval = (sigmoid(z + width) * (1 - exp(-width))) ** between
+    return (shape / y[0]) ** event * sigmoid(z) ** (event + before) * sigmoid(-z) ** (1 - before) * interval
+
+
+def Weibull(shape: Any, censoring: str = "right") -> Likelihood:
+    """y = (time, event): a Weibull time with P(y > t) = exp(-(t / exp(f))^shape), which may be censored.
+
+    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
+
+    Parameters
+    ----------
+    shape : float, Fixed, Parameter or NumPyro distribution
+        Positive; 1 is a constant hazard, the exponential distribution.
+    censoring : "right" or "interval"
+        Columns of y: (time, event) as in ``Censored``, or (time, code, second time) as in ``IntervalCensored``.
+
+    Returns
+    -------
+    Likelihood
+
+    Raises
+    ------
+    ValueError
+        If ``shape`` is not positive, or ``censoring`` another.
+    """
+    return _of_times("Weibull", {"right": _weibull, "interval": _interval_weibull}, shape, censoring)
+
+
+def LogLogistic(shape: Any, censoring: str = "right") -> Likelihood:
+    """y = (time, event): a log-logistic time with P(y > t) = σ(-shape (log t - f)), which may be censored.
+
+    exp(f) is the median. All engines take it.
+
+    Parameters
+    ----------
+    shape : float, Fixed, Parameter or NumPyro distribution
+        Positive; times have a mean if it is above 1, and a variance if it is above 2.
+    censoring : "right" or "interval"
+        Columns of y: (time, event) as in ``Censored``, or (time, code, second time) as in ``IntervalCensored``.
+
+    Returns
+    -------
+    Likelihood
+
+    Raises
+    ------
+    ValueError
+        If ``shape`` is not positive, or ``censoring`` another.
+    """
+    return _of_times("LogLogistic", {"right": _log_logistic, "interval": _interval_log_logistic}, shape, censoring)
+
+
+def _of_times(name: str, families: dict[str, LikelihoodFamily], shape: Any, censoring: str) -> Likelihood:
+    if censoring not in families:
+        raise ValueError(f"censoring of {name} must be 'right' or 'interval'; got {censoring!r}.")
+    parameter = as_declared(shape, _POSITIVE, f"shape of {name}", positive=False)
+    return replace(families[censoring](parameter), name=name, options=(("censoring", censoring),))
+
+
+@likelihood(
+    support=IntervalCensored(-np.inf),
+    num_latents=1,
+    mean=lambda y, f, scale: f,
+    variance=lambda y, f, scale: scale**2,
+    sampler=samplers.gaussian,
+)
+def CensoredGaussian(y: Any, f: Expression, scale: Any = _POSITIVE) -> Expression:
+    """y = (value, code, second value): f + Gaussian noise, which may be censored, see ``IntervalCensored``.
+
+    All engines take it. Predictions are of the value itself, not of a record.
+
+    Parameters
+    ----------
+    scale : float, Fixed, Parameter or NumPyro distribution
+        Standard deviation of the noise, in units of y, positive.
+    """
+    above, event, below, between = ((y[1] == code) for code in range(4))
+    z, end = (y[0] - f) / scale, (y[0] + between * (y[2] - y[0]) + (1 - between) - f) / scale
+    beyond = normal_cdf(-z) ** above * normal_cdf(z) ** below
+    return normal_pdf(y[0], f, scale) ** event * beyond * (normal_cdf(end) - normal_cdf(z)) ** between
