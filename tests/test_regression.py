@@ -61,8 +61,10 @@ def test_a_model_is_what_is_written_by_hand():
     y = np.column_stack([DATA["ill"], DATA["n"], np.log(DATA["days"])])
     np.testing.assert_allclose(regression.X, X)
     np.testing.assert_allclose(regression.y, y)
+    # The intercept is about minus the mean offset.
+    level = pgm.Fixed(-np.log(DATA["days"]).mean())
     gps = [
-        pgm.GP(pgm.On(pgm.Linear(pgm.Fixed(np.square(spread))), [0, 1, 2])),
+        pgm.GP(pgm.On(pgm.Linear(pgm.Fixed(np.square(spread))), [0, 1, 2]), mean=level),
         pgm.GP(pgm.On(pgm.Matern32(0.7, 1.1), [3, 4])),
         pgm.GP(pgm.On(pgm.White(0.4), [5])),
     ]
@@ -71,13 +73,14 @@ def test_a_model_is_what_is_written_by_hand():
     result = regression.gaussian_vi()
     np.testing.assert_allclose(result.result.mean, by_hand.mean, rtol=1e-7, atol=1e-8)
     # And the sum is one latent with a sum of kernels, with the offset as its mean.
-    one = pgm.Model(pgm.with_predictor(pgm.Binomial(), 1, offset=True), pgm.GP(sum_of([gp.kernel for gp in gps])))
+    kernel = sum_of([gp.kernel for gp in gps])
+    one = pgm.Model(pgm.with_predictor(pgm.Binomial(), 1, offset=True), pgm.GP(kernel, mean=level))
     together = pgm.gaussian_vi(one.fixed(), X, y)
     assert together.elbo == pytest.approx(by_hand.elbo, abs=1e-5)
     # Coefficients: the moments of the line at unit vectors.
     summary = result.summary()
     mean, variance = by_hand.predict_latent(np.eye(3, 6))
-    np.testing.assert_allclose(summary["mean"].iloc[:3], mean[:, 0], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(summary["mean"].iloc[:3], mean[:, 0] - [0, level.value, level.value], rtol=1e-5)
     np.testing.assert_allclose(summary["sd"].iloc[:3], np.sqrt(variance[:, 0]), rtol=1e-5)
     assert list(summary.index[:3]) == ["Intercept", "age", "treat[T.yes]"]
 
@@ -180,10 +183,10 @@ def test_rows_with_holes():
     # Of columns that the formula reads, not of one that is called as a function is.
     pgm.formula("weight ~ s(age)", DATA.assign(s=np.nan))
     holed = DATA.assign(age=DATA["age"].where(DATA.index != 3), lon=np.nan)
-    with pytest.raises(ValueError, match=r"1 of 60 rows have no value.*row 3, column 'age'.*na_action='drop'"):
+    with pytest.raises(ValueError, match=r"1 of 60 rows have no value.*row 3, column 'age'.*missing='drop'"):
         pgm.formula("weight ~ age", holed)
     with pytest.warns(pgm.FormulaWarning, match="1 of 60 rows have no value"):
-        regression = pgm.formula("weight ~ age", holed, na_action="drop", weights="n")
+        regression = pgm.formula("weight ~ age", holed, missing="drop", weights="n")
     assert len(regression.X) == len(regression.weights) == N - 1
 
 
@@ -290,12 +293,12 @@ REFUSED = {
     "an unknown group": ("weight ~ (1|farm)", {}, "data has no column 'farm', which (1|farm) reads"),
     "failures": ("cbind(ill, n) ~ age", {"family": "binomial"}, "is written p(successes, trials)"),
     "three labels": ("herd ~ age", {"family": "bernoulli"}, "must be numbers or have two levels"),
-    "a family": ("weight ~ age", {"family": "gamma"}, "family must be one of 'gaussian', 'student'"),
+    "a family": ("weight ~ age", {"family": "gama"}, "family must be one of 'gaussian', 'student'"),
     "a link": ("died ~ age", {"family": "bernoulli", "link": "cloglog"}, "must be one of 'logit', 'probit'"),
     "a prior": ("weight ~ age", {"priors": {"hight": dist.Normal(0.0, 1.0)}}, "priors has 'hight', which is not"),
     "a prior of a coefficient": ("weight ~ age", {"priors": {"age": dist.Normal(1.0, 1.0)}}, "must be dist.Normal(0.0"),
     "no frame": ("weight ~ age", {"data": {"age": [1.0]}}, "data must be a data frame of pandas, polars or pyarrow"),
-    "an action": ("weight ~ age", {"na_action": "omit"}, "na_action must be 'raise' or 'drop'"),
+    "an action": ("weight ~ age", {"missing": "omit"}, "missing must be 'raise', 'drop' or 'predict'"),
     "weights": ("weight ~ age", {"weights": [1.0]}, "weights must have shape (60,)"),
 }
 

@@ -1,6 +1,6 @@
-"""Additive predictors: a likelihood whose latents are sums of several latents, and of an offset column of y."""
+"""Additive predictors: a likelihood whose latents are sums of several latents, and of offset columns of y."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -8,34 +8,38 @@ from typing import Any
 
 import numpy as np
 
+from pgmodels.likelihoods.algebra import as_expression
 from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.likelihood import Likelihood
+from pgmodels.likelihoods.substitution import substitute
 from pgmodels.likelihoods.supports import Given, Real
-from pgmodels.likelihoods.symbols import Observation
+from pgmodels.likelihoods.symbols import Latent, Latents, Observation
 
 
 @dataclass(frozen=True)
 class Summed:
-    """A formula whose latent number l is a sum of ``sizes[l]`` latents, in turn, and of an offset for the first.
+    """A formula whose latent number l is the sum of the latents ``sums[l]``, and of offsets.
 
-    The offset is the column of y after the formula's ``num_columns``, if there is one.
+    Columns of y after the formula's ``num_columns`` are offsets of the latents ``offsets``, in turn.
     """
 
     formula: Callable[..., Any]
-    sizes: tuple[int, ...]
+    sums: tuple[tuple[int, ...], ...]
     num_columns: int
-    has_offset: bool
+    offsets: tuple[int, ...]
 
     @property
     def __name__(self) -> str:
         return self.formula.__name__
 
     def __call__(self, y: Observation, f: Any, **parameters: Any) -> Expression:
-        terms = [f] if sum(self.sizes) == 1 else [f[number] for number in range(sum(self.sizes))]
-        offset = y[self.num_columns] if self.has_offset else None
-        observation = y[0] if self.has_offset and self.num_columns == 1 else y
-        sums = _sums(terms, self.sizes, offset)
-        return self.formula(observation, sums[0] if len(sums) == 1 else sums, **parameters)
+        total = sum(map(len, self.sums))
+        terms = [f] if total == 1 else [f[number] for number in range(total)]
+        columns = [y[self.num_columns + number] for number in range(len(self.offsets))]
+        observation = y[0] if self.offsets and self.num_columns == 1 else y
+        size = len(self.sums)
+        formula = as_expression(self.formula(observation, Latent(0, 1) if size == 1 else Latents(size), **parameters))
+        return substitute(formula, _sums(terms, self.sums, self.offsets, columns))
 
 
 @dataclass(frozen=True)
@@ -43,14 +47,14 @@ class SummedSampler:
     """A sampler of y for sums of latents: see Summed."""
 
     sampler: Callable[..., np.ndarray]
-    sizes: tuple[int, ...]
+    sums: tuple[tuple[int, ...], ...]
     num_columns: int
-    has_offset: bool
+    offsets: tuple[int, ...]
 
     def __call__(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray, **values: Any) -> np.ndarray:
         rows = np.atleast_2d(y)
         observed = rows[: self.num_columns]
-        sums = _sums(list(np.atleast_2d(f)), self.sizes, rows[self.num_columns] if self.has_offset else None)
+        sums = _sums(list(np.atleast_2d(f)), self.sums, self.offsets, list(rows[self.num_columns :]))
         one = observed[0] if self.num_columns == 1 else observed
         return self.sampler(rng, one, sums[0] if len(sums) == 1 else np.stack(sums), **values)
 
@@ -95,8 +99,18 @@ def with_predictor(likelihood: Likelihood, terms: int | Sequence[int], offset: b
         raise ValueError(
             f"terms must have a number for each of the {required} latents of {likelihood.name}; got {len(sizes)}."
         )
-    support = likelihood.support(required)
-    options = tuple(int(n) for n in sizes), support.num_columns, bool(offset)
+    ends = np.cumsum(sizes)
+    sums = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    return summed(likelihood, sums, (0,) if offset else ())
+
+
+def summed(likelihood: Likelihood, sums: Sequence[Iterable[int]], offsets: Sequence[int] = ()) -> Likelihood:
+    """A likelihood whose latent number l is the sum of the latents ``sums[l]``.
+
+    y has one more column for each of ``offsets``, the number of the latent that it is added to.
+    """
+    support = likelihood.support(len(sums))
+    options = tuple(tuple(int(n) for n in terms) for terms in sums), support.num_columns, tuple(offsets)
 
     def wrapped(formula: Any) -> Any:
         return None if formula is None else Summed(formula, *options)
@@ -104,15 +118,16 @@ def with_predictor(likelihood: Likelihood, terms: int | Sequence[int], offset: b
     return replace(
         likelihood,
         function=wrapped(likelihood.function),
-        declared_support=Given(support, Real()) if offset else support,
+        declared_support=Given(support, *[Real()] * len(offsets)) if offsets else support,
         conditional_mean=wrapped(likelihood.conditional_mean),
         conditional_variance=wrapped(likelihood.conditional_variance),
-        num_latents=sum(options[0]),
+        num_latents=sum(map(len, options[0])),
         sampler=None if likelihood.sampler is None else SummedSampler(likelihood.sampler, *options),
     )
 
 
-def _sums(terms: list[Any], sizes: Sequence[int], offset: Any) -> list[Any]:
-    ends = np.cumsum(sizes)
-    sums = [reduce(add, terms[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-    return sums if offset is None else [sums[0] + offset, *sums[1:]]
+def _sums(terms: list[Any], sums: Sequence[Sequence[int]], offsets: Sequence[int], columns: list[Any]) -> list[Any]:
+    values = [reduce(add, [terms[number] for number in numbers]) for numbers in sums]
+    for number, column in zip(offsets, columns, strict=True):
+        values[number] = values[number] + column
+    return values

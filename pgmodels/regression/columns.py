@@ -25,13 +25,15 @@ class Columns(ABC):
 class Design(Columns):
     """The design matrix of linear terms, by formulaic."""
 
-    def __init__(self, formula: str, frame: pd.DataFrame, context: dict[str, Any]):
+    def __init__(self, formula: str, frame: pd.DataFrame, context: dict[str, Any], has_intercept: bool = True):
         formulaic = require_formulaic()
         self.formula, self.context = formula, context
         parsed = _evaluated(lambda: formulaic.Formula(formula, _ordering="none"), formula)
         matrix = _evaluated(lambda: parsed.get_model_matrix(frame, context=context, na_action="raise"), formula)
         self.spec = matrix.model_spec
-        self.names = tuple(matrix.columns)
+        # Without an intercept factors are coded as if there were one.
+        self.kept = [number for number, name in enumerate(matrix.columns) if has_intercept or name != "Intercept"]
+        self.names = tuple(matrix.columns[self.kept])
         columns = [name for name in map(str, parsed.required_variables) if name in frame.columns]
         # Formulaic takes other levels as missing, and gives a row of zeros.
         kinds = pd.api.types
@@ -53,7 +55,7 @@ class Design(Columns):
                     f"this fixed effect in the training data. A group effect, (1|{column}), takes new levels."
                 )
         matrix = _evaluated(lambda: self.spec.get_model_matrix(frame, context=self.context), self.formula)
-        values = np.asarray(matrix, dtype=np.float64)
+        values = np.asarray(matrix, dtype=np.float64)[:, self.kept]
         check_finite(values, f"{name}, {self.formula}")
         return values
 
@@ -78,6 +80,12 @@ class Numbers(Columns):
                 if len(design.names) != 1:
                     raise ValueError(f"formula: {term}: {expression} must be one column of numbers.")
                 self.readers.append(design)
+
+    def last(self, count: int) -> "Numbers":
+        """The last ``count`` columns."""
+        some = object.__new__(Numbers)
+        some.names, some.term, some.readers = self.names[-count:], self.term, self.readers[-count:]
+        return some
 
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
         columns = []

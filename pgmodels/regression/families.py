@@ -4,50 +4,126 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpyro.distributions as dist
 
-from pgmodels.likelihoods.counts import Poisson
-from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
-from pgmodels.likelihoods.named import (
-    Bernoulli,
-    Binomial,
-    Gaussian,
-    Laplace,
-    NegativeBinomial,
-    Probit,
-    StudentT,
+from pgmodels.likelihoods import named
+from pgmodels.likelihoods.bounded import Beta, Gamma, LogNormal
+from pgmodels.likelihoods.counts import (
+    BetaBinomial,
+    HurdleNegativeBinomial,
+    HurdlePoisson,
+    NegativeBinomial2,
+    Poisson,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
 )
+from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
+from pgmodels.likelihoods.ordinal import Ordinal
+from pgmodels.likelihoods.survival import LogLogistic, Weibull
 from pgmodels.parameters.parameter import Fixed, Parameter
+from pgmodels.regression.response import Response
+
+# How the first latent relates to y: in its units, as the logarithm of its mean, of y itself, or neither.
+_IDENTITY, _LOG_MEAN, _LOG, _OTHER = "identity", "log mean", "log", "other"
+
+
+class Settings(NamedTuple):
+    """What a family is made of: the scale of its first latent, priors of parameters, and the response."""
+
+    scale: float
+    priors: dict[str, Any]
+    response: Response
+    num_levels: int
+
+    def positive(self, name: str, start: float) -> Any:
+        """A positive parameter: as in the priors, or log-normal about a start value."""
+        chosen = self.priors.pop(name, dist.LogNormal(math.log(start), 1.0))
+        return Parameter(start, positive=True, prior=chosen) if isinstance(chosen, dist.Distribution) else chosen
+
+    def noise(self) -> Any:
+        """The scale of noise, in units of the first latent."""
+        return self.positive("scale", 0.5 * self.scale)
 
 
 class Family(NamedTuple):
-    """A likelihood made of the scale of y and priors, and whether f has the units of y."""
+    """A likelihood by its settings, how its first latent relates to y, and whether y has labels or levels.
 
-    make: Callable[[float, dict[str, Any]], Likelihood]
-    is_identity: bool
+    ``is_ordered``: without an intercept, which cutpoints have; ``is_categorical``: one latent of each term for a class.
+    """
+
+    make: Callable[[Settings], Likelihood]
+    relation: str = _OTHER
+    is_ordered: bool = False
+    is_categorical: bool = False
+
+    def start(self, y: np.ndarray) -> tuple[float, float]:
+        """The scale of the first latent and its prior mean."""
+        if self.relation == _IDENTITY:
+            return float(np.std(y)) or 1.0, float(np.mean(y))
+        if self.relation == _LOG and (y > 0).all():
+            return float(np.std(np.log(y))) or 1.0, float(np.mean(np.log(y)))
+        if self.relation == _LOG_MEAN and np.mean(y) > 0:
+            return 1.0, math.log(np.mean(y))
+        return 1.0, 0.0
 
 
-def _noise(scale: float, priors: dict[str, Any]) -> Any:
-    return _declared("scale", 0.5 * scale, priors)
+def _gaussian(settings: Settings) -> Likelihood:
+    return named.KnownNoise() if settings.response.kind == "se" else named.Gaussian(settings.noise())
 
 
-def _declared(name: str, start: float, priors: dict[str, Any]) -> Any:
-    """A positive parameter of a family: as in the priors, or log-normal about a start value."""
-    chosen = priors.pop(name, dist.LogNormal(math.log(start), 1.0))
-    return Parameter(start, positive=True, prior=chosen) if isinstance(chosen, dist.Distribution) else chosen
+def _ordinal(link: str) -> Callable[[Settings], Likelihood]:
+    def make(settings: Settings) -> Likelihood:
+        cuts = settings.priors.pop("cuts", dist.Normal(0.0, 3.0))
+        return Ordinal(settings.num_levels, link=link, cuts=cuts)
+
+    return make
+
+
+def _survival(constructor: Any) -> Family:
+    def make(settings: Settings) -> Likelihood:
+        censoring = "interval" if len(settings.response.columns.names) == 3 else "right"
+        return constructor(settings.positive("shape", 1.0), censoring=censoring)
+
+    return Family(make, _LOG)
+
+
+def _with(constructor: Any, parameter: str, start: float, relation: str = _LOG_MEAN) -> Family:
+    """A family with one positive parameter."""
+    return Family(lambda settings: constructor(settings.positive(parameter, start)), relation)
+
+
+def _classes(constructor: Any) -> Family:
+    return Family(lambda settings: constructor(settings.num_levels), is_categorical=True)
 
 
 _FAMILIES: dict[str, dict[str, Family]] = {
-    "gaussian": {"identity": Family(lambda scale, priors: Gaussian(_noise(scale, priors)), True)},
-    "student": {"identity": Family(lambda scale, priors: StudentT(Fixed(4.0), _noise(scale, priors)), True)},
-    "laplace": {"identity": Family(lambda scale, priors: Laplace(_noise(scale, priors)), True)},
-    "bernoulli": {
-        "logit": Family(lambda *_: Bernoulli(), False),
-        "probit": Family(lambda *_: Probit(), False),
+    "gaussian": {"identity": Family(_gaussian, _IDENTITY)},
+    "student": {"identity": Family(lambda one: named.StudentT(Fixed(4.0), one.noise()), _IDENTITY)},
+    "laplace": {"identity": Family(lambda one: named.Laplace(one.noise()), _IDENTITY)},
+    "lognormal": {"identity": Family(lambda one: LogNormal(one.noise()), _LOG)},
+    "gamma": {"log": _with(Gamma, "shape", 1.0)},
+    "beta": {"logit": _with(Beta, "precision", 5.0, _OTHER)},
+    "bernoulli": {"logit": Family(lambda _: named.Bernoulli()), "probit": Family(lambda _: named.Probit())},
+    "binomial": {"logit": Family(lambda _: named.Binomial())},
+    "beta_binomial": {"logit": _with(BetaBinomial, "precision", 5.0, _OTHER)},
+    "poisson": {"log": Family(lambda _: Poisson(), _LOG_MEAN)},
+    "negbinomial": {"log": _with(NegativeBinomial2, "dispersion", 1.0)},
+    "zero_inflated_poisson": {"log": Family(lambda _: ZeroInflatedPoisson(), _LOG_MEAN)},
+    "zero_inflated_negbinomial": {"log": _with(ZeroInflatedNegativeBinomial, "dispersion", 1.0)},
+    "hurdle_poisson": {"log": Family(lambda _: HurdlePoisson(), _LOG_MEAN)},
+    "hurdle_negbinomial": {"log": _with(HurdleNegativeBinomial, "dispersion", 1.0)},
+    "categorical": {
+        "softmax": _classes(named.Softmax),
+        "logistic_softmax": _classes(named.LogisticSoftmax),
+        "stick_breaking": _classes(named.StickBreaking),
     },
-    "binomial": {"logit": Family(lambda *_: Binomial(), False)},
-    "negbinomial": {"log": Family(lambda _, priors: NegativeBinomial(_declared("dispersion", 1.0, priors)), False)},
-    "poisson": {"log": Family(lambda *_: Poisson(), False)},
+    "cumulative": {
+        "logit": Family(_ordinal("logit"), is_ordered=True),
+        "probit": Family(_ordinal("probit"), is_ordered=True),
+    },
+    "weibull": {"log": _survival(Weibull)},
+    "loglogistic": {"log": _survival(LogLogistic)},
 }
 
 
@@ -58,7 +134,7 @@ def family_of(choice: Any, link: str | None) -> Family:
     if isinstance(choice, Likelihood):
         if link is not None:
             raise ValueError("link is for families by name: the link of a likelihood is in its formula.")
-        return Family(lambda *_: choice, choice.is_gaussian(choice.num_latents or 1))
+        return Family(lambda _: choice, _IDENTITY if choice.is_gaussian(choice.num_latents or 1) else _OTHER)
     if choice not in _FAMILIES:
         raise ValueError(
             f"family must be one of {', '.join(map(repr, _FAMILIES))}, or a pgmodels likelihood; got {choice!r}."
@@ -67,3 +143,19 @@ def family_of(choice: Any, link: str | None) -> Family:
     if link is not None and link not in links:
         raise ValueError(f"link of {choice} must be one of {', '.join(map(repr, links))}; got {link!r}.")
     return links[link or next(iter(links))]
+
+
+def check_response(family: Family, choice: Any, response: Response, y: np.ndarray) -> int:
+    """The number of levels of a response, 0 if it has none; ValueError for a response that a family cannot have."""
+    needs_levels = family.is_ordered or family.is_categorical
+    if not needs_levels:
+        if len(response.levels) not in (0, 2):
+            raise ValueError(
+                f"formula: the response {response.text} must be numbers or have two levels for family {choice!r}; it "
+                f"has {list(response.levels)!r}. Use 'categorical', or 'cumulative' for ordered levels."
+            )
+        return len(response.levels)
+    num_levels = len(response.levels) or int(np.max(y[:, 0])) + 1
+    if num_levels < 2:
+        raise ValueError(f"formula: the response {response.text} has one level; family {choice!r} needs two or more.")
+    return num_levels

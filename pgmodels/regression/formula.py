@@ -1,7 +1,7 @@
 """Regression models from a formula of terms and a data frame."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,18 @@ from pgmodels.inference.empirical_bayes.fit import fit
 from pgmodels.inference.evidence.integrate import integrate
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
 from pgmodels.inference.mcmc.nuts import nuts
+from pgmodels.inference.stochastic.svi import svi
 from pgmodels.inference.variational.vi import cavi, gaussian_vi
-from pgmodels.likelihoods.additive import with_predictor
+from pgmodels.likelihoods.additive import summed
+from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
-from pgmodels.regression.columns import Columns, Design, Numbers, require_columns
-from pgmodels.regression.families import family_of
-from pgmodels.regression.grammar import parse
+from pgmodels.regression.columns import require_columns
+from pgmodels.regression.families import Settings, check_response, family_of
+from pgmodels.regression.grammar import Parsed, parse_all
+from pgmodels.regression.predictor import Predictor, Start, read_predictor
+from pgmodels.regression.response import Response
 from pgmodels.regression.result import RegressionResult
-from pgmodels.regression.terms import Term, call_term, check_call, group_term, linear_term
+from pgmodels.regression.terms import Term
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 
 
@@ -30,13 +34,13 @@ class FormulaWarning(PgmodelsWarning):
 
 
 def formula(
-    formula: str,
+    formula: str | Sequence[str],
     data: Any,
     *,
     family: Any = "gaussian",
     priors: Mapping[str, Any] | None = None,
     weights: str | ArrayLike | None = None,
-    na_action: str = "raise",
+    missing: str = "raise",
     context: Mapping[str, Any] | None = None,
     link: str | None = None,
 ) -> "Regression":
@@ -44,26 +48,31 @@ def formula(
 
     Parameters
     ----------
-    formula : str
+    formula : str or sequence of str
         ``response ~ term + term``, such as ``"p(ill, n) ~ gp(lon, lat) + s(age) + treat * sex + (1|herd)"``. It is
-        code: functions in it are called.
+        code: functions in it are called. Further formulas, ``"f[1] ~ s(t)"``, are of further latents of the family,
+        which are constant without one.
     data : data frame
         Of pandas, polars or pyarrow.
     family : str, Likelihood or likelihood family
-        "gaussian", "student", "laplace", "bernoulli", "binomial", "negbinomial", "poisson", or a likelihood of one
-        latent. The latent of "negbinomial" is the logarithm of the mean over the dispersion.
+        "gaussian", "student", "laplace", "lognormal", "gamma", "beta"; "bernoulli", "binomial", "beta_binomial";
+        "poisson", "negbinomial", and these two as "zero_inflated_..." and "hurdle_...", whose ``f[1]`` is the logit of
+        the probability of an (excess) zero; "categorical"; "cumulative" for ordered levels; "weibull", "loglogistic"
+        for ``Surv(time, event)``; or a likelihood of pgmodels.
     priors : dict, optional
         By term, the text of the term as in the formula: a dict of NumPyro distributions, as in ``{"(1|herd)":
-        {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(0.0, sd)``; ``"scale"`` and
-        ``"dispersion"`` of the family.
+        {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(0.0, sd)``; by name for a parameter of
+        the family, such as ``"scale"``. Terms of ``f[1]`` are named ``"f[1]: (1|herd)"``.
     weights : str or array_like, shape (n,), optional
         A column, or powers of the rows' likelihoods.
-    na_action : {"raise", "drop"}
-        What to do with rows that have no value in a column of the formula.
+    missing : {"raise", "drop", "predict"}
+        What to do with rows that have no value in a column of the formula. "predict" keeps those without a response,
+        for predictions.
     context : dict, optional
         Functions and kernels that the formula names.
     link : str, optional
-        "logit" or "probit" for "bernoulli".
+        "logit" or "probit" for "bernoulli" and "cumulative"; "softmax", "logistic_softmax" or "stick_breaking" for
+        "categorical".
 
     Returns
     -------
@@ -89,9 +98,15 @@ def formula(
     beside a line; ``(1|g)``, ``(0 + x|g)`` and ``(x||g)``, effects of groups, nested as ``(1|a/b)``; ``ar1(t)``;
     ``offset(x)``. Each GP is a latent of its own, and their sum is the predictor.
 
-    Default priors: coefficients are Normal(0, 2.5 s / sd(x)), with s the standard deviation of y under an identity link
-    and else 1; variances are log-normal with a median deviation of 0.6 s; lengthscales are log-normal with 98 % between
-    the 2 % quantile of distances and the range.
+    Responses: a column, a function of one, ``p(successes, trials)``, ``y | se(sd)`` with the known standard deviation
+    of the noise, ``Surv(time, event)``, ``Surv(time, time2, event)`` with R's codes of interval censoring, ``c(y, a)``
+    with further columns of y. The levels of a text column are sorted, and the last of two is modelled, or the one named
+    as in ``died['no']``.
+
+    Default priors: coefficients are Normal(0, 2.5 s / sd(x)), with s the standard deviation of y where the latent is
+    in its units and else 1; variances are log-normal with a median deviation of 0.6 s; lengthscales are log-normal with
+    98 % between the 2 % quantile of distances and the range. The prior mean of the intercept is the mean of y, or its
+    logarithm, where the latent is the mean or its logarithm.
 
     Examples
     --------
@@ -102,54 +117,77 @@ def formula(
     np.float64(1.0)
     """
     frame = _frame(data)
-    if na_action not in ("raise", "drop"):
-        raise ValueError(f"na_action must be 'raise' or 'drop'; got {na_action!r}.")
-    parsed, names = parse(formula), dict(context or {})
-    frame, rows = _without_holes(frame, formula, weights, na_action)
-    chosen, unused = family_of(family, link), dict(priors or {})
-    response = _response(parsed.response, frame, names)
-    y = response.read(frame)
-    scale = float(np.std(y[:, 0])) or 1.0 if chosen.is_identity else 1.0
-    level = float(np.mean(y[:, 0])) if chosen.is_identity else 0.0
-    design = Design(parsed.linear, frame, names)
-    terms: list[Term] = [linear_term(design, frame, scale, level, unused)] if design.names else []
-    for call in parsed.calls:
-        check_call(call)
-    offsets = [Numbers(call.arguments, frame, names, call.text) for call in parsed.calls if call.name == "offset"]
-    terms += [call_term(call, frame, scale, names, unused) for call in parsed.calls if call.name != "offset"]
-    terms += [group_term(group, frame, scale, names, unused) for group in parsed.groups]
-    likelihood = chosen.make(scale, unused)
+    if missing not in ("raise", "drop", "predict"):
+        raise ValueError(f"missing must be 'raise', 'drop' or 'predict'; got {missing!r}.")
+    parsed, names, unused = parse_all(formula), dict(context or {}), dict(priors or {})
+    texts = [formula] if isinstance(formula, str) else list(formula)
+    used = [texts[0].split("~", 1)[1], *texts[1:], weights if isinstance(weights, str) else ""]
+    frame, rows = _without_holes(frame, parsed[0].response, " ".join(used), missing)
+    chosen = family_of(family, link)
+    observed = frame[_used(frame, parsed[0].response)].notna().all(axis=1).to_numpy()
+    if not observed.any():
+        raise ValueError(f"data: no row has a value of the response {parsed[0].response}.")
+    response = Response(parsed[0].response, frame[observed], names)
+    y = np.full((len(frame), len(response.columns.names)), np.nan)
+    y[observed] = response.read(frame[observed])
+    num_levels = check_response(chosen, family, response, y[observed])
+    scale, level = chosen.start(y[observed, 0])
+    likelihood = chosen.make(Settings(scale, unused, response, num_levels))
+    num_latents = likelihood.num_latents or max(parsed) + 1
+    _check_predictors(parsed, num_latents, chosen.is_categorical, likelihood.name)
+    starts = {0: Start(scale, level, not chosen.is_ordered)}
+    predictors = [
+        read_predictor(
+            parsed.get(number, Parsed(f"f[{number}]", "1", (), ())), number, starts.get(number, Start()), frame, names,
+            unused,
+        )
+        for number in range(1 if chosen.is_categorical else num_latents)
+    ]  # fmt: skip
     if unused:
-        known = [*design.names, *(term.text for term in terms[bool(design.names) :])]
+        known = [name for predictor in predictors for term in predictor.terms for name in _prior_names(term)]
         raise ValueError(
             f"priors has {next(iter(unused))!r}, which is not a term, a coefficient or a parameter; there are {known}."
         )
-    if not terms:
-        raise ValueError(f"formula: {formula!r} has no term.")
-    arrays = [term.read(frame) for term in terms]
-    firsts = np.cumsum([0, *(part.shape[1] for part in arrays)])
-    gps = [term.gp(int(first), part.shape[1]) for term, first, part in zip(terms, firsts, arrays, strict=False)]
-    if offsets:
-        y = np.column_stack([y, sum(offset.read(frame)[:, 0] for offset in offsets)])
-    model = Model(with_predictor(likelihood, len(terms), offset=bool(offsets)), gps)
     powers = _weights(weights, frame, rows)
-    X, y = np.concatenate(arrays, axis=1), y[:, 0] if y.shape[1] == 1 else y
-    return Regression(formula, model, X, y, powers, terms, frame, offsets)
+    return Regression(texts, likelihood, predictors, response, frame, y, powers, num_latents)
 
 
 class Regression:
     """A model made of a formula: see ``pgmodels.formula``.
 
     ``model``, ``X``, ``y`` and ``weights`` are the arguments that a user could give to the engines; ``terms`` are the
-    terms in the order of the latents.
+    terms in the order of the latents, and ``latents`` the numbers of the latents of each: one, or one for each class.
     """
 
     def __init__(
-        self, formula: str, model: Model, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None, terms: list[Term],
-        data: pd.DataFrame, offsets: list[Numbers],
+        self, formula: list[str], likelihood: Likelihood, predictors: list[Predictor], response: Response,
+        data: pd.DataFrame, y: np.ndarray, weights: np.ndarray | None, num_predictors: int,
     ):  # fmt: skip
-        self.formula, self.model, self.X, self.y, self.weights = formula, model, X, y, weights
-        self.terms, self.data, self.offsets = terms, data, offsets
+        self.formula, self.response, self.data, self.weights = formula, response, data, weights
+        self.predictors, self.num_predictors = predictors, num_predictors
+        self.terms: list[Term] = [term for predictor in predictors for term in predictor.terms]
+        # Classes share the terms of one formula.
+        size = num_predictors // len(predictors)
+        self.latents = [range(size * number, size * (number + 1)) for number in range(len(self.terms))]
+        if any(not predictor.terms for predictor in predictors):
+            raise ValueError(f"formula: {'; '.join(formula)!r} has a latent without a term.")
+        arrays = [term.read(data) for term in self.terms]
+        firsts = np.cumsum([0, *(part.shape[1] for part in arrays)])
+        gps = [
+            term.gp(int(first), part.shape[1], size)
+            for term, first, part in zip(self.terms, firsts, arrays, strict=False)
+        ]
+        self.sums = [
+            [self.latents[number][c] for number, term in enumerate(self.terms) if term.predictor == predictor]
+            for predictor in range(len(predictors))
+            for c in range(size)
+        ]
+        places = [number for number, predictor in enumerate(predictors) if predictor.offsets]
+        columns = [self._offset(number, data, "data") for number in places]
+        self.model = Model(summed(likelihood, self.sums, places), gps)
+        self.X = np.concatenate(arrays, axis=1)
+        y = np.column_stack([y, *columns])
+        self.y = y[:, 0] if y.shape[1] == 1 else y
 
     def fit(self, **options: Any) -> RegressionResult:
         """Learn hyperparameters, with priors as penalties: see ``pgmodels.fit``."""
@@ -158,6 +196,10 @@ class Regression:
     def gaussian_vi(self, **options: Any) -> RegressionResult:
         """See ``pgmodels.gaussian_vi``; hyperparameters keep their start values."""
         return self._run(gaussian_vi, options)
+
+    def svi(self, **options: Any) -> RegressionResult:
+        """Stochastic variational inference on batches, for terms with inducing inputs: see ``pgmodels.svi``."""
+        return self._run(svi, options)
 
     def cavi(self, **options: Any) -> RegressionResult:
         """See ``pgmodels.cavi``; hyperparameters keep their start values."""
@@ -181,23 +223,55 @@ class Regression:
         return np.concatenate([term.read(frame, "newdata") for term in self.terms], axis=1), frame
 
     def covariates(self, frame: pd.DataFrame) -> np.ndarray | None:
-        """The columns of y after the first for new data: one trial, and offsets."""
+        """The columns of y after the first for new data: 1 trial, offsets, and other columns of the response."""
         support = self.model.likelihood.support(self.model.num_latents)
-        count = support.num_covariates - bool(self.offsets)
-        columns = [np.ones((len(frame), 1))] * count
-        if self.offsets:
-            columns.append(sum(offset.read(frame, "newdata") for offset in self.offsets))  # type: ignore[arg-type]
-        return np.concatenate(columns, axis=1) if columns else None
+        places = [number for number, predictor in enumerate(self.predictors) if predictor.offsets]
+        columns = [self.response.covariates(frame, support.num_covariates - len(places))]
+        columns += [self._offset(number, frame)[:, None] for number in places]
+        covariates = np.concatenate(columns, axis=1)
+        return covariates if covariates.shape[1] else None
+
+    def linear_predictor(self, frame: pd.DataFrame, f: np.ndarray, number: int) -> np.ndarray:
+        """A predictor (draws, m) of draws of the latents (draws, m, latents), with its offset."""
+        has_offset = number < len(self.predictors) and self.predictors[number].offsets
+        return f[:, :, self.sums[number]].sum(axis=2) + (self._offset(number, frame) if has_offset else 0.0)
+
+    def _offset(self, number: int, frame: pd.DataFrame, name: str = "newdata") -> np.ndarray:
+        return np.sum([offset.read(frame, name)[:, 0] for offset in self.predictors[number].offsets], axis=0)
 
     def _run(self, engine: Any, options: dict[str, Any]) -> RegressionResult:
+        if np.isnan(self.y).any():
+            options = {"missing": "predict"} | options
         result = engine(self.model, self.X, self.y, weights=self.weights, **options)
         return RegressionResult(self, result)
 
     def __repr__(self) -> str:
-        lines = [f"Regression {self.formula}", f"  {len(self.X)} rows, {self.model.likelihood!r}"]
+        lines = [f"Regression {'; '.join(self.formula)}", f"  {len(self.X)} rows, {self.model.likelihood!r}"]
+        if self.response.levels:
+            lines.append(f"  {self.response.text}: {', '.join(map(str, self.response.levels))}")
         for term, gp in zip(self.terms, self.model.gps, strict=True):
-            lines.append(f"  {term.text}: {gp.kernel!r}" + (f", mean {term.mean:.4g}" if term.mean else ""))
+            lines.append(f"  {term.name}: {gp.kernel!r}" + (f", mean {term.mean:.4g}" if term.mean else ""))
         return "\n".join(lines)
+
+
+def _check_predictors(parsed: Mapping[int, Parsed], num_latents: int, is_categorical: bool, name: str) -> None:
+    if is_categorical and len(parsed) > 1:
+        raise ValueError("formula: the classes of family 'categorical' have the same terms; give one formula.")
+    beyond = [number for number in parsed if number >= num_latents]
+    if beyond:
+        raise ValueError(
+            f"formula: there is no f[{beyond[0]}]; {name} has {num_latents} latent{'s' if num_latents > 1 else ''}, "
+            f"f[0] to f[{num_latents - 1}]."
+        )
+
+
+def _prior_names(term: Term) -> Sequence[str]:
+    """The names by which priors are given to a term: of its coefficients, or its own."""
+    return (
+        [f"f[{term.predictor}]: {name}" if term.predictor else name for name in term.columns[0].names]
+        if term.is_linear
+        else [term.name]
+    )
 
 
 def _frame(data: Any) -> pd.DataFrame:
@@ -207,11 +281,14 @@ def _frame(data: Any) -> pd.DataFrame:
     return frame.to_pandas().reset_index(drop=True)
 
 
-def _without_holes(frame: pd.DataFrame, formula: str, weights: Any, na_action: str) -> tuple[pd.DataFrame, np.ndarray]:
-    """The rows with a value in each column that the formula names, and which they are."""
-    # A name before a parenthesis is a function.
-    used = [column for column in frame.columns if re.search(rf"(?<![\w.]){re.escape(column)}(?!\w|\s*\()", formula)]
-    used += [weights] if isinstance(weights, str) and weights in frame.columns else []
+def _used(frame: pd.DataFrame, text: str) -> list[str]:
+    """The columns that a text names; a name before a parenthesis is a function."""
+    return [column for column in frame.columns if re.search(rf"(?<![\w.]){re.escape(column)}(?!\w|\s*\()", text)]
+
+
+def _without_holes(frame: pd.DataFrame, response: str, others: str, missing: str) -> tuple[pd.DataFrame, np.ndarray]:
+    """The rows with a value in each column that is used, and which they are."""
+    used = _used(frame, others) + (_used(frame, response) if missing != "predict" else [])
     holes = frame[used].isna().to_numpy()
     keep = ~holes.any(axis=1)
     if keep.all():
@@ -219,44 +296,13 @@ def _without_holes(frame: pd.DataFrame, formula: str, weights: Any, na_action: s
     row, column = (int(place) for place in np.argwhere(holes)[0])
     what = f"{int((~keep).sum())} of {len(frame)} rows have no value in a column of the formula"
     where = f"(the first is row {row}, column {used[column]!r})"
-    if na_action == "raise":
-        raise ValueError(f"data: {what} {where}. Fill them in, or leave these rows out with na_action='drop'.")
+    if missing != "drop":
+        which = " other than the response" if missing == "predict" else ""
+        raise ValueError(f"data: {what}{which} {where}. Fill them in, or leave these rows out with missing='drop'.")
     if not keep.any():
         raise ValueError(f"data: {what}, so that none is left {where}.")
     warn(f"formula: {what} and are left out {where}.", FormulaWarning)
     return frame[keep].reset_index(drop=True), keep
-
-
-def _response(text: str, frame: pd.DataFrame, context: dict[str, Any]) -> Columns:
-    """The columns of y."""
-    if text.startswith("cbind"):
-        raise ValueError("formula: cbind(successes, failures) is written p(successes, trials).")
-    trials = re.fullmatch(r"(.+?)\s*\|\s*trials\((.+)\)", text)
-    call = re.fullmatch(r"(?:p|Surv|c)\((.+)\)", text)
-    if trials:
-        return Numbers([trials[1].strip(), trials[2].strip()], frame, context, text)
-    if call:
-        return Numbers([part.strip() for part in call[1].split(",")], frame, context, text)
-    if text in frame.columns and not pd.api.types.is_numeric_dtype(frame[text]):
-        return _Labels(text, frame)
-    if re.fullmatch(r"[A-Za-z_.]\w*", text):
-        require_columns(frame, [text], "data", "the response")
-    return Numbers([text], frame, context, text)
-
-
-class _Labels(Columns):
-    """A column of two labels, of which the last one is modelled."""
-
-    def __init__(self, name: str, frame: pd.DataFrame):
-        column, self.names = frame[name], (name,)
-        levels = list(column.cat.categories) if hasattr(column, "cat") else sorted(column.dropna().unique())
-        if len(levels) != 2:
-            raise ValueError(f"formula: the response {name} must be numbers or have two levels; it has {levels!r}.")
-        self.levels = levels
-
-    def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
-        codes = {level: float(code) for code, level in enumerate(self.levels)}
-        return np.array([[codes.get(value, np.nan)] for value in frame[self.names[0]]])
 
 
 def _weights(weights: Any, frame: pd.DataFrame, rows: np.ndarray) -> np.ndarray | None:

@@ -35,6 +35,22 @@ class Parsed(NamedTuple):
     groups: tuple[Group, ...]
 
 
+def parse_all(formulas: Any) -> dict[int, Parsed]:
+    """The parts of a formula, and of further ones for other predictors, as in ``"f[1] ~ x"``, by predictor."""
+    texts = [formulas] if isinstance(formulas, str) else list(formulas) if isinstance(formulas, list | tuple) else []
+    parsed = [parse(text) for text in texts or [formulas]]
+    by_predictor = {0: parsed[0]}
+    for text, other in zip(texts[1:], parsed[1:], strict=True):
+        name = re.fullmatch(r"f\[(\d+)\]", other.response)
+        if name is None or int(name[1]) in by_predictor:
+            raise ValueError(
+                f"formula: after the first, formulas are of further latents of the family, each once, as in "
+                f"'f[1] ~ x'; got {text!r}."
+            )
+        by_predictor[int(name[1])] = other
+    return by_predictor
+
+
 def parse(formula: str) -> Parsed:
     """The parts of a formula ``response ~ term + term``; ValueError for what is not one."""
     if not isinstance(formula, str) or len(sides := _split(formula, "~")) != 2 or not all(map(str.strip, sides)):

@@ -1,15 +1,17 @@
 """Results of regression formulas: coefficients, effects of terms, predictions and comparisons."""
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from pgmodels.regression.columns import Design, Levels
-from pgmodels.results.marginal import Marginal
+from pgmodels.likelihoods.supports import Classes
+from pgmodels.regression import intervals
+from pgmodels.regression.columns import Levels
+from pgmodels.regression.grid import Conditional, conditional_grid
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime.seeds import Seed
@@ -22,7 +24,38 @@ if TYPE_CHECKING:
 _DRAWS = 1000
 # The step of a slope, in standard deviations of the column.
 _STEP = 1e-3
-Target = Literal["mean", "linear"]
+
+
+class Rows(NamedTuple):
+    """New data: the inputs of the model, the data frame, and terms that are left out at their prior means.
+
+    ``by`` are the columns of a grid, None for data that are no grid.
+    """
+
+    X: np.ndarray
+    frame: pd.DataFrame
+    exclude: tuple[int, ...]
+    by: list[str] | None = None
+
+
+class Values(NamedTuple):
+    """Draws (draws, m, levels), and the names of the levels; None for one number a row."""
+
+    draws: np.ndarray
+    levels: list[Any] | None = None
+
+    def averaged(self, groups: Sequence[np.ndarray]) -> "Values":
+        """Averages over groups of rows."""
+        return Values(np.stack([self.draws[:, rows].mean(axis=1) for rows in groups], axis=1), self.levels)
+
+    def beside(self, labels: pd.DataFrame) -> pd.DataFrame:
+        """The table of the values, with the labels of the rows, and a row for each level."""
+        draws, count = self.draws, self.draws.shape[2]
+        table = intervals.of_draws(draws.reshape(len(draws), -1))
+        labels = labels.loc[labels.index.repeat(count)].reset_index(drop=True)
+        if self.levels is not None:
+            labels = labels.assign(level=self.levels * draws.shape[1])
+        return pd.concat([labels, table], axis=1)
 
 
 class RegressionResult:
@@ -30,7 +63,13 @@ class RegressionResult:
 
     ``result`` is the engine's, for ``pgmodels.compare``, ``diagnose``, ArviZ and files, and ``regression`` the model of
     the formula. Intervals are equal-tailed, with ArviZ's default probability ``stats.ci_prob``. All tables are data
-    frames of pandas.
+    frames of pandas, with a row for each level if y has more than two.
+
+    Several methods take new data by the same arguments: ``newdata``, a data frame, by default the data; or
+    ``conditional``, columns that vary over a grid while the others stay at their means or most frequent levels, as a
+    name, names, or a dict with values, such as ``{"age": [20, 40], "sex": None}``. Groups that a grid does not name are
+    left out. ``target`` is "mean", the mean of y given the latents (of one trial; of a class its probability);
+    "linear", the first predictor; or another one by name, such as "f[1]".
     """
 
     def __init__(self, regression: "Regression", result: Any):
@@ -41,14 +80,19 @@ class RegressionResult:
 
         Hyperparameters that were learned have no sd.
         """
-        rows: dict[str, Any] = {}
-        design = self.regression.terms[0].columns[0]
-        if isinstance(design, Design):
-            X = np.zeros((len(design.names), self.regression.X.shape[1]))
-            X[:, : len(design.names)] = np.eye(len(design.names))
-            shift = np.array([0.0 if name == "Intercept" else self.regression.terms[0].mean for name in design.names])
-            table = self._table(X, 0, shift)
-            rows |= {name: table.loc[number] for number, name in enumerate(design.names)}
+        regression, rows = self.regression, {}
+        firsts = np.cumsum([0, *(len(gp.kernel.columns) for gp in regression.model.gps)])  # type: ignore[attr-defined]
+        for number, term in enumerate(regression.terms):
+            if not term.is_linear:
+                continue
+            names = term.columns[0].names
+            X = np.zeros((len(names), regression.X.shape[1]))
+            X[:, firsts[number] : firsts[number + 1]] = np.eye(len(names))
+            shift = np.array([0.0 if name == "Intercept" else term.mean for name in names])
+            for latent, level in zip(regression.latents[number], self._levels_of(number), strict=True):
+                table = self._moments(X, latent, shift)
+                prefix, suffix = f"f[{term.predictor}]: " if term.predictor else "", f"[{level}]" if level else ""
+                rows |= {f"{prefix}{name}{suffix}": table.loc[place] for place, name in enumerate(names)}
         return pd.DataFrame(rows | self._hyperparameters()).T
 
     def effects(self, term: str, newdata: Any = None) -> pd.DataFrame:
@@ -57,16 +101,120 @@ class RegressionResult:
         Parameters
         ----------
         term : str
-            The text of the term, as in the formula; "linear" for all linear terms together.
+            The text of the term, as in the formula; "linear" for all linear terms together. Terms of a further
+            predictor as in ``"f[1]: s(t)"``.
         newdata : data frame, optional
             By default the data.
         """
         number = self._number(term)
-        X, frame = self._inputs(newdata)
-        f = self._latents(X).draws[:, :, number]
-        table = self._intervals(f - f.mean(axis=1, keepdims=True))
-        names = [name for part in self.regression.terms[number].columns for name in part.names if name in frame.columns]
-        return pd.concat([frame[names], table], axis=1)
+        rows = self._rows(newdata)
+        f = self._latents(rows.X).draws[:, :, list(self.regression.latents[number])]
+        columns = [name for part in self.regression.terms[number].columns for name in part.names]
+        labels = rows.frame[[name for name in columns if name in rows.frame.columns]]
+        levels = self._levels_of(number)
+        return Values(f - f.mean(axis=1, keepdims=True), levels if len(levels) > 1 else None).beside(labels)
+
+    def predictions(
+        self,
+        newdata: Any = None,
+        *,
+        conditional: Conditional | None = None,
+        target: str = "mean",
+        exclude: Sequence[str] = (),
+        average_by: str | Sequence[str] | None = None,
+    ) -> pd.DataFrame:
+        """The mean of y, a predictor, or y itself at new data, with intervals.
+
+        Parameters
+        ----------
+        newdata, conditional
+            New data, or a grid: see the class.
+        target : str
+            See the class; "response" for draws of y, of one trial.
+        exclude : sequence of str
+            Terms that are left out, at their prior means, such as ``"(1|herd)"``.
+        average_by : str or sequence of str, optional
+            Columns: predictions are averaged over the rows of each combination of their values.
+        """
+        rows = self._rows(newdata, conditional, exclude)
+        values = self._values(rows, target)
+        if average_by is not None:
+            labels, groups = _groups(rows.frame, average_by)
+            return values.averaged(groups).beside(labels)
+        return values.beside(rows.frame if rows.by is None else rows.frame[rows.by])
+
+    def comparisons(
+        self,
+        contrast: Mapping[str, Sequence[Any]],
+        newdata: Any = None,
+        *,
+        conditional: Conditional | None = None,
+        comparison: Literal["diff", "ratio", "lift"] = "diff",
+        target: str = "mean",
+        average_by: str | Sequence[str] | None = None,
+    ) -> pd.DataFrame:
+        """The difference between predictions at two values of a column, all else as it is, averaged over the rows.
+
+        Parameters
+        ----------
+        contrast : dict
+            A column and its two values, as in ``{"treat": ["no", "yes"]}``: the second is compared with the first.
+        newdata, conditional
+            New data, or a grid, which has a comparison in each row: see the class.
+        comparison : {"diff", "ratio", "lift"}
+            Of the averages: difference, ratio, or difference over the first.
+        target : str
+            See the class.
+        average_by : str or sequence of str, optional
+            Columns: averages over the rows of each combination of their values, not over all rows.
+        """
+        if len(contrast) != 1 or len(pair := list(next(iter(contrast.values())))) != 2:
+            raise ValueError(f"contrast must be a dict of one column and its two values; got {dict(contrast)!r}.")
+        operations: dict[str, tuple[str, Any]] = {
+            "diff": ("-", lambda low, high: high - low),
+            "ratio": ("/", lambda low, high: high / low),
+            "lift": ("over", lambda low, high: (high - low) / low),
+        }
+        if comparison not in operations:
+            raise ValueError(f"comparison must be 'diff', 'ratio' or 'lift'; got {comparison!r}.")
+        name, (sign, operation) = next(iter(contrast)), operations[comparison]
+        rows = self._rows(newdata, conditional, changed=name)
+        moves = [lambda column, value=value: value for value in pair]
+        table = self._changes(rows, name, moves, operation, target, average_by)
+        table.insert(0, "contrast", f"{name}: {pair[1]} {sign} {pair[0]}")
+        return table
+
+    def slopes(
+        self,
+        name: str,
+        newdata: Any = None,
+        *,
+        conditional: Conditional | None = None,
+        target: str = "mean",
+        average_by: str | Sequence[str] | None = None,
+    ) -> pd.DataFrame:
+        """The derivative of predictions in a column of numbers, averaged over the rows.
+
+        Parameters
+        ----------
+        name : str
+            A column of numbers.
+        newdata, conditional, target, average_by
+            As in ``comparisons``.
+        """
+        frame = self.regression.data
+        if name not in frame.columns or not pd.api.types.is_numeric_dtype(frame[name]):
+            raise ValueError(f"slopes needs a column of numbers; got {name!r}, of {list(frame.columns)}.")
+        step = _STEP * (float(frame[name].std()) or 1.0)
+        rows = self._rows(newdata, conditional)
+        moves = [lambda column: column - step, lambda column: column + step]
+        table = self._changes(rows, name, moves, lambda low, high: (high - low) / (2.0 * step), target, average_by)
+        table.insert(0, "slope", name)
+        return table
+
+    def draws(self, newdata: Any = None, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
+        """Draws of y at new data, (num_draws, m), for one trial, with latents drawn jointly over the rows."""
+        return self._draws_of_y(self._rows(newdata), num_draws, seed)
 
     def plot_effects(self) -> "Figure":
         """The contribution of each term of one column, with intervals: lines of numbers, points of levels.
@@ -81,126 +229,81 @@ class RegressionResult:
         ValueError
             If all terms have several columns.
         """
-        from pgmodels.plots.style import new_figure, open_axes
+        from pgmodels.regression.figures import figure_of_effects
 
-        terms = [term for term in self.regression.terms if len(term.columns) == 1 and len(term.columns[0].names) == 1]
-        terms = [term for term in terms if not isinstance(term.columns[0], Design)]
-        if not terms:
-            raise ValueError("plot_effects shows terms of one column, such as s(x) and (1|g); the formula has none.")
-        count = min(3, len(terms))
-        rows = -(-len(terms) // count)
-        figure = new_figure(3.8 * count, 2.9 * rows)
-        panels = figure.subplots(rows, count, squeeze=False).ravel()
-        for axes, term in zip(panels, terms, strict=False):
-            x = term.read(self.regression.data)[:, 0]
-            table = self.effects(term.text).assign(x=x).drop_duplicates("x").sort_values("x")
-            low, high = (table[name] for name in _names())
-            column = term.columns[0]
-            if isinstance(column, Levels):
-                axes.errorbar(table["mean"], table["x"], xerr=[table["mean"] - low, high - table["mean"]], fmt="o")
-                axes.set_yticks(range(len(column.codes)), [":".join(map(str, key)) for key in column.codes])
-                open_axes(axes, title=term.text, xlabel="effect")
-            else:
-                axes.fill_between(table["x"], low, high, alpha=0.25, linewidth=0.0)
-                axes.plot(table["x"], table["mean"])
-                open_axes(axes, title=term.text, xlabel=column.names[0], ylabel="effect")
-        for axes in panels[len(terms) :]:
-            axes.set_visible(False)
-        return figure
+        return figure_of_effects(self)
 
-    def predictions(
-        self, newdata: Any = None, *, target: Target = "mean", exclude: Sequence[str] = (), average_by: Any = None
-    ) -> pd.DataFrame:
-        """The mean of y, or the predictor, at new data, with an interval.
+    def plot_predictions(self, conditional: Conditional, *, target: str = "mean") -> "Figure":
+        """Predictions over a grid of up to three columns: along the axis, by colour, and by panel.
 
         Parameters
         ----------
-        newdata : data frame, optional
-            By default the data.
-        target : {"mean", "linear"}
-            The mean of y given the latents (for one trial), or the predictor.
-        exclude : sequence of str
-            Terms that are left out, at their prior means, such as ``"(1|herd)"``.
-        average_by : str or sequence of str, optional
-            Columns: predictions are averaged over the rows of each combination of their values.
+        conditional, target
+            See the class.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
         """
-        X, frame = self._inputs(newdata)
-        values = self._target(X, frame, target, exclude)
-        if average_by is None:
-            return pd.concat([frame, self._intervals(values)], axis=1)
-        names = [average_by] if isinstance(average_by, str) else list(average_by)
-        groups = frame.groupby(names, sort=True, observed=True).indices
-        table = self._intervals(np.stack([values[:, rows].mean(axis=1) for rows in groups.values()], axis=1))
-        keys = [key if isinstance(key, tuple) else (key,) for key in groups]
-        return pd.concat([pd.DataFrame(keys, columns=names), table], axis=1)
+        from pgmodels.regression.figures import figure_over_grid
 
-    def comparisons(
-        self,
-        contrast: dict[str, Sequence[Any]],
-        newdata: Any = None,
-        *,
-        comparison: Literal["diff", "ratio"] = "diff",
-        target: Target = "mean",
-    ) -> pd.DataFrame:
-        """The average difference, or ratio, between predictions at two values of a column, all else as it is.
+        table = self.predictions(conditional=conditional, target=target)
+        return figure_over_grid(table, self._label_of(target))
 
-        Parameters
-        ----------
-        contrast : dict
-            A column and its two values, as in ``{"treat": ["no", "yes"]}``: the second is compared with the first.
-        newdata : data frame, optional
-            By default the data.
-        comparison : {"diff", "ratio"}
-            Of the averages over the rows.
-        target : {"mean", "linear"}
-            As in ``predictions``.
-        """
-        if len(contrast) != 1 or len(pair := list(next(iter(contrast.values())))) != 2:
-            raise ValueError(f"contrast must be a dict of one column and its two values; got {contrast!r}.")
-        if comparison not in ("diff", "ratio"):
-            raise ValueError(f"comparison must be 'diff' or 'ratio'; got {comparison!r}.")
-        name = next(iter(contrast))
-        low, high = self._both(name, [lambda column, value=value: value for value in pair], newdata, target)
-        values = high - low if comparison == "diff" else high / low
-        table = self._intervals(values[:, None])
-        table.insert(0, "contrast", [f"{name}: {pair[1]} {'-' if comparison == 'diff' else '/'} {pair[0]}"])
-        return table
+    def plot_comparisons(
+        self, contrast: Mapping[str, Sequence[Any]], conditional: Conditional, *, target: str = "mean"
+    ) -> "Figure":
+        """Differences of predictions over a grid, as ``comparisons`` has them; see ``plot_predictions``."""
+        from pgmodels.regression.figures import figure_over_grid
 
-    def slopes(self, name: str, newdata: Any = None, *, target: Target = "mean") -> pd.DataFrame:
-        """The average derivative of predictions in a column of numbers."""
-        frame = self.regression.data
-        if name not in frame.columns or not pd.api.types.is_numeric_dtype(frame[name]):
-            raise ValueError(f"slopes needs a column of numbers; got {name!r}, of {list(frame.columns)}.")
-        step = _STEP * (float(frame[name].std()) or 1.0)
-        moves = [lambda column: column - step, lambda column: column + step]
-        low, high = self._both(name, moves, newdata, target)
-        table = self._intervals(((high - low) / (2.0 * step))[:, None])
-        table.insert(0, "slope", [name])
-        return table
+        table = self.comparisons(contrast, conditional=conditional, target=target)
+        return figure_over_grid(table.iloc[:, 1:], f"{self._label_of(target)}, {table['contrast'].iloc[0]}")
 
-    def draws(self, newdata: Any = None, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
-        """Draws of y at new data, (num_draws, m), for one trial, with latents drawn jointly over the rows."""
-        X, frame = self._inputs(newdata)
-        return self._predictive(frame, self._latents(X, num_draws, seed)).draw(num_draws, seed)
+    def plot_slopes(self, name: str, conditional: Conditional, *, target: str = "mean") -> "Figure":
+        """Slopes over a grid, as ``slopes`` has them; see ``plot_predictions``."""
+        from pgmodels.regression.figures import figure_over_grid
+
+        table = self.slopes(name, conditional=conditional, target=target)
+        return figure_over_grid(table.iloc[:, 1:], f"slope of {self._label_of(target)} in {name}")
 
     def __repr__(self) -> str:
         return f"{self.regression!r}\n{self.summary()}"
 
-    def _both(self, name: str, changes: Iterable[Any], newdata: Any, target: Target) -> list[np.ndarray]:
-        """Averages over the rows of predictions after each change of a column, by the same draws."""
-        _, frame = self._inputs(newdata)
-        if name not in frame.columns:
-            raise ValueError(f"the data have no column {name!r}; they have {list(frame.columns)}.")
-        frames = [frame.assign(**{name: change(frame[name])}) for change in changes]
-        both = pd.concat(frames, ignore_index=True)
-        values = self._target(self.regression.read(both)[0], both, target, ())
-        return [part.mean(axis=1) for part in np.split(values, 2, axis=1)]
+    def _changes(
+        self, rows: Rows, name: str, moves: Sequence[Callable[[Any], Any]], operation: Callable[..., np.ndarray],
+        target: str, average_by: str | Sequence[str] | None,
+    ) -> pd.DataFrame:  # fmt: skip
+        """A function of predictions after each of two changes of a column, by the same draws."""
+        if name not in rows.frame.columns:
+            raise ValueError(f"the data have no column {name!r}; they have {list(rows.frame.columns)}.")
+        both = pd.concat([rows.frame.assign(**{name: move(rows.frame[name])}) for move in moves], ignore_index=True)
+        values = self._values(rows._replace(X=self.regression.read(both)[0], frame=both), target)
+        labels, groups = pd.DataFrame(index=[0]), [np.arange(len(rows.frame))]
+        if average_by is not None:
+            labels, groups = _groups(rows.frame, average_by)
+        elif rows.by is not None:
+            labels, groups = rows.frame[rows.by], [np.array([row]) for row in range(len(rows.frame))]
+        low, high = (Values(part, values.levels).averaged(groups) for part in np.split(values.draws, 2, axis=1))
+        return Values(operation(low.draws, high.draws), values.levels).beside(labels)
 
-    def _inputs(self, newdata: Any) -> tuple[np.ndarray, pd.DataFrame]:
-        return (self.regression.X, self.regression.data) if newdata is None else self.regression.read(newdata)
+    def _rows(
+        self, newdata: Any, conditional: Conditional | None = None, exclude: Sequence[str] = (), changed: str = ""
+    ) -> Rows:
+        left_out = {self._number(term) for term in exclude}
+        if conditional is None:
+            data = (self.regression.X, self.regression.data) if newdata is None else self.regression.read(newdata)
+            return Rows(*data, tuple(left_out))
+        frame = self.regression.data if newdata is None else self.regression.read(newdata)[1]
+        grid, by = conditional_grid(frame, conditional)
+        for number, term in enumerate(self.regression.terms):
+            factor = term.columns[0]
+            if isinstance(factor, Levels) and not set(factor.factors) <= {*by, changed}:
+                left_out.add(number)
+        X, grid = self.regression.read(grid)
+        return Rows(X, grid, tuple(left_out), by)
 
     def _latents(self, X: np.ndarray, num_draws: int = _DRAWS, seed: Seed = 0) -> DrawNodes:
-        """Joint draws (draws, m, terms) of the latents, with their likelihood parameters; equal rows share theirs."""
+        """Joint draws (draws, m, latents) with their likelihood parameters; equal rows share theirs."""
         rows, places = np.unique(X, axis=0, return_inverse=True)
         nodes = self.result.joint_nodes(rows, num_draws, seed)
         return DrawNodes(nodes.draws[:, places.ravel()], nodes.values)
@@ -208,55 +311,81 @@ class RegressionResult:
     def _predictive(self, frame: pd.DataFrame, nodes: DrawNodes) -> Predictive:
         return Predictive(self.result.likelihood, nodes, self.regression.covariates(frame))
 
-    def _target(self, X: np.ndarray, frame: pd.DataFrame, target: Target, exclude: Sequence[str]) -> np.ndarray:
-        if target not in ("mean", "linear"):
-            raise ValueError(f"target must be 'mean' or 'linear'; got {target!r}.")
-        nodes = self._latents(X)
-        f = nodes.draws
-        for term in exclude:
-            number = self._number(term)
-            f[:, :, number] = self.regression.terms[number].mean
+    def _draws_of_y(self, rows: Rows, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
+        nodes = self._without(self._latents(rows.X, num_draws, seed), rows)
+        return self._predictive(rows.frame, nodes).draw(num_draws, seed)
+
+    def _without(self, nodes: DrawNodes, rows: Rows) -> DrawNodes:
+        """Draws with the excluded terms at their prior means."""
+        for number in rows.exclude:
+            nodes.draws[:, :, list(self.regression.latents[number])] = self.regression.terms[number].mean
+        return nodes
+
+    def _values(self, rows: Rows, target: str) -> Values:
+        regression = self.regression
+        predictor = re.fullmatch(r"f\[(\d+)\]", target)
+        if target == "response":
+            return Values(self._draws_of_y(rows)[:, :, None])
+        if target not in ("mean", "linear") and (predictor is None or int(predictor[1]) >= len(regression.sums)):
+            raise ValueError(f"target must be 'mean', 'linear', 'response' or a predictor, 'f[1]'; got {target!r}.")
+        nodes = self._without(self._latents(rows.X), rows)
         if target == "mean":
-            return np.asarray(self._predictive(frame, nodes).moments_given(slice(None), f)[0])
-        offsets = [offset.read(frame, "newdata")[:, 0] for offset in self.regression.offsets]
-        return f.sum(axis=2) + sum(offsets, np.zeros(len(X)))
+            predictive = self._predictive(rows.frame, nodes)
+            if self._has_classes:
+                return Values(predictive.probabilities_given(nodes.draws), self._class_names)
+            return Values(np.asarray(predictive.moments_given(slice(None), nodes.draws)[0])[:, :, None])
+        number = 0 if predictor is None else int(predictor[1])
+        return Values(regression.linear_predictor(rows.frame, nodes.draws, number)[:, :, None])
+
+    @property
+    def _has_classes(self) -> bool:
+        return isinstance(self.result.likelihood.support(self.regression.model.num_latents), Classes)
+
+    @property
+    def _class_names(self) -> list[Any]:
+        support = self.result.likelihood.support(self.regression.model.num_latents)
+        return list(self.regression.response.levels or range(len(support.values())))
+
+    def _levels_of(self, number: int) -> list[Any]:
+        """The classes of the latents of a term; an empty name if it has one latent."""
+        count = len(self.regression.latents[number])
+        return [""] if count == 1 else self._class_names[:count]
+
+    def _label_of(self, target: str) -> str:
+        text = self.regression.response.text
+        if target == "mean":
+            return f"probability of {text}" if self._has_classes else f"mean of {text}"
+        return {"linear": "linear predictor", "response": text}.get(target, target)
 
     def _number(self, term: str) -> int:
-        texts = ["linear" if isinstance(one.columns[0], Design) else one.text for one in self.regression.terms]
+        texts = [one.name for one in self.regression.terms]
         plain = [text.replace(" ", "") for text in texts]
         if str(term).replace(" ", "") not in plain:
             raise ValueError(f"there is no term {term!r}; the terms are {', '.join(map(repr, texts))}.")
         return plain.index(str(term).replace(" ", ""))
 
-    def _table(self, X: np.ndarray, latent: int, shift: np.ndarray) -> pd.DataFrame:
-        """Means, deviations and intervals of a latent at inputs, less a shift."""
+    def _moments(self, X: np.ndarray, latent: int, shift: np.ndarray) -> pd.DataFrame:
+        """The table of a latent at inputs, less a shift."""
         mean, variance = (part[:, latent] for part in self.result.predict_latent(X))
-        low, high = _levels()
+        low, high = intervals.bounds()
         if hasattr(self.result, "quantiles"):
-            bounds = self.result.quantiles([low, high], X)[:, :, latent]
+            ends = self.result.quantiles([low, high], X)[:, :, latent]
         elif hasattr(self.result, "posterior"):
-            bounds = mean + np.sqrt(variance) * ndtri([[low], [high]])
+            ends = mean + np.sqrt(variance) * ndtri([[low], [high]])
         else:
-            bounds = np.quantile(self._latents(X).draws[:, :, latent], [low, high], axis=0)
-        columns = {"mean": mean - shift, "sd": np.sqrt(variance)}
-        return pd.DataFrame(columns | dict(zip(_names(), bounds - shift, strict=True)))
-
-    def _intervals(self, values: np.ndarray) -> pd.DataFrame:
-        """Means, deviations and intervals of draws (draws, m)."""
-        bounds = np.quantile(values, _levels(), axis=0)
-        columns = {"mean": values.mean(axis=0), "sd": values.std(axis=0)}
-        return pd.DataFrame(columns | dict(zip(_names(), bounds, strict=True)))
+            ends = np.quantile(self._latents(X).draws[:, :, latent], [low, high], axis=0)
+        return intervals.table(mean - shift, np.sqrt(variance), ends - shift)
 
     def _hyperparameters(self) -> dict[str, dict[str, float]]:
         """A row of the summary for each number that was learned, drawn or integrated out."""
         rows = {}
         for name, values in (getattr(self.result, "hyperparameters", None) or self._learned()).items():
-            mean, sd, bounds = _moments(values)
+            mean, sd, ends = intervals.of_hyperparameter(values)
             # Entries of vectors have rows of their own.
             for entry in np.ndindex(np.shape(mean)):
                 label = self._label(name) + ("" if not entry else f"[{', '.join(map(str, entry))}]")
-                cells = (mean[entry], sd[entry], *bounds[(slice(None), *entry)])
-                rows[label] = dict(zip(("mean", "sd", *_names()), map(float, cells), strict=True))
+                cells = (mean[entry], sd[entry], *ends[(slice(None), *entry)])
+                rows[label] = dict(zip(("mean", "sd", *intervals.names()), map(float, cells), strict=True))
         return rows
 
     def _learned(self) -> dict[str, Any]:
@@ -265,32 +394,18 @@ class RegressionResult:
 
     def _label(self, name: str) -> str:
         """A hyperparameter's name with the term for the number of its latent."""
-        match = re.fullmatch(r"f\[(\d+)\]\.(.*)", name)
+        terms = self.regression.terms
+        match = re.fullmatch(r"f\[(\d+)[^]]*\]\.(.*)", name)
         if match is None:
             # With a single latent names of kernels have no number; those of the likelihood have no dot.
-            return f"{self.regression.terms[0].text} {name}" if "." in name else name
-        return f"{self.regression.terms[int(match[1])].text} {match[2]}"
+            return f"{terms[0].name} {name}" if "." in name else name
+        number = next(place for place, latents in enumerate(self.regression.latents) if int(match[1]) in latents)
+        return f"{terms[number].name} {match[2]}"
 
 
-def _moments(values: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, deviation and interval of a marginal, of draws (chains, draws, ...), or of one learned value."""
-    if isinstance(values, Marginal):
-        return values.mean, values.deviation, values.quantiles(_levels())
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim < 2:
-        unknown = np.full(array.shape, np.nan)
-        return array, unknown, np.stack([unknown, unknown])
-    flat = array.reshape(-1, *array.shape[2:])
-    return flat.mean(axis=0), flat.std(axis=0), np.quantile(flat, _levels(), axis=0)
-
-
-def _levels() -> tuple[float, float]:
-    from arviz_base import rcParams
-
-    tail = 0.5 * (1.0 - float(rcParams["stats.ci_prob"]))
-    return tail, 1.0 - tail
-
-
-def _names() -> tuple[str, str]:
-    low, high = _levels()
-    return f"eti_{100 * low:.3g}%", f"eti_{100 * high:.3g}%"
+def _groups(frame: pd.DataFrame, by: str | Sequence[str]) -> tuple[pd.DataFrame, list[np.ndarray]]:
+    """The combinations of the values of columns, and the rows of each."""
+    names = [by] if isinstance(by, str) else list(by)
+    groups = frame.groupby(names, sort=True, observed=True).indices
+    keys = [key if isinstance(key, tuple) else (key,) for key in groups]
+    return pd.DataFrame(keys, columns=names), list(groups.values())

@@ -31,21 +31,36 @@ _QUANTILE = 2.326
 
 
 class Term(NamedTuple):
-    """A term: its text, its columns, and the kernel of these; ``mean`` is the prior mean of its latent."""
+    """A term: its text, its columns, and the kernel of these; ``mean`` is the prior mean of its latent.
+
+    ``predictor`` is the number of the likelihood's latent that it is a part of.
+    """
 
     text: str
     columns: tuple[Columns, ...]
     kernel: Kernel
     form: Any = Auto()
     mean: float = 0.0
+    predictor: int = 0
+
+    @property
+    def name(self) -> str:
+        """The text by which results and priors name the term."""
+        text = "linear" if self.is_linear else self.text
+        return f"f[{self.predictor}]: {text}" if self.predictor else text
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether these are the linear terms of a predictor."""
+        return isinstance(self.columns[0], Design)
 
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
         """Its columns of X (n, k)."""
         return np.concatenate([part.read(frame, name) for part in self.columns], axis=1)
 
-    def gp(self, first: int, width: int) -> GP:
-        """The GP of columns ``first``, ... of X."""
-        return GP(On(self.kernel, range(first, first + width)), mean=Fixed(self.mean), form=self.form)
+    def gp(self, first: int, width: int, size: int) -> GP:
+        """The GP of ``size`` latents of columns ``first``, ... of X."""
+        return GP(On(self.kernel, range(first, first + width)), mean=Fixed(self.mean), size=size, form=self.form)
 
 
 def linear_term(design: Design, frame: pd.DataFrame, scale: float, level: float, priors: dict[str, Any]) -> Term:

@@ -304,6 +304,14 @@ class Predictive(Picklable):
         """Mean and variance of y given latents (nodes, rows, latents) of some rows, (nodes, rows)."""
         return self._given_moments(rows, f) or self._expectations(rows, f)
 
+    @double_precision
+    def probabilities_given(self, f: np.ndarray) -> np.ndarray:
+        """The probability of each value of y given latents (nodes, m, latents), (nodes, m, values)."""
+        values = self.support.values()
+        assert values is not None
+        each = [log_density(self.evaluated_likelihood, self._observations(value), f) for value in values]
+        return np.exp(np.stack([np.asarray(part) for part in each], axis=-1))
+
     def _given_moments(self, rows: Any, f: np.ndarray) -> tuple[Any, Any] | None:
         """Conditional moments from the likelihood, None if it has none."""
         return self.evaluated_likelihood.moments(

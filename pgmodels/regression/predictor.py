@@ -1,0 +1,45 @@
+"""The predictor of one latent of a likelihood: its terms and offsets."""
+
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from pgmodels.regression.columns import Design, Numbers
+from pgmodels.regression.grammar import Parsed
+from pgmodels.regression.terms import Term, call_term, check_call, group_term, linear_term
+
+
+class Predictor(NamedTuple):
+    """Terms, whose sum with the offsets is a latent of the likelihood."""
+
+    terms: list[Term]
+    offsets: list[Numbers]
+
+
+class Start(NamedTuple):
+    """The scale of a latent, its prior mean, and whether its linear terms have an intercept."""
+
+    scale: float = 1.0
+    level: float = 0.0
+    has_intercept: bool = True
+
+
+def read_predictor(
+    parsed: Parsed, number: int, start: Start, frame: pd.DataFrame, context: dict[str, Any], priors: dict[str, Any]
+) -> Predictor:
+    """The predictor of a parsed formula; priors of its terms are taken out of ``priors``."""
+    prefix = f"f[{number}]: " if number else ""
+    chosen = {name[len(prefix) :]: priors[name] for name in priors if name.startswith(prefix)}
+    before = set(chosen)
+    for call in parsed.calls:
+        check_call(call)
+    offsets = [Numbers(call.arguments, frame, context, call.text) for call in parsed.calls if call.name == "offset"]
+    level = start.level - sum(float(offset.read(frame).mean()) for offset in offsets)
+    design = Design(parsed.linear, frame, context, start.has_intercept)
+    terms = [linear_term(design, frame, start.scale, level, chosen)] if design.names else []
+    calls = [call for call in parsed.calls if call.name != "offset"]
+    terms += [call_term(call, frame, start.scale, context, chosen) for call in calls]
+    terms += [group_term(group, frame, start.scale, context, chosen) for group in parsed.groups]
+    for name in before - set(chosen):
+        del priors[prefix + name]
+    return Predictor([term._replace(predictor=number) for term in terms], offsets)
