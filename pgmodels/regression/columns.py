@@ -29,7 +29,12 @@ class Design(Columns):
         formulaic = require_formulaic()
         self.formula, self.context = formula, context
         parsed = _evaluated(lambda: formulaic.Formula(formula, _ordering="none"), formula)
-        matrix = _evaluated(lambda: parsed.get_model_matrix(frame, context=context, na_action="raise"), formula)
+        # Dates by themselves are days since the first; formulaic has no linear term of them.
+        factors = {factor.expr for term in parsed for factor in term.factors}
+        dates = [name for name in frame.columns if name in factors and _is_date(frame[name])]
+        self.origins = {name: frame[name].min() for name in dates}
+        data = self._with_days(frame)
+        matrix = _evaluated(lambda: parsed.get_model_matrix(data, context=context, na_action="raise"), formula)
         self.spec = matrix.model_spec
         # Without an intercept factors are coded as if there were one.
         self.kept = [number for number, name in enumerate(matrix.columns) if has_intercept or name != "Intercept"]
@@ -40,7 +45,7 @@ class Design(Columns):
         self.levels = {
             name: set(frame[name])
             for name in columns
-            if not kinds.is_numeric_dtype(frame[name]) and not kinds.is_datetime64_any_dtype(frame[name])
+            if not kinds.is_numeric_dtype(frame[name]) and not _is_date(frame[name])
         }
 
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
@@ -54,10 +59,16 @@ class Design(Columns):
                     f"{name} has {frame[column].iloc[row]!r} in row {row}, column {column!r}, which is not a level of "
                     f"this fixed effect in the training data. A group effect, (1|{column}), takes new levels."
                 )
-        matrix = _evaluated(lambda: self.spec.get_model_matrix(frame, context=self.context), self.formula)
+        require_columns(frame, list(self.origins), name, self.formula)
+        data = self._with_days(frame)
+        matrix = _evaluated(lambda: self.spec.get_model_matrix(data, context=self.context), self.formula)
         values = np.asarray(matrix, dtype=np.float64)[:, self.kept]
         check_finite(values, f"{name}, {self.formula}")
         return values
+
+    def _with_days(self, frame: pd.DataFrame) -> pd.DataFrame:
+        days = {name: (frame[name] - first) / pd.Timedelta(days=1) for name, first in self.origins.items()}
+        return frame.assign(**days) if days else frame
 
 
 class Numbers(Columns):
@@ -132,6 +143,10 @@ def require_columns(frame: pd.DataFrame, names: Sequence[str], name: str, term: 
     missing = [column for column in names if column not in frame.columns]
     if missing:
         raise ValueError(f"{name} has no column {missing[0]!r}, which {term} reads; it has {list(frame.columns)}.")
+
+
+def _is_date(column: pd.Series) -> bool:
+    return pd.api.types.is_datetime64_any_dtype(column)
 
 
 def require_formulaic() -> Any:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,10 @@ from pgmodels.likelihoods.counts import (
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
-from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
+from pgmodels.likelihoods.functions import exp, positions, prod, sum_
+from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
 from pgmodels.likelihoods.ordinal import Ordinal
+from pgmodels.likelihoods.supports import Classes
 from pgmodels.likelihoods.survival import LogLogistic, Weibull
 from pgmodels.parameters.parameter import Fixed, Parameter
 from pgmodels.regression.response import Response
@@ -49,13 +52,13 @@ class Settings(NamedTuple):
 class Family(NamedTuple):
     """A likelihood by its settings, how its first latent relates to y, and whether y has labels or levels.
 
-    ``is_ordered``: without an intercept, which cutpoints have; ``is_categorical``: one latent of each term for a class.
+    ``is_ordered``: without an intercept, which cutpoints have; ``classes``: those that have a latent of each term.
     """
 
     make: Callable[[Settings], Likelihood]
     relation: str = _OTHER
     is_ordered: bool = False
-    is_categorical: bool = False
+    classes: slice | None = None
 
     def start(self, y: np.ndarray) -> tuple[float, float]:
         """The scale of the first latent and its prior mean."""
@@ -93,8 +96,18 @@ def _with(constructor: Any, parameter: str, start: float, relation: str = _LOG_M
     return Family(lambda settings: constructor(settings.positive(parameter, start)), relation)
 
 
-def _classes(constructor: Any) -> Family:
-    return Family(lambda settings: constructor(settings.num_levels), is_categorical=True)
+@likelihood
+def multinomial_logit(y: Any, f: Any) -> Any:
+    """A class y with log odds f[c - 1] of class c and class 0, the reference."""
+    return prod(exp(f) ** (y == positions(f) + 1)) / (1 + sum_(exp(f)))
+
+
+def _multinomial_logit(num_classes: int) -> Likelihood:
+    return replace(multinomial_logit(), declared_support=Classes(num_classes), num_latents=num_classes - 1)
+
+
+def _classes(constructor: Any, first: int | None = None, last: int | None = None) -> Family:
+    return Family(lambda settings: constructor(settings.num_levels), classes=slice(first, last))
 
 
 _FAMILIES: dict[str, dict[str, Family]] = {
@@ -114,9 +127,9 @@ _FAMILIES: dict[str, dict[str, Family]] = {
     "hurdle_poisson": {"log": Family(lambda _: HurdlePoisson(), _LOG_MEAN)},
     "hurdle_negbinomial": {"log": _with(HurdleNegativeBinomial, "dispersion", 1.0)},
     "categorical": {
-        "softmax": _classes(named.Softmax),
+        "softmax": _classes(_multinomial_logit, 1),
         "logistic_softmax": _classes(named.LogisticSoftmax),
-        "stick_breaking": _classes(named.StickBreaking),
+        "stick_breaking": _classes(named.StickBreaking, None, -1),
     },
     "cumulative": {
         "logit": Family(_ordinal("logit"), is_ordered=True),
@@ -147,7 +160,7 @@ def family_of(choice: Any, link: str | None) -> Family:
 
 def check_response(family: Family, choice: Any, response: Response, y: np.ndarray) -> int:
     """The number of levels of a response, 0 if it has none; ValueError for a response that a family cannot have."""
-    needs_levels = family.is_ordered or family.is_categorical
+    needs_levels = family.is_ordered or family.classes is not None
     if not needs_levels:
         if len(response.levels) not in (0, 2):
             raise ValueError(

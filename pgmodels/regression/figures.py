@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from pgmodels.plots.style import literal, new_figure, open_axes, styles
@@ -38,7 +39,10 @@ def figure_of_effects(result: "RegressionResult") -> Figure:
             _points(axes, table, [":".join(map(str, key)) for key in column.codes], is_upright=False)
             open_axes(axes, title=literal(term.name), xlabel="effect")
         else:
-            _lines(axes, table.sort_values("x"))
+            name = column.names[0]
+            # Dates are shown as such.
+            shown = table.assign(x=table[name]) if name in table.columns else table
+            _lines(axes, shown.sort_values("x"))
             open_axes(axes, title=literal(term.name), xlabel=literal(column.names[0]), ylabel="effect")
     return figure
 
@@ -81,6 +85,10 @@ def _lines(axes: Axes, table: pd.DataFrame, by: str | None = None) -> None:
         low, high = (rows[end] for end in intervals.names())
         axes.fill_between(rows["x"], low, high, alpha=0.2, linewidth=0.0, color=style.colour)
         axes.plot(rows["x"], rows["mean"], color=style.colour, linestyle=style.line if name else "-", label=name)
+    if pd.api.types.is_datetime64_any_dtype(table["x"]):
+        locator = AutoDateLocator()
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     _legend(axes, table, by)
 
 
@@ -97,6 +105,7 @@ def _points(axes: Axes, table: pd.DataFrame, names: list[str], by: str | None = 
             axes.errorbar(rows["mean"], rows["x"] + shift, xerr=ends, **options)
     if is_upright:
         axes.set_xticks(range(len(names)), [literal(name) for name in names])
+        axes.set_xlim(-0.5, len(names) - 0.5)
     else:
         axes.set_yticks(range(len(names)), [literal(name) for name in names])
     _legend(axes, table, by)

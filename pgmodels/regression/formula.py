@@ -124,7 +124,7 @@ def formula(
     used = [texts[0].split("~", 1)[1], *texts[1:], weights if isinstance(weights, str) else ""]
     frame, rows = _without_holes(frame, parsed[0].response, " ".join(used), missing)
     chosen = family_of(family, link)
-    observed = frame[_used(frame, parsed[0].response)].notna().all(axis=1).to_numpy()
+    observed = frame[used_columns(frame, parsed[0].response)].notna().all(axis=1).to_numpy()
     if not observed.any():
         raise ValueError(f"data: no row has a value of the response {parsed[0].response}.")
     response = Response(parsed[0].response, frame[observed], names)
@@ -134,14 +134,14 @@ def formula(
     scale, level = chosen.start(y[observed, 0])
     likelihood = chosen.make(Settings(scale, unused, response, num_levels))
     num_latents = likelihood.num_latents or max(parsed) + 1
-    _check_predictors(parsed, num_latents, chosen.is_categorical, likelihood.name)
+    _check_predictors(parsed, num_latents, chosen.classes is not None, likelihood.name)
     starts = {0: Start(scale, level, not chosen.is_ordered)}
     predictors = [
         read_predictor(
             parsed.get(number, Parsed(f"f[{number}]", "1", (), ())), number, starts.get(number, Start()), frame, names,
             unused,
         )
-        for number in range(1 if chosen.is_categorical else num_latents)
+        for number in range(1 if chosen.classes is not None else num_latents)
     ]  # fmt: skip
     if unused:
         known = [name for predictor in predictors for term in predictor.terms for name in _prior_names(term)]
@@ -149,25 +149,30 @@ def formula(
             f"priors has {next(iter(unused))!r}, which is not a term, a coefficient or a parameter; there are {known}."
         )
     powers = _weights(weights, frame, rows)
-    return Regression(texts, likelihood, predictors, response, frame, y, powers, num_latents)
+    levels = list(response.levels or range(num_levels))
+    classes = [""] if chosen.classes is None else levels[chosen.classes]
+    return Regression(texts, likelihood, predictors, classes, response, frame, y, powers, family, link)
 
 
 class Regression:
     """A model made of a formula: see ``pgmodels.formula``.
 
     ``model``, ``X``, ``y`` and ``weights`` are the arguments that a user could give to the engines; ``terms`` are the
-    terms in the order of the latents, and ``latents`` the numbers of the latents of each: one, or one for each class.
+    terms in the order of the latents, ``latents`` the numbers of the latents of each, and ``classes`` what these are
+    of.
     """
 
     def __init__(
-        self, formula: list[str], likelihood: Likelihood, predictors: list[Predictor], response: Response,
-        data: pd.DataFrame, y: np.ndarray, weights: np.ndarray | None, num_predictors: int,
+        self, formula: list[str], likelihood: Likelihood, predictors: list[Predictor], classes: list[Any],
+        response: Response, data: pd.DataFrame, y: np.ndarray, weights: np.ndarray | None, family: Any,
+        link: str | None,
     ):  # fmt: skip
         self.formula, self.response, self.data, self.weights = formula, response, data, weights
-        self.predictors, self.num_predictors = predictors, num_predictors
+        self.predictors, self.classes = predictors, classes
+        self.family, self.link = family, link
         self.terms: list[Term] = [term for predictor in predictors for term in predictor.terms]
         # Classes share the terms of one formula.
-        size = num_predictors // len(predictors)
+        size = len(classes)
         self.latents = [range(size * number, size * (number + 1)) for number in range(len(self.terms))]
         if any(not predictor.terms for predictor in predictors):
             raise ValueError(f"formula: {'; '.join(formula)!r} has a latent without a term.")
@@ -281,14 +286,14 @@ def _frame(data: Any) -> pd.DataFrame:
     return frame.to_pandas().reset_index(drop=True)
 
 
-def _used(frame: pd.DataFrame, text: str) -> list[str]:
+def used_columns(frame: pd.DataFrame, text: str) -> list[str]:
     """The columns that a text names; a name before a parenthesis is a function."""
     return [column for column in frame.columns if re.search(rf"(?<![\w.]){re.escape(column)}(?!\w|\s*\()", text)]
 
 
 def _without_holes(frame: pd.DataFrame, response: str, others: str, missing: str) -> tuple[pd.DataFrame, np.ndarray]:
     """The rows with a value in each column that is used, and which they are."""
-    used = _used(frame, others) + (_used(frame, response) if missing != "predict" else [])
+    used = used_columns(frame, others) + (used_columns(frame, response) if missing != "predict" else [])
     holes = frame[used].isna().to_numpy()
     keep = ~holes.any(axis=1)
     if keep.all():

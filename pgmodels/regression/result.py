@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -89,9 +91,12 @@ class RegressionResult:
             X = np.zeros((len(names), regression.X.shape[1]))
             X[:, firsts[number] : firsts[number + 1]] = np.eye(len(names))
             shift = np.array([0.0 if name == "Intercept" else term.mean for name in names])
-            for latent, level in zip(regression.latents[number], self._levels_of(number), strict=True):
+            for latent, level in zip(regression.latents[number], regression.classes, strict=True):
                 table = self._moments(X, latent, shift)
-                prefix, suffix = f"f[{term.predictor}]: " if term.predictor else "", f"[{level}]" if level else ""
+                prefix, suffix = (
+                    f"f[{term.predictor}]: " if term.predictor else "",
+                    f"[{level}]" if len(regression.classes) > 1 else "",
+                )
                 rows |= {f"{prefix}{name}{suffix}": table.loc[place] for place, name in enumerate(names)}
         return pd.DataFrame(rows | self._hyperparameters()).T
 
@@ -111,7 +116,7 @@ class RegressionResult:
         f = self._latents(rows.X).draws[:, :, list(self.regression.latents[number])]
         columns = [name for part in self.regression.terms[number].columns for name in part.names]
         labels = rows.frame[[name for name in columns if name in rows.frame.columns]]
-        levels = self._levels_of(number)
+        levels = self.regression.classes
         return Values(f - f.mean(axis=1, keepdims=True), levels if len(levels) > 1 else None).beside(labels)
 
     def predictions(
@@ -215,6 +220,15 @@ class RegressionResult:
     def draws(self, newdata: Any = None, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
         """Draws of y at new data, (num_draws, m), for one trial, with latents drawn jointly over the rows."""
         return self._draws_of_y(self._rows(newdata), num_draws, seed)
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the result to a file that ``pgm.load_formula`` reads, without pickles or code; returns its path.
+
+        It has the columns of the data that the formula reads.
+        """
+        from pgmodels.regression.saving import save_regression
+
+        return save_regression(self, path)
 
     def plot_effects(self) -> "Figure":
         """The contribution of each term of one column, with intervals: lines of numbers, points of levels.
@@ -346,15 +360,12 @@ class RegressionResult:
         support = self.result.likelihood.support(self.regression.model.num_latents)
         return list(self.regression.response.levels or range(len(support.values())))
 
-    def _levels_of(self, number: int) -> list[Any]:
-        """The classes of the latents of a term; an empty name if it has one latent."""
-        count = len(self.regression.latents[number])
-        return [""] if count == 1 else self._class_names[:count]
-
     def _label_of(self, target: str) -> str:
         text = self.regression.response.text
         if target == "mean":
-            return f"probability of {text}" if self._has_classes else f"mean of {text}"
+            levels = self.regression.response.levels
+            which = f" = {levels[-1]}" if len(levels) == 2 and not self._has_classes else ""
+            return f"{'probability' if which or self._has_classes else 'mean'} of {text}{which}"
         return {"linear": "linear predictor", "response": text}.get(target, target)
 
     def _number(self, term: str) -> int:

@@ -1,0 +1,102 @@
+"""Files of regression results: the engine's result, the formula and the columns of the data that it reads."""
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pgmodels.regression.formula import Regression, formula, used_columns
+from pgmodels.regression.result import RegressionResult
+from pgmodels.results.saving import load
+from pgmodels.runtime.atomic_io import read_arrays, write_arrays
+from pgmodels.runtime.x64 import double_precision
+
+_ENTRY = "regression"
+
+
+@double_precision
+def save_regression(result: RegressionResult, path: str | PathLike[str]) -> Path:
+    """See ``RegressionResult.save``."""
+    regression = result.regression
+    columns = used_columns(regression.data, " ".join(regression.formula))
+    coded = {name: _coded(regression.data[name]) for name in columns}
+    path = result.result.save(path)
+    document, arrays = read_arrays(path)
+    arrays |= {f"{_ENTRY} {place}": array for place, (array, _) in enumerate(coded.values())}
+    document[_ENTRY] = {
+        "formula": regression.formula,
+        "family": regression.family if isinstance(regression.family, str) else None,
+        "link": regression.link,
+        "columns": {name: how for name, (_, how) in coded.items()},
+    }
+    write_arrays(path, document, arrays)
+    return path
+
+
+def load_formula(
+    path: str | PathLike[str], *, context: Mapping[str, Any] | None = None, family: Any = None
+) -> RegressionResult:
+    """Load the result of a regression formula from a file written by its ``save``, with the same predictions.
+
+    Parameters
+    ----------
+    path : str or path
+        The file. It has the columns of the data that the formula reads.
+    context : dict, optional
+        The functions and kernels that the formula names, since files hold no code.
+    family : Likelihood or likelihood family, optional
+        The family, if it was not one by name.
+
+    Returns
+    -------
+    RegressionResult
+
+    Raises
+    ------
+    ValueError
+        For a file of another kind, or without a family that it needs.
+    """
+    document, arrays = read_arrays(Path(path))
+    if _ENTRY not in document:
+        raise ValueError(f"{path} is not a result of a formula: load it with pgm.load.")
+    stored = document[_ENTRY]
+    if stored["family"] is None and family is None:
+        raise ValueError(
+            f"{path} has a likelihood that is not one by name: pass it, as in load_formula(path, family=)."
+        )
+    columns = enumerate(stored["columns"].items())
+    frame = pd.DataFrame({name: _decoded(arrays[f"{_ENTRY} {place}"], how) for place, (name, how) in columns})
+    regression: Regression = formula(
+        stored["formula"], frame, family=stored["family"] or family, link=stored["link"], context=context,
+        missing="predict",
+    )  # fmt: skip
+    result = load(path, likelihood=regression.model.likelihood)
+    regression.model, regression.weights = result.model, getattr(result, "weights", None)
+    return RegressionResult(regression, result)
+
+
+def _coded(column: pd.Series) -> tuple[np.ndarray, dict[str, Any]]:
+    """A column as an array of numbers, and how to make the column of it."""
+    if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
+        return column.to_numpy(), {"kind": "number"}
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return column.to_numpy(dtype="datetime64[ns]").astype(np.int64), {"kind": "date"}
+    is_category = hasattr(column, "cat")
+    entries = column if is_category else column.astype("category")
+    levels = [level.item() if isinstance(level, np.generic) else level for level in entries.cat.categories]
+    if not all(isinstance(level, bool | int | float | str) for level in levels):
+        raise ValueError(f"save: the levels of column {column.name!r} are neither text nor numbers; use pickle.")
+    how = {"kind": "category" if is_category else "text", "levels": levels}
+    return entries.cat.codes.to_numpy(), how | {"ordered": bool(entries.cat.ordered)}
+
+
+def _decoded(array: np.ndarray, how: dict[str, Any]) -> Any:
+    if how["kind"] == "number":
+        return array
+    if how["kind"] == "date":
+        return array.astype("datetime64[ns]")
+    column = pd.Series(pd.Categorical.from_codes(array, how["levels"], how["ordered"]))
+    return column if how["kind"] == "category" else column.astype(object)
