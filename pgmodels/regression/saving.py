@@ -83,7 +83,11 @@ def _coded(column: pd.Series) -> tuple[np.ndarray, dict[str, Any]]:
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
         return column.to_numpy(), {"kind": "number"}
     if pd.api.types.is_datetime64_any_dtype(column):
-        return column.to_numpy(dtype="datetime64[ns]").astype(np.int64), {"kind": "date"}
+        if getattr(column.dtype, "tz", None) is not None:
+            raise ValueError(
+                f"save: column {column.name!r} has a time zone, which files do not hold; convert it to UTC."
+            )
+        return column.to_numpy().astype(np.int64), {"kind": "date", "unit": np.datetime_data(column.dtype)[0]}
     is_category = hasattr(column, "cat")
     entries = column if is_category else column.astype("category")
     levels = [level.item() if isinstance(level, np.generic) else level for level in entries.cat.categories]
@@ -97,6 +101,6 @@ def _decoded(array: np.ndarray, how: dict[str, Any]) -> Any:
     if how["kind"] == "number":
         return array
     if how["kind"] == "date":
-        return array.astype("datetime64[ns]")
+        return array.astype(f"datetime64[{how['unit']}]")
     column = pd.Series(pd.Categorical.from_codes(array, how["levels"], how["ordered"]))
     return column if how["kind"] == "category" else column.astype(object)
