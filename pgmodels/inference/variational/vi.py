@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pgmodels.data.missing import MissingChoice
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.inference.adaptive_selection import select_inducing_inputs, warn_left_out
 from pgmodels.inference.conditioning import condition
@@ -51,6 +52,7 @@ def vi(
     *,
     objective: Choice = "augmented",
     weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
     max_iterations: int = 1000,
     tolerance: float = 1e-9,
     seed: Seed = 0,
@@ -83,6 +85,8 @@ def vi(
           not.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``.
     max_iterations : int
         Maximum number of iterations.
     tolerance : float
@@ -122,7 +126,7 @@ def vi(
     ----------
     For ``"additive_noise"``, Liu et al. 2019.
     """
-    return _vi("vi", model, X, y, objective, weights, max_iterations, tolerance, seed, callback, progress)
+    return _vi("vi", model, X, y, objective, weights, missing, max_iterations, tolerance, seed, callback, progress)
 
 
 @double_precision
@@ -133,6 +137,7 @@ def cavi(
     y: ArrayLike,
     *,
     weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
     max_iterations: int = 1000,
     tolerance: float = 1e-9,
     seed: Seed = 0,
@@ -153,6 +158,9 @@ def cavi(
         Observations, in the units of the likelihood.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, NaN or None: an error; left out, with a DataWarning; or left out and kept in
+        ``.missing`` of the result, whose ``predict_missing`` has their predictive distribution.
     max_iterations : int
         Maximum number of sweeps.
     tolerance : float
@@ -189,7 +197,7 @@ def cavi(
     ----------
     Wenzel et al. 2019; Galy-Fajou et al. 2019; for the acceleration, Walker and Ni 2011.
     """
-    return _vi("cavi", model, X, y, "augmented", weights, max_iterations, tolerance, seed, None, progress)
+    return _vi("cavi", model, X, y, "augmented", weights, missing, max_iterations, tolerance, seed, None, progress)
 
 
 @double_precision
@@ -200,6 +208,7 @@ def gaussian_vi(
     y: ArrayLike,
     *,
     weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
     max_iterations: int = 1000,
     tolerance: float = 1e-9,
     seed: Seed = 0,
@@ -220,6 +229,8 @@ def gaussian_vi(
         Observations, in the units of the likelihood.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods, as in ``cavi``.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``.
     max_iterations : int
         Maximum number of steps.
     tolerance : float
@@ -254,15 +265,17 @@ def gaussian_vi(
     ----------
     Opper and Archambeau 2009; Khan and Lin 2017.
     """
-    return _vi("gaussian_vi", model, X, y, "expected", weights, max_iterations, tolerance, seed, None, progress)
+    return _vi(
+        "gaussian_vi", model, X, y, "expected", weights, missing, max_iterations, tolerance, seed, None, progress
+    )
 
 
 def _vi(
-    name: str, model: Model, X: Any, y: Any, objective: Choice, weights: Any, max_iterations: int,
-    tolerance: float, seed: Seed, callback: Callback | None, progress: bool | None,
+    name: str, model: Model, X: Any, y: Any, objective: Choice, weights: Any, missing: MissingChoice,
+    max_iterations: int, tolerance: float, seed: Seed, callback: Callback | None, progress: bool | None,
 ) -> Approximation:  # fmt: skip
     begin = time.perf_counter()
-    model, data = require_model(model).prepare(X, y, weights)
+    model, data = require_model(model).prepare(X, y, weights, missing)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     check_callback(callback)
@@ -490,10 +503,7 @@ def conclude(
     objective = problem.objective
     return Approximation(
         model=model,
-        X=data.X,
-        y=data.y,
-        columns=data.columns,
-        weights=data.weights,
+        **data._asdict(),
         posterior=posterior,
         mean=mean,
         variance=variance,
