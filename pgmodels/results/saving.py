@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from pgmodels.data.frames import Column
+from pgmodels.data.missing import Missing
 from pgmodels.data.sources.rows import Scaling
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import Model
@@ -232,6 +233,8 @@ def _renamed(stored: dict[str, Any], model: Model) -> dict[str, Any]:
     if stored.get("columns") is not None:
         columns = (Column(part) if isinstance(part, str) else Column(*part) for part in stored["columns"])
         stored = stored | {"columns": tuple(columns)}
+    if stored.get("missing") is not None:
+        stored = stored | {"missing": Missing(*stored["missing"])}
     if stored.get("hyperparameters"):
         stored = stored | {"hyperparameters": rename(stored["hyperparameters"])}
     if stored.get("fit") is not None:
