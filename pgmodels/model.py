@@ -15,7 +15,7 @@ from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictors import Predictors, rewrite_if_fewer
 from pgmodels.data.arrays import as_inputs, as_numbers, check_finite, read_inputs
-from pgmodels.data.frames import Columns
+from pgmodels.data.frames import Columns, as_frame, with_new_levels
 from pgmodels.data.labels import Labels, coded, labels_of
 from pgmodels.data.missing import Missing, MissingChoice, check_covariates_of, check_missing, name_rows, without_value
 from pgmodels.data.text_and_dates import as_array_code
@@ -215,10 +215,20 @@ class Model(Module):
 
     def check_new_inputs(self, X_new: ArrayLike, name: str, num_columns: int, columns: Columns | None) -> np.ndarray:
         """New inputs as a float64 array (m, d), read as the training X was, or ValueError."""
-        measured = set().union(*(gp.kernel.measures(num_columns) for gp in self.gps))
-        names = [column.name for number, column in enumerate(columns or ()) if number not in measured]
-        inputs, of_frame = read_inputs(X_new, name, columns, names, is_new=True)
+        inputs, of_frame = read_inputs(X_new, name, columns, self._may_be_new(num_columns, columns), is_new=True)
         return self.check_inputs(X_new if of_frame is None else inputs, name, num_columns, columns)
+
+    def _may_be_new(self, num_columns: int, columns: Columns | None) -> list[str]:
+        """The names of columns that may have new levels: no kernel measures distances in them."""
+        measured = set().union(*(gp.kernel.measures(num_columns) for gp in self.gps))
+        return [column.name for number, column in enumerate(columns or ()) if number not in measured]
+
+    def with_new_levels(self, columns: Columns | None, X_new: ArrayLike, num_columns: int) -> Columns | None:
+        """The columns of X with the levels of new rows that are to become rows of the data."""
+        frame = as_frame(X_new)
+        if columns is None or frame is None:
+            return columns
+        return with_new_levels(columns, frame, self._may_be_new(num_columns, columns))
 
     def numbered(self, columns: Columns | None) -> "Model":
         """The model with kernels that read columns by number, where they name columns of X."""
@@ -307,8 +317,10 @@ class Model(Module):
         return model, data if every else data.at(is_used)
 
     def _missing(self, rows: np.ndarray, X: np.ndarray, y: np.ndarray) -> Missing:
-        check_covariates_of(rows, y, num := self.support.num_covariates)
-        return Missing(rows, X[rows], self.support.covariate_columns(y[rows]) if num else None)
+        count = self.support.num_covariates
+        if count:
+            check_covariates_of(rows, y, count)
+        return Missing(rows, X[rows], self.support.covariate_columns(y[rows]))
 
     def read_inputs(self, X: ArrayLike) -> tuple["Model", np.ndarray, Columns | None]:
         """The model with columns by number, X as a float64 array (n, d), and how a data frame's columns became X."""

@@ -76,6 +76,21 @@ def encoded(frame: "nw.DataFrame[Any]", columns: Columns, name: str, may_be_new:
     return np.column_stack(arrays) if arrays else np.empty((len(frame), 0))
 
 
+def with_new_levels(columns: Columns, frame: "nw.DataFrame[Any]", may_be_new: Collection[str]) -> Columns:
+    """The columns, with new levels of a frame after the known ones, as ``encoded`` codes them."""
+    extended = []
+    for column in columns:
+        if column.name in may_be_new and column.name in frame.columns and column.kind in (LEVEL, ORDERED):
+            column = column._replace(levels=(*column.levels, *_new_levels(frame[column.name], column)))
+        extended.append(column)
+    return tuple(extended)
+
+
+def _new_levels(series: "nw.Series[Any]", column: Column) -> list[Any]:
+    entries = {as_python(entry) for entry in series.to_list()}
+    return sorted({entry for entry in entries if not is_missing(entry)} - set(column.levels), key=repr)
+
+
 def _column(series: "nw.Series[Any]") -> Column | None:
     """How a column becomes numbers; None for one without numbers, and for text that holds numbers or dates."""
     label, dtype = series.name, series.dtype
@@ -118,16 +133,14 @@ def _codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new: Coll
 
 def _level_codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new: bool) -> np.ndarray:
     entries = [as_python(entry) for entry in series.to_list()]
-    codes: dict[Any, float] = {level: float(code) for code, level in enumerate(column.levels)}
-    known = set(codes)
-    unknown = {entry for entry in entries if not is_missing(entry) and entry not in known}
+    unknown = _new_levels(series, column)
     if unknown and not may_be_new:
-        row = next(row for row, entry in enumerate(entries) if not is_missing(entry) and entry not in known)
+        row = next(row for row, entry in enumerate(entries) if entry in unknown)
         raise ValueError(
             f"{name} has {entries[row]!r} in row {row}, column {column.name!r}, which is not a level of the training X "
             f"({listed(column.levels)}). Only a column that White reads alone takes new levels."
         )
-    codes |= {level: float(len(known) + place) for place, level in enumerate(sorted(unknown, key=repr))}
+    codes = {level: float(code) for code, level in enumerate((*column.levels, *unknown))}
     return np.array([np.nan if is_missing(entry) else codes[entry] for entry in entries])
 
 

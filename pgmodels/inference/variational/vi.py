@@ -19,7 +19,7 @@ from pgmodels.inference.jitter_check import accurate_prior, warn_inaccurate
 from pgmodels.inference.loop import Ascent, Callback, check_callback, maximise
 from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of
 from pgmodels.inference.problem import Problem, problem_of, separate_blocks
-from pgmodels.inference.variational.cavi import CAVI
+from pgmodels.inference.variational.cavi import CAVI, start_at
 from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT, is_clipped
 from pgmodels.inference.variational.variance_ratio import warn_narrow
 from pgmodels.model import Data, Model, require_model
@@ -27,6 +27,7 @@ from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
 from pgmodels.priors.blocks import MAX_BLOCK, are_affordable, choose_blocks
 from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.padding import pad_sites
 from pgmodels.results.approximation import Approximation
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import Seed, as_seed
@@ -378,6 +379,9 @@ def init(engine: Engine, problem: Problem) -> Any:
     return engine.init(problem)
 
 
+_restart = compiled(start_at)
+
+
 @partial(compiled, static_argnames="engine")
 def _from_sites(engine: Engine, problem: Problem, sites: Sites) -> Any:
     return engine.state_of(problem, sites)
@@ -388,14 +392,17 @@ def converge(
     model: Model,
     data: Data,
     objective: Objective,
-    start: VariationalState | None,
+    start: VariationalState | Sites | None,
     max_iterations: int,
     tolerance: float,
     progress: bool | None,
     callback: Callback | None = None,
     begin: float | None = None,
 ) -> Approximation:
-    """Iterate to the tolerance from a state without a bound, or from where the engine starts if none is given."""
+    """Iterate to the tolerance from a state without a bound, or from where the engine starts if none is given.
+
+    Sites are those of the first rows; the other rows start without.
+    """
     begin = time.perf_counter() if begin is None else begin
     problem = variational_problem(model, data, objective, model.prior(data.X))
     _warn_independent(name, problem)
@@ -409,8 +416,11 @@ def converge(
     return conclude(name, model, data, problem, ascent, tolerance, begin)
 
 
-def _continued(problem: Problem, state: VariationalState) -> Any:
+def _continued(problem: Problem, state: VariationalState | Sites) -> Any:
     """A state to continue from: a state of full steps unchanged, a state of backtracked steps by its sites."""
+    if isinstance(state, Sites):
+        state = state_from(problem, pad_sites(state, len(problem.y)))
+        return _restart(problem, state.mean, state.variance) if problem.objective.is_monotone else state
     return state if problem.objective.is_monotone else state_from(problem, state.sites)
 
 
