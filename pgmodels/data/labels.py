@@ -35,7 +35,7 @@ def labels_of(y: Any, name: str, num_labels: int, rows: np.ndarray | None = None
     if len(categories) != num_labels:
         raise ValueError(
             f"{name} has {len(categories)} label{'s' * (len(categories) != 1)}, {listed(categories)}, and the "
-            f"likelihood takes {num_labels}: {_remedy(categories, num_labels, name)}"
+            f"likelihood takes {num_labels}: {_remedy(categories, num_labels)}"
         )
     return categories
 
@@ -88,9 +88,9 @@ def _entries(y: Any, as_it_is: bool = False) -> tuple[np.ndarray | None, Labels 
     return entries, None if categories is None else tuple(as_python(level) for level in categories)
 
 
-def _remedy(categories: Labels, num_labels: int, name: str) -> str:
+def _remedy(categories: Labels, num_labels: int) -> str:
     if len(categories) > num_labels:
         return f"take one of {len(categories)} classes, such as pgm.Softmax({len(categories)}), or drop rows."
     example = [*categories, *(f"another {number}" for number in range(1, num_labels - len(categories) + 1))]
     other = "" if len(categories) < 2 else f", or take one of {len(categories)} classes"
-    return f"name all in their order, as in pandas.Categorical({name}, {example!r}){other}."
+    return f"give a categorical of all in their order, with the categories {example!r}{other}."

@@ -30,7 +30,7 @@ def without_value(y: np.ndarray, num_covariates: int, num_rows: int) -> np.ndarr
     """Whether an observation is missing, (n,): NaN in a column of y before its covariates; False for y of no (n, k)."""
     if y.ndim not in (1, 2) or len(y) != num_rows:
         return np.zeros(num_rows, dtype=bool)
-    columns = y.reshape(num_rows, -1)
+    columns = y[:, None] if y.ndim == 1 else y
     return np.isnan(columns[:, : max(1, columns.shape[1] - num_covariates)]).any(axis=1)
 
 

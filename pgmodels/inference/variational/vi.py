@@ -404,23 +404,31 @@ def converge(
     Sites are those of the first rows; the other rows start without.
     """
     begin = time.perf_counter() if begin is None else begin
-    problem = variational_problem(model, data, objective, model.prior(data.X))
+    problem = _problem_for(start, model, data, objective, model.prior(data.X))
     _warn_independent(name, problem)
     state = start_state(model, data, problem) if start is None else _continued(problem, start)
     finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
     if finer is not problem.prior:
-        problem = variational_problem(model, data, objective, finer)
+        problem = _problem_for(start, model, data, objective, finer)
         fresh = start is None and objective.is_monotone
         state = start_state(model, data, problem) if fresh else _continued(problem, start or state)
     problem, ascent = optimise(problem, state, tolerance, max_iterations, name, progress, callback)
     return conclude(name, model, data, problem, ascent, tolerance, begin)
 
 
+def _problem_for(
+    start: VariationalState | Sites | None, model: Model, data: Data, objective: Objective, prior: PriorCollection
+) -> Problem:
+    """The problem; coupled as given sites are, which may have precisions of any sign."""
+    problem = variational_problem(model, data, objective, prior)
+    return problem.with_coupled_sites() if isinstance(start, Sites) and start.coupled else problem
+
+
 def _continued(problem: Problem, state: VariationalState | Sites) -> Any:
     """A state to continue from: a state of full steps unchanged, a state of backtracked steps by its sites."""
     if isinstance(state, Sites):
-        state = state_from(problem, pad_sites(state, len(problem.y)))
-        return _restart(problem, state.mean, state.variance) if problem.objective.is_monotone else state
+        given_old = state_from(problem, pad_sites(state, len(problem.y)))
+        return _restart(problem, *given_old[:2]) if problem.objective.is_monotone else given_old
     return state if problem.objective.is_monotone else state_from(problem, state.sites)
 
 
