@@ -19,15 +19,10 @@ REAL = np.sin(2.0 * X[:, 0]) + RNG.normal(0.0, 0.3, N)
 KERNEL = pgm.RBF(1.7, 0.8)
 
 
-@pgm.likelihood(support=pgm.Given(pgm.Counts(), pgm.Positive()))
-def exposed(y, f):
-    return pgm.sigmoid(f) ** y[0] * pgm.sigmoid(-f) ** y[1]
-
-
 MODEL = pgm.Model(pgm.Bernoulli(), pgm.GP(KERNEL, mean=0.4))
-EXPOSED = pgm.Model(exposed(), pgm.GP(KERNEL, mean=-0.3))
-EXPOSURE = RNG.uniform(0.5, 2.0, N)
-COUNTS = np.column_stack([RNG.poisson(2.0, N), EXPOSURE]).astype(float)
+BINOMIAL = pgm.Model(pgm.Binomial(), pgm.GP(KERNEL, mean=-0.3))
+TRIALS = RNG.integers(3, 9, N).astype(float)
+COUNTS = np.column_stack([RNG.binomial(TRIALS.astype(int), 0.4), TRIALS])
 
 
 def holed(y):
@@ -119,15 +114,14 @@ def test_weights_are_those_of_rows_with_y():
 
 
 def test_covariates_of_missing_rows_are_kept(tmp_path):
-    result = pgm.cavi(EXPOSED, X, holed_counts(), missing="predict")
-    np.testing.assert_array_equal(result.missing.covariates, EXPOSURE[HOLES, None])
-    expected = pgm.cavi(EXPOSED, X[REST], COUNTS[REST])
+    result = pgm.cavi(BINOMIAL, X, holed_counts(), missing="predict")
+    np.testing.assert_array_equal(result.missing.covariates, TRIALS[HOLES, None])
+    expected = pgm.cavi(BINOMIAL, X[REST], COUNTS[REST])
     y_new = COUNTS[HOLES]
-    densities = [
-        each.log_density(y_new) for each in (result.predict_missing(), expected.predict(X[HOLES], EXPOSURE[HOLES]))
-    ]
+    others = expected.predict(X[HOLES], TRIALS[HOLES])
+    densities = [each.log_density(y_new) for each in (result.predict_missing(), others)]
     np.testing.assert_array_equal(*densities)
-    loaded = pgm.load(result.save(tmp_path / "fit.npz"), likelihood=exposed)
+    loaded = pgm.load(result.save(tmp_path / "fit.npz"))
     np.testing.assert_array_equal(loaded.missing.rows, HOLES)
     np.testing.assert_array_equal(loaded.predict_missing().log_density(y_new), densities[0])
 
@@ -137,12 +131,12 @@ def test_a_missing_covariate_is_refused(missing):
     y = COUNTS.copy()
     y[7, 1] = np.nan
     with pytest.raises(ValueError, match="y must be finite; got nan in row 7, column 1"):
-        EXPOSED.prepare(X, y, missing=missing)
+        BINOMIAL.prepare(X, y, missing=missing)
     y = holed_counts()
     y[HOLES[1], 1] = np.nan
     if missing == "predict":
         with pytest.raises(ValueError, match=r"y\[1\] is a covariate.*got nan in row 5, column 1 of y"):
-            EXPOSED.prepare(X, y, missing=missing)
+            BINOMIAL.prepare(X, y, missing=missing)
 
 
 def test_labels_may_be_missing():

@@ -89,7 +89,7 @@ def test_what_cannot_be_updated_is_named():
     model, y = CASES["Bernoulli"]
     result = pgm.cavi(model, X, y)
     draws = pgm.gibbs(model, X, y, num_samples=2, num_warmup=0, num_chains=1)
-    with pytest.raises(ValueError, match="result must be that of cavi.*got Draws. Run the engine on all rows"):
+    with pytest.raises(ValueError, match=r"result must be that of cavi.*got Draws\. Run the engine on all rows"):
         pgm.update(draws, X, y)
     with pytest.raises(ValueError, match=r"X_new must have the 1 column\(s\)"):
         pgm.update(result, np.zeros((2, 2)), [0, 1])
