@@ -112,6 +112,8 @@ def _values(result: Any) -> dict[str, Any]:
     """The values that are stored by themselves, without rows of padding; for corrections, of what they correct too."""
     known = (*fields(Approximation), *fields(result)) if isinstance(result, CorrectedApproximation) else fields(result)
     values = {field.name: getattr(result, field.name) for field in known if field.name not in _OTHER_FIELDS}
+    # Results without labels and missing observations are as in older files.
+    values = {name: value for name, value in values.items() if value is not None or name not in ("labels", "missing")}
     if isinstance(result, Result) and result.weights is not None:
         # Files have weights as the last column of y.
         values["y"] = np.column_stack([result.y, result.weights])

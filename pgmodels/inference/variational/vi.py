@@ -427,8 +427,8 @@ def _problem_for(
 def _continued(problem: Problem, state: VariationalState | Sites) -> Any:
     """A state to continue from: a state of full steps unchanged, a state of backtracked steps by its sites."""
     if isinstance(state, Sites):
-        given_old = state_from(problem, pad_sites(state, len(problem.y)))
-        return _restart(problem, *given_old[:2]) if problem.objective.is_monotone else given_old
+        extended = state_from(problem, pad_sites(state, len(problem.y)))
+        return _restart(problem, *extended[:2]) if problem.objective.is_monotone else extended
     return state if problem.objective.is_monotone else state_from(problem, state.sites)
 
 
