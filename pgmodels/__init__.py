@@ -12,6 +12,7 @@ if _interruption.is_command():
 from pgmodels import report as _report  # noqa: F401  registers the display of results
 from pgmodels import systems
 from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
+from pgmodels.data.outputs import stack_outputs
 from pgmodels.data.sources.array import ArrayRows
 from pgmodels.data.sources.iterable import IterableRows
 from pgmodels.data.sources.parquet import ParquetRows
@@ -36,6 +37,7 @@ from pgmodels.inference.mcmc.gibbs.sampler import gibbs
 from pgmodels.inference.mcmc.nuts import DivergenceWarning, nuts
 from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.inference.stochastic.svi import svi
+from pgmodels.inference.variational.update import update
 from pgmodels.inference.variational.vi import MeanFieldWarning, cavi, gaussian_vi, vi
 from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.interop.numpyro_model import to_numpyro
@@ -301,12 +303,14 @@ __all__ = [
     "prod",
     "sigmoid",
     "sqrt",
+    "stack_outputs",
     "step",
     "sum",
     "svi",
     "systems",
     "to_arviz",
     "to_numpyro",
+    "update",
     "verdicts",
     "vi",
     "with_predictor",

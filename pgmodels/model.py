@@ -15,13 +15,15 @@ from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictors import Predictors, rewrite_if_fewer
 from pgmodels.data.arrays import as_inputs, as_numbers, check_finite, read_inputs
-from pgmodels.data.frames import Columns
+from pgmodels.data.frames import Columns, as_frame, with_new_levels
+from pgmodels.data.labels import Labels, coded, labels_of
+from pgmodels.data.missing import Missing, MissingChoice, check_covariates_of, check_missing, name_rows, without_value
 from pgmodels.data.text_and_dates import as_array_code
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_lookups, check_traced
 from pgmodels.likelihoods.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, Symbols, trace
-from pgmodels.likelihoods.supports import Classes
+from pgmodels.likelihoods.supports import Classes, Support
 from pgmodels.likelihoods.weights import check_weights, to_power
 from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_parameter, bare, is_parameter
 from pgmodels.priors.base import LatentPrior
@@ -39,6 +41,7 @@ from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array
 
+_REMEDY = "Drop or impute these rows."
 # One entry per group of latents: a prior, the inducing points of a prior, or None.
 Groups = tuple[LatentPrior | None, ...]
 Points = tuple[InducingPoints | None, ...]
@@ -105,13 +108,16 @@ class GP(Module):
 class Data(NamedTuple):
     """Checked float64 inputs (n, d) and observations (n,) or (n, columns), and how a data frame's columns became X.
 
-    ``weights`` (n,) are positive powers of the rows' likelihoods; None if all are 1.
+    ``weights`` (n,) are positive powers of the rows' likelihoods; None if all are 1. ``labels`` are those of y in the
+    order of their codes, None if y was numbers, and ``missing`` are rows without y that are kept for predictions.
     """
 
     X: np.ndarray
     y: np.ndarray
     columns: Columns | None = None
     weights: np.ndarray | None = None
+    labels: Labels | None = None
+    missing: Missing | None = None
 
     @property
     def row_weights(self) -> np.ndarray:
@@ -121,7 +127,7 @@ class Data(NamedTuple):
     def at(self, rows: np.ndarray) -> "Data":
         """The data restricted to some rows."""
         weights = None if self.weights is None else self.weights[rows]
-        return Data(self.X[rows], self.y[rows], self.columns, weights)
+        return self._replace(X=self.X[rows], y=self.y[rows], weights=weights)
 
     def padded(self, size: int) -> tuple[Array, Array]:
         """y and the row weights, padded to ``size`` rows: see pgmodels.priors.padding."""
@@ -209,10 +215,20 @@ class Model(Module):
 
     def check_new_inputs(self, X_new: ArrayLike, name: str, num_columns: int, columns: Columns | None) -> np.ndarray:
         """New inputs as a float64 array (m, d), read as the training X was, or ValueError."""
-        measured = set().union(*(gp.kernel.measures(num_columns) for gp in self.gps))
-        names = [column.name for number, column in enumerate(columns or ()) if number not in measured]
-        inputs, of_frame = read_inputs(X_new, name, columns, names, is_new=True)
+        inputs, of_frame = read_inputs(X_new, name, columns, self._may_be_new(num_columns, columns), is_new=True)
         return self.check_inputs(X_new if of_frame is None else inputs, name, num_columns, columns)
+
+    def _may_be_new(self, num_columns: int, columns: Columns | None) -> list[str]:
+        """The names of columns that may have new levels: no kernel measures distances in them."""
+        measured = set().union(*(gp.kernel.measures(num_columns) for gp in self.gps))
+        return [column.name for number, column in enumerate(columns or ()) if number not in measured]
+
+    def with_new_levels(self, columns: Columns | None, X_new: ArrayLike, num_columns: int) -> Columns | None:
+        """The columns of X with the levels of new rows that are to become rows of the data."""
+        frame = as_frame(X_new)
+        if columns is None or frame is None:
+            return columns
+        return with_new_levels(columns, frame, self._may_be_new(num_columns, columns))
 
     def numbered(self, columns: Columns | None) -> "Model":
         """The model with kernels that read columns by number, where they name columns of X."""
@@ -221,9 +237,25 @@ class Model(Module):
         names = None if columns is None else tuple(column.name for column in columns)
         return Model(self.likelihood, [GP(gp.kernel.numbered(names), gp.mean, gp.size, gp.form) for gp in self.gps])
 
-    def check_observations(self, y: ArrayLike, num_rows: int, name: str = "y", is_new: bool = False) -> np.ndarray:
-        """y as a float64 array (n,) or (n, columns) in the likelihood's support, or ValueError."""
-        support = self.likelihood.support(self.num_latents)
+    @property
+    def support(self) -> Support:
+        """The support of y."""
+        return self.likelihood.support(self.num_latents)
+
+    @property
+    def num_labels(self) -> int:
+        """The number of labels that y may have as text; 0 if the support is not that of classes 0, 1, ..."""
+        values = self.support.values() if self.support.num_columns == 1 else None
+        return 0 if values is None or not np.array_equal(values, np.arange(len(values))) else len(values)
+
+    def check_observations(
+        self, y: ArrayLike, num_rows: int, name: str = "y", is_new: bool = False, remedy: str = _REMEDY
+    ) -> np.ndarray:
+        """y as a float64 array (n,) or (n, columns) in the likelihood's support, or ValueError.
+
+        ``remedy`` is that of missing entries, for messages.
+        """
+        support = self.support
         array = as_array_code(y, name)
         y = as_numbers(y, name, is_new=is_new)
         columns = support.num_columns
@@ -239,27 +271,56 @@ class Model(Module):
             raise ValueError(
                 f"X and {name} must have the same length; got {num_rows} rows of X and {y.shape[0]} of {name}."
             )
-        check_finite(y, name)
+        check_finite(y, name, remedy=remedy)
         support.check(y)
         check_allowed(self.likelihood, self.num_latents, y, name)
         return y
 
-    def prepare(self, X: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> tuple["Model", Data]:
+    def prepare(
+        self, X: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None, missing: MissingChoice | None = None
+    ) -> tuple["Model", Data]:
         """The model and the checked data to fit. Raises ValueError with the fault and its remedy.
 
-        Rows of weight 0 are dropped before the checks, so that X and y may be anything there, even NaN. Warns with
-        DataWarning if a class has no observation.
+        Rows of weight 0, and rows without y unless ``missing`` is "raise" or None, are left out before the checks, so
+        that X and y may be anything there, even NaN; ``missing="predict"`` reads X and covariates of the latter. Warns
+        with DataWarning if rows without y are dropped, or a class has no observation.
         """
-        if weights is None:
-            model, inputs, columns = self.read_inputs(X)
-            return model, model._check(inputs, y, columns)
-        X, columns = read_inputs(X, "X")
-        y = as_numbers(y, "y")
-        weights = check_weights(weights, len(X) if X.ndim else 0)
-        rows = weights > 0
-        model = self.numbered(columns)
-        data = model._check(model.check_inputs(_replaced(X, rows), columns=columns), _replaced(y, rows), columns)
-        return model, Data(data.X, data.y, columns, weights).at(rows)
+        if missing is not None:
+            check_missing(missing)
+        inputs, columns = read_inputs(X, "X")
+        count = len(inputs) if inputs.ndim else 0
+        powers = None if weights is None else check_weights(weights, count)
+        has_weight = np.ones(count, dtype=bool) if powers is None else powers > 0
+        labels = labels_of(y, "y", self.num_labels, has_weight) if self.num_labels else None
+        values = as_numbers(y, "y") if labels is None else coded(y, labels, "y", has_weight)
+        absent = without_value(values, self.support.num_covariates, count) & has_weight
+        is_used = has_weight & ~absent if missing in ("drop", "predict") else has_weight
+        if count and not is_used.any():
+            raise ValueError(f"y has no value in {name_rows(np.flatnonzero(absent))}, so that no row is left to fit.")
+        is_read = has_weight if missing == "predict" else is_used
+        model, every = self.numbered(columns), is_used.all()
+        # Messages about the shape of an array have code for it.
+        X = (X if columns is None else inputs) if is_read.all() else _replaced(inputs, is_read)
+        X = model.check_inputs(X, columns=columns)
+        y = (y if labels is None else values) if every else _replaced(values, is_used)
+        remedy = _REMEDY
+        if missing == "raise" and absent.any():
+            remedy = (
+                f"There is no y in {name_rows(np.flatnonzero(absent))}: leave rows without y out with missing='drop', "
+                "keep them for predictions with missing='predict', or impute them."
+            )
+        data = model._check(X, y, columns, labels, is_used, remedy)._replace(weights=powers)
+        if missing == "drop" and absent.any():
+            warn(f"y has no value in {absent.sum()} of {count} rows, which are left out.", DataWarning)
+        if missing == "predict" and absent.any():
+            data = data._replace(missing=model._missing(np.flatnonzero(absent), X, values))
+        return model, data if every else data.at(is_used)
+
+    def _missing(self, rows: np.ndarray, X: np.ndarray, y: np.ndarray) -> Missing:
+        count = self.support.num_covariates
+        if count:
+            check_covariates_of(rows, y, count)
+        return Missing(rows, X[rows], self.support.covariate_columns(y[rows]))
 
     def read_inputs(self, X: ArrayLike) -> tuple["Model", np.ndarray, Columns | None]:
         """The model with columns by number, X as a float64 array (n, d), and how a data frame's columns became X."""
@@ -272,14 +333,16 @@ class Model(Module):
         """The checked data without weights: see ``prepare``."""
         return self.prepare(X, y)[1]
 
-    def _check(self, X: np.ndarray, y: ArrayLike, columns: Columns | None) -> Data:
+    def _check(
+        self, X: np.ndarray, y: ArrayLike, columns: Columns | None, labels: Labels | None, rows: np.ndarray, remedy: str
+    ) -> Data:
         self._check_levels(columns or ())
         for gp in self.gps:
             check_traced(gp.kernel, X.shape[1])
             check_lookups(gp.kernel, X, "X")
-        y = self.check_observations(y, len(X))
-        self.warn_unseen(self.unseen(y))
-        return Data(X, y, columns)
+        y = self.check_observations(y, len(X), remedy=remedy)
+        self.warn_unseen(self.unseen(y[rows]), labels)
+        return Data(X, y, columns, labels=labels)
 
     def _check_levels(self, columns: Columns) -> None:
         """Raise ValueError if a kernel measures distances between more than two levels without an order."""
@@ -298,16 +361,17 @@ class Model(Module):
         support = self.likelihood.support(self.num_latents)
         return support.unseen(y) if isinstance(support, Classes) else []
 
-    def warn_unseen(self, unseen: list[int]) -> None:
+    def warn_unseen(self, unseen: list[int], labels: Labels | None = None) -> None:
         """Warn with DataWarning of classes without an observation, if there are any."""
         support = self.likelihood.support(self.num_latents)
         if unseen and isinstance(support, Classes):
+            names = [str(code) if labels is None else f"{code} ({labels[code]!r})" for code in unseen]
             free = [name for name, p in self.likelihood.parameters.items() if p.learned and p.prior is None]
             consequence = "That is fine in a fold of cross-validation."
             if free:
                 consequence = f"fit may take {', '.join(free)} to extreme values: give such parameters a prior."
             warn(
-                f"y has no observation of class {', '.join(map(str, unseen))} out of {support.num_classes}. The "
+                f"y has no observation of class {', '.join(names)} out of {support.num_classes}. The "
                 f"posterior is proper, but the probability of that class depends on the prior. {consequence} Otherwise "
                 "drop the class and recode the labels, or add data for it.",
                 DataWarning,

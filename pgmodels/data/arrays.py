@@ -87,7 +87,9 @@ def as_inputs(X: Any, name: str, num_columns: int | None = None, columns: Column
     return X
 
 
-def check_finite(array: np.ndarray, name: str, columns: Columns | None = None) -> None:
+def check_finite(
+    array: np.ndarray, name: str, columns: Columns | None = None, remedy: str = "Drop or impute these rows."
+) -> None:
     """Raise ValueError, naming the first, if an array has NaN or infinite entries."""
     bad = np.argwhere(~np.isfinite(array))
     if bad.size:
@@ -95,8 +97,7 @@ def check_finite(array: np.ndarray, name: str, columns: Columns | None = None) -
         if array.ndim == 2:
             place += f", column {bad[0][1] if columns is None else repr(columns[bad[0][1]].name)}"
         raise ValueError(
-            f"{name} must be finite; got {array[tuple(bad[0])]} in {place} ({len(bad)} such values). "
-            "Drop or impute these rows."
+            f"{name} must be finite; got {array[tuple(bad[0])]} in {place} ({len(bad)} such values). {remedy}"
         )
 
 

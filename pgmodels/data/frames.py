@@ -76,13 +76,28 @@ def encoded(frame: "nw.DataFrame[Any]", columns: Columns, name: str, may_be_new:
     return np.column_stack(arrays) if arrays else np.empty((len(frame), 0))
 
 
+def with_new_levels(columns: Columns, frame: "nw.DataFrame[Any]", may_be_new: Collection[str]) -> Columns:
+    """The columns, with new levels of a frame after the known ones, as ``encoded`` codes them."""
+    extended = []
+    for column in columns:
+        if column.name in may_be_new and column.name in frame.columns and column.kind in (LEVEL, ORDERED):
+            column = column._replace(levels=(*column.levels, *_new_levels(frame[column.name], column)))
+        extended.append(column)
+    return tuple(extended)
+
+
+def _new_levels(series: "nw.Series[Any]", column: Column) -> list[Any]:
+    entries = {as_python(entry) for entry in series.to_list()}
+    return sorted({entry for entry in entries if not is_missing(entry)} - set(column.levels), key=repr)
+
+
 def _column(series: "nw.Series[Any]") -> Column | None:
     """How a column becomes numbers; None for one without numbers, and for text that holds numbers or dates."""
     label, dtype = series.name, series.dtype
     if isinstance(dtype, nw.Enum):
-        return Column(label, ORDERED, tuple(map(_bare, dtype.categories)))
+        return Column(label, ORDERED, tuple(map(as_python, dtype.categories)))
     if isinstance(dtype, nw.Categorical):
-        return Column(label, LEVEL, tuple(map(_bare, series.cat.get_categories().to_list())))
+        return Column(label, LEVEL, tuple(map(as_python, series.cat.get_categories().to_list())))
     if _has_dates(series):
         days = _days(series)
         first = np.floor(np.nanmin(days)) if np.isfinite(days).any() else 0.0
@@ -117,24 +132,22 @@ def _codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new: Coll
 
 
 def _level_codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new: bool) -> np.ndarray:
-    entries = [_bare(entry) for entry in series.to_list()]
-    codes: dict[Any, float] = {level: float(code) for code, level in enumerate(column.levels)}
-    known = set(codes)
-    unknown = {entry for entry in entries if not _is_missing(entry) and entry not in known}
+    entries = [as_python(entry) for entry in series.to_list()]
+    unknown = _new_levels(series, column)
     if unknown and not may_be_new:
-        row = next(row for row, entry in enumerate(entries) if not _is_missing(entry) and entry not in known)
+        row = next(row for row, entry in enumerate(entries) if entry in unknown)
         raise ValueError(
             f"{name} has {entries[row]!r} in row {row}, column {column.name!r}, which is not a level of the training X "
-            f"({_listed(column.levels)}). Only a column that White reads alone takes new levels."
+            f"({listed(column.levels)}). Only a column that White reads alone takes new levels."
         )
-    codes |= {level: float(len(known) + place) for place, level in enumerate(sorted(unknown, key=repr))}
-    return np.array([np.nan if _is_missing(entry) else codes[entry] for entry in entries])
+    codes = {level: float(code) for code, level in enumerate((*column.levels, *unknown))}
+    return np.array([np.nan if is_missing(entry) else codes[entry] for entry in entries])
 
 
 def _has_dates(series: "nw.Series[Any]") -> bool:
     """Whether the entries are dates or datetimes, of the library or of Python."""
     if series.dtype == nw.Object:
-        entries = [entry for entry in series.to_list() if not _is_missing(entry)]
+        entries = [entry for entry in series.to_list() if not is_missing(entry)]
         return bool(entries) and all(isinstance(entry, date) for entry in entries)
     return series.dtype == nw.Date or isinstance(series.dtype, nw.Datetime)
 
@@ -142,7 +155,7 @@ def _has_dates(series: "nw.Series[Any]") -> bool:
 def _days(series: "nw.Series[Any]") -> np.ndarray:
     """Days since 1970, of dates with a zone in UTC; NaN where there are none."""
     if series.dtype == nw.Object:
-        return np.array([np.nan if _is_missing(entry) else _days_of(entry) for entry in series.to_list()])
+        return np.array([np.nan if is_missing(entry) else _days_of(entry) for entry in series.to_list()])
     if series.dtype == nw.Date:
         series = series.cast(nw.Datetime("us"))
     return _as_float(series.dt.timestamp("us")) / _DAY
@@ -159,15 +172,17 @@ def _as_float(series: "nw.Series[Any]") -> np.ndarray:
     return np.full(len(series), np.nan) if values is None else values
 
 
-def _is_missing(entry: Any) -> bool:
+def is_missing(entry: Any) -> bool:
+    """Whether an entry is None, NaN or NaT, or missing for pandas."""
     return entry is None or type(entry).__name__ in ("NAType", "NaTType") or entry != entry
 
 
-def _bare(entry: Any) -> Any:
+def as_python(entry: Any) -> Any:
     """An entry as a Python object, not of a NumPy type."""
     return entry.item() if isinstance(entry, np.generic) else entry
 
 
-def _listed(levels: Sequence[Any]) -> str:
+def listed(levels: Sequence[Any]) -> str:
+    """The first levels, for messages."""
     shown = ", ".join(map(repr, levels[:10]))
     return shown if len(levels) <= 10 else f"{shown} and {len(levels) - 10} more"

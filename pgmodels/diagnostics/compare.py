@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_numbers, first_column
+from pgmodels.data.labels import coded
 from pgmodels.diagnostics.calibration import expected_calibration_error
 from pgmodels.diagnostics.convergence import convergence, of_draws, standard_errors
 from pgmodels.diagnostics.importance import pareto_k
@@ -309,6 +310,8 @@ def _check_test_data(draws: Draws, X: Any, y: Any, covariates: Any) -> tuple[np.
     if X is None or y is None:
         raise ValueError(f"test data need both X and y; got only {'y' if X is None else 'X'}.")
     X = draws.check_inputs(X, "X")
+    if draws.labels is not None:
+        y = coded(y, draws.labels, "y")
     if covariates is not None:
         y = as_numbers(y, "y", is_new=True)
         columns = check_covariates(draws.likelihood, draws.model.num_latents, covariates, len(X))
@@ -359,7 +362,7 @@ def _test_metrics(
     except ValueError as error:
         notes.append(f"{label}: no predictions. {error}")
         return {}, None
-    measured = {"negative_log_density": -predictive.log_density(y).mean()}
+    measured = {"negative_log_density": -predictive.log_density_at(y).mean()}
     values = predictive.support.values()
     if values is not None:
         probabilities = predictive.probabilities

@@ -10,6 +10,8 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.data.frames import Columns
+from pgmodels.data.labels import Labels
+from pgmodels.data.missing import Missing
 from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
@@ -272,6 +274,16 @@ class CorrectedApproximation(GaussianResult):
     def columns(self) -> Columns | None:
         """The names of X's columns, and how they became numbers, if it was a data frame."""
         return self.uncorrected.columns
+
+    @property
+    def labels(self) -> Labels | None:
+        """The labels of y in the order of their codes; None if y was numbers."""
+        return self.uncorrected.labels
+
+    @property
+    def missing(self) -> Missing | None:
+        """The rows without y that are kept for predictions."""
+        return self.uncorrected.missing
 
     @property
     def posterior(self) -> Posterior:

@@ -220,7 +220,7 @@ class Draws(DataResult):
         """
         values = self.flat_likelihood_values
         nodes = DrawNodes(self.draw_marginals(X_new, seed), values)
-        return Predictive(self.likelihood, nodes, covariates)
+        return Predictive(self.likelihood, nodes, covariates, self.labels)
 
     @double_precision
     def _at(self, X_new: ArrayLike) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike
 
+from pgmodels.data.labels import Labels
 from pgmodels.data.options import check_whole_number
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
@@ -34,6 +35,10 @@ class GaussianPredictions(ABC):
         @property
         def posterior(self) -> Posterior:
             """The posterior of the latents that predictions are by."""
+
+        @property
+        def labels(self) -> Labels | None:
+            """The labels of y in the order of their codes; None if y was numbers."""
 
     @property
     @abstractmethod
@@ -84,7 +89,7 @@ class GaussianPredictions(ABC):
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(mean))
         mean, variance = self._averaging(X_new, mean, variance, covariates)
         nodes = nodes_at(self.model, mean, variance, covariates)
-        return Predictive(self.likelihood, nodes, covariates)
+        return Predictive(self.likelihood, nodes, covariates, self.labels)
 
     def _averaging(
         self, X_new: ArrayLike, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None

@@ -144,7 +144,8 @@ class IntegratedApproximation(DataResult):
             model = self._model_at(k)
             mean, spread, rows = self._averaging(k, model, means, covariances, plain, covariates)
             skewed |= rows
-            components.append(Predictive(model.likelihood, nodes_at(model, mean, spread, covariates), covariates))
+            nodes = nodes_at(model, mean, spread, covariates)
+            components.append(Predictive(model.likelihood, nodes, covariates, self.labels))
         warn_skewed(skewed, "X_new")
         return MixedPredictive(self.shares[kept] / self.shares[kept].sum(), components)
 

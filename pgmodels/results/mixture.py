@@ -43,6 +43,7 @@ class MixedPredictive(Predictive):
         self.weights, self.components = weights, tuple(components)
         first = components[0]
         self.likelihood, self.support, self.covariates = first.likelihood, first.support, first.covariates
+        self.labels = first.labels
 
     @property
     def mean(self) -> np.ndarray:
@@ -62,10 +63,10 @@ class MixedPredictive(Predictive):
         """See Predictive."""
         return self._mix([part.probabilities for part in self.components])
 
-    def log_density(self, y_new: ArrayLike) -> np.ndarray:
+    def log_density_at(self, y_new: np.ndarray) -> np.ndarray:
         """See Predictive."""
         return logsumexp(
-            np.stack([part.log_density(y_new) for part in self.components]), axis=0, b=self.weights[:, None]
+            np.stack([part.log_density_at(y_new) for part in self.components]), axis=0, b=self.weights[:, None]
         )
 
     def survival(self, times: ArrayLike) -> np.ndarray:

@@ -86,7 +86,7 @@ class NestedApproximation(LinearResponse):
         inputs = self._inputs_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(inputs))
         Phi = mixing_at(self.model, len(inputs), covariates)
-        return Predictive(self.likelihood, self._nodes_at(inputs, Phi), covariates)
+        return Predictive(self.likelihood, self._nodes_at(inputs, Phi), covariates, self.labels)
 
     @cached_property
     @double_precision

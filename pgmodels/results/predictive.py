@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 
 from pgmodels.augmentation.events import read_event
 from pgmodels.data.arrays import as_numbers, check_finite
+from pgmodels.data.labels import Labels, coded
 from pgmodels.data.options import check_whole_number
 from pgmodels.likelihoods.density import log_density, log_integral
 from pgmodels.likelihoods.expectation import expectations
@@ -77,10 +78,18 @@ class Predictive(Picklable):
     covariates : array_like, shape (m, columns - 1), optional
         The columns of y after the first. Without them, everything that depends on them raises ValueError, except
         ``log_density``, which reads them from y_new.
+    labels : tuple, optional
+        The labels of y in the order of their codes, if the training y had labels.
     """
 
-    def __init__(self, likelihood: Likelihood, nodes: Nodes, covariates: ArrayLike | None = None):
-        self.likelihood, self.nodes = likelihood, nodes
+    def __init__(
+        self,
+        likelihood: Likelihood,
+        nodes: Nodes,
+        covariates: ArrayLike | None = None,
+        labels: Labels | None = None,
+    ):
+        self.likelihood, self.nodes, self.labels = likelihood, nodes, labels
         # The likelihood as evaluated at the nodes: its parameters may be drawn together with the latents.
         self.evaluated_likelihood = likelihood.with_values(nodes.values)
         self.support: Support = likelihood.support(nodes.num_latents)
@@ -119,14 +128,22 @@ class Predictive(Picklable):
             return self._probabilities_together(values)
         return np.stack([np.exp(self._log_probability(self._observations(value))) for value in values], axis=1)
 
-    @double_precision
+    @property
+    def mode(self) -> np.ndarray:
+        """The most probable value of y, (m,): a label if the training y had labels.
+
+        Raises ValueError if y has no short list of values.
+        """
+        places = self.probabilities.argmax(axis=1)
+        return np.asarray(self.support.values() if self.labels is None else self.labels)[places]
+
     def log_density(self, y_new: ArrayLike) -> np.ndarray:
         """log p(y_new) of each row: the logarithm of the integrated likelihood.
 
         Parameters
         ----------
         y_new : array_like, shape (m,) or (m, columns)
-            Observations at the new inputs.
+            Observations at the new inputs; labels, if the training y had labels.
 
         Returns
         -------
@@ -136,14 +153,20 @@ class Predictive(Picklable):
         Raises
         ------
         ValueError
-            If y_new has another shape or values outside the support.
+            If y_new has another shape, values outside the support, or unknown labels.
 
         Warns
         -----
         PredictionWarning
             If the formula is not known to be normalised in y.
         """
-        y_new = as_numbers(y_new, "y_new", is_new=True)
+        if self.labels is not None:
+            return self.log_density_at(coded(y_new, self.labels, "y_new"))
+        return self.log_density_at(as_numbers(y_new, "y_new", is_new=True))
+
+    @double_precision
+    def log_density_at(self, y_new: np.ndarray) -> np.ndarray:
+        """``log_density`` of observations as numbers: of labels, their codes."""
         expected = (
             (self.nodes.num_rows,) if self.support.num_columns == 1 else (self.nodes.num_rows, self.support.num_columns)
         )

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pgmodels.data.frames import Columns
+from pgmodels.data.labels import Labels
+from pgmodels.data.missing import Missing
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Data, Model
 from pgmodels.parameters.parameter import bare
@@ -21,12 +23,16 @@ from pgmodels.runtime.seeds import Seed
 if TYPE_CHECKING:
     from xarray import DataTree
 
+    from pgmodels.results.predictive import Predictive
+
 
 class Result(Picklable):
     """Base class of results: the model with its hyperparameters resolved, and the data.
 
     ``columns`` are the names of X's columns, and how they became numbers, if it was a data frame. ``weights`` (n,) are
-    the powers of the rows' likelihoods, None if all are 1; rows of weight 0 are left out.
+    the powers of the rows' likelihoods, None if all are 1; rows of weight 0 are left out. ``labels`` are those of y in
+    the order of their codes, None if y was numbers, and ``missing`` are the rows without y, kept by
+    ``missing="predict"``.
     """
 
     if TYPE_CHECKING:
@@ -71,10 +77,21 @@ class Result(Picklable):
         def weights(self) -> np.ndarray | None:
             """The powers of the rows' likelihoods, (n,); None if all are 1."""
 
+        @property
+        def labels(self) -> Labels | None:
+            """The labels of y in the order of their codes."""
+
+        @property
+        def missing(self) -> Missing | None:
+            """The rows without y that are kept for predictions."""
+
+        def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
+            """The predictive distribution of y at new inputs."""
+
     @property
     def data(self) -> Data:
         """X, y, and the rows' weights."""
-        return Data(self.X, self.y, self.columns, self.weights)
+        return Data(self.X, self.y, self.columns, self.weights, self.labels, self.missing)
 
     @property
     def num_rows(self) -> int:
@@ -89,6 +106,23 @@ class Result(Picklable):
     def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
         """New inputs as a float64 array (m, d); raises ValueError if their columns do not match X."""
         return self.model.check_new_inputs(X_new, name, self.X.shape[1], self.columns)
+
+    def predict_missing(self) -> "Predictive":
+        """The predictive distribution of y in the rows without y, ``missing.rows``.
+
+        Returns
+        -------
+        Predictive
+            As of ``predict`` at ``missing.X`` with ``missing.covariates``.
+
+        Raises
+        ------
+        ValueError
+            If no row without y was kept.
+        """
+        if self.missing is None:
+            raise ValueError("predict_missing: no rows without y were kept. Pass missing='predict' to the engine.")
+        return self.predict(self.missing.X, self.missing.covariates)
 
     def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
         """Checked inputs for predictions, by row or joint; kernels must be valid covariances there."""
@@ -150,6 +184,8 @@ class DataResult(Result):
     method: str
     columns: Columns | None = None
     weights: np.ndarray | None = None
+    labels: Labels | None = None
+    missing: Missing | None = None
 
 
 def same_hyperparameters(one: Result, other: Result) -> bool:

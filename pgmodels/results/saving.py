@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from pgmodels.data.frames import Column
+from pgmodels.data.missing import Missing
 from pgmodels.data.sources.rows import Scaling
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import Model
@@ -111,6 +112,8 @@ def _values(result: Any) -> dict[str, Any]:
     """The values that are stored by themselves, without rows of padding; for corrections, of what they correct too."""
     known = (*fields(Approximation), *fields(result)) if isinstance(result, CorrectedApproximation) else fields(result)
     values = {field.name: getattr(result, field.name) for field in known if field.name not in _OTHER_FIELDS}
+    # Results without labels and missing observations are as in older files.
+    values = {name: value for name, value in values.items() if value is not None or name not in ("labels", "missing")}
     if isinstance(result, Result) and result.weights is not None:
         # Files have weights as the last column of y.
         values["y"] = np.column_stack([result.y, result.weights])
@@ -232,6 +235,8 @@ def _renamed(stored: dict[str, Any], model: Model) -> dict[str, Any]:
     if stored.get("columns") is not None:
         columns = (Column(part) if isinstance(part, str) else Column(*part) for part in stored["columns"])
         stored = stored | {"columns": tuple(columns)}
+    if stored.get("missing") is not None:
+        stored = stored | {"missing": Missing(*stored["missing"])}
     if stored.get("hyperparameters"):
         stored = stored | {"hyperparameters": rename(stored["hyperparameters"])}
     if stored.get("fit") is not None:

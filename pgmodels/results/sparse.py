@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pgmodels.data.frames import Columns
+from pgmodels.data.labels import Labels
+from pgmodels.data.missing import Missing
 from pgmodels.data.sources.rows import Scaling
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
@@ -46,6 +48,8 @@ class SparseApproximation(Picklable, GaussianPredictions):
     method: str = "svi"
     objective: str = "augmented"
     custom_objective: Objective | None = None
+    labels: Labels | None = None
+    missing: Missing | None = None
 
     @property
     def likelihood(self) -> Likelihood:

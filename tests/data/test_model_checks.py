@@ -76,13 +76,36 @@ BAD_DATA = {
     "no columns": (model(), np.empty((6, 0)), LABELS, ["X is empty", "(6, 0)", "one column"]),
     "y a column": (model(), X, LABELS[:, None], ["y must have shape (n,)", "got shape (6, 1)", "y.ravel()"]),
     "y a matrix": (model(), X, np.column_stack([LABELS] * 2), ["y must have shape (n,)", "got shape (6, 2)"]),
-    "NaN in y": (model(), X, at(LABELS, 3, np.nan), ["y must be finite", "nan in row 3", "Drop or impute"]),
+    "NaN in y": (
+        model(),
+        X,
+        at(LABELS, 3, np.nan),
+        ["y must be finite", "nan in row 3", "missing='drop'", "missing='predict'", "impute"],
+    ),
     "NaN in real y": (REAL, X, at(COUNTS, 1, np.nan), ["y must be finite", "nan in row 1"]),
     "infinity in real y": (REAL, X, at(COUNTS, 1, np.inf), ["y must be finite", "inf in row 1"]),
     "labels -1 and 1": (model(), X, 2 * LABELS - 1, ["y must hold the labels 0 and 1", "{-1, 1}", "asarray(y) == 1)"]),
     "labels 1 and 2": (model(), X, LABELS + 1, ["y must hold the labels 0 and 1", "{1, 2}", "asarray(y) == 2)"]),
-    "labels in text": (
+    "three labels in text": (
         model(),
+        X,
+        np.array(["no", "so", "yes"])[CLASSES.astype(int)],
+        ["y has 3 labels, 'no', 'so', 'yes'", "the likelihood takes 2", "pgm.Softmax(3)"],
+    ),
+    "one label in text": (
+        model(),
+        X,
+        np.full(6, "no"),
+        ["y has 1 label, 'no'", "the likelihood takes 2", "a categorical of all", "['no', 'another 1']"],
+    ),
+    "too few labels in text": (
+        SOFTMAX,
+        X,
+        np.array(["no", "yes"])[LABELS.astype(int)],
+        ["y has 2 labels, 'no', 'yes'", "takes 3", "['no', 'yes', 'another 1']", "one of 2 classes"],
+    ),
+    "counts in text": (
+        model(NegativeBinomial(2.0)),
         X,
         np.array(["no", "yes"])[LABELS.astype(int)],
         ["y must be numeric", "'no'", "in row 0", "codes = {'no': 0.0, 'yes': 1.0}"],

@@ -94,7 +94,7 @@ def variational_gaussian(approximation: Approximation) -> Approximation:
         approximation.model, approximation.X, approximation.y, objective="expected", weights=approximation.weights,
         progress=False,
     )  # fmt: skip
-    return replace(gaussian, fit=approximation.fit, columns=approximation.columns)
+    return replace(gaussian, fit=approximation.fit, **approximation.data._asdict())
 
 
 @hooks.nested_marginals.register(NestedApproximation)

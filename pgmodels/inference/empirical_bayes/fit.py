@@ -9,6 +9,7 @@ import equinox as eqx
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pgmodels.data.missing import MissingChoice
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.inference.adaptive_selection import InducingWarning, count_inputs, with_inputs
 from pgmodels.inference.corrections.correct import corrected_if
@@ -67,6 +68,7 @@ def fit(
     y: ArrayLike,
     *,
     weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
     objective: AutoChoice = "auto",
     train_inducing: bool = False,
     scheme: SchemeName = "auto",
@@ -96,6 +98,8 @@ def fit(
         Observations, in the units of the likelihood.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods, as in ``cavi``.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``.
     objective : str
         The objective, recorded as ``.objective`` of the result: ``"augmented"``, the bound of ``cavi``; or the
         tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and does not
@@ -183,7 +187,7 @@ def fit(
     Titsias 2009; for the schemes, Izmailov and Kropotov 2017.
     """
     begin = time.perf_counter()
-    model, data = require_model(model).prepare(X, y, weights)
+    model, data = require_model(model).prepare(X, y, weights, missing)
     check_objective(objective, auto=True)
     check_scheme(scheme, num_starts)
     if train_inducing:

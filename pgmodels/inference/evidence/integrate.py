@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike
 
+from pgmodels.data.missing import MissingChoice
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.adaptive_selection import warn_left_out
 from pgmodels.inference.corrections.correct import check_against_prior
@@ -204,6 +205,7 @@ def integrate(
     y: ArrayLike,
     *,
     weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
     num_draws: int = _DRAWS,
     seed: Seed = 0,
     progress: bool | None = None,
@@ -225,6 +227,8 @@ def integrate(
         Observations, in the units of the likelihood.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods, as in ``cavi``.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``.
     num_draws : int
         Importance draws at each point, at least 256, rounded up to a multiple of 256; all points use the same noise.
     seed : int or jax.Array
@@ -261,7 +265,7 @@ def integrate(
     Rue, Martino and Chopin 2009.
     """
     begin = time.perf_counter()
-    model, data = require_model(model).prepare(X, y, weights)
+    model, data = require_model(model).prepare(X, y, weights, missing)
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
     seed = as_seed(seed)
     model = model.resolve(data.X, seed)
@@ -326,10 +330,7 @@ class _Integration:
         )
         return IntegratedApproximation(
             model=model,
-            X=self.data.X,
-            y=self.data.y,
-            columns=self.data.columns,
-            weights=self.data.weights,
+            **self.data._asdict(),
             seconds=time.perf_counter() - begin,
             method="integrate",
             vectors=self._vectors(design.points[kept]),

@@ -11,6 +11,7 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 from numpyro.infer import MCMC, NUTS
 
+from pgmodels.data.missing import MissingChoice
 from pgmodels.data.options import check_between
 from pgmodels.inference.jitter_check import warn_inaccurate
 from pgmodels.inference.mcmc.chains import warn_unmixed
@@ -54,6 +55,7 @@ def nuts(
     y: ArrayLike,
     *,
     weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
     num_samples: int = 1000,
     num_warmup: int = 500,
     num_chains: int = 4,
@@ -77,6 +79,8 @@ def nuts(
         Observations, in the units of the likelihood.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods, as in ``cavi``.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``.
     num_samples : int
         Draws of each chain after warm-up.
     num_warmup : int
@@ -120,7 +124,7 @@ def nuts(
     Hoffman and Gelman 2014; Phan, Pradhan and Jankowiak 2019.
     """
     start = time.perf_counter()
-    model, data = require_model(model).prepare(X, y, weights)
+    model, data = require_model(model).prepare(X, y, weights, missing)
     _check_gradient(model)
     check_sizes(num_samples, num_warmup, num_chains)
     check_between(target_accept, "target_accept", 0.0, 1.0)
@@ -148,10 +152,7 @@ def nuts(
     )
     draws = Draws(
         model=model,
-        X=data.X,
-        y=data.y,
-        columns=data.columns,
-        weights=data.weights,
+        **data._asdict(),
         prior=model.compiled_prior(data.X, program.fixed_groups),
         whitened=tuple(np.asarray(samples[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
         stored_latents=np.asarray(samples["f"]),

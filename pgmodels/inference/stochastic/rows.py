@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from pgmodels.data.frames import Column, Columns
+from pgmodels.data.missing import MissingChoice, check_missing
 from pgmodels.data.sources.array import ArrayRows
 from pgmodels.data.sources.rows import Block, Rows, Scaling
 from pgmodels.data.sources.stream import batches, stacked_batches
@@ -56,11 +57,18 @@ def paired(X: Any, y: Any) -> tuple[Any, Any]:
 
 
 def source_of(
-    model: Model, X: Any, y: Any, weights: Any, train_hyperparameters: bool, objective: Objective, seed: int
+    model: Model,
+    X: Any,
+    y: Any,
+    weights: Any,
+    missing: MissingChoice,
+    train_hyperparameters: bool,
+    objective: Objective,
+    seed: int,
 ) -> tuple[Model, Data, Source]:
     """The model, the checked data or a sample of the rows, and the source of batches."""
     if isinstance(X, Rows):
-        _check_rows(y, weights)
+        _check_rows(y, weights, missing)
     _require_inducing(
         model,
         {
@@ -70,7 +78,7 @@ def source_of(
         },
     )
     if not isinstance(X, Rows):
-        model, data = model.prepare(X, y, weights)
+        model, data = model.prepare(X, y, weights, missing)
         unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
         rows = ArrayRows(data.X, data.y) if data.weights is None else _WeightedRows(data)
         return model, data, Source(rows, len(data.X), unscaled, data.columns, "")
@@ -94,7 +102,10 @@ def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
     return stream
 
 
-def _check_rows(y: Any, weights: Any) -> None:
+def _check_rows(y: Any, weights: Any, missing: Any) -> None:
+    check_missing(missing)
+    if missing != "raise":
+        raise ValueError(f"missing={missing!r} needs an array X; {Rows.__name__} must have a y in each row.")
     extra = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
     if extra:
         raise ValueError(f"{extra[0]} needs an array X: {Rows.__name__} have their own y, and no weights.")

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike
 
+from pgmodels.data.missing import MissingChoice
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.data.sources.rows import Rows
 from pgmodels.inference.adaptive_selection import Inputs, with_inputs, without_inputs
@@ -84,6 +85,7 @@ def svi(
     y: ArrayLike | None = None,
     *,
     weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
     batch_size: int = 1000,
     class_batch_size: int | None = None,
     train_hyperparameters: bool = False,
@@ -110,6 +112,8 @@ def svi(
         Observations, in the units of the likelihood.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods, as in ``cavi``.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``; for arrays.
     batch_size : int
         Rows per step. Rows are shuffled before every epoch, and an incomplete last batch is dropped.
     class_batch_size : int, optional
@@ -224,7 +228,9 @@ def svi(
             raise ValueError(f"class_batch_size cannot be combined with {conflicting[0]}: remove one of them.")
         sample = latent_sample_of(require_model(model), terms, class_batch_size, key)
     saved = None if checkpoint is None else SviCheckpoint(checkpoint)
-    model, data, source = source_of(require_model(model), X, y, weights, train_hyperparameters, terms, as_seed(seed))
+    model, data, source = source_of(
+        require_model(model), X, y, weights, missing, train_hyperparameters, terms, as_seed(seed)
+    )
     model = model.resolve(data.X, as_seed(seed))
     if train_hyperparameters:
         model = hold_unnormalised(model, "svi")
@@ -313,6 +319,8 @@ def _streamed(model: Model, sample: Data, source: Source, settings: Settings, op
         scaling=source.scaling,
         num_rows=source.num_rows,
         columns=source.columns,
+        labels=sample.labels,
+        missing=sample.missing,
         elbo_trace=outcome.trace,
         converged=outcome.converged,
         tolerance=settings.tolerance,

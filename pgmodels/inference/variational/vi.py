@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pgmodels.data.missing import MissingChoice
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.inference.adaptive_selection import select_inducing_inputs, warn_left_out
 from pgmodels.inference.conditioning import condition
@@ -18,7 +19,7 @@ from pgmodels.inference.jitter_check import accurate_prior, warn_inaccurate
 from pgmodels.inference.loop import Ascent, Callback, check_callback, maximise
 from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of
 from pgmodels.inference.problem import Problem, problem_of, separate_blocks
-from pgmodels.inference.variational.cavi import CAVI
+from pgmodels.inference.variational.cavi import CAVI, start_at
 from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT, is_clipped
 from pgmodels.inference.variational.variance_ratio import warn_narrow
 from pgmodels.model import Data, Model, require_model
@@ -26,6 +27,7 @@ from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
 from pgmodels.priors.blocks import MAX_BLOCK, are_affordable, choose_blocks
 from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.padding import pad_sites
 from pgmodels.results.approximation import Approximation
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import Seed, as_seed
@@ -51,6 +53,7 @@ def vi(
     *,
     objective: Choice = "augmented",
     weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
     max_iterations: int = 1000,
     tolerance: float = 1e-9,
     seed: Seed = 0,
@@ -83,6 +86,8 @@ def vi(
           not.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``.
     max_iterations : int
         Maximum number of iterations.
     tolerance : float
@@ -122,7 +127,7 @@ def vi(
     ----------
     For ``"additive_noise"``, Liu et al. 2019.
     """
-    return _vi("vi", model, X, y, objective, weights, max_iterations, tolerance, seed, callback, progress)
+    return _vi("vi", model, X, y, objective, weights, missing, max_iterations, tolerance, seed, callback, progress)
 
 
 @double_precision
@@ -133,6 +138,7 @@ def cavi(
     y: ArrayLike,
     *,
     weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
     max_iterations: int = 1000,
     tolerance: float = 1e-9,
     seed: Seed = 0,
@@ -153,6 +159,9 @@ def cavi(
         Observations, in the units of the likelihood.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, NaN or None: an error; left out, with a DataWarning; or left out and kept in
+        ``.missing`` of the result, whose ``predict_missing`` has their predictive distribution.
     max_iterations : int
         Maximum number of sweeps.
     tolerance : float
@@ -189,7 +198,7 @@ def cavi(
     ----------
     Wenzel et al. 2019; Galy-Fajou et al. 2019; for the acceleration, Walker and Ni 2011.
     """
-    return _vi("cavi", model, X, y, "augmented", weights, max_iterations, tolerance, seed, None, progress)
+    return _vi("cavi", model, X, y, "augmented", weights, missing, max_iterations, tolerance, seed, None, progress)
 
 
 @double_precision
@@ -200,6 +209,7 @@ def gaussian_vi(
     y: ArrayLike,
     *,
     weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
     max_iterations: int = 1000,
     tolerance: float = 1e-9,
     seed: Seed = 0,
@@ -220,6 +230,8 @@ def gaussian_vi(
         Observations, in the units of the likelihood.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods, as in ``cavi``.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``.
     max_iterations : int
         Maximum number of steps.
     tolerance : float
@@ -254,15 +266,17 @@ def gaussian_vi(
     ----------
     Opper and Archambeau 2009; Khan and Lin 2017.
     """
-    return _vi("gaussian_vi", model, X, y, "expected", weights, max_iterations, tolerance, seed, None, progress)
+    return _vi(
+        "gaussian_vi", model, X, y, "expected", weights, missing, max_iterations, tolerance, seed, None, progress
+    )
 
 
 def _vi(
-    name: str, model: Model, X: Any, y: Any, objective: Choice, weights: Any, max_iterations: int,
-    tolerance: float, seed: Seed, callback: Callback | None, progress: bool | None,
+    name: str, model: Model, X: Any, y: Any, objective: Choice, weights: Any, missing: MissingChoice,
+    max_iterations: int, tolerance: float, seed: Seed, callback: Callback | None, progress: bool | None,
 ) -> Approximation:  # fmt: skip
     begin = time.perf_counter()
-    model, data = require_model(model).prepare(X, y, weights)
+    model, data = require_model(model).prepare(X, y, weights, missing)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     check_callback(callback)
@@ -365,6 +379,9 @@ def init(engine: Engine, problem: Problem) -> Any:
     return engine.init(problem)
 
 
+_restart = compiled(start_at)
+
+
 @partial(compiled, static_argnames="engine")
 def _from_sites(engine: Engine, problem: Problem, sites: Sites) -> Any:
     return engine.state_of(problem, sites)
@@ -375,29 +392,43 @@ def converge(
     model: Model,
     data: Data,
     objective: Objective,
-    start: VariationalState | None,
+    start: VariationalState | Sites | None,
     max_iterations: int,
     tolerance: float,
     progress: bool | None,
     callback: Callback | None = None,
     begin: float | None = None,
 ) -> Approximation:
-    """Iterate to the tolerance from a state without a bound, or from where the engine starts if none is given."""
+    """Iterate to the tolerance from a state without a bound, or from where the engine starts if none is given.
+
+    Sites are those of the first rows; the other rows start without.
+    """
     begin = time.perf_counter() if begin is None else begin
-    problem = variational_problem(model, data, objective, model.prior(data.X))
+    problem = _problem_for(start, model, data, objective, model.prior(data.X))
     _warn_independent(name, problem)
     state = start_state(model, data, problem) if start is None else _continued(problem, start)
     finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
     if finer is not problem.prior:
-        problem = variational_problem(model, data, objective, finer)
+        problem = _problem_for(start, model, data, objective, finer)
         fresh = start is None and objective.is_monotone
         state = start_state(model, data, problem) if fresh else _continued(problem, start or state)
     problem, ascent = optimise(problem, state, tolerance, max_iterations, name, progress, callback)
     return conclude(name, model, data, problem, ascent, tolerance, begin)
 
 
-def _continued(problem: Problem, state: VariationalState) -> Any:
+def _problem_for(
+    start: VariationalState | Sites | None, model: Model, data: Data, objective: Objective, prior: PriorCollection
+) -> Problem:
+    """The problem; coupled as given sites are, which may have precisions of any sign."""
+    problem = variational_problem(model, data, objective, prior)
+    return problem.with_coupled_sites() if isinstance(start, Sites) and start.coupled else problem
+
+
+def _continued(problem: Problem, state: VariationalState | Sites) -> Any:
     """A state to continue from: a state of full steps unchanged, a state of backtracked steps by its sites."""
+    if isinstance(state, Sites):
+        extended = state_from(problem, pad_sites(state, len(problem.y)))
+        return _restart(problem, *extended[:2]) if problem.objective.is_monotone else extended
     return state if problem.objective.is_monotone else state_from(problem, state.sites)
 
 
@@ -490,10 +521,7 @@ def conclude(
     objective = problem.objective
     return Approximation(
         model=model,
-        X=data.X,
-        y=data.y,
-        columns=data.columns,
-        weights=data.weights,
+        **data._asdict(),
         posterior=posterior,
         mean=mean,
         variance=variance,

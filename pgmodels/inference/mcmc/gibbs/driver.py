@@ -258,10 +258,7 @@ class GibbsRun(Picklable):
             latents = latents[:, :, :count]
         return Draws(
             model=model,
-            X=self.data.X,
-            y=self.data.y,
-            columns=self.data.columns,
-            weights=self.data.weights,
+            **self.data._asdict(),
             prior=prior,
             whitened=whitened,
             log_likelihood_trace=records.log_likelihood,

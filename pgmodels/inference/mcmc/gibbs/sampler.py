@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pgmodels.data.missing import MissingChoice
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.adaptive_selection import select_inducing_inputs
 from pgmodels.inference.mcmc.gibbs.checkpoint import Checkpoint
@@ -32,6 +33,7 @@ def gibbs(
     y: ArrayLike,
     *,
     weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
     num_samples: int = 1000,
     num_warmup: int = 200,
     num_chains: int = 4,
@@ -54,6 +56,8 @@ def gibbs(
         Observations, in the units of the likelihood.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods, as in ``cavi``; for some likelihoods 0 and 1 only.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``.
     num_samples : int
         Draws of each chain after warm-up.
     num_warmup : int
@@ -123,7 +127,7 @@ def gibbs(
     Murray and Adams 2010; Neal 2011.
     """
     start = time.perf_counter()
-    model, data = require_model(model).prepare(X, y, weights)
+    model, data = require_model(model).prepare(X, y, weights, missing)
     chosen = scheme_of(scheme)
     chosen.check(model, data)
     check_sizes(num_samples, num_warmup, num_chains)
