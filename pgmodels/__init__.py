@@ -40,6 +40,7 @@ from pgmodels.inference.variational.vi import MeanFieldWarning, cavi, gaussian_v
 from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.interop.numpyro_model import to_numpyro
 from pgmodels.kernels.columns import Difference, On
+from pgmodels.kernels.coregion import Coregion
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.sphere import Sphere
@@ -156,6 +157,7 @@ __all__ = [
     "Comparison",
     "Constant",
     "ConvergenceWarning",
+    "Coregion",
     "CorrectedApproximation",
     "CorrectionWarning",
     "Counts",

@@ -209,8 +209,9 @@ class Model(Module):
 
     def check_new_inputs(self, X_new: ArrayLike, name: str, num_columns: int, columns: Columns | None) -> np.ndarray:
         """New inputs as a float64 array (m, d), read as the training X was, or ValueError."""
-        measured = set().union(*(gp.kernel.measures(num_columns) for gp in self.gps))
-        names = [column.name for number, column in enumerate(columns or ()) if number not in measured]
+        kernels = [gp.kernel for gp in self.gps]
+        known = set().union(*(kernel.measures(num_columns) + kernel.indexes(num_columns) for kernel in kernels))
+        names = [column.name for number, column in enumerate(columns or ()) if number not in known]
         inputs, of_frame = read_inputs(X_new, name, columns, names, is_new=True)
         return self.check_inputs(X_new if of_frame is None else inputs, name, num_columns, columns)
 
