@@ -91,6 +91,7 @@ from pgmodels.likelihoods.supports import (
     SuccessesOfTrials,
     Support,
 )
+from pgmodels.likelihoods.switched import SwitchedLikelihood
 from pgmodels.model import GP, DataWarning, Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Fixed, Parameter
@@ -229,6 +230,7 @@ __all__ = [
     "StudentT",
     "SuccessesOfTrials",
     "Support",
+    "SwitchedLikelihood",
     "Verdict",
     "VerificationError",
     "White",
