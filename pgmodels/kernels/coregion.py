@@ -12,6 +12,7 @@ from numpyro.distributions import Distribution
 from pgmodels.kernels.distance import Inputs
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_parameter
+from pgmodels.runtime.jit import double_outside_jit
 from pgmodels.runtime.x64 import as_array
 
 
@@ -74,6 +75,7 @@ class Coregion(Kernel):
                 )
 
     @property
+    @double_outside_jit
     def covariance(self) -> Float[Array, "P P"]:
         """The covariances between the outputs, W Wᵀ + diag(kappa)."""
         W = as_array(self.loadings.value)

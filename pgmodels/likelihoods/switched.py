@@ -10,6 +10,7 @@ import numpy as np
 
 from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.likelihood import Likelihood
+from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.likelihoods.pieces import Piece
 from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.likelihoods.supports import Support, Undeclared
@@ -93,8 +94,10 @@ def _check_output(support: Support, y: np.ndarray, rows: np.ndarray, output: int
         support.check(y[rows])
     except ValueError as error:
         message = re.sub(r"in row (\d+)", lambda match: f"in row {rows[int(match[1])]}", str(error))
-        columns = "" if support.num_columns == 1 else ", its columns without the output"
-        raise ValueError(f"y at output {output}, in row {_first_invalid(support, y, rows)}{columns}: {message}") from None
+        place = "column 0 of y" if support.num_columns == 1 else "y without its column of the output"
+        row = "" if "in row" in message else f", in row {_first_invalid(support, y, rows)}"
+        # The message's remedy for y applies to these columns.
+        raise ValueError(f"{place}, at output {output}{row}: {message}") from None
 
 
 def _first_invalid(support: Support, y: np.ndarray, rows: np.ndarray) -> int:
@@ -155,11 +158,9 @@ def _mean(likelihood: Likelihood, size: int) -> Callable[..., Any] | None:
 
 
 def _variance(likelihood: Likelihood, size: int) -> Callable[..., Any] | None:
-    if likelihood.conditional_variance is not None:
-        return likelihood.conditional_variance
     mean, square = (_power_mean(likelihood, size, order) for order in (1, 2))
-    if mean is None or square is None:
-        return None
+    if likelihood.conditional_variance is not None or mean is None or square is None:
+        return likelihood.conditional_variance
     return lambda y, f, **values: square(y, f, **values) - mean(y, f, **values) ** 2
 
 
@@ -170,6 +171,13 @@ def _power_mean(likelihood: Likelihood, size: int, order: int) -> Callable[..., 
     if listed is None or support.num_columns > 1:
         return None
     return lambda y, f, **values: sum(v**order * likelihood.function(Constant(v), f, **values) for v in listed)
+
+
+def _has_moments(likelihood: Likelihood, size: int) -> bool:
+    """Whether there are formulas of mean and variance; sums of probabilities if those sum to 1."""
+    if likelihood.conditional_mean is not None and likelihood.conditional_variance is not None:
+        return True
+    return _power_mean(likelihood, size, 1) is not None and is_normalised(likelihood, size) is True
 
 
 _FACTORS: dict[str, Callable[[Likelihood, int], Any]] = {"density": _density, "mean": _mean, "variance": _variance}
@@ -252,7 +260,7 @@ def SwitchedLikelihood(likelihoods: Sequence[Likelihood], num_latents: int | Non
                 f"({support!r}), and an output has one value: write one formula with a power of (y[1] == k) for each "
                 "output."
             )
-    has_moments = all(_mean(likelihood, size) and _variance(likelihood, size) for likelihood in listed)
+    has_moments = all(_has_moments(likelihood, size) for likelihood in listed)
     return Likelihood(
         {_name(name, k): p for k, likelihood in enumerate(listed) for name, p in likelihood.parameters.items()},
         name="SwitchedLikelihood",
