@@ -36,10 +36,10 @@ outputs = pgm.Coregion(2, kappa=dist.LogNormal(-3.0, 1.0))
 kernel = pgm.On(pgm.RBF(pgm.Fixed(1.0)), [0]) * pgm.On(outputs, [1]) + pgm.On(pgm.White(pgm.Fixed(4.0)), [1])
 model = pgm.Model(likelihood, pgm.GP(kernel, mean=pgm.Fixed(0.0)))
 fitted = pgm.fit(model, X, y)
-learned = fitted.model.gps[0].kernel.left.right.kernel
-print(f"Learned: {fitted.model.likelihood}; {learned}")
-B = learned.covariance
-print(f"Correlation of the two latents: {B[0, 1] / np.sqrt(B[0, 0] * B[1, 1]):.2f}")
+print(f"Learned: {fitted.model.likelihood}; {fitted.model.gps[0].kernel}")
+both = np.array([[0.0, 0.0], [0.0, 1.0]])
+B = np.asarray(fitted.model.gps[0].kernel(both, both)) - 4.0 * np.eye(2)
+print(f"Correlation of the outputs apart from their levels: {B[0, 1] / np.sqrt(B[0, 0] * B[1, 1]):.2f}")
 
 # %%
 # The same without what they share: each output alone.
@@ -60,15 +60,15 @@ for row, name in enumerate(("measurement", "count")):
     inputs = np.column_stack([grid, np.full(201, row)])
     for axes, (title, result) in zip(panels[row], (("each alone", separate), ("together", fitted)), strict=True):
         mean, variance = (part[:, 0] for part in result.predict_latent(inputs))
-        ends = mean - 1.96 * variance**0.5, mean + 1.96 * variance**0.5
+        low, high = mean - 1.96 * variance**0.5, mean + 1.96 * variance**0.5
         if row == 1:
             dispersion = float(result.model.likelihood.values["dispersion_1"])
-            mean, *ends = (dispersion * np.exp(latent) for latent in (mean, *ends))
+            mean, low, high = (dispersion * np.exp(latent) for latent in (mean, low, high))
         inside = (grid > holes[row][0]) & (grid < holes[row][1])
         error = np.sqrt(np.mean((mean - truths[row])[inside] ** 2))
         print(f"RMSE in the hole of the {name}s, {title}: {error:.2f}")
         axes.axvspan(*holes[row], color="0.93")
-        axes.fill_between(grid, *ends, alpha=0.25, label="95 %")
+        axes.fill_between(grid, low, high, alpha=0.25, label="95 %")
         axes.plot(grid, mean, label="posterior mean" if row == 0 else "posterior median")
         axes.plot(grid, truths[row], color="0.3", linewidth=1.0, linestyle="--", label="true")
         axes.scatter(t[output == row], value[output == row], s=6.0, color="0.5")

@@ -57,8 +57,8 @@ class SwitchedSupport(Support):
         if bad.size:
             raise ValueError(
                 f"{name} must have the number of the output in column {column}, 0 to {len(self.supports) - 1}; got "
-                f"{outputs[bad[0]]:g} in row {bad[0]}. The columns of y are (value, output), then the covariates of the "
-                "output's likelihood."
+                f"{outputs[bad[0]]:g} in row {bad[0]}. The columns of y are (value, output), then the covariates of "
+                "the output's likelihood."
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
@@ -84,8 +84,9 @@ class SwitchedSupport(Support):
 
     def values(self) -> np.ndarray | None:
         """The values of an observation, if they are the same few for all outputs."""
-        first, *others = (support.values() for support in self.supports)
-        return first if first is not None and all(np.array_equal(first, other) for other in others) else None
+        lists = [support.values() for support in self.supports]
+        distinct = {None if values is None else tuple(values.tolist()) for values in lists}
+        return lists[0] if len(distinct) == 1 else None
 
 
 def _check_output(support: Support, y: np.ndarray, rows: np.ndarray, output: int) -> None:

@@ -25,7 +25,11 @@ def by_hand():
     """The distribution of each row of Y given F."""
     p = expit(F)
     one = [stats.norm(f, 0.5) for f in F[:2]] + [stats.bernoulli(q) for q in p[2:4]]
-    return one + [stats.nbinom(2.5, 1 - q) for q in p[4:6]] + [stats.binom(n, q) for n, q in zip((5, 4), p[6:], strict=True)]
+    return (
+        one
+        + [stats.nbinom(2.5, 1 - q) for q in p[4:6]]
+        + [stats.binom(n, q) for n, q in zip((5, 4), p[6:], strict=True)]
+    )
 
 
 def shared(likelihood, kernel=None):
