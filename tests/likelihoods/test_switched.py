@@ -128,6 +128,7 @@ def test_two_gaussian_outputs_are_one_regression_with_two_noises():
     assert weighted.elbo == pytest.approx(repeated.elbo, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_a_mixed_model_predicts_each_kind(tmp_path):
     X, y = data()
     model = of_both()
@@ -154,6 +155,7 @@ def test_a_mixed_model_predicts_each_kind(tmp_path):
     assert pgm.load(path, likelihood=model.likelihood).elbo == result.elbo
 
 
+@pytest.mark.slow
 def test_the_derivation_is_that_of_each_output():
     pgm.derive(of_both()).verify(seed=0)
 
