@@ -42,6 +42,7 @@ from pgmodels.inference.variational.vi import MeanFieldWarning, cavi, gaussian_v
 from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.interop.numpyro_model import to_numpyro
 from pgmodels.kernels.columns import Difference, On
+from pgmodels.kernels.coregion import Coregion
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.sphere import Sphere
@@ -105,6 +106,7 @@ from pgmodels.likelihoods.supports import (
     UnitInterval,
 )
 from pgmodels.likelihoods.survival import CensoredGaussian, LogLogistic, Weibull
+from pgmodels.likelihoods.switched import SwitchedLikelihood
 from pgmodels.model import GP, DataWarning, Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Fixed, Parameter
@@ -175,6 +177,7 @@ __all__ = [
     "Comparison",
     "Constant",
     "ConvergenceWarning",
+    "Coregion",
     "CorrectedApproximation",
     "CorrectionWarning",
     "Counts",
@@ -256,6 +259,7 @@ __all__ = [
     "StudentT",
     "SuccessesOfTrials",
     "Support",
+    "SwitchedLikelihood",
     "UnitInterval",
     "Verdict",
     "VerificationError",

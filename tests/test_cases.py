@@ -175,14 +175,16 @@ def test_three_outputs_share_a_latent():
     output = np.repeat([0.0, 1.0, 2.0], [100, 50, 50])
     y = np.choose(output.astype(int), [np.sin(6 * x), 0.8 * np.sin(6 * x), 0.3 - 0.5 * np.sin(6 * x)])
     y = y + 0.1 * g.standard_normal(200)
-    result = pgm.cavi(gaussian(of_index, 0.1), np.column_stack([x, output]), y)
-    assert result.elbo == pytest.approx(157.950745, abs=1e-6)
     X_new = np.array([(place, k) for k in range(3) for place in (0.25, 0.75, 1.25)])
-    mean, variance = result.predict_latent(X_new)
-    right = [0.98294, -1.01684, 0.46119, 0.77773, -0.84049, 0.31516, -0.19297, 0.83067, -0.17026]
-    np.testing.assert_allclose(mean[:, 0], right, atol=1e-5)
-    right = [0.02160, 0.02065, 0.35069, 0.02123, 0.23152, 0.43656, 0.03863, 0.03547, 0.03870]
-    np.testing.assert_allclose(np.sqrt(variance[:, 0]), right, atol=1e-5)
+    means = [0.98294, -1.01684, 0.46119, 0.77773, -0.84049, 0.31516, -0.19297, 0.83067, -0.17026]
+    deviations = [0.02160, 0.02065, 0.35069, 0.02123, 0.23152, 0.43656, 0.03863, 0.03547, 0.03870]
+    loadings = pgm.On(pgm.Coregion(3, loadings=W[:, None], kappa=0.1), [1])
+    for kernel in (of_index, pgm.On(pgm.RBF(1.0, 0.3), [0]) * loadings):
+        result = pgm.cavi(gaussian(kernel, 0.1), np.column_stack([x, output]), y)
+        assert result.elbo == pytest.approx(157.950745, abs=1e-6)
+        mean, variance = result.predict_latent(X_new)
+        np.testing.assert_allclose(mean[:, 0], means, atol=1e-5)
+        np.testing.assert_allclose(np.sqrt(variance[:, 0]), deviations, atol=1e-5)
     # The same by four latents in a formula.
     apart = pgm.cavi(pgm.Model(outputs(), pgm.GP(pgm.RBF(1.0, 0.3), size=4)), x[:, None], np.column_stack([y, output]))
     assert apart.elbo == pytest.approx(157.950745, abs=1e-5)

@@ -95,7 +95,9 @@ def test_observations(run):
 
 
 def test_predictors_that_combine_latents(run):
-    assert "z = f[0] + y[1] f[1] + f[2]" in str(pgm.derive(run("docs/how-to/combine_latents.md")["model"]))
+    names = run("docs/how-to/combine_latents.md")
+    assert "z = f[0] + y[1] f[1] + f[2]" in str(pgm.derive(names["model"]))
+    assert names["likelihood"].parameters["scale_0"].value == 0.3
 
 
 def test_a_kernel_of_your_own(run):

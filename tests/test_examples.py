@@ -25,6 +25,7 @@ SHOWN = {
     "survival": ["of the times are censored", "the ELBO rises", "Learned: log_logistic(shape=", "gibbs (ref.)"],
     "tobit": ["are at the limit", "Tobit: tobit(scale=", "gibbs (ref.)"],
     "exposure": ["Learned: events(dispersion=", "gibbs (ref.)", "test RMSE"],
+    "multi_output": ["Learned: SwitchedLikelihood(", "gibbs (ref.)", "RMSE in the hole of the counts, together"],
     "preferences": ["Learned: Difference(RBF", "gibbs (ref.)", "Best item by the posterior mean"],
     "hyperparameters": ["dispersion", "lengthscale", "nuts (ref.)", "It agrees with nuts"],
 }
@@ -42,6 +43,7 @@ DRAWN = {
     "survival": {"figure"},
     "tobit": {"figure"},
     "exposure": {"figure"},
+    "multi_output": {"figure"},
     "preferences": {"figure"},
     "hyperparameters": {"rank", "latent"},
 }

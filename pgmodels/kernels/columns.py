@@ -28,6 +28,9 @@ class Restricted(Kernel):
     def has_names(self) -> bool:
         return self.kernel.has_names()
 
+    def scaled(self, factor: float) -> Kernel:
+        return eqx.tree_at(lambda restricted: restricted.kernel, self, self.kernel.scaled(factor), is_leaf=is_parameter)
+
     def map_components(self, change: Change, X: Float[Inputs, "n d"]) -> Kernel:
         inner = change(self.kernel, self.inputs(X))
         return eqx.tree_at(lambda restricted: restricted.kernel, self, inner, is_leaf=is_parameter)
@@ -76,6 +79,9 @@ class On(Restricted):
 
     def measures(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted(self.columns[index] for index in self.kernel.measures(len(self.columns))))
+
+    def indexes(self, num_columns: int) -> tuple[int, ...]:
+        return tuple(sorted(self.columns[index] for index in self.kernel.indexes(len(self.columns))))
 
     def has_names(self) -> bool:
         return not self.columns or super().has_names()
@@ -177,6 +183,10 @@ class Difference(Restricted):
 
     def measures(self, num_columns: int) -> tuple[int, ...]:
         indices = self.kernel.measures(len(self.left))
+        return tuple(sorted({columns[index] for columns in (self.left, self.right) for index in indices}))
+
+    def indexes(self, num_columns: int) -> tuple[int, ...]:
+        indices = self.kernel.indexes(len(self.left))
         return tuple(sorted({columns[index] for columns in (self.left, self.right) for index in indices}))
 
     def numbered(self, names: tuple[str, ...] | None) -> "Difference":

@@ -72,6 +72,10 @@ class Kernel(Module):
         """The columns of X whose values count, and not only which rows are equal; none for kernels of users."""
         return ()
 
+    def indexes(self, num_columns: int) -> tuple[int, ...]:
+        """The columns of X whose values are indices of levels, which levels that are new have none of."""
+        return ()
+
     def has_names(self) -> bool:
         """Whether it names columns of X that have no numbers yet."""
         known: list[bool] = []
@@ -217,6 +221,9 @@ class Sum(Kernel):
     def measures(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted({*self.left.measures(num_columns), *self.right.measures(num_columns)}))
 
+    def indexes(self, num_columns: int) -> tuple[int, ...]:
+        return tuple(sorted({*self.left.indexes(num_columns), *self.right.indexes(num_columns)}))
+
     def scaled(self, factor: float) -> "Sum":
         return Sum(self.left.scaled(factor), self.right.scaled(factor))
 
@@ -247,6 +254,9 @@ class Product(Kernel):
 
     def measures(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted({*self.left.measures(num_columns), *self.right.measures(num_columns)}))
+
+    def indexes(self, num_columns: int) -> tuple[int, ...]:
+        return tuple(sorted({*self.left.indexes(num_columns), *self.right.indexes(num_columns)}))
 
     def scaled(self, factor: float) -> "Product":
         if not eqx.tree_equal(lhs := self.left.scaled(factor), self.left):

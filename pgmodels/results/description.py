@@ -13,6 +13,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
 from pgmodels.kernels.columns import Difference, On
+from pgmodels.kernels.coregion import Coregion
 from pgmodels.kernels.kernel import Kernel, Product, Sum
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.sphere import Sphere
@@ -45,6 +46,7 @@ _KERNELS: dict[str, type[Kernel]] = {
         On,
         Sphere,
         Difference,
+        Coregion,
         Sum,
         Product,
     )
@@ -146,10 +148,12 @@ def _describe_kernel(kernel: Kernel) -> Description:
     }
 
 
-def _describe_field(value: Kernel | Parameter | tuple[int | str, ...], name: str) -> Description:
+def _describe_field(value: Kernel | Parameter | int | tuple[int | str, ...], name: str) -> Description:
     if isinstance(value, Kernel):
         return _describe_kernel(value)
-    return _describe_parameter(value, name) if isinstance(value, Parameter) else list(value)
+    if isinstance(value, Parameter):
+        return _describe_parameter(value, name)
+    return value if isinstance(value, int) else list(value)
 
 
 def _build_kernel(description: Description) -> Kernel:
@@ -158,8 +162,8 @@ def _build_kernel(description: Description) -> Kernel:
     return On.of_names(**values) if cls is On and "names" in values else cls(**values)
 
 
-def _build_field(description: Description) -> Kernel | Parameter | list[int] | list[str]:
-    if isinstance(description, list):
+def _build_field(description: Description) -> Kernel | Parameter | int | list[int] | list[str]:
+    if isinstance(description, int | list):
         return description
     return _build_kernel(description) if "class" in description else _build_parameter(description)
 

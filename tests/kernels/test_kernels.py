@@ -11,6 +11,7 @@ from sklearn.gaussian_process import kernels as sk
 
 import pgmodels as pgm
 from pgmodels.kernels.columns import Difference, On
+from pgmodels.kernels.coregion import Coregion
 from pgmodels.kernels.distance import squared_distance
 from pgmodels.kernels.kernel import CallableKernel, as_kernel, check_traced
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
@@ -34,6 +35,7 @@ ALL = [
     On(Matern32(1.4, np.array([0.9, 1.7])), [2, 0]),
     Difference(RBF(1.4, 0.9), [0], [2]),
     On(Sphere(Matern52(1.4, 500.0)), [2, 0]),
+    On(RBF(Fixed(1.0), 0.9), [0]) * On(Coregion(3, 2), [3]),
 ]
 
 
@@ -46,6 +48,13 @@ def double_precision():
 def inputs(n=9, m=6, d=3):
     generator = np.random.default_rng(0)
     return generator.normal(1.0, 2.0, (n, d)), generator.normal(0.0, 2.0, (m, d))
+
+
+def with_outputs(kernel, *arrays):
+    """Inputs with the number of an output in a fourth column, for kernels that read one."""
+    if not kernel.indexes(4):
+        return arrays
+    return tuple(np.column_stack([X, np.arange(len(X)) % 3]) for X in arrays)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,7 @@ def test_periodic_in_several_columns():
 
 @pytest.mark.parametrize("kernel", ALL, ids=repr)
 def test_symmetric_positive_semidefinite_and_consistent_with_its_diagonal(kernel):
-    X, _ = inputs(n=25)
+    (X,) = with_outputs(kernel, inputs(n=25)[0])
     K = np.asarray(run(kernel, X, X))
     np.testing.assert_allclose(K, K.T, rtol=1e-13)
     np.testing.assert_allclose(run(kernel.diagonal, X), np.diag(K), rtol=1e-13)
@@ -95,6 +104,7 @@ def test_gradients_against_finite_differences(kernel):
     X, Z = inputs()
     X[1] = X[0]
     Z[2] = X[0]
+    X, Z = with_outputs(kernel, X, Z)
     weights = np.random.default_rng(1).normal(size=(9, 6))
     flat, unravel = jax.flatten_util.ravel_pytree(kernel)
     if not flat.size:

@@ -1,0 +1,221 @@
+"""Several likelihoods side by side, against each of them in its rows."""
+
+import pickle
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import expit
+
+import pgmodels as pgm
+from pgmodels.likelihoods.density import log_density
+from pgmodels.likelihoods.normalisation import is_normalised
+
+Fixed = pgm.Fixed
+# Where the value of one output is impossible for another: negative, not whole, above 1.
+Y = np.array([[-0.7, 0, 1], [3.4, 0, 1], [1, 1, 1], [0, 1, 1], [7, 2, 1], [0, 2, 1], [3, 3, 5], [0, 3, 4]], float)
+F = np.array([0.3, 2.9, -0.4, 1.2, 0.8, -1.1, 0.2, -0.9])
+
+
+def four_kinds():
+    return pgm.SwitchedLikelihood([pgm.Gaussian(0.5), pgm.Bernoulli(), pgm.NegativeBinomial(2.5), pgm.Binomial()])
+
+
+def by_hand():
+    """The distribution of each row of Y given F."""
+    p = expit(F)
+    one = [stats.norm(f, 0.5) for f in F[:2]] + [stats.bernoulli(q) for q in p[2:4]]
+    return (
+        one
+        + [stats.nbinom(2.5, 1 - q) for q in p[4:6]]
+        + [stats.binom(n, q) for n, q in zip((5, 4), p[6:], strict=True)]
+    )
+
+
+def shared(likelihood, kernel=None):
+    return pgm.Model(likelihood, pgm.GP(kernel or pgm.RBF(1.5, 0.8), mean=0.2))
+
+
+def test_each_row_has_the_density_of_its_output():
+    laws = by_hand()
+    expected = [law.logpdf(y) if k == 0 else law.logpmf(y) for law, (y, k, _) in zip(laws, Y, strict=True)]
+    np.testing.assert_allclose(log_density(four_kinds(), Y, F[:, None]), expected, rtol=1e-12)
+    assert list(four_kinds().parameters) == ["scale_0", "dispersion_2"]
+    assert is_normalised(four_kinds(), 1, for_all_parameters=True)
+
+
+def test_moments_and_draws_are_of_the_output():
+    likelihood, laws = four_kinds(), by_hand()
+    mean, variance = (np.asarray(part) for part in likelihood.moments(Y, F[:, None], 1))
+    np.testing.assert_allclose(mean, [law.mean() for law in laws], rtol=1e-6)
+    np.testing.assert_allclose(variance, [law.var() for law in laws], rtol=1e-6)
+    rng = np.random.default_rng(0)
+    rows = np.repeat(np.arange(8), 4000)
+    # The value in y is not read.
+    y = np.column_stack([np.full(len(rows), np.nan), Y[rows, 1:]])
+    drawn = likelihood.draw(rng, y, F[rows, None]).reshape(8, 4000)
+    errors = (drawn.mean(axis=1) - mean) / np.sqrt(variance / 4000)
+    assert np.abs(errors).max() < 4.0
+    assert all(stats.kstest(drawn[row], laws[row].cdf).pvalue > 1e-3 for row in (0, 1))
+
+
+def test_a_rate_of_one_output_may_be_infinite_where_another_is():
+    """Gaussian values of 2000 would be counts of mean e^2000."""
+    likelihood = pgm.SwitchedLikelihood([pgm.Gaussian(0.5), pgm.NegativeBinomial(2.5)])
+    mean, variance = likelihood.moments(np.array([[1999.0, 0.0]]), np.array([[2000.0]]), 1)
+    np.testing.assert_allclose([mean[0], variance[0]], [2000.0, 0.25], rtol=1e-5)
+
+
+def test_formulas_of_users_with_exposure_and_cutpoints():
+    @pgm.likelihood(support=pgm.Given(pgm.Counts(), pgm.Positive()))
+    def counts(y, f, rate=pgm.Parameter(2.0, positive=True)):
+        mean = rate * y[1] * pgm.sigmoid(f)
+        return mean ** y[0] * pgm.exp(-mean) / pgm.gamma(y[0] + 1)
+
+    @pgm.likelihood(support=pgm.Classes(3))
+    def grades(y, f, cuts=pgm.Parameter([-0.5, 0.8])):
+        below = [0, *(pgm.sigmoid(cut - f) for cut in cuts), 1]
+        return pgm.sum((below[k + 1] - below[k]) * (k == y) for k in range(3))
+
+    likelihood = pgm.SwitchedLikelihood([counts(), grades()])
+    y = np.array([[4, 0, 2.5], [2, 1, 1.0], [0, 1, 1.0]])
+    f = np.array([0.4, -0.2, 0.9])
+    above = expit(np.array([-0.5, 0.8]) - f[1:, None])
+    expected = [stats.poisson(5.0 * expit(0.4)).logpmf(4), np.log(1 - above[0, 1]), np.log(above[1, 0])]
+    np.testing.assert_allclose(log_density(likelihood, y, f[:, None]), expected, rtol=1e-6)
+    assert likelihood.parameters["cuts_1"].length == 2
+    # Counts without declared moments: no formula for all.
+    assert likelihood.conditional_mean is None
+    drawn = likelihood.draw(np.random.default_rng(1), np.repeat(y, 3000, axis=0), np.repeat(f, 3000)[:, None])
+    assert drawn[:3000].mean() == pytest.approx(5.0 * expit(0.4), abs=4 * np.sqrt(3.0 / 3000))
+    assert (drawn[3000:6000] == 2).mean() == pytest.approx(1 - above[0, 1], abs=4 * 0.5 / np.sqrt(3000))
+    with pytest.raises(ValueError, match=r"^y without its column of the output, at output 0: column 1 of.*row 2"):
+        shared(likelihood).check(f[:, None], [[2, 1, 1], [0, 1, 1], [3, 0, -1]])
+
+
+def data(n=30, seed=0):
+    """A Gaussian output and labels of one latent: X (n, 2) and y (n, 2)."""
+    rng = np.random.default_rng(seed)
+    x, output = rng.uniform(0.0, 4.0, n), np.arange(n) % 2
+    f = 1.5 * np.sin(2 * x)
+    value = np.where(output == 0, f + 0.4 * rng.normal(size=n), rng.random(n) < expit(f))
+    return np.column_stack([x, output]), np.column_stack([value, output])
+
+
+def of_both(scale=0.4):
+    likelihood = pgm.SwitchedLikelihood([pgm.Gaussian(Fixed(scale)), pgm.Bernoulli()])
+    coregion = pgm.Coregion(2, loadings=[[1.2], [0.9]], kappa=0.1)
+    return shared(likelihood, kernel=pgm.On(pgm.RBF(Fixed(1.0), 0.8), [0]) * pgm.On(coregion, [1]))
+
+
+def test_two_gaussian_outputs_are_one_regression_with_two_noises():
+    rng = np.random.default_rng(3)
+    x, output = rng.uniform(0.0, 3.0, 20), np.arange(20) % 2
+    y = rng.normal(size=20)
+    likelihood = pgm.SwitchedLikelihood([pgm.Gaussian(0.3), pgm.Gaussian(0.9)])
+    result = pgm.cavi(shared(likelihood), x[:, None], np.column_stack([y, output]))
+    K = 1.5 * np.exp(-0.5 * ((x[:, None] - x) / 0.8) ** 2) + np.diag(np.where(output == 0, 0.09, 0.81))
+    assert result.elbo == pytest.approx(stats.multivariate_normal(np.full(20, 0.2), K).logpdf(y), abs=1e-6)
+    m, v = (part[:, 0] for part in result.predict_latent(x[:, None]))
+    predictive = result.predict(x[:, None], covariates=output)
+    np.testing.assert_allclose(predictive.mean, m, rtol=1e-6)
+    np.testing.assert_allclose(predictive.variance, v + np.where(output == 0, 0.09, 0.81), rtol=1e-6)
+    # A weight of 2 is a row twice, and one of 0 none.
+    twice = np.r_[np.arange(18), :5]
+    weights = np.r_[np.full(5, 2.0), np.ones(13), 0.0, 0.0]
+    weighted = pgm.cavi(shared(likelihood), x[:, None], np.column_stack([y, output]), weights=weights)
+    repeated = pgm.cavi(shared(likelihood), x[twice, None], np.column_stack([y, output])[twice])
+    assert weighted.elbo == pytest.approx(repeated.elbo, abs=1e-7)
+
+
+@pytest.mark.slow
+def test_a_mixed_model_predicts_each_kind(tmp_path):
+    X, y = data()
+    model = of_both()
+    result = pgm.cavi(model, X, y)
+    new = np.array([[1.0, 0.0], [1.0, 1.0]])
+    predictive = result.predict(new, covariates=[0, 1])
+    m, v = (part[:, 0] for part in result.predict_latent(new))
+    # The mean of a label by quadrature over its latent.
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    p = np.sum(weights * expit(m[1] + np.sqrt(v[1]) * nodes)) / np.sqrt(2 * np.pi)
+    np.testing.assert_allclose(predictive.mean, [m[0], p], rtol=1e-6)
+    np.testing.assert_allclose(predictive.variance, [v[0] + 0.16, p * (1 - p)], rtol=1e-6)
+    expected = [stats.norm(m[0], np.sqrt(v[0] + 0.16)).logpdf(0.7), np.log(p)]
+    np.testing.assert_allclose(predictive.log_density([[0.7, 0], [1, 1]]), expected, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"the mean of y by SwitchedLikelihood depends on y\[1\]"):
+        _ = result.predict(new).mean
+    with pytest.raises(ValueError, match=r"covariates must have the number of the output in column 0, 0 to 1; got 2"):
+        result.predict(new, covariates=[0, 2])
+    copy = pickle.loads(pickle.dumps(result))
+    np.testing.assert_array_equal(copy.predict(new, covariates=[0, 1]).mean, predictive.mean)
+    path = result.save(tmp_path / "fit.npz")
+    with pytest.raises(ValueError, match="SwitchedLikelihood has a custom formula"):
+        pgm.load(path)
+    assert pgm.load(path, likelihood=model.likelihood).elbo == result.elbo
+
+
+@pytest.mark.slow
+def test_the_derivation_is_that_of_each_output():
+    pgm.derive(of_both()).verify(seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "likelihoods",
+    [
+        [pgm.StudentT(4.0, 0.5), pgm.Laplace(0.6)],
+        [pgm.Probit(), pgm.SigmoidPoisson(6.0)],
+        [pgm.NegativeBinomial(2.0), pgm.Binomial(), pgm.Gaussian(0.5)],
+        [pgm.StickBreaking(3), pgm.HeteroscedasticGaussian(4.0)],
+    ],
+    ids=lambda likelihoods: "_".join(likelihood.name for likelihood in likelihoods),
+)
+def test_derivations_of_other_kinds(likelihoods):
+    likelihood = pgm.SwitchedLikelihood(likelihoods)
+    assert is_normalised(likelihood, likelihood.num_latents, for_all_parameters=True)
+    pgm.derive(pgm.Model(likelihood, pgm.GP(pgm.RBF(), size=likelihood.num_latents))).verify(seed=0)
+
+
+@pytest.mark.slow
+def test_engines_agree_on_a_mixed_model():
+    X, y = data(24)
+    draws = pgm.nuts(of_both(), X, y, num_samples=4000, num_warmup=1000, num_chains=2, seed=0)
+    gibbs = pgm.gibbs(of_both(), X, y, num_samples=8000, num_warmup=500, num_chains=2, seed=1)
+    normal = pgm.gaussian_vi(of_both(), X, y)
+    deviation = np.sqrt(draws.variance)
+    # Some 2000 effective draws: four standard errors of a mean.
+    assert np.abs((gibbs.mean - draws.mean) / deviation).max() < 4 * np.sqrt(2 / 2000)
+    # Of the variance, twice that; gaussian_vi has besides the error of a normal, hundredths of a deviation here.
+    assert np.abs(gibbs.variance / draws.variance - 1).max() < 4 * np.sqrt(4 / 2000)
+    assert np.abs((normal.mean - draws.mean) / deviation).max() < 4 * np.sqrt(1 / 2000) + 0.03
+    assert np.abs(normal.variance / draws.variance - 1).max() < 4 * np.sqrt(2 / 2000) + 0.05
+
+
+def test_what_it_cannot_be_is_named():
+    with pytest.raises(ValueError, match=r"must be a list of likelihoods.*got <likelihood Bernoulli>"):
+        pgm.SwitchedLikelihood([pgm.Gaussian(0.1), pgm.Bernoulli])
+    with pytest.raises(ValueError, match="must be a list of likelihoods"):
+        pgm.SwitchedLikelihood(pgm.Gaussian(0.1))
+    with pytest.raises(ValueError, match=r"must have the same latents; got \[1, 2\] latents"):
+        pgm.SwitchedLikelihood([pgm.Gaussian(0.1), pgm.HeteroscedasticGaussian(1.0)])
+
+    @pgm.likelihood
+    def undeclared(y, f):
+        return pgm.sigmoid(f) ** y
+
+    @pgm.likelihood(support=pgm.Censored())
+    def times(y, f):
+        return pgm.exp(f * y[1] - y[0] * pgm.exp(f))
+
+    with pytest.raises(ValueError, match="likelihood 1 of SwitchedLikelihood, undeclared, has no declared support"):
+        pgm.SwitchedLikelihood([pgm.Gaussian(0.1), undeclared()])
+    with pytest.raises(ValueError, match="likelihood 0 of SwitchedLikelihood, times, observes more than one column"):
+        pgm.SwitchedLikelihood([times(), pgm.Gaussian(0.1)])
+    X, model = np.zeros((3, 2)), of_both()
+    with pytest.raises(ValueError, match=r"y must have the number of the output in column 1, 0 to 1; got 2 in row 1"):
+        model.check(X, [[0.1, 0], [1, 2], [1, 1]])
+    with pytest.raises(ValueError, match=r"column 0 of y, at output 1, in row 2: y must hold the labels 0 and 1"):
+        model.check(X, [[0.1, 0], [1, 1], [2, 1]])
+    with pytest.raises(ValueError, match=r"column 0 of y, at output 1: .*got 4 in row 2"):
+        model.check(X[[0, 0, 0, 0, 0]], [[0.1, 0], [1, 1], [4, 1], [2, 1], [0, 1]])
