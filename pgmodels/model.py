@@ -219,7 +219,7 @@ class Model(Module):
         return self.check_inputs(X_new if of_frame is None else inputs, name, num_columns, columns)
 
     def _may_be_new(self, num_columns: int, columns: Columns | None) -> list[str]:
-        """The names of columns that may have new levels: no kernel measures distances in them or has entries of them."""
+        """The names of columns that may have new levels: no kernel has distances or entries of them."""
         kernels = [gp.kernel for gp in self.gps]
         known = set().union(*(kernel.measures(num_columns) + kernel.indexes(num_columns) for kernel in kernels))
         return [column.name for number, column in enumerate(columns or ()) if number not in known]

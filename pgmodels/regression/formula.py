@@ -130,6 +130,8 @@ def formula(
     response = Response(parsed[0].response, frame[observed], names)
     y = np.full((len(frame), len(response.columns.names)), np.nan)
     y[observed] = response.read(frame[observed])
+    if response.kind != "Surv":
+        y[~observed, 1:] = response.covariates(frame[~observed], y.shape[1] - 1, "data")
     num_levels = check_response(chosen, family, response, y[observed])
     scale, level = chosen.start(y[observed, 0])
     likelihood = chosen.make(Settings(scale, unused, response, num_levels))

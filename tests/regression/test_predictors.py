@@ -169,3 +169,25 @@ def test_known_noise_and_times_with_two_ends():
         known.gaussian_vi().predictions(data.head(3).drop(columns="sd"))
     times = pgm.formula("Surv(time, end, code) ~ x", data, family="loglogistic")
     np.testing.assert_allclose(times.y, np.column_stack([data["time"], data["code"], data["end"]]))
+
+
+@pytest.mark.parametrize("response", ["p(ill, n)", "grade", "y"])
+def test_rows_without_a_response_are_predicted(response):
+    families = {"p(ill, n)": "binomial", "grade": "cumulative", "y": "gaussian"}
+    name = {"p(ill, n)": "ill"}.get(response, response)
+    data = DATA.assign(ill=DATA["count"].clip(upper=4.0), n=5)
+    holes = data.copy()
+    holes.loc[[3, 10], name] = None
+    options = {"family": families[response], "priors": {"(1|g)": {"variance": 0.5}}}
+    text = f"{response} ~ 0 + x + (1|g)"
+    with pytest.raises(ValueError, match=f"2 of 50 rows have no value .* column '{name}'"):
+        pgm.formula(text, holes, **options)
+    # Priors by the spread of y and x are those of the rows with a response, and of all.
+    slope = {"x": dist.Normal(0.0, 1.0), "scale": pgm.Fixed(1.0)}
+    options["priors"] |= slope if response == "y" else {"x": slope["x"]}
+    result = pgm.formula(text, holes, missing="predict", **options).gaussian_vi()
+    assert list(result.result.missing.rows) == [3, 10]
+    expected = pgm.formula(text, holes.drop([3, 10]), **options).gaussian_vi()
+    table, other = result.predictions(), expected.predictions(data)
+    assert len(table) == len(other) == N * max(1, 3 * (response == "grade"))
+    np.testing.assert_allclose(table["mean"], other["mean"], rtol=1e-5)
