@@ -106,8 +106,8 @@ class Coregion(Kernel):
         if num_columns != 1:
             raise ValueError(
                 f"{self._title()} reads one column, the number of the output; got {num_columns}. Use "
-                f"pgm.On(pgm.Coregion({self.num_outputs}, rank={self.rank}), [column]) and pgm.On(kernel, [...]) for the "
-                "others."
+                f"pgm.On(pgm.Coregion({self.num_outputs}, rank={self.rank}), [column]) and pgm.On(kernel, [...]) for "
+                "the others."
             )
 
     def check_values(self, X: np.ndarray, name: str) -> None:
