@@ -154,6 +154,9 @@ def test_what_it_cannot_be_is_named():
     X = np.array([[0.1, 0.0], [0.2, 1.5]])
     with pytest.raises(ValueError, match=r"X must have an output from 0 to 2.*got 1.5 in row 1"):
         pgm.cavi(model(Coregion(3)), X, [0.0, 1.0])
+    sparse = pgm.Model(pgm.Gaussian(0.1), pgm.GP(pgm.On(Coregion(3), [1]), form=pgm.Inducing(2)))
+    with pytest.raises(ValueError, match="standardise=True would change column 1 of X, whose values are numbers of"):
+        pgm.svi(sparse, pgm.ArrayRows([[0.1, 0.0], [0.2, 2.0]], [0.0, 1.0], standardise=True))
     with pytest.raises(ValueError, match=r"Coregion\(3, rank=1\) reads one column, the number of the output; got 2"):
         pgm.cavi(pgm.Model(pgm.Gaussian(0.1), pgm.GP(Coregion(3))), X, [0.0, 1.0])
 

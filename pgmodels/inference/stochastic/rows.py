@@ -87,6 +87,12 @@ def source_of(
     check = RowCheck(model)
     surveyed = survey(X, check, seed)
     model.warn_unseen(check.unseen)
+    indexed = sorted(set().union(*(gp.kernel.indexes(surveyed.X.shape[1]) for gp in model.gps)))
+    if X.standardise and indexed:
+        raise ValueError(
+            f"standardise=True would change column {indexed[0]} of X, whose values are numbers of outputs: standardise "
+            "the other columns beforehand, and leave it out."
+        )
     source = Source(X, surveyed.num_rows, surveyed.scaling, columns, surveyed.digest)
     return model, Data(surveyed.X, surveyed.y, columns), source
 
