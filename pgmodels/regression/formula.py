@@ -14,7 +14,6 @@ from pgmodels.inference.empirical_bayes.fit import fit
 from pgmodels.inference.evidence.integrate import integrate
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
 from pgmodels.inference.mcmc.nuts import nuts
-from pgmodels.inference.stochastic.svi import svi
 from pgmodels.inference.variational.vi import cavi, gaussian_vi
 from pgmodels.likelihoods.additive import summed
 from pgmodels.likelihoods.likelihood import Likelihood
@@ -203,10 +202,6 @@ class Regression:
     def gaussian_vi(self, **options: Any) -> RegressionResult:
         """See ``pgmodels.gaussian_vi``; hyperparameters keep their start values."""
         return self._run(gaussian_vi, options)
-
-    def svi(self, **options: Any) -> RegressionResult:
-        """Stochastic variational inference on batches, for terms with inducing inputs: see ``pgmodels.svi``."""
-        return self._run(svi, options)
 
     def cavi(self, **options: Any) -> RegressionResult:
         """See ``pgmodels.cavi``; hyperparameters keep their start values."""
