@@ -308,3 +308,39 @@ def test_what_cannot_be_read_is_named(name):
     text, options, message = REFUSED[name]
     with pytest.raises(ValueError, match=re.escape(message)):
         pgm.formula(text, **{"data": DATA, **options})
+
+
+def test_a_model_with_default_priors_is_what_is_written_by_hand():
+    """The same to every engine: its fingerprint has the formula, values, priors, kernels and forms."""
+    text = "count ~ age + gp(lon, k=20) + gp(lat, by=sex) + (0 + age|herd) + offset(log(days))"
+    regression = pgm.formula(text, DATA, family="negbinomial")
+    a, days = DATA["age"].to_numpy(), DATA["days"].to_numpy()
+    level = np.log(DATA["count"].mean()) - np.log(days).mean()
+    spread = [2.5 * np.sqrt(1.0 + (a.mean() / a.std()) ** 2), 2.5 / a.std()]
+
+    def lengthscale(x):
+        x = np.unique(x)
+        distances = np.abs(x[:, None] - x)[np.triu_indices(len(x), 1)]
+        low, high = np.log([np.quantile(distances, 0.02), distances.max()])
+        return dist.LogNormal((low + high) / 2, (high - low) / (2 * 2.326))
+
+    def matern(x):
+        return pgm.Matern52(variance=dist.LogNormal(-1.0, 1.0), lengthscale=lengthscale(x))
+
+    slope = pgm.White(variance=dist.LogNormal(2.0 * np.log(1.0 / a.std()) - 1.0, 1.0))
+    gps = [
+        pgm.GP(pgm.On(pgm.Linear(pgm.Fixed(np.square(spread))), [0, 1]), mean=pgm.Fixed(level)),
+        pgm.GP(pgm.On(matern(DATA["lon"]), [2]), form=pgm.Inducing(20)),
+        pgm.GP(pgm.On(pgm.On(matern(DATA["lat"]), [0]) * pgm.On(pgm.White(pgm.Fixed(1.0)), [1]), [3, 4])),
+        pgm.GP(pgm.On(pgm.On(slope, [0]) * pgm.On(pgm.Linear(pgm.Fixed(1.0)), [1]), [5, 6])),
+    ]
+    dispersion = pgm.Parameter(1.0, positive=True, prior=dist.LogNormal(0.0, 1.0))
+    likelihood = pgm.with_predictor(pgm.NegativeBinomial2(dispersion), 4, offset=True)
+    model = pgm.Model(likelihood, gps)
+    assert repr(regression.model) == repr(model)
+    assert regression.model.signature == model.signature
+    sex = (DATA["sex"] == "m").to_numpy(float)
+    herd = np.searchsorted(sorted(set(DATA["herd"])), DATA["herd"])
+    X = np.column_stack([np.ones(N), a, DATA["lon"], DATA["lat"], sex, herd, a])
+    np.testing.assert_allclose(regression.X, X)
+    np.testing.assert_allclose(regression.y, np.column_stack([DATA["count"], np.log(days)]))
