@@ -77,7 +77,7 @@ def _gaussian(settings: Settings) -> Likelihood:
 
 def _ordinal(link: str) -> Callable[[Settings], Likelihood]:
     def make(settings: Settings) -> Likelihood:
-        cuts = settings.priors.pop("cuts", dist.Normal(0.0, 3.0))
+        cuts = settings.priors.pop("cuts", dist.StudentT(3.0, 0.0, 2.5))
         return Ordinal(settings.num_levels, link=link, cuts=cuts)
 
     return make
