@@ -113,7 +113,7 @@ def svi(
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods, as in ``cavi``.
     missing : {"raise", "drop", "predict"}
-        What becomes of rows without y, as in ``cavi``; for arrays.
+        What becomes of rows without y, as in ``cavi``; for arrays. A SparseApproximation predicts at its ``missing.X``.
     batch_size : int
         Rows per step. Rows are shuffled before every epoch, and an incomplete last batch is dropped.
     class_batch_size : int, optional
