@@ -74,12 +74,12 @@ from pgmodels.likelihoods.functions import (
 )
 from pgmodels.likelihoods.functions import sum_ as sum
 from pgmodels.likelihoods.likelihood import Likelihood, likelihood
+from pgmodels.likelihoods.measurements import CensoredGaussian, KnownNoise
 from pgmodels.likelihoods.named import (
     Bernoulli,
     Binomial,
     Gaussian,
     HeteroscedasticGaussian,
-    KnownNoise,
     Laplace,
     LogisticSoftmax,
     MultinomialProbit,
@@ -105,7 +105,7 @@ from pgmodels.likelihoods.supports import (
     Support,
     UnitInterval,
 )
-from pgmodels.likelihoods.survival import CensoredGaussian, LogLogistic, Weibull
+from pgmodels.likelihoods.survival import LogLogistic, Weibull
 from pgmodels.likelihoods.switched import SwitchedLikelihood
 from pgmodels.model import GP, DataWarning, Model
 from pgmodels.objectives.base import Objective

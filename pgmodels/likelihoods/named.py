@@ -22,7 +22,7 @@ from pgmodels.likelihoods.functions import (
     sum_,
 )
 from pgmodels.likelihoods.likelihood import Likelihood, likelihood
-from pgmodels.likelihoods.supports import Binary, Classes, Counts, Given, Positive, Real, SuccessesOfTrials
+from pgmodels.likelihoods.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
 from pgmodels.parameters.parameter import Parameter, as_declared
 
 # A parameter without a default value: required.
@@ -308,15 +308,6 @@ def Gaussian(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression
         Standard deviation of the noise, in units of y, positive.
     """
     return normal_pdf(y, f, scale)
-
-
-@likelihood(support=Given(Real(), Positive()), num_latents=1, mean=lambda y, f: f, variance=lambda y, f: y[1] ** 2)
-def KnownNoise(y: Any, f: Expression) -> Expression:
-    """y = (value, noise): the value is f + Gaussian noise whose standard deviation is known for each datum.
-
-    All engines take it.
-    """
-    return normal_pdf(y[0], f, y[1])
 
 
 @likelihood(

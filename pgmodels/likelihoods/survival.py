@@ -1,14 +1,12 @@
-"""Likelihoods of observations that may be censored: times to an event, and real numbers."""
+"""Likelihoods of times to an event, which may be censored."""
 
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from pgmodels.likelihoods import samplers
 from pgmodels.likelihoods.censoring import Censored, IntervalCensored
 from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.functions import exp, gamma, log, normal_cdf, normal_pdf, sigmoid
+from pgmodels.likelihoods.functions import exp, gamma, log, sigmoid
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
 from pgmodels.parameters.parameter import Parameter, as_declared
 
@@ -113,26 +111,3 @@ def _of_times(name: str, families: dict[str, LikelihoodFamily], shape: Any, cens
         raise ValueError(f"censoring of {name} must be 'right' or 'interval'; got {censoring!r}.")
     parameter = as_declared(shape, _POSITIVE, f"shape of {name}", positive=False)
     return replace(families[censoring](parameter), name=name, options=(("censoring", censoring),))
-
-
-@likelihood(
-    support=IntervalCensored(-np.inf),
-    num_latents=1,
-    mean=lambda y, f, scale: f,
-    variance=lambda y, f, scale: scale**2,
-    sampler=samplers.gaussian,
-)
-def CensoredGaussian(y: Any, f: Expression, scale: Any = _POSITIVE) -> Expression:
-    """y = (value, code, second value): f + Gaussian noise, which may be censored, see ``IntervalCensored``.
-
-    All engines take it. Predictions are of the value itself, not of a record.
-
-    Parameters
-    ----------
-    scale : float, Fixed, Parameter or NumPyro distribution
-        Standard deviation of the noise, in units of y, positive.
-    """
-    above, event, below, between = ((y[1] == code) for code in range(4))
-    z, end = (y[0] - f) / scale, (y[0] + between * (y[2] - y[0]) + (1 - between) - f) / scale
-    beyond = normal_cdf(-z) ** above * normal_cdf(z) ** below
-    return normal_pdf(y[0], f, scale) ** event * beyond * (normal_cdf(end) - normal_cdf(z)) ** between

@@ -21,6 +21,7 @@ from pgmodels.likelihoods.counts import (
 )
 from pgmodels.likelihoods.functions import exp, positions, prod, sum_
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
+from pgmodels.likelihoods.measurements import KnownNoise
 from pgmodels.likelihoods.ordinal import Ordinal
 from pgmodels.likelihoods.supports import Classes
 from pgmodels.likelihoods.survival import LogLogistic, Weibull
@@ -72,7 +73,7 @@ class Family(NamedTuple):
 
 
 def _gaussian(settings: Settings) -> Likelihood:
-    return named.KnownNoise() if settings.response.kind == "se" else named.Gaussian(settings.noise())
+    return KnownNoise() if settings.response.kind == "se" else named.Gaussian(settings.noise())
 
 
 def _ordinal(link: str) -> Callable[[Settings], Likelihood]:

@@ -18,7 +18,7 @@ from pgmodels.kernels.kernel import Kernel, Product, Sum
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
-from pgmodels.likelihoods import bounded, counts, ordinal, published, survival
+from pgmodels.likelihoods import bounded, counts, measurements, ordinal, published, survival
 from pgmodels.likelihoods import named as likelihoods
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.model import GP, Model
@@ -63,7 +63,8 @@ _FAMILIES: dict[str, LikelihoodFamily] = {
         likelihoods.Laplace,
         likelihoods.Gaussian,
         likelihoods.HeteroscedasticGaussian,
-        likelihoods.KnownNoise,
+        measurements.KnownNoise,
+        measurements.CensoredGaussian,
         counts.Poisson,
         counts.NegativeBinomial2,
         counts.ZeroInflatedPoisson,
@@ -74,7 +75,6 @@ _FAMILIES: dict[str, LikelihoodFamily] = {
         bounded.Gamma,
         bounded.LogNormal,
         bounded.Beta,
-        survival.CensoredGaussian,
         published.known_noise,
         published.gpc_1_labels,
         published.gpc_2_labels,

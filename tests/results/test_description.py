@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.likelihoods import bounded, censoring, counts, ordinal, published, supports, survival
+from pgmodels.likelihoods import bounded, censoring, counts, measurements, ordinal, published, supports, survival
 from pgmodels.likelihoods import named as likelihoods
 from pgmodels.likelihoods.likelihood import LikelihoodFamily
 from pgmodels.results.description import build, describe
@@ -97,7 +97,7 @@ def test_a_model_is_what_its_description_says(made):
 
 
 def test_every_named_likelihood_is_in_the_table():
-    modules = (bounded, counts, likelihoods, ordinal, survival)
+    modules = (bounded, counts, likelihoods, measurements, ordinal, survival)
     named = {
         name for module in modules for name, value in vars(module).items() if callable(value) and name[0].isupper()
     }
