@@ -37,7 +37,7 @@ from pgmodels.inference.mcmc.gibbs.sampler import gibbs
 from pgmodels.inference.mcmc.nuts import DivergenceWarning, nuts
 from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.inference.stochastic.svi import svi
-from pgmodels.inference.variational.update import update
+from pgmodels.inference.update import update
 from pgmodels.inference.variational.vi import MeanFieldWarning, cavi, gaussian_vi, vi
 from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.interop.numpyro_model import to_numpyro

@@ -16,6 +16,7 @@ from pgmodels.regression.columns import Levels
 from pgmodels.regression.grid import Conditional, conditional_grid
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
+from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class RegressionResult:
 
         Hyperparameters that were learned have no sd.
         """
-        regression, rows = self.regression, {}
+        regression, rows = self.regression, dict[str, Any]()
         firsts = np.cumsum([0, *(len(gp.kernel.columns) for gp in regression.model.gps)])  # type: ignore[attr-defined]
         for number, term in enumerate(regression.terms):
             if not term.is_linear:
@@ -226,9 +227,7 @@ class RegressionResult:
 
         It has the columns of the data that the formula reads.
         """
-        from pgmodels.regression.saving import save_regression
-
-        return save_regression(self, path)
+        return hooks.save(self, path)
 
     def plot_effects(self) -> "Figure":
         """The contribution of each term of one column, with intervals: lines of numbers, points of levels.

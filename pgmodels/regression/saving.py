@@ -11,20 +11,22 @@ import pandas as pd
 from pgmodels.regression.formula import Regression, formula, used_columns
 from pgmodels.regression.result import RegressionResult
 from pgmodels.results.saving import load
+from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import read_arrays, write_arrays
 from pgmodels.runtime.x64 import double_precision
 
 _ENTRY = "regression"
 
 
+@hooks.save.register(RegressionResult)
 @double_precision
-def save_regression(result: RegressionResult, path: str | PathLike[str]) -> Path:
+def save(result: RegressionResult, path: str | PathLike[str]) -> Path:
     """See ``RegressionResult.save``."""
     regression = result.regression
     columns = used_columns(regression.data, " ".join(regression.formula))
     coded = {name: _coded(regression.data[name]) for name in columns}
-    path = result.result.save(path)
-    document, arrays = read_arrays(path)
+    file: Path = result.result.save(path)
+    document, arrays = read_arrays(file)
     arrays |= {f"{_ENTRY} {place}": array for place, (array, _) in enumerate(coded.values())}
     document[_ENTRY] = {
         "formula": regression.formula,
@@ -32,8 +34,8 @@ def save_regression(result: RegressionResult, path: str | PathLike[str]) -> Path
         "link": regression.link,
         "columns": {name: how for name, (_, how) in coded.items()},
     }
-    write_arrays(path, document, arrays)
-    return path
+    write_arrays(file, document, arrays)
+    return file
 
 
 def load_formula(
