@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, overload
 
 import equinox as eqx
@@ -17,6 +17,7 @@ from pgmodels.likelihoods.moments import gaussian_moments, is_gaussian
 from pgmodels.likelihoods.supports import AnyNumber, Classes, Given, Real, Support, Undeclared
 from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol, ParameterVector, Selected
 from pgmodels.parameters.parameter import Parameter, as_declared
+from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module, Named, PickledByValue, pack_function
 
 Formula = Callable[..., Expression]
@@ -72,19 +73,14 @@ class Likelihood(Module):
 
         None if the likelihood has neither.
         """
-        env = Environment(y, f, self.values)
-        if self.conditional_mean is not None and self.conditional_variance is not None:
-            mean = trace(self.conditional_mean, size, self.symbols).evaluate(env)[..., 0]
-            variance = trace(self.conditional_variance, size, self.symbols).evaluate(env)[..., 0]
-        elif self.is_gaussian(size):
-            mean, variance = self.gaussian_moments(y, f)
-        else:
-            return None
-        return jnp.broadcast_to(mean, f.shape[:-1]), jnp.broadcast_to(variance, f.shape[:-1])
+        formulas = self.conditional_mean, self.conditional_variance
+        if formulas[0] is not None and formulas[1] is not None:
+            return _moments(*formulas, size, self.symbols, y, f, self.values)
+        return self.gaussian_moments(y, f) if self.is_gaussian(size) else None
 
     def gaussian_moments(self, y: Any, f: Any) -> tuple[Any, Any]:
         """Mean and variance (..., n) of y for a formula that is Gaussian in y."""
-        return gaussian_moments(self.formula(f.shape[-1]), Environment(y, f, self.values))
+        return _gaussian_moments(self.function, f.shape[-1], self.symbols, y, f, self.values)
 
     def is_gaussian(self, size: int) -> bool:
         """Whether y, a real number, is Gaussian given the latents."""
@@ -354,6 +350,24 @@ def _restore_family(reference: Named | None, *arguments: Any) -> LikelihoodFamil
     if reference is not None:
         return reference.value
     return LikelihoodFamily(*(a.value if isinstance(a, (Named, PickledByValue)) else a for a in arguments))
+
+
+def _is_many(*args: Any) -> bool:
+    """Whether running the compiled moments takes longer than optimising them: from 10^6 latents on."""
+    return np.size(args[-2]) > 1_000_000
+
+
+@partial(compiled, static_argnames=("mean", "variance", "size", "symbols"), optimise=_is_many)
+def _moments(mean: Formula, variance: Formula, size: int, symbols: Symbols, y: Any, f: Any, values: Any) -> Any:
+    env = Environment(y, f, values)
+    formulas = (trace(formula, size, symbols) for formula in (mean, variance))
+    return tuple(jnp.broadcast_to(formula.evaluate(env)[..., 0], f.shape[:-1]) for formula in formulas)
+
+
+@partial(compiled, static_argnames=("function", "size", "symbols"), optimise=_is_many)
+def _gaussian_moments(function: Formula, size: int, symbols: Symbols, y: Any, f: Any, values: Any) -> Any:
+    moments = gaussian_moments(trace(function, size, symbols), Environment(y, f, values))
+    return tuple(jnp.broadcast_to(moment, f.shape[:-1]) for moment in moments)
 
 
 @lru_cache(maxsize=512)
