@@ -41,7 +41,7 @@ ELSEWHERE = {
     pgm.integrate: "inference.evidence.test_integrate.test_hyperparameters_of_a_regression_are_those_of_quadrature",
     pgm.log_evidence: "inference.evidence.test_log_evidence.test_labels_against_quadrature",
     pgm.marginals: "inference.corrections.test_marginals.test_a_contrast_and_a_mean_are_those_of_quadrature",
-    pgm.update: "inference.variational.test_update.test_a_gaussian_likelihood_is_conditioned_on_exactly",
+    pgm.update: "inference.test_update.test_a_gaussian_likelihood_is_conditioned_on_exactly",
     pgm.vi: "objectives.test_extension_objective.test_vi_maximises_it_with_negative_precisions",
     pgm.prior_predictive: "inference.test_prior_predictive.test_values_with_priors_are_drawn_with_what_depends_on_them",
 }
