@@ -13,10 +13,10 @@ import numpy as np
 from jax import Array
 from jax.experimental import checkify
 from jaxtyping import Float
-from numpyro.distributions import Distribution
 
 from pgmodels.kernels.distance import Inputs, median_distance
 from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare_arrays, is_parameter
+from pgmodels.runtime.distributions import is_distribution
 from pgmodels.runtime.jit import compiled, double_outside_jit
 from pgmodels.runtime.pickling import Module, PickledByValue
 from pgmodels.runtime.x64 import as_array
@@ -311,7 +311,7 @@ def _name(function: Any) -> str:
 
 def _is_declared(node: Any) -> bool:
     """Whether a node declares a hyperparameter: a Parameter, Fixed or NumPyro distribution."""
-    return isinstance(node, (Parameter, Fixed, Distribution))
+    return isinstance(node, (Parameter, Fixed)) or is_distribution(node)
 
 
 def _is_number(leaf: Any) -> bool:

@@ -26,8 +26,8 @@ from pgmodels.inference.problem import Problem, precisions
 from pgmodels.inference.problem_family import ProblemFamily, points_at
 from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT
 from pgmodels.inference.variational.vi import optimise, start_state, variational_problem, with_selected_inputs
-from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.likelihoods.expression import Environment
+from pgmodels.likelihoods.normalisation import checked_unknowns
 from pgmodels.model import Data, Model, Points, require_model
 from pgmodels.numerics.barrier import barrier
 from pgmodels.numerics.central_composite import (
