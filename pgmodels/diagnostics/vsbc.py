@@ -237,7 +237,7 @@ def _refit(
     problem = variational_problem(model, data, objective_of_result(approximation), prior)
     start = start_state(model, data, problem)
     problem, (state, trace, converged) = optimise(problem, start, approximation.tolerance, _MAX_ITERATIONS)
-    posterior, *moments = condition(problem, state.sites)
+    posterior, *moments, _ = condition(problem, state.sites)
     # A state with an ELBO that is not finite is invalid even if its moments are finite.
     n = len(data.y)
     mean, variance = (np.asarray(part)[:n] for part in moments)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from pgmodels.kernels.distance import Inputs, median_distance
 from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare_arrays, is_parameter
 from pgmodels.runtime.distributions import is_distribution
-from pgmodels.runtime.jit import compiled, double_outside_jit
+from pgmodels.runtime.jit import compiled, double_outside_jit, is_traced
 from pgmodels.runtime.pickling import Module, PickledByValue
 from pgmodels.runtime.x64 import as_array
 
@@ -423,7 +423,9 @@ def _is_setting(value: Any) -> bool:
 
 def constant_diagonal(X: Inputs, variance: Parameter) -> Float[Array, " n"]:
     """The same variance at each row."""
-    return jnp.broadcast_to(as_array(variance.value), (X.shape[0],))
+    if is_traced():
+        return jnp.broadcast_to(as_array(variance.value), (X.shape[0],))
+    return as_array(np.broadcast_to(np.asarray(variance.value), (X.shape[0],)))
 
 
 def scalar(value: Any, name: str, owner: Kernel) -> Parameter:

@@ -366,7 +366,7 @@ def box_of(initial: dict[str, Start]) -> np.ndarray:
 
 def _are_scales(parameter: Parameter) -> np.ndarray:
     """Which unconstrained entries are scales (such as logarithms), not locations, and have no prior."""
-    begin = np.ravel(parameter.transform.inv(as_array(parameter.value)))
+    begin = np.ravel(parameter.transform.inv(np.asarray(parameter.value)))
     if not parameter.is_free or parameter.transform is IDENTITY:
         return np.zeros(len(begin), bool)
     if parameter.constraint is None:
