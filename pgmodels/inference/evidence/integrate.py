@@ -391,7 +391,7 @@ class _Integration:
             self.family, as_array(vector), _points_at(self.family, vector), point.mean, point.covariance
         )
         variance = jnp.diagonal(point.covariance, axis1=1, axis2=2)
-        model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(as_array(vector))])
+        model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(vector)])
         n = len(self.data.y)
         check_against_prior(
             "integrate", model, self.data.y, np.asarray(prior)[:n], np.asarray(variance)[:n], lambda: (m[:n], v[:n])
