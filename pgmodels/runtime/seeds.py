@@ -43,7 +43,7 @@ def _key_of(seed: int) -> jax.Array:
     usual = config.jax_default_prng_impl == "threefry2x32" and not config.jax_random_seed_offset
     if not usual or not config.jax_enable_x64:
         return jax.random.key(seed)
-    return jax.random.wrap_key_data(np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32))
+    return jax.random.wrap_key_data(jax.device_put(np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)))
 
 
 def as_generator(seed: Seed) -> np.random.Generator:

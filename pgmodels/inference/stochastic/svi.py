@@ -79,8 +79,8 @@ def _start(
         moments = stochastic.moments(stochastic.batch(vector, DataBatch(*chunk)), naturals)
         return moments.mean, moments.variance
 
-    def joined(parts: Array) -> Array:
-        return parts.reshape(-1, *parts.shape[2:])[: problem.prior.num_rows]
+    def joined(values: Array) -> Array:
+        return values.reshape(-1, *values.shape[2:])[: problem.prior.num_rows]
 
     return start_at(problem, *map(joined, jax.lax.map(marginals, chunks)))
 
