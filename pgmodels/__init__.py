@@ -32,15 +32,12 @@ from pgmodels.inference.jitter_check import PrecisionWarning
 from pgmodels.inference.loop import IterationInfo
 from pgmodels.inference.mcmc.chains import MixingWarning
 from pgmodels.inference.mcmc.gibbs.driver import SamplingError
-from pgmodels.inference.mcmc.gibbs.numpyro_kernel import GibbsKernel
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.mcmc.nuts import DivergenceWarning, nuts
 from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.inference.stochastic.svi import svi
 from pgmodels.inference.update import update
 from pgmodels.inference.variational.vi import MeanFieldWarning, cavi, gaussian_vi, vi
 from pgmodels.interop.arviz import InteropWarning, to_arviz
-from pgmodels.interop.numpyro_model import to_numpyro
 from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.coregion import Coregion
 from pgmodels.kernels.kernel import Kernel
@@ -127,6 +124,9 @@ from pgmodels.runtime.warnings import PgmodelsWarning
 
 if TYPE_CHECKING:
     from pgmodels.estimators import GPClassifier, GPRegressor
+    from pgmodels.inference.mcmc.gibbs.numpyro_kernel import GibbsKernel
+    from pgmodels.inference.mcmc.nuts import DivergenceWarning, nuts
+    from pgmodels.interop.numpyro_model import to_numpyro
     from pgmodels.plots.auxiliaries import plot_auxiliaries
     from pgmodels.plots.calibration import plot_reliability
     from pgmodels.plots.chains import plot_rank, plot_trace
@@ -139,13 +139,16 @@ if TYPE_CHECKING:
     from pgmodels.plots.skewness import plot_skewness
     from pgmodels.regression.formula import FormulaWarning, formula
 
-# The modules of what is imported at first use: matplotlib and scikit-learn are slow to load.
+# The modules of what is imported at first use: matplotlib, NumPyro and scikit-learn are slow to load.
 _LAZY = {
+    "DivergenceWarning": "inference.mcmc.nuts",
     "GPClassifier": "estimators",
     "GPRegressor": "estimators",
     "FormulaWarning": "regression.formula",
+    "GibbsKernel": "inference.mcmc.gibbs.numpyro_kernel",
     "formula": "regression.formula",
     "load_formula": "regression.saving",
+    "nuts": "inference.mcmc.nuts",
     "plot_auxiliaries": "plots.auxiliaries",
     "plot_convergence": "plots.convergence",
     "plot_densities": "plots.marginals",
@@ -158,6 +161,7 @@ _LAZY = {
     "plot_reliability": "plots.calibration",
     "plot_skewness": "plots.skewness",
     "plot_trace": "plots.chains",
+    "to_numpyro": "interop.numpyro_model",
 }
 
 __all__ = [

@@ -609,7 +609,7 @@ def _derive(function: Any, size: int, symbols: Symbols) -> Augmentation:
     return derive_formula(trace(function, size, symbols), size)
 
 
-@partial(compiled, static_argnames="augmentation")
+@partial(compiled, static_argnames="augmentation", optimise=False)
 def _required(
     augmentation: Augmentation, y: Any, f: Any, values: Mapping[str, Any]
 ) -> tuple[list[Array], Array, list[Array]]:

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax.scipy.stats import norm
-from scipy.special import log_ndtr, ndtri_exp
 
 from pgmodels.augmentation.averages import Marginal
 from pgmodels.augmentation.laws import Grid, Law, where
@@ -80,8 +80,8 @@ class ArgmaxNormal(Law):
         t = np.arange(-200, 201)[:, None, None] * 0.05
         largest = np.sum(np.where(chosen, centre, 0.0), axis=-1, keepdims=True) + t
         levels = (0.5 + np.arange(len(t))[:, None, None] * np.sqrt(2.0) * np.arange(1, centre.shape[-1] + 1)) % 1.0
-        others = ndtri_exp(np.log(levels) + log_ndtr(largest - location))
-        inverse_density = log_ndtr(largest - location) - np.asarray(norm.logpdf(others))
+        others = scipy.special.ndtri_exp(np.log(levels) + scipy.special.log_ndtr(largest - location))
+        inverse_density = scipy.special.log_ndtr(largest - location) - np.asarray(norm.logpdf(others))
         log_measure = np.log(0.05) + np.sum(np.where(chosen, 0.0, inverse_density), axis=-1, keepdims=True)
         values = np.where(chosen, largest, location + others)
         return Grid(values, log_measure, np.ones(centre.shape, dtype=bool))

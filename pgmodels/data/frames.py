@@ -2,15 +2,16 @@
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import narwhals.stable.v2 as nw
 import numpy as np
 
 from pgmodels.data.text_and_dates import describe, is_polars_frame, kind_of_entries, numbers_in
 
+if TYPE_CHECKING:
+    import narwhals.stable.v2 as nw
+
 _DAY = 86_400_000_000
-_NO_NUMBERS = nw.Duration | nw.Categorical | nw.Enum | nw.String
 NUMBER, LEVEL, ORDERED, DATE, DURATION = "number", "level", "ordered", "date", "duration"
 
 
@@ -44,6 +45,8 @@ def as_frame(value: Any) -> "nw.DataFrame[Any] | None":
     """A data frame of any library; None for other values, and for a frame whose column names are not all text."""
     if isinstance(value, np.ndarray):
         return None
+    import narwhals.stable.v2 as nw
+
     if hasattr(value, "iloc") and not all(isinstance(label, str) for label in getattr(value, "columns", ())):
         return None
     frame = nw.from_native(value, eager_only=True, pass_through=True)
@@ -93,6 +96,8 @@ def _new_levels(series: "nw.Series[Any]", column: Column) -> list[Any]:
 
 def _column(series: "nw.Series[Any]") -> Column | None:
     """How a column becomes numbers; None for one without numbers, and for text that holds numbers or dates."""
+    import narwhals.stable.v2 as nw
+
     label, dtype = series.name, series.dtype
     if isinstance(dtype, nw.Enum):
         return Column(label, ORDERED, tuple(map(as_python, dtype.categories)))
@@ -116,13 +121,16 @@ def _column(series: "nw.Series[Any]") -> Column | None:
 
 def _codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new: Collection[str]) -> np.ndarray:
     """The numbers (n,) of a series."""
+    import narwhals.stable.v2 as nw
+
     if column.kind in (LEVEL, ORDERED):
         return _level_codes(series, column, name, column.name in may_be_new)
     if column.kind == DATE and _has_dates(series):
         return _days(series) - np.datetime64(column.origin, "D").astype(np.int64)
     if column.kind == DURATION and isinstance(series.dtype, nw.Duration):
         return _as_float(series.dt.total_microseconds()) / _DAY
-    is_number = column.kind == NUMBER and not _has_dates(series) and not isinstance(series.dtype, _NO_NUMBERS)
+    other = isinstance(series.dtype, nw.Duration | nw.Categorical | nw.Enum | nw.String) or _has_dates(series)
+    is_number = column.kind == NUMBER and not other
     values = numbers_in(series.to_numpy()) if is_number else None
     if values is None:
         raise ValueError(
@@ -146,6 +154,8 @@ def _level_codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new
 
 def _has_dates(series: "nw.Series[Any]") -> bool:
     """Whether the entries are dates or datetimes, of the library or of Python."""
+    import narwhals.stable.v2 as nw
+
     if series.dtype == nw.Object:
         entries = [entry for entry in series.to_list() if not is_missing(entry)]
         return bool(entries) and all(isinstance(entry, date) for entry in entries)
@@ -154,6 +164,8 @@ def _has_dates(series: "nw.Series[Any]") -> bool:
 
 def _days(series: "nw.Series[Any]") -> np.ndarray:
     """Days since 1970, of dates with a zone in UTC; NaN where there are none."""
+    import narwhals.stable.v2 as nw
+
     if series.dtype == nw.Object:
         return np.array([np.nan if is_missing(entry) else _days_of(entry) for entry in series.to_list()])
     if series.dtype == nw.Date:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import narwhals.stable.v2 as nw
 import numpy as np
 
 from pgmodels.data.arrays import as_numbers
@@ -65,14 +64,17 @@ def _entries(y: Any, as_it_is: bool = False) -> tuple[np.ndarray | None, Labels 
 
     ``as_it_is`` takes entries of every kind.
     """
-    series = nw.from_native(y, series_only=True, pass_through=True)
     categories: Any = getattr(getattr(y, "dtype", None), "categories", None)
-    if isinstance(series, nw.Series):
-        if isinstance(series.dtype, nw.Enum):
-            categories = series.dtype.categories
-        elif isinstance(series.dtype, nw.Categorical):
-            categories = series.cat.get_categories().to_list()
-        y = series.to_list()
+    if not isinstance(y, np.ndarray | list | tuple):
+        import narwhals.stable.v2 as nw
+
+        series = nw.from_native(y, series_only=True, pass_through=True)
+        if isinstance(series, nw.Series):
+            if isinstance(series.dtype, nw.Enum):
+                categories = series.dtype.categories
+            elif isinstance(series.dtype, nw.Categorical):
+                categories = series.cat.get_categories().to_list()
+            y = series.to_list()
     if y is None or isinstance(y, np.ma.MaskedArray) or hasattr(y, "tocsr"):
         return None, None
     try:

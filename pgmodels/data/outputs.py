@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -85,6 +84,8 @@ def _stacked(X: Any, y: np.ndarray | None, measured: np.ndarray, names: tuple[An
     if frame is None:
         inputs: Any = np.column_stack([as_inputs(X, "X")[rows], outputs])
     else:
+        import narwhals.stable.v2 as nw
+
         if _COLUMN in frame.columns:
             raise ValueError(f"X has a column {_COLUMN!r}, the name of the column of outputs: rename it.")
         # The order of the categories is that of the outputs, so that their codes are their numbers.

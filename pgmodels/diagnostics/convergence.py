@@ -5,8 +5,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpyro.diagnostics import effective_sample_size, gelman_rubin
-from scipy.special import ndtri
+import scipy
 
 from pgmodels.numerics.quadrature import slices
 from pgmodels.results.draws import Draws
@@ -89,11 +88,15 @@ def standard_errors(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _effective(x: np.ndarray) -> np.ndarray:
     """The effective sample size of (chains, draws, k), at least 1: with few draws the estimate may be negative."""
+    from numpyro.diagnostics import effective_sample_size
+
     return np.maximum(effective_sample_size(_split(x)), 1.0)
 
 
 def _screen(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Bulk and tail effective sample sizes and R-hat of (chains, draws, k) (Vehtari et al. 2021)."""
+    from numpyro.diagnostics import effective_sample_size, gelman_rubin
+
     halves = _split(x)
     ranked = _normal_scores(halves)
     low, high = np.quantile(x, (0.05, 0.95), axis=(0, 1))
@@ -109,6 +112,8 @@ def _screen(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _effective_of_indicators(indicators: np.ndarray) -> np.ndarray:
     """The effective sample size of booleans (chains, draws, k); NaN where all are equal."""
+    from numpyro.diagnostics import effective_sample_size
+
     # NumPyro before 0.22 divides by the variance of each chain, which is zero if a chain stays on one side of a
     # quantile. This perturbation avoids that and changes no printed figure.
     parity = 1e-9 * (np.arange(indicators.shape[1]) % 2)[:, None]
@@ -126,4 +131,4 @@ def _normal_scores(x: np.ndarray) -> np.ndarray:
 
     size = x.shape[0] * x.shape[1]
     ranks = rankdata(x.reshape(size, -1), axis=0)
-    return ndtri((ranks - 0.375) / (size + 0.25)).reshape(x.shape)
+    return scipy.special.ndtri((ranks - 0.375) / (size + 0.25)).reshape(x.shape)

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+import scipy
 
 from pgmodels.priors.base import Sites
 from pgmodels.results.approximation import GaussianResult
@@ -115,5 +115,5 @@ def _upper_bounds(A: np.ndarray, residual: np.ndarray, h: np.ndarray, w: np.ndar
 
 def _explained(A: np.ndarray, h: np.ndarray, w: np.ndarray) -> float:
     """h^T A^T (I + A W A^T)^-1 A h, what the factor explains of z^T W z."""
-    root = cholesky(np.eye(len(A)) + (A * w) @ A.T, lower=True)
-    return float(np.sum(solve_triangular(root, A @ h, lower=True) ** 2))
+    root = scipy.linalg.cholesky(np.eye(len(A)) + (A * w) @ A.T, lower=True)
+    return float(np.sum(scipy.linalg.solve_triangular(root, A @ h, lower=True) ** 2))

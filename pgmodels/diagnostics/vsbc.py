@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr, ndtri, stdtr
+import scipy
 
 from pgmodels.diagnostics.symmetry import symmetry_test
 from pgmodels.inference.conditioning import condition
@@ -60,7 +60,7 @@ class Calibration:
     @cached_property
     def p(self) -> np.ndarray:
         """P_q(f* < f) of the true latents, (replicates, n, latents): uniform for an exact q."""
-        return ndtr(self.z)
+        return scipy.special.ndtr(self.z)
 
     @cached_property
     def symmetry(self) -> np.ndarray:
@@ -103,7 +103,7 @@ class Calibration:
     def bias_p(self) -> np.ndarray:
         """P-values of a nonzero mean of z, (latents,), by Student's t over replicates."""
         value, error = self.bias
-        return 2.0 * stdtr(self.num_replicates - 1, -np.abs(value) / error)
+        return 2.0 * scipy.special.stdtr(self.num_replicates - 1, -np.abs(value) / error)
 
     @cached_property
     def coverage_p(self) -> np.ndarray:
@@ -114,13 +114,13 @@ class Calibration:
         levels = np.array(LEVELS)[:, None]
         by_draw = np.nanmean(_inside_intervals(self.exact), axis=3)
         variance = np.mean((by_draw - levels[:, None, None]) ** 2, axis=(1, 2))
-        return 2.0 * ndtr(-np.abs(self.coverage[0] - levels) / np.sqrt(variance / self.num_replicates))
+        return 2.0 * scipy.special.ndtr(-np.abs(self.coverage[0] - levels) / np.sqrt(variance / self.num_replicates))
 
     def histogram(self, num_bins: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Share of ``p`` in equal bins of (0, 1), and its standard error for an exact q, (bins, latents) each."""
         shares, errors = [], []
         for index in range(num_bins):
-            low, high = ndtri(index / num_bins), ndtri((index + 1) / num_bins)
+            low, high = scipy.special.ndtri(index / num_bins), scipy.special.ndtri((index + 1) / num_bins)
             shares.append(np.nanmean(_indicator(self.z, low, high), axis=(0, 1)))
             by_draw = np.nanmean(_indicator(self.exact, low, high), axis=2)
             variance = np.mean((by_draw - 1.0 / num_bins) ** 2, axis=(0, 1))
@@ -130,7 +130,8 @@ class Calibration:
 
 def _inside_intervals(z: np.ndarray) -> np.ndarray:
     """1 where z is inside the central intervals of a standard normal, else 0, with a first axis of intervals."""
-    return np.stack([_indicator(z, ndtri(0.5 - level / 2.0), ndtri(0.5 + level / 2.0)) for level in LEVELS])
+    bounds = scipy.special.ndtri(0.5 + np.array(LEVELS) / 2.0)
+    return np.stack([_indicator(z, -bound, bound) for bound in bounds])
 
 
 def _indicator(z: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -236,7 +237,7 @@ def _refit(
     problem = variational_problem(model, data, objective_of_result(approximation), prior)
     start = start_state(model, data, problem)
     problem, (state, trace, converged) = optimise(problem, start, approximation.tolerance, _MAX_ITERATIONS)
-    posterior, *moments = condition(problem, state.sites)
+    posterior, *moments, _ = condition(problem, state.sites)
     # A state with an ELBO that is not finite is invalid even if its moments are finite.
     n = len(data.y)
     mean, variance = (np.asarray(part)[:n] for part in moments)

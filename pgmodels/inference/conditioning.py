@@ -11,13 +11,13 @@ from pgmodels.priors.posterior import Posterior
 from pgmodels.runtime.jit import compiled
 
 
-def condition(problem: Problem, sites: Sites) -> tuple[Posterior, Array, Array]:
-    """The posterior given sites, and the latents' means and variances."""
-    fresh, mean, variance = _condition(problem, sites)
-    return fresh.completed(problem.prior), mean, variance
+def condition(problem: Problem, sites: Sites) -> tuple[Posterior, Array, Array, Array | None]:
+    """The posterior given sites, the latents' means and variances, and the prior's residual variances."""
+    fresh, *moments = _condition(problem, sites)
+    return fresh.completed(problem.prior), *moments
 
 
 @partial(compiled, optimise=False)
-def _condition(problem: Problem, sites: Sites) -> tuple[Fresh, Array, Array]:
+def _condition(problem: Problem, sites: Sites) -> tuple[Fresh, Array, Array, Array | None]:
     posterior = problem.condition(sites)
-    return Fresh.beside(problem.prior, posterior), *posterior.moments()
+    return Fresh.beside(problem.prior, posterior), *posterior.moments(), problem.prior.residual_variances()

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.adaptive_selection import choose_inputs, with_inputs
 from pgmodels.model import Model, require_model
-from pgmodels.parameters.parameter import Parameter, Within
+from pgmodels.parameters.parameter import Parameter
 from pgmodels.parameters.vector import ParameterVector, with_priors, with_values
 from pgmodels.priors.drawing import draw_latents
 from pgmodels.results.covariates import check_covariates
@@ -93,7 +93,7 @@ def _draw_unknowns(unknowns: ParameterVector, num_draws: int, seed: int) -> list
 
 
 def _draw_prior(parameter: Parameter, name: str, key: Any, num_draws: int) -> np.ndarray:
-    if not isinstance(parameter.prior, Within):
+    if parameter.declared_prior is parameter.prior:
         return np.asarray(parameter.prior.sample(key, (num_draws,)))
     draws: list[np.ndarray] = []
     for number in range(_ROUNDS):

@@ -17,7 +17,7 @@ from pgmodels.priors.blocks import MAX_BLOCK
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.distinct_inputs import DistinctInputs
 from pgmodels.priors.inducing.representation import inducing_points_at
-from pgmodels.priors.low_rank import InducingPoints
+from pgmodels.priors.low_rank import InducingPoints, LowRankPrior
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
@@ -27,6 +27,9 @@ MANY_ROWS = 600
 # Above this share of the rows, a dozen low-rank factorisations take longer than a few dense ones, unless the rank is at
 # most _SMALL_RANK.
 _SHARE_OF_ROWS, _SMALL_RANK = 0.25, 64
+# Ranks are padded to multiples of _RANK_STEP up to _SHORT_SWEEPS rows: a program takes a second or two, a hundred
+# sweeps with 64 more coordinates half a second.
+_RANK_STEP, _SHORT_SWEEPS = 128, 4000
 
 
 class ProblemFamily(Module):
@@ -112,5 +115,12 @@ def points_at(
         group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size)
         if group is None or group.rank > most:
             return none
-        points.append(InducingPoints(*map(as_array, (group.Z, group.active, 0.0))))
+        points.append(_in_steps(group))
     return tuple(points)
+
+
+def _in_steps(group: LowRankPrior) -> InducingPoints:
+    """The pivots of a low-rank form, padded to a rank of few sizes where a program takes longer than the padding."""
+    more = -group.rank % _RANK_STEP if len(group.X) <= _SHORT_SWEEPS else 0
+    Z, active = np.pad(group.Z, ((0, more), (0, 0)), mode="edge"), np.pad(group.active, (0, more))
+    return InducingPoints(*map(as_array, (Z, active, 0.0)))

@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from pgmodels.likelihoods.expression import Environment, Expression
-from pgmodels.likelihoods.normalisation import is_normalised
+from pgmodels.likelihoods.normalisation import checked_unknowns
 from pgmodels.model import Data, Model, require_model, with_powers
 from pgmodels.parameters.parameter import bare
-from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels, with_priors
+from pgmodels.parameters.vector import have_fixed_kernels
 from pgmodels.priors.representation import Auto
 from pgmodels.runtime.x64 import as_array, double_precision
 
@@ -137,16 +137,3 @@ class Program:
 def _active(group: Any, count: int) -> Any:
     """The factor (r, m) of a group at its first ``count`` inputs, without coordinates that have no influence."""
     return as_array(np.asarray(group.factor)[np.asarray(group.active) > 0, :count])
-
-
-def checked_unknowns(model: Model) -> ParameterVector:
-    """The parameters with priors; raises ValueError if the formula may lack a factor that depends on one."""
-    unknowns = with_priors(model)
-    named = list(unknowns.of_likelihood.values())
-    if named and is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is not True:
-        raise ValueError(
-            f"{named[0]} has a prior, but the formula of {model.likelihood.name} is not known to be a normalised "
-            "density of y, and the missing factor may depend on it. Write the formula with its constants and declare "
-            "its support, or fix the parameter with pgm.Fixed."
-        )
-    return unknowns

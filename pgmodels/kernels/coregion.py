@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
-from numpyro.distributions import Distribution
 
 from pgmodels.kernels.distance import Inputs
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_parameter
+from pgmodels.runtime.distributions import is_distribution
 from pgmodels.runtime.jit import double_outside_jit
 from pgmodels.runtime.x64 import as_array
 
@@ -61,7 +61,7 @@ class Coregion(Kernel):
                 raise ValueError(f"{name} of Coregion must be a whole number >= 1; got {value!r}.")
         self.num_outputs, self.rank = int(num_outputs), int(rank)
         start = _start(self.num_outputs, self.rank)
-        if isinstance(loadings, Distribution):
+        if is_distribution(loadings):
             # The centre of a prior, such as 0, may be a point from which the loadings cannot move.
             loadings = Parameter(start, prior=loadings)
         self.loadings = as_parameter(start if loadings is None else loadings, "loadings of Coregion", positive=False)

@@ -13,11 +13,11 @@ import numpy as np
 from jax import Array
 from jax.experimental import checkify
 from jaxtyping import Float
-from numpyro.distributions import Distribution
 
 from pgmodels.kernels.distance import Inputs, median_distance
 from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare_arrays, is_parameter
-from pgmodels.runtime.jit import compiled, double_outside_jit
+from pgmodels.runtime.distributions import is_distribution
+from pgmodels.runtime.jit import compiled, double_outside_jit, is_traced
 from pgmodels.runtime.pickling import Module, PickledByValue
 from pgmodels.runtime.x64 import as_array
 
@@ -321,7 +321,7 @@ def _name(function: Any) -> str:
 
 def _is_declared(node: Any) -> bool:
     """Whether a node declares a hyperparameter: a Parameter, Fixed or NumPyro distribution."""
-    return isinstance(node, (Parameter, Fixed, Distribution))
+    return isinstance(node, (Parameter, Fixed)) or is_distribution(node)
 
 
 def _is_number(leaf: Any) -> bool:
@@ -433,7 +433,9 @@ def _is_setting(value: Any) -> bool:
 
 def constant_diagonal(X: Inputs, variance: Parameter) -> Float[Array, " n"]:
     """The same variance at each row."""
-    return jnp.broadcast_to(as_array(variance.value), (X.shape[0],))
+    if is_traced():
+        return jnp.broadcast_to(as_array(variance.value), (X.shape[0],))
+    return as_array(np.broadcast_to(np.asarray(variance.value), (X.shape[0],)))
 
 
 def scalar(value: Any, name: str, owner: Kernel) -> Parameter:

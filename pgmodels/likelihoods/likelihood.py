@@ -73,9 +73,9 @@ class Likelihood(Module):
 
         None if the likelihood has neither.
         """
-        formulas = self.conditional_mean, self.conditional_variance
-        if formulas[0] is not None and formulas[1] is not None:
-            return _moments(*formulas, size, self.symbols, y, f, self.values)
+        mean, variance = self.conditional_mean, self.conditional_variance
+        if mean is not None and variance is not None:
+            return _moments(mean, variance, size, self.symbols, y, f, self.values)
         return self.gaussian_moments(y, f) if self.is_gaussian(size) else None
 
     def gaussian_moments(self, y: Any, f: Any) -> tuple[Any, Any]:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpyro.distributions.constraints import unit_interval
 
 from pgmodels.likelihoods import samplers
 from pgmodels.likelihoods.expression import Expression
@@ -27,8 +26,6 @@ from pgmodels.parameters.parameter import Parameter, as_declared
 
 # A parameter without a default value: required.
 _POSITIVE = Parameter(None, positive=True)
-# The rate of errors of labels.
-_ERROR = Parameter(1e-3, constraint=unit_interval)
 
 
 @likelihood(support=Binary(), num_latents=1, sampler=samplers.bernoulli)
@@ -119,7 +116,7 @@ def with_errors(right: Expression, error: Any, num_others: int = 1) -> Expressio
 
 
 @likelihood(sampler=samplers.robust_max)
-def _robust_max(y: Expression, f: Expression, error: Any = _ERROR) -> Expression:
+def _robust_max(y: Expression, f: Expression, error: Any = 1e-3) -> Expression:
     return with_errors(largest(f, y), error, len(f) - 1)  # type: ignore[arg-type]
 
 
@@ -182,7 +179,10 @@ def RobustMax(num_classes: int, error: Any = 1e-3) -> Likelihood:
     ----------
     Hernández-Lobato, Hernández-Lobato and Dupont 2011; Hensman et al. 2015.
     """
-    parameter = as_declared(error, _ERROR, "error of RobustMax", positive=False)
+    from numpyro.distributions.constraints import unit_interval
+
+    rate = Parameter(1e-3, constraint=unit_interval)
+    parameter = as_declared(error, rate, "error of RobustMax", positive=False)
     if not np.all((parameter.value > 0) & (parameter.value < 1)):
         raise ValueError(
             f"error of RobustMax must be above 0 and below 1; got {error!r}. At 0 or 1 an observation that contradicts "

@@ -1,15 +1,19 @@
 """Numerical check that a formula is normalised: its sum or integral over the support of y is 1."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import logsumexp
+import scipy
 
 from pgmodels.likelihoods import density
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.pieces import LogDensity, Piece, cover, steps
+from pgmodels.parameters.vector import ParameterVector, with_priors
 from pgmodels.runtime.x64 import as_array, double_precision
+
+if TYPE_CHECKING:
+    from pgmodels.model import Model
 
 # Heavy tails beyond the points contribute up to 1e-3; a missing factor changes the sum much more.
 _TOLERANCE = 5e-3
@@ -64,7 +68,7 @@ def _mass(likelihood: Likelihood, piece: Piece, y: np.ndarray, f: np.ndarray) ->
     if not piece.is_discrete:
         return _integral(log_density, low, high, _centre(likelihood, y, f, low, high))
     points, exists = steps(low, high, _LENGTH)
-    total = float(np.exp(logsumexp(np.where(exists, log_density(points), -np.inf))))
+    total = float(np.exp(scipy.special.logsumexp(np.where(exists, log_density(points), -np.inf))))
     beyond = points[-1] + 0.5
     return total + (_integral(log_density, beyond, high, None) if (beyond < high).all() else 0.0)
 
@@ -72,7 +76,7 @@ def _mass(likelihood: Likelihood, piece: Piece, y: np.ndarray, f: np.ndarray) ->
 def _integral(log_density: LogDensity, low: np.ndarray, high: np.ndarray, centre: Any) -> float:
     """The integral of a density over an interval, by the trapezoid rule."""
     _, log_p, log_slope = cover(log_density, low, high, _STANDARD, centre)
-    return float(np.exp(logsumexp(log_p + log_slope)) * (_STANDARD[1] - _STANDARD[0]))
+    return float(np.exp(scipy.special.logsumexp(log_p + log_slope)) * (_STANDARD[1] - _STANDARD[0]))
 
 
 def _centre(likelihood: Likelihood, y: np.ndarray, f: np.ndarray, low: np.ndarray, high: np.ndarray) -> Any:
@@ -81,3 +85,16 @@ def _centre(likelihood: Likelihood, y: np.ndarray, f: np.ndarray, low: np.ndarra
         return None
     moments = likelihood.moments(as_array(y), as_array(f)[None], len(f))
     return None if moments is None else np.asarray(moments[0])
+
+
+def checked_unknowns(model: "Model") -> ParameterVector:
+    """The parameters with priors; raises ValueError if the formula may lack a factor that depends on one."""
+    unknowns = with_priors(model)
+    named = list(unknowns.of_likelihood.values())
+    if named and is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is not True:
+        raise ValueError(
+            f"{named[0]} has a prior, but the formula of {model.likelihood.name} is not known to be a normalised "
+            "density of y, and the missing factor may depend on it. Write the formula with its constants and declare "
+            "its support, or fix the parameter with pgm.Fixed."
+        )
+    return unknowns

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpyro.distributions.constraints import ordered_vector
 from scipy.special import logit, ndtri
 
 from pgmodels.likelihoods import samplers
@@ -14,7 +13,8 @@ from pgmodels.likelihoods.likelihood import Likelihood, likelihood
 from pgmodels.likelihoods.supports import Classes
 from pgmodels.parameters.parameter import Parameter, as_declared
 
-_CUTS = Parameter(np.array([-1.0, 1.0]), constraint=ordered_vector)
+# In place of those that ``Ordinal`` declares.
+_CUTS = Parameter(np.array([-1.0, 1.0]))
 
 
 def _cumulative(distribution: Any, y: Expression, f: Expression, cuts: Any) -> Expression:
@@ -64,6 +64,8 @@ def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None) -> Likeliho
     ----------
     McCullagh 1980; Chu and Ghahramani 2005.
     """
+    from numpyro.distributions.constraints import ordered_vector
+
     support = Classes(num_classes)
     if link not in _LINKS:
         raise ValueError(f"link of Ordinal must be 'logit' or 'probit'; got {link!r}.")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import expit, log_expit
 
 # The range in which the mode of a density is searched first, in coordinates of an interval: y itself (-1e43 to 1e43),
 # the log distance from one end, or the logit of the relative position between two ends.
@@ -144,9 +144,11 @@ def _place(low: np.ndarray, high: np.ndarray, t: np.ndarray) -> tuple[np.ndarray
     with np.errstate(over="ignore", invalid="ignore"):
         width = np.where(below & above, high - low, 1.0)
         y = np.select(
-            [below & above, below, above], [low + width * expit(t), low + np.exp(t), high - np.exp(t)], default=t
+            [below & above, below, above],
+            [low + width * scipy.special.expit(t), low + np.exp(t), high - np.exp(t)],
+            default=t,
         )
-        between = np.log(width) + log_expit(t) + log_expit(-t)
+        between = np.log(width) + scipy.special.log_expit(t) + scipy.special.log_expit(-t)
     log_slope = np.select([below & above, below | above], [between, t], default=0.0)
     # Points rounded onto an end or to infinity have weight 0.
     return np.clip(y, -_LARGEST, _LARGEST), np.where((y > low) & (y < high), log_slope, -np.inf)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, log_expit, ndtr
+import scipy
 
 # Above this rate the Poisson distribution is normal to 1e-8 of its deviation; NumPy's sampler fails above 9e18.
 _LARGE_RATE = 1e15
@@ -22,17 +22,17 @@ def poisson(rng: Generator, rate: np.ndarray) -> np.ndarray:
 
 def bernoulli(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
     """See Bernoulli."""
-    return rng.random(f.shape) < expit(f)
+    return rng.random(f.shape) < scipy.special.expit(f)
 
 
 def probit(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
     """See Probit."""
-    return rng.random(f.shape) < ndtr(f)
+    return rng.random(f.shape) < scipy.special.ndtr(f)
 
 
 def binomial(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
     """See Binomial."""
-    return rng.binomial(y[1].astype(np.int64), expit(f))
+    return rng.binomial(y[1].astype(np.int64), scipy.special.expit(f))
 
 
 def negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
@@ -43,12 +43,12 @@ def negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndar
 
 def sigmoid_poisson(rng: Generator, y: Any, f: np.ndarray, rate: np.ndarray) -> np.ndarray:
     """See SigmoidPoisson."""
-    return poisson(rng, rate * expit(f))
+    return poisson(rng, rate * scipy.special.expit(f))
 
 
 def logistic_softmax(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
     """See LogisticSoftmax: the class whose log σ(f) plus Gumbel noise is largest."""
-    return np.argmax(log_expit(f) + rng.gumbel(size=f.shape), axis=0)
+    return np.argmax(scipy.special.log_expit(f) + rng.gumbel(size=f.shape), axis=0)
 
 
 def softmax(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
@@ -69,7 +69,7 @@ def multinomial_probit(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
 
 def stick_breaking(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
     """See StickBreaking: the first class at which the stick breaks, else the last."""
-    breaks = rng.random(f.shape) < expit(f)
+    breaks = rng.random(f.shape) < scipy.special.expit(f)
     return np.where(breaks.any(axis=0), breaks.argmax(axis=0), len(f))
 
 

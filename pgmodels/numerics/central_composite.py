@@ -6,7 +6,7 @@ from itertools import combinations, count, product
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 # Grid spacing in standard deviations by dimension: sums over it integrate a Gaussian to 1e-5 or better. Higher
 # dimensions use a composite design.
@@ -237,7 +237,7 @@ def composite_support(design: Design) -> Support:
     below = uniform < share
     # Half a normal distribution on each side, with masses that make the density continuous.
     tail = np.where(below, 0.5 * uniform / share, 0.5 + 0.5 * (uniform - share) / (1.0 - share))
-    points = ndtri(np.clip(tail, 1e-12, 1.0 - 1e-12)) * np.where(below, sides[1], sides[0])
+    points = scipy.special.ndtri(np.clip(tail, 1e-12, 1.0 - 1e-12)) * np.where(below, sides[1], sides[0])
     log_mass = design.log_densities + _volumes(size)
     total, finite = float(np.logaddexp.reduce(log_mass)), np.isfinite(log_mass)
     owners = _nearest(design.points[finite], points)

@@ -1,7 +1,7 @@
 """Quadrature nodes and weights, and chunk sizes that fit into memory."""
 
 import numpy as np
-from scipy.special import ndtri, roots_hermitenorm
+import scipy
 
 # Values per chunk: 32 MB for an intermediate array.
 CHUNK_VALUES = 4_000_000
@@ -9,7 +9,7 @@ CHUNK_VALUES = 4_000_000
 
 def gauss_hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights (count,) for the weight function exp(-x²/2), whose integral is √(2π)."""
-    return roots_hermitenorm(count)
+    return scipy.special.roots_hermitenorm(count)
 
 
 def gauss_legendre(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -30,7 +30,7 @@ def trapezoid_normal(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def sobol_normals(size: int, count: int, seed: int | np.random.Generator = 0) -> np.ndarray:
     """Scrambled Sobol points of a standard normal, (count, size), equally weighted; ``count`` is a power of two."""
-    return ndtri(sobol_uniforms(size, count, seed))
+    return scipy.special.ndtri(sobol_uniforms(size, count, seed))
 
 
 def sobol_uniforms(size: int, count: int, seed: int | np.random.Generator = 0) -> np.ndarray:

@@ -7,22 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
-from numpyro.distributions import Delta, Distribution
-from numpyro.distributions.constraints import (
-    Constraint,
-    independent,
-    positive,
-    positive_ordered_vector,
-    real,
-    simplex,
-)
-from numpyro.distributions.transforms import Transform, biject_to
 
+from pgmodels.parameters.transforms import EXPONENTIAL, IDENTITY, transform_to
+from pgmodels.runtime.distributions import is_constraint, is_distribution
 from pgmodels.runtime.formatting import write_constraint, write_distribution, write_value
 from pgmodels.runtime.identity import digest
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module, Picklable
 from pgmodels.runtime.x64 import as_array
+
+if TYPE_CHECKING:
+    from numpyro.distributions import Distribution
+    from numpyro.distributions.constraints import Constraint
 
 
 class Fixed:
@@ -59,26 +55,7 @@ class Hashable(Picklable):
 
     def __repr__(self) -> str:
         wrapped = self.distribution
-        return write_distribution(wrapped) if isinstance(wrapped, Distribution) else write_constraint(wrapped)
-
-
-class Within(Distribution):
-    """A distribution restricted to a constraint; its density is unnormalised."""
-
-    pytree_data_fields = ("base", "constraint")
-
-    def __init__(self, base: Distribution, constraint: Constraint):
-        self.base, self.constraint = base, constraint
-        super().__init__(event_shape=base.shape())
-
-    @property
-    def support(self) -> Constraint:
-        """The constraint."""
-        return self.constraint
-
-    def log_prob(self, value: Any) -> Any:
-        """The log density of the base."""
-        return jnp.sum(self.base.log_prob(value), axis=tuple(range(-len(self.base.batch_shape), 0)))
+        return write_distribution(wrapped) if is_distribution(wrapped) else write_constraint(wrapped)
 
 
 class Parameter(Module):
@@ -121,8 +98,8 @@ class Parameter(Module):
             value: ArrayLike | Fixed | None,
             positive: bool | None = None,
             fixed: bool = False,
-            prior: Distribution | None = None,
-            constraint: Constraint | None = None,
+            prior: "Distribution | None" = None,
+            constraint: "Constraint | None" = None,
         ) -> Any: ...
 
     def __init__(
@@ -130,10 +107,10 @@ class Parameter(Module):
         value: ArrayLike | Fixed | None,
         positive: bool | None = None,
         fixed: bool = False,
-        prior: Distribution | None = None,
-        constraint: Constraint | None = None,
+        prior: "Distribution | None" = None,
+        constraint: "Constraint | None" = None,
     ):
-        if constraint is not None and not isinstance(constraint, Constraint):
+        if constraint is not None and not is_constraint(constraint):
             raise ValueError(
                 "constraint of a Parameter must be one of numpyro.distributions.constraints, such as ordered_vector; "
                 f"got {constraint!r}."
@@ -157,26 +134,34 @@ class Parameter(Module):
     @property
     def declared_prior(self) -> Any:
         """The prior as the user declared it, not restricted to the constraint."""
+        if self.prior is None:
+            return None
+        from pgmodels.parameters.restricted import Within
+
         return self.prior.base if isinstance(self.prior, Within) else self.prior
 
     @property
-    def constraint(self) -> Constraint | None:
+    def constraint(self) -> "Constraint | None":
         """The constraint that the user declared, or None; a sign is in ``positive``."""
         return None if self.hashable_constraint is None else self.hashable_constraint.distribution
 
     @property
-    def support(self) -> Constraint:
+    def support(self) -> "Constraint":
         """The constraint that the value satisfies."""
         if self.constraint is not None:
             return self.constraint
         if self.prior is not None:
             return self.prior.support
+        from numpyro.distributions.constraints import positive, real
+
         return positive if self.positive else real
 
     @property
-    def transform(self) -> Transform:
-        """NumPyro's bijection from the real line to ``support``."""
-        return biject_to(self.support)
+    def transform(self) -> Any:
+        """The bijection from the real line to ``support``, with the methods of NumPyro's."""
+        if self.constraint is None and self.prior is None:
+            return EXPONENTIAL if self.positive else IDENTITY
+        return transform_to(self.support)
 
     @property
     def learned(self) -> bool:
@@ -213,7 +198,7 @@ class Parameter(Module):
 
 
 # Accepted types of a hyperparameter: a start value, a constant, a prior, or a complete Parameter.
-Hyperparameter: TypeAlias = float | ArrayLike | Fixed | Distribution | Parameter
+Hyperparameter: TypeAlias = float | ArrayLike | Fixed | Parameter | "Distribution"
 
 
 def is_parameter(node: Any) -> bool:
@@ -232,7 +217,7 @@ def bare_arrays(tree: Any) -> Any:
 
 
 def as_parameter(
-    value: Any, name: str, *, positive: bool = True, from_data: bool = False, constraint: Constraint | None = None
+    value: Any, name: str, *, positive: bool = True, from_data: bool = False, constraint: "Constraint | None" = None
 ) -> Parameter:
     """Read a user's hyperparameter: a number, an array, ``Fixed``, a NumPyro distribution, ``Parameter`` or ``None``.
 
@@ -252,7 +237,7 @@ def as_parameter(
         return Parameter(inner.value, positive=positive, fixed=value.fixed or inner.fixed, prior=inner.prior)
     if isinstance(value, Fixed):
         return Parameter(as_parameter(value.value, name, positive=positive).value, positive=positive, fixed=True)
-    if isinstance(value, Distribution):
+    if is_distribution(value):
         return _with_prior(None, value, name, positive)
     if value is None:
         if from_data:
@@ -279,7 +264,7 @@ def as_declared(value: Any, declared: Parameter | None, name: str, positive: boo
     ``as_parameter`` does.
     """
     if declared is not None:
-        if isinstance(value, Distribution) and declared.constraint is not None:
+        if is_distribution(value) and declared.constraint is not None:
             # A prior alone gives no start value that satisfies the constraint.
             value = Parameter(declared.value, prior=value)
         declared_positive = positive if declared.positive is None else declared.positive
@@ -292,7 +277,7 @@ def as_declared(value: Any, declared: Parameter | None, name: str, positive: boo
         )
     if isinstance(value, Parameter):
         return as_parameter(value, name, positive=value.positive is not False, from_data=True)
-    if isinstance(value, Distribution):
+    if is_distribution(value):
         return as_parameter(value, name, positive=_is_positive(value.support))
     return as_parameter(value, name, positive=positive and not isinstance(value, Fixed))
 
@@ -300,21 +285,23 @@ def as_declared(value: Any, declared: Parameter | None, name: str, positive: boo
 def _implies_positive(value: Any) -> bool:
     """Whether a prior or a fixed value allows positive numbers only."""
     prior = value.prior if isinstance(value, Parameter) else value
-    if isinstance(prior, Distribution):
+    if is_distribution(prior):
         return _is_positive(prior.support)
     fixed = isinstance(value, Fixed) or (isinstance(value, Parameter) and value.fixed)
     return fixed and np.asarray(value.value).dtype.kind in "iuf" and bool(np.all(np.asarray(value.value) > 0))
 
 
-def _is_positive(constraint: Constraint) -> bool:
+def _is_positive(constraint: "Constraint") -> bool:
     """Whether a constraint allows positive numbers only."""
+    from numpyro.distributions.constraints import positive_ordered_vector, simplex
+
     if constraint.event_dim and not hasattr(constraint, "base_constraint"):
         return constraint in (simplex, positive_ordered_vector)
     bound = getattr(getattr(constraint, "base_constraint", constraint), "lower_bound", -np.inf)
     return bool(np.all(np.asarray(bound) >= 0))
 
 
-def _constrained(value: Any, name: str, constraint: Constraint, positive: bool) -> Parameter:
+def _constrained(value: Any, name: str, constraint: "Constraint", positive: bool) -> Parameter:
     """A parameter with a constraint, its prior restricted to that."""
     if positive and not _is_positive(constraint):
         raise ValueError(f"{name} must be positive, and its constraint {constraint} allows other numbers too.")
@@ -325,6 +312,8 @@ def _constrained(value: Any, name: str, constraint: Constraint, positive: bool) 
         raise ValueError(f"{name} must satisfy {constraint}; got {start.tolist()}.")
     prior = declared.prior
     if prior is not None and prior.support != constraint:
+        from pgmodels.parameters.restricted import Within
+
         prior = Within(_with_prior(start, prior, name, positive=False).prior, constraint)
     if prior is not None and prior.shape() != start.shape:
         raise ValueError(f"{name}: the start value has shape {start.shape} and its prior {prior.shape()}.")
@@ -359,11 +348,15 @@ def _with_prior(value: Any, prior: Any, name: str, positive: bool) -> Parameter:
 def _check_prior(prior: Any, name: str, positive: bool) -> None:
     """Raise ValueError for a prior that is not a continuous density over independent values of the parameter."""
     kind = type(prior).__name__
-    if not isinstance(prior, Distribution):
+    if not is_distribution(prior):
         raise ValueError(
             f"the prior of {name} must be a NumPyro distribution such as numpyro.distributions.LogNormal(0.0, 1.0); "
             f"got {prior!r}."
         )
+    from numpyro.distributions import Delta
+    from numpyro.distributions.constraints import independent, real
+    from numpyro.distributions.transforms import biject_to
+
     if isinstance(prior, Delta):
         raise ValueError(f"the prior of {name} is a Delta, which fixes it: use pgm.Fixed({prior.v}) instead.")
     support = prior.support
@@ -393,7 +386,7 @@ def _check_prior(prior: Any, name: str, positive: bool) -> None:
         )
 
 
-def _is_centre(value: Any, prior: Distribution) -> bool:
+def _is_centre(value: Any, prior: "Distribution") -> bool:
     """Whether a value is the prior's centre, the default start value."""
     if value is None or isinstance(value, jax.core.Tracer):
         return False
@@ -404,7 +397,7 @@ def _is_centre(value: Any, prior: Distribution) -> bool:
             return False
 
 
-def _median(prior: Distribution) -> Any:
+def _median(prior: "Distribution") -> Any:
     """The prior's median, compiled if JAX can trace its quantile function: otherwise it takes a second.
 
     Raises NotImplementedError or ImportError if there is no quantile function.
@@ -416,11 +409,11 @@ def _median(prior: Distribution) -> Any:
 
 
 @compiled
-def _compiled_median(prior: Distribution) -> jax.Array:
+def _compiled_median(prior: "Distribution") -> jax.Array:
     return prior.icdf(jnp.full(prior.shape(), 0.5))
 
 
-def _centre(prior: Distribution, name: str) -> np.ndarray:
+def _centre(prior: "Distribution", name: str) -> np.ndarray:
     """The prior's median if it has a quantile function, else its mean: the start value."""
     remedy = "give a start value too, as in pgm.Parameter(1.0, prior=...)."
     try:

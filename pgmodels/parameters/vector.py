@@ -11,7 +11,6 @@ import numpy as np
 from pgmodels.parameters.names import parameter_names
 from pgmodels.parameters.parameter import Parameter, is_parameter
 from pgmodels.runtime.pickling import Picklable
-from pgmodels.runtime.x64 import as_array
 
 if TYPE_CHECKING:
     from pgmodels.model import Model
@@ -61,7 +60,7 @@ class ParameterVector(Picklable):
 
     def start(self) -> np.ndarray:
         """The current values, unconstrained."""
-        values = [p.transform.inv(as_array(p.value)) for p in self.parameters]
+        values = [p.transform.inv(np.asarray(p.value)) for p in self.parameters]
         return np.concatenate([np.ravel(value) for value in values]) if values else np.zeros(0)
 
     def constrain(self, vector: Any) -> list[Any]:

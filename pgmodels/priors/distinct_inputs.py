@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float, Int
-from scipy.linalg import qr
 
 from pgmodels.data.arrays import distinct_rows
 from pgmodels.priors.padding import pad_rows, padded_size, row_mask_of
@@ -119,5 +119,5 @@ def spanning_rows(X: np.ndarray, terms: Sequence[tuple[int, ...]]) -> np.ndarray
     indicators = np.zeros((ends[-1], len(X)))
     for begin, level in zip(ends[:-1], levels, strict=True):
         indicators[begin + level, np.arange(len(X))] = 1.0
-    triangle, rows = qr(indicators, mode="r", pivoting=True, check_finite=False)
+    triangle, rows = scipy.linalg.qr(indicators, mode="r", pivoting=True, check_finite=False)
     return np.sort(rows[: int(np.sum(np.abs(np.diagonal(triangle)) > _DEPENDENT))])

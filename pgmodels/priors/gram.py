@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+import scipy
 from jaxtyping import Array
-from scipy.linalg import LinAlgError, cholesky
-from scipy.linalg.lapack import dpstrf
 
 from pgmodels.runtime.jit import compiled
 
@@ -40,7 +39,7 @@ class PivotedFactor(NamedTuple):
 def pivoted_cholesky(K: np.ndarray, tolerance: float) -> PivotedFactor:
     """Pivoted Cholesky factorisation of K, up to a tolerance relative to the largest variance."""
     # K is symmetric: its transpose is in LAPACK's column-major order.
-    upper, pivots, rank, info = dpstrf(K.T, tol=tolerance * np.max(np.diagonal(K)), lower=0)
+    upper, pivots, rank, info = scipy.linalg.lapack.dpstrf(K.T, tol=tolerance * np.max(np.diagonal(K)), lower=0)
     if info < 0:
         raise RuntimeError(f"LAPACK's dpstrf rejected its argument {-info}.")
     A = np.empty((rank, len(K)))
@@ -62,8 +61,8 @@ def jittered_root(
         jitter = relative * float(np.mean(variances))
         np.fill_diagonal(K, variances + jitter)
         try:
-            return K, cholesky(K, lower=True, check_finite=False), jitter
-        except LinAlgError:
+            return K, scipy.linalg.cholesky(K, lower=True, check_finite=False), jitter
+        except scipy.linalg.LinAlgError:
             continue
     np.fill_diagonal(K, variances)
     _reject(kernel, f"not positive semi-definite: its smallest eigenvalue is {np.linalg.eigvalsh(K)[0]:.3g}")

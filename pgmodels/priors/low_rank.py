@@ -1,7 +1,6 @@
 """Low-rank priors: with inducing points, or a pivoted Cholesky factor of the covariance."""
 
 from dataclasses import fields, replace
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -13,7 +12,6 @@ from jaxtyping import Array, Float
 from pgmodels.priors import linalg as algebra
 from pgmodels.priors.factored import FactoredPrior, with_residual
 from pgmodels.priors.padding import pad_rows
-from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
 
@@ -175,8 +173,8 @@ def root_at(kernel: Any, span: InducingPoints) -> Float[Array, "r r"]:
     return jnp.linalg.cholesky(active[:, None] * K * active + jnp.diag(1.0 - active + jitter * active))
 
 
-@partial(compiled, optimise=False)
-def own_variances(diagonal: Float[Array, " r"]) -> Float[Array, " r"]:
-    """The scale of the jitter: each variance, or the smallest positive one where a variance is zero."""
+def own_variances(diagonal: Any) -> Any:
+    """The scale of the jitter (r,): each variance, or the smallest positive one where a variance is zero."""
+    xp: Any = np if isinstance(diagonal, np.ndarray) else jnp
     positive = diagonal > 0.0
-    return jnp.where(positive, diagonal, jnp.min(diagonal, where=positive, initial=jnp.inf))
+    return xp.where(positive, diagonal, xp.min(diagonal, where=positive, initial=xp.inf))

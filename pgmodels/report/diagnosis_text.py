@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy
 
 from pgmodels.data.arrays import in_units_of
 from pgmodels.diagnostics.diagnose import Diagnosis
@@ -200,7 +200,7 @@ def _of_vsbc(diagnosis: Diagnosis) -> list[str]:
         {"q is too narrow": excess < 0.0, "q is too wide": excess > 0.0},
         "the coverage of q's intervals is correct within Monte-Carlo error",
     )
-    detectable = stdtrit(vsbc.num_replicates - 1, 1.0 - 0.5 * level) * vsbc.bias[1].max()
+    detectable = scipy.special.stdtrit(vsbc.num_replicates - 1, 1.0 - 0.5 * level) * vsbc.bias[1].max()
     biased = vsbc.bias_p < level
     bias = _where(
         {

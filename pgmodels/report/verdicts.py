@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 from pgmodels.data.arrays import in_units_of
 from pgmodels.diagnostics.compare import Comparison
@@ -250,7 +250,7 @@ def _doubt_reference(findings: _Findings, comparison: Comparison, reference_find
 
 def _limit(count: int) -> float:
     """Standard errors, at least 4, that the largest of ``count`` normal errors exceeds in at most 1 % of cases."""
-    return max(4.0, float(-ndtri(0.005 / count)))
+    return max(4.0, float(-scipy.special.ndtri(0.005 / count)))
 
 
 def _rank(value: float, limits: tuple[float, float]) -> int:

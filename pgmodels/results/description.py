@@ -22,7 +22,8 @@ from pgmodels.likelihoods import bounded, counts, measurements, ordinal, publish
 from pgmodels.likelihoods import named as likelihoods
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.model import GP, Model
-from pgmodels.parameters.parameter import Hashable, Parameter, Within
+from pgmodels.parameters.parameter import Hashable, Parameter
+from pgmodels.parameters.restricted import Within
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.representation import Auto, Dense, Representation
 from pgmodels.results.stored_names import field_of, stored_class, stored_field

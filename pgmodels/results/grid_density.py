@@ -4,9 +4,8 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.interpolate import CubicSpline
-from scipy.special import ndtri, ndtri_exp
 
 from pgmodels.results.marginal import check_levels
 
@@ -21,6 +20,8 @@ _SCORES = np.linspace(-8.0, 8.0, 129)
 @cache
 def interpolation(num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Evenly spaced nodes, and the matrix (grid, nodes) of cubic spline interpolation from these."""
+    from scipy.interpolate import CubicSpline
+
     nodes = np.linspace(-REACH, REACH, num_nodes)
     return nodes, CubicSpline(nodes, np.eye(num_nodes))(GRID)
 
@@ -77,7 +78,7 @@ class GridDensity:
 
     def quantiles(self, levels: ArrayLike) -> np.ndarray:
         """Quantiles (levels, ...) at levels between 0 and 1."""
-        scores = ndtri(check_levels(levels))
+        scores = scipy.special.ndtri(check_levels(levels))
         return self.transport(np.broadcast_to(scores.reshape(-1, *[1] * len(self.shape)), (len(scores), *self.shape)))
 
     def wasserstein(self, sorted_draws: np.ndarray) -> np.ndarray:
@@ -111,12 +112,14 @@ class GridDensity:
     @cached_property
     def _map(self) -> np.ndarray:
         """Coefficients (4, ..., intervals) of the spline of the map from scores to the grid's units."""
+        from scipy.interpolate import CubicSpline
+
         between = 0.5 * _STEP * (self.density[..., 1:] + self.density[..., :-1])
         below, above = np.cumsum(between, axis=-1), np.cumsum(between[..., ::-1], axis=-1)[..., ::-1]
         edge = np.zeros((*self.shape, 1))
         with np.errstate(divide="ignore"):
-            low = ndtri_exp(np.log(np.minimum(np.concatenate([edge, below], axis=-1), 1.0)))
-            high = -ndtri_exp(np.log(np.minimum(np.concatenate([above, edge], axis=-1), 1.0)))
+            low = scipy.special.ndtri_exp(np.log(np.minimum(np.concatenate([edge, below], axis=-1), 1.0)))
+            high = -scipy.special.ndtri_exp(np.log(np.minimum(np.concatenate([above, edge], axis=-1), 1.0)))
         scores = np.where(low < 0.0, low, high).reshape(-1, len(GRID))
         table = np.empty((len(scores), len(_SCORES)))
         for row, known in enumerate(scores):

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp, ndtr
 
 from pgmodels.data.arrays import in_units_of
 from pgmodels.data.options import check_whole_number
@@ -31,7 +31,7 @@ def mixed_quantiles(levels: ArrayLike, weights: np.ndarray, means: np.ndarray, v
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
         scores = in_units_of(scales[:, None], middle[None] - means[:, None])
-        below = np.tensordot(weights, ndtr(scores), axes=1) < target
+        below = np.tensordot(weights, scipy.special.ndtr(scores), axes=1) < target
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     return 0.5 * (low + high)
 
@@ -65,7 +65,7 @@ class MixedPredictive(Predictive):
 
     def log_density_at(self, y_new: np.ndarray) -> np.ndarray:
         """See Predictive."""
-        return logsumexp(
+        return scipy.special.logsumexp(
             np.stack([part.log_density_at(y_new) for part in self.components]), axis=0, b=self.weights[:, None]
         )
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, ndtri
 
 from pgmodels.data.arrays import in_units_of
 from pgmodels.results.marginal import check_levels
@@ -32,7 +32,7 @@ class NormalDensity:
 
     def quantiles(self, levels: ArrayLike) -> np.ndarray:
         """Quantiles (levels, ...) at levels between 0 and 1."""
-        return self.mean + self.deviation * ndtri(check_levels(levels)).reshape(-1, *[1] * self.mean.ndim)
+        return self.mean + self.deviation * scipy.special.ndtri(check_levels(levels)).reshape(-1, *[1] * self.mean.ndim)
 
     def wasserstein(self, sorted_draws: np.ndarray) -> np.ndarray:
         """Exact Wasserstein-1 distances (...) from sorted draws (draws, ...).
@@ -40,11 +40,15 @@ class NormalDensity:
         The integral of |x_(i) - mean - deviation Phi^-1(u)| over u in ((i - 1) / S, i / S), summed over the S draws.
         """
         edges = np.linspace(0.0, 1.0, len(sorted_draws) + 1).reshape(-1, *[1] * self.mean.ndim)
-        heights = np.exp(-0.5 * ndtri(edges) ** 2) / np.sqrt(2.0 * np.pi)
+        heights = np.exp(-0.5 * scipy.special.ndtri(edges) ** 2) / np.sqrt(2.0 * np.pi)
         offset = sorted_draws - self.mean
         # The integrand changes sign where the normal's quantile equals the draw.
         with np.errstate(divide="ignore"):
-            z = np.clip(in_units_of(self.deviation, offset), ndtri(edges[:-1]), ndtri(edges[1:]))
-        at_sign_change = 2.0 * (offset * ndtr(z) + self.deviation * np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi))
+            z = np.clip(
+                in_units_of(self.deviation, offset), scipy.special.ndtri(edges[:-1]), scipy.special.ndtri(edges[1:])
+            )
+        at_sign_change = 2.0 * (
+            offset * scipy.special.ndtr(z) + self.deviation * np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
+        )
         ends = offset * (edges[:-1] + edges[1:]) + self.deviation * (heights[:-1] + heights[1:])
         return np.maximum(at_sign_change - ends, 0.0).sum(axis=0)

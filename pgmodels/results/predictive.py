@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp
 
 from pgmodels.augmentation.events import read_event
 from pgmodels.data.arrays import as_numbers, check_finite
@@ -381,7 +381,7 @@ class Predictive(Picklable):
             falls = slope < -_FLAT
             rest = np.where(falls, term[-1] - np.log(np.expm1(np.where(falls, -slope, 1.0) * step)), np.inf)
             with np.errstate(over="ignore"):
-                moments.append(np.exp(np.logaddexp(logsumexp(term, axis=0), rest) + np.log(step)))
+                moments.append(np.exp(np.logaddexp(scipy.special.logsumexp(term, axis=0), rest) + np.log(step)))
         mean, square = moments
         finite = np.isfinite(square)
         return mean, np.where(finite, square - np.where(finite, mean, 0.0) ** 2, np.inf)
@@ -537,7 +537,9 @@ class Predictive(Picklable):
         active = np.arange(len(rows))
         for level in _TRAPEZOID_LEVELS:
             z = _spaced(low[active], high[active], level)
-            current = logsumexp(self._log_integrand(nodes, y[active], rows[active], z), axis=0) + np.log(z[1] - z[0])
+            current = scipy.special.logsumexp(self._log_integrand(nodes, y[active], rows[active], z), axis=0) + np.log(
+                z[1] - z[0]
+            )
             gap[active] = self._refine(result, places[active], current)
             active = active[gap[active] > _AGREE["trapezoid"]]
             if not active.size:

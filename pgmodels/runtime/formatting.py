@@ -1,12 +1,16 @@
 """Text of numbers, NumPyro distributions and constraints, as a user would type them."""
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from numpyro.distributions import Distribution, ExpandedDistribution, Independent, constraints
-from numpyro.distributions.constraints import Constraint
+
+from pgmodels.runtime.distributions import is_distribution
+
+if TYPE_CHECKING:
+    from numpyro.distributions import Distribution
+    from numpyro.distributions.constraints import Constraint
 
 # Significant digits of printed values.
 _DIGITS = 6
@@ -23,8 +27,10 @@ def write_value(value: Any) -> str:
     return repr(rounded.reshape(array.shape).tolist())
 
 
-def write_distribution(distribution: Distribution) -> str:
+def write_distribution(distribution: "Distribution") -> str:
     """A distribution with its arguments: ``LogNormal(0.0, 1.0)``."""
+    from numpyro.distributions import ExpandedDistribution, Independent
+
     if isinstance(distribution, ExpandedDistribution):
         return f"{write_distribution(distribution.base_dist)}.expand({list(distribution.batch_shape)})"
     if isinstance(distribution, Independent):
@@ -37,7 +43,7 @@ def write_distribution(distribution: Distribution) -> str:
 
 
 def _write_argument(value: Any) -> str:
-    if isinstance(value, Distribution):
+    if is_distribution(value):
         return write_distribution(value)
     if value is None or isinstance(value, (bool, int, float)):
         return write_value(value)
@@ -47,10 +53,12 @@ def _write_argument(value: Any) -> str:
     return f"{type(value).__name__}(...)"
 
 
-def write_constraint(constraint: Constraint) -> str:
+def write_constraint(constraint: "Constraint") -> str:
     """A constraint by its name in ``numpyro.distributions.constraints``, with its bounds, if any."""
+    from numpyro.distributions import constraints
+
     for name, value in vars(constraints).items():
-        if isinstance(value, Constraint) and type(value) is type(constraint) and value == constraint:
+        if type(value) is type(constraint) and value == constraint:
             return name
     bounds = [getattr(constraint, name) for name in ("lower_bound", "upper_bound") if hasattr(constraint, name)]
     for name in ("interval", "greater_than", "less_than"):

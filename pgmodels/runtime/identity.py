@@ -10,7 +10,8 @@ from weakref import ReferenceType
 
 import jax
 import numpy as np
-from numpyro.distributions import Distribution
+
+from pgmodels.runtime.distributions import is_distribution
 
 
 def digest(value: Any) -> str:
@@ -75,7 +76,7 @@ def _contents(value: Any) -> tuple[Any, ...]:
         return (value.__wrapped__,)
     if isinstance(value, (BuiltinFunctionType, np.ufunc)):
         return (value.__name__,)
-    if isinstance(value, Distribution):
+    if is_distribution(value):
         # NumPyro has the names of the fields in a set, and their values in its order.
         kind = type(value)
         names = {*kind.gather_pytree_data_fields(), *kind.gather_pytree_aux_fields()} - {"_validate_args"}

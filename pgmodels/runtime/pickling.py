@@ -14,8 +14,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Distribution
 
+from pgmodels.runtime.distributions import is_distribution
 from pgmodels.runtime.x64 import as_array
 
 
@@ -134,12 +134,12 @@ def _pack(tree: Any) -> Any:
     def pack(node: Any) -> Any:
         if isinstance(node, dict):
             return {name: _pack(value) for name, value in node.items()}
-        if isinstance(node, Distribution):
+        if is_distribution(node):
             return PickledByValue(node)
         return _stored(node) if isinstance(node, jax.Array) else node
 
     # JAX would sort the entries of a dict.
-    return jax.tree.map(pack, tree, is_leaf=lambda node: isinstance(node, (dict, Distribution, Picklable)))
+    return jax.tree.map(pack, tree, is_leaf=lambda node: isinstance(node, (dict, Picklable)) or is_distribution(node))
 
 
 def _unpack(tree: Any) -> Any:

@@ -27,7 +27,7 @@ def as_seed(seed: Seed) -> int:
 def as_key(seed: Seed) -> jax.Array:
     """A JAX key from an int or a key. Raises ValueError for anything else, and for several keys."""
     if _is_whole(seed):
-        return jax.random.key(as_seed(seed))
+        return _key_of(as_seed(seed))
     if isinstance(seed, jax.Array):
         if jax.numpy.issubdtype(seed.dtype, jax.dtypes.prng_key) and seed.shape == ():
             return seed
@@ -35,6 +35,15 @@ def as_key(seed: Seed) -> jax.Array:
         if seed.dtype == np.uint32 and seed.shape == jax.random.PRNGKey(0).shape:
             return jax.random.wrap_key_data(seed)
     raise _invalid(seed)
+
+
+def _key_of(seed: int) -> jax.Array:
+    """``jax.random.key(seed)``, without compiling its programs where keys are of JAX's usual kind."""
+    config: Any = jax.config
+    usual = config.jax_default_prng_impl == "threefry2x32" and not config.jax_random_seed_offset
+    if not usual or not config.jax_enable_x64:
+        return jax.random.key(seed)
+    return jax.random.wrap_key_data(jax.device_put(np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)))
 
 
 def as_generator(seed: Seed) -> np.random.Generator:

@@ -4,7 +4,6 @@ from typing import Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
-from numpyro.distributions.constraints import interval
 
 from pgmodels.data.arrays import as_inputs
 from pgmodels.inference.objectives import Choice
@@ -186,6 +185,8 @@ def _noisy(
     batch_size: int,
     options: StochasticOptions,
 ) -> Approximation | SparseApproximation:
+    from numpyro.distributions.constraints import interval
+
     count = count_classes(y, num_classes)
     family, size = (families[0], 1) if count == 2 else (families[1], count)
     rate = Parameter(1e-3, constraint=interval(0.0, (count - 1) / count))

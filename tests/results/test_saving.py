@@ -94,7 +94,7 @@ def finer():
     sites = Sites(jnp.asarray(np.sin(inputs)), jnp.asarray(0.2 + np.cos(inputs) ** 2))
     y = (inputs[:, 0] > 0).astype(float)
     # By the engines' program, since another would round differently.
-    posterior, mean, variance = condition(problem_of(model, Data(inputs, y), prior), sites)
+    posterior, mean, variance, _ = condition(problem_of(model, Data(inputs, y), prior), sites)
     return pgm.Approximation(
         model=model,
         X=inputs,

@@ -138,3 +138,16 @@ def test_starts_that_are_drawn_depend_on_the_seed():
     values = [[str(each[name].model) for name in names if name in each] for each in starts]
     assert values[0]
     assert values[0] == values[1] != values[2]
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32 + 3, NUM_SEEDS - 1])
+@pytest.mark.parametrize("double", [True, False])
+def test_a_key_is_that_of_jax(seed, double):
+    with jax.enable_x64(double):
+        if double or seed < 2**31:
+            assert as_key(seed) == jax.random.key(seed)
+
+
+def test_keys_follow_the_settings_of_jax():
+    with jax.enable_x64(True), jax.default_prng_impl("rbg"):
+        assert as_key(3) == jax.random.key(3)

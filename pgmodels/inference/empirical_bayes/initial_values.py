@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from pgmodels.inference.problem import are_few_rows
 from pgmodels.kernels.distance import median_distance
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.model import GP, Data, Model
@@ -167,7 +168,7 @@ def _halfway(model: Model, parameters: dict[str, Any]) -> dict[str, Any]:
     middle = dict(parameters)
     for name, parameter in model.likelihood.parameters.items():
         if parameter.is_free:
-            ends = (parameter.transform.inv(as_array(value)) for value in (parameter.value, parameters[name]))
+            ends = (parameter.transform.inv(np.asarray(value)) for value in (parameter.value, parameters[name]))
             middle[name] = np.asarray(parameter.transform(0.5 * sum(ends)))
     return middle
 
@@ -200,7 +201,11 @@ def _update(
     return location, variance, h, w
 
 
-@partial(compiled, static_argnames="objective")
+def _many_rows(objective: Objective, parameters: Any, y: Any, *_: Any) -> bool:
+    return not are_few_rows(len(y), objective.predictors is not None)
+
+
+@partial(compiled, static_argnames="objective", optimise=_many_rows)
 def _bound(
     objective: Objective, parameters: Any, y: Any, row_weights: Any, location: Any, variance: Any
 ) -> tuple[Any, ...]:
@@ -242,7 +247,7 @@ def _likeliest(
         return dict(zip(free, constrain(list(free.values()), vector), strict=True))
 
     def pack(values: dict[str, Any]) -> np.ndarray:
-        return np.concatenate([np.ravel(p.transform.inv(as_array(values[name]))) for name, p in free.items()])
+        return np.concatenate([np.ravel(p.transform.inv(np.asarray(values[name]))) for name, p in free.items()])
 
     declared = pack({name: p.value for name, p in free.items()})
     sizes = [int(np.prod(free_shape(p))) for p in free.values()]

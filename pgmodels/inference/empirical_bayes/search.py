@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpyro.distributions.constraints import real
 
 from pgmodels.inference.empirical_bayes.bound import TIGHT, MarginalBound
 from pgmodels.inference.empirical_bayes.initial_values import Start, steps
@@ -13,6 +12,7 @@ from pgmodels.inference.loop import Callback, IterationInfo
 from pgmodels.model import Data, Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Parameter
+from pgmodels.parameters.transforms import IDENTITY
 from pgmodels.parameters.vector import ParameterVector, free_shape, trainable
 from pgmodels.runtime.progress import ProgressBar
 from pgmodels.runtime.x64 import as_array
@@ -366,8 +366,8 @@ def box_of(initial: dict[str, Start]) -> np.ndarray:
 
 def _are_scales(parameter: Parameter) -> np.ndarray:
     """Which unconstrained entries are scales (such as logarithms), not locations, and have no prior."""
-    begin = np.ravel(parameter.transform.inv(as_array(parameter.value)))
-    if not parameter.is_free or parameter.support is real:
+    begin = np.ravel(parameter.transform.inv(np.asarray(parameter.value)))
+    if not parameter.is_free or parameter.transform is IDENTITY:
         return np.zeros(len(begin), bool)
     if parameter.constraint is None:
         return np.ones(len(begin), bool)

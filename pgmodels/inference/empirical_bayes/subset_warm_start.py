@@ -17,7 +17,6 @@ from pgmodels.model import Data, Model
 from pgmodels.numerics.finite_differences import hessian
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable, with_values
-from pgmodels.runtime.x64 import as_array
 
 # Each subset has 1 / _GROWTH of the rows.
 _GROWTH = 4
@@ -45,7 +44,7 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Searc
         return multistart(initial, box, data, terms, limits, bar)
 
     def moved(vector: np.ndarray) -> Model:
-        values = before.bound.learnable.constrain(as_array(np.clip(vector, *box)))
+        values = before.bound.learnable.constrain(np.clip(vector, *box))
         return with_values(model, trainable(model).leaf_indices, values)
 
     if are_within(vector, box):

@@ -27,8 +27,8 @@ from pgmodels.inference.problem import Problem, precisions
 from pgmodels.inference.problem_family import ProblemFamily, points_at
 from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT
 from pgmodels.inference.variational.vi import optimise, start_state, variational_problem, with_selected_inputs
-from pgmodels.interop.numpyro_model import checked_unknowns
 from pgmodels.likelihoods.expression import Environment
+from pgmodels.likelihoods.normalisation import checked_unknowns
 from pgmodels.model import Data, Model, Points, require_model
 from pgmodels.numerics.barrier import barrier
 from pgmodels.numerics.central_composite import (
@@ -392,7 +392,7 @@ class _Integration:
             self.family, as_array(vector), _points_at(self.family, vector), point.mean, point.covariance
         )
         variance = jnp.diagonal(point.covariance, axis1=1, axis2=2)
-        model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(as_array(vector))])
+        model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(vector)])
         n = len(self.data.y)
         check_against_prior(
             "integrate", model, self.data.y, np.asarray(prior)[:n], np.asarray(variance)[:n], lambda: (m[:n], v[:n])

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from pgmodels.data.sources.rows import Block
 from pgmodels.inference.empirical_bayes.initial_values import initial_models
 from pgmodels.inference.loop import Callback, IterationInfo
+from pgmodels.inference.problem import are_few_rows
 from pgmodels.inference.stochastic import latent_subsampling
 from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
 from pgmodels.inference.stochastic.rates import Rates
@@ -153,7 +154,12 @@ def _first(problem: StochasticProblem, vector: Array, rows: DataBatch) -> SviSta
     return first_state(problem, vector, rows)
 
 
-@compiled
+def _takes_many_steps(problem: StochasticProblem, state: SviState, rows: DataBatch, *_: Any) -> bool:
+    """Not where the values are fixed and each step has all rows: a few steps reach the optimum."""
+    return bool(problem.learnable.leaf_indices) or len(rows.X) > 1 or not are_few_rows(rows.X.shape[1], problem.coupled)
+
+
+@partial(compiled, optimise=_takes_many_steps)
 @shard_rows
 def advance(
     problem: StochasticProblem,

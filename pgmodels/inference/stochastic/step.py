@@ -39,6 +39,8 @@ from pgmodels.priors.padding import weighted
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
+# Up to this number of latents of one group are computed without a loop.
+_UNROLLED = 2
 # Relative rounding of a bound, and halvings of a step that lowers it.
 _ROUNDING, _HALVINGS = 1e-10, 20
 
@@ -195,6 +197,8 @@ class StochasticProblem(Module):
 
     def moments(self, batch: Batch, naturals: Sequence[NaturalParameters]) -> Moments:
         """The moments of a batch under q."""
+        if all(len(block) == 1 for block in self.blocks):
+            return self._independent_moments(batch, naturals)
         size, centres, divergence = len(batch.factors), [], jnp.zeros(())
         mean = jnp.broadcast_to(batch.means, (len(batch.y), size))
         V = jnp.zeros((len(batch.y), size, size))
@@ -214,6 +218,21 @@ class StochasticProblem(Module):
         if batch.Phi is not None:
             both = self.pushed(batch.Phi, mean, V)
         return Moments(*both, jnp.concatenate(centres), divergence)
+
+    def _independent_moments(self, batch: Batch, naturals: Sequence[NaturalParameters]) -> Moments:
+        """The moments where q couples no latents."""
+
+        def of_latent(latent: int, q: NaturalParameters) -> tuple[Array, Array, Array, Array]:
+            A, (root, centre) = batch.factors[latent], to_moments(q)
+            variance = batch.residuals[latent] + jnp.sum(solve_columns(root, A) ** 2, axis=0)
+            return centre, divergence_of(root, centre), A.T @ centre, variance
+
+        centres, divergences, means, variances = zip(*_by_latent(of_latent, batch, naturals), strict=True)
+        mean, variance = batch.means + jnp.stack(means, axis=1), jnp.stack(variances, axis=1)
+        both = (mean, variance)
+        if batch.Phi is not None:
+            both = self.pushed(batch.Phi, mean, jax.vmap(jnp.diag)(variance))
+        return Moments(*both, jnp.concatenate(centres), sum(divergences, jnp.zeros(())))
 
     def pushed(self, Phi: Array, mean: Float[Array, "b L"], V: Float[Array, "b L L"]) -> tuple[Array, Spread]:
         """Mean and variance of predictors from those of latents."""
@@ -246,11 +265,36 @@ class StochasticProblem(Module):
             h, w = pull_sites(batch.Phi, sites)
         h, w = (weighted(batch.weights, part) for part in (h - w @ batch.means, w))
         share, A, targets = self.num_rows / len(batch.y), batch.factors, []
+        if all(len(block) == 1 for block in self.blocks):
+
+            def of_latent(latent: int, sites: tuple[Array, Array]) -> NaturalParameters:
+                h, w = sites
+                return NaturalParameters(share * ((A[latent] * w) @ A[latent].T), share * (A[latent] @ h))
+
+            return tuple(_by_latent(of_latent, batch, [(h[:, a], w[:, a, a]) for (a,) in self.blocks]))
         for block in self.blocks:
             products = [[(A[a] * w[:, a, b]) @ A[b].T for b in block] for a in block]
             potential = jnp.concatenate([A[a] @ h[:, a] for a in block])
             targets.append(NaturalParameters(share * jnp.block(products), share * potential))
         return tuple(targets)
+
+
+def _by_latent(function: Callable[[int, Any], Any], batch: Batch, values: Sequence[Any]) -> list[Any]:
+    """``function(latent, value)`` for each latent, which those that share a factor compute in one loop.
+
+    A loop of a few turns is compiled in the time of one or two of them.
+    """
+    results: list[Any] = []
+    while len(results) < len(values):
+        first = len(results)
+        shared = [latent for latent, A in enumerate(batch.factors) if latent >= first and A is batch.factors[first]]
+        if len(shared) <= _UNROLLED:
+            results.append(function(first, values[first]))
+            continue
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(values[latent] for latent in shared))
+        every = jax.lax.map(partial(function, first), stacked)
+        results += [jax.tree.map(lambda leaf, place=place: leaf[place], every) for place in range(len(shared))]
+    return results
 
 
 def _zero_padded_factor(batch: Batch, block: tuple[int, ...], latent: int) -> Array:

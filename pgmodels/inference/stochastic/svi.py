@@ -21,7 +21,7 @@ from pgmodels.inference.empirical_bayes.initial_values import input_steps, steps
 from pgmodels.inference.engine import ConvergenceWarning
 from pgmodels.inference.loop import Callback, check_callback, maximise
 from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of, require_maximised
-from pgmodels.inference.problem import Problem, problem_of
+from pgmodels.inference.problem import Problem, Spread, problem_of
 from pgmodels.inference.stochastic import convergence
 from pgmodels.inference.stochastic.checkpoint import SviCheckpoint
 from pgmodels.inference.stochastic.convergence import Outcome, Settings, make_settings
@@ -37,11 +37,11 @@ from pgmodels.inference.stochastic.sharding import (
     require_same_inputs,
 )
 from pgmodels.inference.stochastic.step import LatentSample, StochasticProblem
-from pgmodels.inference.variational.cavi import CAVI, start_at
+from pgmodels.inference.variational.cavi import CAVI, CaviState, start_at
 from pgmodels.inference.variational.variance_ratio import warn_narrow
 from pgmodels.inference.variational.vi import conclude, couples, is_affordable
 from pgmodels.model import Data, Model, require_model, with_powers
-from pgmodels.numerics.quadrature import chunk_length, equal_chunks
+from pgmodels.numerics.quadrature import chunk_length
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, trainable
 from pgmodels.priors.blocks import MAX_BLOCK
@@ -62,19 +62,28 @@ _DELAY, _CAREFUL_DELAY, _POWER = 1.0, 10.0, 0.7
 _LIGHT_ROWS = 20_000
 
 
-def _many_rows(problem: StochasticProblem, naturals: Any, vector: Array, X: Array, y: Array) -> bool:
-    return len(y) > _LIGHT_ROWS
+def _many_rows(problem: Problem, *_: Any) -> bool:
+    return problem.prior.num_rows > _LIGHT_ROWS
 
 
 @partial(compiled, optimise=_many_rows)
-def _moments(
-    problem: StochasticProblem, naturals: tuple[NaturalParameters, ...], vector: Array, X: Array, y: Array
-) -> tuple[Array, Array]:
-    moments = problem.moments(problem.batch(vector, DataBatch(X, y)), naturals)
-    return moments.mean, moments.variance
+def _start(
+    problem: Problem,
+    stochastic: StochasticProblem,
+    naturals: tuple[NaturalParameters, ...],
+    vector: Array,
+    chunks: tuple[Array, Array],
+) -> CaviState:
+    """CAVI's start from the marginals of q, whose rows X and y are in chunks that fit into memory."""
 
+    def marginals(chunk: tuple[Array, Array]) -> tuple[Array, Spread]:
+        moments = stochastic.moments(stochastic.batch(vector, DataBatch(*chunk)), naturals)
+        return moments.mean, moments.variance
 
-_start = compiled(start_at, optimise=False)
+    def joined(values: Array) -> Array:
+        return values.reshape(-1, *values.shape[2:])[: problem.prior.num_rows]
+
+    return start_at(problem, *map(joined, jax.lax.map(marginals, chunks)))
 
 
 @double_precision
@@ -285,7 +294,7 @@ def _in_memory(model: Model, data: Data, source: Source, settings: Settings, opt
     fitted = _learned(model, prior, inputs, data, source, settings, options)
     problem = problem or problem_of(fitted.model, data, objective=objective_of(fitted.model, options.objective))
     # The first bound converts the absolute limit to a relative tolerance.
-    first = maximise(CAVI.step, problem, _start(problem, *_at_all(problem, fitted, data)), 0.0, 0)
+    first = maximise(CAVI.step, problem, _start_at_q(problem, fitted, data), 0.0, 0)
     size = max(1.0, abs(float(first.state.elbo)))
     limit = settings.max_gain(source.num_rows, size) / size
     count = settings.remaining_epochs(len(fitted.outcome.trace))
@@ -433,16 +442,14 @@ def _terms(model: Model, prior: PriorCollection, objective: Choice) -> tuple[Obj
     return terms, coupled
 
 
-def _at_all(problem: Problem, fitted: _Fitted, data: Data) -> tuple[Array, Array]:
-    """The marginal moments of q at all rows."""
+def _start_at_q(problem: Problem, fitted: _Fitted, data: Data) -> CaviState:
+    """CAVI's start from the marginals of q at all rows."""
     stochastic, q = fitted.stochastic, fitted.outcome
-    n, width = len(data.y), sum(group.rank * group.size for group in stochastic.prior.groups)
-    chunks = equal_chunks(np.arange(n), min(n, chunk_length(width)))
-    X, y = data.X, data.y
-    moments = (_moments(stochastic, q.naturals, q.vector, as_array(X[rows]), as_array(y[rows])) for rows in chunks)
-    size = problem.prior.num_rows
-    mean, variance = (as_array(pad_rows(np.concatenate(both)[:n], size)) for both in zip(*moments, strict=True))
-    return mean, variance
+    size, width = problem.prior.num_rows, sum(group.rank * group.size for group in stochastic.prior.groups)
+    length = min(size, chunk_length(width))
+    padded = (pad_rows(part, -(-size // length) * length) for part in (data.X, data.y))
+    X, y = (as_array(part.reshape(-1, length, *part.shape[1:])) for part in padded)
+    return _start(problem, stochastic, q.naturals, q.vector, (X, y))
 
 
 def _decay(rate: Any, objective: Objective) -> tuple[float, float] | None:

@@ -370,7 +370,7 @@ def state_from(problem: Problem, sites: Sites) -> Any:
 
 
 def _is_costly(engine: Engine, problem: Problem, *_: Any) -> bool:
-    return problem.objective.num_nodes > 1
+    return problem.objective.num_nodes > 1 and not problem.has_few_rows
 
 
 @partial(compiled, static_argnames="engine", optimise=_is_costly)
@@ -382,7 +382,7 @@ def init(engine: Engine, problem: Problem) -> Any:
 _restart = compiled(start_at)
 
 
-@partial(compiled, static_argnames="engine")
+@partial(compiled, static_argnames="engine", optimise=_is_costly)
 def _from_sites(engine: Engine, problem: Problem, sites: Sites) -> Any:
     return engine.state_of(problem, sites)
 
@@ -512,12 +512,11 @@ def conclude(
     neglect = problem.neglect(state.mean, state.variance, state.sites)
     precision = problem.largest_precision(state.sites)
     warn_inaccurate(problem.prior, precision, float(state.elbo), float(state.rounding), neglect)
-    posterior, *moments = condition(problem, state.sites)
+    posterior, *moments, residual = condition(problem, state.sites)
     rows = len(data.y)
     mean, variance = (np.asarray(part)[:rows] for part in moments)
-    if any(group.residual_variance() is not None for group in problem.prior.groups):
-        residual, precisions = np.asarray(_residual_variances(problem.prior)), problem.precisions(state.sites)
-        warn_left_out(model, data.X, residual[:rows], precisions[:rows], variance)
+    if residual is not None:
+        warn_left_out(model, data.X, np.asarray(residual)[:rows], problem.precisions(state.sites)[:rows], variance)
     objective = problem.objective
     return Approximation(
         model=model,
@@ -533,8 +532,3 @@ def conclude(
         objective=objective.name,
         custom_objective=custom_objective(model, objective),
     )
-
-
-@partial(compiled, optimise=False)
-def _residual_variances(prior: PriorCollection) -> Any:
-    return prior.residual_variances()

@@ -170,7 +170,7 @@ def inducing_points_at(kernel: Any, Z: Any, max_error: float = np.inf) -> Induci
     """
     K = np.asarray(gram(kernel, as_array(Z)))
     check_gram(kernel, K)
-    variances = np.asarray(own_variances(as_array(np.diagonal(K))))
+    variances = own_variances(np.diagonal(K))
     least = float(np.clip(max_error / variances.max(), ROUNDING, _JITTER * max(1.0, len(Z) / _MANY) ** 2))
     # A factor of two leaves a margin for other linear algebra libraries.
     ladder = 0.5 * least * _STEP ** np.arange(np.ceil(np.log(JITTERS[-1] / least) / np.log(_STEP)) + 1)

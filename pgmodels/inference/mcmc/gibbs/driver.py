@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.diagnostics import effective_sample_size
 
 from pgmodels.inference.adaptive_selection import INDEPENDENT, warn_left_out
 from pgmodels.inference.checkpoint_folder import fault_of_leaves
@@ -26,7 +25,7 @@ from pgmodels.inference.mcmc.gibbs.surrogate_path import constant_path
 from pgmodels.inference.mcmc.gibbs.target import Chain, Reference, Target
 from pgmodels.inference.mcmc.gibbs.trace import BLOCKS, CHUNK, Keep, Record, no_moments
 from pgmodels.inference.problem_family import ProblemFamily
-from pgmodels.interop.numpyro_model import checked_unknowns
+from pgmodels.likelihoods.normalisation import checked_unknowns
 from pgmodels.model import Data, Model, with_powers
 from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels
 from pgmodels.priors.base import Sites
@@ -351,6 +350,8 @@ class GibbsRun(Picklable):
         trace = np.concatenate([part.log_likelihood for part in self.records]).T
         if trace.shape[1] < 20:
             return "sampling"
+        from numpyro.diagnostics import effective_sample_size
+
         return f"ESS of log p(y | f): {effective_sample_size(trace):.0f}"
 
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 from pgmodels.inference.mcmc.gibbs.moves.move import (
     Move,
@@ -126,8 +126,8 @@ def choose_step(step: float, probability: float) -> float:
 
     In many dimensions it is 2 Φ(-c step^2) (Beskos, Pillai, Roberts, Sanz-Serna and Stuart 2013).
     """
-    quantile = -ndtri(np.clip(probability, 1e-3, 0.999) / 2.0)
-    return step * float(np.clip(np.sqrt(-ndtri(_ACCEPTANCE / 2.0) / quantile), 0.4, 1.6))
+    quantile = -scipy.special.ndtri(np.clip(probability, 1e-3, 0.999) / 2.0)
+    return step * float(np.clip(np.sqrt(-scipy.special.ndtri(_ACCEPTANCE / 2.0) / quantile), 0.4, 1.6))
 
 
 def _settings(step: float) -> HamiltonianSettings:
