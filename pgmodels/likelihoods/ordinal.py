@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.special import logit, ndtri
+import scipy
 
 from pgmodels.likelihoods import samplers
 from pgmodels.likelihoods.expression import Expression
@@ -32,7 +32,7 @@ def _probit(y: Expression, f: Expression, cuts: Any = _CUTS) -> Expression:
     return _cumulative(normal_cdf, y, f, cuts)
 
 
-_LINKS = {"logit": (_logit, logit), "probit": (_probit, ndtri)}
+_LINKS = {"logit": _logit, "probit": _probit}
 
 
 def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None) -> Likelihood:
@@ -69,7 +69,7 @@ def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None) -> Likeliho
     support = Classes(num_classes)
     if link not in _LINKS:
         raise ValueError(f"link of Ordinal must be 'logit' or 'probit'; got {link!r}.")
-    family, quantile = _LINKS[link]
+    quantile = scipy.special.logit if link == "logit" else scipy.special.ndtri
     count = support.num_classes - 1
     start = quantile(np.arange(1, count + 1) / support.num_classes)
     declared = Parameter(start, constraint=ordered_vector)
@@ -80,4 +80,4 @@ def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None) -> Likeliho
             f"{parameter.value.shape}."
         )
     options = {"num_classes": support.num_classes, "link": link}
-    return replace(family(parameter), name="Ordinal", declared_support=support, options=tuple(options.items()))
+    return replace(_LINKS[link](parameter), name="Ordinal", declared_support=support, options=tuple(options.items()))
