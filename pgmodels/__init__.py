@@ -41,6 +41,7 @@ from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.coregion import Coregion
 from pgmodels.kernels.kernel import Kernel
+from pgmodels.kernels.line import Line
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
@@ -219,6 +220,7 @@ __all__ = [
     "KnownNoise",
     "Laplace",
     "Likelihood",
+    "Line",
     "Linear",
     "LogLogistic",
     "LogNormal",

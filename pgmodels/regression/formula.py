@@ -94,8 +94,8 @@ def formula(
     -----
     Terms: columns, interactions, ``C()``, ``poly()`` and functions, with independent normal priors; ``gp(x, z, by=,
     cov=, iso=, period=, k=)``, a Gaussian process, of each level with ``by`` a factor; ``s(x)``, a Matern52 process
-    beside a line; ``(1|g)``, ``(0 + x|g)`` and ``(x||g)``, effects of groups, nested as ``(1|a/b)``; ``ar1(t)``;
-    ``offset(x)``. Each GP is a latent of its own, and their sum is the predictor.
+    beside a line; ``(1|g)``, ``(0 + x|g)``, ``(1 + x|g)`` and ``(x||g)``, effects of groups, nested as ``(1|a/b)``;
+    ``ar1(t)``; ``offset(x)``. Each GP is a latent of its own, and their sum is the predictor.
 
     Responses: a column, a function of one, ``p(successes, trials)``, ``y | se(sd)`` with the known standard deviation
     of the noise, ``Surv(time, event)``, ``Surv(time, time2, event)`` with R's codes of interval censoring, ``c(y, a)``

@@ -19,11 +19,12 @@ class Call(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A term (1 | factor), or (0 + slope | factor) with the name of a column as ``slope``."""
+    """A term (1 | factor), (0 + slope | factor), or (1 + slope | factor) with both, correlated."""
 
     factor: str
     slope: str | None
     text: str
+    is_correlated: bool = False
 
 
 class Parsed(NamedTuple):
@@ -157,9 +158,10 @@ def _groups(chunk: str) -> list[Group]:
     has_intercept = "0" not in names
     if not factor or not effects:
         raise ValueError(f"formula: {chunk} must have effects and a factor, as in (1|group).")
-    if slopes and has_intercept and not uncorrelated:
+    is_correlated = bool(slopes) and has_intercept and not uncorrelated
+    if is_correlated and len(slopes) > 1:
         raise ValueError(
-            f"formula: {chunk} has correlated intercepts and slopes, which are not available. Use "
+            f"formula: {chunk} has correlations between several slopes, which are not available. Use "
             f"({effects} || {factor}) for independent ones."
         )
     factors = [factor]
@@ -168,6 +170,8 @@ def _groups(chunk: str) -> list[Group]:
         factors = [outer]
         for other in others:
             factors.append(f"{factors[-1]}:{other}")
+    if is_correlated:
+        return [Group(one, slopes[0], f"(1 + {slopes[0]}|{one})", True) for one in factors]
     return [
         Group(one, slope, f"(1|{one})" if slope is None else f"(0 + {slope}|{one})")
         for one in factors

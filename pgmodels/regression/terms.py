@@ -8,6 +8,7 @@ import pandas as pd
 
 from pgmodels.kernels.columns import On
 from pgmodels.kernels.kernel import Kernel
+from pgmodels.kernels.line import Line
 from pgmodels.kernels.others import Linear, Periodic, White
 from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52
@@ -129,6 +130,14 @@ def group_term(
         return Term(group.text, (levels,), _with_priors(White, {"variance": _variance(scale)}, group.text, priors))
     numbers = Numbers([group.slope], frame, context, group.text)
     spread = float(numbers.read(frame).std()) or 1.0
+    if group.is_correlated:
+        values = {
+            "variance": _variance(scale),
+            "slope_variance": _variance(scale / spread),
+            "correlation": dist.Uniform(-1.0, 1.0),
+        }
+        line = _with_priors(Line, values, group.text, priors)
+        return Term(group.text, (levels, numbers), On(White(Fixed(1.0)), [0]) * On(line, [1]))
     white = _with_priors(White, {"variance": _variance(scale / spread)}, group.text, priors)
     return Term(group.text, (levels, numbers), On(white, [0]) * On(Linear(Fixed(1.0)), [1]))
 

@@ -15,6 +15,7 @@ from numpyro.distributions.constraints import Constraint
 from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.coregion import Coregion
 from pgmodels.kernels.kernel import Kernel, Product, Sum
+from pgmodels.kernels.line import Line
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
@@ -41,6 +42,7 @@ _KERNELS: dict[str, type[Kernel]] = {
         Matern52,
         RationalQuadratic,
         Periodic,
+        Line,
         Linear,
         Constant,
         White,

@@ -14,6 +14,7 @@ from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.coregion import Coregion
 from pgmodels.kernels.distance import squared_distance
 from pgmodels.kernels.kernel import CallableKernel, as_kernel, check_traced
+from pgmodels.kernels.line import Line
 from pgmodels.kernels.others import Constant, Linear, Periodic, White
 from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
@@ -36,6 +37,7 @@ ALL = [
     Difference(RBF(1.4, 0.9), [0], [2]),
     On(Sphere(Matern52(1.4, 500.0)), [2, 0]),
     On(RBF(Fixed(1.0), 0.9), [0]) * On(Coregion(3, 2), [3]),
+    On(Line(0.7, 1.3, -0.4), [1]),
 ]
 
 
@@ -288,3 +290,15 @@ def test_errors_name_the_parameter():
     with pytest.raises(ValueError, match="variance of Linear has shape"):
         Linear(ARD).check(1)
     (RBF(1.0, ARD) + White() * RBF()).check(3)
+
+
+def test_a_line_has_a_correlated_intercept_and_slope():
+    X, Z = inputs()
+    covariance = np.array([[0.7, -0.4 * np.sqrt(0.7 * 1.3)], [-0.4 * np.sqrt(0.7 * 1.3), 1.3]])
+    features = [np.column_stack([np.ones(len(A)), A[:, 1]]) for A in (X, Z)]
+    kernel = On(Line(0.7, 1.3, -0.4), [1])
+    np.testing.assert_allclose(kernel(X, Z), features[0] @ covariance @ features[1].T, rtol=1e-12)
+    with pytest.raises(ValueError, match="correlation of Line"):
+        Line(correlation=1.5)
+    with pytest.raises(ValueError, match="Line reads one column; got 3"):
+        Line().check(3)

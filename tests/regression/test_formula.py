@@ -50,6 +50,17 @@ def test_a_formula_is_read():
     assert groups == [("a", None), ("a:b", None), ("g", None), ("g", "x")]
 
 
+def test_an_intercept_and_a_slope_of_a_group_are_correlated():
+    priors = {"(1 + age|herd)": {"variance": 0.5, "slope_variance": 0.02, "correlation": pgm.Fixed(-0.3)}}
+    regression = pgm.formula("weight ~ 0 + lon + (age|herd)", DATA, priors=priors | {"lon": dist.Normal(0.0, 2.0)})
+    group = regression.model.gps[1].kernel
+    herds = np.searchsorted(sorted(set(DATA["herd"])), DATA["herd"])
+    features = np.column_stack([np.ones(N), DATA["age"]])
+    covariance = np.array([[0.5, -0.3 * np.sqrt(0.01)], [-0.3 * np.sqrt(0.01), 0.02]])
+    expected = (herds[:, None] == herds) * (features @ covariance @ features.T)
+    np.testing.assert_allclose(group(regression.X, regression.X), expected, rtol=1e-6)
+
+
 def test_a_model_is_what_is_written_by_hand():
     text = "p(ill, n) ~ age + treat + gp(lon, lat, cov='matern32') + (1|herd) + offset(log(days))"
     priors = {"gp(lon, lat, cov='matern32')": {"variance": 0.7, "lengthscale": 1.1}, "(1|herd)": {"variance": 0.4}}
@@ -245,18 +256,27 @@ def test_predictions_take_each_draw_with_its_likelihood_parameters(engine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("response", "family"),
+    ("response", "family", "parameters"),
     [
-        ("weight", "student"),
-        ("weight", "laplace"),
-        ("died", "bernoulli"),
-        ("count", "poisson"),
-        ("count", "negbinomial"),
-        ("Surv(days, n)", None),
+        ("weight", "student", ["scale"]),
+        ("weight", "laplace", ["scale"]),
+        ("weight", "lognormal", ["scale"]),
+        ("weight", "gamma", ["shape"]),
+        ("I(n / 10)", "beta", ["precision"]),
+        ("died", "bernoulli", []),
+        ("p(ill, n)", "beta_binomial", ["precision"]),
+        ("count", "poisson", []),
+        ("count", "negbinomial", ["dispersion"]),
+        ("count", "zero_inflated_poisson", []),
+        ("count", "hurdle_poisson", []),
+        ("count", "hurdle_negbinomial", ["dispersion"]),
+        ("Surv(days, event)", "weibull", ["shape"]),
+        ("Surv(days, event)", "loglogistic", ["shape"]),
+        ("Surv(days, event)", None, []),
     ],
 )
-def test_families_by_name(response, family):
-    data = DATA.assign(n=(DATA["n"] > 2).astype(int))
+def test_families_by_name(response, family, parameters):
+    data = DATA.assign(event=(DATA["n"] > 2).astype(int))
     if family is None:
 
         @pgm.likelihood(support=pgm.Censored(), num_latents=1)
@@ -266,17 +286,17 @@ def test_families_by_name(response, family):
     result = pgm.formula(f"{response} ~ age + (1|herd)", data, family=family).fit()
     summary = result.summary()
     assert np.isfinite(summary["mean"].astype(float)).all()
-    parameters = {"student": ["scale"], "laplace": ["scale"], "negbinomial": ["dispersion"]}
-    learned = parameters.get(family, []) if isinstance(family, str) else []
-    assert list(summary.index) == ["Intercept", "age", *learned, "(1|herd) variance"]
+    zeros = ["f[1]: Intercept"] * str(family).startswith(("zero", "hurdle"))
+    assert list(summary.index) == ["Intercept", "age", *zeros, *parameters, "(1|herd) variance"]
     assert np.isfinite(result.predictions(target="linear")["mean"]).all()
+    assert np.isfinite(result.predictions(data.head(3))["mean"]).all()
     assert "(1|herd)" in repr(result)
 
 
 REFUSED = {
     "no response": ("age + treat", {}, "formula must be text such as"),
     "an open parenthesis": ("weight ~ gp(lon", {}, "parentheses or quotes do not match"),
-    "a correlated slope": ("weight ~ (1 + lon|herd)", {}, "Use (1 + lon || herd)"),
+    "correlated slopes": ("weight ~ (1 + lon + lat|herd)", {}, "Use (1 + lon + lat || herd)"),
     "an interaction of a process": ("weight ~ gp(lon):sex", {}, "must be terms by themselves"),
     "an option": (
         "weight ~ gp(lon, kernel='rbf')",
