@@ -8,7 +8,6 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import GP, Model
 from pgmodels.runtime import installation
 from pgmodels.runtime.interruption import INTERRUPTED
+from pgmodels.runtime.provenance import environment
 from pgmodels.runtime.seeds import NUM_SEEDS
 from pgmodels.study import DEFAULT_STUDIES, Study, validate
 
@@ -75,7 +75,8 @@ def _of_script(error: Exception, likelihood: str | None) -> str | None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pgmodels", description="Gaussian process models from their likelihood.")
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version, and check the installation")
+    about = "show what a report of a fault needs, versions and machine, and check the installation"
+    parser.add_argument("--version", action=_Version, nargs=0, help=about)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_validate(commands)
     _add_derive(commands)
@@ -84,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        print(f"pgmodels {version('pgmodels')}")
+        known = environment()
+        lines = [f"{name} {number}" for name, number in known["versions"].items()]
+        print("\n".join([*lines, f"{known['machine']}, JAX on {installation.devices()}"]))
         if not installation.computes_correctly():
             print(f"pgmodels: {installation.ADVICE}", file=sys.stderr)
         parser.exit()

@@ -1,6 +1,7 @@
 """The command line: derivations, a small validation whose files can be read, and error messages."""
 
 import json
+import platform
 import re
 import sys
 from importlib.metadata import version
@@ -48,10 +49,13 @@ def table(tmp_path):
     return path
 
 
-def test_the_version_is_that_of_the_package(capsys):
+def test_the_version_has_what_a_report_of_a_fault_needs(capsys):
     with pytest.raises(SystemExit):
         main(["--version"])
-    assert capsys.readouterr().out == f"pgmodels {version('pgmodels')}\n"
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == f"pgmodels {version('pgmodels')}"
+    assert {f"{name} {version(name)}" for name in ("numpy", "jax", "jaxlib", "numpyro")} < set(others)
+    assert re.search(rf"{platform.machine()}, .*Python {platform.python_version()}, JAX on \d+ \w+", others[-1])
 
 
 @pytest.mark.parametrize("name", NAMED)

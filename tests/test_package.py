@@ -137,6 +137,19 @@ def section(title):
     return (ROOT / "README.md").read_text(encoding="utf-8").split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
+def test_the_conda_recipe_has_the_same_requirements():
+    recipe = (ROOT / ".ci" / "recipe.yaml").read_text(encoding="utf-8")
+    section = re.search(r"^  run:\n((?:    - .*\n)+)", recipe, re.MULTILINE)[1]
+    listed = {line.removeprefix("    - ").replace(" ", "", 1) for line in section.splitlines()}
+    of_conda = {requirement.replace("matplotlib>", "matplotlib-base>") for requirement in metadata()["dependencies"]}
+    assert listed == {requirement.replace(" ", "") for requirement in of_conda} | {
+        f"python{metadata()['requires-python']}"
+    }
+    assert f'version: "{metadata()["version"]}"' in recipe
+    entry = f"pgmodels = {metadata()['scripts']['pgmodels']}"
+    assert entry in recipe
+
+
 def test_the_commands_of_the_readme_are_those_that_ci_runs():
     commands = re.findall(r"^    (.+)$", section("Two commands"), re.MULTILINE)
     main_job, tests = commands

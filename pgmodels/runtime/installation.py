@@ -25,6 +25,12 @@ class InstallationWarning(PgmodelsWarning):
     """The installed jaxlib computes wrong numbers."""
 
 
+def devices() -> str:
+    """The devices of JAX by kind, such as "1 cpu"."""
+    kinds = [device.device_kind for device in jax.devices()]
+    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+
+
 def computes_correctly() -> bool:
     """Whether a sum that is wrong by 0.8 % in jaxlib 0.10.2 is right here; takes 0.1 s, to compile it."""
     rows = np.zeros((16385, 3))

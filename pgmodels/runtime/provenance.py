@@ -5,7 +5,7 @@ import platform
 from importlib.metadata import version
 from typing import Any
 
-VERSIONED = ("pgmodels", "numpy", "scipy", "jax", "numpyro", "polyagamma", "arviz-stats")
+VERSIONED = ("pgmodels", "numpy", "scipy", "jax", "jaxlib", "numpyro", "polyagamma", "arviz-stats")
 
 
 def environment() -> dict[str, Any]:
