@@ -1,5 +1,6 @@
 """README and docs/: their code runs as it stands, and what they cite, list and show exists."""
 
+import ast
 import re
 import runpy
 from pathlib import Path
@@ -121,6 +122,75 @@ def test_formulas(run):
 
 
 @pytest.mark.slow
+def test_ten_jobs(run):
+    names = run("docs/how-to/ten_jobs.md")
+    assert names["comparison"].to_dataframe().loc["vi", "mean_error"] < 0.05
+    assert names["probabilities"].shape == (5, 2)
+
+
+def num_statements(code, library):
+    """Statements of Python other than imports; of R, lines that do not continue the one before."""
+    if library != "brms":
+        imports = (ast.Import, ast.ImportFrom)
+        return sum(isinstance(node, ast.stmt) and not isinstance(node, imports) for node in ast.walk(ast.parse(code)))
+    lines, count, depth = code.splitlines(), 0, 0
+    for line in lines:
+        count += depth == 0 and re.search(r"\w", line) is not None
+        depth += len(re.findall(r"[(\[]", line)) - len(re.findall(r"[)\]]", line))
+    return count
+
+
+def test_statements_of_ten_jobs_are_counted():
+    page = (DOCS / "how-to" / "ten_jobs.md").read_text(encoding="utf-8")
+    table, *jobs = re.findall(r"^\| \[?(.+?)(?:\]\(#[\w-]+\))? \| (.+) \|$", page, re.MULTILINE)
+    assert len(jobs) == 10
+    libraries = table[1].split(" | ")
+    for job, counts in jobs:
+        section = page.split(f"\n## {job}\n")[1].split("\n## ")[0]
+        codes = {
+            "pgmodels": "".join(match["block"] for match in FENCED.finditer(section) if match["language"] == "python")
+        }
+        for match in FENCED.finditer(section):
+            if match["language"] == "text":
+                library, code = match["block"].split("\n", 1)
+                codes[library.removeprefix("# ")] = code
+        for library, count in zip(libraries, counts.split(" | "), strict=True):
+            assert count == (str(num_statements(codes[library], library)) if library in codes else "-"), (job, library)
+
+
+# The figures of the pages, of the other packages too.
+def test_coming_from_gpflow(run):
+    names = run("docs/migrate/gpflow.md")
+    bounds = [names[name].elbo for name in ("noisy", "logit", "probit", "log_link", "learned")]
+    np.testing.assert_allclose(bounds, [-13.9336, -34.9368, -35.7335, -83.8922, -7.1051], atol=1e-4)
+
+
+def test_coming_from_scikit_learn(run):
+    names = run("docs/migrate/scikit_learn.md")
+    np.testing.assert_allclose(names["regressor"].predict([[1.0]], return_std=True), [[0.75835], [0.21628]], atol=1e-5)
+    np.testing.assert_allclose(names["evidence"].value, -34.934, atol=0.01)
+    np.testing.assert_allclose(names["classifier"].predict_proba([[1.0], [2.5]])[:, 1], [0.5850, 0.2519], atol=1e-4)
+
+
+@pytest.mark.slow
+def test_coming_from_brms_and_bambi(run):
+    table = run("docs/migrate/brms_bambi.md")["integrated"].summary()
+    # Of bambi with the same priors; its Monte Carlo errors are 0.004.
+    np.testing.assert_allclose(table["mean"], [-1.137, -0.508, -1.051, -0.905, 0.385], atol=0.015)
+    np.testing.assert_allclose(table["sd"].iloc[:4], [0.305, 0.332, 0.371, 0.381], atol=0.01)
+
+
+@pytest.mark.slow
+def test_coming_from_inla_and_mgcv(run):
+    table = run("docs/migrate/inla.md")["result"].summary()
+    assert abs(table.loc["treated", "mean"] - 1.0) < 4.0 * table.loc["treated", "sd"]
+    curve = run("docs/migrate/mgcv.md")["curve"]["mean"]
+    # exp(1 + sin x) at 0, 1.5, 3, 4.5 and 6.
+    assert curve.argmax() == 1
+    assert curve.argmin() == 3
+
+
+@pytest.mark.slow
 def test_scikit_learn(run):
     names = run("docs/how-to/scikit_learn.md")
     assert names["search"].best_score_ > -0.4
@@ -149,11 +219,12 @@ def test_large_data_and_many_classes(run, tmp_path):
     assert names["vi"].predict(X[:2]).probabilities.shape == (2, 1000)
 
 
-TUTORIALS = ("first_model", "own_likelihood")
+TUTORIALS = ("first_model", "own_likelihood", "mixed_models", "validate_vi", "large_data")
 
 
 # Half a minute each.
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pgmodels.CorrectionWarning")
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_tutorials_run(name, run, capsys):
     names = run(f"docs/tutorials/{name}.md", "{code-cell} ipython3")
