@@ -20,6 +20,7 @@ from pgmodels.runtime.seeds import Seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from xarray import DataTree
 
     from pgmodels.regression.formula import Regression
 
@@ -220,6 +221,22 @@ class RegressionResult:
     def draws(self, newdata: Any = None, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
         """Draws of y at new data, (num_draws, m), for one trial, with latents drawn jointly over the rows."""
         return self._draws_of_y(self._rows(newdata), num_draws, seed)
+
+    def to_arviz(self, num_draws: int = _DRAWS, seed: Seed = 0, *, prior: Any = None) -> "DataTree":
+        """The result for ArviZ, with the data's index and terms as labels: see ``pgmodels.to_arviz``.
+
+        Latents have the names of the terms, with the level if y has several.
+        """
+        regression, result = self.regression, self.result
+        levels = regression.classes
+        suffixes = [f"[{level}]" for level in levels] if len(levels) > 1 else [""]
+        names = [f"{term.name}{suffix}" for term in regression.terms for suffix in suffixes]
+        # Rows without y, or of weight 0, are not in the result.
+        is_used = ~np.isnan(regression.y.reshape(len(regression.X), -1)).any(axis=1)
+        if regression.weights is not None and len(regression.weights) == len(is_used):
+            is_used &= np.asarray(regression.weights) > 0.0
+        coords = {"datum": regression.index[is_used], "latent": names}
+        return result.to_arviz(num_draws, seed, coords=coords, prior=prior)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the result to a file that ``pgm.load_formula`` reads, without pickles or code; returns its path.

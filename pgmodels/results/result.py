@@ -1,9 +1,10 @@
 """The base class of results of inference."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from xarray import DataTree
 
     from pgmodels.results.predictive import Predictive
+    from pgmodels.results.prior_predictive import PriorPredictive
 
 
 class Result(Picklable):
@@ -130,9 +132,16 @@ class Result(Picklable):
         self.prior.check_new_inputs(inputs, jointly=jointly)
         return inputs
 
-    def to_arviz(self, num_draws: int = 1000, seed: Seed = 0) -> "DataTree":
+    def to_arviz(
+        self,
+        num_draws: int = 1000,
+        seed: Seed = 0,
+        *,
+        coords: Mapping[str, Sequence[Any]] | None = None,
+        prior: "PriorPredictive | None" = None,
+    ) -> "DataTree":
         """The result for ArviZ; see ``pgmodels.to_arviz``."""
-        return hooks.arviz(self, num_draws=num_draws, seed=seed)
+        return hooks.arviz(self, num_draws=num_draws, seed=seed, coords=coords, prior=prior)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the result to one file that ``pgm.load`` reads.
