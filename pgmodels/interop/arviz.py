@@ -101,8 +101,8 @@ def to_arviz(
       whose response is skewed, as in ``predict``;
     - log_likelihood: ``y`` (datum), multiplied by the row's weight if rows have weights (in constant_data as
       ``weights``), so that leave-one-out removes the row with its weight;
-    - log_prior: of sampled hyperparameters by name, and ``latents`` (latent), up to a constant, in whitened coordinates,
-      where a power of it scales the prior covariance (for ``az.psense``);
+    - log_prior: of sampled hyperparameters by name, and of ``latents`` (latent), up to a constant, in whitened
+      coordinates, where a power of it scales the prior covariance (for ``az.psense``);
     - observed_data: ``y`` (datum), the first column, as codes of its labels (attribute ``labels``);
     - constant_data: ``X`` (datum, input);
     - sample_stats: ``lp``, ``log p(y | f) - |v|^2 / 2``, the log joint density in whitened coordinates up to a

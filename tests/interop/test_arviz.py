@@ -123,7 +123,7 @@ def test_labels_of_data_latents_and_columns():
         to_arviz(result, 20, coords={"datum": frame.index})
     with pytest.raises(ValueError, match="coords may have datum, latent, input; got row"):
         to_arviz(result, 20, coords={"row": frame.index})
-    with pytest.raises(ValueError, match="prior must be pgm.prior_predictive"):
+    with pytest.raises(ValueError, match=r"prior must be pgm\.prior_predictive"):
         to_arviz(result, 20, prior=prior_predictive(model, frame, num_draws=2))
 
 

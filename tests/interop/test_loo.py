@@ -45,7 +45,7 @@ def exact(name):
         def log_joint(v, rows=rows):
             return log_p(y[rows], MEAN + v @ root[rows].T).sum(axis=-1) - 0.5 * (v**2).sum(axis=-1)
 
-        mode = minimize(lambda v: -log_joint(v), np.zeros(22), method="BFGS")  # noqa: B023
+        mode = minimize(lambda v: -log_joint(v), np.zeros(22), method="BFGS")
         # Multivariate t about the mode, with tails wider than the posterior's.
         noise = rng.standard_normal((DRAWS, 22)) / np.sqrt(rng.chisquare(8.0, (DRAWS, 1)) / 8.0)
         v = mode.x + noise @ np.linalg.cholesky(mode.hess_inv).T
