@@ -11,9 +11,9 @@ import pandas as pd
 from scipy.special import ndtri
 
 from pgmodels.likelihoods.supports import Classes
-from pgmodels.regression import intervals
 from pgmodels.regression.columns import Levels
 from pgmodels.regression.grid import Conditional, conditional_grid
+from pgmodels.results import intervals
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime.seeds import Seed
@@ -99,7 +99,7 @@ class RegressionResult:
                     f"[{level}]" if len(regression.classes) > 1 else "",
                 )
                 rows |= {f"{prefix}{name}{suffix}": table.loc[place] for place, name in enumerate(names)}
-        return pd.DataFrame(rows | self._hyperparameters()).T
+        return pd.concat([pd.DataFrame(rows).T, *self._hyperparameters()])
 
     def effects(self, term: str, newdata: Any = None) -> pd.DataFrame:
         """The contribution of one term to the predictor, less its mean over the rows.
@@ -404,17 +404,15 @@ class RegressionResult:
             ends = np.quantile(self._latents(X).draws[:, :, latent], [low, high], axis=0)
         return intervals.table(mean - shift, np.sqrt(variance), ends - shift)
 
-    def _hyperparameters(self) -> dict[str, dict[str, float]]:
-        """A row of the summary for each number that was learned, drawn or integrated out."""
-        rows = {}
-        for name, values in (getattr(self.result, "hyperparameters", None) or self._learned()).items():
-            mean, sd, ends = intervals.of_hyperparameter(values)
-            # Entries of vectors have rows of their own.
-            for entry in np.ndindex(np.shape(mean)):
-                label = self._label(name) + ("" if not entry else f"[{', '.join(map(str, entry))}]")
-                cells = (mean[entry], sd[entry], *ends[(slice(None), *entry)])
-                rows[label] = dict(zip(("mean", "sd", *intervals.names()), map(float, cells), strict=True))
-        return rows
+    def _hyperparameters(self) -> list[pd.DataFrame]:
+        """The tables of what was learned, drawn or integrated out."""
+        estimates = self.result.estimates
+        names = getattr(self.result, "hyperparameters", None) or self._learned()
+        columns = ["mean", "sd", *intervals.names()]
+        return [
+            estimates[name][columns].set_axis([self._label(name) + entry for entry in estimates[name].index])
+            for name in names
+        ]
 
     def _learned(self) -> dict[str, Any]:
         report = getattr(self.result, "fit", None)

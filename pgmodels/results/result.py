@@ -17,18 +17,23 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Data, Model
 from pgmodels.parameters.parameter import bare
 from pgmodels.priors.collection import PriorCollection
+from pgmodels.results import intervals
+from pgmodels.results.summary import Summarised
 from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
 from pgmodels.runtime.seeds import Seed
 
 if TYPE_CHECKING:
+    import pandas as pd
     from xarray import DataTree
 
+    from pgmodels.results.grid_density import GridDensity
+    from pgmodels.results.normal_density import NormalDensity
     from pgmodels.results.predictive import Predictive
     from pgmodels.results.prior_predictive import PriorPredictive
 
 
-class Result(Picklable):
+class Result(Summarised, Picklable):
     """Base class of results: the model with its hyperparameters resolved, and the data.
 
     ``columns`` are the names of X's columns, and how they became numbers, if it was a data frame. ``weights`` (n,) are
@@ -74,6 +79,10 @@ class Result(Picklable):
         @property
         def variance(self) -> np.ndarray:
             """Posterior variances of the latents at the data, (n, latents)."""
+
+        @property
+        def marginals(self) -> "NormalDensity | GridDensity":
+            """The marginals of the latents at the data; draws have none."""
 
         @property
         def weights(self) -> np.ndarray | None:
@@ -131,6 +140,14 @@ class Result(Picklable):
         inputs = self.check_inputs(X_new)
         self.prior.check_new_inputs(inputs, jointly=jointly)
         return inputs
+
+    def _latent_table(self) -> "pd.DataFrame":
+        ends = self.marginals.quantiles(intervals.bounds())
+        # A corrected variance may be negative.
+        with np.errstate(invalid="ignore"):
+            deviation = np.sqrt(self.variance)
+        rows = intervals.table(self.mean.ravel(), deviation.ravel(), ends.reshape(2, -1))
+        return rows.set_axis([f"f{entry}" for entry in intervals.entries(self.mean.shape)])
 
     def to_arviz(
         self,
