@@ -21,6 +21,7 @@ from pgmodels.derivation import Derivation, derive
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
 from pgmodels.diagnostics.inducing_gap import InducingGap, inducing_gap
+from pgmodels.diagnostics.leave_one_out import loo
 from pgmodels.inference.adaptive_selection import InducingWarning
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.corrections.marginals import marginals
@@ -124,6 +125,7 @@ from pgmodels.results.saving import load
 from pgmodels.results.sparse import SparseApproximation
 from pgmodels.runtime.installation import InstallationWarning
 from pgmodels.runtime.warnings import PgmodelsWarning
+from pgmodels.workflow import Check, check
 
 if TYPE_CHECKING:
     from pgmodels.estimators import GPClassifier, GPRegressor
@@ -172,6 +174,7 @@ __all__ = [
     "Binomial",
     "Censored",
     "CensoredGaussian",
+    "Check",
     "Classes",
     "Clipped",
     "Comparison",
@@ -268,6 +271,7 @@ __all__ = [
     "ZeroInflatedNegativeBinomial",
     "ZeroInflatedPoisson",
     "cavi",
+    "check",
     "compare",
     "correct",
     "derive",
@@ -286,6 +290,7 @@ __all__ = [
     "load_formula",
     "log",
     "log_evidence",
+    "loo",
     "marginals",
     "normal_cdf",
     "normal_pdf",

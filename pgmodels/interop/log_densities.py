@@ -38,8 +38,8 @@ def log_priors(result: Result, whitened: tuple[np.ndarray, ...] | None) -> dict[
         return terms
     squares = []
     for group, v in zip(result.prior.groups, whitened, strict=True):
-        # Without padding.
-        active = np.asarray(getattr(group, "active", np.ones(v.shape[-2])))
+        # Without padding, which is last; nuts has none.
+        active = np.asarray(getattr(group, "active", np.ones(v.shape[-2])))[: v.shape[-2]]
         squares.append(np.einsum("...rl,r->...l", v**2, active))
     return terms | {"latents": -0.5 * np.concatenate(squares, axis=-1)}
 
