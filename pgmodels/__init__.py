@@ -21,6 +21,7 @@ from pgmodels.derivation import Derivation, derive
 from pgmodels.diagnostics.compare import Comparison, compare
 from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
 from pgmodels.diagnostics.inducing_gap import InducingGap, inducing_gap
+from pgmodels.diagnostics.leave_one_out import loo
 from pgmodels.inference.adaptive_selection import InducingWarning
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.corrections.marginals import marginals
@@ -139,9 +140,13 @@ if TYPE_CHECKING:
     from pgmodels.plots.marginals import plot_densities, plot_marginals
     from pgmodels.plots.skewness import plot_skewness
     from pgmodels.regression.formula import FormulaWarning, formula
+    from pgmodels.regression.saving import load_formula
+    from pgmodels.workflow import Check, check
 
 # The modules of what is imported at first use: matplotlib, NumPyro and scikit-learn are slow to load.
 _LAZY = {
+    "Check": "workflow",
+    "check": "workflow",
     "DivergenceWarning": "inference.mcmc.nuts",
     "GPClassifier": "estimators",
     "GPRegressor": "estimators",
@@ -177,6 +182,7 @@ __all__ = [
     "Binomial",
     "Censored",
     "CensoredGaussian",
+    "Check",
     "Classes",
     "Clipped",
     "Comparison",
@@ -274,6 +280,7 @@ __all__ = [
     "ZeroInflatedNegativeBinomial",
     "ZeroInflatedPoisson",
     "cavi",
+    "check",
     "compare",
     "correct",
     "derive",
@@ -292,6 +299,7 @@ __all__ = [
     "load_formula",
     "log",
     "log_evidence",
+    "loo",
     "marginals",
     "normal_cdf",
     "normal_pdf",

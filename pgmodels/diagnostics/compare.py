@@ -16,6 +16,7 @@ from pgmodels.data.labels import coded
 from pgmodels.diagnostics.calibration import expected_calibration_error
 from pgmodels.diagnostics.convergence import convergence, of_draws, standard_errors
 from pgmodels.diagnostics.importance import pareto_k
+from pgmodels.diagnostics.scores import crps, interval_score
 from pgmodels.numerics.quadrature import slices
 from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.correction import is_invalid
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+# Draws of y for scores on test data.
+_DRAWS = 1000
+
 # The columns of a comparison, and the function that picks the best value.
 METRICS: dict[str, Callable[..., float]] = {
     "mean_error": min,
@@ -42,6 +46,8 @@ METRICS: dict[str, Callable[..., float]] = {
     "wasserstein": min,
     "misclassification": min,
     "rmse": min,
+    "crps": min,
+    "interval_score": min,
     "negative_log_density": min,
     "calibration_error": min,
     "elbo": max,
@@ -91,10 +97,12 @@ class Comparison:
         Against the reference, over all latents at the training data: ``mean_error`` and ``variance_error`` (mean
         absolute errors), ``mean_error_max`` and ``variance_error_max`` (largest absolute errors), ``wasserstein`` (mean
         Wasserstein-1 distance of the marginals), in units of the latents, variances in squared units. On test data:
-        ``misclassification`` (error rate of the most probable class) or ``rmse`` (of the predictive mean, in units of
-        y), ``negative_log_density`` (mean, nats), ``calibration_error`` (Guo et al. 2017, 15 bins). ``elbo`` (nats);
-        ``pareto_k`` (of importance weights from q to the posterior; above 0.7 q is unreliable); ``ess_bulk``,
-        ``ess_tail`` (smallest over latents) and ``rhat`` (largest); ``seconds`` of computation.
+        ``misclassification`` (error rate of the most probable class) or, in units of y, ``rmse`` (of the predictive
+        mean), ``crps`` (mean continuous ranked probability score) and ``interval_score`` (mean, of central 90 %
+        intervals), the last two from 1,000 draws (Gneiting and Raftery 2007); ``negative_log_density`` (mean, nats),
+        ``calibration_error`` (Guo et al. 2017, 15 bins). ``elbo`` (nats); ``pareto_k`` (of importance weights from q
+        to the posterior; above 0.7 q is unreliable); ``ess_bulk``, ``ess_tail`` (smallest over latents) and ``rhat``
+        (largest); ``seconds`` of computation.
         """
         return self._frame.copy()
 
@@ -220,7 +228,7 @@ def compare(
         if result is not draws:
             row |= _errors(result, draws, sorted_draws, label, notes)
         if test is not None:
-            measured, predictions[label] = _test_metrics(result, *test, label, notes)
+            measured, predictions[label] = _test_metrics(result, *test, label, notes, seed)
             row |= measured
         if isinstance(result, Draws):
             row |= convergence(result)
@@ -232,9 +240,10 @@ def compare(
         row["seconds"] = result.seconds
         rows[label] = row
     is_class = draws.likelihood.support(draws.model.num_latents).values() is not None
-    absent = ["rmse"] if is_class else ["misclassification"]
+    of_numbers = ["rmse", "crps", "interval_score"]
+    absent = of_numbers if is_class else ["misclassification"]
     if test is None:
-        absent = ["misclassification", "rmse", "negative_log_density", "calibration_error"]
+        absent = ["misclassification", *of_numbers, "negative_log_density", "calibration_error"]
     frame = _tabulate(rows, absent)
     mcse_mean, mcse_variance = of_draws(standard_errors, draws)
     return Comparison(
@@ -352,7 +361,7 @@ def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, not
 
 
 def _test_metrics(
-    result: Any, X: np.ndarray, y: np.ndarray, label: str, notes: list[str]
+    result: Any, X: np.ndarray, y: np.ndarray, label: str, notes: list[str], seed: int
 ) -> tuple[dict[str, float], np.ndarray | None]:
     """The metrics on test data, and the predicted class probabilities or means."""
     try:
@@ -373,9 +382,16 @@ def _test_metrics(
     if any(piece.others is not None for piece in predictive.support.pieces(y)):
         notes.append(f"{label}: no test RMSE. The predictive mean does not apply to all rows, such as censored times.")
         return measured, None
+    observed, mean = first_column(y), None
+    try:
+        draws = predictive.draw(_DRAWS, seed)
+        measured["crps"] = crps(draws, observed).mean()
+        measured["interval_score"] = interval_score(draws, observed, is_discrete=predictive.support.is_discrete).mean()
+    except ValueError as error:
+        notes.append(f"{label}: no CRPS and interval score. {error}")
     try:
         mean = predictive.mean
+        measured["rmse"] = np.sqrt(np.mean((mean - observed) ** 2))
     except ValueError as error:
         notes.append(f"{label}: no test RMSE. {error}")
-        return measured, None
-    return measured | {"rmse": np.sqrt(np.mean((mean - first_column(y)) ** 2))}, mean
+    return measured, mean

@@ -1,17 +1,16 @@
 """Export of results to ArviZ."""
 
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pgmodels.data.options import check_whole_number
-from pgmodels.likelihoods.density import log_density
+from pgmodels.interop.log_densities import likelihood_values, log_priors, pointwise_log_likelihood
 from pgmodels.likelihoods.sampling import draw_observations
-from pgmodels.numerics.quadrature import CHUNK_VALUES, slices
-from pgmodels.parameters.vector import with_priors
-from pgmodels.priors.padding import pad_rows, padded_size
-from pgmodels.results.approximation import Approximation, CorrectedApproximation, LinearResponse
+from pgmodels.likelihoods.supports import Classes
+from pgmodels.results.approximation import CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.results.correction import is_invalid
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
@@ -23,7 +22,7 @@ from pgmodels.results.sparse import name_type
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
-from pgmodels.runtime.x64 import as_array, double_precision
+from pgmodels.runtime.x64 import double_precision
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -32,6 +31,14 @@ _SAMPLERS = {
     "nuts": "NUTS",
     "integrate": "nested approximation; latents of different data independent given hyperparameters",
 }
+_DIMS = {
+    "f": ["datum", "latent"],
+    "latents": ["latent"],
+    "y": ["datum"],
+    "X": ["datum", "input"],
+    "covariates": ["datum", "column"],
+    "weights": ["datum"],
+}
 
 
 class InteropWarning(PgmodelsWarning):
@@ -39,7 +46,14 @@ class InteropWarning(PgmodelsWarning):
 
 
 @double_precision
-def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> "DataTree":
+def to_arviz(
+    result: Result,
+    num_draws: int = 1000,
+    seed: Seed = 0,
+    *,
+    coords: Mapping[str, Sequence[Any]] | None = None,
+    prior: PriorPredictive | None = None,
+) -> "DataTree":
     """Convert a result to the ``xarray.DataTree`` that ArviZ reads and ``to_netcdf`` stores.
 
     Parameters
@@ -52,6 +66,11 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> "DataTree
         posterior_predictive has about ``num_draws`` of them, evenly spaced.
     seed : int or jax.Array
         An int or a JAX key, for these draws and the draws of y.
+    coords : dict, optional
+        Labels of the rows, "datum", such as the index of a data frame; of "latent"; and of the columns of X, "input".
+        By default rows have numbers, columns of X their names, and latents of classes the labels of y.
+    prior : PriorPredictive, optional
+        What ``prior_predictive`` returns for the model at X, for the groups prior and prior_predictive.
 
     Returns
     -------
@@ -61,7 +80,7 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> "DataTree
     Raises
     ------
     ValueError
-        For corrected variances that are not positive.
+        For corrected variances that are not positive, and labels of a wrong number.
 
     Warns
     -----
@@ -82,10 +101,15 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> "DataTree
       whose response is skewed, as in ``predict``;
     - log_likelihood: ``y`` (datum), multiplied by the row's weight if rows have weights (in constant_data as
       ``weights``), so that leave-one-out removes the row with its weight;
-    - observed_data: ``y`` (datum), the first column;
+    - log_prior: of sampled hyperparameters by name, and of ``latents`` (latent), up to a constant, in whitened
+      coordinates, where a power of it scales the prior covariance (for ``az.psense``);
+    - observed_data: ``y`` (datum), the first column, as codes of its labels (attribute ``labels``);
+    - constant_data: ``X`` (datum, input);
     - sample_stats: ``lp``, ``log p(y | f) - |v|^2 / 2``, the log joint density in whitened coordinates up to a
       constant, plus the log prior of sampled hyperparameters; and the sampler's statistics. Corrected and integrated
-      results have no joint density, and have the ``log_likelihood`` of all data instead of ``lp``.
+      results have no joint density, and have the ``log_likelihood`` of all data instead of ``lp``. Approximations with
+      a joint density have ``log_p`` and ``log_q``, the log densities of the posterior, up to a constant, and of the
+      approximation, both relative to the prior's, for ``az.loo_approximate_posterior`` (Magnusson et al. 2019).
     """
     import arviz_base as az
 
@@ -94,34 +118,39 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> "DataTree
     exported = result
     if isinstance(result, IntegratedApproximation):
         result = _drawn(result, int(num_draws), seed)
-    f, whitened, draws_of = _latents(result, int(num_draws), seed)
+    f, draws_of, whitened, log_q = _latents(result, int(num_draws), seed)
+    coordinates = _coordinates(result, f, coords or {})
     likelihood, y = result.likelihood, result.y
     several = y.ndim == 2
     log_likelihood = pointwise_log_likelihood(result, f)
-    stats = {"log_likelihood": log_likelihood.sum(axis=-1)}
-    # lp needs coordinates that are standard normal and determine the latents.
-    if whitened is not None and result.prior.whitened and result.prior.residual_variances() is None:
-        stats = {"lp": stats["log_likelihood"] - 0.5 * squared_norm(result, whitened)}
+    total = log_likelihood.sum(axis=-1)
+    log_prior = log_priors(result, whitened)
+    stats = {"log_likelihood": total}
+    if "latents" in log_prior:
+        stats = {"lp": total + sum(v.reshape(*total.shape, -1).sum(axis=-1) for v in log_prior.values())}
+    if log_q is not None:
+        stats |= {"log_p": total, "log_q": log_q}
     sampled = {}
     if isinstance(result, Draws):
-        stats = {name: value + _log_prior(result) if name == "lp" else value for name, value in stats.items()}
         stats |= result.statistics
         sampled = result.hyperparameters
-    observed = y[:, 0] if several else y
-    groups: dict[str, dict[str, np.ndarray]] = {
+    groups: dict[str, dict[str, Any]] = {
         "posterior": {"f": f, **sampled},
         "log_likelihood": {"y": log_likelihood},
         "sample_stats": stats,
-        "observed_data": {"y": observed},
+        "observed_data": {"y": y[:, 0] if several else y},
+        "constant_data": {"X": result.X},
     }
+    if log_prior:
+        groups["log_prior"] = log_prior
     if several:
-        groups["constant_data"] = {"covariates": y[:, 1:]}
+        groups["constant_data"]["covariates"] = y[:, 1:]
     if result.weights is not None:
-        groups["constant_data"] = groups.get("constant_data", {}) | {"weights": result.weights}
+        groups["constant_data"]["weights"] = result.weights
     kept = _kept_draws(result, f, num_draws)
     try:
         rng = np.random.default_rng(seed)
-        values = {name: v[:, kept] for name, v in _likelihood_values(result).items()}
+        values = {name: v[:, kept] for name, v in likelihood_values(result).items()}
         latents = _averaging(exported, f, seed)[:, kept]
         covariates = likelihood.support(f.shape[-1]).covariate_columns(y)
         drawn = draw_observations(likelihood, latents, covariates, rng, values)
@@ -136,12 +165,10 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> "DataTree
         "draws_of": draws_of,
         "sampling_time": float(result.seconds),
     }
-    tree = az.from_dict(
-        groups,
-        coords={"datum": np.arange(f.shape[2]), "latent": np.arange(f.shape[3])},
-        dims={"f": ["datum", "latent"], "y": ["datum"], "covariates": ["datum", "column"], "weights": ["datum"]},
-        attrs={"/": about} | {group: about for group in groups},
-    )
+    attributes = {"/": about} | {group: about for group in groups}
+    if result.labels is not None:
+        attributes["observed_data"] = about | {"labels": [str(label) for label in result.labels]}
+    tree = az.from_dict(groups, coords=coordinates, dims=_DIMS, attrs=attributes)
     lacking = warn_if_unnormalised(likelihood, f.shape[-1], "the log_likelihood of to_arviz")
     tree["log_likelihood"].attrs["normalised"] = (
         "not known: a factor that does not depend on f may be missing; differences between draws are valid, elpd is not"
@@ -152,7 +179,23 @@ def to_arviz(result: Result, num_draws: int = 1000, seed: Seed = 0) -> "DataTree
         predictive = tree["posterior_predictive"].to_dataset().assign_coords(draw=kept)
         predictive.attrs["draws"] = f"{len(kept)} of the {f.shape[1]} draws of each chain, evenly spaced"
         tree["posterior_predictive"] = predictive
+    if prior is not None:
+        _add_prior(tree, prior, coordinates)
     return tree
+
+
+def _add_prior(tree: "DataTree", prior: PriorPredictive, coordinates: Mapping[str, np.ndarray]) -> None:
+    """Add the groups prior and prior_predictive, with the data's labels."""
+    if not isinstance(prior, PriorPredictive) or prior.latents.shape[1:] != (
+        len(coordinates["datum"]),
+        len(coordinates["latent"]),
+    ):
+        got = f"{prior!r}" if isinstance(prior, PriorPredictive) else type(prior).__name__
+        raise ValueError(f"prior must be pgm.prior_predictive(model, X) at the X of the result; got {got}.")
+    drawn = prior_to_arviz(prior)
+    for name in ("prior", "prior_predictive"):
+        dataset = drawn[name].to_dataset()
+        tree[name] = dataset.assign_coords({key: coordinates[key] for key in ("datum", "latent") if key in dataset})
 
 
 # ``register`` as a decorator would erase the signature.
@@ -178,7 +221,7 @@ def prior_to_arviz(draws: PriorPredictive) -> "DataTree":
     return az.from_dict(
         groups,
         coords={"datum": np.arange(len(draws.X)), "latent": np.arange(draws.latents.shape[-1])},
-        dims={"f": ["datum", "latent"], "y": ["datum"], "covariates": ["datum", "column"]},
+        dims=_DIMS,
         attrs={"/": about} | {group: about for group in groups},
     )
 
@@ -208,46 +251,31 @@ def _averaging(result: Result, f: np.ndarray, seed: int) -> np.ndarray:
     return result.averaging_draws(f[0], seed)[None]
 
 
-@double_precision
-def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
-    """log p(y_i | f_i), times the row's weight, for latents f (..., n, latents) at the data, (..., n)."""
-    flat, n = f.reshape(-1, *f.shape[-2:]), f.shape[-2]
-    # Rows are padded to few sizes, so that the formula is compiled few times.
-    y, _ = result.data.padded(padded_size(n))
-    values = {name: v.reshape(-1, 1, v.shape[-1]) for name, v in _likelihood_values(result).items()}
-    chunks = []
-    for rows in slices(len(flat), f.shape[-2] * f.shape[-1], CHUNK_VALUES // 2):
-        likelihood = result.model.likelihood.with_values({name: v[rows] for name, v in values.items()})
-        padded = np.moveaxis(pad_rows(np.moveaxis(flat[rows], -2, 0), len(y)), 0, -2)
-        chunks.append(log_density(likelihood, y, padded)[..., :n])
-    return result.data.row_weights * np.concatenate(chunks).reshape(f.shape[:-1])
+class _Latents(NamedTuple):
+    """Latents (chains, draws, n, latents) and what they are draws of.
+
+    ``whitened`` are their coordinates, None without a joint density, and ``log_q`` (chains, draws) the log density of
+    the approximation over that of the prior, None without one.
+    """
+
+    f: np.ndarray
+    about: str
+    whitened: tuple[np.ndarray, ...] | None = None
+    log_q: np.ndarray | None = None
 
 
-def squared_norm(result: Result, whitened: tuple[np.ndarray, ...]) -> np.ndarray:
-    """|v|^2 of whitened coordinates by group, (..., rank, latents) each, without padding."""
-    total = np.zeros(whitened[0].shape[:-2])
-    for group, v in zip(result.prior.groups, whitened, strict=True):
-        active = np.asarray(getattr(group, "active", np.ones(v.shape[-2])))
-        total += np.einsum("...rl,r->...", v**2, active)
-    return total
-
-
-def _likelihood_values(result: Result) -> dict[str, np.ndarray]:
-    """Draws of sampled likelihood parameters, (chains, draws, 1, entries)."""
-    return result.likelihood_values if isinstance(result, Draws) else {}
-
-
-def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None, str]:
-    """Latents (chains, draws, n, latents), whitened coordinates if they have a joint density, and a description."""
+def _latents(result: Result, num_draws: int, seed: int) -> _Latents:
     if isinstance(result, Draws):
-        return result.latents, result.whitened, f"the posterior, by {_SAMPLERS[result.method]}"
+        return _Latents(result.latents, f"the posterior, by {_SAMPLERS[result.method]}", result.whitened)
     if isinstance(result, NestedApproximation) and result.is_positive:
         about = "nested variational marginals, joined by a Gaussian copula with the correlations of linear response"
-        return result.draw_at_data(num_draws, seed)[0][None], None, about
-    if isinstance(result, LinearResponse) and result.is_positive:
-        f, whitened = result.draw_at_data(num_draws, seed)
-        about = "the corrected Gaussian, joint over data and latents"
-        return f[None], tuple(v[None] for v in whitened), about
+        return _Latents(result.draw_at_data(num_draws, seed)[0][None], about)
+    if isinstance(result, GaussianResult) and result.has_density:
+        f, whitened, log_q = result.draw_with_density(num_draws, seed)
+        about = "the Gaussian approximation q: independent draws, joint over data"
+        if isinstance(result, LinearResponse):
+            about = "the corrected Gaussian, joint over data and latents"
+        return _Latents(f[None], about, tuple(v[None] for v in whitened), log_q[None])
     if isinstance(result, CorrectedApproximation):
         invalid = np.argwhere(is_invalid(result.variance))
         if invalid.size:
@@ -257,25 +285,31 @@ def _latents(result: Result, num_draws: int, seed: int) -> tuple[np.ndarray, tup
             )
         noise = np.random.default_rng(seed).standard_normal((1, num_draws, *result.mean.shape))
         about = "the corrected marginals, independent of each other: they have no joint density"
-        return result.mean + np.sqrt(result.variance) * noise, None, about
-    if isinstance(result, Approximation):
-        f, whitened = result.draw_at_data(num_draws, seed)
-        return (
-            f[None],
-            tuple(v[None] for v in whitened),
-            "the Gaussian approximation q: independent draws, joint over data",
-        )
+        return _Latents(result.mean + np.sqrt(result.variance) * noise, about)
     raise ValueError(f"result must be a result, such as those of cavi, correct, fit or gibbs; got {name_type(result)}.")
 
 
-def _log_prior(draws: Draws) -> np.ndarray:
-    """The log prior density of each draw of the hyperparameters, (chains, draws); 0 without sampled ones."""
-    total = np.zeros(draws.log_likelihood_trace.shape)
-    parameters = with_priors(draws.model).parameters if draws.hyperparameters else []
-    for parameter, values in zip(parameters, draws.hyperparameters.values(), strict=True):
-        density = np.asarray(parameter.prior.log_prob(as_array(values)))
-        total += density.reshape(*total.shape, -1).sum(axis=-1)
-    return total
+def _coordinates(result: Result, f: np.ndarray, names: Mapping[str, Sequence[Any]]) -> dict[str, np.ndarray]:
+    """The labels of data, latents and columns of X: numbers, unless they have names."""
+    support, size = result.likelihood.support(result.model.num_latents), f.shape[3]
+    coordinates: dict[str, Any] = {"datum": np.arange(f.shape[2]), "latent": np.arange(size)}
+    coordinates["input"] = np.arange(result.X.shape[1])
+    if result.columns is not None:
+        coordinates["input"] = [column.name for column in result.columns]
+    if isinstance(support, Classes) and result.labels is not None and len(result.labels) == size:
+        coordinates["latent"] = result.labels
+    unknown = set(names) - set(coordinates)
+    if unknown:
+        raise ValueError(f"coords may have {', '.join(coordinates)}; got {', '.join(sorted(unknown))}.")
+    for name, values in names.items():
+        if len(values) != len(coordinates[name]):
+            raise ValueError(
+                f"coords[{name!r}] must have {len(coordinates[name])} labels; got {len(values)}. The data are without "
+                "rows that missing= or a weight of 0 leaves out."
+            )
+    arrays = {name: np.asarray(values) for name, values in (coordinates | dict(names)).items()}
+    # NetCDF stores numbers, dates and text.
+    return {name: array if array.dtype.kind in "iufM" else array.astype(str) for name, array in arrays.items()}
 
 
 def _kept_draws(result: Result, f: np.ndarray, num_draws: int) -> np.ndarray:

@@ -38,6 +38,12 @@ class CorrectedGaussian(Module):
         log_ratio = 0.5 * jnp.sum(noise**2 - v**2, axis=1) + self.log_determinant
         return jax.vmap(self.prior.sample_given)(keys, jax.vmap(self.prior.unflatten)(v)), log_ratio
 
+    def log_density_ratio(self, coordinates: Coordinates) -> Float[Array, " S"]:
+        """The log density of coordinates by group, (S, rank, latents of the group) each, minus that of the prior."""
+        v = jax.vmap(self.prior.flatten)(coordinates)
+        u = jnp.linalg.solve(self.half, (v - self.centre).T).T
+        return 0.5 * jnp.sum(v**2 - u**2, axis=1) - self.log_determinant
+
 
 def move(posterior: Posterior, shift: Any, response: Any, share: Any = 1.0) -> CorrectedGaussian:
     """The mean moved by ``shift``, and ``response`` added to the covariance, P^-1, of a posterior's coordinates.

@@ -9,8 +9,8 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from pgmodels.plots.style import literal, new_figure, open_axes, styles
-from pgmodels.regression import intervals
 from pgmodels.regression.columns import Levels
+from pgmodels.results import intervals
 
 if TYPE_CHECKING:
     from pgmodels.regression.result import RegressionResult

@@ -152,7 +152,8 @@ def formula(
     powers = _weights(weights, frame, rows)
     levels = list(response.levels or range(num_levels))
     classes = [""] if chosen.classes is None else levels[chosen.classes]
-    return Regression(texts, likelihood, predictors, classes, response, frame, y, powers, family, link)
+    index = np.asarray(data.index if isinstance(data, pd.DataFrame) else np.arange(len(rows)))[rows]
+    return Regression(texts, likelihood, predictors, classes, response, frame, y, powers, family, link, index)
 
 
 class Regression:
@@ -160,17 +161,17 @@ class Regression:
 
     ``model``, ``X``, ``y`` and ``weights`` are the arguments that a user could give to the engines; ``terms`` are the
     terms in the order of the latents, ``latents`` the numbers of the latents of each, and ``classes`` what these are
-    of.
+    of. ``index`` are the labels of the rows: of a data frame of pandas its index, which files do not hold.
     """
 
     def __init__(
         self, formula: list[str], likelihood: Likelihood, predictors: list[Predictor], classes: list[Any],
         response: Response, data: pd.DataFrame, y: np.ndarray, weights: np.ndarray | None, family: Any,
-        link: str | None,
+        link: str | None, index: np.ndarray,
     ):  # fmt: skip
         self.formula, self.response, self.data, self.weights = formula, response, data, weights
         self.predictors, self.classes = predictors, classes
-        self.family, self.link = family, link
+        self.family, self.link, self.index = family, link, index
         self.terms: list[Term] = [term for predictor in predictors for term in predictor.terms]
         # Classes share the terms of one formula.
         size = len(classes)

@@ -11,9 +11,9 @@ import pandas as pd
 from scipy.special import ndtri
 
 from pgmodels.likelihoods.supports import Classes
-from pgmodels.regression import intervals
 from pgmodels.regression.columns import Levels
 from pgmodels.regression.grid import Conditional, conditional_grid
+from pgmodels.results import intervals
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime import hooks
@@ -21,6 +21,7 @@ from pgmodels.runtime.seeds import Seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from xarray import DataTree
 
     from pgmodels.regression.formula import Regression
 
@@ -99,7 +100,7 @@ class RegressionResult:
                     f"[{level}]" if len(regression.classes) > 1 else "",
                 )
                 rows |= {f"{prefix}{name}{suffix}": table.loc[place] for place, name in enumerate(names)}
-        return pd.DataFrame(rows | self._hyperparameters()).T
+        return pd.concat([pd.DataFrame(rows).T, *self._hyperparameters()])
 
     def effects(self, term: str, newdata: Any = None) -> pd.DataFrame:
         """The contribution of one term to the predictor, less its mean over the rows.
@@ -221,6 +222,22 @@ class RegressionResult:
     def draws(self, newdata: Any = None, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
         """Draws of y at new data, (num_draws, m), for one trial, with latents drawn jointly over the rows."""
         return self._draws_of_y(self._rows(newdata), num_draws, seed)
+
+    def to_arviz(self, num_draws: int = _DRAWS, seed: Seed = 0, *, prior: Any = None) -> "DataTree":
+        """The result for ArviZ, with the data's index and terms as labels: see ``pgmodels.to_arviz``.
+
+        Latents have the names of the terms, with the level if y has several.
+        """
+        regression, result = self.regression, self.result
+        levels = regression.classes
+        suffixes = [f"[{level}]" for level in levels] if len(levels) > 1 else [""]
+        names = [f"{term.name}{suffix}" for term in regression.terms for suffix in suffixes]
+        # Rows without y, or of weight 0, are not in the result.
+        is_used = ~np.isnan(regression.y.reshape(len(regression.X), -1)).any(axis=1)
+        if regression.weights is not None and len(regression.weights) == len(is_used):
+            is_used &= np.asarray(regression.weights) > 0.0
+        coords = {"datum": regression.index[is_used], "latent": names}
+        return result.to_arviz(num_draws, seed, coords=coords, prior=prior)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the result to a file that ``pgm.load_formula`` reads, without pickles or code; returns its path.
@@ -386,17 +403,15 @@ class RegressionResult:
             ends = np.quantile(self._latents(X).draws[:, :, latent], [low, high], axis=0)
         return intervals.table(mean - shift, np.sqrt(variance), ends - shift)
 
-    def _hyperparameters(self) -> dict[str, dict[str, float]]:
-        """A row of the summary for each number that was learned, drawn or integrated out."""
-        rows = {}
-        for name, values in (getattr(self.result, "hyperparameters", None) or self._learned()).items():
-            mean, sd, ends = intervals.of_hyperparameter(values)
-            # Entries of vectors have rows of their own.
-            for entry in np.ndindex(np.shape(mean)):
-                label = self._label(name) + ("" if not entry else f"[{', '.join(map(str, entry))}]")
-                cells = (mean[entry], sd[entry], *ends[(slice(None), *entry)])
-                rows[label] = dict(zip(("mean", "sd", *intervals.names()), map(float, cells), strict=True))
-        return rows
+    def _hyperparameters(self) -> list[pd.DataFrame]:
+        """The tables of what was learned, drawn or integrated out."""
+        estimates = self.result.estimates
+        names = getattr(self.result, "hyperparameters", None) or self._learned()
+        columns = ["mean", "sd", *intervals.names()]
+        return [
+            estimates[name][columns].set_axis([self._label(name) + entry for entry in estimates[name].index])
+            for name in names
+        ]
 
     def _learned(self) -> dict[str, Any]:
         report = getattr(self.result, "fit", None)

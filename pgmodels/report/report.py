@@ -30,6 +30,7 @@ def write_report(
     *,
     title: str,
     settings: Mapping[str, Any],
+    summary: Sequence[str] = (),
     notes: Sequence[str] = (),
     class_names: Sequence[str] | None = None,
     diagnoses: Mapping[str, Diagnosis] | None = None,
@@ -37,12 +38,14 @@ def write_report(
     """Write a self-contained HTML report of a comparison; returns its path.
 
     ``settings`` are the options of the run by name; ``command``, if present, is the command that reproduces it.
-    ``notes`` are warnings issued during the run. ``class_names`` are names of the classes in order; ``diagnoses`` are
-    results of ``diagnose`` by label. Raises ValueError if class_names do not match the classes.
+    ``summary`` are findings in words, and ``notes`` warnings issued during the run. ``class_names`` are names of the
+    classes in order; ``diagnoses`` are results of ``diagnose`` by label. Raises ValueError if class_names do not match
+    the classes.
     """
     names = check_class_names(comparison, class_names)
     judged = verdicts(comparison)
     sections = {
+        "Summary": bullets(summary) if summary else Html(""),
         "Verdict": _verdicts(comparison, judged, names),
         "Comparison": table_html(comparison),
         "Figures": join(_figures(comparison)),

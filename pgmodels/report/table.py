@@ -22,6 +22,8 @@ _WORDS = {
     "wasserstein": "mean Wasserstein-1 of marginals",
     "misclassification": "test misclassification",
     "rmse": "test RMSE of predictive mean",
+    "crps": "test CRPS",
+    "interval_score": "test interval score (90 %)",
     "negative_log_density": "test negative log density [nats]",
     "calibration_error": "test calibration error (15 bins)",
     "elbo": "ELBO [nats]",

@@ -118,9 +118,32 @@ class GaussianResult(Result, GaussianPredictions):
     def nodes(self) -> GaussianNodes:
         """What integrates over the latents of each datum."""
 
-    @abstractmethod
+    @double_precision
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Joint draws at the data, (draws, n, latents), and their whitened coordinates by group."""
+        """Joint draws at the data, (draws, n, latents), and their whitened coordinates by group.
+
+        Raises ValueError if moments were corrected without a joint density.
+        """
+        return self._at_rows(*draw_latents(self.gaussian(), num_draws, as_seed(seed)))
+
+    @abstractmethod
+    def gaussian(self, share: float = 1.0) -> Posterior | CorrectedGaussian:
+        """The joint Gaussian at the rows of the posterior.
+
+        A ``share`` of the data's precisions below 1 widens it. Raises ValueError if there is none.
+        """
+
+    @double_precision
+    def draw_with_density(
+        self, num_draws: int, seed: Seed = 0, share: float = 1.0
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray]:
+        """Joint draws of ``gaussian(share)`` and their coordinates, as ``draw_at_data``, and the logs of its density.
+
+        Densities (draws,) are relative to that of the prior.
+        """
+        gaussian = self.gaussian(share)
+        f, coordinates = draw_latents(gaussian, num_draws, as_seed(seed))
+        return *self._at_rows(f, coordinates), np.asarray(_log_density_ratio(gaussian, f, coordinates))
 
     @cached_property
     def marginals(self) -> NormalDensity | GridDensity:
@@ -168,11 +191,8 @@ class GaussianResult(Result, GaussianPredictions):
         across = np.einsum("ipl,ilq->ipq", self.mixing, self.nodes.half)
         return np.einsum("ipl,il->ip", self.mixing, self.nodes.mean), np.sum(across**2, axis=-1)
 
-    def _draws_of(
-        self, gaussian: Posterior | CorrectedGaussian, num_draws: int, seed: Seed
-    ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Draws of a Gaussian at the posterior's rows, without those of the padding."""
-        f, coordinates = draw_latents(gaussian, num_draws, as_seed(seed))
+    def _at_rows(self, f: np.ndarray, coordinates: tuple[np.ndarray, ...]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Draws at the posterior's rows, without those of the padding."""
         ranks = [group.rank for group in self.prior.groups]
         return f[:, : len(self.y)], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
 
@@ -225,9 +245,9 @@ class Approximation(DataResult, GaussianResult):
         return PredictorNodes(mean, covariance, each_latent(covariance) if self.mixing is None else self.mixing)
 
     @double_precision
-    def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Joint draws from q at the data, (draws, n, latents), and their whitened coordinates by group."""
-        return self._draws_of(self.posterior, num_draws, seed)
+    def gaussian(self, share: float = 1.0) -> Posterior:
+        """See GaussianResult: q, by the sites' precisions times ``share``."""
+        return self.posterior if share == 1.0 else _tempered(self.posterior, share)
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -336,7 +356,7 @@ class CorrectedApproximation(GaussianResult):
         """See GaussianResult."""
         return self.uncorrected.nodes if self.posterior.is_coupled else IndependentNodes(self.mean, self.variance)
 
-    def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def gaussian(self, share: float = 1.0) -> Posterior | CorrectedGaussian:
         """Raise ValueError: corrected moments have no joint density."""
         raise ValueError(
             "a corrected result has moments and no joint density to draw from: draw the marginals independently from "
@@ -500,11 +520,10 @@ class LinearResponse(CorrectedApproximation):
         shift, response = (float(self.is_positive) * part for part in (self.shift, self.response))
         return _moved(self.posterior, shift, response, share)
 
-    @double_precision
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Joint draws of the corrected Gaussian: see GaussianResult. Raises ValueError if it is not a covariance."""
+        """See GaussianResult. Raises ValueError if the response is not a covariance."""
         self.require_covariance()
-        return self._draws_of(self.gaussian(), num_draws, seed)
+        return super().draw_at_data(num_draws, seed)
 
     @cached_property
     @double_precision
@@ -526,6 +545,20 @@ class LinearResponse(CorrectedApproximation):
 
 # Any share, in one program.
 _moved = compiled(move)
+
+
+@compiled
+def _tempered(posterior: Posterior, share: Any) -> Posterior:
+    return posterior.tempered(share)
+
+
+@compiled
+def _log_density_ratio(gaussian: Posterior | CorrectedGaussian, f: Any, coordinates: Any) -> Any:
+    if isinstance(gaussian, CorrectedGaussian):
+        return gaussian.log_density_ratio(coordinates)
+    # Sites act on the part of f in the coordinates; the rest has its prior distribution.
+    projected = f if gaussian.prior.residual_variances() is None else gaussian.prior.latents(coordinates)
+    return gaussian.log_factor(projected) - gaussian.log_normalizer()
 
 
 @compiled

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -16,6 +16,7 @@ from pgmodels.parameters.vector import has_one_prior, have_fixed_kernels, with_p
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.drawing import draw_given
 from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
+from pgmodels.results import intervals
 from pgmodels.results.nodes import DrawNodes, spread_evenly
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult
@@ -23,6 +24,9 @@ from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 from pgmodels.runtime.x64 import double_precision
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -107,6 +111,16 @@ class Draws(DataResult):
         If they are all equal (prior variance 0), moments are exact, where averages would have rounding errors.
         """
         return np.ptp(self.latents, axis=(0, 1)) > 0.0
+
+    @property
+    def estimates(self) -> "dict[str, pd.DataFrame]":
+        """See Summarised; hyperparameters without a prior keep their values."""
+        return super().estimates | {name: intervals.of_chains(v) for name, v in self.hyperparameters.items()}
+
+    def _latent_table(self) -> "pd.DataFrame":
+        rows = range(self.num_rows) if self.rows is None else self.rows
+        places = [f"f[{row}, {latent}]" for row in rows for latent in range(self.model.num_latents)]
+        return intervals.of_chains(self.latents).set_axis(places)
 
     def extend(self, num_samples: int, progress: bool | None = None) -> "Draws":
         """These draws and ``num_samples`` more of each chain, the same as one longer run would give.

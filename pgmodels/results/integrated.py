@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ from pgmodels.model import Model
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.drawing import draw_gaussian
+from pgmodels.results import intervals
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.gaussian import nodes_at
 from pgmodels.results.grid_density import GRID, GridDensity
@@ -26,6 +27,9 @@ from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Components of less weight are omitted from predictions, up to this total weight.
 _LEAST, _LEFT_OUT = 1e-3, 5e-3
@@ -73,6 +77,11 @@ class IntegratedApproximation(DataResult):
     def hyperparameters(self) -> dict[str, Marginal]:
         """The marginals of the hyperparameters that were integrated out, by name."""
         return {name: Marginal(values, self.mass) for name, values in self._values(self.support).items()}
+
+    @property
+    def estimates(self) -> "dict[str, pd.DataFrame]":
+        """See Summarised."""
+        return super().estimates | {name: intervals.of_marginal(v) for name, v in self.hyperparameters.items()}
 
     @cached_property
     def mean(self) -> np.ndarray:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.model import Model
 from pgmodels.runtime import hooks
@@ -32,6 +33,33 @@ class PriorPredictive(Picklable):
     def to_arviz(self) -> "DataTree":
         """An xarray.DataTree for ArviZ, with the groups prior and prior_predictive."""
         return hooks.arviz(self)
+
+    def shares_below(self, y: ArrayLike) -> dict[str, float]:
+        """Where data lie among the prior draws: a prior predictive check.
+
+        Parameters
+        ----------
+        y : array_like, shape (n,)
+            Observations at X, the first column.
+
+        Returns
+        -------
+        dict
+            The shares of draws whose "mean", and whose "standard deviation", is below that of y; ties count half.
+
+        Raises
+        ------
+        ValueError
+            If y has another shape.
+        """
+        values = np.asarray(y, dtype=np.float64)
+        if values.shape != self.observations.shape[1:]:
+            raise ValueError(f"y must have shape {self.observations.shape[1:]}, as at X; got {values.shape}.")
+        shares = {}
+        for name, figure in (("mean", np.mean), ("standard deviation", np.std)):
+            drawn, observed = figure(self.observations, axis=1), figure(values)
+            shares[name] = float(np.mean(drawn < observed) + 0.5 * np.mean(drawn == observed))
+        return shares
 
     def __repr__(self) -> str:
         drawn = ", ".join(["latents", "observations", *self.hyperparameters])

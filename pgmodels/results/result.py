@@ -1,9 +1,10 @@
 """The base class of results of inference."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -16,17 +17,23 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Data, Model
 from pgmodels.parameters.parameter import bare
 from pgmodels.priors.collection import PriorCollection
+from pgmodels.results import intervals
+from pgmodels.results.summary import Summarised
 from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
 from pgmodels.runtime.seeds import Seed
 
 if TYPE_CHECKING:
+    import pandas as pd
     from xarray import DataTree
 
+    from pgmodels.results.grid_density import GridDensity
+    from pgmodels.results.normal_density import NormalDensity
     from pgmodels.results.predictive import Predictive
+    from pgmodels.results.prior_predictive import PriorPredictive
 
 
-class Result(Picklable):
+class Result(Summarised, Picklable):
     """Base class of results: the model with its hyperparameters resolved, and the data.
 
     ``columns`` are the names of X's columns, and how they became numbers, if it was a data frame. ``weights`` (n,) are
@@ -72,6 +79,10 @@ class Result(Picklable):
         @property
         def variance(self) -> np.ndarray:
             """Posterior variances of the latents at the data, (n, latents)."""
+
+        @property
+        def marginals(self) -> "NormalDensity | GridDensity":
+            """The marginals of the latents at the data; draws have none."""
 
         @property
         def weights(self) -> np.ndarray | None:
@@ -130,9 +141,24 @@ class Result(Picklable):
         self.prior.check_new_inputs(inputs, jointly=jointly)
         return inputs
 
-    def to_arviz(self, num_draws: int = 1000, seed: Seed = 0) -> "DataTree":
+    def _latent_table(self) -> "pd.DataFrame":
+        ends = self.marginals.quantiles(intervals.bounds())
+        # A corrected variance may be negative.
+        with np.errstate(invalid="ignore"):
+            deviation = np.sqrt(self.variance)
+        rows = intervals.table(self.mean.ravel(), deviation.ravel(), ends.reshape(2, -1))
+        return rows.set_axis([f"f{entry}" for entry in intervals.entries(self.mean.shape)])
+
+    def to_arviz(
+        self,
+        num_draws: int = 1000,
+        seed: Seed = 0,
+        *,
+        coords: Mapping[str, Sequence[Any]] | None = None,
+        prior: "PriorPredictive | None" = None,
+    ) -> "DataTree":
         """The result for ArviZ; see ``pgmodels.to_arviz``."""
-        return hooks.arviz(self, num_draws=num_draws, seed=seed)
+        return hooks.arviz(self, num_draws=num_draws, seed=seed, coords=coords, prior=prior)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the result to one file that ``pgm.load`` reads.

@@ -19,13 +19,14 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import FitReport
 from pgmodels.results.gaussian import GaussianPredictions
+from pgmodels.results.summary import Summarised
 from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
 from pgmodels.runtime.seeds import Seed
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class SparseApproximation(Picklable, GaussianPredictions):
+class SparseApproximation(Summarised, Picklable, GaussianPredictions):
     """A Gaussian approximation q of the latents at inducing inputs, from ``num_rows`` rows that it does not store.
 
     It predicts at inputs on their original scale; ``scaling`` standardised those of the data. ``correct``,
@@ -100,6 +101,9 @@ class SparseApproximation(Picklable, GaussianPredictions):
     def to_arviz(self, num_draws: int = 1000, seed: Seed = 0) -> NoReturn:
         """Raise ValueError: ArviZ gets draws at the data, which the result does not store."""
         raise ValueError(f"to_arviz needs the data, and a SparseApproximation {self.remedy}.")
+
+    def _latent_table(self) -> NoReturn:
+        raise ValueError(f"summary: latents are those at the data, and a SparseApproximation {self.remedy}.")
 
     def __repr__(self) -> str:
         return hooks.line(self)

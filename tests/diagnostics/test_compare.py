@@ -18,7 +18,7 @@ from pgmodels.diagnostics.importance import pareto_k
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
 from pgmodels.inference.variational.vi import cavi
-from pgmodels.interop.arviz import pointwise_log_likelihood
+from pgmodels.interop.log_densities import pointwise_log_likelihood
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Binomial, Gaussian, LogisticSoftmax
 from pgmodels.model import GP, Model

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from pgmodels.diagnostics.gap import augmentation_gap
 from pgmodels.diagnostics.importance import importance_estimate, pareto_k
-from pgmodels.inference.evidence.importance import _widened, weigh
+from pgmodels.inference.evidence.importance import weigh
 from pgmodels.inference.variational.vi import cavi
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Gaussian, LogisticSoftmax
@@ -72,7 +72,7 @@ def test_a_shifted_gaussian_is_moved_back():
 def test_widening_keeps_the_mean_and_scales_the_sites():
     exact, _, _, _, _ = gaussian()
     K, noise = covariance(exact.X, 1.5, 0.9), 0.25 * np.eye(6)
-    f, _ = _widened(exact, 0.25).draw_at_data(20_000, seed=4)
+    f, _, _ = exact.draw_with_density(20_000, seed=4, share=0.25)
     # A quarter of the sites' precision: four times the noise about the same mean.
     S = K - K @ np.linalg.solve(K + 4 * noise, K)
     error = np.sqrt(np.diag(S) / 20_000)

@@ -3,8 +3,11 @@
 import warnings
 from functools import cache
 
+import jax
+import jax.numpy as jnp
 import matplotlib
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import xarray as xr
 from scipy import stats
@@ -12,17 +15,21 @@ from scipy.special import expit
 
 from pgmodels.inference.corrections.correct import correct
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
+from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.inference.variational.vi import cavi
 from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.functions import exp
 from pgmodels.likelihoods.likelihood import likelihood
-from pgmodels.likelihoods.named import Bernoulli, Binomial
+from pgmodels.likelihoods.named import Bernoulli, Binomial, LogisticSoftmax
 from pgmodels.likelihoods.supports import Real
 from pgmodels.model import GP, Model
 from pgmodels.results.predictive import PredictionWarning
 
-GROUPS = {"posterior", "posterior_predictive", "log_likelihood", "observed_data", "sample_stats"}
+GROUPS = {
+    "posterior", "posterior_predictive", "log_likelihood", "log_prior", "observed_data", "constant_data",
+    "sample_stats",
+}  # fmt: skip
 
 
 @cache
@@ -80,6 +87,56 @@ def test_values_are_those_of_the_result(name):
     prior = stats.multivariate_normal(np.full(12, 0.8), K, allow_singular=True).logpdf(f[..., 0])
     difference = sums["lp"].values - log_likelihood.sum(axis=-1) - prior
     assert np.ptp(difference) < 1e-3
+    assert np.ptp(tree["log_prior"]["latents"].values[..., 0] - prior) < 1e-3
+    if name == "gibbs":
+        assert "log_q" not in sums
+        return
+    # log_q is log q(f) - log p(f), constants included.
+    np.testing.assert_allclose(sums["log_p"], log_likelihood.sum(axis=-1), rtol=1e-9)
+    S = K - K @ np.linalg.solve(K + np.diag(1.0 / np.asarray(result.sites.precision)[:, 0]), K)
+    if name == "corrected":
+        with jax.enable_x64(True):
+            S = np.asarray(result._covariance_at(jnp.asarray(X)))[0, :, 0]
+    q = stats.multivariate_normal(result.mean[:, 0], S, allow_singular=True).logpdf(f[..., 0])
+    np.testing.assert_allclose(sums["log_q"][0], q - prior, atol=1e-3)
+
+
+def test_labels_of_data_latents_and_columns():
+    import pandas as pd
+
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame({"age": rng.normal(size=9), "dose": rng.normal(size=9)}, index=list("abcdefghi"))
+    y = np.array(["low", "mid", "top"])[np.arange(9) % 3]
+    weights = np.array([1.0] * 8 + [0.0])
+    model = Model(LogisticSoftmax(3), GP(RBF(1.0, 1.0), size=3))
+    result = cavi(model, frame, y, weights=weights)
+    prior = prior_predictive(model, frame[:8], num_draws=7)
+    tree = to_arviz(result, 20, coords={"datum": frame.index[:8]}, prior=prior)
+    for group in ("posterior", "posterior_predictive", "prior", "prior_predictive", "constant_data"):
+        assert list(tree[group]["datum"].values) == list("abcdefgh"), group
+    for group in ("posterior", "prior", "log_prior"):
+        assert list(tree[group]["latent"].values) == ["low", "mid", "top"]
+    assert tree["observed_data"].attrs["labels"] == ["low", "mid", "top"]
+    np.testing.assert_array_equal(tree["constant_data"]["X"].sel(input="dose"), frame["dose"][:8])
+    np.testing.assert_array_equal(tree["prior_predictive"]["y"][0], prior.observations)
+    with pytest.raises(ValueError, match=r"coords\['datum'\] must have 8 labels; got 9"):
+        to_arviz(result, 20, coords={"datum": frame.index})
+    with pytest.raises(ValueError, match="coords may have datum, latent, input; got row"):
+        to_arviz(result, 20, coords={"row": frame.index})
+    with pytest.raises(ValueError, match=r"prior must be pgm\.prior_predictive"):
+        to_arviz(result, 20, prior=prior_predictive(model, frame, num_draws=2))
+
+
+def test_log_prior_of_sampled_hyperparameters():
+    X = np.linspace(-1.0, 1.0, 8)[:, None]
+    model = Model(Bernoulli(), GP(RBF(dist.LogNormal(0.3, 0.5), 0.8), mean=dist.Normal(0.2, 1.5)))
+    draws = gibbs(model, X, (X[:, 0] > 0.1).astype(float), num_samples=30, num_warmup=10, num_chains=2, seed=0)
+    tree = to_arviz(draws)
+    values, terms = tree["posterior"], tree["log_prior"]
+    np.testing.assert_allclose(terms["variance"], stats.lognorm(0.5, scale=np.exp(0.3)).logpdf(values["variance"]))
+    np.testing.assert_allclose(terms["mean"], stats.norm(0.2, 1.5).logpdf(values["mean"]))
+    total = terms["latents"].sum("latent") + terms["mean"] + terms["variance"]
+    np.testing.assert_allclose(tree["sample_stats"]["lp"], total + tree["log_likelihood"]["y"].sum("datum"))
 
 
 # With 300 draws ArviZ warns of a Pareto k above 0.6; one of these twelve data has 0.64. It also points

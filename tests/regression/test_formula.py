@@ -364,3 +364,26 @@ def test_a_model_with_default_priors_is_what_is_written_by_hand():
     X = np.column_stack([np.ones(N), a, DATA["lon"], DATA["lat"], sex, herd, a])
     np.testing.assert_allclose(regression.X, X)
     np.testing.assert_allclose(regression.y, np.column_stack([DATA["count"], np.log(days)]))
+
+
+def test_arviz_has_the_index_of_the_data_and_terms():
+    rng = np.random.default_rng(3)
+    data = pd.DataFrame({"y": rng.normal(size=12), "x": rng.normal(size=12), "g": list("abc") * 4})
+    data.index = pd.Index([f"row {number}" for number in range(12)])
+    data.loc["row 4", "y"] = np.nan
+    data.loc["row 7", "x"] = np.nan
+    weights = np.ones(12)
+    weights[9] = 0.0
+    with pytest.warns(pgm.FormulaWarning, match="1 of 11 rows"):
+        regression = pgm.formula(
+            "y ~ x + (1|g)", data.drop(index="row 4"), weights=np.delete(weights, 4), missing="drop"
+        )
+    tree = regression.cavi().to_arviz(20)
+    kept = [label for label in data.index if label not in ("row 4", "row 7", "row 9")]
+    assert list(tree["posterior"]["datum"].values) == kept
+    assert list(tree["posterior"]["latent"].values) == [term.name for term in regression.terms]
+    np.testing.assert_array_equal(tree["observed_data"]["y"], data.loc[kept, "y"])
+    regression = pgm.formula("y ~ x + (1|g)", data.drop(index="row 7"), missing="predict")
+    tree = regression.cavi().to_arviz(20)
+    np.testing.assert_array_equal(tree["observed_data"]["y"], data.drop(index=["row 4", "row 7"])["y"])
+    assert "row 4" not in tree["posterior"]["datum"]

@@ -19,7 +19,7 @@ from pgmodels.inference.mcmc.gibbs.sampler import check_sizes
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.variational.vi import variational_problem
-from pgmodels.interop.arviz import pointwise_log_likelihood
+from pgmodels.interop.log_densities import pointwise_log_likelihood
 from pgmodels.interop.numpyro_model import WHITENED, Program
 from pgmodels.likelihoods.indicators import jumps
 from pgmodels.model import Data, Model, require_model

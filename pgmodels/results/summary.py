@@ -1,0 +1,56 @@
+"""Tables of a result: its hyperparameters and latents."""
+
+from typing import TYPE_CHECKING
+
+from pgmodels.model import Model
+from pgmodels.parameters.vector import trainable
+from pgmodels.results import intervals
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Summarised:
+    """What has a model with hyperparameters: a table of their values."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def model(self) -> Model:
+            """The model."""
+
+    @property
+    def estimates(self) -> "dict[str, pd.DataFrame]":
+        """The table of each hyperparameter that is not fixed, by name, with a row for each entry."""
+        unknowns = trainable(self.model)
+        pairs = zip(unknowns.names, unknowns.parameters, strict=True)
+        return {name: intervals.of_value(parameter.value) for name, parameter in pairs}
+
+    def summary(self, latents: bool = False) -> "pd.DataFrame":
+        """A table of the hyperparameters, as ``az.summary`` has it.
+
+        Parameters
+        ----------
+        latents : bool
+            Whether to add the latents at the data, as ``f[row, latent]``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each number that is not fixed: ``mean``, ``sd`` and the ends of the equal-tailed interval of
+            ArviZ's probability ``stats.ci_prob``; of draws ``ess_bulk``, ``ess_tail`` and ``r_hat``. A hyperparameter
+            that was learned, or kept its start value, has no ``sd``.
+
+        Raises
+        ------
+        ValueError
+            If latents were not stored.
+        """
+        import pandas as pd
+
+        tables = [table.set_axis([name + entry for entry in table.index]) for name, table in self.estimates.items()]
+        tables += [self._latent_table()] if latents else []
+        return pd.concat(tables) if tables else intervals.of_value([])
+
+    def _latent_table(self) -> "pd.DataFrame":
+        raise NotImplementedError
