@@ -16,6 +16,7 @@ from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.blocks import MAX_BLOCK
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.distinct_inputs import DistinctInputs
+from pgmodels.priors.gram import RANK_MULTIPLE
 from pgmodels.priors.inducing.representation import inducing_points_at
 from pgmodels.priors.low_rank import InducingPoints, LowRankPrior
 from pgmodels.runtime.pickling import Module
@@ -93,10 +94,10 @@ def combines_latents(objective: Objective) -> bool:
 def points_at(
     objective: Objective, model: Model, distinct: Sequence[np.ndarray], inputs: Sequence[np.ndarray | None]
 ) -> Points:
-    """The inducing points of groups with inducing ``inputs``, else the pivots of groups if all have a low-rank form.
+    """The inducing points of groups with inducing ``inputs``, else the pivots of groups that have a low-rank form.
 
     Pivots are chosen at the model's hyperparameters, and only if there are enough rows for a low-rank form to be
-    faster.
+    faster. Where dense groups have sweeps with fewer factorisations, all groups have pivots or none has.
     """
     none = (None,) * len(model.gps)
     if any(Z is not None for Z in inputs):
@@ -108,19 +109,22 @@ def points_at(
         many = sum(n * gp.size for n, gp in zip(counts, model.gps, strict=True))
     if many < MANY_ROWS:
         return none
-    points: list[InducingPoints] = []
+    points: list[InducingPoints | None] = []
+    expands = objective.is_monotone and is_simple(objective)
     for gp, X in zip(model.gps, distinct, strict=True):
-        expands = objective.is_monotone and is_simple(objective)
         most = max(_SMALL_RANK, _SHARE_OF_ROWS * len(X)) if expands else np.inf
         group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size)
-        if group is None or group.rank > most:
+        is_low = group is not None and group.rank <= most
+        if expands and not is_low:
             return none
-        points.append(_in_steps(group))
+        points.append(_in_steps(group) if group is not None and is_low else None)
     return tuple(points)
 
 
 def _in_steps(group: LowRankPrior) -> InducingPoints:
     """The pivots of a low-rank form, padded to a rank of few sizes where a program takes longer than the padding."""
-    more = -group.rank % _RANK_STEP if len(group.X) <= _SHORT_SWEEPS else 0
+    # The rank of a line, or of a few groups, is the same at all hyperparameters.
+    steps = group.rank > RANK_MULTIPLE and len(group.X) <= _SHORT_SWEEPS
+    more = -group.rank % _RANK_STEP if steps else 0
     Z, active = np.pad(group.Z, ((0, more), (0, 0)), mode="edge"), np.pad(group.active, (0, more))
     return InducingPoints(*map(as_array, (Z, active, 0.0)))
