@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
+from pgmodels.augmentation.rules import RULES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -194,6 +195,24 @@ def test_coming_from_inla_and_mgcv(run):
 def test_scikit_learn(run):
     names = run("docs/how-to/scikit_learn.md")
     assert names["search"].best_score_ > -0.4
+
+
+@pytest.fixture
+def rules():
+    """The rules of augmentation, as they were before."""
+    before = list(RULES)
+    yield
+    RULES[:] = before
+
+
+# A rule and an engine.
+def test_extensions(run, rules):
+    names = run("docs/how-to/contribute.md")
+    assert pgm.derive(names["noise"]).augmentation.rules[0].title == "Secant"
+    assert names["slow"].num_iterations > names["fast"].num_iterations
+    np.testing.assert_allclose(names["slow"].mean, names["fast"].mean, atol=1e-5)
+    for path in ("contribute", "own_kernel", "own_objective"):
+        assert all(block.count("\n") <= 100 for block in blocks(DOCS / "how-to" / f"{path}.md", "python")), path
 
 
 def test_an_objective_of_your_own(run):
