@@ -160,12 +160,14 @@ def test_statements_of_ten_jobs_are_counted():
 
 
 # The figures of the pages, of the other packages too.
+@pytest.mark.slow
 def test_coming_from_gpflow(run):
     names = run("docs/migrate/gpflow.md")
     bounds = [names[name].elbo for name in ("noisy", "logit", "probit", "log_link", "learned")]
     np.testing.assert_allclose(bounds, [-13.9336, -34.9368, -35.7335, -83.8922, -7.1051], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_coming_from_scikit_learn(run):
     names = run("docs/migrate/scikit_learn.md")
     np.testing.assert_allclose(names["regressor"].predict([[1.0]], return_std=True), [[0.75835], [0.21628]], atol=1e-5)
@@ -206,6 +208,7 @@ def rules():
 
 
 # A rule and an engine.
+@pytest.mark.slow
 def test_extensions(run, rules):
     names = run("docs/how-to/contribute.md")
     assert pgm.derive(names["noise"]).augmentation.rules[0].title == "Secant"
