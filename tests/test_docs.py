@@ -244,7 +244,7 @@ def test_large_data_and_many_classes(run, tmp_path):
 TUTORIALS = ("first_model", "own_likelihood", "mixed_models", "validate_vi", "large_data")
 
 
-# Half a minute each.
+# Up to a minute each.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pgmodels.CorrectionWarning")
 @pytest.mark.parametrize("name", TUTORIALS)
