@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
+from pgmodels.augmentation.rules import RULES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -159,12 +160,14 @@ def test_statements_of_ten_jobs_are_counted():
 
 
 # The figures of the pages, of the other packages too.
+@pytest.mark.slow
 def test_coming_from_gpflow(run):
     names = run("docs/migrate/gpflow.md")
     bounds = [names[name].elbo for name in ("noisy", "logit", "probit", "log_link", "learned")]
     np.testing.assert_allclose(bounds, [-13.9336, -34.9368, -35.7335, -83.8922, -7.1051], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_coming_from_scikit_learn(run):
     names = run("docs/migrate/scikit_learn.md")
     np.testing.assert_allclose(names["regressor"].predict([[1.0]], return_std=True), [[0.75835], [0.21628]], atol=1e-5)
@@ -196,6 +199,25 @@ def test_scikit_learn(run):
     assert names["search"].best_score_ > -0.4
 
 
+@pytest.fixture
+def rules():
+    """The rules of augmentation, as they were before."""
+    before = list(RULES)
+    yield
+    RULES[:] = before
+
+
+# A rule and an engine.
+@pytest.mark.slow
+def test_extensions(run, rules):
+    names = run("docs/how-to/contribute.md")
+    assert pgm.derive(names["noise"]).augmentation.rules[0].title == "Secant"
+    assert names["slow"].num_iterations > names["fast"].num_iterations
+    np.testing.assert_allclose(names["slow"].mean, names["fast"].mean, atol=1e-5)
+    for path in ("contribute", "own_kernel", "own_objective"):
+        assert all(block.count("\n") <= 100 for block in blocks(DOCS / "how-to" / f"{path}.md", "python")), path
+
+
 def test_an_objective_of_your_own(run):
     names = run("docs/how-to/own_objective.md")
     exact = pgm.gaussian_vi(names["model"], names["X"], names["y"])
@@ -222,7 +244,7 @@ def test_large_data_and_many_classes(run, tmp_path):
 TUTORIALS = ("first_model", "own_likelihood", "mixed_models", "validate_vi", "large_data")
 
 
-# Half a minute each.
+# Up to a minute each.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pgmodels.CorrectionWarning")
 @pytest.mark.parametrize("name", TUTORIALS)

@@ -55,9 +55,9 @@ def formula(
         Of pandas, polars or pyarrow.
     family : str, Likelihood or likelihood family
         "gaussian", "student", "laplace", "lognormal", "gamma", "beta"; "bernoulli", "binomial", "beta_binomial";
-        "poisson", "negbinomial", and these two as "zero_inflated_..." and "hurdle_...", whose ``f[1]`` is the logit of
-        the probability of an (excess) zero; "categorical"; "cumulative" for ordered levels; "weibull", "loglogistic"
-        for ``Surv(time, event)``; or a likelihood of pgmodels.
+        "poisson", "negbinomial", and these two with "zero_inflated" or "hurdle" and an underscore before them, whose
+        ``f[1]`` is the logit of the probability of an (excess) zero; "categorical"; "cumulative" for ordered levels;
+        "weibull", "loglogistic" for ``Surv(time, event)``; or a likelihood of pgmodels.
     priors : dict, optional
         By term, the text of the term as in the formula: a dict of NumPyro distributions, as in ``{"(1|herd)":
         {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(0.0, sd)``; by name for a parameter of
