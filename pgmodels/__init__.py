@@ -29,18 +29,22 @@ from pgmodels.inference.empirical_bayes.fit import FitWarning, fit
 from pgmodels.inference.engine import ConvergenceWarning
 from pgmodels.inference.evidence.integrate import integrate
 from pgmodels.inference.evidence.log_evidence import Evidence, EvidenceWarning, log_evidence
+from pgmodels.inference.evidence.numpyro_bound import numpyro_bound
 from pgmodels.inference.jitter_check import PrecisionWarning
 from pgmodels.inference.loop import IterationInfo
 from pgmodels.inference.mcmc.chains import MixingWarning
 from pgmodels.inference.mcmc.gibbs.driver import SamplingError
 from pgmodels.inference.mcmc.gibbs.numpyro_kernel import GibbsKernel
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
+from pgmodels.inference.mcmc.gibbs.steps import gibbs_steps
 from pgmodels.inference.mcmc.nuts import DivergenceWarning, nuts
 from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.inference.stochastic.svi import svi
 from pgmodels.inference.variational.update import update
 from pgmodels.inference.variational.vi import MeanFieldWarning, cavi, gaussian_vi, vi
 from pgmodels.interop.arviz import InteropWarning, to_arviz
+from pgmodels.interop.log_density import log_density
+from pgmodels.interop.numpyro_guide import numpyro_guide
 from pgmodels.interop.numpyro_model import to_numpyro
 from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.coregion import Coregion
@@ -282,6 +286,7 @@ __all__ = [
     "gamma",
     "gaussian_vi",
     "gibbs",
+    "gibbs_steps",
     "inducing_gap",
     "integrate",
     "largest",
@@ -289,11 +294,14 @@ __all__ = [
     "load",
     "load_formula",
     "log",
+    "log_density",
     "log_evidence",
     "loo",
     "marginals",
     "normal_cdf",
     "normal_pdf",
+    "numpyro_bound",
+    "numpyro_guide",
     "nuts",
     "plot_auxiliaries",
     "plot_convergence",

@@ -39,6 +39,7 @@ def test_the_next_step_follows_from_the_levels():
     assert "other priors of variance" in both
 
 
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")
 def test_a_check_has_the_parts_of_the_public_calls(tmp_path):
     y = 0.5 * np.sin(2.0 * X[:, 0]) + 3.0
     model = pgm.Model(
