@@ -1,5 +1,7 @@
 """Proper scores of predictions by their draws."""
 
+from typing import Literal
+
 import numpy as np
 
 # The central interval of the interval score.
@@ -24,6 +26,6 @@ def interval_score(draws: np.ndarray, y: np.ndarray, level: float = LEVEL, is_di
     Its width, plus 2 / (1 - level) times the distance of y from it (Gneiting and Raftery 2007, equation 43).
     """
     tail = 0.5 * (1.0 - level)
-    method = "inverted_cdf" if is_discrete else "linear"
+    method: Literal["inverted_cdf", "linear"] = "inverted_cdf" if is_discrete else "linear"
     low, high = np.quantile(draws, [tail, 1.0 - tail], axis=0, method=method)
     return high - low + (np.maximum(low - y, 0.0) + np.maximum(y - high, 0.0)) / tail

@@ -69,9 +69,9 @@ def numpyro_guide(result: Approximation) -> Callable[[], dict[str, Any]]:
     def guide() -> dict[str, Any]:
         require_x64()
         flat = numpyro.sample("_whitened", q, infer={"is_auxiliary": True})
-        parts = {f"{WHITENED}{i}": v for i, v in enumerate(split(flat))}
-        for name, v in parts.items():
+        sites = {f"{WHITENED}{i}": v for i, v in enumerate(split(flat))}
+        for name, v in sites.items():
             numpyro.sample(name, dist.Delta(v, event_dim=2))
-        return parts | {"f": latents(flat)}
+        return sites | {"f": latents(flat)}
 
     return guide
