@@ -153,7 +153,10 @@ def test_large_data_and_many_classes(run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Estimated shape parameter:UserWarning",
+    "ignore:The inplace keyword",  # of pandas, in az.compare
+)
 def test_arviz(run, monkeypatch):
     try:
         import arviz_plots  # noqa: F401
