@@ -58,7 +58,8 @@ def test_the_log_density_is_that_of_the_numpyro_model():
         np.testing.assert_allclose(density(position), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["one latent", pytest.param("coupled", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["one latent", "coupled"])
 def test_the_guide_has_the_elbo_and_moments_of_the_result(name):
     model, y = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.3, 0.8), mean=0.4)), Y
     if name == "coupled":
