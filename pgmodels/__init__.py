@@ -126,8 +126,12 @@ from pgmodels.runtime.warnings import PgmodelsWarning
 
 if TYPE_CHECKING:
     from pgmodels.estimators import GPClassifier, GPRegressor
+    from pgmodels.inference.evidence.numpyro_bound import numpyro_bound
     from pgmodels.inference.mcmc.gibbs.numpyro_kernel import GibbsKernel
+    from pgmodels.inference.mcmc.gibbs.steps import gibbs_steps
     from pgmodels.inference.mcmc.nuts import DivergenceWarning, nuts
+    from pgmodels.interop.log_density import log_density
+    from pgmodels.interop.numpyro_guide import numpyro_guide
     from pgmodels.interop.numpyro_model import to_numpyro
     from pgmodels.plots.auxiliaries import plot_auxiliaries
     from pgmodels.plots.calibration import plot_reliability
@@ -167,6 +171,10 @@ _LAZY = {
     "plot_reliability": "plots.calibration",
     "plot_skewness": "plots.skewness",
     "plot_trace": "plots.chains",
+    "gibbs_steps": "inference.mcmc.gibbs.steps",
+    "log_density": "interop.log_density",
+    "numpyro_bound": "inference.evidence.numpyro_bound",
+    "numpyro_guide": "interop.numpyro_guide",
     "to_numpyro": "interop.numpyro_model",
 }
 
@@ -291,6 +299,7 @@ __all__ = [
     "gamma",
     "gaussian_vi",
     "gibbs",
+    "gibbs_steps",
     "inducing_gap",
     "integrate",
     "largest",
@@ -298,11 +307,14 @@ __all__ = [
     "load",
     "load_formula",
     "log",
+    "log_density",
     "log_evidence",
     "loo",
     "marginals",
     "normal_cdf",
     "normal_pdf",
+    "numpyro_bound",
+    "numpyro_guide",
     "nuts",
     "plot_auxiliaries",
     "plot_convergence",

@@ -26,10 +26,10 @@ from pgmodels.inference.variational.vi import gaussian_vi
 from pgmodels.model import Model, require_model
 from pgmodels.parameters.vector import trainable, with_priors
 from pgmodels.report.diagnosis_text import sentences
-from pgmodels.report.report import write_report
 from pgmodels.report.verdicts import verdicts
 from pgmodels.results.draws import Draws
 from pgmodels.results.prior_predictive import PriorPredictive
+from pgmodels.runtime.provenance import environment
 from pgmodels.runtime.seeds import Seed, as_seed
 
 if TYPE_CHECKING:
@@ -73,13 +73,16 @@ class Check:
 
     def report(self, path: str | PathLike[str], *, title: str = "Check of a model") -> Path:
         """Write a self-contained HTML report with the verdict, the comparison and the diagnosis; returns its path."""
+        # It imports matplotlib.
+        from pgmodels.report.report import write_report
+
         vi = self.results["vi"]
         has_classes = vi.likelihood.support(vi.model.num_latents).values() is not None
         return write_report(
             path,
             self.comparison,
             title=title,
-            settings=self.settings,
+            settings={**self.settings, **environment()},
             summary=self.verdict,
             notes=self.notes,
             class_names=vi.labels if has_classes else None,

@@ -38,8 +38,10 @@ LAWS = {
 }
 ELSEWHERE = {
     pgm.GibbsKernel: "inference.mcmc.test_numpyro_kernel.test_draws_are_of_the_rows_of_the_data_chain_by_chain",
+    pgm.gibbs_steps: "interop.test_other_samplers.test_gibbs_steps_in_a_scan_are_draws_of_the_posterior",
     pgm.integrate: "inference.evidence.test_integrate.test_hyperparameters_of_a_regression_are_those_of_quadrature",
     pgm.log_evidence: "inference.evidence.test_log_evidence.test_labels_against_quadrature",
+    pgm.numpyro_bound: "interop.test_other_samplers.test_the_bound_is_the_elbo_with_its_gradient",
     pgm.marginals: "inference.corrections.test_marginals.test_a_contrast_and_a_mean_are_those_of_quadrature",
     pgm.update: "inference.test_update.test_a_gaussian_likelihood_is_conditioned_on_exactly",
     pgm.vi: "objectives.test_extension_objective.test_vi_maximises_it_with_negative_precisions",

@@ -3,8 +3,11 @@
 import ast
 import re
 import runpy
+import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -239,6 +242,37 @@ def test_large_data_and_many_classes(run, tmp_path):
     assert run("docs/how-to/large_data.md", X_new=X[:5])["vi"].predict(X[:2]).probabilities.shape == (2, 2)
     names = run("docs/how-to/many_classes.md", X=X, y=rng.integers(0, 1000, 600))
     assert names["vi"].predict(X[:2]).probabilities.shape == (2, 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:Estimated shape parameter:UserWarning",
+    "ignore:The inplace keyword",  # of pandas, in az.compare
+)
+def test_arviz(run, monkeypatch):
+    try:
+        import arviz_plots  # noqa: F401
+    except (ImportError, AttributeError):  # arviz-plots 0.8 does not import with matplotlib 3.11
+        monkeypatch.setitem(sys.modules, "arviz_plots", MagicMock())
+    names = run("docs/how-to/arviz.md")
+    # Two small-sample estimates of one quantity, of hyperparameters that are learned and drawn.
+    assert abs(pgm.loo(names["fitted"]).elpd - pgm.loo(names["draws"]).elpd) < 3.0
+
+
+@pytest.mark.slow
+def test_check_a_model(run, tmp_path):
+    check = run("docs/how-to/check_a_model.md")["check"]
+    assert check.verdict[-1].startswith("Next: ")
+    assert (tmp_path / "check.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_other_samplers(run, capsys):
+    with jax.enable_x64(True):
+        names = run("docs/how-to/other_samplers.md")
+    jax.config.update("jax_enable_x64", False)
+    assert abs(-float(names["loss"]) - names["vi"].elbo) < 0.3
+    assert names["drawn"]["f"].shape == (100, 30, 1)
 
 
 TUTORIALS = ("first_model", "own_likelihood", "mixed_models", "validate_vi", "large_data")

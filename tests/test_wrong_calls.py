@@ -211,6 +211,11 @@ CALLS = {
     "gibbs": (pgm.gibbs, DATA, SAMPLER),
     "nuts": (pgm.nuts, DATA, SAMPLER | {"target_accept": wrong_scales}),
     "to_numpyro": (pgm.to_numpyro, DATA, {k: SAMPLER[k] for k in ("model", "X", "y")}),
+    "pgm.log_density": (pgm.log_density, DATA, {k: SAMPLER[k] for k in ("model", "X", "y")}),
+    "numpyro_bound": (pgm.numpyro_bound, DATA, {k: SAMPLER[k] for k in ("model", "X", "y")}),
+    "numpyro_guide": (pgm.numpyro_guide, {}, {"result": wrong_objects}),
+    "loo": (pgm.loo, {}, {"result": wrong_objects}),
+    "check": (pgm.check, DATA, SAMPLER | {"weights": given_arrays, "num_replicates": wrong_counts}),
     "GibbsKernel": (pgm.GibbsKernel, DATA, {k: SAMPLER[k] for k in ("model", "X", "y", "seed")}),
     "prior_predictive": (
         pgm.prior_predictive,

@@ -42,7 +42,7 @@ class FormulaDistribution(dist.Distribution):
 
 
 @double_precision
-def to_numpyro(model: Model, X: ArrayLike, y: ArrayLike) -> Callable[[], None]:
+def to_numpyro(model: Model, X: ArrayLike, y: ArrayLike) -> Callable[[], Any]:
     """Convert a model, without augmentation, to a NumPyro model function conditioned on data.
 
     Parameters
@@ -57,7 +57,8 @@ def to_numpyro(model: Model, X: ArrayLike, y: ArrayLike) -> Callable[[], None]:
     Returns
     -------
     callable
-        A model function without arguments. Run it with 64-bit arithmetic (``numpyro.enable_x64()``).
+        A model function without arguments, which returns the latents ``f`` (n, latents), so that a larger program can
+        call it and use them. Run it with 64-bit arithmetic (``numpyro.enable_x64()``).
 
     Raises
     ------
@@ -81,12 +82,17 @@ def to_numpyro(model: Model, X: ArrayLike, y: ArrayLike) -> Callable[[], None]:
     model, data = require_model(model).prepare(X, y)
     program = Program(model.with_form(_REPRESENTATION).resolve(data.X), data)
 
-    def numpyro_model() -> None:
-        if not jax.config.read("jax_enable_x64"):
-            raise ValueError("the model needs 64-bit arithmetic: call numpyro.enable_x64() before running it.")
-        program()
+    def numpyro_model() -> Any:
+        require_x64()
+        return program()
 
     return numpyro_model
+
+
+def require_x64() -> None:
+    """Raise ValueError without 64-bit arithmetic."""
+    if not jax.config.read("jax_enable_x64"):
+        raise ValueError("the model needs 64-bit arithmetic: call numpyro.enable_x64() before running it.")
 
 
 class Program:
@@ -108,19 +114,25 @@ class Program:
         pairs = zip(self.fixed_groups, self.inputs, strict=True)
         self.factors = [None if group is None else _active(group, len(X)) for group, X in pairs]
 
-    def __call__(self) -> None:
+    @property
+    def whitened_shapes(self) -> list[tuple[int, int]]:
+        """The shape (r, size) of the whitened coordinates of each group."""
+        pairs = zip(self.factors, self.inputs, self.spanning, strict=True)
+        ranks = [len(A) if A is not None else len(X if few is None else few) for A, X, few in pairs]
+        return [(rank, gp.size) for rank, gp in zip(ranks, self.unknowns.model.gps, strict=True)]
+
+    def __call__(self) -> Any:
         pairs = zip(self.unknowns.names, self.unknowns.parameters, strict=True)
         model = self.unknowns.with_values([numpyro.sample(name, parameter.prior) for name, parameter in pairs])
         whitened = []
-        coordinates = zip(model.gps, self.factors, self.inputs, self.spanning, strict=True)
-        for index, (gp, A, X, few) in enumerate(coordinates):
-            rank = len(A) if A is not None else len(X if few is None else few)
-            standard = dist.Normal(0.0, 1.0).expand((rank, gp.size)).to_event(2)
+        for index, shape in enumerate(self.whitened_shapes):
+            standard = dist.Normal(0.0, 1.0).expand(shape).to_event(2)
             whitened.append(numpyro.sample(f"{WHITENED}{index}", standard))
         f = numpyro.deterministic("f", self.latents(model, whitened))
         num_columns = 1 if self.y.ndim == 1 else self.y.shape[1]
         likelihood = FormulaDistribution(self.formula, f, model.parameters, num_columns)
         numpyro.sample("y", likelihood, obs=self.y)
+        return f
 
     def latents(self, model: Model, whitened: Sequence[Any]) -> Any:
         """The latents f = mean + A^T v (n, latents) of whitened coordinates v by group."""

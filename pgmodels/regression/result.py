@@ -84,7 +84,8 @@ class RegressionResult:
 
         Hyperparameters that were learned have no sd.
         """
-        regression, rows = self.regression, dict[str, Any]()
+        regression = self.regression
+        rows: dict[str, pd.Series] = {}
         firsts = np.cumsum([0, *(len(gp.kernel.columns) for gp in regression.model.gps)])  # type: ignore[attr-defined]
         for number, term in enumerate(regression.terms):
             if not term.is_linear:

@@ -98,7 +98,7 @@ class SparseApproximation(Summarised, Picklable, GaussianPredictions):
         """Write the result to one file, such as ``fit.npz``, that ``pgm.load`` reads; see ``Result.save``."""
         return hooks.save(self, path)
 
-    def to_arviz(self, num_draws: int = 1000, seed: Seed = 0) -> NoReturn:
+    def to_arviz(self, num_draws: int = 1000, seed: Seed = 0, **options: Any) -> NoReturn:
         """Raise ValueError: ArviZ gets draws at the data, which the result does not store."""
         raise ValueError(f"to_arviz needs the data, and a SparseApproximation {self.remedy}.")
 

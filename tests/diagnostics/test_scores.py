@@ -42,7 +42,8 @@ def test_interval_score_inside_below_and_above():
     np.testing.assert_allclose(interval_score(counts, np.array([5.0]), is_discrete=True), [2.0 + 40.0])
 
 
-@pytest.mark.parametrize("is_count", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_count", [False, True])
 def test_scores_of_a_comparison(is_count):
     X = np.linspace(-1.0, 1.0, 10)[:, None]
     if is_count:

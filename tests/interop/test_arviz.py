@@ -127,6 +127,7 @@ def test_labels_of_data_latents_and_columns():
         to_arviz(result, 20, prior=prior_predictive(model, frame, num_draws=2))
 
 
+@pytest.mark.slow
 def test_log_prior_of_sampled_hyperparameters():
     X = np.linspace(-1.0, 1.0, 8)[:, None]
     model = Model(Bernoulli(), GP(RBF(dist.LogNormal(0.3, 0.5), 0.8), mean=dist.Normal(0.2, 1.5)))
