@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from functools import cache, partial, update_wrapper, wraps
+from threading import local
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
 import jax
 import numpy as np
 
+from pgmodels.runtime import program_store
 from pgmodels.runtime.installation import check_installation
 
 try:
@@ -43,6 +45,25 @@ def is_traced() -> bool:
     return get_opaque_trace_state("flax") != _OUTSIDE
 
 
+class _FirstCall(BaseException):  # noqa: N818 (no error: JAX would rewrite its traceback)
+    """A program is traced in a call: it has not been called with arguments of these shapes."""
+
+
+_thread = local()
+
+
+def _asking_the_store(function: Callable[P, R]) -> Callable[P, R]:
+    """The function; where a call of its program traces it, it raises _FirstCall if programs are stored."""
+
+    @wraps(function)
+    def traced(*args: P.args, **kwargs: P.kwargs) -> R:
+        if getattr(_thread, "in_call", False) and program_store.is_on():
+            raise _FirstCall
+        return function(*args, **kwargs)
+
+    return traced
+
+
 class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial is)
     """``jax.jit`` of a function whose work is mostly LAPACK's. Within a traced function it is inlined in that.
 
@@ -62,7 +83,9 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
         self._optimise = optimise if callable(optimise) else lambda *args, **kwargs: optimise
         self._options = _DEFAULT | (_ONE_THREAD if on_one_thread else {})
         self._programs: dict[bool, Any] = {}
-        self._jit = partial(jax.jit, function, static_argnames=static_argnames)
+        self._unsaved: list[Any] = []
+        self._traced_for_shapes = False
+        self._jit = partial(jax.jit, _asking_the_store(function), static_argnames=static_argnames)
         # JAX accepts compiler options for the outermost function only.
         self._inner: Any = self._jit()
         update_wrapper(self, function)
@@ -76,14 +99,38 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
         program = self.program(*args, **kwargs)
         before = program._cache_size()
         try:
-            return program(*args, **kwargs)
+            return self._run(program, args, kwargs)
         except (ValueError, RuntimeError) as error:
             if str(error).rstrip().endswith("KeyboardInterrupt:"):
                 raise KeyboardInterrupt from None
             raise
         finally:
             if program._cache_size() > before:
+                while self._unsaved:
+                    program_store.save(self._unsaved.pop())
                 _clear_beyond(MAX_PROGRAMS)
+
+    def _run(self, program: Any, args: Any, kwargs: Any) -> Any:
+        # Only JAX can tell in a microsecond whether it has compiled for these arguments: where it has not, it traces.
+        if not self._traced_for_shapes:
+            _thread.in_call = True
+            try:
+                return program(*args, **kwargs)
+            except _FirstCall:
+                pass
+            finally:
+                _thread.in_call = False
+        self._traced_for_shapes = False
+        # Held until the call, which would lower again without it.
+        lowered = program.lower(*args, **kwargs)
+        if program_store.load(lowered):
+            try:
+                return program(*args, **kwargs)
+            except jax.errors.JaxRuntimeError:
+                program_store.forget(lowered)
+        else:
+            self._unsaved.append(lowered)
+        return program(*args, **kwargs)
 
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The jitted function for a call with these arguments."""
@@ -96,6 +143,7 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
 
     def shapes(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The shapes of the result; the call itself does not trace again."""
+        self._traced_for_shapes = program_store.is_on()
         return self.program(*args, **kwargs).eval_shape(*args, **kwargs)
 
     def cache_size(self) -> int:

@@ -1,0 +1,216 @@
+"""Compiled programs in the user's cache folder: a process loads what an earlier one compiled.
+
+The name of a file is a hash of the lowered program itself, of all that JAX compiles it with, and of the machine. A file is
+thus never out of date, and nothing else has to be known about a function: neither its source nor its constants.
+"""
+
+import hashlib
+import logging
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
+from jaxlib.utils import absl_set_min_log_level
+
+logger = logging.getLogger(__name__)
+
+# A program takes 0.05 to 0.5 MB: some 2,000 programs, of 100 to 300 models and sizes of data.
+MAX_BYTES = 500_000_000
+# The folder's size is added up once for so many new programs, in a few milliseconds.
+_WRITES_BETWEEN_SUMS = 64
+# What lowering and loading are known to do; older releases crash on macOS when a loaded program is called.
+_OLDEST = (0, 10)
+# Operations of LAPACK alone. Others can be a callback, whose address is another function in another process.
+_KNOWN_CALLS = ("lapack_",)
+# Read by XLA. JAX's own variables are in its configuration.
+_VARIABLES = ("XLA_", "TF_", "LIBTPU", "PJRT_", "NPROC")
+
+_num_writes = 0
+
+
+def folder() -> Path | None:
+    """The folder of compiled programs: PGMODELS_CACHE or the user's cache folder; None if PGMODELS_CACHE is 0."""
+    value = os.environ.get("PGMODELS_CACHE")
+    if value == "0":
+        return None
+    if value:
+        return Path(value).expanduser()
+    import platformdirs
+
+    return platformdirs.user_cache_path("pgmodels", appauthor=False) / "programs"
+
+
+def is_on() -> bool:
+    """Whether programs are stored: on one CPU device, unless PGMODELS_CACHE is 0 or JAX's own cache is used.
+
+    A program that JAX has loaded cannot be called where it is stored and loaded again.
+    """
+    if folder() is None or jax.__version_info__ < _OLDEST or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
+        return False
+    return jax.default_backend() == "cpu" and jax.device_count() == 1
+
+
+def load(lowered: Any) -> bool:
+    """Give a lowered program its executable from the store; False if it has to be compiled."""
+    try:
+        path = _path(lowered)
+        if path is None or _refusal().exists():
+            return False
+        data = _intact(path.read_bytes())
+        if data is None:
+            return False
+    except FileNotFoundError:
+        return False
+    except Exception as error:
+        logger.debug("a compiled program was not read: %r", error)
+        return False
+    try:
+        with _quietly():
+            program = deserialize_and_load(data, jax.tree.structure(lowered.args_info), lowered.out_tree)
+        lowered._lowering._executable = program._executable
+    except Exception as error:
+        # XLA does not load its own programs on some processors (JAX issue 38445), and says so on stderr each time.
+        logger.debug("a compiled program was not loaded: %r", error)
+        forget(lowered)
+        return False
+    with suppress(OSError):  # the time of last use
+        os.utime(path)
+    return True
+
+
+def save(lowered: Any) -> None:
+    """Store the executable of a lowered program that has been called."""
+    global _num_writes
+    try:
+        path = _path(lowered)
+        if path is None or lowered._lowering._executable is None or _refusal().exists():
+            return
+        data, _, _ = serialize(lowered.compile())
+        _write(path, hashlib.sha256(data).digest() + data)
+        if _num_writes % _WRITES_BETWEEN_SUMS == 0:
+            _remove_oldest(path.parent)
+        _num_writes += 1
+    except Exception as error:
+        logger.debug("a compiled program was not stored: %r", error)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Within the context XLA writes no errors: it says of every program that tuning is no feature of the processor.
+
+    Programs are of this processor, by their key. JAX issue 38445.
+    """
+    level = jax.config.jax_logging_level  # type: ignore[attr-defined]
+    levels = {"INFO": 0, "DEBUG": 0, "WARN": 1, "WARNING": 1, "ERROR": 2, "CRITICAL": 3, "FATAL": 3}
+    absl_set_min_log_level(3)
+    try:
+        yield
+    finally:
+        absl_set_min_log_level(levels.get(level, int(os.environ.get("TF_CPP_MIN_LOG_LEVEL", 1))))
+
+
+def forget(lowered: Any) -> None:
+    """Have a program compiled whose stored executable failed, and store no others of this machine."""
+    lowered._lowering._executable = None
+    with suppress(Exception):
+        _refusal().touch(mode=0o600)
+
+
+def _path(lowered: Any) -> Path | None:
+    """The file of a program, in a folder that exists; None if the program cannot be stored."""
+    root = folder()
+    if root is None:
+        return None
+    text = lowered.as_text()
+    calls = re.findall(r"custom_call[\s@\"]+(\S+)", text)
+    arguments = lowered._lowering.compile_args
+    effects = (arguments["host_callbacks"], arguments["ordered_effects"], arguments["unordered_effects"])
+    if not all(name.startswith(_KNOWN_CALLS) for name in calls) or any(effects) or lowered._lowering.const_args:
+        return None
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if hasattr(os, "getuid"):
+        status = root.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
+            # A file holds code that is run.
+            raise PermissionError(f"{root} can be written to by other users")
+    # The text has neither unused arguments, nor which of Python's numbers are of weak type.
+    names = ("kept_var_idx", "global_in_avals", "global_out_avals", "in_shardings", "out_shardings")
+    names += ("in_layouts", "out_layouts", "tuple_args", "committed", "num_devices", "mut", "context_mesh")
+    described = [repr(arguments[name]) for name in names] + [repr(jax.tree.leaves(lowered.args_info))]
+    options = repr(lowered._lowering._compiler_options_kvs), repr(sorted(jax.config.values.items()))
+    return root / f"{_digest(_machine(), *options, *described, text)}.program"
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+@cache
+def _machine() -> str:
+    """All that XLA compiles for, and that a file can be read by."""
+    packages = jax.__version__, jaxlib.__version__, jax.devices()[0].client.platform_version, sys.version
+    cores = os.cpu_count(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    variables = sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES))
+    flags = [argument for argument in sys.argv if argument.startswith("--xla")]
+    return repr((packages, platform.platform(), _processor(), cores, variables, flags))
+
+
+def _processor() -> str:
+    """Model and instruction sets of the processor: machines can share a home folder."""
+    if sys.platform == "linux":
+        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+        return "\n".join(
+            line for line in first.splitlines() if not re.match(r"processor|cpu MHz|bogomips|.*id\b", line, re.I)
+        )
+    if sys.platform == "darwin":
+        return subprocess.check_output(["sysctl", "machdep.cpu", "hw.optional"], text=True)
+    return platform.processor()
+
+
+def _refusal() -> Path:
+    """A file that exists if a stored program of this machine has failed."""
+    return (folder() or Path()) / f"{_digest(_machine())}.failed"
+
+
+def _intact(data: bytes) -> bytes | None:
+    """The contents of a file; None if it is damaged."""
+    return data[32:] if hashlib.sha256(data[32:]).digest() == data[:32] else None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file under a name of its own, then rename it: several processes may write the same program."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _remove_oldest(root: Path) -> None:
+    """Remove files that were used least recently, beyond MAX_BYTES."""
+    with os.scandir(root) as entries:
+        files = sorted(
+            (entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries if entry.is_file()
+        )
+    excess = sum(size for _, size, _ in files) - MAX_BYTES
+    for _, size, path in files:
+        if excess <= 0:
+            break
+        with suppress(OSError):  # removed by another process, or in use on Windows
+            os.unlink(path)
+        excess -= size
