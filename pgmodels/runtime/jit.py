@@ -45,7 +45,8 @@ def is_traced() -> bool:
     return get_opaque_trace_state("flax") != _OUTSIDE
 
 
-class _FirstCall(BaseException):  # noqa: N818 (no error: JAX would rewrite its traceback)
+# No Exception, whose traceback JAX would rewrite, in a millisecond.
+class _FirstCall(BaseException):
     """A program is traced in a call: it has not been called with arguments of these shapes."""
 
 
@@ -57,7 +58,7 @@ def _asking_the_store(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def traced(*args: P.args, **kwargs: P.kwargs) -> R:
-        if getattr(_thread, "in_call", False) and program_store.is_on():
+        if getattr(_thread, "in_call", False) and is_traced() and program_store.is_on():
             raise _FirstCall
         return function(*args, **kwargs)
 
@@ -83,7 +84,6 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
         self._optimise = optimise if callable(optimise) else lambda *args, **kwargs: optimise
         self._options = _DEFAULT | (_ONE_THREAD if on_one_thread else {})
         self._programs: dict[bool, Any] = {}
-        self._unsaved: list[Any] = []
         self._traced_for_shapes = False
         self._jit = partial(jax.jit, _asking_the_store(function), static_argnames=static_argnames)
         # JAX accepts compiler options for the outermost function only.
@@ -106,8 +106,6 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
             raise
         finally:
             if program._cache_size() > before:
-                while self._unsaved:
-                    program_store.save(self._unsaved.pop())
                 _clear_beyond(MAX_PROGRAMS)
 
     def _run(self, program: Any, args: Any, kwargs: Any) -> Any:
@@ -128,9 +126,10 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
                 return program(*args, **kwargs)
             except jax.errors.JaxRuntimeError:
                 program_store.forget(lowered)
-        else:
-            self._unsaved.append(lowered)
-        return program(*args, **kwargs)
+                return program(*args, **kwargs)
+        result = program(*args, **kwargs)
+        program_store.save(lowered)
+        return result
 
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The jitted function for a call with these arguments."""

@@ -1,7 +1,7 @@
 """Compiled programs in the user's cache folder: a process loads what an earlier one compiled.
 
-The name of a file is a hash of the lowered program itself, of all that JAX compiles it with, and of the machine. A file is
-thus never out of date, and nothing else has to be known about a function: neither its source nor its constants.
+The name of a file is a hash of the lowered program, of all that JAX compiles it with, and of the machine. A file is
+thus never out of date, and nothing has to be known about the function: neither its source nor its constants.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -35,6 +36,9 @@ _OLDEST = (0, 10)
 _KNOWN_CALLS = ("lapack_",)
 # Read by XLA. JAX's own variables are in its configuration.
 _VARIABLES = ("XLA_", "TF_", "LIBTPU", "PJRT_", "NPROC")
+
+# Stored programs can fail on a machine for good (JAX issue 38445), or once for lack of memory: a week.
+_SECONDS_BETWEEN_TRIALS = 604_800
 
 _num_writes = 0
 
@@ -65,7 +69,7 @@ def load(lowered: Any) -> bool:
     """Give a lowered program its executable from the store; False if it has to be compiled."""
     try:
         path = _path(lowered)
-        if path is None or _refusal().exists():
+        if path is None or _has_failed(path.parent):
             return False
         data = _intact(path.read_bytes())
         if data is None:
@@ -80,7 +84,6 @@ def load(lowered: Any) -> bool:
             program = deserialize_and_load(data, jax.tree.structure(lowered.args_info), lowered.out_tree)
         lowered._lowering._executable = program._executable
     except Exception as error:
-        # XLA does not load its own programs on some processors (JAX issue 38445), and says so on stderr each time.
         logger.debug("a compiled program was not loaded: %r", error)
         forget(lowered)
         return False
@@ -94,7 +97,7 @@ def save(lowered: Any) -> None:
     global _num_writes
     try:
         path = _path(lowered)
-        if path is None or lowered._lowering._executable is None or _refusal().exists():
+        if path is None or lowered._lowering._executable is None or _has_failed(path.parent):
             return
         data, _, _ = serialize(lowered.compile())
         _write(path, hashlib.sha256(data).digest() + data)
@@ -124,7 +127,7 @@ def forget(lowered: Any) -> None:
     """Have a program compiled whose stored executable failed, and store no others of this machine."""
     lowered._lowering._executable = None
     with suppress(Exception):
-        _refusal().touch(mode=0o600)
+        _mark(folder() or Path()).touch(mode=0o600)
 
 
 def _path(lowered: Any) -> Path | None:
@@ -178,9 +181,16 @@ def _processor() -> str:
     return platform.processor()
 
 
-def _refusal() -> Path:
-    """A file that exists if a stored program of this machine has failed."""
-    return (folder() or Path()) / f"{_digest(_machine())}.failed"
+def _mark(root: Path) -> Path:
+    """A file that says when a stored program of this machine failed."""
+    return root / f"{_digest(_machine())}.failed"
+
+
+def _has_failed(root: Path) -> bool:
+    try:
+        return time.time() - _mark(root).stat().st_mtime < _SECONDS_BETWEEN_TRIALS
+    except FileNotFoundError:
+        return False
 
 
 def _intact(data: bytes) -> bytes | None:
