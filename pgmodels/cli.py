@@ -19,7 +19,7 @@ from pgmodels.kernels import stationary as kernels
 from pgmodels.likelihoods import named as likelihoods
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import GP, Model
-from pgmodels.runtime import installation
+from pgmodels.runtime import installation, program_store
 from pgmodels.runtime.interruption import INTERRUPTED
 from pgmodels.runtime.seeds import NUM_SEEDS
 from pgmodels.study import DEFAULT_STUDIES, Study, validate
@@ -75,7 +75,12 @@ def _of_script(error: Exception, likelihood: str | None) -> str | None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pgmodels", description="Gaussian process models from their likelihood.")
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version, and check the installation")
+    parser.add_argument(
+        "--version",
+        action=_Version,
+        nargs=0,
+        help="show the version and where compiled programs are, and check the installation",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_validate(commands)
     _add_derive(commands)
@@ -85,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         print(f"pgmodels {version('pgmodels')}")
+        print(f"compiled programs: {program_store.folder() or 'not stored (PGMODELS_CACHE=0)'}")
         if not installation.computes_correctly():
             print(f"pgmodels: {installation.ADVICE}", file=sys.stderr)
         parser.exit()

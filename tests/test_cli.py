@@ -51,7 +51,8 @@ def table(tmp_path):
 def test_the_version_is_that_of_the_package(capsys):
     with pytest.raises(SystemExit):
         main(["--version"])
-    assert capsys.readouterr().out == f"pgmodels {version('pgmodels')}\n"
+    expected = f"pgmodels {version('pgmodels')}\ncompiled programs: not stored (PGMODELS_CACHE=0)\n"
+    assert capsys.readouterr().out == expected
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -34,6 +34,11 @@ _WRITES_BETWEEN_SUMS = 64
 _OLDEST = (0, 10)
 # Operations of LAPACK alone. Others can be a callback, whose address is another function in another process.
 _KNOWN_CALLS = ("lapack_",)
+# What JAX compiles a program with, beside its text.
+_ARGUMENTS = (
+    *("kept_var_idx", "global_in_avals", "global_out_avals", "in_shardings", "out_shardings", "in_layouts"),
+    *("out_layouts", "tuple_args", "committed", "num_devices", "mut", "context_mesh"),
+)
 # Read by XLA. JAX's own variables are in its configuration.
 _VARIABLES = ("XLA_", "TF_", "LIBTPU", "PJRT_", "NPROC")
 
@@ -148,9 +153,7 @@ def _path(lowered: Any) -> Path | None:
             # A file holds code that is run.
             raise PermissionError(f"{root} can be written to by other users")
     # The text has neither unused arguments, nor which of Python's numbers are of weak type.
-    names = ("kept_var_idx", "global_in_avals", "global_out_avals", "in_shardings", "out_shardings")
-    names += ("in_layouts", "out_layouts", "tuple_args", "committed", "num_devices", "mut", "context_mesh")
-    described = [repr(arguments[name]) for name in names] + [repr(jax.tree.leaves(lowered.args_info))]
+    described = [repr(arguments[name]) for name in _ARGUMENTS] + [repr(jax.tree.leaves(lowered.args_info))]
     options = repr(lowered._lowering._compiler_options_kvs), repr(sorted(jax.config.values.items()))
     return root / f"{_digest(_machine(), *options, *described, text)}.program"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from pgmodels.runtime import program_store
+from pgmodels.runtime import jit, program_store
 from pgmodels.runtime.jit import compiled, supported_options
 
 X = np.linspace(-1.0, 2.0, 7)
@@ -261,6 +261,36 @@ def test_a_function_is_traced_once(folder, compilations):
     assert traced == [(7,), (3,)]
     assert double.cache_size() == 2
     assert len(compilations) == len(files(folder)) == 2
+
+
+def test_calls_cost_what_they_cost_without_a_store(folder, monkeypatch):
+    """Counted in calls of Python's functions: JAX finds a program without any."""
+
+    def num_calls(function):
+        for x in (X, X[:3], X):  # looked up, too
+            function(x)
+        events = []
+        sys.setprofile(lambda frame, event, _: events.append(event))
+        function(X)
+        sys.setprofile(None)
+        return len(events)
+
+    program()(X)
+    stored, first = num_calls(program()), num_calls(program(3.0))
+    monkeypatch.setenv("PGMODELS_CACHE", "0")
+    assert stored == first == num_calls(program())
+
+
+def test_stored_programs_are_counted_and_forgotten_where_there_are_too_many(folder, monkeypatch, compilations):
+    monkeypatch.setattr(jit, "MAX_PROGRAMS", jit.num_programs() + 3)
+    double = compiled(lambda x: 2.0 * x)
+    for size in (1, 2, 3):
+        double(np.ones(size))
+    assert double.cache_size() == 3
+    double(np.ones(4))
+    assert double.cache_size() == jit.num_programs() == 1
+    double(np.ones(1))
+    assert len(compilations) == 4
 
 
 def test_an_error_of_the_function_is_raised_as_it_is(folder):
