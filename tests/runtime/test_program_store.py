@@ -31,11 +31,14 @@ def _without_the_cache_of_the_tests(monkeypatch):
     """JAX's own, in place of which programs are stored."""
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     place = jax.config.jax_compilation_cache_dir
-    for value in (None, place):
-        jax.config.update("jax_compilation_cache_dir", value)
-        compilation_cache.reset_cache()
-        if value is None:
-            yield
+    _keep_programs_of_jax_in(None)
+    yield
+    _keep_programs_of_jax_in(place)
+
+
+def _keep_programs_of_jax_in(place):
+    jax.config.update("jax_compilation_cache_dir", place)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture
