@@ -126,14 +126,17 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
         _clear_beyond(MAX_PROGRAMS)
         # Held until the call, which would lower again without it.
         lowered = program.lower(*args, **kwargs)
-        if program_store.load(lowered):
+        path = program_store.path_of(lowered)
+        if path is None:
+            return program(*args, **kwargs)
+        if program_store.load(lowered, path):
             try:
                 return program(*args, **kwargs)
             except jax.errors.JaxRuntimeError:
-                program_store.forget(lowered)
+                program_store.forget(lowered, path)
                 return program(*args, **kwargs)
         result = program(*args, **kwargs)
-        program_store.save(lowered)
+        program_store.save(lowered, path)
         return result
 
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Any:

@@ -65,24 +65,22 @@ def is_on() -> bool:
 
     A program that JAX has loaded cannot be called where it is stored and loaded again.
     """
-    if folder() is None or jax.__version_info__ < _OLDEST or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
+    if folder() is None or jax.__version_info__ < _OLDEST:
+        return False
+    settings = jax.config.values
+    if settings.get("jax_compilation_cache_dir") or settings.get("jax_disable_jit"):
         return False
     return jax.default_backend() == "cpu" and jax.device_count() == 1
 
 
-def load(lowered: Any) -> bool:
-    """Give a lowered program its executable from the store; False if it has to be compiled."""
+def load(lowered: Any, path: Path) -> bool:
+    """Give a lowered program its executable from a file; False if it has to be compiled."""
     try:
-        path = _path(lowered)
-        if path is None or _has_failed(path.parent):
-            return False
-        data = _intact(path.read_bytes())
-        if data is None:
-            return False
-    except FileNotFoundError:
+        data = path.read_bytes()
+    except OSError:
         return False
-    except Exception as error:
-        logger.debug("a compiled program was not read: %r", error)
+    digest, data = data[:32], data[32:]
+    if digest != hashlib.sha256(data).digest():
         return False
     try:
         with _quietly():
@@ -90,19 +88,18 @@ def load(lowered: Any) -> bool:
         lowered._lowering._executable = program._executable
     except Exception as error:
         logger.debug("a compiled program was not loaded: %r", error)
-        forget(lowered)
+        forget(lowered, path)
         return False
     with suppress(OSError):  # the time of last use
         os.utime(path)
     return True
 
 
-def save(lowered: Any) -> None:
+def save(lowered: Any, path: Path) -> None:
     """Store the executable of a lowered program that has been called."""
     global _num_writes
     try:
-        path = _path(lowered)
-        if path is None or lowered._lowering._executable is None or _has_failed(path.parent):
+        if lowered._lowering._executable is None:
             return
         data, _, _ = serialize(lowered.compile())
         _write(path, hashlib.sha256(data).digest() + data)
@@ -111,6 +108,23 @@ def save(lowered: Any) -> None:
         _num_writes += 1
     except Exception as error:
         logger.debug("a compiled program was not stored: %r", error)
+
+
+def forget(lowered: Any, path: Path) -> None:
+    """Have a program compiled whose stored executable failed, and for a time load none on this machine."""
+    lowered._lowering._executable = None
+    with suppress(OSError):
+        _mark(path.parent).touch(mode=0o600)
+
+
+def path_of(lowered: Any) -> Path | None:
+    """The file of a program, in a folder that exists; None if it cannot be stored."""
+    try:
+        path = _path(lowered)
+        return None if path is None or _has_failed(path.parent) else path
+    except Exception as error:
+        logger.debug("a compiled program is not stored: %r", error)
+        return None
 
 
 @contextmanager
@@ -128,15 +142,7 @@ def _quietly() -> Iterator[None]:
         absl_set_min_log_level(levels.get(level, int(os.environ.get("TF_CPP_MIN_LOG_LEVEL", 1))))
 
 
-def forget(lowered: Any) -> None:
-    """Have a program compiled whose stored executable failed, and store no others of this machine."""
-    lowered._lowering._executable = None
-    with suppress(Exception):
-        _mark(folder() or Path()).touch(mode=0o600)
-
-
 def _path(lowered: Any) -> Path | None:
-    """The file of a program, in a folder that exists; None if the program cannot be stored."""
     root = folder()
     if root is None:
         return None
@@ -169,7 +175,7 @@ def _machine() -> str:
     cores = os.cpu_count(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     variables = sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES))
     flags = [argument for argument in sys.argv if argument.startswith("--xla")]
-    return repr((packages, platform.platform(), _processor(), cores, variables, flags))
+    return repr((packages, platform.system(), platform.machine(), _processor(), cores, variables, flags))
 
 
 def _processor() -> str:
@@ -194,11 +200,6 @@ def _has_failed(root: Path) -> bool:
         return time.time() - _mark(root).stat().st_mtime < _SECONDS_BETWEEN_TRIALS
     except FileNotFoundError:
         return False
-
-
-def _intact(data: bytes) -> bytes | None:
-    """The contents of a file; None if it is damaged."""
-    return data[32:] if hashlib.sha256(data[32:]).digest() == data[:32] else None
 
 
 def _write(path: Path, data: bytes) -> None:

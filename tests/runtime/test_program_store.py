@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+import pgmodels as pgm
 from pgmodels.runtime import jit, program_store
 from pgmodels.runtime.jit import compiled, supported_options
 
@@ -223,6 +224,32 @@ def test_functions_of_one_name_with_other_constants_have_programs_of_their_own(f
     for factor in (2.0, 3.0, jnp.float32(3.0) * 1.0000001, np.arange(7.0), np.arange(7.0) + 1e-6 * (np.arange(7) == 5)):
         check(program(factor)(X), np.asarray(factor))
     assert len(compilations) >= len(files(folder)) == 5
+
+
+def formula(scale):
+    """Likelihoods of one name and with the same symbols."""
+
+    @pgm.likelihood
+    def labels(y, f):
+        return pgm.sigmoid(scale * f) ** y * pgm.sigmoid(-scale * f) ** (1 - y)
+
+    return pgm.Model(labels(), pgm.GP(pgm.RBF(2.0, 1.0)))
+
+
+@pytest.mark.slow
+def test_models_whose_formulas_have_one_name_have_results_of_their_own(folder, monkeypatch):
+    y = (X > 0.3).astype(int)
+
+    def means():
+        jax.clear_caches()
+        return [pgm.cavi(formula(scale), X[:, None], y).mean for scale in (1.0, 2.0)]
+
+    stored = [means(), means()]
+    monkeypatch.setenv("PGMODELS_CACHE", "0")
+    expected = means()
+    for one in stored:
+        np.testing.assert_array_equal(one, expected)
+    assert np.max(np.abs(expected[0] - expected[1])) > 0.05
 
 
 def test_a_program_depends_on_its_options_and_on_which_arguments_it_uses(folder, compilations):
