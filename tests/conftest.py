@@ -58,6 +58,7 @@ def _is_known(*flags):
 def pytest_configure(config):
     """Set the environment before JAX is imported, here, in the workers and in subprocesses of tests."""
     worker = hasattr(config, "workerinput")
+    os.environ["PGMODELS_CACHE"] = "0"
     if config.option.markexpr == "not slow" and not config.option.compile_as_users and not worker:
         known = CHEAP if _is_known(*CHEAP) else [flag for flag in CHEAP if _is_known(flag)]
         os.environ |= CHEAP_TRACES | _with_flags(*known)

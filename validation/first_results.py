@@ -58,6 +58,7 @@ def in_fresh_processes(name: str, folder: str) -> np.ndarray:
     # A cache of compiled programs would hide what is measured, and an installed package has its bytecode.
     left_out = {"JAX_COMPILATION_CACHE_DIR", "PYTHONDONTWRITEBYTECODE"}
     environment = {key: value for key, value in os.environ.items() if key not in left_out}
+    environment["PGMODELS_CACHE"] = "0"
     if folder:
         environment["PYTHONPATH"] = folder
     timings = []

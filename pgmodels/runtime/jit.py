@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from functools import cache, partial, update_wrapper, wraps
+from threading import local
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
 import jax
 import numpy as np
 
+from pgmodels.runtime import program_store
 from pgmodels.runtime.installation import check_installation
 
 try:
@@ -43,6 +45,26 @@ def is_traced() -> bool:
     return get_opaque_trace_state("flax") != _OUTSIDE
 
 
+# No Exception, whose traceback JAX would rewrite, in a millisecond.
+class _FirstCall(BaseException):
+    """A program is traced in a call: it has not been called with arguments of these shapes."""
+
+
+_thread = local()
+
+
+def _asking_the_store(function: Callable[P, R]) -> Callable[P, R]:
+    """The function; where a call of its program traces it, it raises _FirstCall if programs are stored."""
+
+    @wraps(function)
+    def traced(*args: P.args, **kwargs: P.kwargs) -> R:
+        if getattr(_thread, "in_call", False) and is_traced() and program_store.is_on():
+            raise _FirstCall
+        return function(*args, **kwargs)
+
+    return traced
+
+
 class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial is)
     """``jax.jit`` of a function whose work is mostly LAPACK's. Within a traced function it is inlined in that.
 
@@ -62,7 +84,9 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
         self._optimise = optimise if callable(optimise) else lambda *args, **kwargs: optimise
         self._options = _DEFAULT | (_ONE_THREAD if on_one_thread else {})
         self._programs: dict[bool, Any] = {}
-        self._jit = partial(jax.jit, function, static_argnames=static_argnames)
+        self._traced_for_shapes = False
+        self._num_stored = 0
+        self._jit = partial(jax.jit, _asking_the_store(function), static_argnames=static_argnames)
         # JAX accepts compiler options for the outermost function only.
         self._inner: Any = self._jit()
         update_wrapper(self, function)
@@ -76,7 +100,7 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
         program = self.program(*args, **kwargs)
         before = program._cache_size()
         try:
-            return program(*args, **kwargs)
+            return self._run(program, args, kwargs)
         except (ValueError, RuntimeError) as error:
             if str(error).rstrip().endswith("KeyboardInterrupt:"):
                 raise KeyboardInterrupt from None
@@ -84,6 +108,36 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
         finally:
             if program._cache_size() > before:
                 _clear_beyond(MAX_PROGRAMS)
+
+    def _run(self, program: Any, args: Any, kwargs: Any) -> Any:
+        # Only JAX can tell in a microsecond whether it has compiled for these arguments: where it has not, it traces.
+        if not self._traced_for_shapes:
+            _thread.in_call = True
+            try:
+                return program(*args, **kwargs)
+            except _FirstCall:
+                pass
+            finally:
+                _thread.in_call = False
+            # JAX would dispatch calls of these shapes from Python from now on, 0.1 ms slower. Traces are kept.
+            program._clear_cache()
+        self._traced_for_shapes = False
+        self._num_stored += 1
+        _clear_beyond(MAX_PROGRAMS)
+        # Held until the call, which would lower again without it.
+        lowered = program.lower(*args, **kwargs)
+        path = program_store.path_of(lowered)
+        if path is None:
+            return program(*args, **kwargs)
+        if program_store.load(lowered, path):
+            try:
+                return program(*args, **kwargs)
+            except jax.errors.JaxRuntimeError:
+                program_store.forget(lowered, path)
+                return program(*args, **kwargs)
+        result = program(*args, **kwargs)
+        program_store.save(lowered, path)
+        return result
 
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The jitted function for a call with these arguments."""
@@ -96,11 +150,13 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
 
     def shapes(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The shapes of the result; the call itself does not trace again."""
+        self._traced_for_shapes = program_store.is_on()
         return self.program(*args, **kwargs).eval_shape(*args, **kwargs)
 
     def cache_size(self) -> int:
         """The number of argument signatures that are compiled."""
-        return sum(program._cache_size() for program in self._programs.values())
+        # JAX does not count those that it has to look up again.
+        return max(self._num_stored, sum(program._cache_size() for program in self._programs.values()))
 
 
 def double_outside_jit(function: Callable[P, Any]) -> Callable[P, Any]:
@@ -135,6 +191,8 @@ def num_programs() -> int:
 def _clear_beyond(limit: int) -> None:
     if num_programs() > limit:
         jax.clear_caches()
+        for wrapper in _wrappers:
+            wrapper._num_stored = 0
 
 
 @cache
