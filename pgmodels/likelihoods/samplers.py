@@ -106,12 +106,14 @@ def negative_binomial_2(rng: Generator, y: Any, f: np.ndarray, dispersion: np.nd
 
 def zero_inflated_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
     """See ZeroInflatedPoisson."""
-    return np.where(rng.random(f[1].shape) < expit(f[1]), 0.0, log_poisson(rng, y, f[0]))
+    return np.where(rng.random(f[1].shape) < scipy.special.expit(f[1]), 0.0, log_poisson(rng, y, f[0]))
 
 
 def zero_inflated_negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
     """See ZeroInflatedNegativeBinomial."""
-    return np.where(rng.random(f[1].shape) < expit(f[1]), 0.0, negative_binomial_2(rng, y, f[0], dispersion))
+    return np.where(
+        rng.random(f[1].shape) < scipy.special.expit(f[1]), 0.0, negative_binomial_2(rng, y, f[0], dispersion)
+    )
 
 
 def hurdle_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
@@ -119,7 +121,7 @@ def hurdle_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
     rate = np.exp(f[0])
     first = -np.log1p(rng.random(rate.shape) * np.expm1(-rate))
     count = 1.0 + poisson(rng, np.maximum(rate - first, 0.0))
-    return np.where(rng.random(rate.shape) < expit(f[1]), 0.0, count)
+    return np.where(rng.random(rate.shape) < scipy.special.expit(f[1]), 0.0, count)
 
 
 def hurdle_negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
@@ -129,7 +131,7 @@ def hurdle_negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: 
     none = np.expm1(-dispersion * np.log1p(scale))
     first = np.expm1(-np.log1p(rng.random(scale.shape) * none) / dispersion)
     rest = rng.standard_gamma(dispersion + 1.0) * np.maximum(scale - first, 0.0) / (1.0 + first)
-    return np.where(rng.random(scale.shape) < expit(f[1]), 0.0, 1.0 + poisson(rng, rest))
+    return np.where(rng.random(scale.shape) < scipy.special.expit(f[1]), 0.0, 1.0 + poisson(rng, rest))
 
 
 def beta_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
@@ -144,7 +146,10 @@ def beta(rng: Generator, y: Any, f: np.ndarray, precision: np.ndarray) -> np.nda
 
 def _beta(rng: Generator, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
     smallest = np.finfo(float).tiny
-    return rng.beta(np.maximum(precision * expit(f), smallest), np.maximum(precision * expit(-f), smallest))
+    return rng.beta(
+        np.maximum(precision * scipy.special.expit(f), smallest),
+        np.maximum(precision * scipy.special.expit(-f), smallest),
+    )
 
 
 def gamma(rng: Generator, y: Any, f: np.ndarray, shape: np.ndarray) -> np.ndarray:
