@@ -16,6 +16,7 @@ from jaxtyping import Float
 from numpyro.distributions import Distribution
 
 from pgmodels.kernels.distance import Inputs, median_distance
+from pgmodels.kernels.state_space import ProductState, StateSpace, SumState
 from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare_arrays, is_parameter
 from pgmodels.runtime.jit import compiled, double_outside_jit
 from pgmodels.runtime.pickling import Module, PickledByValue
@@ -94,6 +95,16 @@ class Kernel(Module):
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         """The columns of X read by each of the independent functions whose sum is the latent."""
         return (self.reads(num_columns),)
+
+    def to_state_space(self) -> StateSpace:
+        """The kernel, of one column, as a Markov process whose first entry is the latent.
+
+        Raises ValueError for kernels without such a form, and for lengthscales of None.
+        """
+        raise ValueError(
+            f"{self!r} has no state-space form, which pgm.Markov() needs: use Matern12, Matern32, Matern52, Constant, "
+            "White or Linear, their sums and products, or another form of the GP, such as pgm.Dense()."
+        )
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "Kernel":
         """A copy in which every lengthscale of None is set to the median distance between distinct rows of X.
@@ -230,6 +241,9 @@ class Sum(Kernel):
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         return tuple(dict.fromkeys((*self.left.terms(num_columns), *self.right.terms(num_columns))))
 
+    def to_state_space(self) -> StateSpace:
+        return SumState(self.left.to_state_space(), self.right.to_state_space())
+
     def __repr__(self) -> str:
         return f"{self.left!r} + {self.right!r}"
 
@@ -266,6 +280,15 @@ class Product(Kernel):
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         pairs = product(self.left.terms(num_columns), self.right.terms(num_columns))
         return tuple(dict.fromkeys(tuple(sorted({*one, *other})) for one, other in pairs))
+
+    def to_state_space(self) -> StateSpace:
+        first, second = self.left.to_state_space(), self.right.to_state_space()
+        if not (first.is_stationary and second.is_stationary):
+            raise ValueError(
+                f"{self!r} has no state-space form, which pgm.Markov() needs: a product may not contain Linear. Use "
+                "another form of the GP, such as pgm.Dense()."
+            )
+        return ProductState(first, second)
 
     def __repr__(self) -> str:
         return " * ".join(f"({k!r})" if isinstance(k, Sum) else repr(k) for k in (self.left, self.right))
