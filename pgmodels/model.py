@@ -62,9 +62,10 @@ class GP(Module):
         The constant mean, in units of the latents. 0 and fixed by default; a number is a start value for ``fit``.
     size : int
         Number of latents.
-    form : Dense or Inducing, optional
-        The representation of the prior at the data: ``pgm.Dense()``, inducing inputs as ``pgm.Inducing(300)``, or by
-        default the cheaper of dense and an exact low-rank factor.
+    form : Dense, Inducing or Markov, optional
+        The representation of the prior at the data: ``pgm.Dense()``, inducing inputs as ``pgm.Inducing(300)``,
+        ``pgm.Markov()`` for kernels of one column that are Markov processes, or by default the cheaper of dense and an
+        exact low-rank factor.
 
     Raises
     ------
@@ -340,6 +341,7 @@ class Model(Module):
         self._check_levels(columns or ())
         for gp in self.gps:
             check_traced(gp.kernel, X.shape[1])
+            gp.form.check(gp.kernel, X.shape[1])
             check_lookups(gp.kernel, X, "X")
         y = self.check_observations(y, len(X), remedy=remedy)
         self.warn_unseen(self.unseen(y[rows]), labels)

@@ -372,7 +372,7 @@ def as_kernel(obj: Any) -> Kernel:
     raise ValueError(f"A kernel must be a pgmodels kernel or a callable (X, Z) -> matrix; got {obj!r}.{hint}")
 
 
-def _arrays(kernel: Any) -> Any:
+def with_values(kernel: Any) -> Any:
     """The kernel with its hyperparameters as arrays; values of None are set to 1."""
     return bare_arrays(
         jax.tree.map(
@@ -389,7 +389,7 @@ def check_lookups(kernel: Any, X: np.ndarray, name: str) -> None:
     """
     if isinstance(kernel, Kernel) and kernel.is_positive_semidefinite:
         return
-    values, one = _arrays(kernel), as_array(X[:1])
+    values, one = with_values(kernel), as_array(X[:1])
     if "gather" not in str(jax.make_jaxpr(_between)(values, one, one)):
         return
     try:
@@ -413,7 +413,7 @@ _lookups = compiled(checkify.checkify(_between, errors=checkify.index_checks), o
 
 def check_traced(kernel: Kernel, num_columns: int) -> None:
     """Raise ValueError if a kernel cannot be compiled, or returns another shape than (n, m)."""
-    values = _arrays(kernel)
+    values = with_values(kernel)
     X, Z = (jax.ShapeDtypeStruct((rows, num_columns), jnp.result_type(float)) for rows in (3, 2))
     try:
         matrix, diagonal = jax.eval_shape(_covariances, values, X, Z)

@@ -139,6 +139,11 @@ class LatentPrior(Module):
     def rank(self) -> int:
         """The number of coordinates of one latent."""
 
+    @property
+    def num_across(self) -> int:
+        """The number of values in memory for each new input of a prediction: covariances with the coordinates."""
+        return self.rank
+
     @abstractmethod
     def condition(self, sites: Sites) -> GroupPosterior:
         """The posterior given sites, factorised once."""

@@ -109,8 +109,8 @@ class GaussianPredictions(ABC):
 
     @property
     def _num_across(self) -> int:
-        """The number of cross-covariances per latent and new input in memory: with the coordinates."""
-        return max(group.rank for group in self.posterior.prior.groups)
+        """The number of values per latent and new input in memory."""
+        return max(group.num_across for group in self.posterior.prior.groups)
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
         """``_marginals_at`` for a chunk of rows."""

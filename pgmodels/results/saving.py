@@ -27,6 +27,7 @@ from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.representation import InducingPrior
 from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.priors.markov.prior import MarkovPrior
 from pgmodels.priors.padding import pad_sites
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results import saving_sparse
@@ -66,7 +67,8 @@ _RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
     )
 }
 _PRIORS: dict[str, type[LatentPrior]] = {
-    stored_class(cls): cls for cls in (DensePrior, LowRankPrior, InducingPrior, ChunkedInducingPrior, FICPrior)
+    stored_class(cls): cls
+    for cls in (DensePrior, LowRankPrior, InducingPrior, ChunkedInducingPrior, FICPrior, MarkovPrior)
 }
 # How engines build a prior: ``Model.prior``, ``Model.compiled_prior``, or either with ``for_sampling``.
 _WAYS = ("bound", "compiled", "generative", "compiled generative")
