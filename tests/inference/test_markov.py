@@ -1,0 +1,130 @@
+"""Engines with GPs that are Markov processes, against the dense form of the same GPs and published filters."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+from tests.covering import some
+
+KERNELS = {
+    "Matern12": pgm.Matern12(1.7, 0.8),
+    "Matern32": pgm.Matern32(1.7, 0.8),
+    "Matern52": pgm.Matern52(1.7, 0.8),
+    "sum": pgm.Matern32(1.7, 5.0) + pgm.Matern12(0.3, 0.5) + pgm.Constant(0.5) + pgm.Linear(1e-5),
+    "product": pgm.Matern32(1.7, 0.8) * pgm.Matern12(1.0, 30.0),
+}
+# Sums of 300 terms of size 1, solved by recursions that amplify rounding by a precision times a variance, some 10.
+TIGHT = 1e-10
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Unsorted times with ties, a gap of 370 lengthscales, and two that differ by 1e-9; binary y."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.0, 20.0, 300)
+    x[50] = x[51] = x[3]
+    x[150:] += 300.0
+    x[7] = x[8] + 1e-9
+    y = (rng.random(300) < 1.0 / (1.0 + np.exp(-2.0 * np.sin(x)))).astype(float)
+    return x[:, None], y
+
+
+@pytest.fixture(scope="module")
+def places(data):
+    """New inputs between the data, at some of them, before all and after all."""
+    near = np.random.default_rng(1).uniform(-5.0, 330.0, 30)
+    return np.concatenate([near, data[0][:5, 0], [1e3, -1e3]])[:, None]
+
+
+def twins(model_of, engine, *arguments, **options):
+    return [engine(model_of(form), *arguments, **options) for form in (pgm.Markov(), pgm.Dense())]
+
+
+def assert_same(chain, dense, places, atol=TIGHT):
+    assert chain.elbo == pytest.approx(dense.elbo, abs=100 * atol)
+    for ours, theirs in (
+        ((chain.mean, chain.variance), (dense.mean, dense.variance)),
+        (chain.predict_latent(places), dense.predict_latent(places)),
+    ):
+        np.testing.assert_allclose(ours[0], theirs[0], rtol=0, atol=atol)
+        np.testing.assert_allclose(ours[1], theirs[1], rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    some([(name, engine) for name in KERNELS for engine in (pgm.cavi, pgm.gaussian_vi)], ("sum", pgm.cavi)),
+)
+def test_posteriors_are_those_of_the_dense_form(data, places, name, engine):
+    def model_of(form):
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(KERNELS[name], mean=0.4, form=form))
+
+    assert_same(*twins(model_of, engine, *data), places)
+
+
+@pytest.mark.slow
+def test_several_latents_are_one_chain_each_and_other_forms_beside_them(data, places):
+    x, _ = data
+    rng = np.random.default_rng(2)
+    X = np.column_stack([x, rng.uniform(-2.0, 2.0, len(x))])
+    y = rng.integers(0, 3, len(x)).astype(float)
+
+    def model_of(form):
+        trend = pgm.GP(pgm.On(pgm.Matern32(1.5, 2.0), [0]), size=2, form=form)
+        return pgm.Model(pgm.LogisticSoftmax(3), [trend, pgm.GP(pgm.On(pgm.RBF(0.7, 1.0), [1]), form=pgm.Dense())])
+
+    new = np.column_stack([places, rng.uniform(-2.0, 2.0, len(places))])
+    assert_same(*twins(model_of, pgm.cavi, X, y), new, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_rows_without_y_are_predicted(data):
+    X, y = data
+    y = np.where(np.arange(len(y)) % 7 == 0, np.nan, y)
+
+    def model_of(form):
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.7, 0.8), form=form))
+
+    chain, dense = twins(model_of, pgm.cavi, X, y, missing="predict")
+    np.testing.assert_allclose(
+        chain.predict_missing().probabilities, dense.predict_missing().probabilities, rtol=0, atol=TIGHT
+    )
+
+
+def test_a_filter_of_a_long_series():
+    # Of an independent Kalman filter, which agrees with the dense formula to 1e-11 at n = 400.
+    x = 0.01 * np.arange(50_000)
+    y = np.sin(x) + 0.5 * np.sin(2.0 * np.pi * x / 7.0) + 0.5 * np.random.default_rng(0).standard_normal(len(x))
+    gp = pgm.GP(pgm.Matern32(1.0, 2.0), form=pgm.Markov())
+    q = pgm.cavi(pgm.Model(pgm.Gaussian(pgm.Fixed(0.5)), gp), x[:, None], y)
+    # The figures are printed to these digits.
+    assert q.elbo == pytest.approx(-37611.92072, abs=1e-5)
+    assert q.mean[-1, 0] == pytest.approx(-0.148483, abs=1e-6)
+    assert q.variance[-1, 0] == pytest.approx(0.0154788, abs=1e-7)
+
+
+@pytest.mark.skipif("PGMODELS_DATA" not in os.environ, reason="needs the folder of data in PGMODELS_DATA")
+def test_a_filter_of_tree_rings():
+    path = Path(os.environ["PGMODELS_DATA"]) / "treering.csv"
+    if not path.exists():
+        pytest.skip(f"needs {path}")
+    years, width = np.loadtxt(path, delimiter=",", skiprows=1)[:, 1:].T
+    gp = pgm.GP(pgm.Matern32(0.05, 20.0), form=pgm.Markov())
+    q = pgm.cavi(pgm.Model(pgm.Gaussian(pgm.Fixed(0.08**0.5)), gp), years[:, None], width - 1.0)
+    assert q.elbo == pytest.approx(-1671.12529, abs=1e-5)
+    assert q.mean[-1, 0] == pytest.approx(0.126811, abs=1e-6)
+    assert q.variance[-1, 0] == pytest.approx(0.0103264, abs=1e-7)
+
+
+def test_kernels_it_cannot_represent_are_refused_before_work_starts(data):
+    X, y = data
+    two = np.column_stack([X, X])
+    for kernel, inputs, message in (
+        (pgm.RBF(), X, r"RBF.*has no state-space form.*pgm.Dense"),
+        (pgm.Matern32(), two, r"one column, and Matern32.* reads 2.*pgm.On\(kernel, \[0\]\)"),
+        (pgm.On(pgm.Matern32(), [0]) + pgm.On(pgm.Matern12(), [1]), two, r"reads 2.*pgm.On"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, form=pgm.Markov())), inputs, y)
