@@ -40,6 +40,7 @@ from pgmodels.results.approximation import (
     LinearResponse,
     PerturbativeApproximation,
 )
+from pgmodels.results.chain_response import ChainResponse
 from pgmodels.results.description import build, describe
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
@@ -61,6 +62,7 @@ _RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
         LinearResponse,
         NestedApproximation,
         PerturbativeApproximation,
+        ChainResponse,
         IntegratedApproximation,
         SparseApproximation,
         Draws,

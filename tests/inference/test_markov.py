@@ -64,6 +64,73 @@ def test_posteriors_are_those_of_the_dense_form(data, places, name, engine):
     assert_same(*twins(model_of, engine, *data), places)
 
 
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    some(
+        [(name, engine) for name in KERNELS for engine in (pgm.cavi, pgm.gaussian_vi)],
+        *(("Matern32", pgm.gaussian_vi), ("Matern12", pgm.cavi)),
+    ),
+)
+def test_linear_response_is_that_of_the_dense_form(data, places, name, engine):
+    X, y = data
+
+    def model_of(form):
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(KERNELS[name], mean=0.4, form=form))
+
+    chain, dense = (pgm.correct(q) for q in twins(model_of, engine, X[:120], y[:120]))
+    assert chain.is_positive
+    assert np.max(np.abs(chain.variance - chain.uncorrected.variance)) > 0.01
+    # The dense form has a jitter of 1e-10 of the variance for rows that differ by 1e-9.
+    assert_same(chain, dense, places, atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("df", "is_stable"), [(4.0, False), (2.0, True)])
+def test_a_response_that_is_no_covariance_is_said(df, is_stable):
+    # Every other observation is 4, far from the scale of 0.5: at 4 degrees of freedom CAVI ends in a saddle point.
+    x, y = np.arange(4.0)[:, None], np.array([0.0, 4.0, 0.0, 4.0])
+    q = pgm.cavi(
+        pgm.Model(pgm.StudentT(df, 0.5), pgm.GP(pgm.Matern32(100.0, 30.0), form=pgm.Markov())), x, y, tolerance=1e-14
+    )
+    # The Hessian of the ELBO in means and variances: B = -(df + 1) / 2 log1p(u) with u = E (y - f)^2 / (df scale^2).
+    K = q.model.gps[0].kernel(x, x)
+    V = np.linalg.inv(np.linalg.inv(K) + np.diag(q.sites.precision[:, 0]))
+    scale, e = df * 0.25, q.mean[:, 0] - y
+    lifted = 1.0 + (e**2 + q.variance[:, 0]) / scale
+    slope, bend = -0.5 * (df + 1.0) / lifted, 0.5 * (df + 1.0) / lifted**2
+    by_mean, across, by_variance = (
+        2.0 * slope / scale + bend * (2.0 * e / scale) ** 2,
+        2.0 * e * bend / scale**2,
+        bend / scale**2,
+    )
+    M = np.block(
+        [
+            [np.linalg.inv(K) - np.diag(by_mean), -np.diag(across)],
+            [-np.diag(across), 0.5 * np.linalg.inv(V**2) - np.diag(by_variance)],
+        ]
+    )
+    assert (np.linalg.eigvalsh(M)[0] > 0.0) == is_stable
+    if is_stable:
+        corrected = pgm.correct(q)
+        np.testing.assert_allclose(corrected.variance[:, 0], np.diagonal(np.linalg.inv(M))[:4], rtol=1e-6)
+    else:
+        with pytest.warns(pgm.CorrectionWarning, match=r"not positive definite \(in row"):
+            corrected = pgm.correct(q)
+    assert corrected.is_positive == is_stable
+
+
+def test_corrections_refuse_what_they_cannot_do(data):
+    X, y = data
+    q = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.7, 0.8), form=pgm.Markov())), X[:40], y[:40])
+    corrected = pgm.correct(q)
+    for call in (lambda: corrected.draw_latents(X[:3]), lambda: corrected.draw_at_data(10)):
+        with pytest.raises(ValueError, match=r"raw .*uncorrected result"):
+            call()
+    for method in ("perturbative", "nested"):
+        with pytest.raises(ValueError, match=r"no factor matrix.*pgm.Dense"):
+            pgm.correct(q, method=method)
+
+
 @pytest.mark.slow
 def test_several_latents_are_one_chain_each_and_other_forms_beside_them(data, places):
     x, _ = data
@@ -76,7 +143,10 @@ def test_several_latents_are_one_chain_each_and_other_forms_beside_them(data, pl
         return pgm.Model(pgm.LogisticSoftmax(3), [trend, pgm.GP(pgm.On(pgm.RBF(0.7, 1.0), [1]), form=pgm.Dense())])
 
     new = np.column_stack([places, rng.uniform(-2.0, 2.0, len(places))])
-    assert_same(*twins(model_of, pgm.cavi, X, y), new, atol=1e-8)
+    chain, dense = twins(model_of, pgm.cavi, X, y)
+    assert_same(chain, dense, new, atol=1e-8)
+    with pytest.raises(ValueError, match=r"one latent, and the model has 3.*pgm.Dense"):
+        pgm.correct(chain)
 
 
 @pytest.mark.slow

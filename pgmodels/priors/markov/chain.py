@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 # Up to this dimension, products of matrices in a loop over time are sums, which are faster than calls.
 _SMALL = 4
@@ -23,6 +23,25 @@ class Chain(NamedTuple):
 
     transition: Float[Array, "n d d"]
     noise: Float[Array, "n d d"]
+
+
+class Gaps(NamedTuple):
+    """Of m new inputs, the sorted inputs before and after (-1 and n for none), and the prior between.
+
+    ``since`` and ``until`` are the distances to these, ``transition`` and ``noise`` lead from the state before, or from
+    nothing if there is none, and ``onward`` and
+    ``onward_noise`` from there to the state after.
+    """
+
+    before: Int[Array, " m"]
+    after: Int[Array, " m"]
+    time: Float[Array, " m"]
+    since: Float[Array, " m"]
+    until: Float[Array, " m"]
+    transition: Float[Array, "m d d"]
+    noise: Float[Array, "m d d"]
+    onward: Float[Array, "m d d"]
+    onward_noise: Float[Array, "m d d"]
 
 
 class Forward(NamedTuple):
@@ -65,6 +84,11 @@ class Smoothed(NamedTuple):
     def states(self) -> Float[Array, "n l d"]:
         """The mean of the states."""
         return self.forward.mean - apply(self.forward.covariance, self.adjoint.vector)
+
+    def covariances(self) -> Float[Array, "n l d d"]:
+        """The covariances of the states."""
+        P = self.forward.covariance
+        return P - times(times(P, self.adjoint.matrix), P)
 
     def with_sites(self) -> Adjoint:
         """The adjoints of each state's own site and the later ones."""

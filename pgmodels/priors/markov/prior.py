@@ -1,19 +1,20 @@
 """The prior of a GP that is a Markov process of one input, and its posterior given sites, in O(n)."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from pgmodels.kernels.state_space import StateSpace
-from pgmodels.priors.base import GroupPosterior, Key, LatentPrior, Moments, Sites
+from pgmodels.priors.base import GroupPosterior, GroupResponse, Key, LatentPrior, Moments, Sites
 from pgmodels.priors.factored import centred
 from pgmodels.priors.markov.chain import (
     Adjoint,
     Chain,
+    Gaps,
     Smoothed,
     apply,
     deviations,
@@ -24,6 +25,7 @@ from pgmodels.priors.markov.chain import (
     solve,
     times,
 )
+from pgmodels.priors.markov.response import Factors, ResponseScans, respond, variances_at
 
 # Cost of the scans of a sweep for each row and latent in floating-point operations (measured), and of their products.
 _SCANS, _PRODUCTS = 3000.0, 20.0
@@ -35,6 +37,8 @@ class MarkovPrior(LatentPrior):
     Coordinates are the states' deviations from the mean, in the order of the rows. ``order`` (n,) sorts the rows,
     ``chain`` is sorted, and ``noise_roots`` has the roots of its noise, None before ``for_sampling``.
     """
+
+    responds: ClassVar[bool] = True
 
     kernel: Any
     mean: Float[Array, ""]
@@ -113,7 +117,7 @@ class MarkovPrior(LatentPrior):
         left = gaps.transition - times(gain, jnp.where(_of(is_first), 0.0, state.transition(step)))
         rest = jnp.eye(d) - times(gain, gaps.onward)
         residual = times(times(rest, gaps.noise), jnp.swapaxes(rest, 1, 2))
-        residual += times(times(gain, state.noise(gaps.until)), jnp.swapaxes(gain, 1, 2))
+        residual += times(times(gain, gaps.onward_noise), jnp.swapaxes(gain, 1, 2))
         states = coordinates.reshape(*coordinates.shape[:-2], len(self.X), d, self.size)
         before, after = (states[..., self.order[jnp.clip(k, 0, len(self.X) - 1)], :, :] for k in gaps[:2])
         mean = jnp.sum(left[:, 0, :, None] * before + gain[:, 0, :, None] * after, axis=-2)
@@ -123,7 +127,7 @@ class MarkovPrior(LatentPrior):
         """Coordinates of sorted states."""
         return jnp.swapaxes(self.unsorted(states), 1, 2).reshape(self.rank, self.size)
 
-    def unsorted(self, values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
+    def unsorted(self, values: Shaped[Array, "n *rest"]) -> Shaped[Array, "n *rest"]:
         """Sorted values in the order of the rows."""
         return jnp.zeros_like(values).at[self.order].set(values, unique_indices=True)
 
@@ -137,7 +141,8 @@ class MarkovPrior(LatentPrior):
         until = jnp.maximum(sorted_inputs[jnp.minimum(after, last)] - t, 0.0)
         transition = jnp.where(_of(is_first), 0.0, state.transition(since))
         noise = jnp.where(_of(is_first), state.covariance(t), state.noise(since))
-        return Gaps(before, after, t, since, until, transition, noise, state.transition(until))
+        onward = state.transition(until), state.noise(until)
+        return Gaps(before, after, t, since, until, transition, noise, *onward)
 
     @property
     def _noise_roots(self) -> Array:
@@ -146,23 +151,6 @@ class MarkovPrior(LatentPrior):
     def _smooth(self, sites: Sites) -> tuple[Smoothed, Array]:
         potential, constant = centred(sites, self.mean)
         return smooth(self.chain, potential[self.order], sites.precision[self.order]), jnp.sum(constant)
-
-
-class Gaps(NamedTuple):
-    """Of m new inputs, the sorted inputs before and after (-1 and n for none), and the prior between.
-
-    ``since`` and ``until`` are the distances to these, ``transition`` and ``noise`` lead from the state before, or from
-    nothing if there is none, and ``onward`` is the transition to the state after.
-    """
-
-    before: Int[Array, " m"]
-    after: Int[Array, " m"]
-    time: Float[Array, " m"]
-    since: Float[Array, " m"]
-    until: Float[Array, " m"]
-    transition: Float[Array, "m d d"]
-    noise: Float[Array, "m d d"]
-    onward: Float[Array, "m d d"]
 
 
 class MarkovPosterior(GroupPosterior):
@@ -196,6 +184,15 @@ class MarkovPosterior(GroupPosterior):
         mean = mean[:, :, 0] - jnp.sum(ahead * after.vector, axis=-1)
         return self.prior.mean + mean, row[:, :, 0] - jnp.sum(ahead * apply(after.matrix, ahead), axis=-1)
 
+    def respond(self, mixed: Array, gain: Array, curved: Array, slope: Array) -> "MarkovResponse":
+        """See GroupPosterior."""
+        prior, s, order = self.prior, self.smoothed, self.prior.order
+        precision = s.precision[:, 0]
+        factors = Factors(precision - gain[order], mixed[order], curved[order])
+        scans = respond(prior.chain, prior._noise_roots, precision, s.covariances()[:, 0], factors)
+        centred_prior, sites = prior.with_mean(jnp.zeros_like(prior.mean)), (slope, prior.unsorted(precision))
+        return MarkovResponse(centred_prior.condition(Sites(*(part[:, None] for part in sites))), scans)
+
     def mean_and_deviation(self, key: Key) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
         """See GroupPosterior."""
         prior, shape = self.prior, (len(self.prior.X), self.prior.size)
@@ -204,6 +201,25 @@ class MarkovPosterior(GroupPosterior):
         of_sites = jax.random.normal(of_sites, shape, prior.mean.dtype)
         deviation = deviations(prior.chain, self.smoothed, prior._noise_roots, noise, of_sites)
         return prior.coordinates(self.smoothed.states()), prior.coordinates(deviation)
+
+
+class MarkovResponse(GroupResponse):
+    """Linear response of one latent: ``shifted`` has the mean's shift as its mean."""
+
+    shifted: MarkovPosterior
+    scans: ResponseScans
+
+    def moments(self) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """See GroupResponse."""
+        return self.shifted.moments()[0][:, 0], self.shifted.prior.unsorted(self.scans.variances())
+
+    def predict(self, X_new: Float[Array, "m _"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        """See GroupResponse."""
+        return self.shifted.predict(X_new)[0][:, 0], variances_at(self.scans, self.shifted.prior.gaps(X_new))
+
+    def proper(self) -> Bool[Array, " n"]:
+        """See GroupResponse."""
+        return self.shifted.prior.unsorted(self.scans.proper)
 
 
 def chain_at(state: StateSpace, sorted_inputs: Float[Array, " n"]) -> Chain:
