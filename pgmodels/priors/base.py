@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pgmodels.runtime.pickling import Module
 
@@ -72,8 +72,8 @@ class GroupResponse(Module):
         """The same at new inputs."""
 
     @abstractmethod
-    def proper(self) -> Bool[Array, " n"]:
-        """Whether the response is a covariance: True at all rows, or False where it fails."""
+    def negative(self) -> Int[Array, " n"]:
+        """Row by row, what sums to the number of negative eigenvalues of the precision: 0 if it is a covariance."""
 
 
 class GroupPosterior(Module):

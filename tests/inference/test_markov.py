@@ -1,8 +1,10 @@
 """Engines with GPs that are Markov processes, against the dense form of the same GPs and published filters."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -79,44 +81,20 @@ def test_linear_response_is_that_of_the_dense_form(data, places, name, engine):
 
     chain, dense = (pgm.correct(q) for q in twins(model_of, engine, X[:120], y[:120]))
     assert chain.is_positive
-    assert np.max(np.abs(chain.variance - chain.uncorrected.variance)) > 0.01
+    assert np.max(np.abs(chain.variance - chain.uncorrected.variance)) > 1e-3
     # The dense form has a jitter of 1e-10 of the variance for rows that differ by 1e-9.
     assert_same(chain, dense, places, atol=1e-8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("df", "is_stable"), [(4.0, False), (2.0, True)])
-def test_a_response_that_is_no_covariance_is_said(df, is_stable):
-    # Every other observation is 4, far from the scale of 0.5: at 4 degrees of freedom CAVI ends in a saddle point.
-    x, y = np.arange(4.0)[:, None], np.array([0.0, 4.0, 0.0, 4.0])
-    q = pgm.cavi(
-        pgm.Model(pgm.StudentT(df, 0.5), pgm.GP(pgm.Matern32(100.0, 30.0), form=pgm.Markov())), x, y, tolerance=1e-14
-    )
-    # The Hessian of the ELBO in means and variances: B = -(df + 1) / 2 log1p(u) with u = E (y - f)^2 / (df scale^2).
-    K = q.model.gps[0].kernel(x, x)
-    V = np.linalg.inv(np.linalg.inv(K) + np.diag(q.sites.precision[:, 0]))
-    scale, e = df * 0.25, q.mean[:, 0] - y
-    lifted = 1.0 + (e**2 + q.variance[:, 0]) / scale
-    slope, bend = -0.5 * (df + 1.0) / lifted, 0.5 * (df + 1.0) / lifted**2
-    by_mean, across, by_variance = (
-        2.0 * slope / scale + bend * (2.0 * e / scale) ** 2,
-        2.0 * e * bend / scale**2,
-        bend / scale**2,
-    )
-    M = np.block(
-        [
-            [np.linalg.inv(K) - np.diag(by_mean), -np.diag(across)],
-            [-np.diag(across), 0.5 * np.linalg.inv(V**2) - np.diag(by_variance)],
-        ]
-    )
-    assert (np.linalg.eigvalsh(M)[0] > 0.0) == is_stable
-    if is_stable:
-        corrected = pgm.correct(q)
-        np.testing.assert_allclose(corrected.variance[:, 0], np.diagonal(np.linalg.inv(M))[:4], rtol=1e-6)
-    else:
-        with pytest.warns(pgm.CorrectionWarning, match=r"not positive definite \(in row"):
-            corrected = pgm.correct(q)
-    assert corrected.is_positive == is_stable
+def test_a_response_that_is_no_covariance_is_said(data):
+    X, y = data
+    q = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(60.0, 2.0), form=pgm.Markov())), X[:40], y[:40])
+    with jax.enable_x64(True):
+        # Not an optimum: the covariance of the prior, with the curvature of the data at these marginals.
+        elsewhere = replace(q, posterior=q.posterior.tempered(0.0))
+    said = pytest.warns(pgm.CorrectionWarning, match=r"not positive definite \(in row")
+    with said, pytest.raises(ValueError, match="log-concave"):
+        pgm.correct(elsewhere)
 
 
 def test_corrections_refuse_what_they_cannot_do(data):

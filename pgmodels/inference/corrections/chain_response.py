@@ -46,10 +46,10 @@ def correct_by_scans(approximation: Approximation) -> ChainResponse:
     y, row_weights = data.padded(posterior.prior.num_rows)
     derivatives = _derivatives(objective, posterior, y, row_weights, approximation.model.parameters)
     response = respond(posterior, derivatives)
-    shift, variance, proper = (np.asarray(part) for part in _at_data(posterior, response))
-    is_positive = bool(proper.all())
+    shift, variance, negative = (np.asarray(part) for part in _at_data(posterior, response))
+    is_positive = np.isfinite(variance).all() and not negative.sum()
     if not is_positive:
-        rows = np.unique(np.flatnonzero(~proper))
+        rows = np.flatnonzero((negative > 0) | ~np.isfinite(variance))
         warn(
             f"the covariance by linear response is not positive definite (in row {', '.join(map(str, rows[:5]))}): the "
             "variational optimum is nearly unstable, and the corrected variances are not valid. Use gibbs, or "
@@ -62,7 +62,7 @@ def correct_by_scans(approximation: Approximation) -> ChainResponse:
         mean=approximation.mean + shift[:, None],
         variance=variance[:, None],
         derivatives=np.asarray(derivatives),
-        is_positive=is_positive,
+        is_positive=bool(is_positive),
         num_nonpositive=warn_invalid(variance, "the data") if is_positive else int(is_invalid(variance).sum()),
     )
 
@@ -84,6 +84,6 @@ def _derivatives(objective: Objective, posterior: Posterior, y: Any, row_weights
 
 @compiled
 def _at_data(posterior: Posterior, response: GroupResponse) -> tuple[Array, Array, Array]:
-    parts = (*response.moments(), response.proper().astype(float))
+    parts = (*response.moments(), response.negative().astype(float))
     rows = [posterior.prior.at_rows(part, 0) for part in parts]
     return rows[0], rows[1], rows[2]

@@ -1,8 +1,8 @@
 """Inference in a Gaussian Markov chain given sites on the first entries of its states, by one scan in each direction.
 
 The chain is x_k = F_k x_{k-1} + noise of covariance Q_k from x_{-1} = 0: the first Q is the covariance of the first
-state. The backward scan is that of the adjoints (Bryson and Frazier 1963), which inverts no matrix: any precisions
-for which the posterior is proper are allowed, zero included, and any noise, however small.
+state. The backward scan is that of the adjoints (Bryson and Frazier 1963), which inverts no matrix: precisions may
+be zero, and noise as small as it is for rows that are close.
 """
 
 from typing import NamedTuple

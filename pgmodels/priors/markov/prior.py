@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 
 from pgmodels.kernels.state_space import StateSpace
 from pgmodels.priors.base import GroupPosterior, GroupResponse, Key, LatentPrior, Moments, Sites
@@ -217,9 +217,9 @@ class MarkovResponse(GroupResponse):
         """See GroupResponse."""
         return self.shifted.predict(X_new)[0][:, 0], variances_at(self.scans, self.shifted.prior.gaps(X_new))
 
-    def proper(self) -> Bool[Array, " n"]:
+    def negative(self) -> Int[Array, " n"]:
         """See GroupResponse."""
-        return self.shifted.prior.unsorted(self.scans.proper)
+        return self.shifted.prior.unsorted(self.scans.negative)
 
 
 def chain_at(state: StateSpace, sorted_inputs: Float[Array, " n"]) -> Chain:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, Int
 
 from pgmodels.priors.markov.chain import Chain, Gaps, apply, roots, solve, times
 
@@ -29,8 +29,8 @@ class ResponseScans(NamedTuple):
 
     ``covariance`` is that of each (x, y) given the factors up to it, ``later`` and ``ahead`` are the adjoints of the
     later ones, without and with its own (see pgmodels.priors.markov.chain). ``states`` are the covariances of x given
-    all sites, ``informed`` is the information that the sites from each x on have about it, and ``proper`` whether the
-    precision of all is positive definite up to there.
+    all sites, ``informed`` is the information that the sites from each x on have about it, and ``negative`` sums to the
+    number of negative eigenvalues of the precision of all (x, y).
     """
 
     covariance: Float[Array, "n D D"]
@@ -38,7 +38,7 @@ class ResponseScans(NamedTuple):
     ahead: Float[Array, "n D D"]
     states: Float[Array, "n d d"]
     informed: Float[Array, "n d d"]
-    proper: Bool[Array, " n"]
+    negative: Int[Array, " n"]
 
     def variances(self) -> Float[Array, " n"]:
         """The corrected variances of the latent at the sorted rows."""
@@ -68,15 +68,15 @@ def respond(
         F, Q, W = now
         P = times(times(F, P), F.T) + Q
         B = jnp.eye(2) + times(W, P[read][:, read])
-        determinant = B[0, 0] * B[1, 1] - B[0, 1] * B[1, 0]
+        determinant = _determinant(B)
         inverse = jnp.array([[B[1, 1], -B[0, 1]], [-B[1, 0], B[0, 0]]]) / determinant
         U = times(inverse, W)
         taken = times(P[:, read], U)
         P = P - times(taken, P[read])
         P = 0.5 * (P + P.T)
-        return P, (P, U, taken, (determinant > 0.0) & (B[0, 0] + B[1, 1] > 0.0))
+        return P, (P, U, taken, _positive(U, jnp.sign(determinant) * _determinant(W)) - _positive(W, _determinant(W)))
 
-    P, U, taken, proper = jax.lax.scan(forward, jnp.zeros((D, D), W.dtype), (*steps, W))[1]
+    P, U, taken, negative = jax.lax.scan(forward, jnp.zeros((D, D), W.dtype), (*steps, W))[1]
 
     def backward(later: Array, now: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
         F, U, taken = now
@@ -86,7 +86,7 @@ def respond(
 
     start = jnp.zeros((D, D), W.dtype)
     later, ahead = jax.lax.scan(backward, start, (steps.transition, U, taken), reverse=True)[1]
-    return ResponseScans(P, later, ahead, states, informed, proper)
+    return ResponseScans(P, later, ahead, states, informed, negative)
 
 
 def information(
@@ -161,6 +161,17 @@ def variances_at(scans: ResponseScans, gaps: Gaps) -> Float[Array, " m"]:
     row = apply(onward_transition, P[:, 0])
     later = jnp.where(goes_on, scans.ahead[after], 0.0)
     return P[:, 0, 0] - jnp.sum(row * apply(later, row), axis=-1)
+
+
+def _determinant(matrix: Float[Array, "2 2"]) -> Float[Array, ""]:
+    return matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]
+
+
+def _positive(matrix: Float[Array, "2 2"], determinant: Float[Array, ""]) -> Int[Array, ""]:
+    """The number of positive eigenvalues. A factor W adds as many negative ones to the precision of all (x, y) as
+    (W^-1 + S)^-1 has more positive ones than W, with S the covariance before (Haynsworth 1968)."""
+    rises = jnp.trace(matrix) > 0.0
+    return jnp.where(determinant > 0.0, 2 * rises, jnp.where(determinant < 0.0, 1, rises))
 
 
 def _side_by_side(one: Float[Array, "n i i"], other: Float[Array, "n j j"]) -> Float[Array, "n D D"]:
