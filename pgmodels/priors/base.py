@@ -225,6 +225,7 @@ def no_factor(prior: LatentPrior) -> ValueError:
     """The error for a prior without the factor matrix that the operation needs."""
     return ValueError(
         f"the prior {type(prior).__name__} has no factor matrix, which is needed where the formula combines latents, "
-        "for moves about a fitted Gaussian and for joint draws at new inputs: choose another form of the GP, such as "
-        "pgm.Dense()."
+        "for minibatches, for moves about a fitted Gaussian, for corrections other than linear response, for "
+        "evidences and for joint draws at new inputs: choose another form of the GP, such as pgm.Dense() or "
+        "pgm.Inducing(300)."
     )

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
+from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.parameters.vector import trainable
 from tests.covering import some
+from tests.statistical.reference import z_scores
 
 KERNELS = {
     "Matern12": pgm.Matern12(1.7, 0.8),
@@ -176,3 +179,79 @@ def test_kernels_it_cannot_represent_are_refused_before_work_starts(data):
     ):
         with pytest.raises(ValueError, match=message):
             pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, form=pgm.Markov())), inputs, y)
+
+
+@pytest.mark.slow
+def test_gibbs_agrees_with_the_dense_form(data, places):
+    X, y = data[0][:40], data[1][:40]
+
+    def model_of(form):
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.7, 0.8), mean=0.4, form=form))
+
+    chain = pgm.gibbs(model_of(pgm.Markov()), X, y, num_samples=2000, num_warmup=50, num_chains=2, seed=1)
+    dense = pgm.gibbs(model_of(pgm.Dense()), X, y, num_samples=1000, num_warmup=50, num_chains=2, seed=1)
+    assert list(chain.tuning) == ["sweep"]
+    mean, variance = z_scores(chain.latents, dense.latents)
+    # 80 comparisons at four joint standard errors.
+    assert max(np.abs(mean).max(), np.abs(variance).max()) < 4.0
+    # Given draws at the data, what is drawn there again is the same; elsewhere both average the same function.
+    np.testing.assert_allclose(chain.predict_latent(X), (chain.mean, chain.variance), atol=1e-6)
+    for ours, theirs in zip(chain.predict_latent(places), dense.predict_latent(places), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=0.25)
+
+
+@pytest.mark.slow
+def test_hyperparameters_are_learned_as_with_the_dense_form(data):
+    X, y = data[0][:150], data[1][:150]
+
+    def model_of(form):
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32() + pgm.Constant(pgm.Fixed(0.5)), mean=0.0, form=form))
+
+    chain, dense = twins(model_of, pgm.fit, X, y, objective="augmented")
+    assert chain.elbo == pytest.approx(dense.elbo, abs=1e-8)
+    assert chain.fit.correction == "by linear response"
+    for name, value in chain.fit.values.items():
+        # To the tolerance of the optimiser.
+        assert value == pytest.approx(dense.fit.values[name], rel=1e-4)
+
+
+def test_slopes_in_hyperparameters_are_those_of_the_dense_form(data):
+    X, y = data[0][:60], data[1][:60]
+    slopes = []
+    for form in (pgm.Markov(), pgm.Dense()):
+        kernel = pgm.Matern52(1.7, 0.8) * pgm.Matern12(0.9, 3.0) + pgm.White(0.2)
+        model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.4, form=form))
+        with jax.enable_x64(True):
+            bound = MarginalBound(trainable(model), model.check(X, y))
+            slopes.append(bound(bound.vector))
+    assert slopes[0][0] == pytest.approx(slopes[1][0], abs=1e-8)
+    np.testing.assert_allclose(slopes[0][1], slopes[1][1], rtol=0, atol=1e-6)
+    assert np.all(np.abs(slopes[1][1]) > 1e-3)
+
+
+@pytest.mark.slow
+def test_results_are_saved_and_updated(data, places, tmp_path):
+    X, y = data[0][:40], data[1][:40]
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.7, 0.8), form=pgm.Markov()))
+    q = pgm.cavi(model, X, y)
+    for result in (q, pgm.correct(q)):
+        again = pgm.load(result.save(tmp_path / "result.npz"))
+        assert type(again) is type(result)
+        np.testing.assert_array_equal(again.predict_latent(places), result.predict_latent(places))
+    updated = pgm.update(pgm.cavi(model, X[:30], y[:30]), X[30:], y[30:])
+    # Both to a tolerance of 1e-9 of the ELBO, which is flat at the optimum.
+    np.testing.assert_allclose(updated.mean, q.mean, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model, X, y: pgm.svi(model, X, y), r"no factor matrix.*minibatches.*pgm.Inducing"),
+        (lambda model, X, y: pgm.log_evidence(pgm.cavi(model, X, y)), r"no factor matrix.*evidences.*pgm.Dense"),
+        (lambda model, X, y: pgm.cavi(model, X, y).draw_latents(X), r"no factor matrix.*joint draws.*pgm.Dense"),
+    ],
+)
+def test_what_needs_a_factor_says_so(data, call, message):
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.7, 0.8), form=pgm.Markov()))
+    with pytest.raises(ValueError, match=message):
+        call(model, data[0][:40], data[1][:40])

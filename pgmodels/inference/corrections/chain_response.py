@@ -84,6 +84,6 @@ def _derivatives(objective: Objective, posterior: Posterior, y: Any, row_weights
 
 @compiled
 def _at_data(posterior: Posterior, response: GroupResponse) -> tuple[Array, Array, Array]:
-    parts = (*response.moments(), response.negative().astype(float))
-    rows = [posterior.prior.at_rows(part, 0) for part in parts]
-    return rows[0], rows[1], rows[2]
+    at_inputs = (*response.moments(), response.negative().astype(float))
+    shift, variance, negative = (posterior.prior.at_rows(values, 0) for values in at_inputs)
+    return shift, variance, negative

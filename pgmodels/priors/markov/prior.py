@@ -114,13 +114,13 @@ class MarkovPrior(LatentPrior):
         total = jnp.where(_of(is_first), state.covariance(gaps.time + gaps.until), state.noise(step))
         carried = times(gaps.onward, gaps.noise)
         gain = jnp.where(_of(is_last), 0.0, jnp.swapaxes(solve(total, carried), 1, 2))
-        left = gaps.transition - times(gain, jnp.where(_of(is_first), 0.0, state.transition(step)))
+        kept = gaps.transition - times(gain, jnp.where(_of(is_first), 0.0, state.transition(step)))
         rest = jnp.eye(d) - times(gain, gaps.onward)
         residual = times(times(rest, gaps.noise), jnp.swapaxes(rest, 1, 2))
         residual += times(times(gain, gaps.onward_noise), jnp.swapaxes(gain, 1, 2))
         states = coordinates.reshape(*coordinates.shape[:-2], len(self.X), d, self.size)
         before, after = (states[..., self.order[jnp.clip(k, 0, len(self.X) - 1)], :, :] for k in gaps[:2])
-        mean = jnp.sum(left[:, 0, :, None] * before + gain[:, 0, :, None] * after, axis=-2)
+        mean = jnp.sum(kept[:, 0, :, None] * before + gain[:, 0, :, None] * after, axis=-2)
         return self.mean + mean, jnp.maximum(residual[:, 0, 0], 0.0)
 
     def coordinates(self, states: Float[Array, "n l d"]) -> Float[Array, "r l"]:
@@ -190,8 +190,9 @@ class MarkovPosterior(GroupPosterior):
         precision = s.precision[:, 0]
         factors = Factors(precision - gain[order], mixed[order], curved[order])
         scans = respond(prior.chain, prior._noise_roots, precision, s.covariances()[:, 0], factors)
-        centred_prior, sites = prior.with_mean(jnp.zeros_like(prior.mean)), (slope, prior.unsorted(precision))
-        return MarkovResponse(centred_prior.condition(Sites(*(part[:, None] for part in sites))), scans)
+        centred_prior = replace(prior, mean=jnp.zeros_like(prior.mean))
+        sites = Sites(slope[:, None], prior.unsorted(precision)[:, None])
+        return MarkovResponse(centred_prior.condition(sites), scans)
 
     def mean_and_deviation(self, key: Key) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
         """See GroupPosterior."""

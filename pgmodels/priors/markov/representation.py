@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from pgmodels.kernels.kernel import Kernel, with_values
 from pgmodels.parameters.parameter import bare_arrays
@@ -45,7 +45,7 @@ class Markov(Representation):
         line = np.asarray(X, dtype=np.float64)[:, column]
         order = np.argsort(line, kind="stable")
         chain = _chain(kernel, as_array(line[order]))
-        return MarkovPrior(kernel, as_array(mean), as_array(X), as_array(order), chain, None, column, size)
+        return _prior(kernel, as_array(mean), as_array(X), as_array(order), chain, size)
 
     def bind_traced(
         self, kernel: Any, mean: Array, X: Float[Array, "n _"], size: int, row_mask: Float[Array, " n"] | None = None
@@ -54,13 +54,28 @@ class Markov(Representation):
         column = _column(kernel, X.shape[1])
         order = jnp.argsort(X[:, column])
         chain = chain_at(kernel.to_state_space(), X[order, column])
-        return MarkovPrior(kernel, mean, X, order, chain, None, column, size)
+        return _prior(kernel, mean, X, order, chain, size)
 
     def bind_traced_for_moments(
         self, kernel: Any, mean: Array, X: Float[Array, "n _"], size: int, row_mask: Float[Array, " n"] | None = None
     ) -> MarkovPrior:
         """See Representation."""
         return self.bind_traced(kernel, mean, X, size, row_mask)
+
+
+def _prior(
+    kernel: Kernel, mean: Array, X: Float[Array, "n _"], order: Int[Array, " n"], chain: Chain, size: int
+) -> MarkovPrior:
+    return MarkovPrior(
+        kernel=kernel,
+        mean=mean,
+        X=X,
+        order=order,
+        chain=chain,
+        noise_roots=None,
+        column=_column(kernel, X.shape[1]),
+        size=size,
+    )
 
 
 def _column(kernel: Kernel, num_columns: int) -> int:

@@ -141,7 +141,7 @@ def joint_chain(
 
     moved = straight(transition, transition) + np.where(i == j, 0.0, 1.0) * crossed(transition, transition)
     pairs = ((carried, noise), (noise, carried), (noise, noise))
-    spread = sum(product(*pair) for pair in pairs for product in (straight, crossed))
+    spread = sum((product(*pair) for pair in pairs for product in (straight, crossed)), jnp.zeros_like(moved))
     return Chain(_side_by_side(F, moved), _side_by_side(Q, spread))
 
 
