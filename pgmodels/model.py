@@ -423,8 +423,8 @@ class Model(Module):
         require_memory(
             needed,
             f"the latents' covariances at {max(inputs.counts):,} distinct inputs",
-            "Use inducing inputs, as in pgm.GP(kernel, form=pgm.Inducing(300)), or batches with pgm.svi; rows with "
-            "equal inputs count once.",
+            "Use inducing inputs, as in pgm.GP(kernel, form=pgm.Inducing(300)), form=pgm.Markov() for a Matern kernel "
+            "of one column, or batches with pgm.svi; rows with equal inputs count once.",
         )
 
     def inputs(self, X: np.ndarray, *, padded: bool = False) -> DistinctInputs:
