@@ -416,6 +416,15 @@ class Model(Module):
         bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, max_error)
         return bound if len(X) == count else bound.resized(len(X))
 
+    def require_factors(self, call: str) -> None:
+        """Raise ValueError, in the name of a call, if the form of a GP has no factor matrix."""
+        for gp in self.gps:
+            if not gp.form.has_factor:
+                raise ValueError(
+                    f"{call} needs GPs with a factor matrix, and form={gp.form!r} has none: use cavi, gaussian_vi or "
+                    "fit, at O(n), or another form, such as pgm.Dense() or pgm.Inducing(300)."
+                )
+
     def check_memory(self, X: np.ndarray) -> None:
         """Raise MemoryError if the priors at the inputs need more memory than is available."""
         inputs = self.inputs(X)

@@ -57,6 +57,8 @@ class Representation(ABC):
     takes_every_choice: ClassVar[bool] = False
     # Whether the number of inducing inputs is chosen from the data.
     is_automatic: ClassVar[bool] = False
+    # Whether bound priors have a factor matrix.
+    has_factor: ClassVar[bool] = True
     # The number of inducing inputs, or the maximum number to choose; 0 for forms without inducing inputs.
     num_inputs: ClassVar[int] = 0
 

@@ -246,7 +246,8 @@ def test_results_are_saved_and_updated(data, places, tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda model, X, y: pgm.svi(model, X, y), r"no factor matrix.*minibatches.*pgm.Inducing"),
+        (lambda model, X, y: pgm.svi(model, X, y), r"svi needs .* factor matrix, and form=Markov\(\).*pgm.Inducing"),
+        (lambda model, X, y: pgm.integrate(model, X, y), r"integrate needs .* factor matrix.*pgm.Dense"),
         (lambda model, X, y: pgm.log_evidence(pgm.cavi(model, X, y)), r"no factor matrix.*evidences.*pgm.Dense"),
         (lambda model, X, y: pgm.cavi(model, X, y).draw_latents(X), r"no factor matrix.*joint draws.*pgm.Dense"),
     ],

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +28,8 @@ class Markov(Representation):
     ----------
     Hartikainen and Särkkä 2010; Nickisch, Solin and Grigorievskiy 2018.
     """
+
+    has_factor: ClassVar[bool] = False
 
     def check(self, kernel: Kernel, num_columns: int) -> None:
         """See Representation."""
