@@ -95,6 +95,10 @@ class GroupPosterior(Module):
     def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
         """Mean of the coordinates, and an exact joint draw of their deviation from it."""
 
+    def extended(self, X_new: Float[Array, "m d"]) -> "GroupPosterior":
+        """The same latents at the data followed by new inputs, for priors that draw by it (``LatentPrior.extends``)."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement extended.")
+
     def respond(
         self, mixed: Float[Array, " n"], gain: Float[Array, " n"], curved: Float[Array, " n"], slope: Float[Array, " n"]
     ) -> GroupResponse:
@@ -118,6 +122,8 @@ class LatentPrior(Module):
     can_pad: ClassVar[bool] = False
     # Whether it stores the covariance at X.
     is_dense: ClassVar[bool] = False
+    # Whether its posteriors have ``extended``, for joint draws at new inputs.
+    extends: ClassVar[bool] = False
     # Whether its posteriors of one latent have ``respond``, linear response without coordinates.
     responds: ClassVar[bool] = False
     # Whether products with the factor cost a small share of conditioning.

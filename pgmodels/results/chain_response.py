@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from pgmodels.priors.base import GroupResponse
 from pgmodels.priors.posterior import Posterior
@@ -48,7 +49,7 @@ class ChainResponse(CorrectedApproximation):
         shift, variance = _predicted(self.response, inputs)
         return np.asarray(mean) + np.asarray(shift)[:, None], np.asarray(variance)[:, None]
 
-    def _covariance_at(self, X_new: Array) -> NoReturn:
+    def _drawn_at(self, X_new: ArrayLike, num_draws: int, seed: int) -> NoReturn:
         raise ValueError(
             "draw_latents: linear response by scans corrects the variance of each row, without a joint covariance. "
             "Draw from the uncorrected result or with gibbs, or correct a result with form=pgm.Dense()."

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -182,6 +183,26 @@ def test_kernels_it_cannot_represent_are_refused_before_work_starts(data):
 
 
 @pytest.mark.slow
+def test_joint_draws_at_new_inputs_have_the_covariance_of_the_dense_form(data):
+    X, y, count = data[0][:40], data[1][:40], 20_000
+    new = np.concatenate([X[:2, 0], X[:2, 0] + 0.1, X[:2, 0] + 0.2, [-0.5, 1e3]])[:, None]
+
+    def model_of(form):
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.7, 0.8), mean=0.4, form=form))
+
+    chain, dense = twins(model_of, pgm.cavi, X, y)
+    f = chain.draw_latents(new, count, seed=3)[:, :, 0]
+    mean, _ = dense.predict_latent(new)
+    with jax.enable_x64(True):
+        covariance = np.asarray(dense.posterior.covariance_at(jnp.asarray(new)))[0]
+    deviation = np.sqrt(np.diagonal(covariance))
+    # Some 44 comparisons at five standard errors.
+    assert np.all(np.abs(f.mean(axis=0) - mean[:, 0]) < 5.0 * deviation / np.sqrt(count))
+    error = np.sqrt((np.outer(deviation, deviation) ** 2 + covariance**2) / count)
+    assert np.all(np.abs(np.cov(f.T) - covariance) < 5.0 * error)
+
+
+@pytest.mark.slow
 def test_gibbs_agrees_with_the_dense_form(data, places):
     X, y = data[0][:40], data[1][:40]
 
@@ -249,7 +270,6 @@ def test_results_are_saved_and_updated(data, places, tmp_path):
         (lambda model, X, y: pgm.svi(model, X, y), r"svi needs .* factor matrix, and form=Markov\(\).*pgm.Inducing"),
         (lambda model, X, y: pgm.integrate(model, X, y), r"integrate needs .* factor matrix.*pgm.Dense"),
         (lambda model, X, y: pgm.log_evidence(pgm.cavi(model, X, y)), r"no factor matrix.*evidences.*pgm.Dense"),
-        (lambda model, X, y: pgm.cavi(model, X, y).draw_latents(X), r"no factor matrix.*joint draws.*pgm.Dense"),
     ],
 )
 def test_what_needs_a_factor_says_so(data, call, message):

@@ -38,6 +38,7 @@ class MarkovPrior(LatentPrior):
     ``chain`` is sorted, and ``noise_roots`` has the roots of its noise, None before ``for_sampling``.
     """
 
+    extends: ClassVar[bool] = True
     responds: ClassVar[bool] = True
 
     kernel: Any
@@ -183,6 +184,18 @@ class MarkovPosterior(GroupPosterior):
         ahead = apply(onward, row)
         mean = mean[:, :, 0] - jnp.sum(ahead * after.vector, axis=-1)
         return self.prior.mean + mean, row[:, :, 0] - jnp.sum(ahead * apply(after.matrix, ahead), axis=-1)
+
+    def extended(self, X_new: Float[Array, "m _"]) -> "MarkovPosterior":
+        """See GroupPosterior."""
+        prior, s = self.prior, self.smoothed
+        X = jnp.concatenate([prior.X, X_new])
+        order = jnp.argsort(X[:, prior.column])
+        chain = chain_at(prior.kernel.to_state_space(), X[order, prior.column])
+        joined = replace(prior, X=X, order=order, chain=chain, noise_roots=roots(chain.noise))
+        # The chain is of the deviations from the mean.
+        nothing = jnp.zeros((len(X_new), prior.size))
+        of_sites = (jnp.concatenate([prior.unsorted(part), nothing])[order] for part in (s.potential, s.precision))
+        return MarkovPosterior(joined, smooth(chain, *of_sites), self.constant)
 
     def respond(self, mixed: Array, gain: Array, curved: Array, slope: Array) -> "MarkovResponse":
         """See GroupPosterior."""
