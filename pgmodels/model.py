@@ -422,7 +422,7 @@ class Model(Module):
             if not gp.form.has_factor:
                 raise ValueError(
                     f"{call} needs GPs with a factor matrix, and form={gp.form!r} has none: use cavi, gaussian_vi or "
-                    "fit, at O(n), or another form, such as pgm.Dense() or pgm.Inducing(300)."
+                    "fit, in linear time, or another form, such as pgm.Dense() or pgm.Inducing(300)."
                 )
 
     def check_memory(self, X: np.ndarray) -> None:
