@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 # Up to this dimension, products of matrices in a loop over time are sums, which are faster than calls.
-_SMALL = 4
+_SMALL = 9
 # Steps of a loop over time that are compiled together: the fastest of 1, 4 and 8.
 _UNROLL = 4
 # Pivots below this share of their diagonal entry are rounding of zero.
