@@ -74,7 +74,7 @@ def test_posteriors_are_those_of_the_dense_form(data, places, name, engine):
     ("name", "engine"),
     some(
         [(name, engine) for name in KERNELS for engine in (pgm.cavi, pgm.gaussian_vi)],
-        *(("Matern32", pgm.gaussian_vi), ("Matern12", pgm.cavi)),
+        ("Matern32", pgm.cavi),
     ),
 )
 def test_linear_response_is_that_of_the_dense_form(data, places, name, engine):
@@ -90,6 +90,7 @@ def test_linear_response_is_that_of_the_dense_form(data, places, name, engine):
     assert_same(chain, dense, places, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_response_that_is_no_covariance_is_said(data):
     X, y = data
     q = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(60.0, 2.0), form=pgm.Markov())), X[:40], y[:40])
