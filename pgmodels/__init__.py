@@ -110,6 +110,7 @@ from pgmodels.model import GP, DataWarning, Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Fixed, Parameter
 from pgmodels.priors.inducing.representation import Inducing
+from pgmodels.priors.markov.representation import Markov
 from pgmodels.priors.representation import Dense
 from pgmodels.report.verdicts import Verdict, verdicts
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
@@ -240,6 +241,7 @@ __all__ = [
     "LogNormal",
     "LogisticSoftmax",
     "Marginal",
+    "Markov",
     "Matern12",
     "Matern32",
     "Matern52",

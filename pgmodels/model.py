@@ -62,9 +62,10 @@ class GP(Module):
         The constant mean, in units of the latents. 0 and fixed by default; a number is a start value for ``fit``.
     size : int
         Number of latents.
-    form : Dense or Inducing, optional
-        The representation of the prior at the data: ``pgm.Dense()``, inducing inputs as ``pgm.Inducing(300)``, or by
-        default the cheaper of dense and an exact low-rank factor.
+    form : Dense, Inducing or Markov, optional
+        The representation of the prior at the data: ``pgm.Dense()``, inducing inputs as ``pgm.Inducing(300)``,
+        ``pgm.Markov()`` for kernels of one column that are Markov processes, or by default the cheaper of dense and an
+        exact low-rank factor.
 
     Raises
     ------
@@ -340,6 +341,7 @@ class Model(Module):
         self._check_levels(columns or ())
         for gp in self.gps:
             check_traced(gp.kernel, X.shape[1])
+            gp.form.check(gp.kernel, X.shape[1])
             check_lookups(gp.kernel, X, "X")
         y = self.check_observations(y, len(X), remedy=remedy)
         self.warn_unseen(self.unseen(y[rows]), labels)
@@ -414,6 +416,15 @@ class Model(Module):
         bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, max_error)
         return bound if len(X) == count else bound.resized(len(X))
 
+    def require_factors(self, call: str) -> None:
+        """Raise ValueError, in the name of a call, if the form of a GP has no factor matrix."""
+        for gp in self.gps:
+            if not gp.form.has_factor:
+                raise ValueError(
+                    f"{call} needs GPs with a factor matrix, and form={gp.form!r} has none: use cavi, gaussian_vi or "
+                    "fit, in linear time, or another form, such as pgm.Dense() or pgm.Inducing(300)."
+                )
+
     def check_memory(self, X: np.ndarray) -> None:
         """Raise MemoryError if the priors at the inputs need more memory than is available."""
         inputs = self.inputs(X)
@@ -421,8 +432,8 @@ class Model(Module):
         require_memory(
             needed,
             f"the latents' covariances at {max(inputs.counts):,} distinct inputs",
-            "Use inducing inputs, as in pgm.GP(kernel, form=pgm.Inducing(300)), or batches with pgm.svi; rows with "
-            "equal inputs count once.",
+            "Use inducing inputs, as in pgm.GP(kernel, form=pgm.Inducing(300)), form=pgm.Markov() for a Matern kernel "
+            "of one column, or batches with pgm.svi; rows with equal inputs count once.",
         )
 
     def inputs(self, X: np.ndarray, *, padded: bool = False) -> DistinctInputs:

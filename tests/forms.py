@@ -19,6 +19,7 @@ from pgmodels.priors.inducing.chunked import ChunkedInducingPrior, chunked_prior
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.representation import InducingPrior
 from pgmodels.priors.low_rank import InducingPoints, LowRankPrior
+from pgmodels.priors.markov.prior import MarkovPrior
 from pgmodels.priors.representation import Auto, Representation
 from tests.state_space import LinePrior, StateSpace
 
@@ -137,6 +138,8 @@ def some_sites(n, size=2, seed=1):
     return Sites(jnp.asarray(h), jnp.asarray(w))
 
 
+MARKOV = pgm.Matern32(1.7, 0.8)
+MARKOV_SUM = pgm.Matern52(1.7, 0.8) + pgm.Matern12(0.4, 2.0) * pgm.Constant(0.9) + pgm.Linear(0.3)
 TWICE = np.concatenate([inputs(6), inputs(6)[:3]])
 Z = inputs(7, seed=6)
 FORMS = {
@@ -149,5 +152,7 @@ FORMS = {
     "inducing": FormCase(pgm.Inducing(Z), kernel(), inputs(24), InducingPrior, traced=1e-5, Z=Z),
     "inducing, sampled": FormCase(pgm.Inducing(Z), kernel(), inputs(24), FICPrior, traced=None, Z=Z, sampled=True),
     "inducing, streamed": FormCase(Streamed(), kernel(), inputs(24), ChunkedInducingPrior, Z=Z),
+    "markov": FormCase(pgm.Markov(), MARKOV, line(9), MarkovPrior, whitened=False),
+    "markov, sum": FormCase(pgm.Markov(), MARKOV_SUM, line(12), MarkovPrior, whitened=False),
     "state space": FormCase(StateSpace(), pgm.Matern12(1.7, 0.8), line(9), LinePrior, whitened=False),
 }

@@ -196,6 +196,12 @@ def test_coming_from_inla_and_mgcv(run):
     assert curve.argmin() == 3
 
 
+def test_long_series(run):
+    names = run("docs/how-to/series.md")
+    dense = pgm.gaussian_vi(names["model"].with_form(pgm.Dense()), names["times"][:, None], names["events"])
+    np.testing.assert_allclose(names["vi"].mean, dense.mean, atol=1e-8)
+
+
 @pytest.mark.slow
 def test_scikit_learn(run):
     names = run("docs/how-to/scikit_learn.md")

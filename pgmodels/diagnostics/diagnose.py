@@ -195,8 +195,9 @@ def _check(result: Any, num_replicates: Any, num_draws: Any) -> None:
         result.require_covariance()
     elif isinstance(result, CorrectedApproximation):
         raise ValueError(
-            "result is a second-order correction, which has marginals but no joint density: diagnose the uncorrected "
-            "result or its linear response, pgm.correct(result), or compare it with draws."
+            f"result is a correction {result.description} which has marginals but no joint density: diagnose the "
+            "uncorrected result or, for a GP of another form than pgm.Markov(), its linear response, "
+            "pgm.correct(result), or compare it with draws."
         )
     check_whole_number(num_replicates, "num_replicates", 0)
     if num_replicates == 1:

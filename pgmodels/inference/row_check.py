@@ -25,6 +25,7 @@ class RowCheck:
             self.num_columns = inputs.shape[1]
             for gp in self.model.gps:
                 check_traced(gp.kernel, self.num_columns)
+                gp.form.check(gp.kernel, self.num_columns)
         elif inputs.shape[1] != self.num_columns:
             raise ValueError(f"X must have {self.num_columns} column(s), as the first rows; got shape {np.shape(X)}.")
         for gp in self.model.gps:

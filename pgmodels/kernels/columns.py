@@ -12,6 +12,7 @@ from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs
 from pgmodels.kernels.kernel import Change, Kernel, as_kernel
+from pgmodels.kernels.state_space import StateSpace
 from pgmodels.parameters.parameter import is_parameter
 from pgmodels.runtime.x64 import as_array
 
@@ -111,6 +112,9 @@ class On(Restricted):
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         inner = self.kernel.terms(len(self.columns))
         return tuple(tuple(sorted(self.columns[position] for position in term)) for term in inner)
+
+    def to_state_space(self) -> StateSpace:
+        return self.kernel.to_state_space()
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         """See Restricted."""

@@ -15,6 +15,7 @@ from jax.experimental import checkify
 from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs, median_distance
+from pgmodels.kernels.state_space import ProductState, StateSpace, SumState
 from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare_arrays, is_parameter
 from pgmodels.runtime.distributions import is_distribution
 from pgmodels.runtime.jit import compiled, double_outside_jit, is_traced
@@ -94,6 +95,16 @@ class Kernel(Module):
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         """The columns of X read by each of the independent functions whose sum is the latent."""
         return (self.reads(num_columns),)
+
+    def to_state_space(self) -> StateSpace:
+        """The kernel, of one column, as a Markov process whose first entry is the latent.
+
+        Raises ValueError for kernels without such a form, and for lengthscales of None.
+        """
+        raise ValueError(
+            f"{self!r} has no state-space form, which pgm.Markov() needs: use Matern12, Matern32, Matern52, Constant, "
+            "White or Linear, their sums and products, or another form of the GP, such as pgm.Dense()."
+        )
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "Kernel":
         """A copy in which every lengthscale of None is set to the median distance between distinct rows of X.
@@ -230,6 +241,9 @@ class Sum(Kernel):
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         return tuple(dict.fromkeys((*self.left.terms(num_columns), *self.right.terms(num_columns))))
 
+    def to_state_space(self) -> StateSpace:
+        return SumState(self.left.to_state_space(), self.right.to_state_space())
+
     def __repr__(self) -> str:
         return f"{self.left!r} + {self.right!r}"
 
@@ -266,6 +280,15 @@ class Product(Kernel):
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         pairs = product(self.left.terms(num_columns), self.right.terms(num_columns))
         return tuple(dict.fromkeys(tuple(sorted({*one, *other})) for one, other in pairs))
+
+    def to_state_space(self) -> StateSpace:
+        first, second = self.left.to_state_space(), self.right.to_state_space()
+        if not (first.is_stationary and second.is_stationary):
+            raise ValueError(
+                f"{self!r} has no state-space form, which pgm.Markov() needs: a product may not contain Linear. Use "
+                "another form of the GP, such as pgm.Dense()."
+            )
+        return ProductState(first, second)
 
     def __repr__(self) -> str:
         return " * ".join(f"({k!r})" if isinstance(k, Sum) else repr(k) for k in (self.left, self.right))
@@ -349,7 +372,7 @@ def as_kernel(obj: Any) -> Kernel:
     raise ValueError(f"A kernel must be a pgmodels kernel or a callable (X, Z) -> matrix; got {obj!r}.{hint}")
 
 
-def _arrays(kernel: Any) -> Any:
+def with_values(kernel: Any) -> Any:
     """The kernel with its hyperparameters as arrays; values of None are set to 1."""
     return bare_arrays(
         jax.tree.map(
@@ -366,7 +389,7 @@ def check_lookups(kernel: Any, X: np.ndarray, name: str) -> None:
     """
     if isinstance(kernel, Kernel) and kernel.is_positive_semidefinite:
         return
-    values, one = _arrays(kernel), as_array(X[:1])
+    values, one = with_values(kernel), as_array(X[:1])
     if "gather" not in str(jax.make_jaxpr(_between)(values, one, one)):
         return
     try:
@@ -390,7 +413,7 @@ _lookups = compiled(checkify.checkify(_between, errors=checkify.index_checks), o
 
 def check_traced(kernel: Kernel, num_columns: int) -> None:
     """Raise ValueError if a kernel cannot be compiled, or returns another shape than (n, m)."""
-    values = _arrays(kernel)
+    values = with_values(kernel)
     X, Z = (jax.ShapeDtypeStruct((rows, num_columns), jnp.result_type(float)) for rows in (3, 2))
     try:
         matrix, diagonal = jax.eval_shape(_covariances, values, X, Z)

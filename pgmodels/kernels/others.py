@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs, scaled_squared_distance, squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
+from pgmodels.kernels.state_space import ConstantState, LineState, StateSpace, WhiteState
 from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_parameter
 from pgmodels.runtime.x64 import as_array
 
@@ -96,6 +97,9 @@ class Linear(Kernel):
     def measures(self, num_columns: int) -> tuple[int, ...]:
         return self.reads(num_columns)
 
+    def to_state_space(self) -> StateSpace:
+        return LineState(as_array(self.variance.value).reshape(()))
+
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         return (as_array(X) * as_array(self.variance.value)) @ as_array(Z).T
 
@@ -119,6 +123,9 @@ class Constant(Kernel):
 
     def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
+
+    def to_state_space(self) -> StateSpace:
+        return ConstantState(as_array(self.variance.value))
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         return jnp.broadcast_to(as_array(self.variance.value), (X.shape[0], Z.shape[0]))
@@ -150,6 +157,9 @@ class White(Kernel):
 
     def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
+
+    def to_state_space(self) -> StateSpace:
+        return WhiteState(as_array(self.variance.value))
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         equal = squared_distance(as_array(X), as_array(Z)) == 0.0

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs, scaled_squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
+from pgmodels.kernels.state_space import MaternState, StateSpace
 from pgmodels.numerics.safe_sqrt import safe_sqrt
 from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_parameter
 from pgmodels.runtime.x64 import as_array
@@ -47,16 +48,23 @@ class Stationary(Kernel):
     def measures(self, num_columns: int) -> tuple[int, ...]:
         return self.reads(num_columns)
 
-    @abstractmethod
-    def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
-        """The correlation as a function of r²."""
+    def _matern(self, order: int) -> MaternState:
+        self._require_lengthscale()
+        return MaternState(order, as_array(self.variance.value), as_array(self.lengthscale.value).reshape(()))
 
-    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+    def _require_lengthscale(self) -> None:
         if self.lengthscale.value is None:
             raise ValueError(
                 f"lengthscale of {type(self).__name__} is None, to be set from the data: call "
                 "kernel.resolve(X) first, or pass a number."
             )
+
+    @abstractmethod
+    def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """The correlation as a function of r²."""
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        self._require_lengthscale()
         lengthscale = as_array(self.lengthscale.value)
         return as_array(self.variance.value) * self.profile(scaled_squared_distance(X, Z, lengthscale))
 
@@ -108,6 +116,9 @@ class Matern12(Stationary):
     def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
 
+    def to_state_space(self) -> StateSpace:
+        return self._matern(1)
+
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-safe_sqrt(squared))
 
@@ -133,6 +144,9 @@ class Matern32(Stationary):
 
     def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
+
+    def to_state_space(self) -> StateSpace:
+        return self._matern(3)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         s = safe_sqrt(3.0 * squared)
@@ -160,6 +174,9 @@ class Matern52(Stationary):
 
     def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
+
+    def to_state_space(self) -> StateSpace:
+        return self._matern(5)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         s = safe_sqrt(5.0 * squared)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pgmodels.runtime.pickling import Module
 
@@ -60,6 +60,22 @@ class Moments(NamedTuple):
     divergence: Float[Array, ""]
 
 
+class GroupResponse(Module):
+    """The linear response of the one latent of a group (math: section 5b), for priors that need no factor for it."""
+
+    @abstractmethod
+    def moments(self) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """The shift of the mean and the corrected variance at the data."""
+
+    @abstractmethod
+    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        """The same at new inputs."""
+
+    @abstractmethod
+    def negative(self) -> Int[Array, " n"]:
+        """Row by row, what sums to the number of negative eigenvalues of the precision: 0 if it is a covariance."""
+
+
 class GroupPosterior(Module):
     """The latents of one group given sites: its Gaussian prior times the sites, normalised, with its factorisation."""
 
@@ -79,6 +95,19 @@ class GroupPosterior(Module):
     def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
         """Mean of the coordinates, and an exact joint draw of their deviation from it."""
 
+    def extended(self, X_new: Float[Array, "m d"]) -> "GroupPosterior":
+        """The same latents at the data followed by new inputs, for priors that draw by it (``LatentPrior.extends``)."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement extended.")
+
+    def respond(
+        self, mixed: Float[Array, " n"], gain: Float[Array, " n"], curved: Float[Array, " n"], slope: Float[Array, " n"]
+    ) -> GroupResponse:
+        """The linear response of the one latent, for priors that have it (``LatentPrior.responds``).
+
+        B_mv, B_mm + w and B_vv at each row, and the gradient in the mean that shifts the mean.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not implement respond.")
+
 
 class LatentPrior(Module):
     """``size`` independent latents with one kernel and one constant mean, at the inputs X.
@@ -93,6 +122,10 @@ class LatentPrior(Module):
     can_pad: ClassVar[bool] = False
     # Whether it stores the covariance at X.
     is_dense: ClassVar[bool] = False
+    # Whether its posteriors have ``extended``, for joint draws at new inputs.
+    extends: ClassVar[bool] = False
+    # Whether its posteriors of one latent have ``respond``, linear response without coordinates.
+    responds: ClassVar[bool] = False
     # Whether products with the factor cost a small share of conditioning.
     has_cheap_products: ClassVar[bool] = False
 
@@ -138,6 +171,11 @@ class LatentPrior(Module):
     @abstractmethod
     def rank(self) -> int:
         """The number of coordinates of one latent."""
+
+    @property
+    def num_across(self) -> int:
+        """The number of values in memory for each new input of a prediction: covariances with the coordinates."""
+        return self.rank
 
     @abstractmethod
     def condition(self, sites: Sites) -> GroupPosterior:
@@ -193,6 +231,7 @@ def no_factor(prior: LatentPrior) -> ValueError:
     """The error for a prior without the factor matrix that the operation needs."""
     return ValueError(
         f"the prior {type(prior).__name__} has no factor matrix, which is needed where the formula combines latents, "
-        "for moves about a fitted Gaussian and for joint draws at new inputs: choose another form of the GP, such as "
-        "pgm.Dense()."
+        "for minibatches, for moves about a fitted Gaussian, for corrections other than linear response, for "
+        "evidences and for joint draws at new inputs: choose another form of the GP, such as pgm.Dense() or "
+        "pgm.Inducing(300)."
     )

@@ -15,6 +15,8 @@ from pgmodels.runtime.pickling import Module
 if TYPE_CHECKING:
     from pgmodels.priors.collection import PriorCollection
 
+# Draws that share one scan over the rows.
+_TOGETHER = 16
 # Means and covariances of each datum's latents.
 Marginals = tuple[Float[Array, "n L"], Float[Array, "n L L"]]
 
@@ -81,6 +83,11 @@ class Posterior(Module):
         coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
         return self.prior.sample_given(key, coordinates), coordinates
 
+    @property
+    def extends(self) -> bool:
+        """Whether it draws jointly at new inputs without a covariance."""
+        return False
+
     @abstractmethod
     def coupled_latents(self) -> list[list[int]] | None:
         """The latents that are dependent, block by block; None if all are independent."""
@@ -125,6 +132,25 @@ class IndependentPosterior(Posterior):
         """See Posterior."""
         mean, variance = self.predict(X_new)
         return mean, jax.vmap(jnp.diag)(variance)
+
+    @property
+    def extends(self) -> bool:
+        """Whether it draws jointly at new inputs by ``drawn_at``."""
+        return all(group.extends for group in self.prior.groups)
+
+    def drawn_at(self, X_new: Float[Array, "m d"], keys: Key) -> Float[Array, "draws m l"]:
+        """Joint draws at new inputs, one for each key, in time that is linear in the number of rows."""
+        groups = [group.extended(X_new) for group in self.groups]
+        priors = [group.prior for group in groups]  # type: ignore[attr-defined]
+
+        def one(key: Key) -> Array:
+            drawn = []
+            for number, (prior, group) in enumerate(zip(priors, groups, strict=True)):
+                mean, deviation = group.mean_and_deviation(jax.random.fold_in(key, number))
+                drawn.append(prior.latents(mean + deviation)[-len(X_new) :])
+            return jnp.concatenate(drawn, axis=1)
+
+        return jax.lax.map(one, keys, batch_size=_TOGETHER)
 
     def mean_and_deviation(self, key: Key) -> tuple[Coordinates, Coordinates]:
         """See Posterior."""

@@ -9,6 +9,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from pgmodels.kernels.kernel import Kernel
 from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.dense import DensePrior, covariance_prior, exact_root, whitened_prior
@@ -56,8 +57,13 @@ class Representation(ABC):
     takes_every_choice: ClassVar[bool] = False
     # Whether the number of inducing inputs is chosen from the data.
     is_automatic: ClassVar[bool] = False
+    # Whether bound priors have a factor matrix.
+    has_factor: ClassVar[bool] = True
     # The number of inducing inputs, or the maximum number to choose; 0 for forms without inducing inputs.
     num_inputs: ClassVar[int] = 0
+
+    def check(self, kernel: Kernel, num_columns: int) -> None:  # noqa: B027 (most represent any kernel)
+        """Raise ValueError for a kernel, of inputs with this number of columns, that it cannot represent."""
 
     def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray | None:
         """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None by default."""

@@ -26,6 +26,7 @@ from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Hashable, Parameter
 from pgmodels.parameters.restricted import Within
 from pgmodels.priors.inducing.representation import Inducing
+from pgmodels.priors.markov.representation import Markov
 from pgmodels.priors.representation import Auto, Dense, Representation
 from pgmodels.results.stored_names import field_of, stored_class, stored_field
 from pgmodels.runtime.x64 import as_array
@@ -101,7 +102,7 @@ _WITH_OPTIONS: dict[str, Callable[..., Likelihood]] = {
     "Weibull": survival.Weibull,
     "LogLogistic": survival.LogLogistic,
 }
-_REPRESENTATIONS: dict[str, type[Representation]] = {stored_class(cls): cls for cls in (Auto, Dense, Inducing)}
+_REPRESENTATIONS: dict[str, type[Representation]] = {stored_class(cls): cls for cls in (Auto, Dense, Inducing, Markov)}
 
 
 def describe(model: Model) -> Description:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike
@@ -109,8 +110,8 @@ class GaussianPredictions(ABC):
 
     @property
     def _num_across(self) -> int:
-        """The number of cross-covariances per latent and new input in memory: with the coordinates."""
-        return max(group.rank for group in self.posterior.prior.groups)
+        """The number of values per latent and new input in memory."""
+        return max(group.num_across for group in self.posterior.prior.groups)
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
         """``_marginals_at`` for a chunk of rows."""
@@ -141,10 +142,17 @@ class GaussianPredictions(ABC):
 
         Notes
         -----
-        O(m^3) time.
+        O(m^3) time; O(n + m) for each draw with ``pgm.Markov()``.
         """
         check_whole_number(num_draws, "num_draws", 1)
         seed = as_seed(seed)
+        return self._drawn_at(X_new, num_draws, seed)
+
+    def _drawn_at(self, X_new: ArrayLike, num_draws: int, seed: int) -> np.ndarray:
+        """See ``draw_latents``."""
+        if self.posterior.extends:
+            inputs = as_array(self._inputs_at(X_new, jointly=True))
+            return np.asarray(_drawn_at(self.posterior, inputs, jax.random.split(jax.random.key(seed), num_draws)))
         mean, _ = self._marginals_at(X_new)
         covariance = self._covariance_at(as_array(self._inputs_at(X_new, jointly=True)))
         return draw_gaussian(mean, covariance, num_draws, np.random.default_rng(seed))
@@ -184,6 +192,11 @@ def mixing_at(model: Model, num_rows: int, covariates: np.ndarray | None) -> np.
 @compiled
 def _marginals(posterior: Posterior, X_new: Array) -> tuple[Any, Any]:
     return posterior.marginals_at(X_new) if posterior.is_coupled else posterior.predict(X_new)
+
+
+@compiled
+def _drawn_at(posterior: Any, X_new: Array, keys: Any) -> Array:
+    return posterior.drawn_at(X_new, keys)
 
 
 @compiled

@@ -27,6 +27,7 @@ from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.representation import InducingPrior
 from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.priors.markov.prior import MarkovPrior
 from pgmodels.priors.padding import pad_sites
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results import saving_sparse
@@ -39,6 +40,7 @@ from pgmodels.results.approximation import (
     LinearResponse,
     PerturbativeApproximation,
 )
+from pgmodels.results.chain_response import ChainResponse
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.nested import NestedApproximation
@@ -59,13 +61,15 @@ _RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
         LinearResponse,
         NestedApproximation,
         PerturbativeApproximation,
+        ChainResponse,
         IntegratedApproximation,
         SparseApproximation,
         Draws,
     )
 }
 _PRIORS: dict[str, type[LatentPrior]] = {
-    stored_class(cls): cls for cls in (DensePrior, LowRankPrior, InducingPrior, ChunkedInducingPrior, FICPrior)
+    stored_class(cls): cls
+    for cls in (DensePrior, LowRankPrior, InducingPrior, ChunkedInducingPrior, FICPrior, MarkovPrior)
 }
 # How engines build a prior: ``Model.prior``, ``Model.compiled_prior``, or either with ``for_sampling``.
 _WAYS = ("bound", "compiled", "generative", "compiled generative")
@@ -90,7 +94,6 @@ def save(result: Result | SparseApproximation, path: str | PathLike[str]) -> Pat
         raise ValueError(f"save writes results of type {', '.join(_RESULTS)}; got {kind}: use pickle.")
     arrays: Arrays = {}
     weights = result.weights if isinstance(result, Result) else None
-    from pgmodels.results.description import describe
 
     document = {
         "format": _FORMAT,
@@ -184,7 +187,6 @@ def _with_objective(result: Loaded, objective: Objective) -> Loaded:
 
 
 def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | LikelihoodFamily | None) -> Loaded:
-    from pgmodels.results.description import build
 
     model = build(document["model"], likelihood)
     stored = {name: _decode(value, arrays) for name, value in document["fields"].items()}

@@ -253,7 +253,7 @@ def test_what_makes_no_sense_is_refused():
     draws = pgm.gibbs(result().model, result().X, result().y, num_samples=5, num_warmup=1, num_chains=2)
     with pytest.raises(ValueError, match="diagnostics are R-hat"):
         pgm.diagnose(draws)
-    with pytest.raises(ValueError, match=r"second-order correction.*pgm.correct\(result\)"):
+    with pytest.raises(ValueError, match=r"correction to second order which has marginals.*pgm.correct\(result\)"):
         pgm.diagnose(pgm.correct(result(), method="perturbative"))
     with pytest.raises(ValueError, match="not positive definite"):
         pgm.diagnose(replace(corrected(), is_positive=False))

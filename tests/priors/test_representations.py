@@ -71,7 +71,7 @@ def test_posterior(case):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-13)
 
 
-@law_of(FORMS, "smooth", "inducing, sampled", "inducing, streamed", "state space")
+@law_of(FORMS, "smooth", "inducing, sampled", "inducing, streamed", "state space", "markov", "markov, sum")
 def test_coordinates_carry_draws_to_the_data_and_to_new_inputs(case):
     prior, sites, rows, n = case.prior(), some_sites(len(case.X)), jnp.asarray(case.rows), len(case.X)
 
@@ -103,7 +103,12 @@ def test_coordinates_carry_draws_to_the_data_and_to_new_inputs(case):
         np.testing.assert_allclose(np.diagonal(K) + residual, case.kernel.diagonal(case.rows), rtol=0, atol=1e-8)
 
 
-@law_of(["rough", "smooth", "inducing", "inducing, sampled", "state space"], "smooth", "inducing, sampled")
+@law_of(
+    ["rough", "smooth", "inducing", "inducing, sampled", "state space", "markov, sum"],
+    "smooth",
+    "inducing, sampled",
+    "markov, sum",
+)
 def test_draws(case):
     sites, n, count = some_sites(len(case.X)), len(case.X), 20_000
     prior = case.prior()

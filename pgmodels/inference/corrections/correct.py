@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from pgmodels.inference.corrections.chain_response import correct_by_scans, responds
 from pgmodels.inference.corrections.nested import correct_by_nesting
 from pgmodels.inference.corrections.perturbative import correct_perturbatively
 from pgmodels.inference.corrections.response import correct_by_response
@@ -29,6 +30,8 @@ Method: TypeAlias = Literal["linear_response", "perturbative", "nested"]
 # with one latent it takes 0.4 s for 200 rows, 1.1 s for 1,000, 6.8 s and 0.4 GB for 2,000 (half as long as cavi, and
 # fit runs it dozens of times); with 112 inducing inputs 0.6 s for 2,000 rows and 5.7 s for 5,000.
 MOST_COORDINATES, _MOST_ENTRIES = 2_000, 4_000_000
+# Rows up to which fit corrects by the scans of a Markov process: some 0.3 GB.
+_MOST_SCANNED = 200_000
 # Rows of one latent up to which fit computes nested marginals. On two CPU cores those of 300 binary rows take 1.9 s and
 # predictions at as many new inputs as long; a fit of these rows takes 0.6 s, and 2 s with compilation.
 _MOST_NESTED = 300
@@ -120,7 +123,8 @@ def corrected_if(
         return _noted(result, "none: linear response is that of an optimum, which q is not")
     if result.model.is_augmentable and result.model.augmentation.is_gaussian:
         return _noted(result, "none: the likelihood is Gaussian in f, and so is the posterior")
-    if size > MOST_COORDINATES or size * len(result.y) > _MOST_ENTRIES:
+    by_scans = all(group.responds for group in result.prior.groups) and len(result.y) <= _MOST_SCANNED
+    if not by_scans and (size > MOST_COORDINATES or size * len(result.y) > _MOST_ENTRIES):
         many = f"{size:,} coordinates and {len(result.y):,} rows"
         return _noted(result, f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
     is_short = result.mean.shape[1] == 1 and len(result.mean) <= _MOST_NESTED
@@ -176,8 +180,12 @@ def _is_concave(objective: Quadrature | ExpectedIndicator, mean: Any, spread: An
     return objective.is_concave(mean, spread, y, parameters)
 
 
+def _by_response(approximation: Approximation) -> CorrectedApproximation:
+    return correct_by_scans(approximation) if responds(approximation) else correct_by_response(approximation)
+
+
 _METHODS: dict[str, Callable[[Approximation, bool | None], CorrectedApproximation]] = {
-    "linear_response": lambda approximation, _: correct_by_response(approximation),
+    "linear_response": lambda approximation, _: _by_response(approximation),
     "perturbative": lambda approximation, _: correct_perturbatively(approximation),
     "nested": correct_by_nesting,
 }

@@ -265,7 +265,8 @@ def integrate(
     Rue, Martino and Chopin 2009.
     """
     begin = time.perf_counter()
-    model, data = require_model(model).prepare(X, y, weights, missing)
+    require_model(model).require_factors("integrate")
+    model, data = model.prepare(X, y, weights, missing)
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
     seed = as_seed(seed)
     model = model.resolve(data.X, seed)

@@ -1,0 +1,265 @@
+"""State-space forms of kernels of one input: a latent as the first entry of a Gaussian Markov process."""
+
+from abc import abstractmethod
+from functools import cache, partial
+from math import comb, factorial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pgmodels.runtime.pickling import Module
+
+# Below this argument incomplete gamma functions are summed as series, of this many terms, to full relative accuracy.
+_SMALL, _TERMS = 2.0, 26
+
+
+class StateSpace(Module):
+    """A Gaussian Markov process x(t) in d dimensions of mean zero, whose first entry is the latent.
+
+    x(t + dt) = F(dt) x(t) + noise of covariance Q(dt), with F and Q functions of dt >= 0. Law: F(dt) P(t) is the
+    covariance of x(t + dt) with x(t), and P(t + dt) = F(dt) P(t) F(dt)^T + Q(dt).
+    """
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether P(t) is the same at all times."""
+        return True
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """The number of entries of a state, d."""
+
+    @abstractmethod
+    def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m d d"]:
+        """The prior covariance P(t) of the states at times t."""
+
+    @abstractmethod
+    def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
+        """F(dt)."""
+
+    @abstractmethod
+    def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
+        """Q(dt), each entry to full relative accuracy however short dt is."""
+
+
+class MaternState(StateSpace):
+    """A Matérn process of half-integer order with its derivatives, in units of the lengthscale over √(2 order).
+
+    ``order`` is 2 ν = 1, 3 or 5, and the state has (order + 1) / 2 entries. Source: Hartikainen and Särkkä 2010.
+    """
+
+    order: int = eqx.field(static=True)
+    variance: Float[Array, ""]
+    lengthscale: Float[Array, ""]
+
+    @property
+    def dimension(self) -> int:
+        """See StateSpace."""
+        return (self.order + 1) // 2
+
+    def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m d d"]:
+        """See StateSpace: the same at all times."""
+        stationary = self.variance * _coefficients(self.dimension)[1].sum(axis=0)
+        return jnp.broadcast_to(stationary, (len(t), *stationary.shape))
+
+    def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
+        """See StateSpace: the exponential of a matrix with the only eigenvalue -1."""
+        s = self._scaled(dt)
+        powers = s[:, None] ** np.arange(self.dimension)
+        return jnp.exp(-s)[:, None, None] * jnp.tensordot(powers, _coefficients(self.dimension)[0], 1)
+
+    def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
+        """See StateSpace."""
+        coefficients = _coefficients(self.dimension)[1]
+        return self.variance * jnp.tensordot(incomplete_gammas(2.0 * self._scaled(dt), self.order), coefficients, 1)
+
+    def _scaled(self, dt: Array) -> Array:
+        return np.sqrt(self.order) * dt / self.lengthscale
+
+
+class ConstantState(StateSpace):
+    """A constant."""
+
+    variance: Float[Array, ""]
+
+    @property
+    def dimension(self) -> int:
+        """See StateSpace."""
+        return 1
+
+    def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
+        """See StateSpace."""
+        return jnp.broadcast_to(self.variance, (len(t), 1, 1))
+
+    def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
+        """See StateSpace."""
+        return jnp.ones((len(dt), 1, 1))
+
+    def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
+        """See StateSpace."""
+        return jnp.zeros((len(dt), 1, 1))
+
+
+class WhiteState(ConstantState):
+    """An independent value at every time."""
+
+    def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
+        """See StateSpace."""
+        return jnp.where(dt == 0.0, 1.0, 0.0)[:, None, None]
+
+    def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
+        """See StateSpace."""
+        return self.variance * jnp.where(dt == 0.0, 0.0, 1.0)[:, None, None]
+
+
+class LineState(StateSpace):
+    """A line through the origin, and its slope."""
+
+    variance: Float[Array, ""]
+
+    @property
+    def is_stationary(self) -> bool:
+        """See StateSpace."""
+        return False
+
+    @property
+    def dimension(self) -> int:
+        """See StateSpace."""
+        return 2
+
+    def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m 2 2"]:
+        """See StateSpace."""
+        return self.variance * _matrices([[t**2, t], [t, jnp.ones_like(t)]])
+
+    def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m 2 2"]:
+        """See StateSpace."""
+        one = jnp.ones_like(dt)
+        return _matrices([[one, dt], [0.0 * one, one]])
+
+    def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m 2 2"]:
+        """See StateSpace."""
+        return jnp.zeros((len(dt), 2, 2))
+
+
+class SumState(StateSpace):
+    """The states of two independent processes; the first entry of the first is replaced by the sum of the first two."""
+
+    first: StateSpace
+    second: StateSpace
+
+    @property
+    def is_stationary(self) -> bool:
+        """See StateSpace."""
+        return self.first.is_stationary and self.second.is_stationary
+
+    @property
+    def dimension(self) -> int:
+        """See StateSpace."""
+        return self.first.dimension + self.second.dimension
+
+    def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m d d"]:
+        """See StateSpace."""
+        return self._mixed(self.first.covariance(t), self.second.covariance(t))
+
+    def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
+        """See StateSpace."""
+        mix = self._mix
+        return (
+            mix @ _side_by_side(self.first.transition(dt), self.second.transition(dt)) @ (2.0 * np.eye(len(mix)) - mix)
+        )
+
+    def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
+        """See StateSpace."""
+        return self._mixed(self.first.noise(dt), self.second.noise(dt))
+
+    @property
+    def _mix(self) -> np.ndarray:
+        mix = np.eye(self.dimension)
+        mix[0, self.first.dimension] = 1.0
+        return mix
+
+    def _mixed(self, one: Array, other: Array) -> Array:
+        return self._mix @ _side_by_side(one, other) @ self._mix.T
+
+
+class ProductState(StateSpace):
+    """The Kronecker product of the states of two independent stationary processes."""
+
+    first: StateSpace
+    second: StateSpace
+
+    @property
+    def dimension(self) -> int:
+        """See StateSpace."""
+        return self.first.dimension * self.second.dimension
+
+    def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m d d"]:
+        """See StateSpace."""
+        return _kronecker(self.first.covariance(t), self.second.covariance(t))
+
+    def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
+        """See StateSpace."""
+        return _kronecker(self.first.transition(dt), self.second.transition(dt))
+
+    def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
+        """See StateSpace."""
+        # P1 x P2 - F1 P1 F1^T x F2 P2 F2^T without cancellation.
+        F = self.first.transition(dt)
+        carried = F @ self.first.covariance(dt) @ jnp.swapaxes(F, 1, 2)
+        return _kronecker(self.first.noise(dt), self.second.covariance(dt)) + _kronecker(carried, self.second.noise(dt))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def incomplete_gammas(x: Float[Array, " m"], count: int) -> Float[Array, "m count"]:
+    """P(k, x) = 1 - exp(-x) sum_{j < k} x^j / j! for k = 1 to ``count``, x >= 0, to full relative accuracy."""
+    small = jnp.minimum(x, _SMALL)
+    term = small**count / factorial(count)
+    series = jnp.zeros_like(x)
+    for further in range(_TERMS):
+        series, term = series + term, term * small / (count + further + 1)
+    powers = [jnp.exp(-x) * x**k / factorial(k) for k in range(count)]
+    columns = [jnp.where(x < _SMALL, jnp.exp(-small) * series, 1.0 - sum(powers))]
+    for k in range(count - 1, 0, -1):
+        columns.append(columns[-1] + powers[k])
+    return jnp.stack(columns[::-1], axis=1)
+
+
+@incomplete_gammas.defjvp
+def _slopes_of_gammas(count: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (x,), (moved,) = primals, tangents
+    slopes = jnp.stack([jnp.exp(-x) * x**k / factorial(k) for k in range(count)], axis=1)
+    return incomplete_gammas(x, count), slopes * moved[:, None]
+
+
+@cache
+def _coefficients(d: int) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of exp(s) F(s) in s^k, (d, d, d), and of Q in P(k + 1, 2 s), (2 d - 1, d, d), for unit variance."""
+    companion = np.diag(np.ones(d - 1), 1)
+    companion[-1] = [-comb(d, j) for j in range(d)]
+    powers = [np.linalg.matrix_power(companion + np.eye(d), k) / factorial(k) for k in range(d)]
+    across = np.zeros((2 * d - 1, d, d))
+    for i, one in enumerate(powers):
+        for j, other in enumerate(powers):
+            across[i + j] += np.outer(one[:, -1], other[:, -1])
+    integrals = [factorial(k) / 2.0 ** (k + 1) for k in range(2 * d - 1)]
+    intensity = factorial(d - 1) ** 2 * 2.0 ** (2 * d - 1) / factorial(2 * d - 2)
+    return np.stack(powers), intensity * np.array(integrals)[:, None, None] * across
+
+
+def _matrices(entries: list[list[Array]]) -> Float[Array, "m i j"]:
+    return jnp.stack([jnp.stack(row, axis=-1) for row in entries], axis=-2)
+
+
+def _side_by_side(one: Float[Array, "m i i"], other: Float[Array, "m j j"]) -> Float[Array, "m d d"]:
+    """Block-diagonal matrices."""
+    i, j = one.shape[1], other.shape[1]
+    return jnp.pad(one, ((0, 0), (0, j), (0, j))) + jnp.pad(other, ((0, 0), (i, 0), (i, 0)))
+
+
+def _kronecker(one: Float[Array, "m i i"], other: Float[Array, "m j j"]) -> Float[Array, "m d d"]:
+    d = one.shape[1] * other.shape[1]
+    return (one[:, :, None, :, None] * other[:, None, :, None, :]).reshape(len(one), d, d)

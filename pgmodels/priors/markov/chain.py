@@ -1,0 +1,294 @@
+"""Inference in a Gaussian Markov chain given sites on the first entries of its states, by one scan in each direction.
+
+The chain is x_k = F_k x_{k-1} + noise of covariance Q_k from x_{-1} = 0: the first Q is the covariance of the first
+state. The backward scan is that of the adjoints (Bryson and Frazier 1963), which inverts no matrix: precisions may
+be zero, and noise as small as it is for rows that are close.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+# Up to this dimension, products of matrices in a loop over time are sums, which are faster than calls.
+_SMALL = 9
+# Steps of a loop over time that are compiled together: the fastest of 1, 4 and 8.
+_UNROLL = 4
+# Pivots below this share of their diagonal entry are rounding of zero.
+_ROUNDING = 1e-13
+
+
+class Chain(NamedTuple):
+    """F and Q of n steps, shared by all latents."""
+
+    transition: Float[Array, "n d d"]
+    noise: Float[Array, "n d d"]
+
+
+class Gaps(NamedTuple):
+    """Of m new inputs, the sorted inputs before and after (-1 and n for none), and the prior between.
+
+    ``since`` and ``until`` are the distances to these, ``transition`` and ``noise`` lead from the state before, or from
+    nothing if there is none, and ``onward`` and
+    ``onward_noise`` from there to the state after.
+    """
+
+    before: Int[Array, " m"]
+    after: Int[Array, " m"]
+    time: Float[Array, " m"]
+    since: Float[Array, " m"]
+    until: Float[Array, " m"]
+    transition: Float[Array, "m d d"]
+    noise: Float[Array, "m d d"]
+    onward: Float[Array, "m d d"]
+    onward_noise: Float[Array, "m d d"]
+
+
+class Forward(NamedTuple):
+    """Of l latents, the mean m and covariance P of each state given the sites up to it, and its own site's terms.
+
+    With the mean and variance (m0, p0) of the latent given earlier sites only, ``gained`` = w p0 and
+    ``innovation`` = h - w m0.
+    """
+
+    mean: Float[Array, "... l d"]
+    covariance: Float[Array, "... l d d"]
+    gained: Float[Array, "... l"]
+    innovation: Float[Array, "... l"]
+
+
+class Adjoint(NamedTuple):
+    """λ and Λ of each state: given the later sites too, it has mean m - P λ and covariance P - P Λ P.
+
+    The derivatives of the log normaliser in m and P are -λ and (λ λ^T - Λ) / 2.
+    """
+
+    vector: Float[Array, "... l d"]
+    matrix: Float[Array, "... l d d"]
+
+
+class Smoothed(NamedTuple):
+    """The scans of given sites: ``adjoint`` is of the later sites alone. Sites are of latents with zero mean."""
+
+    potential: Float[Array, "n l"]
+    precision: Float[Array, "n l"]
+    forward: Forward
+    adjoint: Adjoint
+
+    def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """Mean and variance of the latents."""
+        row, (vector, matrix) = self.forward.covariance[:, :, 0], self.adjoint
+        mean = self.forward.mean[:, :, 0] - jnp.sum(row * vector, axis=-1)
+        return mean, row[:, :, 0] - jnp.sum(row * apply(matrix, row), axis=-1)
+
+    def states(self) -> Float[Array, "n l d"]:
+        """The mean of the states."""
+        return self.forward.mean - apply(self.forward.covariance, self.adjoint.vector)
+
+    def covariances(self) -> Float[Array, "n l d d"]:
+        """The covariances of the states."""
+        P = self.forward.covariance
+        return P - times(times(P, self.adjoint.matrix), P)
+
+    def with_sites(self) -> Adjoint:
+        """The adjoints of each state's own site and the later ones."""
+        return _with_site(self.adjoint, self.precision, self.forward)
+
+    def divergence(self) -> Float[Array, ""]:
+        """KL(q || prior) of all latents."""
+        mean, variance = self.moments()
+        # K^-1 (E f) at each row, without the cancellation of h - w m.
+        weights = self.adjoint.vector[:, :, 0] - self.with_sites().vector[:, :, 0]
+        return 0.5 * jnp.sum(jnp.log1p(self.forward.gained) - self.precision * variance + mean * weights)
+
+
+def smooth(chain: Chain, potential: Float[Array, "n l"], precision: Float[Array, "n l"]) -> Smoothed:
+    """Condition on sites."""
+    forward = _filter(chain, potential, precision)
+    return Smoothed(potential, precision, forward, _adjoints(chain, precision, forward))
+
+
+@jax.custom_jvp
+def log_normalizer(chain: Chain, potential: Array, precision: Array, smoothed: Smoothed) -> Float[Array, ""]:
+    """Log of the integral of the prior times the sites, from their scans.
+
+    Its derivative, as a function of all but ``smoothed``, is that by the adjoints: no scan is differentiated.
+    """
+    del chain, potential, precision
+    h, w, (m, P, gained, innovation), _ = smoothed
+    # The mean of each latent before its own site.
+    variance = P[:, :, 0, 0]
+    mean = m[:, :, 0] - variance * innovation
+    return 0.5 * jnp.sum(variance * h**2 + (2.0 * h - w * mean) * mean / (1.0 + gained) - jnp.log1p(gained))
+
+
+@log_normalizer.defjvp
+def _derivative(
+    primals: tuple[Chain, Array, Array, Smoothed], tangents: tuple[Chain, Array, Array, Smoothed]
+) -> tuple[Array, Array]:
+    (F, _), _, _, smoothed = primals
+    (dF, dQ), dh, dw, _ = tangents
+    mean, variance = smoothed.moments()
+    vector, matrix = smoothed.with_sites()
+    before = jax.tree.map(_shift, smoothed.forward[:2])
+    moved = jnp.sum(vector * apply(dF[:, None], before[0]))
+    slope = 0.5 * (vector[..., :, None] * vector[..., None, :] - matrix)
+    # d(F P F^T + Q) = 2 dF P F^T + dQ, up to the transpose.
+    spread = jnp.sum(2.0 * times(times(slope, F[:, None]), before[1]) * dF[:, None]) + jnp.sum(slope * dQ[:, None])
+    sites = jnp.sum(mean * dh - 0.5 * (variance + mean**2) * dw)
+    return log_normalizer(*primals), spread - moved + sites
+
+
+def paths(chain: Chain, roots: Float[Array, "n d d"], noise: Float[Array, "n l d"]) -> Float[Array, "n l d"]:
+    """Draws of the chain from standard normals and the roots of its noise."""
+
+    def step(before: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+        state = apply(now[0], before) + now[1]
+        return state, state
+
+    start = jnp.zeros(noise.shape[1:], noise.dtype)
+    return jax.lax.scan(step, start, (chain.transition, apply(roots[:, None], noise)), unroll=_UNROLL)[1]
+
+
+def deviations(
+    chain: Chain,
+    smoothed: Smoothed,
+    roots: Float[Array, "n d d"],
+    noise: Float[Array, "n l d"],
+    of_sites: Float[Array, "n l"],
+) -> Float[Array, "n l d"]:
+    """Draws of the states' deviation from their mean given sites of precisions >= 0, from standard normals.
+
+    A path of the prior less its mean given observations of it with the sites' noise (Durbin and Koopman 2002).
+    """
+    path, w = paths(chain, roots, noise), smoothed.precision
+    observed = w * path[:, :, 0] + jnp.sqrt(w) * of_sites
+    forward = smoothed.forward
+
+    def step(before: Array, now: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+        F, gain, h, w = now
+        mean = apply(F, before)
+        innovation = h - w * mean[:, 0]
+        mean = mean + gain * innovation[:, None]
+        return mean, (mean, innovation)
+
+    start = jnp.zeros(noise.shape[1:], noise.dtype)
+    steps = chain.transition, forward.covariance[:, :, :, 0], observed, w
+    mean, innovation = jax.lax.scan(step, start, steps, unroll=_UNROLL)[1]
+
+    adjoint = _vectors(chain, w, forward._replace(mean=mean, innovation=innovation))
+    return path - mean + apply(forward.covariance, adjoint)
+
+
+def _filter(chain: Chain, potential: Float[Array, "n l"], precision: Float[Array, "n l"]) -> Forward:
+    def step(before: tuple[Array, Array], now: tuple[Array, ...]) -> tuple[tuple[Array, Array], Forward]:
+        F, Q, h, w = now
+        mean, P = apply(F, before[0]), times(times(F, before[1]), F.T) + Q
+        gained, innovation = w * P[:, 0, 0], h - w * mean[:, 0]
+        gain = P[:, :, 0] / (1.0 + gained)[:, None]
+        mean = mean + gain * innovation[:, None]
+        P = P - w[:, None, None] * gain[:, :, None] * P[:, :1]
+        # The variance of the latent itself, exact however precise the site.
+        P = jnp.where(first[:, None], gain[:, None, :], jnp.where(first, gain[:, :, None], P))
+        return (mean, P), Forward(mean, P, gained, innovation)
+
+    size, d = potential.shape[1], chain.noise.shape[1]
+    # Masks, where updates in place would end the loop's fused arithmetic.
+    first = np.arange(d) == 0
+    start = jnp.zeros((size, d), potential.dtype), jnp.zeros((size, d, d), potential.dtype)
+    return jax.lax.scan(step, start, (*chain, potential, precision), unroll=_UNROLL)[1]
+
+
+def _adjoints(chain: Chain, precision: Float[Array, "n l"], forward: Forward) -> Adjoint:
+    def step(after: Adjoint, now: tuple[Array, Array, Forward]) -> tuple[Adjoint, Adjoint]:
+        F, w, forward = now
+        vector, matrix = _with_site(after, w, forward)
+        return Adjoint(apply(F.T, vector), times(times(F.T, matrix), F)), after
+
+    zeros = Adjoint(jnp.zeros_like(forward.mean[0]), jnp.zeros_like(forward.covariance[0]))
+    return jax.lax.scan(step, zeros, (chain.transition, precision, forward), reverse=True, unroll=_UNROLL)[1]
+
+
+def _vectors(chain: Chain, precision: Float[Array, "n l"], forward: Forward) -> Float[Array, "n l d"]:
+    """The vectors of ``_adjoints`` alone."""
+
+    def step(after: Array, now: tuple[Array, Array, Forward]) -> tuple[Array, Array]:
+        F, w, forward = now
+        return apply(F.T, _vector_with_site(after, w, forward)), after
+
+    steps = chain.transition, precision, forward
+    return jax.lax.scan(step, jnp.zeros_like(forward.mean[0]), steps, reverse=True, unroll=_UNROLL)[1]
+
+
+def _with_site(later: Adjoint, w: Float[Array, "... l"], forward: Forward) -> Adjoint:
+    """The adjoints before a site from those after it: C^T Λ C + w / s, with C the matrix of the filter's update."""
+    update, first = _update(w, forward), np.arange(later.vector.shape[-1]) == 0
+    matrix = times(times(jnp.swapaxes(update, -1, -2), later.matrix), update)
+    added = (w / (1.0 + forward.gained))[..., None, None] * (first[:, None] & first)
+    return Adjoint(_vector_with_site(later.vector, w, forward), matrix + added)
+
+
+def _vector_with_site(later: Float[Array, "... l d"], w: Float[Array, "... l"], forward: Forward) -> Array:
+    first = np.arange(later.shape[-1]) == 0
+    pushed = (forward.innovation / (1.0 + forward.gained))[..., None] * first
+    return apply(jnp.swapaxes(_update(w, forward), -1, -2), later) - pushed
+
+
+def _update(w: Float[Array, "... l"], forward: Forward) -> Float[Array, "... l d d"]:
+    """C with P = C P' and m = C m' + gain h, from (m', P') before the site to (m, P) after it."""
+    gain = forward.covariance[..., 0]
+    first = np.arange(gain.shape[-1]) == 0
+    column = jnp.where(first, 1.0 / (1.0 + forward.gained)[..., None], -w[..., None] * gain)
+    return jnp.where(first, column[..., :, None], np.eye(len(first)))
+
+
+def roots(matrices: Float[Array, "m d d"]) -> Float[Array, "m d d"]:
+    """Lower roots of positive semi-definite matrices; a column is zero where its pivot is."""
+    diagonal, entries = jnp.diagonal(matrices, axis1=1, axis2=2), np.arange(matrices.shape[1])
+    columns = []
+    for j in entries:
+        pivot = matrices[:, j, j]
+        positive = pivot > _ROUNDING * diagonal[:, j]
+        scale = jnp.where(positive, 1.0 / jnp.sqrt(jnp.where(positive, pivot, 1.0)), 0.0)
+        columns.append(jnp.where(entries >= j, matrices[:, :, j] * scale[:, None], 0.0))
+        matrices = matrices - columns[-1][:, :, None] * columns[-1][:, None, :]
+    return jnp.stack(columns, axis=-1)
+
+
+def solve(matrices: Float[Array, "m d d"], right: Float[Array, "m d k"]) -> Float[Array, "m d k"]:
+    """Solutions for positive semi-definite matrices and right-hand sides in their range.
+
+    Not LAPACK's: see pgmodels.priors.lapack_loops.
+    """
+    L = roots(matrices)
+    d = L.shape[1]
+    pivots = jnp.diagonal(L, axis1=1, axis2=2)
+    inverse = jnp.where(pivots > 0.0, 1.0 / jnp.where(pivots > 0.0, pivots, 1.0), 0.0)
+    half: list[Array] = []
+    for i in range(d):
+        known = sum((L[:, i, j, None] * half[j] for j in range(i)), jnp.zeros_like(right[:, i]))
+        half.append((right[:, i] - known) * inverse[:, i, None])
+    solution: list[Array] = [jnp.zeros_like(right[:, 0])] * d
+    for i in range(d - 1, -1, -1):
+        known = sum((L[:, j, i, None] * solution[j] for j in range(i + 1, d)), jnp.zeros_like(right[:, i]))
+        solution[i] = (half[i] - known) * inverse[:, i, None]
+    return jnp.stack(solution, axis=1)
+
+
+def times(one: Float[Array, "... i j"], other: Float[Array, "... j k"]) -> Float[Array, "... i k"]:
+    """Products of small matrices."""
+    if one.shape[-1] > _SMALL:
+        return one @ other
+    return jnp.sum(one[..., :, :, None] * other[..., None, :, :], axis=-2)
+
+
+def apply(matrix: Float[Array, "... i j"], vector: Float[Array, "... j"]) -> Float[Array, "... i"]:
+    """Products of small matrices and vectors."""
+    return jnp.sum(matrix * vector[..., None, :], axis=-1)
+
+
+def _shift(values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
+    """The values one step earlier, zero for the first."""
+    return jnp.concatenate([jnp.zeros_like(values[:1]), values[:-1]])

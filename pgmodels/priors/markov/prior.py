@@ -1,0 +1,251 @@
+"""The prior of a GP that is a Markov process of one input, and its posterior given sites, in O(n)."""
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Shaped
+
+from pgmodels.kernels.state_space import StateSpace
+from pgmodels.priors.base import GroupPosterior, GroupResponse, Key, LatentPrior, Moments, Sites
+from pgmodels.priors.factored import centred
+from pgmodels.priors.markov.chain import (
+    Adjoint,
+    Chain,
+    Gaps,
+    Smoothed,
+    apply,
+    deviations,
+    log_normalizer,
+    paths,
+    roots,
+    smooth,
+    solve,
+    times,
+)
+from pgmodels.priors.markov.response import Factors, ResponseScans, respond, variances_at
+
+# Cost of the scans of a sweep for each row and latent in floating-point operations (measured), and of their products.
+_SCANS, _PRODUCTS = 3000.0, 20.0
+
+
+class MarkovPrior(LatentPrior):
+    """A GP of one column of X whose kernel has a state-space form: see pgmodels.kernels.state_space.
+
+    Coordinates are the states' deviations from the mean, in the order of the rows. ``order`` (n,) sorts the rows,
+    ``chain`` is sorted, and ``noise_roots`` has the roots of its noise, None before ``for_sampling``.
+    """
+
+    extends: ClassVar[bool] = True
+    responds: ClassVar[bool] = True
+
+    kernel: Any
+    mean: Float[Array, ""]
+    X: Float[Array, "n _"]
+    order: Int[Array, " n"]
+    chain: Chain
+    noise_roots: Float[Array, "n d d"] | None
+    column: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    @property
+    def dimension(self) -> int:
+        """The number of entries of a state."""
+        return self.chain.noise.shape[1]
+
+    @property
+    def rank(self) -> int:
+        """See LatentPrior: the entries of the states at all rows."""
+        return len(self.X) * self.dimension
+
+    @property
+    def num_across(self) -> int:
+        """See LatentPrior."""
+        return 8 * self.dimension**2
+
+    @property
+    def sorted_inputs(self) -> Float[Array, " n"]:
+        """The sorted inputs."""
+        return self.X[self.order, self.column]
+
+    def for_sampling(self) -> "MarkovPrior":
+        """See LatentPrior: with the roots of the noise."""
+        return self if self.noise_roots is not None else replace(self, noise_roots=roots(self.chain.noise))
+
+    def condition(self, sites: Sites) -> "MarkovPosterior":
+        """See LatentPrior."""
+        smoothed, constant = self._smooth(sites)
+        return MarkovPosterior(self, smoothed, constant)
+
+    def moments(self, sites: Sites) -> Moments:
+        """See LatentPrior."""
+        posterior = self.condition(sites)
+        return Moments(*posterior.moments(), posterior.log_normalizer(), posterior.smoothed.divergence())
+
+    def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """See LatentPrior."""
+        shape = (len(self.X), self.size)
+        variance = self.kernel.diagonal(self.X)
+        return jnp.broadcast_to(self.mean, shape), jnp.broadcast_to(variance[:, None], shape)
+
+    def draw(self, key: Key) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
+        """See LatentPrior."""
+        noise = jax.random.normal(key, (len(self.X), self.size, self.dimension), self.mean.dtype)
+        coordinates = self.coordinates(paths(self.chain, self._noise_roots, noise))
+        return self.latents(coordinates), coordinates
+
+    def sweep_operations(self) -> float:
+        """See LatentPrior."""
+        return len(self.X) * (_SCANS + _PRODUCTS * self.dimension**3)
+
+    def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
+        """See LatentPrior."""
+        return self.mean + coordinates[..., :: self.dimension, :]
+
+    def conditional(
+        self, X_new: Float[Array, "m _"], coordinates: Float[Array, "*batch r l"]
+    ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
+        """See LatentPrior."""
+        gaps, d = self.gaps(X_new), self.dimension
+        state, step = self.kernel.to_state_space(), (gaps.since + gaps.until)
+        # The first state of all is one step of the prior from before the first row.
+        is_first, is_last = gaps.before < 0, gaps.after == len(self.X)
+        total = jnp.where(_of(is_first), state.covariance(gaps.time + gaps.until), state.noise(step))
+        carried = times(gaps.onward, gaps.noise)
+        gain = jnp.where(_of(is_last), 0.0, jnp.swapaxes(solve(total, carried), 1, 2))
+        kept = gaps.transition - times(gain, jnp.where(_of(is_first), 0.0, state.transition(step)))
+        rest = jnp.eye(d) - times(gain, gaps.onward)
+        residual = times(times(rest, gaps.noise), jnp.swapaxes(rest, 1, 2))
+        residual += times(times(gain, gaps.onward_noise), jnp.swapaxes(gain, 1, 2))
+        states = coordinates.reshape(*coordinates.shape[:-2], len(self.X), d, self.size)
+        before, after = (states[..., self.order[jnp.clip(k, 0, len(self.X) - 1)], :, :] for k in gaps[:2])
+        mean = jnp.sum(kept[:, 0, :, None] * before + gain[:, 0, :, None] * after, axis=-2)
+        return self.mean + mean, jnp.maximum(residual[:, 0, 0], 0.0)
+
+    def coordinates(self, states: Float[Array, "n l d"]) -> Float[Array, "r l"]:
+        """Coordinates of sorted states."""
+        return jnp.swapaxes(self.unsorted(states), 1, 2).reshape(self.rank, self.size)
+
+    def unsorted(self, values: Shaped[Array, "n *rest"]) -> Shaped[Array, "n *rest"]:
+        """Sorted values in the order of the rows."""
+        return jnp.zeros_like(values).at[self.order].set(values, unique_indices=True)
+
+    def gaps(self, X_new: Float[Array, "m _"]) -> "Gaps":
+        """The place of new inputs among the sorted ones."""
+        state, t, sorted_inputs = self.kernel.to_state_space(), X_new[:, self.column], self.sorted_inputs
+        after = jnp.searchsorted(sorted_inputs, t, side="right")
+        before, last = after - 1, len(sorted_inputs) - 1
+        is_first = before < 0
+        since = jnp.where(is_first, 0.0, t - sorted_inputs[jnp.maximum(before, 0)])
+        until = jnp.maximum(sorted_inputs[jnp.minimum(after, last)] - t, 0.0)
+        transition = jnp.where(_of(is_first), 0.0, state.transition(since))
+        noise = jnp.where(_of(is_first), state.covariance(t), state.noise(since))
+        onward = state.transition(until), state.noise(until)
+        return Gaps(before, after, t, since, until, transition, noise, *onward)
+
+    @property
+    def _noise_roots(self) -> Array:
+        return roots(self.chain.noise) if self.noise_roots is None else self.noise_roots
+
+    def _smooth(self, sites: Sites) -> tuple[Smoothed, Array]:
+        potential, constant = centred(sites, self.mean)
+        return smooth(self.chain, potential[self.order], sites.precision[self.order]), jnp.sum(constant)
+
+
+class MarkovPosterior(GroupPosterior):
+    """A group of latents given sites, by the scans over the sorted rows."""
+
+    prior: MarkovPrior
+    smoothed: Smoothed
+    constant: Float[Array, ""]
+
+    def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """See GroupPosterior."""
+        mean, variance = map(self.prior.unsorted, self.smoothed.moments())
+        return self.prior.mean + mean, variance
+
+    def log_normalizer(self) -> Float[Array, ""]:
+        """See GroupPosterior."""
+        s = self.smoothed
+        return log_normalizer(self.prior.chain, s.potential, s.precision, s) + self.constant
+
+    def predict(self, X_new: Float[Array, "m _"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
+        """See GroupPosterior."""
+        gaps, last = self.prior.gaps(X_new), len(self.prior.X) - 1
+        before = jnp.maximum(gaps.before, 0)
+        mean, covariance = (part[before] for part in self.smoothed.forward[:2])
+        F = gaps.transition[:, None]
+        mean = apply(F, mean)
+        row = (times(times(F, covariance), jnp.swapaxes(F, -1, -2)) + gaps.noise[:, None])[:, :, 0]
+        after = Adjoint(*(part[jnp.minimum(gaps.after, last)] for part in self.smoothed.with_sites()))
+        onward = jnp.where(_of(gaps.after > last), 0.0, gaps.onward)[:, None]
+        ahead = apply(onward, row)
+        mean = mean[:, :, 0] - jnp.sum(ahead * after.vector, axis=-1)
+        return self.prior.mean + mean, row[:, :, 0] - jnp.sum(ahead * apply(after.matrix, ahead), axis=-1)
+
+    def extended(self, X_new: Float[Array, "m _"]) -> "MarkovPosterior":
+        """See GroupPosterior."""
+        prior, s = self.prior, self.smoothed
+        X = jnp.concatenate([prior.X, X_new])
+        order = jnp.argsort(X[:, prior.column])
+        chain = chain_at(prior.kernel.to_state_space(), X[order, prior.column])
+        joined = replace(prior, X=X, order=order, chain=chain, noise_roots=roots(chain.noise))
+        # The chain is of the deviations from the mean.
+        nothing = jnp.zeros((len(X_new), prior.size))
+        of_sites = (jnp.concatenate([prior.unsorted(part), nothing])[order] for part in (s.potential, s.precision))
+        return MarkovPosterior(joined, smooth(chain, *of_sites), self.constant)
+
+    def respond(self, mixed: Array, gain: Array, curved: Array, slope: Array) -> "MarkovResponse":
+        """See GroupPosterior."""
+        prior, s, order = self.prior, self.smoothed, self.prior.order
+        precision = s.precision[:, 0]
+        factors = Factors(precision - gain[order], mixed[order], curved[order])
+        scans = respond(prior.chain, prior._noise_roots, precision, s.covariances()[:, 0], factors)
+        centred_prior = replace(prior, mean=jnp.zeros_like(prior.mean))
+        sites = Sites(slope[:, None], prior.unsorted(precision)[:, None])
+        return MarkovResponse(centred_prior.condition(sites), scans)
+
+    def mean_and_deviation(self, key: Key) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
+        """See GroupPosterior."""
+        prior, shape = self.prior, (len(self.prior.X), self.prior.size)
+        of_path, of_sites = jax.random.split(key)
+        noise = jax.random.normal(of_path, (*shape, prior.dimension), prior.mean.dtype)
+        of_sites = jax.random.normal(of_sites, shape, prior.mean.dtype)
+        deviation = deviations(prior.chain, self.smoothed, prior._noise_roots, noise, of_sites)
+        return prior.coordinates(self.smoothed.states()), prior.coordinates(deviation)
+
+
+class MarkovResponse(GroupResponse):
+    """Linear response of one latent: ``shifted`` has the mean's shift as its mean."""
+
+    shifted: MarkovPosterior
+    scans: ResponseScans
+
+    def moments(self) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """See GroupResponse."""
+        return self.shifted.moments()[0][:, 0], self.shifted.prior.unsorted(self.scans.variances())
+
+    def predict(self, X_new: Float[Array, "m _"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        """See GroupResponse."""
+        return self.shifted.predict(X_new)[0][:, 0], variances_at(self.scans, self.shifted.prior.gaps(X_new))
+
+    def negative(self) -> Int[Array, " n"]:
+        """See GroupResponse."""
+        return self.shifted.prior.unsorted(self.scans.negative)
+
+
+def chain_at(state: StateSpace, sorted_inputs: Float[Array, " n"]) -> Chain:
+    """The chain of the states at sorted inputs."""
+    steps = jnp.diff(sorted_inputs, prepend=sorted_inputs[:1])
+    is_first = jnp.arange(len(steps)) == 0
+    first = state.covariance(sorted_inputs[:1])
+    return Chain(
+        jnp.where(_of(is_first), 0.0, state.transition(steps)), jnp.where(_of(is_first), first, state.noise(steps))
+    )
+
+
+def _of(rows: Array) -> Array:
+    """A mask of rows for their matrices."""
+    return rows[:, None, None]

@@ -1,0 +1,279 @@
+"""Engines with GPs that are Markov processes, against the dense form of the same GPs and published filters."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.parameters.vector import trainable
+from tests.covering import some
+from tests.statistical.reference import z_scores
+
+KERNELS = {
+    "Matern12": pgm.Matern12(1.7, 0.8),
+    "Matern32": pgm.Matern32(1.7, 0.8),
+    "Matern52": pgm.Matern52(1.7, 0.8),
+    "sum": pgm.Matern32(1.7, 5.0) + pgm.Matern12(0.3, 0.5) + pgm.Constant(0.5) + pgm.Linear(1e-5),
+    "product": pgm.Matern32(1.7, 0.8) * pgm.Matern12(1.0, 30.0),
+}
+# Sums of 300 terms of size 1, solved by recursions that amplify rounding by a precision times a variance, some 10.
+TIGHT = 1e-10
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Unsorted times with ties, a gap of 370 lengthscales, and two that differ by 1e-9; binary y."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.0, 20.0, 300)
+    x[50] = x[51] = x[3]
+    x[150:] += 300.0
+    x[7] = x[8] + 1e-9
+    y = (rng.random(300) < 1.0 / (1.0 + np.exp(-2.0 * np.sin(x)))).astype(float)
+    return x[:, None], y
+
+
+@pytest.fixture(scope="module")
+def places(data):
+    """New inputs between the data, at some of them, before all and after all."""
+    near = np.random.default_rng(1).uniform(-5.0, 330.0, 30)
+    return np.concatenate([near, data[0][:5, 0], [1e3, -1e3]])[:, None]
+
+
+def twins(model_of, engine, *arguments, **options):
+    return [engine(model_of(form), *arguments, **options) for form in (pgm.Markov(), pgm.Dense())]
+
+
+def assert_same(chain, dense, places, atol=TIGHT):
+    assert chain.elbo == pytest.approx(dense.elbo, abs=100 * atol)
+    for ours, theirs in (
+        ((chain.mean, chain.variance), (dense.mean, dense.variance)),
+        (chain.predict_latent(places), dense.predict_latent(places)),
+    ):
+        np.testing.assert_allclose(ours[0], theirs[0], rtol=0, atol=atol)
+        np.testing.assert_allclose(ours[1], theirs[1], rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    some([(name, engine) for name in KERNELS for engine in (pgm.cavi, pgm.gaussian_vi)], ("sum", pgm.cavi)),
+)
+def test_posteriors_are_those_of_the_dense_form(data, places, name, engine):
+    def model_of(form):
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(KERNELS[name], mean=0.4, form=form))
+
+    assert_same(*twins(model_of, engine, *data), places)
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    some(
+        [(name, engine) for name in KERNELS for engine in (pgm.cavi, pgm.gaussian_vi)],
+        ("Matern32", pgm.cavi),
+    ),
+)
+def test_linear_response_is_that_of_the_dense_form(data, places, name, engine):
+    X, y = data
+
+    def model_of(form):
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(KERNELS[name], mean=0.4, form=form))
+
+    chain, dense = (pgm.correct(q) for q in twins(model_of, engine, X[:120], y[:120]))
+    assert chain.is_positive
+    assert np.max(np.abs(chain.variance - chain.uncorrected.variance)) > 1e-3
+    # The dense form has a jitter of 1e-10 of the variance for rows that differ by 1e-9.
+    assert_same(chain, dense, places, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_a_response_that_is_no_covariance_is_said(data):
+    X, y = data
+    q = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(60.0, 2.0), form=pgm.Markov())), X[:40], y[:40])
+    with jax.enable_x64(True):
+        # Not an optimum: the covariance of the prior, with the curvature of the data at these marginals.
+        elsewhere = replace(q, posterior=q.posterior.tempered(0.0))
+    said = pytest.warns(pgm.CorrectionWarning, match=r"not positive definite \(in row")
+    with said, pytest.raises(ValueError, match="log-concave"):
+        pgm.correct(elsewhere)
+
+
+def test_corrections_refuse_what_they_cannot_do(data):
+    X, y = data
+    q = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.7, 0.8), form=pgm.Markov())), X[:40], y[:40])
+    corrected = pgm.correct(q)
+    for call in (lambda: corrected.draw_latents(X[:3]), lambda: corrected.draw_at_data(10)):
+        with pytest.raises(ValueError, match=r"raw .*uncorrected result"):
+            call()
+    for method in ("perturbative", "nested"):
+        with pytest.raises(ValueError, match=r"no factor matrix.*pgm.Dense"):
+            pgm.correct(q, method=method)
+
+
+@pytest.mark.slow
+def test_several_latents_are_one_chain_each_and_other_forms_beside_them(data, places):
+    x, _ = data
+    rng = np.random.default_rng(2)
+    X = np.column_stack([x, rng.uniform(-2.0, 2.0, len(x))])
+    y = rng.integers(0, 3, len(x)).astype(float)
+
+    def model_of(form):
+        trend = pgm.GP(pgm.On(pgm.Matern32(1.5, 2.0), [0]), size=2, form=form)
+        return pgm.Model(pgm.LogisticSoftmax(3), [trend, pgm.GP(pgm.On(pgm.RBF(0.7, 1.0), [1]), form=pgm.Dense())])
+
+    new = np.column_stack([places, rng.uniform(-2.0, 2.0, len(places))])
+    chain, dense = twins(model_of, pgm.cavi, X, y)
+    assert_same(chain, dense, new, atol=1e-8)
+    with pytest.raises(ValueError, match=r"one latent, and the model has 3.*pgm.Dense"):
+        pgm.correct(chain)
+
+
+@pytest.mark.slow
+def test_rows_without_y_are_predicted(data):
+    X, y = data
+    y = np.where(np.arange(len(y)) % 7 == 0, np.nan, y)
+
+    def model_of(form):
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.7, 0.8), form=form))
+
+    chain, dense = twins(model_of, pgm.cavi, X, y, missing="predict")
+    np.testing.assert_allclose(
+        chain.predict_missing().probabilities, dense.predict_missing().probabilities, rtol=0, atol=TIGHT
+    )
+
+
+def test_a_filter_of_a_long_series():
+    # Of an independent Kalman filter, which agrees with the dense formula to 1e-11 at n = 400.
+    x = 0.01 * np.arange(50_000)
+    y = np.sin(x) + 0.5 * np.sin(2.0 * np.pi * x / 7.0) + 0.5 * np.random.default_rng(0).standard_normal(len(x))
+    gp = pgm.GP(pgm.Matern32(1.0, 2.0), form=pgm.Markov())
+    q = pgm.cavi(pgm.Model(pgm.Gaussian(pgm.Fixed(0.5)), gp), x[:, None], y)
+    # The figures are printed to these digits.
+    assert q.elbo == pytest.approx(-37611.92072, abs=1e-5)
+    assert q.mean[-1, 0] == pytest.approx(-0.148483, abs=1e-6)
+    assert q.variance[-1, 0] == pytest.approx(0.0154788, abs=1e-7)
+
+
+@pytest.mark.skipif("PGMODELS_DATA" not in os.environ, reason="needs the folder of data in PGMODELS_DATA")
+def test_a_filter_of_tree_rings():
+    path = Path(os.environ["PGMODELS_DATA"]) / "treering.csv"
+    if not path.exists():
+        pytest.skip(f"needs {path}")
+    years, width = np.loadtxt(path, delimiter=",", skiprows=1)[:, 1:].T
+    gp = pgm.GP(pgm.Matern32(0.05, 20.0), form=pgm.Markov())
+    q = pgm.cavi(pgm.Model(pgm.Gaussian(pgm.Fixed(0.08**0.5)), gp), years[:, None], width - 1.0)
+    assert q.elbo == pytest.approx(-1671.12529, abs=1e-5)
+    assert q.mean[-1, 0] == pytest.approx(0.126811, abs=1e-6)
+    assert q.variance[-1, 0] == pytest.approx(0.0103264, abs=1e-7)
+
+
+def test_kernels_it_cannot_represent_are_refused_before_work_starts(data):
+    X, y = data
+    two = np.column_stack([X, X])
+    for kernel, inputs, message in (
+        (pgm.RBF(), X, r"RBF.*has no state-space form.*pgm.Dense"),
+        (pgm.Matern32(), two, r"one column, and Matern32.* reads 2.*pgm.On\(kernel, \[0\]\)"),
+        (pgm.On(pgm.Matern32(), [0]) + pgm.On(pgm.Matern12(), [1]), two, r"reads 2.*pgm.On"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, form=pgm.Markov())), inputs, y)
+
+
+@pytest.mark.slow
+def test_joint_draws_at_new_inputs_have_the_covariance_of_the_dense_form(data):
+    X, y, count = data[0][:40], data[1][:40], 20_000
+    new = np.concatenate([X[:2, 0], X[:2, 0] + 0.1, X[:2, 0] + 0.2, [-0.5, 1e3]])[:, None]
+
+    def model_of(form):
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.7, 0.8), mean=0.4, form=form))
+
+    chain, dense = twins(model_of, pgm.cavi, X, y)
+    f = chain.draw_latents(new, count, seed=3)[:, :, 0]
+    mean, _ = dense.predict_latent(new)
+    with jax.enable_x64(True):
+        covariance = np.asarray(dense.posterior.covariance_at(jnp.asarray(new)))[0]
+    deviation = np.sqrt(np.diagonal(covariance))
+    # Some 44 comparisons at five standard errors.
+    assert np.all(np.abs(f.mean(axis=0) - mean[:, 0]) < 5.0 * deviation / np.sqrt(count))
+    error = np.sqrt((np.outer(deviation, deviation) ** 2 + covariance**2) / count)
+    assert np.all(np.abs(np.cov(f.T) - covariance) < 5.0 * error)
+
+
+@pytest.mark.slow
+def test_gibbs_agrees_with_the_dense_form(data, places):
+    X, y = data[0][:40], data[1][:40]
+
+    def model_of(form):
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.7, 0.8), mean=0.4, form=form))
+
+    chain = pgm.gibbs(model_of(pgm.Markov()), X, y, num_samples=2000, num_warmup=50, num_chains=2, seed=1)
+    dense = pgm.gibbs(model_of(pgm.Dense()), X, y, num_samples=1000, num_warmup=50, num_chains=2, seed=1)
+    assert list(chain.tuning) == ["sweep"]
+    mean, variance = z_scores(chain.latents, dense.latents)
+    # 80 comparisons at four joint standard errors.
+    assert max(np.abs(mean).max(), np.abs(variance).max()) < 4.0
+    # Given draws at the data, what is drawn there again is the same; elsewhere both average the same function.
+    np.testing.assert_allclose(chain.predict_latent(X), (chain.mean, chain.variance), atol=1e-6)
+    for ours, theirs in zip(chain.predict_latent(places), dense.predict_latent(places), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=0.25)
+
+
+@pytest.mark.slow
+def test_hyperparameters_are_learned_as_with_the_dense_form(data):
+    X, y = data[0][:150], data[1][:150]
+
+    def model_of(form):
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32() + pgm.Constant(pgm.Fixed(0.5)), mean=0.0, form=form))
+
+    chain, dense = twins(model_of, pgm.fit, X, y, objective="augmented")
+    assert chain.elbo == pytest.approx(dense.elbo, abs=1e-8)
+    assert chain.fit.correction == "by linear response"
+    for name, value in chain.fit.values.items():
+        # To the tolerance of the optimiser.
+        assert value == pytest.approx(dense.fit.values[name], rel=1e-4)
+
+
+def test_slopes_in_hyperparameters_are_those_of_the_dense_form(data):
+    X, y = data[0][:60], data[1][:60]
+    slopes = []
+    for form in (pgm.Markov(), pgm.Dense()):
+        kernel = pgm.Matern52(1.7, 0.8) * pgm.Matern12(0.9, 3.0) + pgm.White(0.2)
+        model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.4, form=form))
+        with jax.enable_x64(True):
+            bound = MarginalBound(trainable(model), model.check(X, y))
+            slopes.append(bound(bound.vector))
+    assert slopes[0][0] == pytest.approx(slopes[1][0], abs=1e-8)
+    np.testing.assert_allclose(slopes[0][1], slopes[1][1], rtol=0, atol=1e-6)
+    assert np.all(np.abs(slopes[1][1]) > 1e-3)
+
+
+@pytest.mark.slow
+def test_results_are_saved_and_updated(data, places, tmp_path):
+    X, y = data[0][:40], data[1][:40]
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.7, 0.8), form=pgm.Markov()))
+    q = pgm.cavi(model, X, y)
+    for result in (q, pgm.correct(q)):
+        again = pgm.load(result.save(tmp_path / "result.npz"))
+        assert type(again) is type(result)
+        np.testing.assert_array_equal(again.predict_latent(places), result.predict_latent(places))
+    updated = pgm.update(pgm.cavi(model, X[:30], y[:30]), X[30:], y[30:])
+    # Both to a tolerance of 1e-9 of the ELBO, which is flat at the optimum.
+    np.testing.assert_allclose(updated.mean, q.mean, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model, X, y: pgm.svi(model, X, y), r"svi needs .* factor matrix, and form=Markov\(\).*pgm.Inducing"),
+        (lambda model, X, y: pgm.integrate(model, X, y), r"integrate needs .* factor matrix.*pgm.Dense"),
+        (lambda model, X, y: pgm.log_evidence(pgm.cavi(model, X, y)), r"no factor matrix.*evidences.*pgm.Dense"),
+    ],
+)
+def test_what_needs_a_factor_says_so(data, call, message):
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.7, 0.8), form=pgm.Markov()))
+    with pytest.raises(ValueError, match=message):
+        call(model, data[0][:40], data[1][:40])
