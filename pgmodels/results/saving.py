@@ -94,6 +94,7 @@ def save(result: Result | SparseApproximation, path: str | PathLike[str]) -> Pat
         raise ValueError(f"save writes results of type {', '.join(_RESULTS)}; got {kind}: use pickle.")
     arrays: Arrays = {}
     weights = result.weights if isinstance(result, Result) else None
+    from pgmodels.results.description import describe
 
     document = {
         "format": _FORMAT,
@@ -187,6 +188,7 @@ def _with_objective(result: Loaded, objective: Objective) -> Loaded:
 
 
 def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | LikelihoodFamily | None) -> Loaded:
+    from pgmodels.results.description import build
 
     model = build(document["model"], likelihood)
     stored = {name: _decode(value, arrays) for name, value in document["fields"].items()}
