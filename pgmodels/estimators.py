@@ -289,8 +289,7 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
                 "or more."
             )
         likelihood = self._likelihood()
-        size = likelihood.num_latents or self.n_classes_
-        gp = self._gp(X, weights, size, variance=1.0, mean=0.0)
+        gp = self._gp(X, weights, self._size(likelihood), variance=1.0, mean=0.0)
         self._learned(Model(likelihood, gp), X, codes.astype(np.float64), weights)
         return self
 
@@ -336,6 +335,10 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
         codes = super().sample_y(X, n_samples, random_state).astype(int)
         return self.classes_[codes]
 
+    def _size(self, likelihood: Likelihood) -> int:
+        """The number of latents, by the support where the formula leaves it open: one for 0 and 1, else one a class."""
+        return likelihood.num_latents or (1 if isinstance(likelihood.declared_support, Binary) else self.n_classes_)
+
     def _likelihood(self) -> Likelihood:
         two, choice = self.n_classes_ == 2, self.likelihood
         names: dict[str, Any] = _BINARY if two else _SEVERAL
@@ -349,7 +352,7 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
                 )
             return names[choice]() if two else names[choice](self.n_classes_)
         likelihood = _as_likelihood(choice)
-        support = likelihood.support(likelihood.num_latents or self.n_classes_)
+        support = likelihood.support(self._size(likelihood))
         count = 2 if isinstance(support, Binary) else support.num_classes if isinstance(support, Classes) else None
         if count != self.n_classes_:
             declared = "declares no classes" if count is None else f"is of {count} classes"

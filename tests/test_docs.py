@@ -227,6 +227,7 @@ def test_extensions(run, rules):
         assert all(block.count("\n") <= 100 for block in blocks(DOCS / "how-to" / f"{path}.md", "python")), path
 
 
+@pytest.mark.slow
 def test_an_objective_of_your_own(run):
     names = run("docs/how-to/own_objective.md")
     exact = pgm.gaussian_vi(names["model"], names["X"], names["y"])

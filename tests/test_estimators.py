@@ -146,6 +146,16 @@ def test_numbers_by_name(name):
     assert regressor.predict(X, return_std=True)[1].min() > 0.0
 
 
+def test_a_formula_of_two_labels_has_one_latent():
+    @pgm.likelihood(support=pgm.Binary())
+    def flipped(y, f):
+        return pgm.sigmoid(f) ** (1 - y) * pgm.sigmoid(-f) ** y
+
+    X, y = labels(30)
+    fixed, plain = (pgm.GPClassifier(**{**FIXED, "likelihood": likelihood}).fit(X, y) for likelihood in (flipped, None))
+    np.testing.assert_allclose(fixed.predict_proba(X), plain.predict_proba(X), rtol=1e-6)
+
+
 def test_what_is_wrong_is_named():
     X, y = labels(20)
     cases = [

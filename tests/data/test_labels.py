@@ -103,6 +103,7 @@ def test_unknown_labels_are_refused(result, y):
         result.predict(X).log_density(y)
 
 
+@pytest.mark.slow
 def test_comparisons_read_labels():
     draws = pgm.gibbs(MODEL, X, TEXT, num_samples=4, num_warmup=0, num_chains=1)
     assert draws.labels == ("no", "yes")

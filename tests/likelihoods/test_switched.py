@@ -36,6 +36,7 @@ def shared(likelihood, kernel=None):
     return pgm.Model(likelihood, pgm.GP(kernel or pgm.RBF(1.5, 0.8), mean=0.2))
 
 
+@pytest.mark.slow
 def test_each_row_has_the_density_of_its_output():
     laws = by_hand()
     expected = [law.logpdf(y) if k == 0 else law.logpmf(y) for law, (y, k, _) in zip(laws, Y, strict=True)]
@@ -44,6 +45,7 @@ def test_each_row_has_the_density_of_its_output():
     assert is_normalised(four_kinds(), 1, for_all_parameters=True)
 
 
+@pytest.mark.slow
 def test_moments_and_draws_are_of_the_output():
     likelihood, laws = four_kinds(), by_hand()
     mean, variance = (np.asarray(part) for part in likelihood.moments(Y, F[:, None], 1))

@@ -181,6 +181,7 @@ class OneByOne(Quadrature):
     takes_covariances = False
 
 
+@pytest.mark.slow
 def test_without_noise_it_is_the_expected_log_density_by_quadrature():
     model = binary()
     kink = Kink(2 * Observation() - 1, Constant(0.0))
@@ -238,6 +239,7 @@ def sites_at(approximation):
         return terms.local_sites(*arrays, values(approximation.likelihood))
 
 
+@pytest.mark.slow
 def test_latents_are_independent_with_precisions_of_any_sign():
     h, w = sites_at(result())
     assert result().posterior.blocks == ((0,), (1,), (2,))

@@ -266,6 +266,7 @@ def test_corrections_and_diagnoses_follow_from_it():
     assert str(diagnosis)
 
 
+@pytest.mark.slow
 def test_comparisons_reports_and_files_take_it(tmp_path):
     corrected = pgm.correct(result())
     draws = pgm.gibbs(robust_model(), *data(), num_samples=200, num_warmup=100, num_chains=2, seed=1)

@@ -30,6 +30,7 @@ def test_the_derivative_of_a_function_with_its_own_rule(wrap, axes):
     np.testing.assert_allclose(both(wrap(scaled_gradient)), both(scaled_gradient), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_gibbs_samples_hyperparameters_of_a_probit_model():
     # Its surrogate differentiates log_ndtr in a loop.
     rows, y = X[:, None], (X > 0.0).astype(float)

@@ -257,6 +257,7 @@ def test_steps_on_batches_know_groups():
         assert exact - 0.2 < result.elbo < exact + 1e-3
 
 
+@pytest.mark.slow
 def test_too_few_inducing_inputs_are_said_with_what_they_cost():
     rng = np.random.default_rng(8)
     # Off the grid, on which rounding decides between rows that leave the same.

@@ -61,6 +61,7 @@ def test_an_intercept_and_a_slope_of_a_group_are_correlated():
     np.testing.assert_allclose(group(regression.X, regression.X), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_model_is_what_is_written_by_hand():
     text = "p(ill, n) ~ age + treat + gp(lon, lat, cov='matern32') + (1|herd) + offset(log(days))"
     priors = {"gp(lon, lat, cov='matern32')": {"variance": 0.7, "lengthscale": 1.1}, "(1|herd)": {"variance": 0.4}}
@@ -134,6 +135,7 @@ def fixed(text="died ~ age + treat + (1|herd)", family="bernoulli", **options):
     return pgm.formula(text, DATA, family=family, priors=priors | options.pop("priors", {}), **options)
 
 
+@pytest.mark.slow
 def test_predictions_and_comparisons_are_those_of_the_latents():
     result = fixed().gaussian_vi()
     table = result.predictions()

@@ -56,6 +56,7 @@ def test_a_sum_has_no_largest_latent():
         pgm.Model(pgm.with_predictor(pgm.RobustMax(3), [2, 2, 2]), pgm.GP(pgm.RBF(), size=6)).likelihood.formula(6)
 
 
+@pytest.mark.slow
 def test_a_predictor_of_the_noise_is_what_is_written_by_hand():
     family = pgm.HeteroscedasticGaussian(pgm.Fixed(2.0))
     priors = {"f[1]: (1|g)": {"variance": 0.3}, "f[1]: x": dist.Normal(0.0, 0.5)}

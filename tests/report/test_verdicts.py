@@ -51,6 +51,7 @@ def test_an_exact_approximation_and_a_second_run_are_trusted():
     assert all(len(verdict.latents) == 0 for verdict in verdicts.values())
 
 
+@pytest.mark.slow
 def test_halved_variances_are_called_out_and_the_good_result_beside_them_is_not():
     _, fixed, draws = bernoulli()
     verdicts = judge(gibbs=draws, corrected=fixed, halved=replace(fixed, variance=0.5 * fixed.variance))

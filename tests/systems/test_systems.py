@@ -164,6 +164,7 @@ def test_results_are_compared_with_draws(name, tmp_path):
         np.testing.assert_allclose(frame.loc[other, columns], frame.loc["one", columns], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
 def test_regression_with_known_noise_is_that_with_one_variance_where_they_are_equal():
     rows = X[:90]

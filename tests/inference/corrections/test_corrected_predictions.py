@@ -181,6 +181,7 @@ def test_fit_corrects_its_result(tmp_path):
         pgm.fit(model, X, y, correct="no")
 
 
+@pytest.mark.slow
 def test_fit_takes_nested_marginals_of_few_latents():
     model, X, y = binary(pgm.RBF(Fixed(4.0), Fixed(1.5)))
     fitted, q = pgm.fit(model, X, y), pgm.fit(model, X, y, correct=False)

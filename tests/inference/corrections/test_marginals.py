@@ -44,6 +44,7 @@ def test_latents_of_the_data_are_those_of_the_correction():
     np.testing.assert_allclose(again.quantiles(levels), nested.quantiles(levels)[:, 1, 0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_differences_between_new_inputs_have_their_joint_variance():
     # Where the data say nothing, a difference is the prior's: the residuals of two near inputs are correlated.
     far = np.array([[50.0], [50.5]])

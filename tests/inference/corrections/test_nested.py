@@ -199,6 +199,7 @@ def test_grids_that_do_not_resolve_a_density_are_warned_of(monkeypatch):
         pgm.correct(gaussian, method="nested")
 
 
+@pytest.mark.slow
 def test_comparisons_and_plots_take_their_densities():
     y = np.array(CASES["no counts"][1])
     gaussian = pgm.gaussian_vi(model_of("no counts", 25.0), X, y)
