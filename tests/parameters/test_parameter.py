@@ -180,8 +180,8 @@ TYPED = {
 @pytest.mark.parametrize("name", TYPED)
 def test_what_is_shown_can_be_typed_back(name):
     names = vars(constraints) | vars(dist) | vars(pgm) | {"array": np.array, "graded": graded, "flipped": flipped}
-    # A likelihood of the package, too; here it is a prior.
-    names |= {"LogNormal": dist.LogNormal}
+    # Likelihoods of the package, too; here they are priors.
+    names |= {"LogNormal": dist.LogNormal, "Gamma": dist.Gamma}
     model = TYPED[name]()
     assert eval(repr(model), names) == model
 
