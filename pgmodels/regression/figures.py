@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pgmodels.regression.result import RegressionResult
 
 _NUMBERS = ("mean", "sd")
+# Inches of a level on an axis.
+_A_LEVEL = 0.2
 # Panels in a row.
 _ACROSS = 3
 
@@ -29,7 +31,8 @@ def figure_of_effects(result: "RegressionResult") -> Figure:
     ]
     if not terms:
         raise ValueError("plot_effects shows terms of one column, such as s(x) and (1|g); the formula has none.")
-    figure, panels = _panels(len(terms))
+    most = max((len(term.columns[0].codes) for term in terms if isinstance(term.columns[0], Levels)), default=0)
+    figure, panels = _panels(len(terms), max(2.9, 0.8 + _A_LEVEL * most))
     for axes, term in zip(panels, terms, strict=False):
         column = term.columns[0]
         x = term.read(result.regression.data)[:, 0]

@@ -104,8 +104,8 @@ def formula(
 
     Default priors: coefficients are Normal(0, 2.5 s / sd(x)), with s the standard deviation of y where the latent is
     in its units and else 1; variances are log-normal with a median deviation of 0.6 s; lengthscales are log-normal with
-    98 % between the 2 % quantile of distances and the range. The prior mean of the intercept is the mean of y, or its
-    logarithm, where the latent is the mean or its logarithm.
+    98 % between the 2 % quantile of distances, for ``s`` a tenth of the range, and the range. The prior mean of the
+    intercept is the mean of y, or its logarithm, where the latent is the mean or its logarithm.
 
     Examples
     --------

@@ -27,6 +27,8 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 # Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi.
 SPREAD = 2.5
+# A smooth bends as often as the ten basis functions that mgcv has by default.
+_BENDS = 0.1
 # Normal quantile of 99 %: lengthscales have 98 % of their prior between two distances.
 _QUANTILE = 2.326
 
@@ -103,7 +105,8 @@ def call_term(call: Call, frame: pd.DataFrame, scale: float, context: dict[str, 
         raise ValueError(f"formula: {call.text} must have a longitude and a latitude.")
     chosen = _covariance(call, context)
     places = Sphere(RBF()).inputs(X) if is_sphere else X
-    lengthscale = _lengthscales(places, is_sphere or bool(call.options.get("iso", True)))
+    is_isotropic = is_sphere or bool(call.options.get("iso", True))
+    lengthscale = _lengthscales(places, is_isotropic, _BENDS if call.name == "s" else 0.0)
     values: dict[str, Any] = {"variance": _variance(scale), "lengthscale": lengthscale}
     if chosen is Periodic:
         # Its lengthscale is relative to the period.
@@ -168,10 +171,12 @@ def _variance(scale: float) -> dist.LogNormal:
     return dist.LogNormal(2.0 * np.log(scale) - 1.0, 1.0)
 
 
-def _lengthscales(X: np.ndarray, iso: bool) -> dist.LogNormal:
-    """With 98 % between the distance of near rows and the range."""
+def _lengthscales(X: np.ndarray, iso: bool, share: float) -> dist.LogNormal:
+    """With 98 % between the distance of near rows, or a share of the range if that is more, and the range."""
     columns = [X] if iso else [X[:, [j]] for j in range(X.shape[1])]
-    ends = np.log([_distances(part) for part in columns])
+    distances = np.array([_distances(part) for part in columns])
+    distances[:, 0] = np.maximum(distances[:, 0], share * distances[:, 1])
+    ends = np.log(distances)
     middle, width = ends.mean(axis=1), (ends[:, 1] - ends[:, 0]) / (2.0 * _QUANTILE)
     return dist.LogNormal(middle[0], width[0]) if iso else dist.LogNormal(middle, width)
 

@@ -50,6 +50,15 @@ def test_a_formula_is_read():
     assert groups == [("a", None), ("a:b", None), ("g", None), ("g", "x")]
 
 
+def test_a_smooth_is_not_rougher_than_a_tenth_of_its_range():
+    rough, smooth = pgm.formula("weight ~ gp(age) + s(age)", DATA).model.gps[1:]
+    distances = np.abs(DATA["age"].to_numpy()[:, None] - DATA["age"].to_numpy())[np.triu_indices(N, 1)]
+    priors = [gp.kernel.kernel.lengthscale.prior for gp in (rough, smooth)]
+    low, high = (np.exp(prior.loc + 2.326 * np.array([-1.0, 1.0]) * prior.scale) for prior in priors)
+    np.testing.assert_allclose(low, [np.quantile(distances, 0.02), distances.max()], rtol=1e-5)
+    np.testing.assert_allclose(high, [0.1 * distances.max(), distances.max()], rtol=1e-5)
+
+
 def test_an_intercept_and_a_slope_of_a_group_are_correlated():
     priors = {"(1 + age|herd)": {"variance": 0.5, "slope_variance": 0.02, "correlation": pgm.Fixed(-0.3)}}
     regression = pgm.formula("weight ~ 0 + lon + (age|herd)", DATA, priors=priors | {"lon": dist.Normal(0.0, 2.0)})
