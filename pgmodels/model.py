@@ -71,6 +71,13 @@ class GP(Module):
     ------
     ValueError
         For arguments of other types or values.
+
+    Examples
+    --------
+    >>> import pgmodels as pgm
+    >>> gp = pgm.GP(pgm.RBF() + pgm.White(), mean=0.0, size=3, form=pgm.Inducing(20))
+    >>> pgm.Model(pgm.Softmax(3), gp).num_latents
+    3
     """
 
     kernel: Kernel
@@ -149,6 +156,13 @@ class Model(Module):
     ------
     ValueError
         If the number of latents does not match the formula, or the formula does not depend on the latents.
+
+    Examples
+    --------
+    >>> import pgmodels as pgm
+    >>> model = pgm.Model(pgm.StudentT(3.0, pgm.Parameter(1.0)), pgm.GP(pgm.RBF(), mean=0.0))
+    >>> model.num_latents
+    1
     """
 
     likelihood: Likelihood

@@ -331,6 +331,18 @@ def likelihood(
     ------
     ValueError
         If the arguments of the functions do not match, or ``support`` is not one.
+
+    Examples
+    --------
+    >>> import pgmodels as pgm
+    >>> @pgm.likelihood(support=pgm.Binary())
+    ... def noisy(y, f, share=pgm.Parameter(0.1, positive=True)):
+    ...     return (1 - share) * pgm.sigmoid((2 * y - 1) * f) + share / 2
+    >>> model = pgm.Model(noisy(), pgm.GP(pgm.RBF()))
+    >>> len(pgm.derive(model).augmentation.rules)
+    2
+    >>> bool(pgm.cavi(model, [[0.0], [1.0], [2.0]], [0, 1, 1]).predict([[2.0]]).probabilities[0, 1] > 0.5)
+    True
     """
     if function is None:
         return lambda function: LikelihoodFamily(function, support, mean, variance, num_latents, sampler)

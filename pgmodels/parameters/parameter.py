@@ -28,6 +28,13 @@ class Fixed:
     ----------
     value : float or array_like
         The value, in the units of the hyperparameter.
+
+    Examples
+    --------
+    >>> import pgmodels as pgm
+    >>> kernel = pgm.RBF(variance=pgm.Fixed(2.0), lengthscale=1.0)
+    >>> kernel.variance.fixed, kernel.lengthscale.fixed
+    (True, False)
     """
 
     def __init__(self, value: ArrayLike):
@@ -80,6 +87,16 @@ class Parameter(Module):
     ------
     ValueError
         For a constraint that is not one of NumPyro's; other faults are found where the parameter is used.
+
+    Examples
+    --------
+    >>> import numpyro.distributions as dist
+    >>> import pgmodels as pgm
+    >>> kernel = pgm.RBF(variance=pgm.Parameter(2.0, fixed=True), lengthscale=pgm.Parameter(1.0, prior=dist.Gamma(2.0, 2.0)))
+    >>> float(kernel.variance.value), kernel.variance.fixed
+    (2.0, True)
+    >>> float(kernel.lengthscale.value), kernel.lengthscale.fixed
+    (1.0, False)
     """
 
     value: Any

@@ -185,6 +185,19 @@ def fit(
     References
     ----------
     Titsias 2009; for the schemes, Izmailov and Kropotov 2017.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Poisson(), pgm.GP(pgm.RBF(), mean=0.0))
+    >>> result = pgm.fit(model, X, y)
+    >>> result.predict([[1.5], [4.5]]).mean.round()
+    array([7., 1.])
+    >>> bool(0.5 < result.model.gps[0].kernel.lengthscale.value < 5.0)
+    True
     """
     begin = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights, missing)

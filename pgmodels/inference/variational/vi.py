@@ -126,6 +126,17 @@ def vi(
     References
     ----------
     For ``"additive_noise"``, Liu et al. 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> vi = pgm.vi(model, X, y, objective="expected")
+    >>> bool(np.isclose(vi.elbo, pgm.gaussian_vi(model, X, y).elbo, atol=0.001))
+    True
     """
     return _vi("vi", model, X, y, objective, weights, missing, max_iterations, tolerance, seed, callback, progress)
 
@@ -197,6 +208,17 @@ def cavi(
     References
     ----------
     Wenzel et al. 2019; Galy-Fajou et al. 2019; for the acceleration, Walker and Ni 2011.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> vi = pgm.cavi(model, X, y)
+    >>> vi.predict([[1.5], [4.5]]).probabilities[:, 1].round(2)
+    array([0.89, 0.17])
     """
     return _vi("cavi", model, X, y, "augmented", weights, missing, max_iterations, tolerance, seed, None, progress)
 
@@ -265,6 +287,17 @@ def gaussian_vi(
     References
     ----------
     Opper and Archambeau 2009; Khan and Lin 2017.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> vi = pgm.gaussian_vi(model, X, y)
+    >>> bool(vi.elbo > pgm.cavi(model, X, y).elbo)
+    True
     """
     return _vi(
         "gaussian_vi", model, X, y, "expected", weights, missing, max_iterations, tolerance, seed, None, progress

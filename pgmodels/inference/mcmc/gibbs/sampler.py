@@ -125,6 +125,19 @@ def gibbs(
     ----------
     Polson, Scott and Windle 2013; Galy-Fajou, Wenzel, Donner and Opper 2019; Adler 1981; Murray, Adams and MacKay 2010;
     Murray and Adams 2010; Neal 2011.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> draws = pgm.gibbs(model, X, y, num_samples=200, num_warmup=50, num_chains=2)
+    >>> draws.latents.shape
+    (2, 200, 30, 1)
+    >>> draws.predict([[1.5], [4.5]]).probabilities[:, 1] > 0.5
+    array([ True, False])
     """
     start = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights, missing)
