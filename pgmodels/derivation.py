@@ -86,6 +86,13 @@ def derive(model: Model | Likelihood) -> Derivation:
     ------
     NoAugmentationError
         If no rule matches a factor; names the factor, the supported forms and the rules.
+
+    Examples
+    --------
+    >>> import pgmodels as pgm
+    >>> derivation = pgm.derive(pgm.Bernoulli())
+    >>> [rule.title for rule in derivation.augmentation.rules]
+    ['Pólya-Gamma']
     """
     if isinstance(model, Likelihood):
         model = Model(model, GP(RBF(), size=model.num_latents or 1))

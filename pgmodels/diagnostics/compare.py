@@ -210,6 +210,18 @@ def compare(
     References
     ----------
     Pareto k-hat: Yao et al. 2018; Vehtari et al. 2024. Calibration error: Guo et al. 2017.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> draws = pgm.gibbs(model, X, y, num_samples=200, num_warmup=50, num_chains=2)
+    >>> table = pgm.compare(gibbs=draws, cavi=pgm.cavi(model, X, y)).to_dataframe()
+    >>> list(table.index), bool(table.loc["cavi", "mean_error"] < 0.3)
+    (['gibbs', 'cavi'], True)
     """
     seed = as_seed(seed)
     name, draws = _reference(results, reference)

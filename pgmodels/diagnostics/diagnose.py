@@ -126,6 +126,17 @@ def diagnose(
     References
     ----------
     Wenzel et al. 2019, section 4; Vehtari et al. 2024; Yao et al. 2018.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> diagnosis = pgm.diagnose(pgm.gaussian_vi(model, X, y), num_replicates=0)
+    >>> bool(diagnosis.pareto_k < 0.7)
+    True
     """
     _check(result, num_replicates, num_draws)
     seed = as_seed(seed)

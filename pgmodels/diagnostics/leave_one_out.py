@@ -46,6 +46,17 @@ def loo(result: Result, *, num_draws: int = 4000, seed: Seed = 0) -> Any:
     References
     ----------
     Vehtari, Gelman and Gabry 2017; Magnusson et al. 2019 for approximations.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> estimate = pgm.loo(pgm.gaussian_vi(model, X, y))
+    >>> estimate.elpd_i.shape, bool((estimate.pareto_k < 0.7).all())
+    ((30,), True)
     """
     import arviz_stats as az
 

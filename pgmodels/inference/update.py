@@ -68,6 +68,18 @@ def update(
     -----
     ConvergenceWarning, InducingWarning, PrecisionWarning
         As in ``cavi``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> first = pgm.gaussian_vi(model, X[:20], y[:20])
+    >>> result = pgm.update(first, X[20:], y[20:])
+    >>> bool(np.isclose(result.elbo, pgm.gaussian_vi(model, X, y).elbo, atol=0.001))
+    True
     """
     if not isinstance(result, GaussianResult):
         raise ValueError(

@@ -110,6 +110,17 @@ def to_arviz(
       results have no joint density, and have the ``log_likelihood`` of all data instead of ``lp``. Approximations with
       a joint density have ``log_p`` and ``log_q``, the log densities of the posterior, up to a constant, and of the
       approximation, both relative to the prior's, for ``az.loo_approximate_posterior`` (Magnusson et al. 2019).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> tree = pgm.to_arviz(pgm.gaussian_vi(model, X, y), num_draws=100)
+    >>> sorted(tree.children)
+    ['constant_data', 'log_likelihood', 'log_prior', 'observed_data', 'posterior', 'posterior_predictive', 'sample_stats']
     """
     import arviz_base as az
 

@@ -159,6 +159,21 @@ def load(
     ValueError
         For a file that is not a saved result, is damaged or has another format, and for a likelihood or an objective
         that differs from the saved one.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> result = pgm.cavi(model, X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = result.save(f"{folder}/result")
+    ...     again = pgm.load(path)
+    >>> bool((again.mean == result.mean).all())
+    True
     """
     path = Path(path)
     document, arrays = _read(path)

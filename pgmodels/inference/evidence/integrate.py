@@ -263,6 +263,18 @@ def integrate(
     References
     ----------
     Rue, Martino and Chopin 2009.
+
+    Examples
+    --------
+    >>> import numpyro.distributions as dist
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Poisson(), pgm.GP(pgm.RBF(1.0, dist.LogNormal(0.0, 0.5)), mean=1.0))
+    >>> result = pgm.integrate(model, X, y)
+    >>> result.predict([[1.5], [4.5]]).mean.round()
+    array([7., 1.])
     """
     begin = time.perf_counter()
     require_model(model).require_factors("integrate")

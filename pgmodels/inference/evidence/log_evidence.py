@@ -90,6 +90,18 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
     References
     ----------
     Vehtari et al. 2024.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> vi = pgm.gaussian_vi(model, X, y)
+    >>> evidence = pgm.log_evidence(vi)
+    >>> bool(evidence.value > vi.elbo), bool(evidence.standard_error < 0.05)
+    (True, True)
     """
     if not isinstance(result, GaussianResult):
         raise ValueError(

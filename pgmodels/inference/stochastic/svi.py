@@ -212,6 +212,17 @@ def svi(
     ----------
     Hoffman, Blei, Wang and Paisley 2013; Wenzel et al. 2019; Kingma and Ba 2015; with ``class_batch_size``, Galy-Fajou
     et al. 2019, section 4.2, and Liu et al. 2019, equation 24.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0), form=pgm.Inducing(10)))
+    >>> vi = pgm.svi(model, X, y, batch_size=10)
+    >>> vi.predict([[1.5], [4.5]]).probabilities[:, 1] > 0.5
+    array([ True, False])
     """
     begin = time.perf_counter()
     check_whole_number(batch_size, "batch_size", 1)
