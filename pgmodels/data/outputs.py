@@ -61,6 +61,18 @@ def stack_outputs(X: ArrayLike, y: ArrayLike) -> StackedOutputs:
     ------
     ValueError
         For y of another shape, and for an output without a value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> rows = pgm.stack_outputs([[0.1], [0.2]], [[1.0, 2.0], [np.nan, 3.0]])
+    >>> rows.X
+    array([[0.1, 0. ],
+           [0.1, 1. ],
+           [0.2, 1. ]])
+    >>> rows.y
+    array([1., 2., 3.])
     """
     values, columns = read_inputs(y, "y")
     if values.ndim != 2 or values.shape[0] != _length(X, "X"):

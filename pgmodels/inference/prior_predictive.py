@@ -54,6 +54,15 @@ def prior_predictive(
     ValueError
         If the formula is not normalised over the support of y; if covariates that it reads are missing or invalid; if
         hardly any draw of a prior satisfies the parameter's constraint.
+
+    Examples
+    --------
+    >>> import numpyro.distributions as dist
+    >>> import pgmodels as pgm
+    >>> model = pgm.Model(pgm.Poisson(), pgm.GP(pgm.RBF(1.0, dist.LogNormal(0.0, 0.5)), mean=1.0))
+    >>> draws = pgm.prior_predictive(model, [[0.0], [1.0]], num_draws=200)
+    >>> draws.observations.shape, draws.latents.shape
+    ((200, 2), (200, 2, 1))
     """
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)

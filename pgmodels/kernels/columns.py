@@ -55,6 +55,17 @@ class On(Restricted):
     ------
     ValueError
         For invalid column numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> kernel = pgm.On(pgm.RBF(1.0, 1.0), [0]) + pgm.On(pgm.White(), [1])
+    >>> X = np.array([[0.0, 1], [0.0, 2], [9.0, 1]])
+    >>> kernel(X, X[:1]).round(2)
+    array([[2.],
+           [1.],
+           [1.]])
     """
 
     positive_semidefinite: ClassVar[bool] = True

@@ -44,6 +44,13 @@ class Coregion(Kernel):
     References
     ----------
     Bonilla, Chai and Williams 2008; Álvarez, Rosasco and Lawrence 2012, section 4.2.
+
+    Examples
+    --------
+    >>> import pgmodels as pgm
+    >>> pgm.Coregion(2, loadings=[[1.0], [2.0]], kappa=0.5)([[0], [1]], [[0], [1]])
+    array([[1.5, 2. ],
+           [2. , 4.5]])
     """
 
     positive_semidefinite: ClassVar[bool] = True

@@ -32,6 +32,13 @@ class Line(Kernel):
     ------
     ValueError
         For values out of these ranges.
+
+    Examples
+    --------
+    >>> import pgmodels as pgm
+    >>> pgm.Line(2.0, 0.5, correlation=0.2)([[0.0], [1.0]], [[0.0], [1.0]]).round(2)
+    array([[2. , 2.2],
+           [2.2, 2.9]])
     """
 
     positive_semidefinite: ClassVar[bool] = True

@@ -34,6 +34,14 @@ class Sphere(Restricted):
     ------
     ValueError
         For a latitude beyond ±90 or a longitude beyond ±360, and for a lengthscale per column.
+
+    Examples
+    --------
+    >>> import pgmodels as pgm
+    >>> kernel = pgm.Sphere(pgm.RBF(1.0, 300.0))
+    >>> paris, berlin = [[2.35, 48.86]], [[13.40, 52.52]]
+    >>> kernel(paris, berlin).round(2)
+    array([[0.01]])
     """
 
     positive_semidefinite: ClassVar[bool] = True

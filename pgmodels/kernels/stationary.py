@@ -83,6 +83,14 @@ class RBF(Stationary):
     lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
         In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
         distinct rows of X, set when the model is fitted.
+
+    Examples
+    --------
+    >>> import pgmodels as pgm
+    >>> kernel = pgm.RBF(variance=2.0, lengthscale=0.5)
+    >>> kernel([[0.0], [1.0]], [[0.0]]).round(3)
+    array([[2.   ],
+           [0.271]])
     """
 
     positive_semidefinite: ClassVar[bool] = True

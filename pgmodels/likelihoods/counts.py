@@ -58,6 +58,15 @@ def NegativeBinomial2(y: Expression, f: Expression, dispersion: Any = _POSITIVE)
     ----------
     dispersion : float, Fixed, Parameter or NumPyro distribution
         Positive; smaller values give more variance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X, y = np.linspace(0.0, 3.0, 20)[:, None], np.tile([1, 2, 4, 9], 5)
+    >>> vi = pgm.gaussian_vi(pgm.Model(pgm.NegativeBinomial2(dispersion=2.0), pgm.GP(pgm.Constant(4.0))), X, y)
+    >>> vi.predict([[1.5]]).mean.round()
+    array([4.])
     """
     return _negative_binomial(y, f, dispersion)
 

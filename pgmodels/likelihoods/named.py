@@ -48,7 +48,16 @@ def Probit(y: Expression, f: Expression) -> Expression:
     sampler=samplers.binomial,
 )
 def Binomial(y: Expression, f: Expression) -> Expression:
-    """y = (successes, trials), with probability σ(f) of a success."""
+    """y = (successes, trials), with probability σ(f) of a success.
+
+    Examples
+    --------
+    >>> import pgmodels as pgm
+    >>> model = pgm.Model(pgm.Binomial(), pgm.GP(pgm.RBF(4.0, 1.0)))
+    >>> vi = pgm.cavi(model, [[0.0], [3.0]], [[2, 10], [45, 50]])
+    >>> vi.predict([[0.0], [3.0]], covariates=[10, 10]).mean.round()
+    array([2., 9.])
+    """
     successes, trials = y[0], y[1]  # type: ignore[index]
     ways = gamma(trials + 1) / (gamma(successes + 1) * gamma(trials - successes + 1))
     return ways * sigmoid(f) ** successes * sigmoid(-f) ** (trials - successes)

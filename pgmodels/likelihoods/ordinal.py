@@ -63,6 +63,16 @@ def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None) -> Likeliho
     References
     ----------
     McCullagh 1980; Chu and Ghahramani 2005.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 3.0, 30)[:, None]
+    >>> y = np.repeat([0, 1, 2], 10)
+    >>> vi = pgm.cavi(pgm.Model(pgm.Ordinal(3, cuts=[-2.0, 2.0]), pgm.GP(pgm.RBF(9.0, 1.0))), X, y)
+    >>> vi.predict([[0.0], [1.5], [3.0]]).probabilities.argmax(axis=1)
+    array([0, 1, 2])
     """
     from numpyro.distributions.constraints import ordered_vector
 

@@ -282,6 +282,17 @@ class Given(Support):
     ------
     ValueError
         Without covariates, and for covariates of several columns.
+
+    Examples
+    --------
+    >>> import pgmodels as pgm
+    >>> @pgm.likelihood(support=pgm.Given(pgm.Counts(), pgm.Positive()))
+    ... def exposed(y, f):
+    ...     return (y[1] * pgm.exp(f)) ** y[0] * pgm.exp(-y[1] * pgm.exp(f)) / pgm.gamma(y[0] + 1)
+    >>> vi = pgm.gaussian_vi(pgm.Model(exposed(), pgm.GP(pgm.RBF())), [[0.0], [1.0]], [[3, 1.5], [8, 2.0]])
+    >>> low, high = vi.predict([[0.0], [0.0]], covariates=[1.0, 3.0]).mean
+    >>> round(float(high / low), 2)
+    3.0
     """
 
     def __init__(self, observed: Support, *covariates: Support):

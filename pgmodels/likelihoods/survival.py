@@ -102,6 +102,16 @@ def LogLogistic(shape: Any, censoring: str = "right") -> Likelihood:
     ------
     ValueError
         If ``shape`` is not positive, or ``censoring`` another.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> model = pgm.Model(pgm.LogLogistic(2.0), pgm.GP(pgm.Constant(4.0)))
+    >>> y = [[1.0, 1], [2.0, 1], [3.0, 0], [5.0, 1]]
+    >>> vi = pgm.cavi(model, [[0.0], [1.0], [2.0], [3.0]], y)
+    >>> bool(1.0 < np.exp(vi.mean[1, 0]) < 5.0)
+    True
     """
     return _of_times("LogLogistic", {"right": _log_logistic, "interval": _interval_log_logistic}, shape, censoring)
 

@@ -227,6 +227,16 @@ class Inducing(Representation):
     References
     ----------
     Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 40)[:, None]
+    >>> model = pgm.Model(pgm.Gaussian(0.1), pgm.GP(pgm.RBF(), form=pgm.Inducing(12)))
+    >>> vi = pgm.cavi(model, X, np.sin(X[:, 0]))
+    >>> bool(np.allclose(vi.mean, pgm.cavi(model.with_form(pgm.Dense()), X, np.sin(X[:, 0])).mean, atol=0.01))
+    True
     """
 
     can_pad: ClassVar[bool] = True

@@ -27,6 +27,16 @@ class Markov(Representation):
     References
     ----------
     Hartikainen and Särkkä 2010; Nickisch, Solin and Grigorievskiy 2018.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 40)[:, None]
+    >>> model = pgm.Model(pgm.Gaussian(0.1), pgm.GP(pgm.Matern32(), form=pgm.Markov()))
+    >>> vi = pgm.cavi(model, X, np.sin(X[:, 0]))
+    >>> bool(np.allclose(vi.mean, pgm.cavi(model.with_form(pgm.Dense()), X, np.sin(X[:, 0])).mean, atol=1e-6))
+    True
     """
 
     has_factor: ClassVar[bool] = False
