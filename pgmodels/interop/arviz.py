@@ -119,8 +119,8 @@ def to_arviz(
     >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
     >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
     >>> tree = pgm.to_arviz(pgm.gaussian_vi(model, X, y), num_draws=100)
-    >>> sorted(tree.children)
-    ['constant_data', 'log_likelihood', 'log_prior', 'observed_data', 'posterior', 'posterior_predictive', 'sample_stats']
+    >>> tree["posterior"].sizes["draw"], "log_likelihood" in tree.children
+    (100, True)
     """
     import arviz_base as az
 

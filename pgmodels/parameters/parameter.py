@@ -92,7 +92,8 @@ class Parameter(Module):
     --------
     >>> import numpyro.distributions as dist
     >>> import pgmodels as pgm
-    >>> kernel = pgm.RBF(variance=pgm.Parameter(2.0, fixed=True), lengthscale=pgm.Parameter(1.0, prior=dist.Gamma(2.0, 2.0)))
+    >>> lengthscale = pgm.Parameter(1.0, prior=dist.Gamma(2.0, 2.0))
+    >>> kernel = pgm.RBF(pgm.Parameter(2.0, fixed=True), lengthscale)
     >>> float(kernel.variance.value), kernel.variance.fixed
     (2.0, True)
     >>> float(kernel.lengthscale.value), kernel.lengthscale.fixed
