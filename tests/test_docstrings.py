@@ -12,7 +12,7 @@ DOCSTRINGS = {name: inspect.getdoc(getattr(pgm, name)) for name in pgm.__all__ i
     for name in pgm.__all__
     if inspect.isclass(getattr(pgm, name))
     for method, attribute in vars(getattr(pgm, name)).items()
-    if not method.startswith("_")
+    if not method.startswith("_") and (inspect.isfunction(attribute) or isinstance(attribute, property))
 }
 EXAMPLES = {name: text for name, text in DOCSTRINGS.items() if text and ">>>" in text}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

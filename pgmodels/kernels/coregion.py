@@ -47,8 +47,10 @@ class Coregion(Kernel):
 
     Examples
     --------
+    >>> import numpy as np
     >>> import pgmodels as pgm
-    >>> pgm.Coregion(2, loadings=[[1.0], [2.0]], kappa=0.5)([[0], [1]], [[0], [1]])
+    >>> outputs = np.array([[0.0], [1.0]])
+    >>> pgm.Coregion(2, loadings=[[1.0], [2.0]], kappa=0.5)(outputs, outputs)
     array([[1.5, 2. ],
            [2. , 4.5]])
     """

@@ -35,8 +35,10 @@ class Line(Kernel):
 
     Examples
     --------
+    >>> import numpy as np
     >>> import pgmodels as pgm
-    >>> pgm.Line(2.0, 0.5, correlation=0.2)([[0.0], [1.0]], [[0.0], [1.0]]).round(2)
+    >>> x = np.array([[0.0], [1.0]])
+    >>> pgm.Line(2.0, 0.5, correlation=0.2)(x, x).round(2)
     array([[2. , 2.2],
            [2.2, 2.9]])
     """

@@ -37,9 +37,10 @@ class Sphere(Restricted):
 
     Examples
     --------
+    >>> import numpy as np
     >>> import pgmodels as pgm
     >>> kernel = pgm.Sphere(pgm.RBF(1.0, 300.0))
-    >>> paris, berlin = [[2.35, 48.86]], [[13.40, 52.52]]
+    >>> paris, berlin = np.array([[2.35, 48.86]]), np.array([[13.40, 52.52]])
     >>> kernel(paris, berlin).round(2)
     array([[0.01]])
     """

@@ -86,9 +86,10 @@ class RBF(Stationary):
 
     Examples
     --------
+    >>> import numpy as np
     >>> import pgmodels as pgm
     >>> kernel = pgm.RBF(variance=2.0, lengthscale=0.5)
-    >>> kernel([[0.0], [1.0]], [[0.0]]).round(3)
+    >>> kernel(np.array([[0.0], [1.0]]), np.array([[0.0]])).round(3)
     array([[2.   ],
            [0.271]])
     """
