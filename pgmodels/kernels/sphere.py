@@ -39,10 +39,10 @@ class Sphere(Restricted):
     --------
     >>> import numpy as np
     >>> import pgmodels as pgm
-    >>> kernel = pgm.Sphere(pgm.RBF(1.0, 300.0))
+    >>> kernel = pgm.Sphere(pgm.RBF(1.0, 1000.0))
     >>> paris, berlin = np.array([[2.35, 48.86]]), np.array([[13.40, 52.52]])
     >>> kernel(paris, berlin).round(2)
-    array([[0.01]])
+    array([[0.68]])
     """
 
     positive_semidefinite: ClassVar[bool] = True
