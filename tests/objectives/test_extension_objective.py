@@ -219,6 +219,7 @@ def test_callbacks_see_each_iteration():
     assert np.all(np.diff([info.seconds for info in infos]) > 0)
 
 
+@pytest.mark.slow
 def test_fit_learns_on_it():
     options = {"correct": False, "num_starts": 1}
     robust, expected = (pgm.fit(robust_model(), *data(), objective=name, **options) for name in (ROBUST, "expected"))

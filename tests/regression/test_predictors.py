@@ -103,6 +103,7 @@ def test_without_a_formula_a_further_latent_is_constant():
         pgm.formula(["count ~ x", "f[2] ~ x"], DATA, family="zero_inflated_negbinomial")
 
 
+@pytest.mark.slow
 def test_classes_share_terms_and_have_log_odds_of_the_first():
     priors = {"(1|g)": {"variance": 0.5}}
     regression = pgm.formula("colour ~ x + (1|g)", DATA, family="categorical", priors=priors)

@@ -113,6 +113,7 @@ def test_a_key_draws_what_its_number_draws(name):
     assert not np.array_equal(by_number, by_another)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [pgm.cavi, pgm.gaussian_vi, pgm.fit, pgm.svi])
 def test_inducing_inputs_that_are_drawn_depend_on_the_seed(engine):
     inputs = np.random.default_rng(0).uniform(size=(60, 1))
