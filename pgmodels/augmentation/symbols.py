@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from pgmodels.augmentation.predictor import Predictor
-from pgmodels.likelihoods.algebra import add, multiply, power
+from pgmodels.likelihoods import algebra
+from pgmodels.likelihoods.algebra import add, multiply
 from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.notation import Part, Tree, bracketed, indexed, line
-from pgmodels.likelihoods.operations import Call, Comparison, Power, Product, Reduction, Sum
+from pgmodels.likelihoods.operations import Call, Product, Reduction, Sum
 from pgmodels.likelihoods.symbols import Constant
 
 
@@ -149,21 +150,7 @@ def substitute(expression: Expression, table: Mapping[tuple, Expression]) -> Exp
 
 def rebuild(expression: Expression, children: list[Expression]) -> Expression:
     """The expression with its children replaced."""
-    if isinstance(expression, Sum):
-        return add(*children)
-    if isinstance(expression, Product):
-        return multiply(*children)
-    if isinstance(expression, Power):
-        return power(*children)
-    if isinstance(expression, Logarithm):
-        return Logarithm(*children)
-    if isinstance(expression, Call):
-        return Call(expression.name, *children)
-    if isinstance(expression, Comparison):
-        return Comparison(expression.operator, *children)
-    if isinstance(expression, Reduction):
-        return Reduction(expression.operator, *children)
-    return expression
+    return Logarithm(*children) if isinstance(expression, Logarithm) else algebra.rebuild(expression, children)
 
 
 def over_latents(expression: Expression) -> Expression:

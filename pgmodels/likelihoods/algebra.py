@@ -3,7 +3,7 @@
 from typing import Any
 
 from pgmodels.likelihoods.expression import Expression, Operand
-from pgmodels.likelihoods.operations import Call, Comparison, Power, Product, Sum
+from pgmodels.likelihoods.operations import Call, Comparison, Power, Product, Reduction, Sum
 from pgmodels.likelihoods.symbols import Constant, ParameterVector
 
 
@@ -123,3 +123,21 @@ def absolute(x: Operand) -> Expression:
 def compare(operator: str, lhs: Operand, rhs: Operand) -> Expression:
     """The indicator that is 1 where a comparison of two coefficients holds, else 0."""
     return Comparison(operator, as_expression(lhs), as_expression(rhs))
+
+
+def rebuild(expression: Expression, children: list[Expression]) -> Expression:
+    """The expression with its children replaced; one without children unchanged."""
+    match expression:
+        case Sum():
+            return add(*children)
+        case Product():
+            return multiply(*children)
+        case Power():
+            return power(*children)
+        case Call():
+            return Call(expression.name, *children)
+        case Comparison():
+            return Comparison(expression.operator, *children)
+        case Reduction():
+            return Reduction(expression.operator, *children)
+    return expression

@@ -6,6 +6,7 @@ from pgmodels.likelihoods import samplers
 from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.functions import exp, gamma, log, sigmoid
 from pgmodels.likelihoods.likelihood import likelihood
+from pgmodels.likelihoods.named import NegativeBinomial
 from pgmodels.likelihoods.supports import Counts, SuccessesOfTrials
 from pgmodels.parameters.parameter import Parameter
 
@@ -17,9 +18,7 @@ def _poisson(y: Any, f: Any) -> Expression:
 
 
 def _negative_binomial(y: Any, f: Any, dispersion: Any) -> Expression:
-    ways = gamma(y + dispersion) / (gamma(dispersion) * gamma(y + 1))
-    z = f - log(dispersion)
-    return ways * sigmoid(z) ** y * sigmoid(-z) ** dispersion
+    return NegativeBinomial.function(y, f - log(dispersion), dispersion)
 
 
 def _no_zero(f: Any, dispersion: Any = None) -> Expression:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from pgmodels.likelihoods.algebra import add, compare, multiply, power
+from pgmodels.likelihoods.algebra import add, compare, multiply, power, rebuild
 from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.indicators import Largest
-from pgmodels.likelihoods.operations import Call, Power, Product, Reduction, Sum
+from pgmodels.likelihoods.operations import Power, Product, Reduction
 from pgmodels.likelihoods.symbols import Constant, Latent, Latents, Positions, Selected
 
 
@@ -54,19 +54,7 @@ class _Substitution:
         if not node.is_vector and (node.latent_free or isinstance(node, Selected | Reduction)):
             return self.scalar(node)
         children = [self.entry(child, c) if child.is_vector else self.scalar(child) for child in node.children]
-        return _rebuilt(node, children)
-
-
-def _rebuilt(node: Expression, children: list[Expression]) -> Expression:
-    if isinstance(node, Sum):
-        return add(*children)
-    if isinstance(node, Product):
-        return multiply(*children)
-    if isinstance(node, Power):
-        return power(*children)
-    if isinstance(node, Call):
-        return Call(node.name, *children)
-    return compare(node.operator, *children)  # type: ignore[attr-defined]
+        return rebuild(node, children)
 
 
 def _index_in(node: Expression) -> Expression | None:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -94,8 +95,8 @@ class Numbers(Columns):
 
     def last(self, count: int) -> "Numbers":
         """The last ``count`` columns."""
-        some = object.__new__(Numbers)
-        some.names, some.term, some.readers = self.names[-count:], self.term, self.readers[-count:]
+        some = copy(self)
+        some.names, some.readers = self.names[-count:], self.readers[-count:]
         return some
 
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:

@@ -136,14 +136,11 @@ def formula(
     likelihood = chosen.make(Settings(scale, unused, response, num_levels))
     num_latents = likelihood.num_latents or max(parsed) + 1
     _check_predictors(parsed, num_latents, chosen.classes is not None, likelihood.name)
-    starts = {0: Start(scale, level, not chosen.is_ordered)}
+    first, constant = Start(scale, level, not chosen.is_ordered), Parsed("", "1", (), ())
     predictors = [
-        read_predictor(
-            parsed.get(number, Parsed(f"f[{number}]", "1", (), ())), number, starts.get(number, Start()), frame, names,
-            unused,
-        )
-        for number in range(1 if chosen.classes is not None else num_latents)
-    ]  # fmt: skip
+        read_predictor(parsed.get(k, constant), k, Start() if k else first, frame, names, unused)
+        for k in range(1 if chosen.classes is not None else num_latents)
+    ]
     if unused:
         known = [name for predictor in predictors for term in predictor.terms for name in _prior_names(term)]
         raise ValueError(
