@@ -17,16 +17,23 @@ def race(monkeypatch):
 
 def test_a_contestant_stands_where_its_losses_first_reach_the_level(race):
     # The peer is there, rises again and ends at 0.40: the level is 0.405, and of two points below it the first counts.
-    peer = {"contestant": "GPflow", "compile": [4.0, 2.0]}
+    peer = {"contestant": "GPflow", "compile": [4.0, 2.0], "before": [3.0, 3.5]}
     runs = [
         peer | {"curve": [[5.0, 3.0, 0.5], [6.0, 4.0, 0.404], [7.0, 5.0, 0.41], [8.0, 6.0, 0.40]], "rate": 0.01},
         peer | {"curve": [[5.0, 3.5, 0.5], [9.0, 9.0, 0.403]], "rate": 0.05},
-        {"contestant": "fit", "compile": [6.0, 6.0], "curve": [[7.0, 8.0, 0.405]]},
+        {
+            "contestant": "fit",
+            "compile": [6.0, 6.0],
+            "curve": [[7.0, 8.0, 0.405]],
+            "before": [1.0, 2.0],
+            "stored": {"curve": [[3.0, 3.0, 0.405]], "before": [1.5, 2.0]},
+        },
         {"contestant": "svi", "curve": [[1.0, 1.0, 0.406]]},
     ]
     standings = race.standings(runs)
     assert standings["GPflow"].run["rate"] == 0.01
-    assert standings["GPflow"][1:] == (6.0, 4.0, 2.0)
-    assert standings["fit"][1:] == (7.0, 8.0, 2.0)
+    assert standings["GPflow"][1:] == (6.0, 4.0, 2.0, 7.5, 7.5)
+    assert standings["fit"][1:] == (7.0, 8.0, 2.0, 10.0, 5.0)
     assert standings["svi"].total == math.inf
-    assert (race.ratio(standings, "total"), race.ratio(standings, "compiled")) == (0.5, 1.0)
+    ratios = [race.ratio(standings, part) for part in ("total", "compiled", "process", "later")]
+    assert ratios == [0.5, 1.0, 0.75, 1.5]

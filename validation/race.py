@@ -16,13 +16,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
-from race_contestant import DENSE, FEW, LIMIT, NATURAL, OBJECTIVES, PEERS, WINDOW
+from race_contestant import DENSE, FEW, LIMIT, NATURAL, OURS, PEERS, WINDOW
 from scipy.cluster.vq import kmeans2
 from table import write_table
 
@@ -84,8 +85,8 @@ def splits(data: Dataset, case: Case) -> dict[str, Any]:
 def contestants(rows: int) -> list[tuple[str, float]]:
     """Who takes part on so many rows, and with which rates."""
     peers = [(name, rate) for name in ("GPflow", "GPyTorch") for rate in RATES]
-    few = ["scikit-learn", "fit, dense", "fit, dense, gaussian_vi"] if rows <= DENSE else []
-    return [*peers, *((name, 0.0) for name in ("fit", "svi", "svi, gaussian_vi", *few))]
+    few = ["scikit-learn"] if rows <= DENSE else []
+    return [*peers, *((name, 0.0) for name in (*few, *(name for name in OURS if few or name != "fit, dense")))]
 
 
 def race(name: str, python: str) -> dict[str, Any]:
@@ -108,12 +109,21 @@ def race(name: str, python: str) -> dict[str, Any]:
             method, rate = contestant
             core = cores.get()
             program = python if rate or method == "scikit-learn" else sys.executable
-            command = [program, str(CONTESTANT), str(path), str(core), method, str(rate), str(case.seconds)]
-            with Path(folder, method + str(rate)).open("w+") as shown:
-                # Who fails, or is stopped, has what it printed before; its error is shown.
-                ended = subprocess.run(command, env=environment, stdout=shown).returncode
-                shown.seek(0)
-                outcome = json.loads(["{}", *shown][-1])
+
+            def process(seconds: float, **more: str) -> tuple[dict[str, Any], int]:
+                command = [program, str(CONTESTANT), str(path), str(core), method, str(rate), str(seconds)]
+                with tempfile.TemporaryFile("w+", dir=folder) as shown:
+                    # Who fails, or is stopped, has what it printed before; its error is shown.
+                    begun = [*command, str(time.time())]
+                    ended = subprocess.run(begun, env=environment | more, stdout=shown).returncode
+                    shown.seek(0)
+                    return json.loads(["{}", *shown][-1]), ended
+
+            outcome, ended = process(case.seconds)
+            if method in OURS:
+                # The second process has the programs that the first one stored.
+                store = {"PGMODELS_CACHE": str(Path(folder, method))}
+                outcome["stored"] = [process(-1.0, **store)[0] for _ in range(2)][1]
             cores.put(core)
             print(
                 name, method, rate or "", outcome.get("curve", [None])[-1], outcome.get("again", ""), ended, flush=True
@@ -138,12 +148,18 @@ def _rounded(value: object) -> object:
 
 
 class Standing(NamedTuple):
-    """A contestant's run, and its seconds to the level: on the clock, of the processor, and without compilation."""
+    """A contestant's run, and its seconds to the level.
+
+    On the clock; of the processor; without compilation; and of the whole process, imports included: the first one on a
+    machine, and a later one, which finds stored programs where a contestant stores them.
+    """
 
     run: dict[str, Any]
     clock: float
     total: float
     compiled: float
+    process: float
+    later: float
 
     @property
     def last(self) -> float:
@@ -154,7 +170,13 @@ class Standing(NamedTuple):
 def standing(run: dict[str, Any], level: float) -> Standing:
     """Where a run stands. What is compiled is known from a peer's first step, or from the same call on other rows."""
     clock, total = first_time(run["curve"], level) or (math.inf, math.inf)
-    return Standing(run, clock, total, total - max(0.0, run.get("compile", (0.0, 0.0))[1]))
+    process = total + run.get("before", (math.inf, math.inf))[1]
+    stored = run.get("stored")
+    later = process
+    if stored:
+        reached = first_time(stored.get("curve", []), level)
+        later = min(process, reached[1] + stored["before"][1]) if reached else process
+    return Standing(run, clock, total, total - max(0.0, run.get("compile", (0.0, 0.0))[1]), process, later)
 
 
 def level_of(runs: list[dict[str, Any]]) -> float:
@@ -193,12 +215,14 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
         data, level = kept[name]["data"], level_of(kept[name]["runs"])
         standing_by_name = standings(kept[name]["runs"])
         row: dict[str, Any] = {"data": data, "level": f"{level:.4f}"}
-        row |= {who: cell(standing_by_name.get(who)) for who in (*PEERS, *OBJECTIVES)}
+        row |= {who: cell(standing_by_name.get(who)) for who in (*PEERS, *OURS)}
         rows.append(
             row
             | {
                 "ratio": ratio(standing_by_name, "total"),
                 "compiled": ratio(standing_by_name, "compiled"),
+                "process": ratio(standing_by_name, "process"),
+                "later": ratio(standing_by_name, "later"),
                 "load": kept[name]["load"],
             }
         )
@@ -216,10 +240,16 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
                     "to the level, clock, s": one.clock,
                     "to the level, processor, s": one.total,
                     "to the level, compiled, s": one.compiled,
+                    "whole process, s": one.process,
+                    "later process, s": one.later,
                 }
             )
-    total, compiled = np.median([[row["ratio"], row["compiled"]] for row in rows], axis=0)
-    slower = [sum(row[part] < 1.0 for row in rows) for part in ("ratio", "compiled")]
+    kinds = ("process", "later", "ratio", "compiled")
+    medians = np.median([[row[part] for part in kinds] for row in rows], axis=0)
+    figures = "; ".join(
+        f"{part} {median:.2g}, {sum(row[part] < 1.0 for row in rows)}"
+        for part, median in zip(kinds, medians, strict=True)
+    )
     notes = (
         "Seconds of the processor until the loss on held-out rows, in nats a row, is at most the level: the smallest "
         f"last loss of a peer + {NEAR}; first with compilation, then without. The clock, in race_runs.md, has the "
@@ -231,14 +261,15 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
         f"calls too, each from the start, for {', '.join(map(str, FEW))} steps, or as many as fill passes, then of one "
         f"that is called again from its checkpoint, a window of {WINDOW} steps more each time. What `fit` compiles is "
         "what the same call on another split takes less in the same process, and `svi` what the same call takes less "
-        "when it is made once more. Ratio: the fastest peer by the package's fastest; 0 where that "
-        f"is not there in the end. It is {total:.2g} on the median set with compilation and {compiled:.2g} without, "
-        f"and below 1 on {slower[0]} and {slower[1]} of {len(rows)} sets; the goal is 10, and never below 1. In all of "
+        "when it is made once more. Ratios: the fastest peer by the package's fastest, 0 where that is not there in "
+        "the end; `process` is of whole processes from the start of Python, on a machine that has never run them, and "
+        "`later` of later ones, which find stored programs. Medians, and on how many sets the ratio is below 1: "
+        f"{figures}. In all of "
         "them one RBF kernel with one lengthscale, variance 1 and lengthscale sqrt(d) to start from, mean 0, a "
         "logistic link; of classes a LogisticSoftmax here, robust maximum in GPflow and softmax in GPyTorch. The same "
         "split, standardised, the same batches, the same M centres of k-means to start from, which the peers move "
         f"and `svi` does, `fit` does not; `svi` with either bound; on up to {DENSE} rows scikit-learn, and `fit` dense "
-        "too, with either bound. "
+        "too, with the objective that it chooses. "
         f"Natural gradients of length {NATURAL} and Adam with rates of {' and '.join(map(str, RATES))} in both peers, "
         "but of classes Adam alone in GPflow, whose natural gradients end in NaN there; its step compiled; double "
         "precision, in GPyTorch its own single one. Sets and rows are such that a "

@@ -24,8 +24,9 @@ from pgmodels.runtime.x64 import as_array
 
 # Variances of predictors, or covariances of the predictors of each datum.
 Spread = Float[Array, "n p"] | Float[Array, "n p p"]
-# Up to this many rows, an engine's loop takes longer to compile than to run.
-_FEW_ROWS = 512
+# Up to this many rows and values of log densities, an engine's loop takes longer to compile than to run: of 400 binary
+# rows, unoptimised sweeps of the augmented bound take the same time, and those of the expected log density four times.
+_FEW_ROWS, _FEW_VALUES = 512, 40_000
 # Assumed relative rounding error of the terms of an ELBO.
 _DIGIT = 4.0 * np.finfo(np.float64).eps
 
@@ -57,7 +58,7 @@ class Problem(Module):
     @property
     def has_few_rows(self) -> bool:
         """See ``are_few_rows``."""
-        return are_few_rows(len(self.y), self.coupled)
+        return are_few_rows(len(self.y), self.coupled, self.objective.num_nodes)
 
     def with_coupled_sites(self) -> "Problem":
         """The same problem with sites that couple the predictors of a datum."""
@@ -221,9 +222,9 @@ def _pull(sites: Sites, mean: Any) -> Any:
     return h - ((w @ mean[..., None])[..., 0] if sites.coupled else w * mean)
 
 
-def are_few_rows(count: int, joint: bool) -> bool:
+def are_few_rows(count: int, joint: bool, num_nodes: int = 1) -> bool:
     """Whether a loop over ``count`` rows compiles longer than it runs; joint sites need many nodes per row."""
-    return count <= _FEW_ROWS and not joint
+    return count <= _FEW_ROWS and count * num_nodes <= _FEW_VALUES and not joint
 
 
 def problem_of(

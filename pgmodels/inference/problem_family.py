@@ -57,7 +57,7 @@ class ProblemFamily(Module):
     @property
     def has_few_rows(self) -> bool:
         """See ``are_few_rows``."""
-        return are_few_rows(len(self.y), couples(self.objective))
+        return are_few_rows(len(self.y), couples(self.objective), self.objective.num_nodes)
 
     def model_at(self, vector: Any) -> Model:
         """The model without priors at the values of a vector."""

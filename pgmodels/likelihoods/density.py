@@ -15,6 +15,9 @@ from pgmodels.likelihoods.symbols import ParameterSymbol
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
 
+# Of few rows, rules of fewer nodes are padded: one program for the first levels of an adaptive integral.
+_FEW_NODES, _FEW_ROWS = 64, 1024
+
 
 @double_precision
 def log_density(likelihood: Likelihood, y: Any, f: Any) -> np.ndarray:
@@ -31,6 +34,10 @@ def log_integral(likelihood: Likelihood, y: Any, f: Any, log_weights: np.ndarray
 
     ``y`` is (n,), or (..., 1, n) for several values at the same nodes; columns are one more, last axis.
     """
+    missing = _FEW_NODES - len(f)
+    if missing > 0 and f.shape[1] <= _FEW_ROWS:
+        f = np.pad(f, ((0, missing), *[(0, 0)] * (f.ndim - 1)), mode="edge")
+        log_weights = np.pad(log_weights, (0, missing), constant_values=-np.inf)
     return np.asarray(_log_integral(log_weights, *_inputs(likelihood, y, f)))
 
 

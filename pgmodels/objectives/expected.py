@@ -110,7 +110,7 @@ class Quadrature(FormulaObjective):
         """See Objective; ``v`` may be covariances (n, P, P)."""
         if self.size == 1 and self.kinks:
             return self._between_kinks(m, v, y, parameters)
-        half = safe_sqrt(v)[:, :, None] * jnp.eye(self.size) if v.ndim == 2 else batched_cholesky(v)
+        half = safe_sqrt(v) if v.ndim == 2 else batched_cholesky(v)
         return self._average(*self._rule(len(m)), m, half, y, parameters)
 
     def _rule(self, count: int) -> tuple[Any, Any]:
@@ -148,10 +148,11 @@ class Quadrature(FormulaObjective):
     def _average(self, nodes: Any, weights: Any, m: Any, half: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The weighted sum of log p(y | m + half x) over nodes x (nodes, 1 or n, P), in chunks that fit into memory.
 
-        Minus infinity if the log density is not finite at most of the weight.
+        ``half`` has deviations (n, P) or roots of covariances (n, P, P). Minus infinity if the log density is not
+        finite at most of the weight.
         """
         value = partial(self._at_nodes, m=m, half=half, y=y, parameters=parameters)
-        chunk = min(chunk_length(m.size * self.size), len(nodes))
+        chunk = min(chunk_length(half.size), len(nodes))
         if chunk == len(nodes):
             return _mask_undefined(value(nodes, weights))
         missing = -len(nodes) % chunk
@@ -164,14 +165,9 @@ class Quadrature(FormulaObjective):
 
     def _at_nodes(self, nodes: Any, weights: Any, *, m: Any, half: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The sum over nodes with a finite log density, and the weight of the others, (2, n)."""
-        z = m + jnp.einsum("ipq,siq->sip", half, jnp.broadcast_to(nodes, (len(nodes), *m.shape)))
-
-        def log_density(z: Any) -> Any:
-            return self.predictor_log_density(y, z, parameters)
-
-        # Far out a formula may underflow: such nodes have negligible weight and are omitted.
-        finite = jnp.isfinite(jax.lax.stop_gradient(log_density(jax.lax.stop_gradient(z))))
-        values = jnp.where(finite, log_density(jnp.where(finite[..., None], z, m)), 0.0)
+        nodes = jnp.broadcast_to(nodes, (len(nodes), *m.shape))
+        z = m + (half * nodes if half.ndim == 2 else jnp.einsum("ipq,siq->sip", half, nodes))
+        values, finite = _finite_log_densities(self, z, m, y, parameters)
         weights = weights if weights.ndim == 2 else weights[:, None]
         undefined = jnp.where(finite, 0.0, jnp.broadcast_to(weights, finite.shape))
         return jnp.stack([jnp.sum(weights * values, axis=0), jnp.sum(undefined, axis=0)])
@@ -194,14 +190,58 @@ class Quadrature(FormulaObjective):
         centre, reach = 0.5 * (ends[1:] + ends[:-1]), 0.5 * (ends[1:] - ends[:-1])
         nodes = (centre + reach * x).reshape(-1, len(m))
         weights = (reach * w).reshape(-1, len(m)) * jnp.exp(-0.5 * nodes**2) / np.sqrt(2.0 * np.pi)
-        return self._average(nodes[..., None], weights, m, deviation[:, None, None], y, parameters)
+        return self._average(nodes[..., None], weights, m, deviation[:, None], y, parameters)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _finite_log_densities(
+    objective: Quadrature, z: Any, m: Any, y: Any, parameters: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """log p(y | z) at nodes z (nodes, n, P), 0 where it is not finite, and whether it is finite, (nodes, n).
+
+    Far out a formula may underflow: such nodes have negligible weight and are omitted, and so are their derivatives.
+    The log density at the means ``m`` (n, P) is finite.
+    """
+    values = objective.predictor_log_density(y, z, parameters)
+    finite = jnp.isfinite(values)
+    return jnp.where(finite, values, 0.0), finite
+
+
+@partial(_finite_log_densities.defjvp, symbolic_zeros=True)
+def _derivatives_of_finite(
+    objective: Quadrature, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    z, m, y, parameters = primals
+
+    def log_density(z: Any, parameters: Mapping[str, Any]) -> Any:
+        return objective.predictor_log_density(y, z, parameters)
+
+    values, pull_back = jax.vjp(lambda z: log_density(z, parameters), z)
+    finite = jnp.isfinite(values)
+    moved = jnp.zeros_like(values)
+    if not _is_zero(tangents[0]):
+        # The gradient is masked, where the derivative of a masked value would be zero times infinity.
+        slopes = jnp.where(finite[..., None], pull_back(jnp.ones_like(values))[0], 0.0)
+        moved += jnp.sum(slopes * tangents[0], axis=-1)
+    if not all(map(_is_zero, tangents[3].values())):
+        at = jnp.where(finite[..., None], z, m)
+        changes = {name: jnp.zeros_like(parameters[name]) if _is_zero(t) else t for name, t in tangents[3].items()}
+        by_parameters = jax.jvp(lambda parameters: log_density(at, parameters), (dict(parameters),), (changes,))[1]
+        moved += jnp.where(finite, by_parameters, 0.0)
+    return (jnp.where(finite, values, 0.0), finite), (moved, np.zeros(finite.shape, jax.dtypes.float0))
+
+
+def _is_zero(tangent: Any) -> bool:
+    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
 
 
 class ReducedQuadrature(Quadrature):
     """The coarse rule, but for two or three predictors a grid of ten or six Gauss-Hermite nodes per dimension.
 
-    For differences of B between marginals that are close, in which its errors cancel.
+    For differences of B between marginals that are close, in which its errors cancel, and for narrow marginals.
     """
+
+    num_nodes = _COARSE_HERMITE
 
     def _rule(self, count: int) -> tuple[Any, Any]:
         if self.size not in _REDUCED:

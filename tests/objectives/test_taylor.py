@@ -133,3 +133,9 @@ def test_what_has_no_expansion_is_refused():
         pgm.correct(pgm.vi(model, X, Y, objective="taylor"))
     with pytest.raises(ValueError, match=r"objective='taylor' expects .*; that of Laplace has a kink"):
         pgm.vi(pgm.Model(pgm.Laplace(0.3), pgm.GP(kernel())), X, Y, objective="taylor")
+
+
+def test_a_largest_latent_is_refused():
+    model = pgm.Model(pgm.RobustMax(3), pgm.GP(pgm.RBF(), size=3))
+    with pytest.raises(ValueError, match="kink or a jump"):
+        pgm.vi(model, np.zeros((2, 1)), np.zeros(2), objective="taylor")

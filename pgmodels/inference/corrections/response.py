@@ -20,6 +20,8 @@ from pgmodels.runtime.warnings import warn
 
 # Relative residual above which to warn.
 _RESIDUAL = 1e-6
+# Values of second derivatives of log densities up to which they take longer to compile than to compute unoptimised.
+_FEW_VALUES = 10_000_000
 
 
 def correct_by_response(approximation: Approximation) -> LinearResponse:
@@ -32,8 +34,7 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     coupled, across = has_coupled_sites(approximation, objective), Phi[0] if Phi else None
     # The variational Gaussian's means need no shift, with several predictors per datum the shift is inaccurate.
     moves = objective.has_auxiliaries and objective.size == 1
-    respond = _respond if objective.num_nodes == 1 else _respond_by_quadrature
-    response, *moments = respond(objective, coupled, moves, posterior, across, y, row_weights, model.parameters)
+    response, *moments = _respond(objective, coupled, moves, posterior, across, y, row_weights, model.parameters)
     mean, covariance = (np.asarray(part)[:n] for part in moments)
     variance, residual = np.diagonal(covariance, axis1=1, axis2=2), float(response.residual)
     positive = _is_positive(response, lambda: _halves(posterior, across)[1], n)
@@ -106,9 +107,16 @@ def _corrected(
 
 
 _STATIC = ("objective", "coupled", "moves")
+
+
+def _is_long(
+    objective: Objective, coupled: bool, moves: bool, posterior: Posterior, across: Any, y: Any, *_: Any
+) -> bool:
+    return len(y) * objective.num_nodes * objective.size**2 > _FEW_VALUES
+
+
 # Compiled without optimisation where LAPACK dominates: second derivatives of a bound are long formulas.
-_respond = compiled(_corrected, _STATIC, optimise=False)
-_respond_by_quadrature = compiled(_corrected, static_argnames=_STATIC)
+_respond = compiled(_corrected, _STATIC, optimise=_is_long)
 _halves = compiled(halves)
 
 

@@ -104,8 +104,9 @@ def fit(
         The objective, recorded as ``.objective`` of the result: ``"augmented"``, the bound of ``cavi``; or the
         tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and does not
         favour long lengthscales and small variances as the bound of ``cavi`` does; or another objective of ``vi``.
-        ``"auto"`` is ``"expected"`` if each row has one predictor or there is no augmentation, and ``"augmented"`` if
-        rows have several predictors (faster) or the augmentation has no auxiliary variables (the two bounds are equal).
+        ``"auto"`` is ``"expected"`` if each row has one predictor; with several, such as classes, ``"mean_field"`` up
+        to 2,000 predictors of all rows and ``"augmented"`` beyond. It is ``"augmented"`` where the two bounds are equal
+        or factors combine several latents, and ``"expected"`` or ``"mean_field"`` where there is no augmentation.
         ``"taylor"`` is Laplace's evidence, which is no bound, and is for ``scheme="alternating"`` only.
     train_inducing : bool
         Learn the inducing inputs too, as in ``svi``: after the search, hyperparameters and inputs are moved jointly by
@@ -216,7 +217,7 @@ def fit(
     model = hold_unnormalised(model.resolve(data.X, seed), "fit")
     model.check_memory(data.X)
     published = scheme != AUTO_SCHEME
-    terms = objective_of(model, "augmented" if published and objective == AUTO else objective)
+    terms = objective_of(model, "augmented" if published and objective == AUTO else objective, len(data.y))
     check_objective_of(scheme, terms)
     if train_inducing or correct is True:
         require_maximised(f"fit with {'train_inducing' if train_inducing else 'correct'}=True", terms)

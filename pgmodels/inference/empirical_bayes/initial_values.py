@@ -145,6 +145,7 @@ def constant_latents(model: Model, data: Data, objective: Objective) -> Constant
     halfway to their declared values: at that fit all slopes are zero. Constants are updated as by CAVI for one latent
     value under a flat prior, which needs no initial scale.
     """
+    objective = objective.reduced()
     location, variance = _means(model), np.ones(model.num_latents)
     parameters, previous = model.likelihood.values, -np.inf
     rows = data.padded(padded_size(len(data.y)))
@@ -202,7 +203,7 @@ def _update(
 
 
 def _many_rows(objective: Objective, parameters: Any, y: Any, *_: Any) -> bool:
-    return not are_few_rows(len(y), objective.predictors is not None)
+    return not are_few_rows(len(y), objective.predictors is not None, objective.num_nodes)
 
 
 @partial(compiled, static_argnames="objective", optimise=_many_rows)

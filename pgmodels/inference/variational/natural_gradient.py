@@ -44,21 +44,15 @@ class NaturalGradient(Engine):
     """Steps along the natural gradient, for objectives whose full steps may lower the ELBO."""
 
     def init(self, problem: Problem) -> GaussianState:
-        """The state of the sites at the prior mean and a variance of at most 1.
+        """The state of the precisions at the prior mean and a variance of at most 1, without gradient.
 
-        Their gradient at the prior mean is halved until the ELBO is at least its value without a gradient: for large
-        counts the full step makes the rate overflow.
+        The first step goes along the gradient, halved where the full one makes a rate overflow, as for large counts.
         """
         mean, variance = problem.marginals()
         largest = jnp.max(variance) if not problem.coupled else jnp.max(jnp.trace(variance, axis1=1, axis2=2))
         slope = problem.sites(mean, variance / jnp.maximum(1.0, largest))
         precision = positive_part(slope.precision)
-        gradient = slope.potential - pull(slope.precision, mean)
-
-        def pulled(share: Any) -> GaussianState:
-            return self.state_of(problem, Sites(share * gradient + pull(precision, mean), precision))
-
-        return backtrack(lambda count: pulled(0.5**count), pulled(0.0), 0, _HALVINGS - 1, _merit)[0]
+        return self.state_of(problem, Sites(pull(precision, mean), precision))
 
     def state_of(
         self, problem: Problem, sites: Sites, length: Any = 1.0, memory: History | None = None

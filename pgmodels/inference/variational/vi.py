@@ -70,9 +70,10 @@ def vi(
         Inputs, one row per datum; an array or a data frame.
     y : array_like, shape (n,) or (n, columns)
         Observations, in the units of the likelihood.
-    objective : {"augmented", "expected", "factorised", "additive_noise", "gumbel", "taylor"} or Objective
-        ``"augmented"`` is the bound of ``cavi``, ``"expected"`` the expected log density of ``gaussian_vi``, and an
-        instance of a subclass of ``pgm.Objective`` is a user-defined objective. Published ones are
+    objective : {"augmented", "expected", "mean_field", "factorised", "additive_noise", "gumbel", "taylor"} or Objective
+        ``"augmented"`` is the bound of ``cavi``, ``"expected"`` the expected log density of ``gaussian_vi``,
+        ``"mean_field"`` the same with the latents of a datum independent under q, much faster with several classes, and
+        an instance of a subclass of ``pgm.Objective`` is a user-defined objective. Published ones are
 
         - ``"factorised"``, looser than ``"augmented"``: Gamma and Poisson variables are independent under q, for
           likelihoods such as LogisticSoftmax (Galy-Fajou et al. 2019, section 4.1);

@@ -234,7 +234,7 @@ def test_a_second_call_compiles_nothing():
 
     model, X, y = problem("bernoulli")
     pgm.correct(pgm.gaussian_vi(model, X, y))
-    programs = (drive._run_block, correction._respond_by_quadrature)
+    programs = (drive._run_block, correction._respond)
     sizes = [program.cache_size() for program in programs]
     rng = np.random.default_rng(1)
     pgm.correct(pgm.gaussian_vi(model, X + 0.1 * rng.normal(size=X.shape), 1.0 - y))

@@ -11,6 +11,7 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.objectives import objective_of
 from pgmodels.inference.variational.variance_ratio import variance_ratio
 from pgmodels.objectives.expected import Quadrature
+from pgmodels.objectives.mean_field import MeanField
 from pgmodels.results.correction import CorrectionWarning
 
 # Elsewhere the warning is ignored: tests of other things have rare events and few coordinates.
@@ -140,10 +141,11 @@ def counts(y, f):
         (two_effects(), 2, Quadrature),
         (counts(), 1, Quadrature),
         (pgm.Gaussian(1.0), 1, Augmentation),
-        (pgm.LogisticSoftmax(3), 3, Augmentation),
-        (pgm.HeteroscedasticGaussian(1.0), 2, Augmentation),
+        (pgm.LogisticSoftmax(3), 3, MeanField),
+        (pgm.Softmax(3), 3, MeanField),
+        (pgm.HeteroscedasticGaussian(1.0), 2, MeanField),
     ],
-    ids=["one latent", "one predictor of two", "no augmentation", "exact bound", "three latents", "two latents"],
+    ids=["one latent", "one of two", "no augmentation", "exact bound", "three latents", "softmax", "two latents"],
 )
 def test_the_bound_that_is_learned_on(likelihood, size, learned_on):
     model = pgm.Model(likelihood, pgm.GP(pgm.RBF(), size=size))
