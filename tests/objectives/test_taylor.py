@@ -138,4 +138,4 @@ def test_what_has_no_expansion_is_refused():
 def test_a_largest_latent_is_refused():
     model = pgm.Model(pgm.RobustMax(3), pgm.GP(pgm.RBF(), size=3))
     with pytest.raises(ValueError, match="kink or a jump"):
-        pgm.vi(model, np.zeros((2, 1)), np.zeros(2), objective="taylor")
+        pgm.vi(model, np.zeros((3, 1)), np.arange(3), objective="taylor")
