@@ -18,6 +18,9 @@ from pgmodels.numerics.finite_differences import hessian
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable, with_values
 
+# Rows of a subset at least where rows have several predictors by quadrature: hundreds of sweeps take several times as
+# long as for one predictor.
+_LEAST_ROWS = 128
 # Each subset has 1 / _GROWTH of the rows.
 _GROWTH = 4
 # A subset's optimum is not used if some value is more than a factor of _FAR_OUT from the starts and the curvature of
@@ -31,7 +34,7 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Searc
     """Maximise the bound, from the best start or from the optimum of a subset of the rows."""
     initial = initial_models(model, data, terms, limits.num_starts, limits.seed)
     box = box_of(initial)
-    count = _num_subset_rows(model, len(data.y))
+    count = _num_subset_rows(model, len(data.y), terms)
     if count is None or not trainable(model).leaf_indices:
         return multistart(initial, box, data, terms, limits, bar)
     rows = np.sort(np.random.default_rng(limits.seed).permutation(len(data.y))[:count])
@@ -67,12 +70,14 @@ def _is_undetermined(vector: np.ndarray, inverse_hessian: np.ndarray | None, box
     )
 
 
-def _num_subset_rows(model: Model, num_rows: int) -> int | None:
+def _num_subset_rows(model: Model, num_rows: int, terms: Objective) -> int | None:
     """The number of rows of the subset to start from; None if no subset is used."""
     sizes = [gp.form.least_subset for gp in model.gps if gp.form.least_subset is not None]
     if len(sizes) < len(model.gps):
         return None
     least = min(sizes)
+    if terms.size > 1 and terms.num_nodes > 1:
+        least = max(_LEAST_ROWS, least // terms.size)
     return max(least, num_rows // _GROWTH) if num_rows >= 2 * least else None
 
 
