@@ -43,7 +43,8 @@ from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.coregion import Coregion
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.line import Line
-from pgmodels.kernels.others import Constant, Linear, Periodic, White
+from pgmodels.kernels.others import Constant, Cosine, Linear, Periodic, White
+from pgmodels.kernels.random_walk import RandomWalk
 from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.likelihoods.additive import with_predictor
@@ -200,6 +201,7 @@ __all__ = [
     "Coregion",
     "CorrectedApproximation",
     "CorrectionWarning",
+    "Cosine",
     "Counts",
     "DataWarning",
     "Dense",
@@ -267,6 +269,7 @@ __all__ = [
     "Predictive",
     "PriorPredictive",
     "Probit",
+    "RandomWalk",
     "RationalQuadratic",
     "Real",
     "RobustMax",

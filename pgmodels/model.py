@@ -64,8 +64,9 @@ class GP(Module):
         Number of latents.
     form : Dense, Inducing or Markov, optional
         The representation of the prior at the data: ``pgm.Dense()``, inducing inputs as ``pgm.Inducing(300)``,
-        ``pgm.Markov()`` for kernels of one column that are Markov processes, or by default the cheaper of dense and an
-        exact low-rank factor.
+        ``pgm.Markov()`` for kernels of one column that are Markov processes, or by default the cheapest of dense,
+        an exact low-rank factor and, where ``cavi``, ``gaussian_vi``, ``vi`` and ``fit`` have more than 2,000 distinct
+        times, a Markov process.
 
     Raises
     ------

@@ -161,6 +161,14 @@ def wrong_counts(rng):
     return [None, "three", rng.normal(), -int(rng.integers(1, 9)), [3], np.nan, True, object(), rng.normal(size=2)]
 
 
+def given_counts(rng):
+    return [part for part in wrong_counts(rng) if part is not None]
+
+
+def wrong_places(rng):
+    return ["one", np.nan, np.inf, object(), dist.Normal(0.0, 1.0), {}, len, rng.normal(size=2)]
+
+
 def wrong_scales(rng):
     return ["one", -abs(rng.normal()), 0.0, np.nan, np.inf, object(), dist.Normal(0.0, 1.0), dist.Poisson(2.0), {}, len]
 
@@ -232,7 +240,9 @@ CALLS = {
     "RBF": (pgm.RBF, {}, SHAPED),
     "Matern32": (pgm.Matern32, {}, SHAPED),
     "RationalQuadratic": (pgm.RationalQuadratic, {}, SHAPED | {"alpha": wrong_scales}),
-    "Periodic": (pgm.Periodic, {}, SHAPED | {"period": wrong_scales}),
+    "Periodic": (pgm.Periodic, {}, SHAPED | {"period": wrong_scales, "harmonics": given_counts}),
+    "Cosine": (pgm.Cosine, {}, {"variance": wrong_scales, "period": wrong_scales}),
+    "RandomWalk": (pgm.RandomWalk, {}, {"variance": wrong_scales, "start": wrong_places}),
     "White": (pgm.White, {}, {"variance": wrong_scales}),
     "Gaussian": (pgm.Gaussian, {"scale": 1.0}, {"scale": wrong_scales}),
     "StudentT": (pgm.StudentT, {"df": 4.0, "scale": 1.0}, {"df": wrong_scales, "scale": wrong_scales}),

@@ -1,4 +1,4 @@
-"""Check that the prior's representation (jitter, neglected pivots) is accurate enough for the data."""
+"""Check that the prior's representation (jitter, neglected pivots or harmonics) is accurate enough for the data."""
 
 from pgmodels.model import Data, Model
 from pgmodels.priors.collection import PriorCollection
@@ -30,18 +30,21 @@ def warn_inaccurate(
     ``rounding`` is the ELBO's rounding error, ``neglect`` its error due to variances that the prior neglects.
     """
     error = prior.approximation_error
-    remedy = "Raise the likelihood's scale or lower the prior variance, whose ratio is extreme, or add a White kernel."
+    remedy = (
+        "Raise the likelihood's scale or lower the prior variance, whose ratio is extreme, add a White kernel or, to "
+        "pgm.Periodic with pgm.Markov(), harmonics."
+    )
     if error * precision > _WARNED:
         warn(
-            f"the latents' prior is approximated to a variance of {error:.1e} (jitter or neglected pivots), but the "
-            f"data determine a latent to {1.0 / precision:.1e}: in double precision ELBO, means and variances lose "
-            f"accuracy. {remedy}",
+            f"the latents' prior is approximated to a variance of {error:.1e} (jitter, neglected pivots or harmonics), "
+            f"but the data determine a latent to {1.0 / precision:.1e}: in double precision ELBO, means and variances "
+            f"lose accuracy. {remedy}",
             PrecisionWarning,
         )
     elif rounding + neglect > max(_NATS, _SHARE * abs(elbo)):
         warn(
             f"the ELBO, {elbo:.6g}, may be off by {rounding + neglect:.1g} nats: {neglect:.1g} due to a variance of "
-            f"{error:.1e} that the prior neglects (jitter or neglected pivots), and {rounding:.1g} due to "
+            f"{error:.1e} that the prior neglects (jitter, neglected pivots or harmonics), and {rounding:.1g} due to "
             f"rounding. y is farther from the latents than the likelihood's scale allows. {remedy}",
             PrecisionWarning,
         )

@@ -102,8 +102,9 @@ class Kernel(Module):
         Raises ValueError for kernels without such a form, and for lengthscales of None.
         """
         raise ValueError(
-            f"{self!r} has no state-space form, which pgm.Markov() needs: use Matern12, Matern32, Matern52, Constant, "
-            "White or Linear, their sums and products, or another form of the GP, such as pgm.Dense()."
+            f"{self!r} has no state-space form, which pgm.Markov() needs: use Matern12, Matern32, Matern52, Periodic, "
+            "Cosine, RandomWalk, Constant, White or Linear, their sums and products, or another form of the GP, such "
+            "as pgm.Dense()."
         )
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "Kernel":
@@ -285,8 +286,8 @@ class Product(Kernel):
         first, second = self.left.to_state_space(), self.right.to_state_space()
         if not (first.is_stationary and second.is_stationary):
             raise ValueError(
-                f"{self!r} has no state-space form, which pgm.Markov() needs: a product may not contain Linear. Use "
-                "another form of the GP, such as pgm.Dense()."
+                f"{self!r} has no state-space form, which pgm.Markov() needs: a product may not contain Linear or "
+                "RandomWalk. Use another form of the GP, such as pgm.Dense()."
             )
         return ProductState(first, second)
 

@@ -29,6 +29,16 @@ class StateSpace(Module):
         return True
 
     @property
+    def is_exact(self) -> bool:
+        """Whether it is the kernel, at all values of its hyperparameters."""
+        return True
+
+    @property
+    def omitted_variance(self) -> Float[Array, ""]:
+        """The variance by which it falls short of the kernel: 0 if it is exact."""
+        return jnp.zeros(())
+
+    @property
     @abstractmethod
     def dimension(self) -> int:
         """The number of entries of a state, d."""
@@ -145,6 +155,25 @@ class LineState(StateSpace):
         return jnp.zeros((len(dt), 2, 2))
 
 
+class WalkState(ConstantState):
+    """A random walk, 0 at its start; ``variance`` is that of a step over one unit of time."""
+
+    start: Float[Array, ""]
+
+    @property
+    def is_stationary(self) -> bool:
+        """See StateSpace."""
+        return False
+
+    def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
+        """See StateSpace."""
+        return self.noise(t - self.start)
+
+    def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
+        """See StateSpace."""
+        return self.variance * dt[:, None, None]
+
+
 class SumState(StateSpace):
     """The states of two independent processes; the first entry of the first is replaced by the sum of the first two."""
 
@@ -155,6 +184,16 @@ class SumState(StateSpace):
     def is_stationary(self) -> bool:
         """See StateSpace."""
         return self.first.is_stationary and self.second.is_stationary
+
+    @property
+    def omitted_variance(self) -> Float[Array, ""]:
+        """See StateSpace."""
+        return self.first.omitted_variance + self.second.omitted_variance
+
+    @property
+    def is_exact(self) -> bool:
+        """See StateSpace."""
+        return self.first.is_exact and self.second.is_exact
 
     @property
     def dimension(self) -> int:
@@ -196,6 +235,17 @@ class ProductState(StateSpace):
     def dimension(self) -> int:
         """See StateSpace."""
         return self.first.dimension * self.second.dimension
+
+    @property
+    def omitted_variance(self) -> Float[Array, ""]:
+        """See StateSpace."""
+        one, other = self.first.omitted_variance, self.second.omitted_variance
+        return _variance(self.first) * other + one * (_variance(self.second) + other)
+
+    @property
+    def is_exact(self) -> bool:
+        """See StateSpace."""
+        return self.first.is_exact and self.second.is_exact
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m d d"]:
         """See StateSpace."""
@@ -248,6 +298,11 @@ def _coefficients(d: int) -> tuple[np.ndarray, np.ndarray]:
     integrals = [factorial(k) / 2.0 ** (k + 1) for k in range(2 * d - 1)]
     intensity = factorial(d - 1) ** 2 * 2.0 ** (2 * d - 1) / factorial(2 * d - 2)
     return np.stack(powers), intensity * np.array(integrals)[:, None, None] * across
+
+
+def _variance(state: StateSpace) -> Float[Array, ""]:
+    """The variance of the first entry of a stationary process."""
+    return state.covariance(jnp.zeros(1))[0, 0, 0]
 
 
 def _matrices(entries: list[list[Array]]) -> Float[Array, "m i j"]:

@@ -155,6 +155,11 @@ class LatentPrior(Module):
         """
         raise no_factor(self)
 
+    @property
+    def response_entries(self) -> int:
+        """The entries of one matrix of linear response at each row, for priors with ``responds``."""
+        return 0
+
     def with_mean(self, mean: Array) -> "LatentPrior":
         """The prior with another mean."""
         return replace(self, mean=mean)

@@ -73,6 +73,10 @@ class Representation(ABC):
         """An exact low-rank prior, outside ``jit``; None if there is none, or another form is cheaper."""
         return None
 
+    def subset(self, kernel: Any, X: np.ndarray, count: int, seed: int) -> np.ndarray:
+        """The sorted numbers of ``count`` rows of X to learn hyperparameters from first: at random by default."""
+        return np.sort(np.random.default_rng(seed).permutation(len(X))[:count])
+
     def asks_for_more(self, kernel: Any, X: Any, weights: np.ndarray, count: int) -> bool:
         """Whether ``count`` is the maximum number of inducing inputs and the data require more."""
         return False
@@ -146,7 +150,7 @@ class Auto(Representation):
     largest variance, the first jitter of ``Dense``, so that both are equally exact. A smaller ``max_error`` lowers this
     to rounding; the low-rank factor is then also chosen, at any cost, if the dense form needs more jitter. With
     sampled kernel parameters it is dense, unless the latent is a sum of functions with few levels, as of crossed
-    groups.
+    groups. Of many distinct times it becomes a Markov process: see pgmodels.inference.chain_choice.
     """
 
     can_pad: ClassVar[bool] = True

@@ -16,7 +16,8 @@ from pgmodels.kernels.columns import Difference, On
 from pgmodels.kernels.coregion import Coregion
 from pgmodels.kernels.kernel import Kernel, Product, Sum
 from pgmodels.kernels.line import Line
-from pgmodels.kernels.others import Constant, Linear, Periodic, White
+from pgmodels.kernels.others import Constant, Cosine, Linear, Periodic, White
+from pgmodels.kernels.random_walk import RandomWalk
 from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.likelihoods import bounded, counts, measurements, ordinal, published, survival
@@ -43,6 +44,8 @@ _KERNELS: dict[str, type[Kernel]] = {
         Matern52,
         RationalQuadratic,
         Periodic,
+        Cosine,
+        RandomWalk,
         Line,
         Linear,
         Constant,

@@ -14,7 +14,7 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
 from pgmodels.numerics.quadrature import chunk_length, equal_chunks
 from pgmodels.priors.drawing import draw_gaussian
-from pgmodels.priors.padding import padded_size
+from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import DrawNodes, GaussianNodes, IndependentNodes, PredictorNodes
@@ -151,8 +151,9 @@ class GaussianPredictions(ABC):
     def _drawn_at(self, X_new: ArrayLike, num_draws: int, seed: int) -> np.ndarray:
         """See ``draw_latents``."""
         if self.posterior.extends:
-            inputs = as_array(self._inputs_at(X_new, jointly=True))
-            return np.asarray(_drawn_at(self.posterior, inputs, jax.random.split(jax.random.key(seed), num_draws)))
+            inputs, keys = self._inputs_at(X_new, jointly=True), jax.random.split(jax.random.key(seed), num_draws)
+            padded = as_array(pad_rows(inputs, padded_size(len(inputs))))
+            return np.asarray(_drawn_at(self.posterior, padded, keys))[:, : len(inputs)]
         mean, _ = self._marginals_at(X_new)
         covariance = self._covariance_at(as_array(self._inputs_at(X_new, jointly=True)))
         return draw_gaussian(mean, covariance, num_draws, np.random.default_rng(seed))

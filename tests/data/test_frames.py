@@ -108,6 +108,16 @@ def test_new_levels_are_new_groups_where_only_equality_counts():
     assert np.var(f[:, 1] - f[:, 3]) == pytest.approx(2 * 0.5, rel=0.1)
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_times_keep_their_microseconds(library):
+    # Days since 1970 would round a decade later to 0.3 of one.
+    microseconds = np.cumsum(np.random.default_rng(0).integers(1, 10**7, 2000)) + 7
+    frame = LIBRARIES[library]({"day": [datetime(2031, 5, 1) + timedelta(microseconds=int(m)) for m in microseconds]})
+    days = read_inputs(frame, "X")[0][:, 0]
+    # The rounding of days up to 0.1, in microseconds.
+    np.testing.assert_allclose(np.diff(days) * 86_400e6, np.diff(microseconds), rtol=0, atol=1e-5)
+
+
 def test_weights_of_zero_leave_out_rows_with_holes():
     holed = pd.DataFrame(DATA)
     holed.loc[0, "herd"], holed.loc[1, "lat"] = None, np.nan

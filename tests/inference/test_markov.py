@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import pgmodels as pgm
@@ -21,6 +22,9 @@ KERNELS = {
     "Matern52": pgm.Matern52(1.7, 0.8),
     "sum": pgm.Matern32(1.7, 5.0) + pgm.Matern12(0.3, 0.5) + pgm.Constant(0.5) + pgm.Linear(1e-5),
     "product": pgm.Matern32(1.7, 0.8) * pgm.Matern12(1.0, 30.0),
+    "waves": pgm.Cosine(1.7, 6.0) * pgm.Matern12(1.0, 30.0) + pgm.RandomWalk(1e-3, start=-2e3),
+    # With so many harmonics exact to 1e-13.
+    "seasons": pgm.Periodic(1.7, 2.0, 6.0, harmonics=8) + pgm.Matern12(0.5, 3.0),
 }
 # Sums of 300 terms of size 1, solved by recursions that amplify rounding by a precision times a variance, some 10.
 TIGHT = 1e-10
@@ -73,7 +77,8 @@ def test_posteriors_are_those_of_the_dense_form(data, places, name, engine):
 @pytest.mark.parametrize(
     ("name", "engine"),
     some(
-        [(name, engine) for name in KERNELS for engine in (pgm.cavi, pgm.gaussian_vi)],
+        # Not of the largest state, which is slow.
+        [(name, engine) for name in KERNELS if name != "seasons" for engine in (pgm.cavi, pgm.gaussian_vi)],
         ("Matern32", pgm.cavi),
     ),
 )
@@ -171,6 +176,53 @@ def test_a_filter_of_tree_rings():
     assert q.variance[-1, 0] == pytest.approx(0.0103264, abs=1e-7)
 
 
+@pytest.mark.slow
+def test_dates_of_a_frame_are_times_in_days(data):
+    X, y = data[0][:40], data[1][:40]
+    seconds = np.round(X[:, 0])
+    frame = pd.DataFrame({"time": pd.Timestamp("2024-03-01") + pd.to_timedelta(seconds, unit="s")})
+    second = 1.0 / 86_400.0
+    kernel = pgm.Matern32(1.7, 0.8 * second)
+    by_date = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.On(kernel, ["time"]), form=pgm.Markov())), frame, y)
+    by_number = pgm.cavi(
+        pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.7, 0.8), form=pgm.Markov())), seconds[:, None], y
+    )
+    np.testing.assert_allclose(by_date.mean, by_number.mean, rtol=0, atol=1e-8)
+    later = frame + pd.Timedelta(seconds=0.5)
+    ours, theirs = by_date.predict_latent(later), by_number.predict_latent(seconds[:, None] + 0.5)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-8)
+
+
+def test_harmonics_that_are_too_few_are_said(data):
+    X, y = data
+    kernel = pgm.Periodic(1.7, 0.15, 6.0)
+    with pytest.raises(ValueError, match=r"leave out 0.2% of the variance.*harmonics=30.*pgm.Dense"):
+        pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, form=pgm.Markov())), X, y)
+
+
+@pytest.mark.slow
+def test_harmonics_that_the_data_would_show_are_said(data):
+    X, y = data
+    few = pgm.GP(pgm.Periodic(1.7, 1.0, 6.0, harmonics=4) + pgm.Matern12(0.5, 3.0), form=pgm.Markov())
+    # 1.7 times 2 I_j(1) / e, j > 4.
+    with pytest.warns(pgm.PrecisionWarning, match=r"variance of 3.7e-04 \(jitter, neglected pivots or harmonics"):
+        pgm.cavi(pgm.Model(pgm.Gaussian(pgm.Fixed(0.01)), few), X[:40], y[:40])
+
+
+@pytest.mark.slow
+def test_a_walk_from_the_first_time_is_that_of_the_dense_form(data):
+    x = np.abs(data[0]) + 3.0
+
+    def model_of(form):
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RandomWalk(0.3) + pgm.Constant(0.5), form=form))
+
+    chain, dense = twins(model_of, pgm.cavi, x, data[1])
+    assert chain.model.gps[0].kernel.left.start.value == x.min()
+    assert_same(chain, dense, x[:5] + 0.01, atol=1e-8)
+    with pytest.raises(ValueError, match=r"X_new is .* before the start of RandomWalk.*start="):
+        chain.predict_latent(x.min(keepdims=True)[None, 0] - 1.0)
+
+
 def test_kernels_it_cannot_represent_are_refused_before_work_starts(data):
     X, y = data
     two = np.column_stack([X, X])
@@ -235,6 +287,25 @@ def test_hyperparameters_are_learned_as_with_the_dense_form(data):
     for name, value in chain.fit.values.items():
         # To the tolerance of the optimiser.
         assert value == pytest.approx(dense.fit.values[name], rel=1e-4)
+
+
+def test_learning_starts_from_neighbours_in_time():
+    X = np.random.default_rng(0).permutation(100.0 * np.arange(50))[:, None]
+    rows = pgm.Markov().subset(pgm.Matern32(), X, 12, seed=3)
+    assert np.all(np.diff(rows) > 0)
+    np.testing.assert_array_equal(np.diff(np.sort(X[rows, 0])), 100.0)
+    assert len(rows) == 12
+
+
+@pytest.mark.slow
+def test_learning_from_neighbours_first_ends_at_the_same_values(data, monkeypatch):
+    X, y = data
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(), mean=pgm.Fixed(0.0), form=pgm.Markov()))
+    at_once = pgm.fit(model, X, y, correct=False)
+    monkeypatch.setattr(pgm.Markov, "least_subset", 140)
+    after = pgm.fit(model, X, y, correct=False)
+    assert after.fit.start == "140 rows"
+    assert after.elbo == pytest.approx(at_once.elbo, abs=1e-5)
 
 
 def test_slopes_in_hyperparameters_are_those_of_the_dense_form(data):

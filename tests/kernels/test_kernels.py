@@ -15,7 +15,8 @@ from pgmodels.kernels.coregion import Coregion
 from pgmodels.kernels.distance import squared_distance
 from pgmodels.kernels.kernel import CallableKernel, as_kernel, check_traced
 from pgmodels.kernels.line import Line
-from pgmodels.kernels.others import Constant, Linear, Periodic, White
+from pgmodels.kernels.others import Constant, Cosine, Linear, Periodic, White
+from pgmodels.kernels.random_walk import RandomWalk
 from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.parameters.parameter import Fixed, bare
@@ -38,6 +39,8 @@ ALL = [
     On(Sphere(Matern52(1.4, 500.0)), [2, 0]),
     On(RBF(Fixed(1.0), 0.9), [0]) * On(Coregion(3, 2), [3]),
     On(Line(0.7, 1.3, -0.4), [1]),
+    On(Cosine(1.4, 2.3), [1]),
+    On(RandomWalk(0.6, -20.0), [2]),
 ]
 
 
@@ -290,6 +293,33 @@ def test_errors_name_the_parameter():
     with pytest.raises(ValueError, match="variance of Linear has shape"):
         Linear(ARD).check(1)
     (RBF(1.0, ARD) + White() * RBF()).check(3)
+
+
+def test_a_cosine_is_the_covariance_of_a_wave_of_random_phase():
+    X, Z = inputs(d=1)
+    a, b = (2.0 * np.pi * A / 2.3 for A in (X, Z))
+    expected = 1.4 * (np.cos(a) * np.cos(b).T + np.sin(a) * np.sin(b).T)
+    np.testing.assert_allclose(Cosine(1.4, 2.3)(X, Z), expected, rtol=0, atol=1e-14)
+    with pytest.raises(ValueError, match="Cosine reads one column; got 3"):
+        Cosine().check(3)
+
+
+def test_a_random_walk_sums_independent_steps():
+    # f = L e has independent steps of variance 0.6 a unit.
+    x = np.array([2.0, 2.5, 2.5, 7.0, 7.25])
+    L = np.tril(np.ones((5, 5))) * np.sqrt(0.6 * np.diff(x, prepend=1.0))
+    np.testing.assert_allclose(RandomWalk(0.6, 1.0)(x[:, None], x[:, None]), L @ L.T, rtol=1e-14)
+    X = np.array([[4.0], [3.0]])
+    resolved = RandomWalk(0.6).resolve(X)
+    assert resolved.start.value == 3.0
+    assert resolved.start.fixed
+    assert resolved.resolve(X - 1.0) is resolved
+    with pytest.raises(ValueError, match=r"start of RandomWalk is None.*resolve"):
+        RandomWalk()(X, X)
+    with pytest.raises(ValueError, match=r"X_new is 2 in row 1, before the start of RandomWalk, 3.*start="):
+        On(resolved, [0]).check_values(X - 1.0, "X_new")
+    with pytest.raises(ValueError, match="RandomWalk reads one column; got 3"):
+        RandomWalk().check(3)
 
 
 def test_a_line_has_a_correlated_intercept_and_slope():

@@ -20,6 +20,7 @@ from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import (
 from pgmodels.inference.mcmc.gibbs.moves.move import MoveStats
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.model import Data
+from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
@@ -27,7 +28,7 @@ from pgmodels.priors.dense import whitened_prior
 from pgmodels.priors.padding import pad_rows, pad_sites, padded_size, row_mask_of
 from pgmodels.priors.representation import Representation
 from tests.covering import some
-from tests.programs import run
+from tests.programs import conditioned, run
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-2.0, 2.0, (41, 2))
@@ -90,6 +91,35 @@ def test_posteriors_say_the_same_of_the_data_when_filled_up(coupled):
         back = prior().padded().resized(41)
         same = jax.tree.map(np.array_equal, jax.tree.leaves(back), jax.tree.leaves(prior()))
         assert all(same)
+
+
+def test_a_chain_says_the_same_when_filled_up():
+    form, kernel = pgm.Markov(), bare_arrays(pgm.On(pgm.Matern32(2.0, 0.7) + pgm.White(0.1), [1]))
+    rows, new = X.copy(), np.concatenate([X_NEW, X_NEW + 3.0])
+    # The last time twice: neither is the first row, which the padding of arrays repeats.
+    rows[5, 1] = rows[9, 1] = 2.5
+    with jax.enable_x64(True):
+        plain, sites = form.bind(kernel, 0.4, rows, 1).for_sampling(), some_sites()
+        sites = Sites(sites.potential[:, :1], sites.precision[:, :1])
+        padded, zeros = plain.resized(48), pad_sites(sites, 48)
+        mask, mean = jnp.array(row_mask_of(41, 48)), jnp.array(0.4)
+        traced = jax.jit(lambda X: form.bind_traced(kernel, mean, X, 1, mask).for_sampling())(pad_rows(rows, 48))
+        for a, b in ((traced.X[:, 1], padded.X[:, 1]), (traced.order, padded.order)):
+            np.testing.assert_array_equal(a, b)
+        for a, b in zip((*traced.chain, traced.noise_roots), (*padded.chain, padded.noise_roots), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-14)
+        jax.tree.map(np.testing.assert_array_equal, padded.resized(41), plain)
+        ours, theirs = conditioned(plain, sites)[0], conditioned(padded, zeros)[0]
+        np.testing.assert_allclose(run(theirs.log_normalizer), run(ours.log_normalizer), rtol=0, atol=1e-12)
+        for ask in (lambda q: q.predict(jnp.array(new)), lambda q: [part[:41] for part in q.moments()]):
+            for a, b in zip(run(ask, theirs), run(ask, ours), strict=True):
+                np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
+        # Coordinates of the data say the same of new inputs, filled up with zeros as those of draws are.
+        coordinates = run(plain.draw, jax.random.key(0))[1]
+        longer = jnp.concatenate([coordinates, jnp.zeros((padded.rank - plain.rank, 1))])
+        pairs = run(padded.conditional, jnp.array(new), longer), run(plain.conditional, jnp.array(new), coordinates)
+        for a, b in zip(*pairs, strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
 
 
 def test_rows_that_fill_up_have_no_term_and_no_site_whatever_stands_in_them():
@@ -156,6 +186,8 @@ def everything(n, m, likelihood, gps):
         for approximation in (result, corrected):
             assert approximation.mean.shape == (n, len(gps))
             approximation.predict_latent(new)
+            if gps[0].form == pgm.Markov():
+                approximation.uncorrected.draw_latents(new, 4)
         assert result.predict(new).probabilities.shape == (m, max(2, len(gps)))
         draws = pgm.gibbs(model, inputs, y, num_samples=4, num_warmup=0, num_chains=1, progress=False)
         assert draws.latents.shape == (1, 4, n, len(gps))
@@ -168,6 +200,7 @@ CASES = {
         pgm.LogisticSoftmax(3),
         [pgm.GP(pgm.Matern12(lengthscale=scale), mean=0.1) for scale in (0.5, 1.0, 2.0)],
     ),
+    "a chain": (pgm.Bernoulli(), [pgm.GP(pgm.On(pgm.Matern32(1.0, 1.3), [0]), mean=0.2, form=pgm.Markov())]),
 }
 
 

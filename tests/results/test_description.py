@@ -30,6 +30,7 @@ PRIORS = (
 KERNELS = (
     lambda: pgm.Matern12(1.1) * pgm.Matern52(pgm.Fixed(0.3), [0.4, 0.6]),
     lambda: pgm.Periodic(1.0, 0.3, 1.9) + pgm.Constant(0.3) * pgm.RationalQuadratic(alpha=0.2),
+    lambda: pgm.Cosine(1.0, dist.Gamma(2.0, 1.0)) * pgm.Periodic(harmonics=3) + pgm.RandomWalk(0.3, start=-2.5),
     *(lambda prior=prior: pgm.RBF(1.0, pgm.Parameter([0.7, 0.9], prior=prior())) for prior in PRIORS),
 )
 LIKELIHOODS = [

@@ -19,7 +19,11 @@ from pgmodels.results.approximation import Approximation
 from pgmodels.results.chain_response import ChainResponse, respond
 from pgmodels.results.correction import CorrectionWarning, is_invalid, warn_invalid
 from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.memory import require_memory
 from pgmodels.runtime.warnings import warn
+
+# Bytes at the peak for each entry of a matrix of the response at a row: some six matrices.
+_MATRICES = 48.0
 
 
 def responds(approximation: Approximation) -> bool:
@@ -43,10 +47,16 @@ def correct_by_scans(approximation: Approximation) -> ChainResponse:
     start = time.perf_counter()
     objective, data = objective_of_result(approximation), approximation.data
     posterior = approximation.posterior
+    require_memory(
+        _MATRICES * sum(group.response_entries for group in posterior.prior.groups),
+        "the matrices of linear response at all rows",
+        "Use kernels with a smaller state, such as pgm.Periodic with fewer harmonics, or gibbs.",
+    )
     y, row_weights = data.padded(posterior.prior.num_rows)
     derivatives = _derivatives(objective, posterior, y, row_weights, approximation.model.parameters)
     response = respond(posterior, derivatives)
-    shift, variance, negative = (np.asarray(part) for part in _at_data(posterior, response))
+    at_rows = _at_data(posterior, response)
+    shift, variance, negative = (np.asarray(part)[: len(approximation.y)] for part in at_rows)
     is_positive = np.isfinite(variance).all() and not negative.sum()
     if not is_positive:
         rows = np.flatnonzero((negative > 0) | ~np.isfinite(variance))

@@ -30,8 +30,9 @@ Method: TypeAlias = Literal["linear_response", "perturbative", "nested"]
 # with one latent it takes 0.4 s for 200 rows, 1.1 s for 1,000, 6.8 s and 0.4 GB for 2,000 (half as long as cavi, and
 # fit runs it dozens of times); with 112 inducing inputs 0.6 s for 2,000 rows and 5.7 s for 5,000.
 MOST_COORDINATES, _MOST_ENTRIES = 2_000, 4_000_000
-# Rows up to which fit corrects by the scans of a Markov process: some 0.3 GB.
-_MOST_SCANNED = 200_000
+# Entries of a matrix at each row up to which fit corrects by the scans of a Markov process: 200,000 rows of Matern32,
+# some 0.3 GB.
+_MOST_SCANNED = 5_000_000
 # Rows of one latent up to which fit computes nested marginals. On two CPU cores those of 300 binary rows take 1.9 s and
 # predictions at as many new inputs as long; a fit of these rows takes 0.6 s, and 2 s with compilation.
 _MOST_NESTED = 300
@@ -118,12 +119,13 @@ def correct(
 
 
 def corrected_if(
-    result: Approximation, choice: bool | str, progress: bool | None
+    result: Approximation, choice: bool | str, progress: bool | None, by_scans: bool
 ) -> Approximation | CorrectedApproximation:
     """The result of ``fit``, corrected if ``choice`` allows it; ``.fit.correction`` says why or why not.
 
     ``choice="auto"`` takes nested marginals if q is the variational Gaussian of one latent with few rows, and else
-    linear response. It does not correct if q is exact, the system too large, or neither is reliable.
+    linear response, of long chains only with ``by_scans``. It does not correct if q is exact, the system too large, or
+    neither is reliable.
     """
     size, objective = sum(result.prior.ranks), objective_of_result(result)
     if choice is False:
@@ -134,7 +136,11 @@ def corrected_if(
         return _noted(result, "none: linear response is that of an optimum, which q is not")
     if result.model.is_augmentable and result.model.augmentation.is_gaussian:
         return _noted(result, "none: the likelihood is Gaussian in f, and so is the posterior")
-    by_scans = all(group.responds for group in result.prior.groups) and len(result.y) <= _MOST_SCANNED
+    by_scans = (
+        by_scans
+        and all(group.responds for group in result.prior.groups)
+        and (sum(group.response_entries for group in result.prior.groups) <= _MOST_SCANNED)
+    )
     if not by_scans and (size > MOST_COORDINATES or size * len(result.y) > _MOST_ENTRIES):
         many = f"{size:,} coordinates and {len(result.y):,} rows"
         return _noted(result, f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from pgmodels.data.missing import MissingChoice
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.inference.adaptive_selection import InducingWarning, count_inputs, with_inputs
+from pgmodels.inference.chain_choice import with_chain
 from pgmodels.inference.corrections.correct import corrected_if
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.empirical_bayes.moving_inputs import check_moving, move_inputs
@@ -214,7 +215,10 @@ def fit(
     if num_starts is not None:
         check_whole_number(num_starts, "num_starts", 1)
     seed = as_seed(seed)
-    model = hold_unnormalised(model.resolve(data.X, seed), "fit")
+    default = hold_unnormalised(model.resolve(data.X, seed), "fit")
+    model = with_chain(default, data.X)
+    # A chain that the user did not ask for is corrected where the default form would be.
+    by_scans = model is default
     model.check_memory(data.X)
     published = scheme != AUTO_SCHEME
     terms = objective_of(model, "augmented" if published and objective == AUTO else objective, len(data.y))
@@ -277,7 +281,7 @@ def fit(
         converged=result.converged and maximum.converged,
         seconds=time.perf_counter() - begin,
     )
-    corrected = corrected_if(result, correct, progress)
+    corrected = corrected_if(result, correct, progress, by_scans)
     warn_narrow("fit", corrected)
     return corrected
 

@@ -37,7 +37,7 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Searc
     count = _num_subset_rows(model, len(data.y), terms)
     if count is None or not trainable(model).leaf_indices:
         return multistart(initial, box, data, terms, limits, bar)
-    rows = np.sort(np.random.default_rng(limits.seed).permutation(len(data.y))[:count])
+    rows = model.gps[0].form.subset(model.gps[0].kernel, data.X, count, limits.seed)
     before = learn(model, data.at(rows), terms, limits, bar)
     inverse_hessian = (
         inverse_hessian_at(before, _LEAST_CURVATURE) if before.inverse_hessian is None else before.inverse_hessian

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from pgmodels.data.missing import MissingChoice
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.inference.adaptive_selection import select_inducing_inputs, warn_left_out
+from pgmodels.inference.chain_choice import with_chain
 from pgmodels.inference.conditioning import condition
 from pgmodels.inference.engine import MANY, ConvergenceWarning, Engine, VariationalState, check_finite
 from pgmodels.inference.jitter_check import accurate_prior, warn_inaccurate
@@ -315,7 +316,7 @@ def _vi(
     check_between(tolerance, "tolerance", 0.0, math.inf)
     check_callback(callback)
     check_objective(objective)
-    model = model.resolve(data.X, as_seed(seed))
+    model = with_chain(model.resolve(data.X, as_seed(seed)), data.X)
     terms = objective_of(model, objective)
     model = with_selected_inputs(model, data, terms)
     result = converge(name, model, data, terms, None, max_iterations, tolerance, progress, callback, begin)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
 from pgmodels.kernels.state_space import StateSpace
@@ -26,6 +27,9 @@ from pgmodels.priors.markov.chain import (
     times,
 )
 from pgmodels.priors.markov.response import Factors, ResponseScans, respond, variances_at
+from pgmodels.priors.padding import pad_zeros, padded_size
+from pgmodels.runtime.jit import compiled, is_traced
+from pgmodels.runtime.x64 import as_array
 
 # Cost of the scans of a sweep for each row and latent in floating-point operations (measured), and of their products.
 _SCANS, _PRODUCTS = 3000.0, 20.0
@@ -35,9 +39,11 @@ class MarkovPrior(LatentPrior):
     """A GP of one column of X whose kernel has a state-space form: see pgmodels.kernels.state_space.
 
     Coordinates are the states' deviations from the mean, in the order of the rows. ``order`` (n,) sorts the rows,
-    ``chain`` is sorted, and ``noise_roots`` has the roots of its noise, None before ``for_sampling``.
+    ``chain`` is sorted, and ``noise_roots`` has the roots of its noise, None before ``for_sampling``. Padding rows
+    repeat the row that is sorted last, and follow it.
     """
 
+    can_pad: ClassVar[bool] = True
     extends: ClassVar[bool] = True
     responds: ClassVar[bool] = True
 
@@ -61,18 +67,48 @@ class MarkovPrior(LatentPrior):
         return len(self.X) * self.dimension
 
     @property
+    def approximation_error(self) -> Float[Array, ""]:
+        """See LatentPrior: the variance of the harmonics that are left out."""
+        return self.kernel.to_state_space().omitted_variance
+
+    @property
     def num_across(self) -> int:
         """See LatentPrior."""
         return 8 * self.dimension**2
+
+    @property
+    def response_entries(self) -> int:
+        """See LatentPrior: of states and the products of their entries."""
+        d = self.dimension
+        return len(self.X) * (d + d * (d + 1) // 2) ** 2
 
     @property
     def sorted_inputs(self) -> Float[Array, " n"]:
         """The sorted inputs."""
         return self.X[self.order, self.column]
 
+    def resized(self, size: int) -> "MarkovPrior":
+        """See LatentPrior."""
+        count = len(self.X)
+        X, order, (F, Q) = np.asarray(self.X), np.asarray(self.order), map(np.asarray, self.chain)
+        noise_roots = None if self.noise_roots is None else as_array(pad_zeros(self.noise_roots, size))
+        if size > count:
+            X = np.concatenate([X, np.broadcast_to(X[order[-1]], (size - count, X.shape[1]))])
+            order = np.concatenate([order, np.arange(count, size, dtype=order.dtype)])
+            F = np.concatenate([F, np.broadcast_to(np.eye(self.dimension), (size - count, *F.shape[1:]))])
+        chain = Chain(as_array(F[:size]), as_array(pad_zeros(Q, size)))
+        return replace(self, X=as_array(X[:size]), order=as_array(order[:size]), chain=chain, noise_roots=noise_roots)
+
     def for_sampling(self) -> "MarkovPrior":
         """See LatentPrior: with the roots of the noise."""
-        return self if self.noise_roots is not None else replace(self, noise_roots=roots(self.chain.noise))
+        if self.noise_roots is not None:
+            return self
+        if is_traced():
+            return replace(self, noise_roots=roots(self.chain.noise))
+        # One program for many sizes.
+        count, noise = len(self.X), self.chain.noise
+        padded = _compiled_roots(as_array(pad_zeros(noise, padded_size(count))))
+        return replace(self, noise_roots=as_array(np.asarray(padded)[:count]))
 
     def condition(self, sites: Sites) -> "MarkovPosterior":
         """See LatentPrior."""
@@ -98,7 +134,7 @@ class MarkovPrior(LatentPrior):
 
     def sweep_operations(self) -> float:
         """See LatentPrior."""
-        return len(self.X) * (_SCANS + _PRODUCTS * self.dimension**3)
+        return scan_operations(len(self.X), self.dimension)
 
     def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
         """See LatentPrior."""
@@ -120,7 +156,10 @@ class MarkovPrior(LatentPrior):
         residual = times(times(rest, gaps.noise), jnp.swapaxes(rest, 1, 2))
         residual += times(times(gain, gaps.onward_noise), jnp.swapaxes(gain, 1, 2))
         states = coordinates.reshape(*coordinates.shape[:-2], len(self.X), d, self.size)
-        before, after = (states[..., self.order[jnp.clip(k, 0, len(self.X) - 1)], :, :] for k in gaps[:2])
+        # Of equal inputs the first, which is no padding: given coordinates may lack those.
+        nearest = (self.sorted_inputs[jnp.clip(k, 0, len(self.X) - 1)] for k in gaps[:2])
+        rows = (self.order[jnp.searchsorted(self.sorted_inputs, inputs)] for inputs in nearest)
+        before, after = (states[..., row, :, :] for row in rows)
         mean = jnp.sum(kept[:, 0, :, None] * before + gain[:, 0, :, None] * after, axis=-2)
         return self.mean + mean, jnp.maximum(residual[:, 0, 0], 0.0)
 
@@ -234,6 +273,14 @@ class MarkovResponse(GroupResponse):
     def negative(self) -> Int[Array, " n"]:
         """See GroupResponse."""
         return self.shifted.prior.unsorted(self.scans.negative)
+
+
+_compiled_roots = compiled(roots, optimise=False)
+
+
+def scan_operations(count: int, dimension: int) -> float:
+    """Floating-point operations of a sweep with ``count`` rows."""
+    return count * (_SCANS + _PRODUCTS * dimension**3)
 
 
 def chain_at(state: StateSpace, sorted_inputs: Float[Array, " n"]) -> Chain:
