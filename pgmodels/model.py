@@ -431,6 +431,11 @@ class Model(Module):
         bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, max_error)
         return bound if len(X) == count else bound.resized(len(X))
 
+    @property
+    def has_factors(self) -> bool:
+        """Whether the forms of all GPs have a factor matrix."""
+        return all(gp.form.has_factor for gp in self.gps)
+
     def require_factors(self, call: str) -> None:
         """Raise ValueError, in the name of a call, if the form of a GP has no factor matrix."""
         for gp in self.gps:

@@ -104,7 +104,7 @@ def diagnose(
     result : Approximation
         The result. If it is corrected by linear response, the augmentation gap refers to the uncorrected q.
     num_replicates : int
-        Simulated data sets for the calibration; 0 omits it.
+        Simulated data sets for the calibration; 0 omits it, which long series need.
     num_draws : int
         Importance draws from q, at least 100.
     seed : int or jax.Array

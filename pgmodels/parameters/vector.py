@@ -20,7 +20,8 @@ class ParameterVector(Picklable):
     """The parameters of a model for which ``chosen`` is True: names, constrained values and the unconstrained vector.
 
     Names as in ``pgmodels.parameters.names``. ``of_likelihood`` maps the name of each chosen likelihood parameter in
-    the formula to its name here.
+    the formula to its name here. ``gp_indices`` has the GP of each parameter, and ``gps`` that of each entry of the
+    vector, -1 for the likelihood's.
     """
 
     def __init__(self, model: "Model", chosen: Callable[[Parameter], bool]):
@@ -37,7 +38,10 @@ class ParameterVector(Picklable):
         }
         self.shapes = [np.shape(self.leaves[i].value) for i in self.leaf_indices]
         self.free_shapes = [free_shape(p) for p in self.parameters]
-        self.splits = np.cumsum([int(np.prod(shape)) for shape in self.free_shapes])[:-1]
+        sizes = [int(np.prod(shape)) for shape in self.free_shapes]
+        self.splits = np.cumsum(sizes)[:-1]
+        self.gp_indices = [_gp_index(paths[i][0]) for i in self.leaf_indices]
+        self.gps = np.repeat(np.array(self.gp_indices, dtype=int), sizes)
 
     def __hash__(self) -> int:
         return hash(self.signature)
@@ -100,6 +104,11 @@ class ParameterVector(Picklable):
         """The values of the chosen parameters in a pytree with the model's structure."""
         leaves = jax.tree_util.tree_leaves(tree, is_leaf=is_parameter)
         return [leaves[i].value for i in self.leaf_indices]
+
+
+def _gp_index(path: tuple[Any, ...]) -> int:
+    """The index of the GP that a leaf of the model belongs to, -1 for the likelihood."""
+    return -1 if path[0] == jax.tree_util.GetAttrKey("likelihood") else path[1].idx
 
 
 def free_shape(parameter: Parameter) -> tuple[int, ...]:

@@ -23,6 +23,8 @@ from pgmodels.results.result import Result
 from pgmodels.runtime.warnings import suppress_warnings
 
 _NUM_POINTS = 200
+# Rows for each point of the curves above which a note says that they may miss what is between.
+_MANY_ROWS = 100
 _TICK: dict[str, Any] = {"color": "black", "linestyle": "", "marker": "|", "markersize": 8}
 _MAX_DRAWS = 2000
 # Quantile levels of the central 50 % and 90 % intervals.
@@ -49,7 +51,8 @@ def plot_latent(
     results : Result, Comparison or mapping of str to Result
         A result, results of one data set by label, or a comparison.
     X_new : array_like, shape (m, 1), optional
-        The inputs of the curves; by default 200 across the data.
+        The inputs of the curves; by default 200 across the data, of a long series too few to follow it. Data outside
+        their range are not shown.
     covariates : array_like, shape (m, columns - 1), optional
         The columns of y after the first for the predictive mean; by default one trial.
 
@@ -85,6 +88,10 @@ def plot_latent(
     x = _inputs(first, X_new)
     covariate_rows = fixed_covariates(first, covariates, len(x))
     notes: list[str] = []
+    if X_new is None and len(first.X) > _MANY_ROWS * len(x):
+        notes.append(
+            f"Curves at {len(x)} inputs, which may miss what is between them: X_new shows a part of the series."
+        )
     curves = {label: _curves(label, result, x, covariate_rows, notes) for label, result in by_label.items()}
     looks = styles(by_label, reference)
     size = first.model.num_latents
@@ -184,7 +191,10 @@ def _data(axes: Axes, x: np.ndarray, result: Result, curves: dict[str, _Curves],
         y, symbol = y / np.maximum(result.y[:, 1], 1.0), "share of successes"
     classes = support.values()
     marker, size = ("|", 7) if classes is not None else ("o", 3)
-    points = axes.plot(result.X[:, 0], y, color="0.45", linestyle="", marker=marker, markersize=size, zorder=1)
+    shown = (result.X[:, 0] >= x[0]) & (result.X[:, 0] <= x[-1])
+    points = axes.plot(
+        result.X[shown, 0], y[shown], color="0.45", linestyle="", marker=marker, markersize=size, zorder=1
+    )
     points[0].set(label="data", rasterized=len(y) > RASTERISED)
     for label, curve in curves.items():
         if curve.predicted is not None:

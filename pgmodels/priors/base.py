@@ -122,7 +122,7 @@ class LatentPrior(Module):
     can_pad: ClassVar[bool] = False
     # Whether it stores the covariance at X.
     is_dense: ClassVar[bool] = False
-    # Whether its posteriors have ``extended``, for joint draws at new inputs.
+    # Whether its posteriors have ``extended``, and it has ``draw_given``, for joint draws at new inputs.
     extends: ClassVar[bool] = False
     # Whether its posteriors of one latent have ``respond``, linear response without coordinates.
     responds: ClassVar[bool] = False
@@ -135,6 +135,22 @@ class LatentPrior(Module):
         See pgmodels.priors.padding. Optional: engines work without it.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement resized, which pads the prior.")
+
+    @property
+    def noise_size(self) -> int:
+        """The number of standard normals in a draw at a new input, given coordinates."""
+        return 1
+
+    def draw_given(
+        self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"], noise: Float[Array, "*batch m l k"]
+    ) -> Float[Array, "*batch m l"]:
+        """Joint draws at new inputs given coordinates, from standard normals, if ``extends``."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement draw_given.")
+
+    @property
+    def markov_column(self) -> int | None:
+        """The column of X along which the latents are Markov processes; None if they are none."""
+        return None
 
     @property
     def approximation_error(self) -> Float[Array, ""]:

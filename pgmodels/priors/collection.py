@@ -217,11 +217,6 @@ class PriorCollection(Module):
         """The covariance of the latents of each group at new inputs, given their coordinates."""
         return [group.residual_covariance(X_new) for group in self.groups]
 
-    def conditional_mean(self, X_new: Float[Array, "m d"], coordinates: Sequence[Array]) -> Float[Array, "*batch m l"]:
-        """The mean of the latents at new inputs, given coordinates."""
-        pairs = zip(self.groups, coordinates, strict=True)
-        return jnp.concatenate([group.conditional(X_new, v)[0] for group, v in pairs], axis=-1)
-
     def means(self) -> Float[Array, " l"]:
         """The constant mean of each latent."""
         return jnp.concatenate([jnp.full(group.size, group.mean) for group in self.groups])

@@ -58,15 +58,21 @@ def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng:
 
 
 def draw_given(
-    prior: PriorCollection, X_new: Float[Array, "m d"], coordinates: Coordinates, noise: Float[Array, "*batch m l"]
+    prior: PriorCollection, X_new: Float[Array, "m d"], coordinates: Coordinates, noise: Float[Array, "*batch m l k"]
 ) -> Float[Array, "*batch m l"]:
-    """Joint draws of the latents at new inputs given coordinates, from standard normals. Usable under ``jit``."""
-    deviations = []
-    groups = zip(prior.slices(), prior.spans().groups, prior.residual_covariances(X_new), strict=True)
-    for part, group, C in groups:
-        least = _LEAST * jnp.max(group.kernel.diagonal(X_new))  # type: ignore[attr-defined]
-        deviations.append(root_by_rank(C, least) @ noise[..., part])
-    return prior.conditional_mean(X_new, coordinates) + jnp.concatenate(deviations, axis=-1)
+    """Joint draws of the latents at new inputs given coordinates, from standard normals. Usable under ``jit``.
+
+    ``noise`` has as many for each latent and row as the largest ``LatentPrior.noise_size``.
+    """
+    drawn = []
+    for part, group, span, v in zip(prior.slices(), prior.groups, prior.spans().groups, coordinates, strict=True):
+        if group.extends:
+            drawn.append(group.draw_given(X_new, v, noise[..., part, : group.noise_size]))
+            continue
+        C = group.residual_covariance(X_new)
+        least = _LEAST * jnp.max(span.kernel.diagonal(X_new))  # type: ignore[attr-defined]
+        drawn.append(group.conditional(X_new, v)[0] + root_by_rank(C, least) @ noise[..., part, 0])
+    return jnp.concatenate(drawn, axis=-1)
 
 
 def root_by_rank(C: Float[Array, "m m"], least: Float[Array, ""]) -> Float[Array, "m m"]:

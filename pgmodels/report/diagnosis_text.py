@@ -61,9 +61,12 @@ def _figures(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("augmentation gap, all data [nats]", _with_error(gap.sum(), diagnosis.gap_error.sum())),
         ("largest gap of a datum [nats]", f"{_number(gap.max())}, row {int(np.argmax(gap))}"),
         ("Pareto k-hat of q", _number(importance.pareto_k)),
-        ("Pareto k-hat of the weights used", f"{_number(importance.proposal_k)} (at most {importance.limit:.2f})"),
-        ("effective sample size of the weights", f"{importance.effective_size:.0f} of {importance.num_draws}"),
     ]
+    if np.isfinite(importance.effective_size):
+        figures += [
+            ("Pareto k-hat of the weights used", f"{_number(importance.proposal_k)} (at most {importance.limit:.2f})"),
+            ("effective sample size of the weights", f"{importance.effective_size:.0f} of {importance.num_draws}"),
+        ]
     if importance.reason is None:
         missing = importance.log_evidence - diagnosis.result.elbo
         figures += [

@@ -173,7 +173,7 @@ class Draws(DataResult):
 
         Notes
         -----
-        O(m^3) time, for each draw if hyperparameters were sampled.
+        O(m^3) time, for each draw if hyperparameters were sampled; O(m) for each draw with ``pgm.Markov()``.
         """
         return self.joint_nodes(X_new, num_draws, seed).draws
 
@@ -190,7 +190,8 @@ class Draws(DataResult):
         """A draw of the latents at X_new (m, d) given each of the chosen draws, (draws, m, latents)."""
         num_draws = len(chosen)
         whitened = tuple(v[chosen] for v in self._flat_whitened())
-        noise = rng.standard_normal((num_draws, len(X_new), self.model.num_latents))
+        size = max(group.noise_size for group in self.prior.groups)
+        noise = rng.standard_normal((num_draws, len(X_new), self.model.num_latents, size))
         if has_one_prior(self.model):
             prior, noise = self.prior.padded(), pad_zeros(noise, power_of_two(num_draws))
             padded = tuple(_pad_draws(v, group.rank) for v, group in zip(whitened, prior.groups, strict=True))

@@ -7,11 +7,14 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from scipy import stats
 
 import pgmodels as pgm
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.inference.evidence.blocks import block_log_ratios
 from pgmodels.parameters.vector import trainable
 from tests.covering import some
 from tests.statistical.reference import z_scores
@@ -272,6 +275,151 @@ def test_gibbs_agrees_with_the_dense_form(data, places):
     np.testing.assert_allclose(chain.predict_latent(X), (chain.mean, chain.variance), atol=1e-6)
     for ours, theirs in zip(chain.predict_latent(places), dense.predict_latent(places), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=0.25)
+    # Each draw at new inputs goes on from one of the draws, and their marginals are those of predict_latent.
+    new = chain.draw_latents(np.concatenate([places, X]), num_draws=4000)
+    expected = np.concatenate([chain.predict_latent(places)[0], chain.mean])
+    np.testing.assert_allclose(new.mean(axis=0), expected, atol=0.1)
+    assert np.all(np.isin(np.round(new[:50, len(places), 0], 6), np.round(chain.latents[:, :, 0, 0], 6)))
+
+
+@pytest.mark.slow
+def test_gibbs_samples_hyperparameters_as_with_the_dense_form(places, tmp_path):
+    # Unsorted, with ties and a gap.
+    rng = np.random.default_rng(5)
+    x = np.append(rng.uniform(0.0, 8.0, 55), [30.0, 31.0, 31.5])
+    x[40:43] = x[3]
+    y = np.sin(x) + (0.2 + 0.4 * (np.cos(x) > 0.0)) * rng.normal(size=len(x))
+
+    def model_of(form):
+        mean = pgm.Matern32(dist.LogNormal(0.0, 0.7), dist.LogNormal(0.0, 0.7))
+        spread = pgm.Matern12(dist.LogNormal(0.0, 0.5), 2.0)
+        gps = [pgm.GP(mean, mean=dist.Normal(0.0, 1.0), form=form), pgm.GP(spread, mean=-0.3, form=form)]
+        return pgm.Model(pgm.HeteroscedasticGaussian(dist.Gamma(3.0, 0.3)), gps)
+
+    settings = {"num_warmup": 200, "num_chains": 2, "seed": 2}
+    chain = pgm.gibbs(model_of(pgm.Markov()), x[:, None], y, num_samples=3000, **settings)
+    dense = pgm.gibbs(model_of(pgm.Dense()), x[:, None], y, num_samples=1000, **settings)
+    assert list(chain.tuning) == ["marginal_slice", "slice_likelihood", "sweep"]
+    for name, draws in chain.hyperparameters.items():
+        ours, theirs = (np.log(np.abs(part)) for part in (draws, dense.hyperparameters[name]))
+        # Five hyperparameters and 116 latents, means and variances, at four joint standard errors.
+        assert max(map(np.abs, (score.max() for score in z_scores(ours, theirs)))) < 4.0, name
+    mean, variance = z_scores(chain.latents, dense.latents)
+    assert max(np.abs(mean).max(), np.abs(variance).max()) < 4.5
+    for ours, theirs in zip(chain.predict_latent(places), dense.predict_latent(places), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=0.15, rtol=0.15)
+    new = chain.draw_latents(places, num_draws=2000)
+    np.testing.assert_allclose(new.mean(axis=0), chain.predict_latent(places)[0], atol=0.15)
+    # An interrupted run goes on with the same ellipses.
+    settings = {"num_warmup": 120, "num_chains": 2, "seed": 2}
+    half = pgm.gibbs(model_of(pgm.Markov()), x[:, None], y, num_samples=5, checkpoint=tmp_path / "run", **settings)
+    resumed = pgm.gibbs(model_of(pgm.Markov()), x[:, None], y, num_samples=9, checkpoint=tmp_path / "run", **settings)
+    at_once = pgm.gibbs(model_of(pgm.Markov()), x[:, None], y, num_samples=9, **settings)
+    assert half.num_samples == 5
+    for name, draws in at_once.hyperparameters.items():
+        np.testing.assert_array_equal(resumed.hyperparameters[name], draws)
+
+
+def test_the_evidence_of_a_gaussian_likelihood_is_exact(data):
+    X, y = data
+    model = pgm.Model(pgm.Gaussian(0.7), pgm.GP(pgm.Matern32(1.7, 0.8), mean=0.4, form=pgm.Markov()))
+    evidence = pgm.log_evidence(pgm.cavi(model, X, y), num_draws=100)
+    K = model.gps[0].kernel(X, X) + 0.49 * np.eye(len(y))
+    expected = stats.multivariate_normal(np.full(len(y), 0.4), np.asarray(K)).logpdf(y)
+    assert evidence.value == pytest.approx(expected, abs=1e-8)
+    assert evidence.standard_error < 1e-8
+    assert evidence.k_hat is None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:gaussian_vi treats the latents of a datum as independent")
+@pytest.mark.parametrize("likelihood", ["Bernoulli", "StudentT", "heteroscedastic"])
+def test_the_evidence_by_particles_is_that_of_the_dense_form(data, likelihood):
+    X, y = data[0][:100], data[1][:100]
+    noise = np.random.default_rng(3).standard_t(3, 100)
+
+    def model_of(form):
+        gp = pgm.GP(pgm.Matern32(3.0, 0.8), mean=0.4, form=form)
+        if likelihood == "Bernoulli":
+            return pgm.Model(pgm.Bernoulli(), gp)
+        if likelihood == "StudentT":
+            return pgm.Model(pgm.StudentT(3.0, 0.5), gp)
+        return pgm.Model(pgm.HeteroscedasticGaussian(3.0), [gp, pgm.GP(pgm.Matern12(0.5, 2.0), form=form)])
+
+    y = y if likelihood == "Bernoulli" else np.sin(X[:, 0]) + 0.5 * noise
+    # Of one latent far from the posterior, so that particles are resampled.
+    engine = pgm.gaussian_vi if likelihood == "heteroscedastic" else pgm.cavi
+    ours = pgm.log_evidence(engine(model_of(pgm.Markov()), X, y), num_draws=8000)
+    theirs = pgm.log_evidence(pgm.gaussian_vi(model_of(pgm.Dense()), X, y), num_draws=8000)
+    assert ours.value - ours.elbo > 5.0 * ours.standard_error
+    assert ours.value == pytest.approx(theirs.value, abs=4.0 * np.hypot(ours.standard_error, theirs.standard_error))
+    assert f"{ours.num_draws} draws of q's transitions" in str(ours)
+
+
+@pytest.mark.slow
+def test_a_long_series_is_diagnosed_by_blocks():
+    rng = np.random.default_rng(7)
+    x = np.round(rng.uniform(0.0, 100.0, 1000), 2)
+    y = (rng.random(1000) < 1.0 / (1.0 + np.exp(-2.0 * np.sin(x)))).astype(float)
+    q = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(3.0, 0.8), mean=0.4, form=pgm.Markov())), x[:, None], y)
+    diagnosis = pgm.diagnose(q, num_replicates=0)
+    assert 0.0 < diagnosis.pareto_k < 0.9
+    assert "of 10 blocks" in diagnosis.importance.reason
+    assert "effective sample size" not in str(diagnosis)
+    count, starts, order = 20_000, np.array([0, 500, 900]), np.argsort(x, kind="stable")
+    with jax.enable_x64(True):
+        key = jax.random.key(0)
+        arrays = (jnp.asarray(y), None, jnp.asarray(starts))
+        ours = np.asarray(block_log_ratios(q.model.bare(), q.posterior, *arrays, key, count))
+        h, w = (np.asarray(part)[:, 0] for part in q.sites)
+    # The posterior given sites by its covariance matrix.
+    K = np.asarray(q.model.gps[0].kernel(x[:, None], x[:, None]))
+    V = K - K @ np.linalg.solve(np.eye(1000) + w[:, None] * K, w[:, None] * K)
+    for start, ratios in zip(starts, ours, strict=True):
+        rows = order[start : start + 100]
+        f = rng.multivariate_normal(q.mean[rows, 0], V[np.ix_(rows, rows)], count, check_valid="ignore")
+        sign = 2.0 * y[rows] - 1.0
+        theirs = np.sum(-np.logaddexp(0.0, -sign * f) - h[rows] * f + 0.5 * w[rows] * f**2, axis=1)
+        for power in (1, 2):
+            one, other = (((z - theirs.mean()) if power == 2 else z) ** power for z in (ratios, theirs))
+            # Six comparisons at four joint standard errors.
+            error = np.hypot(one.std(), other.std()) / np.sqrt(count)
+            assert abs(one.mean() - other.mean()) < 4.0 * error
+
+
+@pytest.mark.slow
+def test_integrate_agrees_with_the_dense_form(data, places, tmp_path):
+    X = data[0][:100]
+    y = np.random.default_rng(4).poisson(np.exp(0.5 + np.sin(X[:, 0])))
+
+    def model_of(form):
+        kernel = pgm.Matern32(dist.LogNormal(0.0, 0.7), dist.LogNormal(0.3, 0.5))
+        return pgm.Model(pgm.Poisson(), pgm.GP(kernel, mean=0.5, form=form))
+
+    chain, dense = twins(model_of, pgm.integrate, X, y, num_draws=1024)
+    # The evidence at a point has a standard error of 0.01 nats or less in both.
+    assert chain.log_evidence == pytest.approx(dense.log_evidence, abs=0.05)
+    for name, marginal in chain.hyperparameters.items():
+        assert marginal.mean == pytest.approx(dense.hyperparameters[name].mean, rel=0.02)
+        assert marginal.deviation == pytest.approx(dense.hyperparameters[name].deviation, rel=0.02)
+    for ours, theirs in (
+        ((chain.mean, chain.variance), (dense.mean, dense.variance)),
+        (chain.predict_latent(places), dense.predict_latent(places)),
+    ):
+        np.testing.assert_allclose(ours[0], theirs[0], atol=0.01)
+        np.testing.assert_allclose(ours[1], theirs[1], rtol=0.02)
+    again = pgm.load(chain.save(tmp_path / "result.npz"))
+    np.testing.assert_array_equal(again.predict_latent(places), chain.predict_latent(places))
+    with pytest.raises(ValueError, match=r"draw_latents of integrate.*pgm.Dense"):
+        chain.draw_latents(places)
+
+
+def test_gibbs_refuses_hyperparameters_of_latents_that_are_drawn_in_turns(data):
+    X, y = data
+    kernel = pgm.Matern32(dist.LogNormal(0.0, 1.0), 1.0)
+    model = pgm.Model(pgm.HeteroscedasticGaussian(2.0), pgm.GP(kernel, size=2, form=pgm.Markov()))
+    with pytest.raises(ValueError, match=r"cannot sample variance here.*latents 0 to 1.*a GP of its own"):
+        pgm.gibbs(model, X[:10], y[:10])
 
 
 @pytest.mark.slow
@@ -336,12 +484,20 @@ def test_results_are_saved_and_updated(data, places, tmp_path):
     np.testing.assert_allclose(updated.mean, q.mean, rtol=0, atol=1e-4)
 
 
+def beside_a_dense_form():
+    trend, other = pgm.On(pgm.Matern32(), [0]), pgm.On(pgm.RBF(), [1])
+    gps = [pgm.GP(trend, form=pgm.Markov()), pgm.GP(other, form=pgm.Dense())]
+    return pgm.Model(pgm.LogisticSoftmax(2), gps)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda model, X, y: pgm.svi(model, X, y), r"svi needs .* factor matrix, and form=Markov\(\).*pgm.Inducing"),
-        (lambda model, X, y: pgm.integrate(model, X, y), r"integrate needs .* factor matrix.*pgm.Dense"),
-        (lambda model, X, y: pgm.log_evidence(pgm.cavi(model, X, y)), r"no factor matrix.*evidences.*pgm.Dense"),
+        (
+            lambda model, X, y: pgm.log_evidence(pgm.cavi(beside_a_dense_form(), np.column_stack([X, X]), y)),
+            r"log_evidence .* needs all GPs of that form, along the same column.*pgm.Dense",
+        ),
     ],
 )
 def test_what_needs_a_factor_says_so(data, call, message):

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from scipy import stats
 
 import pgmodels as pgm
@@ -119,3 +120,15 @@ def test_maps_of_what_is_not_there_are_refused():
         pgm.plot_probability_map(results("binomial")["cavi"], 1)
     with pytest.raises(ValueError, match="num_points must be a whole number"):
         pgm.plot_densities(comparison("bernoulli"), 0)
+
+
+def test_a_part_of_a_long_series_is_shown_with_its_data():
+    x = np.linspace(0.0, 500.0, 20_001)
+    model = pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.Matern12(1.0, 2.0), form=pgm.Markov()))
+    q = pgm.cavi(model, x[:, None], np.sin(x))
+    part = pgm.plot_latent(q, np.linspace(100.0, 110.0, 50)[:, None])
+    curve, data = part.axes[0].lines[0], part.axes[1].lines[0]
+    assert (curve.get_xdata().min(), curve.get_xdata().max()) == (100.0, 110.0)
+    np.testing.assert_array_equal(data.get_xdata(), x[(x >= 100.0) & (x <= 110.0)])
+    notes = [text.get_text() for figure in (part, pgm.plot_latent(q)) for text in figure.findobj(Text)]
+    assert sum("X_new shows a part" in note.replace("\n", " ") for note in notes) == 1

@@ -72,10 +72,20 @@ def test_gibbs_sweeps_agree_with_the_dense_twin(data):
     assert "lp" not in line.to_arviz().sample_stats
 
 
+@pytest.mark.slow
+def test_gibbs_samples_hyperparameters_as_the_dense_twin(data):
+    X, y = data
+    settings = {"num_samples": 1500, "num_warmup": 200, "num_chains": 2, "seed": 1}
+    line, dense = (
+        pgm.gibbs(model_of(form, dist.LogNormal(0.0, 0.5)), X, y, **settings) for form in (StateSpace(), pgm.Dense())
+    )
+    ours, theirs = (np.log(draws.hyperparameters["lengthscale"])[:, :, None, None] for draws in (line, dense))
+    mean, variance = z_scores(ours, theirs)
+    assert max(np.abs(mean).max(), np.abs(variance).max()) < 4.0
+
+
 def test_what_needs_a_factor_says_so(data):
     X, y = data
-    with pytest.raises(ValueError, match=r"cannot sample lengthscale here.*LinePrior.*pgm.Dense"):
-        pgm.gibbs(model_of(StateSpace(), dist.LogNormal(0.0, 0.5)), X, y)
     line = pgm.cavi(model_of(StateSpace()), X, y)
     with pytest.raises(ValueError, match=r"LinePrior has no factor matrix.*joint draws at new inputs.*pgm.Dense"):
         line.draw_latents(X_NEW)

@@ -25,9 +25,12 @@ from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import (
     DataAugmentation,
     DataAugmentationSettings,
     PlainSweep,
+    columns_of,
 )
 from pgmodels.inference.mcmc.gibbs.moves.four_block import FourBlock
 from pgmodels.inference.mcmc.gibbs.moves.hamiltonian import Hamiltonian, HamiltonianSettings
+from pgmodels.inference.mcmc.gibbs.moves.likelihood_slice import LikelihoodSlice
+from pgmodels.inference.mcmc.gibbs.moves.marginal_slice import MarginalSlice
 from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveRequirement, MoveSchedule
 from pgmodels.inference.mcmc.gibbs.moves.one_versus_rest import ClassByClass
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
@@ -46,6 +49,8 @@ from pgmodels.priors.blocks import choose_blocks
 from pgmodels.priors.low_rank import LowRankPrior
 from pgmodels.runtime.jit import supported_options
 from tests.statistical.joint import Joint, JointLaw
+
+NO_GAUSSIAN = MoveRequirement.NO_GAUSSIAN
 
 # Replicas that are compiled as one program: a batch waits for its slowest slice step.
 BATCH = 500
@@ -73,6 +78,8 @@ KERNELS = (
     Kernel("slice of latents", SliceLatents()),
     Kernel("slice of unknowns", SurrogateSlice()),
     Kernel("Hamiltonian step", Hamiltonian(), SETTINGS[Hamiltonian]),
+    Kernel("slice of unknowns given sites", MarginalSlice()),
+    Kernel("slice of the likelihood", LikelihoodSlice()),
     Kernel("four blocks", FourBlock()),
     Kernel("one versus rest", ClassByClass()),
 )
@@ -194,7 +201,16 @@ class Geweke:
             return bool(augmentation.complete_laws) and not self.sampled
         lacking = {MoveRequirement.PRECONDITIONER} if not self.preconditioned else set()
         lacking |= {MoveRequirement.HYPERPARAMETERS} if not self.sampled else set()
+        lacking |= {MoveRequirement.OF_LIKELIHOOD} if not np.any(self.target.unknowns.gps < 0) else set()
+        if isinstance(move, MarginalSlice) and not self._drawn_together(augmentation):
+            return False
         return not move.requirements & lacking
+
+    def _drawn_together(self, augmentation: Any) -> bool:
+        """Whether the latents of each GP are in one block, and given the coordinates without a residual."""
+        blocks = [columns_of(augmentation, block) for block in augmentation.blocks]
+        groups = self.base.prior.slices()
+        return self.preconditioned and all(any(np.all(block[group]) for block in blocks) for group in groups)
 
     def step(self, row: Kernel, target: Target, chain: Chain) -> Chain:
         """One step of a move, with its state made for it."""
@@ -207,7 +223,7 @@ class Geweke:
 
         Of the latents three more, which is more than are drawn together.
         """
-        moves = tuple(filter(self._meets, moves))
+        moves = tuple(move for move in moves if self._meets(move) and NO_GAUSSIAN not in move.requirements)
         repeats = {SurrogateSlice: slices, SliceLatents: slices and slices + 3}
         every = {DataAugmentation: 2}
         schedules = tuple(

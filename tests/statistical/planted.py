@@ -269,6 +269,8 @@ class Planted(NamedTuple):
 SLICE = "slice of unknowns"
 HAMILTONIAN = "Hamiltonian step"
 WITHOUT_SLICES = "iterations without slices"
+GIVEN_SITES = "slice of unknowns given sites"
+OF_LIKELIHOOD = "slice of the likelihood"
 
 ERRORS = (
     Planted(poisson_at_the_wrong_sign, "logistic_softmax", "sweep", False),
@@ -298,6 +300,8 @@ ERRORS = (
     Planted(largest_after_the_others, "multinomial_probit", "sweep", False),
     Planted(difference_of_one_end, "ordered_logit", "sweep", False),
     Planted(no_jacobian, "ordered_logit", SLICE, True),
+    Planted(no_jacobian, "bernoulli", GIVEN_SITES, True),
+    Planted(no_jacobian, "gaussian", OF_LIKELIHOOD, True),
     Planted(transposed_predictors, "shared", "sweep", False),
     Planted(predictors_of_another_datum, "varying", "sweep", False),
     Planted(coupled_latents_apart, "additive", "sweep", False),

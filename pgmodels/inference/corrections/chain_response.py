@@ -53,7 +53,7 @@ def correct_by_scans(approximation: Approximation) -> ChainResponse:
         "Use kernels with a smaller state, such as pgm.Periodic with fewer harmonics, or gibbs.",
     )
     y, row_weights = data.padded(posterior.prior.num_rows)
-    derivatives = _derivatives(objective, posterior, y, row_weights, approximation.model.parameters)
+    derivatives = derivatives_of(objective, posterior, y, row_weights, approximation.model.parameters)
     response = respond(posterior, derivatives)
     at_rows = _at_data(posterior, response)
     shift, variance, negative = (np.asarray(part)[: len(approximation.y)] for part in at_rows)
@@ -78,7 +78,7 @@ def correct_by_scans(approximation: Approximation) -> ChainResponse:
 
 
 @partial(compiled, static_argnames="objective")
-def _derivatives(objective: Objective, posterior: Posterior, y: Any, row_weights: Any, parameters: Any) -> Array:
+def derivatives_of(objective: Objective, posterior: Posterior, y: Any, row_weights: Any, parameters: Any) -> Array:
     """See ``ChainResponse``."""
     mean, variance = posterior.moments()
     precision = positive_part(objective.local_sites(mean, variance, y, parameters)[1])

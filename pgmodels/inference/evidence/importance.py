@@ -2,11 +2,17 @@
 
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
+from pgmodels.inference.evidence.blocks import block_log_ratios, starts_of_blocks
 from pgmodels.interop.log_densities import pointwise_log_likelihood
 from pgmodels.numerics.psis import SmoothedWeights, smoothed
 from pgmodels.results.approximation import GaussianResult
+from pgmodels.runtime.x64 import as_array, double_precision
+
+# Rows from which on a series is long.
+_LONG = 1000
 
 
 class WeightedDraws(NamedTuple):
@@ -14,6 +20,39 @@ class WeightedDraws(NamedTuple):
 
     f: np.ndarray
     weights: SmoothedWeights
+
+
+class BlockWeights(NamedTuple):
+    """Pareto k-hat of the weights of each block of a long series, ``rows`` (blocks,) the block's first row of X."""
+
+    k_hats: np.ndarray
+    rows: np.ndarray
+    limit: float
+
+    @property
+    def k(self) -> float:
+        """The k-hat that nine of ten blocks are below: the largest of many is large by chance."""
+        return float(np.quantile(self.k_hats, 0.9))
+
+
+@double_precision
+def weigh_blocks(approximation: GaussianResult, num_draws: int, seed: int) -> BlockWeights | None:
+    """The weights of q's draws in blocks of a long series; None unless all latents are Markov processes along it.
+
+    The weights of whole draws would differ by more the longer the series, however close q is.
+    """
+    q = approximation.uncorrected
+    prior, n = q.posterior.prior, len(q.y)
+    columns = {group.markov_column for group in prior.groups}
+    if n < _LONG or len(columns) > 1 or None in columns:
+        return None
+    y, row_weights = q.data.padded(prior.num_rows)
+    starts = starts_of_blocks(n)
+    key = jax.random.key(seed)
+    ratios = block_log_ratios(q.model.bare(), q.posterior, y, row_weights, as_array(starts), key, num_draws)
+    weights = [smoothed(np.asarray(block)) for block in ratios]
+    rows = np.argsort(q.X[:, columns.pop()], kind="stable")[starts]
+    return BlockWeights(np.array([block.k for block in weights]), rows, weights[0].limit)
 
 
 def weigh(approximation: GaussianResult, share: float, num_draws: int, seed: int) -> WeightedDraws:

@@ -19,7 +19,9 @@ from pgmodels.inference.corrections.linear_response import linear_response
 from pgmodels.inference.corrections.response import corrected_moments
 from pgmodels.inference.empirical_bayes.bound import collapsed_bound
 from pgmodels.inference.engine import ConvergenceWarning, VariationalState
+from pgmodels.inference.evidence.chain_points import corrected_marginals, log_evidences, predicted
 from pgmodels.inference.evidence.log_evidence import EvidenceWarning
+from pgmodels.inference.evidence.particles import estimate, require_one_line
 from pgmodels.inference.jitter_check import warn_inaccurate
 from pgmodels.inference.loop import run_block
 from pgmodels.inference.objectives import expected_objective
@@ -78,6 +80,8 @@ _BORNE = 0.05
 class _PointFit(NamedTuple):
     """The corrected Gaussian at a point: its sites, moments of the latents, and importance weights of its draws.
 
+    Without factors, ``log_ratios`` are log p(y) of independent runs of particles.
+
     ``mean`` (n, L), ``covariance`` (n, L, L) of each datum's latents; ``log_ratios`` of p(y, f) to its density, with
     the log prior of the hyperparameters; ``is_positive`` says whether the linear response is a covariance.
     """
@@ -117,6 +121,12 @@ def _evaluate(family: ProblemFamily, vector: Array, points: Points, start: Sites
     """The corrected Gaussian at a point and the log weights of its draws, one per key."""
     problem = family.problem(vector, points)
     state = _optimum(problem, start, _TOLERANCE)
+    log_prior = family.parameters.log_prior_unconstrained(vector)
+    if not family.model.has_factors:
+        posterior = problem.condition(state.sites)
+        marginals, is_positive = corrected_marginals(problem, posterior)
+        runs = log_evidences(family.model_at(vector), problem, posterior, keys) + log_prior
+        return _PointFit(state.sites, *marginals, state.elbo, runs, is_positive)
     posterior, response, is_positive = _corrected(problem, state.sites)
     still = jnp.zeros(len(response))
     proposal = move(posterior, still, response, _SHARE)
@@ -131,7 +141,6 @@ def _evaluate(family: ProblemFamily, vector: Array, points: Points, start: Sites
 
     log_ratios = jax.lax.map(weigh, keys.reshape(-1, _AT_A_TIME)).ravel()
     mean, covariance = corrected_moments(posterior, still, response)
-    log_prior = family.parameters.log_prior_unconstrained(vector)
     return _PointFit(state.sites, mean, covariance, state.elbo, log_ratios + log_prior, is_positive)
 
 
@@ -163,7 +172,10 @@ def _predict(
     family: ProblemFamily, vector: Array, points: Points, sites: Sites, X_new: Array
 ) -> tuple[Array, Array, Array]:
     """Means (m, L) and covariances (m, L, L) of the latents at new inputs, with the correction and without it."""
-    posterior, response, _ = _corrected(family.problem(vector, points), sites)
+    problem = family.problem(vector, points)
+    if not family.model.has_factors:
+        return predicted(problem, problem.condition(sites), X_new)
+    posterior, response, _ = _corrected(problem, sites)
     _, added = added_moments(posterior.prior.factors_at(X_new), jnp.zeros(len(response)), response)
     mean, covariance = posterior.marginals_at(X_new)
     return mean, covariance + added, covariance
@@ -231,6 +243,7 @@ def integrate(
         What becomes of rows without y, as in ``cavi``.
     num_draws : int
         Importance draws at each point, at least 256, rounded up to a multiple of 256; all points use the same noise.
+        With ``pgm.Markov()``, particles in all of 8 runs: the more rows, the more are needed.
     seed : int or jax.Array
         An int or a JAX key, for the importance draws, and inducing inputs as in ``cavi``.
     progress : bool, optional
@@ -256,9 +269,9 @@ def integrate(
     InducingWarning, PrecisionWarning
         As in ``cavi``.
 
-    Notes
-    -----
-    A grid is refined until the interpolated log density agrees with the log density at new points to half a nat.
+    Notes ----- With ``pgm.Markov()`` the evidence at a point is estimated by particles, as in ``log_evidence``, and
+    variances are corrected if there is one latent; they are those of ``gaussian_vi`` otherwise. A grid is refined until
+    the interpolated log density agrees with the log density at new points to half a nat.
 
     References
     ----------
@@ -277,8 +290,7 @@ def integrate(
     array([7., 1.])
     """
     begin = time.perf_counter()
-    require_model(model).require_factors("integrate")
-    model, data = model.prepare(X, y, weights, missing)
+    model, data = require_model(model).prepare(X, y, weights, missing)
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
     seed = as_seed(seed)
     model = model.resolve(data.X, seed)
@@ -299,6 +311,8 @@ class _Integration:
     def __init__(self, model: Model, data: Data, unknowns: ParameterVector, num_draws: int, seed: int):
         self.model, self.data, self.unknowns = model, data, unknowns
         problem = variational_problem(model, data, expected_objective(model), model.compiled_prior(data.X))
+        if not model.has_factors:
+            require_one_line(problem.prior, "integrate")
         problem, ascent = optimise(problem, start_state(model, data, problem), 1e-6, 200)
         if not np.isfinite(float(ascent.state.elbo)):
             raise ValueError(
@@ -313,6 +327,7 @@ class _Integration:
         self.points: list[_PointFit] = []
         self.usable: list[bool] = []
         self.k_hats: list[float] = []
+        self.reliable: list[bool] = []
 
     def run(self, begin: float, progress: bool | None) -> IntegratedApproximation:
         """Mode, points, and the result."""
@@ -328,8 +343,8 @@ class _Integration:
             )
         support = spread(design)
         points = [point for point, is_finite in zip(self.points, kept, strict=True) if is_finite]
-        k_hats, limit = np.array(self.k_hats)[kept], min(1.0 - 1.0 / np.log10(len(self.keys)), 0.7)
-        unreliable = float(support.weights[k_hats > limit].sum())
+        k_hats = np.array(self.k_hats)[kept]
+        unreliable = float(support.weights[~np.array(self.reliable)[kept]].sum())
         self._warn(design, converged, unreliable)
         heaviest = int(np.argmax(support.weights))
         self._check(self._vectors(design.points[kept][heaviest]), points[heaviest])
@@ -392,12 +407,19 @@ class _Integration:
         evaluation = _evaluate(self.family, vector, _points_at(self.family, vector), start, self.keys)
         ratios = np.asarray(evaluation.log_ratios)
         usable = bool(np.isfinite(ratios).all())
-        weights = smoothed(ratios) if usable else None
         self.points.append(evaluation)
         self.usable.append(usable)
-        self.k_hats.append(math.inf if weights is None else weights.k)
+        value, k_hat, reliable = -math.inf, math.inf, False
+        if usable and self.model.has_factors:
+            weights = smoothed(ratios)
+            value, k_hat, reliable = weights.log_mean, weights.k, weights.k <= weights.limit
+        elif usable:
+            value, error = estimate(ratios)
+            k_hat, reliable = math.nan, error <= _MOST_ERROR
+        self.k_hats.append(k_hat)
+        self.reliable.append(reliable)
         bar.advance(1, f"point {len(self.points)}")
-        return -math.inf if weights is None else weights.log_mean
+        return value
 
     def _check(self, vector: np.ndarray, point: _PointFit) -> None:
         """Raise ValueError if a variance at a point is not possible for a posterior; warn of few inducing inputs."""
@@ -458,7 +480,10 @@ class _Integration:
             warn(
                 "integrate: Pareto k-hat of the evidence's weights is above its limit at points with "
                 f"{unreliable:.0%} of the mass: the corrected Gaussian misses too much of the posterior there. Compare "
-                "with draws of gibbs.",
+                "with draws of gibbs."
+                if self.model.has_factors
+                else f"integrate: at points with {unreliable:.0%} of the mass the evidence by particles has a standard "
+                f"error above {_MOST_ERROR} nats. Raise num_draws, or draw with gibbs.",
                 EvidenceWarning,
             )
 
@@ -472,6 +497,8 @@ def problem_family(model: Model, data: Data, unknowns: ParameterVector, coupled:
 def _points_at(family: ProblemFamily, vector: Any) -> Points:
     """The pivots of a low-rank form at unconstrained hyperparameters, if that is faster."""
     model = family.model_at(as_array(vector))
+    if not model.has_factors:
+        return (None,) * len(model.gps)
     return points_at(family.objective, model, family.inputs.masked(), (None,) * len(model.gps))
 
 
@@ -491,6 +518,11 @@ def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.n
 @double_precision
 def joint_moments_at(result: IntegratedApproximation, X_new: np.ndarray, point: int) -> tuple[np.ndarray, np.ndarray]:
     """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs, at one point."""
+    if not result.model.has_factors:
+        raise ValueError(
+            "draw_latents of integrate needs GPs with a factor matrix, for a joint covariance: draw from cavi's, "
+            "gaussian_vi's or gibbs' result, or choose another form than pgm.Markov(), such as pgm.Dense()."
+        )
     family = _family_of_result(result)
     moments = _predict_jointly(family, *_place(result, family, point), as_array(X_new))
     return np.asarray(moments[0]), np.asarray(moments[1])

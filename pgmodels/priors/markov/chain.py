@@ -83,10 +83,6 @@ class Smoothed(NamedTuple):
         mean = self.forward.mean[:, :, 0] - jnp.sum(row * vector, axis=-1)
         return mean, row[:, :, 0] - jnp.sum(row * apply(matrix, row), axis=-1)
 
-    def states(self) -> Float[Array, "n l d"]:
-        """The mean of the states."""
-        return self.forward.mean - apply(self.forward.covariance, self.adjoint.vector)
-
     def covariances(self) -> Float[Array, "n l d d"]:
         """The covariances of the states."""
         P = self.forward.covariance
@@ -152,52 +148,44 @@ def paths(chain: Chain, roots: Float[Array, "n d d"], noise: Float[Array, "n l d
     return jax.lax.scan(step, start, (chain.transition, apply(roots[:, None], noise)), unroll=_UNROLL)[1]
 
 
-def deviations(
+def mean_and_deviation(
     chain: Chain,
-    smoothed: Smoothed,
+    potential: Float[Array, "n l"],
+    precision: Float[Array, "n l"],
     roots: Float[Array, "n d d"],
     noise: Float[Array, "n l d"],
     of_sites: Float[Array, "n l"],
-) -> Float[Array, "n l d"]:
-    """Draws of the states' deviation from their mean given sites of precisions >= 0, from standard normals.
+) -> tuple[Float[Array, "n l d"], Float[Array, "n l d"]]:
+    """The mean of the states given sites of precisions >= 0, and draws of the deviation from it by standard normals.
 
-    A path of the prior less its mean given observations of it with the sites' noise (Durbin and Koopman 2002).
+    A deviation is a path of the prior less its mean given observations of it with the sites' noise (Durbin and Koopman
+    2002). One scan in each direction finds both means.
     """
-    path, w = paths(chain, roots, noise), smoothed.precision
+    path, w = paths(chain, roots, noise), precision
     observed = w * path[:, :, 0] + jnp.sqrt(w) * of_sites
-    forward = smoothed.forward
-
-    def step(before: Array, now: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
-        F, gain, h, w = now
-        mean = apply(F, before)
-        innovation = h - w * mean[:, 0]
-        mean = mean + gain * innovation[:, None]
-        return mean, (mean, innovation)
-
-    start = jnp.zeros(noise.shape[1:], noise.dtype)
-    steps = chain.transition, forward.covariance[:, :, :, 0], observed, w
-    mean, innovation = jax.lax.scan(step, start, steps, unroll=_UNROLL)[1]
-
-    adjoint = _vectors(chain, w, forward._replace(mean=mean, innovation=innovation))
-    return path - mean + apply(forward.covariance, adjoint)
+    forward = _filter(chain, jnp.stack([potential, observed], axis=1), w)
+    means = forward.mean - apply(forward.covariance[:, None], _vectors(chain, w, forward))
+    return means[:, 0], path - means[:, 1]
 
 
-def _filter(chain: Chain, potential: Float[Array, "n l"], precision: Float[Array, "n l"]) -> Forward:
+def _filter(chain: Chain, potential: Float[Array, "n *k l"], precision: Float[Array, "n l"]) -> Forward:
+    """The forward scan; of k sets of potentials, means and innovations have one more axis."""
+
     def step(before: tuple[Array, Array], now: tuple[Array, ...]) -> tuple[tuple[Array, Array], Forward]:
         F, Q, h, w = now
         mean, P = apply(F, before[0]), times(times(F, before[1]), F.T) + Q
-        gained, innovation = w * P[:, 0, 0], h - w * mean[:, 0]
+        gained, innovation = w * P[:, 0, 0], h - w * mean[..., 0]
         gain = P[:, :, 0] / (1.0 + gained)[:, None]
-        mean = mean + gain * innovation[:, None]
+        mean = mean + gain * innovation[..., None]
         P = P - w[:, None, None] * gain[:, :, None] * P[:, :1]
         # The variance of the latent itself, exact however precise the site.
         P = jnp.where(first[:, None], gain[:, None, :], jnp.where(first, gain[:, :, None], P))
         return (mean, P), Forward(mean, P, gained, innovation)
 
-    size, d = potential.shape[1], chain.noise.shape[1]
+    size, d = precision.shape[1], chain.noise.shape[1]
     # Masks, where updates in place would end the loop's fused arithmetic.
     first = np.arange(d) == 0
-    start = jnp.zeros((size, d), potential.dtype), jnp.zeros((size, d, d), potential.dtype)
+    start = jnp.zeros((*potential.shape[1:], d), potential.dtype), jnp.zeros((size, d, d), potential.dtype)
     return jax.lax.scan(step, start, (*chain, potential, precision), unroll=_UNROLL)[1]
 
 
@@ -211,7 +199,7 @@ def _adjoints(chain: Chain, precision: Float[Array, "n l"], forward: Forward) ->
     return jax.lax.scan(step, zeros, (chain.transition, precision, forward), reverse=True, unroll=_UNROLL)[1]
 
 
-def _vectors(chain: Chain, precision: Float[Array, "n l"], forward: Forward) -> Float[Array, "n l d"]:
+def _vectors(chain: Chain, precision: Float[Array, "n l"], forward: Forward) -> Float[Array, "n *k l d"]:
     """The vectors of ``_adjoints`` alone."""
 
     def step(after: Array, now: tuple[Array, Array, Forward]) -> tuple[Array, Array]:
@@ -232,16 +220,22 @@ def _with_site(later: Adjoint, w: Float[Array, "... l"], forward: Forward) -> Ad
 
 def _vector_with_site(later: Float[Array, "... l d"], w: Float[Array, "... l"], forward: Forward) -> Array:
     first = np.arange(later.shape[-1]) == 0
-    pushed = (forward.innovation / (1.0 + forward.gained))[..., None] * first
-    return apply(jnp.swapaxes(_update(w, forward), -1, -2), later) - pushed
+    pushed = forward.innovation / (1.0 + forward.gained)
+    return jnp.where(first, jnp.sum(_column(w, forward) * later, axis=-1)[..., None] - pushed[..., None], later)
 
 
 def _update(w: Float[Array, "... l"], forward: Forward) -> Float[Array, "... l d d"]:
     """C with P = C P' and m = C m' + gain h, from (m', P') before the site to (m, P) after it."""
+    column = _column(w, forward)
+    first = np.arange(column.shape[-1]) == 0
+    return jnp.where(first, column[..., :, None], np.eye(len(first)))
+
+
+def _column(w: Float[Array, "... l"], forward: Forward) -> Float[Array, "... l d"]:
+    """The first column of ``_update``; the others are those of the identity."""
     gain = forward.covariance[..., 0]
     first = np.arange(gain.shape[-1]) == 0
-    column = jnp.where(first, 1.0 / (1.0 + forward.gained)[..., None], -w[..., None] * gain)
-    return jnp.where(first, column[..., :, None], np.eye(len(first)))
+    return jnp.where(first, 1.0 / (1.0 + forward.gained)[..., None], -w[..., None] * gain)
 
 
 def roots(matrices: Float[Array, "m d d"]) -> Float[Array, "m d d"]:

@@ -18,8 +18,8 @@ from pgmodels.priors.markov.chain import (
     Gaps,
     Smoothed,
     apply,
-    deviations,
     log_normalizer,
+    mean_and_deviation,
     paths,
     roots,
     smooth,
@@ -83,6 +83,11 @@ class MarkovPrior(LatentPrior):
         return len(self.X) * (d + d * (d + 1) // 2) ** 2
 
     @property
+    def markov_column(self) -> int:
+        """See LatentPrior."""
+        return self.column
+
+    @property
     def sorted_inputs(self) -> Float[Array, " n"]:
         """The sorted inputs."""
         return self.X[self.order, self.column]
@@ -144,8 +149,61 @@ class MarkovPrior(LatentPrior):
         self, X_new: Float[Array, "m _"], coordinates: Float[Array, "*batch r l"]
     ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
         """See LatentPrior."""
-        gaps, d = self.gaps(X_new), self.dimension
-        state, step = self.kernel.to_state_space(), (gaps.since + gaps.until)
+        gaps = self.gaps(X_new)
+        kept, gain, residual = self._between(gaps)
+        before, after = self._neighbours(gaps, coordinates)
+        mean = jnp.sum(kept[:, 0, :, None] * before + gain[:, 0, :, None] * after, axis=-2)
+        return self.mean + mean, jnp.maximum(residual[:, 0, 0], 0.0)
+
+    @property
+    def noise_size(self) -> int:
+        """See LatentPrior."""
+        return self.dimension
+
+    def draw_given(
+        self, X_new: Float[Array, "m _"], coordinates: Float[Array, "*batch r l"], noise: Float[Array, "*batch m l d"]
+    ) -> Float[Array, "*batch m l"]:
+        """See LatentPrior: in the order of time, each state given the one before it, new or of the data, and the next
+        of the data."""
+        order = jnp.argsort(X_new[:, self.column])
+        gaps = self.gaps(X_new[order])
+        same = gaps.before == jnp.concatenate([jnp.full(1, -2), gaps.before[:-1]])
+        since = jnp.where(same, jnp.diff(gaps.time, prepend=gaps.time[:1]), gaps.since)
+        state = self.kernel.to_state_space()
+        # Before all rows of the data only the first new state has none before it.
+        starts = (gaps.before < 0) & ~same
+        gaps = gaps._replace(
+            before=jnp.where(same, jnp.maximum(gaps.before, 0), gaps.before),
+            since=since,
+            transition=jnp.where(_of(starts), 0.0, state.transition(since)),
+            noise=jnp.where(_of(starts), gaps.noise, state.noise(since)),
+        )
+        kept, gain, residual = self._between(gaps)
+        before, after = (jnp.moveaxis(part, (-3, -1), (0, -2)) for part in self._neighbours(gaps, coordinates))
+        moved = jnp.moveaxis(noise[..., order, :, :], -3, 0)
+
+        def step(last: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
+            same, kept, gain, root, before, after, noise = now
+            drawn = apply(kept, jnp.where(same, last, before)) + apply(gain, after) + apply(root, noise)
+            return drawn, drawn
+
+        steps = (same, kept, gain, roots(residual), before, after, moved)
+        drawn = jax.lax.scan(step, jnp.zeros_like(before[0]), steps)[1][..., 0]
+        unsorted = jnp.zeros_like(drawn).at[order].set(drawn, unique_indices=True)
+        return self.mean + jnp.moveaxis(unsorted, 0, -2)
+
+    def _neighbours(self, gaps: "Gaps", coordinates: Float[Array, "*batch r l"]) -> tuple[Array, Array]:
+        """The states before and after new inputs, (..., m, d, latents)."""
+        states = coordinates.reshape(*coordinates.shape[:-2], len(self.X), self.dimension, self.size)
+        # Of equal inputs the first, which is no padding: given coordinates may lack those.
+        nearest = (self.sorted_inputs[jnp.clip(k, 0, len(self.X) - 1)] for k in gaps[:2])
+        rows = (self.order[jnp.searchsorted(self.sorted_inputs, inputs)] for inputs in nearest)
+        before, after = (states[..., row, :, :] for row in rows)
+        return before, after
+
+    def _between(self, gaps: "Gaps") -> tuple[Array, Array, Array]:
+        """The A, B and C of states A x + B z + noise of covariance C, between the states x before and z after."""
+        d, state, step = self.dimension, self.kernel.to_state_space(), gaps.since + gaps.until
         # The first state of all is one step of the prior from before the first row.
         is_first, is_last = gaps.before < 0, gaps.after == len(self.X)
         total = jnp.where(_of(is_first), state.covariance(gaps.time + gaps.until), state.noise(step))
@@ -155,13 +213,7 @@ class MarkovPrior(LatentPrior):
         rest = jnp.eye(d) - times(gain, gaps.onward)
         residual = times(times(rest, gaps.noise), jnp.swapaxes(rest, 1, 2))
         residual += times(times(gain, gaps.onward_noise), jnp.swapaxes(gain, 1, 2))
-        states = coordinates.reshape(*coordinates.shape[:-2], len(self.X), d, self.size)
-        # Of equal inputs the first, which is no padding: given coordinates may lack those.
-        nearest = (self.sorted_inputs[jnp.clip(k, 0, len(self.X) - 1)] for k in gaps[:2])
-        rows = (self.order[jnp.searchsorted(self.sorted_inputs, inputs)] for inputs in nearest)
-        before, after = (states[..., row, :, :] for row in rows)
-        mean = jnp.sum(kept[:, 0, :, None] * before + gain[:, 0, :, None] * after, axis=-2)
-        return self.mean + mean, jnp.maximum(residual[:, 0, 0], 0.0)
+        return kept, gain, residual
 
     def coordinates(self, states: Float[Array, "n l d"]) -> Float[Array, "r l"]:
         """Coordinates of sorted states."""
@@ -252,8 +304,9 @@ class MarkovPosterior(GroupPosterior):
         of_path, of_sites = jax.random.split(key)
         noise = jax.random.normal(of_path, (*shape, prior.dimension), prior.mean.dtype)
         of_sites = jax.random.normal(of_sites, shape, prior.mean.dtype)
-        deviation = deviations(prior.chain, self.smoothed, prior._noise_roots, noise, of_sites)
-        return prior.coordinates(self.smoothed.states()), prior.coordinates(deviation)
+        sites = self.smoothed.potential, self.smoothed.precision
+        mean, deviation = mean_and_deviation(prior.chain, *sites, prior._noise_roots, noise, of_sites)
+        return prior.coordinates(mean), prior.coordinates(deviation)
 
 
 class MarkovResponse(GroupResponse):

@@ -113,6 +113,15 @@ def one_step_back(F: Float[Array, "... d d"], L: Float[Array, "... d d"], J: Flo
     return times(times(jnp.swapaxes(F, -1, -2), J), F)
 
 
+def given_sites(chain: Chain, L: Float[Array, "n d d"], informed: Float[Array, "n d d"]) -> Chain:
+    """The chain of the deviations of x from their mean given the sites; see ``joint_chain``."""
+    across = jnp.swapaxes(L, 1, 2)
+    share = solve(jnp.eye(L.shape[1]) + times(times(across, informed), L), across)
+    # (I + Q Λ)^-1 F and (I + Q Λ)^-1 Q, by the roots of Q, which may be singular.
+    noise = times(L, share)
+    return Chain(chain.transition - times(times(noise, informed), chain.transition), noise)
+
+
 def joint_chain(
     chain: Chain, L: Float[Array, "n d d"], informed: Float[Array, "n d d"], before: Float[Array, "n d d"]
 ) -> Chain:
@@ -122,11 +131,7 @@ def joint_chain(
     ``before`` the covariance given all sites of the state one step earlier.
     """
     F, Q = chain
-    across = jnp.swapaxes(L, 1, 2)
-    share = solve(jnp.eye(L.shape[1]) + times(times(across, informed), L), across)
-    # Given the later sites: (I + Q Λ)^-1 F, and (I + Q Λ)^-1 Q, by the roots of Q, which may be singular.
-    transition = F - times(times(times(L, share), informed), F)
-    noise = times(L, share)
+    transition, noise = given_sites(chain, L, informed)
     carried = times(times(transition, before), jnp.swapaxes(transition, 1, 2))
     i, j = np.tril_indices(L.shape[1])
 

@@ -14,7 +14,7 @@ from tests.covering import some
 from tests.statistical import planted
 from tests.statistical.geweke import KERNELS, Geweke, inputs
 from tests.statistical.joint import JointLaw
-from tests.statistical.planted import HAMILTONIAN, SLICE, WITHOUT_SLICES
+from tests.statistical.planted import GIVEN_SITES, HAMILTONIAN, OF_LIKELIHOOD, SLICE, WITHOUT_SLICES
 
 REPLICAS, STEPS, FALSE_ALARMS = 2_000, 3, 0.001 / 3
 
@@ -43,6 +43,8 @@ def test_every_error_can_be_planted():
         pytest.param("stick_breaking", False, "iterations", marks=pytest.mark.slow),
         ("gaussian", True, SLICE),
         ("gaussian", True, HAMILTONIAN),
+        ("bernoulli", True, GIVEN_SITES),
+        ("gaussian", True, OF_LIKELIHOOD),
         pytest.param("gaussian", True, WITHOUT_SLICES, marks=pytest.mark.slow),
         ("logistic_softmax", False, "iterations of four blocks"),
         ("softmax", False, "one versus rest"),
@@ -97,6 +99,8 @@ def test_a_planted_error_is_found_with_the_sparse_model(plant, name, kernel, mon
             (planted.overrelaxation_with_the_plain_deviation, "gaussian", False, "overrelaxed sweep"),
             (planted.overrelaxation_without_noise, "gaussian", False, "overrelaxed sweep"),
             (planted.no_jacobian, "gaussian", True, SLICE),
+            (planted.no_jacobian, "bernoulli", True, GIVEN_SITES),
+            (planted.no_jacobian, "gaussian", True, OF_LIKELIHOOD),
             (planted.stretched_coordinates, "gaussian", True, HAMILTONIAN),
             (planted.prior_left_behind, "gaussian", True, WITHOUT_SLICES),
             (planted.no_lengths, "gaussian", True, HAMILTONIAN),

@@ -15,7 +15,9 @@ from pgmodels.inference.checkpoint_folder import fault_of_leaves
 from pgmodels.inference.jitter_check import accurate_prior, warn_inaccurate
 from pgmodels.inference.mcmc.chains import MixingWarning, warn_unmixed
 from pgmodels.inference.mcmc.gibbs.adaptation import PILOT, default_schedule, pilot_schedule, tune
+from pgmodels.inference.mcmc.gibbs.ellipse import Ellipse, ellipse_of
 from pgmodels.inference.mcmc.gibbs.iteration import State, renew_surrogates, run_chunk, start_chains
+from pgmodels.inference.mcmc.gibbs.moves.marginal_slice import check_blocks
 from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveRequirement, MoveStats
 from pgmodels.inference.mcmc.gibbs.schedule import Schedule
 from pgmodels.inference.mcmc.gibbs.schemes import AUTO, Scheme
@@ -94,6 +96,8 @@ class GibbsRun(Picklable):
         self.precision = 0.0
         if self.prior.whitened:
             self._fit_first(vector)
+        elif self._sampled:
+            self.target = replace(self.target, fitted=Ellipse(vector, as_array(np.eye(len(vector)))))
         keys = _split_key(settings.key, settings.num_chains)
         self.state: State = start_chains(self.target, self.schedule.moves, vector, keys)
         self.moments = no_moments(self.chains.latents.shape)
@@ -115,7 +119,13 @@ class GibbsRun(Picklable):
         met = {MoveRequirement.HYPERPARAMETERS} if self._sampled else set()
         # Without warm-up the step size of Hamiltonian steps is not tuned.
         met |= {MoveRequirement.WARMUP} if self.stages else set()
-        met |= {MoveRequirement.FACTOR, MoveRequirement.GAUSSIAN} if self.prior.whitened else set()
+        met |= {MoveRequirement.OF_PRIOR} if np.any(self.unknowns.gps >= 0) else set()
+        met |= {MoveRequirement.OF_LIKELIHOOD} if np.any(self.unknowns.gps < 0) else set()
+        if self.prior.whitened:
+            met |= {MoveRequirement.FACTOR, MoveRequirement.GAUSSIAN}
+        else:
+            met |= {MoveRequirement.NO_GAUSSIAN}
+            check_blocks(self.target, self.prior)
         met |= {MoveRequirement.PRECONDITIONER} if self.prior.factored and self._sampled else set()
         possible = [move for move in moves if move.requirements - met <= {MoveRequirement.GRADIENT}]
         if any(MoveRequirement.GRADIENT in move.requirements for move in possible) and not _has_gradient(
@@ -123,11 +133,9 @@ class GibbsRun(Picklable):
         ):
             possible = [move for move in possible if MoveRequirement.GRADIENT not in move.requirements]
         if self._sampled and not any(MoveRequirement.HYPERPARAMETERS in move.requirements for move in possible):
-            forms = ", ".join(sorted({type(group).__name__ for group in self.prior.groups}))
             raise ValueError(
-                f"gibbs cannot sample {', '.join(self.unknowns.names)} here: its moves of hyperparameters need a prior "
-                f"with a factor matrix, and the latents' is {forms}. Learn them with fit, fix them with pgm.Fixed, or "
-                "choose another form of the GP, such as pgm.Dense()."
+                f"gibbs cannot sample {', '.join(self.unknowns.names)} here: no move of the scheme updates them. Learn "
+                "them with fit, or fix them with pgm.Fixed."
             )
         return possible
 
@@ -325,6 +333,9 @@ class GibbsRun(Picklable):
 
     def _fit_again(self, vectors: np.ndarray) -> None:
         """Refit the surrogate at the mean of recent hyperparameters, with its derivatives in them."""
+        if not self.prior.whitened:
+            self.target = replace(self.target, fitted=ellipse_of(vectors))
+            return
         path, fault = fit_again(self.target, vectors, self._preconditioned)
         if fault:
             self.failed_fits.append(f"iteration {self.number}{':' if path is None else ','} {fault}")

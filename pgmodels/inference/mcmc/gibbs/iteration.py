@@ -110,7 +110,7 @@ def _steps(
 def _jumps(target: Target, move: Move, before: Any, after: Any) -> Any:
     if MoveRequirement.HYPERPARAMETERS not in move.requirements or target.fitted is None:
         return jnp.zeros_like(before)
-    return target.path.standard(after - before) ** 2
+    return target.ellipse.standard(after - before) ** 2
 
 
 def _renewals(moves: Sequence[Move]) -> set[int]:

@@ -10,6 +10,8 @@ import numpy as np
 
 from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import DataAugmentation
 from pgmodels.inference.mcmc.gibbs.moves.hamiltonian import Hamiltonian
+from pgmodels.inference.mcmc.gibbs.moves.likelihood_slice import LikelihoodSlice
+from pgmodels.inference.mcmc.gibbs.moves.marginal_slice import MarginalSlice
 from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveSchedule, MoveStats
 from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
 from pgmodels.inference.mcmc.gibbs.moves.surrogate_slice import SurrogateSlice
@@ -18,7 +20,14 @@ from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
 # In the order of an iteration.
-MOVES: tuple[Move, ...] = (Hamiltonian(), SurrogateSlice(), DataAugmentation(), SliceLatents())
+MOVES: tuple[Move, ...] = (
+    Hamiltonian(),
+    SurrogateSlice(),
+    MarginalSlice(),
+    LikelihoodSlice(),
+    DataAugmentation(),
+    SliceLatents(),
+)
 
 
 class Schedule(Module):

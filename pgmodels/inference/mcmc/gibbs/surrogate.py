@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from pgmodels.inference.mcmc.gibbs.ellipse import ellipse_of
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit, first_sites, fit_surrogate, fitting_problem
 from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath, linear_path
 from pgmodels.inference.mcmc.gibbs.target import Target
@@ -24,12 +25,8 @@ def fit_again(target: Target, vectors: np.ndarray, preconditioned: bool) -> tupl
 
     None if it cannot be fitted. Also returns a description of the fault, if any.
     """
-    recent = vectors[len(vectors) // 2 :]
-    middle: Any = recent.mean(axis=0)
-    covariance = np.atleast_2d(np.cov(recent.T))
-    # With few and dependent draws, shrink correlations towards 0, so that no direction is degenerate.
-    covariance = 0.9 * covariance + 0.1 * np.diag(np.diag(covariance)) + 1e-4 * np.eye(len(covariance))
-    scale: Any = np.linalg.cholesky(covariance)
+    ellipse = ellipse_of(vectors)
+    middle, scale = np.asarray(ellipse.middle), np.asarray(ellipse.scale)
     fit = _fit(target, middle, None)
     if not _is_finite(fit):
         return None, "moves keep using the Gaussian fitted before"
@@ -40,7 +37,7 @@ def fit_again(target: Target, vectors: np.ndarray, preconditioned: bool) -> tupl
         where = f"{sum(bad)} of {len(bad)} directions of the hyperparameters"
         fault = f"{where}: the Gaussian is constant along them"
     neighbours = [(fit, fit) if no else pair for no, pair in zip(bad, neighbours, strict=True)]
-    return linear_path(fit, as_array(middle), as_array(scale), neighbours, preconditioned), fault
+    return linear_path(fit, ellipse.middle, ellipse.scale, neighbours, preconditioned), fault
 
 
 def _fit(target: Target, vector: Any, start: Sites | None) -> Fit:

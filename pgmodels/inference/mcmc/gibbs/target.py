@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.inference.mcmc.gibbs.ellipse import Ellipse
 from pgmodels.inference.mcmc.gibbs.surrogate_fit import fitting_problem, surrogate_of
 from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
 from pgmodels.inference.problem_family import ProblemFamily
@@ -55,11 +56,11 @@ class Target(Module):
 
     ``fixed_reference`` is the prior or surrogate if no hyperparameter is sampled; otherwise it is recomputed from the
     hyperparameters. ``fitted`` is the Gaussian at whose marginals the surrogate's factors are computed, with its
-    standard coordinates; None if unused.
+    standard coordinates, or for priors without one the ellipse of the hyperparameters alone; None if unused.
     """
 
     family: ProblemFamily
-    fitted: SurrogatePath | None = None
+    fitted: SurrogatePath | Ellipse | None = None
     fixed_reference: Reference | None = None
 
     @property
@@ -80,9 +81,16 @@ class Target(Module):
     @property
     def path(self) -> SurrogatePath:
         """The fitted Gaussian as a function of the unknowns. Raises ValueError if none was fitted."""
-        if self.fitted is None:
+        if not isinstance(self.fitted, SurrogatePath):
             raise ValueError("no Gaussian was fitted: a move that needs one must list GAUSSIAN in its requirements.")
         return self.fitted
+
+    @property
+    def ellipse(self) -> Ellipse:
+        """Middle and scale of the unknowns. Raises ValueError if there are none."""
+        if self.fitted is None:
+            raise ValueError("no hyperparameter is sampled: a move that needs one must list HYPERPARAMETERS.")
+        return Ellipse(self.fitted.middle, self.fitted.scale)
 
     def parameters(self, vector: Any) -> Any:
         """The likelihood's parameters at given hyperparameters."""
@@ -135,7 +143,9 @@ class Target(Module):
         """The prior or surrogate that moves use at given hyperparameters."""
         if self.fixed_reference is not None:
             return self.fixed_reference
-        return Reference(self.prior(vector)) if self.fitted is None else Reference(surrogate=self.surrogate(vector))
+        if not isinstance(self.fitted, SurrogatePath):
+            return Reference(self.prior(vector))
+        return Reference(surrogate=self.surrogate(vector))
 
 
 # Over chains these loop: see pgmodels.priors.lapack_loops.

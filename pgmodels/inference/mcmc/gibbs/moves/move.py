@@ -21,6 +21,9 @@ class MoveRequirement(Enum):
     PRECONDITIONER = "standard coordinates of hyperparameters and latents, for a prior without residuals"
     HYPERPARAMETERS = "sampled hyperparameters, which the move updates"
     GRADIENT = "a posterior density with reverse-mode derivatives"
+    OF_PRIOR = "sampled hyperparameters of kernels or means"
+    OF_LIKELIHOOD = "sampled parameters of the likelihood"
+    NO_GAUSSIAN = "a prior without a factor, for which no Gaussian is fitted"
     WARMUP = "a warm-up in which the move is tuned"
 
 
