@@ -448,7 +448,8 @@ class Model(Module):
     def check_memory(self, X: np.ndarray) -> None:
         """Raise MemoryError if the priors at the inputs need more memory than is available."""
         inputs = self.inputs(X)
-        needed = max(gp.form.memory(count) for gp, count in zip(self.gps, inputs.counts, strict=True))
+        distinct = [np.asarray(Z)[:count] for Z, count in zip(inputs.X, inputs.counts, strict=True)]
+        needed = max(gp.form.memory(gp.kernel, Z) for gp, Z in zip(self.gps, distinct, strict=True))
         require_memory(
             needed,
             f"the latents' covariances at {max(inputs.counts):,} distinct inputs",

@@ -27,6 +27,7 @@ SHOWN = {
     "exposure": ["Learned: events(dispersion=", "gibbs (ref.)", "test RMSE"],
     "multi_output": ["Learned: SwitchedLikelihood(", "gibbs (ref.)", "RMSE in the hole of the counts, together"],
     "preferences": ["Learned: Difference(RBF", "gibbs (ref.)", "Best item by the posterior mean"],
+    "ratings": ["Learned: Matern32", "90 % bands cover", "Best player by the posterior: 3; by the true ratings: 3"],
     "hyperparameters": ["dispersion", "lengthscale", "nuts (ref.)", "It agrees with nuts"],
 }
 # And the figures it must draw, by the names that they are bound to: the gallery shows these.
@@ -45,6 +46,7 @@ DRAWN = {
     "exposure": {"figure"},
     "multi_output": {"figure"},
     "preferences": {"figure"},
+    "ratings": {"figure"},
     "hyperparameters": {"rank", "latent"},
 }
 # README's figure, and how it is drawn.

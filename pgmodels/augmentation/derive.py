@@ -42,14 +42,17 @@ class Deriver:
                 f"the formula {self.formula.text()} has one value for each latent, not one number: reduce it with "
                 "pgm.prod or pgm.sum, or index it with f[y]."
             )
-        for latent in latents_of(self.formula).values():
-            if isinstance(latent, Selected):
-                # g(f[i]) is rewritten as Π_c g(f[c])^[i = c], which requires that i is one of the indices c.
-                num_selected = Reduction("sum", Comparison("==", latent.index, Positions(latent.size)))
-                self.require(num_selected, "positive", words("the number of latents that"), latent, words("selects"))
+        self.require_selected(self.formula)
         augmentation = self._build()
         self._check_used()
         return augmentation
+
+    def require_selected(self, formula: Expression) -> None:
+        """Require that the i of f[i] is an index: g(f[i]) is rewritten as Π_c g(f[c])^[i = c]."""
+        for latent in latents_of(formula).values():
+            if isinstance(latent, Selected):
+                num_selected = Reduction("sum", Comparison("==", latent.index, Positions(latent.size)))
+                self.require(num_selected, "positive", words("the number of latents that"), latent, words("selects"))
 
     def component_bound(self, formula: Expression) -> Expression:
         """The local bound of a mixture component; its requirements are added to the mixture's."""
@@ -193,7 +196,9 @@ def derive_formula(formula: Expression, size: int) -> Augmentation:
         return Deriver(formula, size).derive()
     except SharedPredictorError:
         over, predictors = over_predictors(formula, size)
-    augmentation = Deriver(over, len(predictors.rows)).derive()
+    deriver = Deriver(over, len(predictors.rows))
+    deriver.require_selected(formula)
+    augmentation = deriver.derive()
     augmentation.predictors = predictors
     predictors.check(augmentation.blocks)
     return augmentation

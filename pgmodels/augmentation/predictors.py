@@ -10,11 +10,11 @@ from jaxtyping import Array, Float
 
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.symbols import rebuild
-from pgmodels.likelihoods.algebra import add, multiply, split_number
+from pgmodels.likelihoods.algebra import add, compare, multiply, split_number
 from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.notation import Tree, indexed, line
-from pgmodels.likelihoods.operations import Product, Reduction, Sum
-from pgmodels.likelihoods.symbols import Constant, Latent, Latents, Observation
+from pgmodels.likelihoods.operations import Comparison, Product, Reduction, Sum
+from pgmodels.likelihoods.symbols import Constant, Latent, Latents, Observation, Selected
 
 # Coefficients of a linear combination of latents, by latent.
 Combination = dict[int, Expression]
@@ -55,6 +55,11 @@ class Predictors:
         """The columns of y that Φ depends on."""
         entries = [coefficient for row in self.rows for coefficient in row.values()]
         return frozenset(column for entry in entries for column in _columns(entry))
+
+    @property
+    def only_select(self) -> bool:
+        """Whether each predictor is one latent, with an index from the data, which couples none."""
+        return all(isinstance(entry, Comparison) for row in self.rows for entry in row.values())
 
     def check(self, blocks: tuple[tuple[int, ...], ...]) -> None:
         """Raise NoAugmentationError if predictors that multiply share a latent, which would then be in two blocks."""
@@ -115,7 +120,8 @@ def rewrite_if_fewer(formula: Expression, num_latents: int) -> tuple[Expression,
         over, predictors = over_predictors(formula, num_latents)
     except NoAugmentationError:
         return formula, None
-    return (over, predictors) if len(predictors.rows) < num_latents else (formula, None)
+    is_smaller = len(predictors.rows) < num_latents and not predictors.only_select
+    return (over, predictors) if is_smaller else (formula, None)
 
 
 class _PredictorCollector:
@@ -155,13 +161,15 @@ class _PredictorCollector:
     def _index_and_scale(self, combination: Combination) -> tuple[int, float]:
         """The index of the predictor that a combination is a multiple of (added if new), and the multiple."""
         scale = split_number(next(iter(combination.values())))[0]
-        row = {latent: multiply(1.0 / scale, coefficient) for latent, coefficient in combination.items()}
         keys = [{latent: coefficient.key for latent, coefficient in existing.items()} for existing in self.rows]
-        row_keys = {latent: coefficient.key for latent, coefficient in row.items()}
-        if row_keys not in keys:
-            self.rows.append(row)
-            return len(self.rows) - 1, scale
-        return keys.index(row_keys), scale
+        # -z is a multiple of z also where the sign is in a sum of indicators.
+        for multiple in (scale, -scale):
+            row = {latent: multiply(1.0 / multiple, coefficient) for latent, coefficient in combination.items()}
+            row_keys = {latent: coefficient.key for latent, coefficient in row.items()}
+            if row_keys in keys:
+                return keys.index(row_keys), multiple
+        self.rows.append({latent: multiply(1.0 / scale, coefficient) for latent, coefficient in combination.items()})
+        return len(self.rows) - 1, scale
 
 
 def linear_and_shift(expression: Expression, num_latents: int) -> tuple[Combination, Expression] | None:
@@ -170,6 +178,8 @@ def linear_and_shift(expression: Expression, num_latents: int) -> tuple[Combinat
         return None if expression.is_vector else ({}, expression)
     if isinstance(expression, Latent):
         return {expression.position: ONE}, ZERO
+    if isinstance(expression, Selected):
+        return {latent: compare("==", expression.index, float(latent)) for latent in range(num_latents)}, ZERO
     if isinstance(expression, Product):
         moving = [child for child in expression.children if not child.latent_free]
         others = [child for child in expression.children if child.latent_free]

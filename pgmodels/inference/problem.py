@@ -13,12 +13,17 @@ from pgmodels.augmentation.predictors import Predictors
 from pgmodels.model import Data, Model
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Moments, Sites
-from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.blocks import choose_blocks
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.linear_predictor import condition_predictors, push_covariance, push_moments, push_values
+from pgmodels.priors.linear_predictor import (
+    condition_jointly,
+    condition_predictors,
+    push_covariance,
+    push_moments,
+    push_values,
+)
 from pgmodels.priors.padding import weighted
-from pgmodels.priors.posterior import Posterior
+from pgmodels.priors.posterior import DependentPosterior, Posterior
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.x64 import as_array
 
@@ -277,13 +282,13 @@ def couple(
     y: Any,
     parameters: dict[str, Any],
     blocks: tuple[tuple[int, ...], ...] | None = None,
-) -> BlockPosterior:
+) -> DependentPosterior:
     """The posterior of latents coupled by sites, directly or through predictors that combine latents.
 
     ``blocks`` are the latents that coupled sites couple, by default chosen by size.
     """
     blocks = blocks or choose_blocks(prior)
     if predictors is None:
-        return condition_blocks(prior, sites.as_coupled(), blocks)
+        return condition_jointly(prior, sites.as_coupled(), blocks)
     blocks = blocks if sites.coupled else predictors.latent_blocks
     return condition_predictors(prior, predictors.matrix(y, parameters), sites, blocks)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -11,12 +12,18 @@ from pgmodels.data.labels import coded
 from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.inference.corrections.correct import Method, correct
 from pgmodels.inference.objectives import objective_of_result
-from pgmodels.inference.variational.vi import converge
+from pgmodels.inference.problem import Problem
+from pgmodels.inference.variational.vi import converge, variational_problem
 from pgmodels.kernels.kernel import check_lookups
 from pgmodels.likelihoods.weights import check_weights
 from pgmodels.model import Data
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.base import Sites
+from pgmodels.priors.padding import pad_sites
+from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult
 from pgmodels.results.sparse import name_type
+from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.threads import one_thread_up_to
 from pgmodels.runtime.x64 import double_precision
 
@@ -92,9 +99,24 @@ def update(
     q, objective = result.uncorrected, objective_of_result(result)
     data = _joined(q, X_new, y_new, weights)
     with one_thread_up_to(len(data.X)):
-        updated = converge(q.method, q.model, data, objective, q.sites, max_iterations, tolerance, progress)
+        updated = converge(
+            q.method, q.model, data, objective, _start(q, objective), max_iterations, tolerance, progress
+        )
         updated = replace(updated, fit=q.fit)
         return updated if q is result else correct(updated, method=cast(Method, result.method))
+
+
+def _start(q: Approximation, objective: Objective) -> Sites:
+    """The sites to start from: on predictors those at q's marginals, since q has theirs on the latents."""
+    if objective.predictors is None:
+        return q.sites
+    problem = variational_problem(q.model, q.data, objective, q.posterior.prior)
+    return pad_sites(_sites_at(problem, q.posterior), len(q.y))
+
+
+@partial(compiled, optimise=False)
+def _sites_at(problem: Problem, posterior: Posterior) -> Sites:
+    return problem.sites(*problem.of_latents(*posterior.marginals()))
 
 
 def _joined(q: Approximation, X_new: Any, y_new: Any, weights: Any) -> Data:

@@ -124,6 +124,9 @@ class On(Restricted):
         inner = self.kernel.terms(len(self.columns))
         return tuple(tuple(sorted(self.columns[position] for position in term)) for term in inner)
 
+    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
+        return self.kernel.rank_at(self._select(X))
+
     def to_state_space(self) -> StateSpace:
         return self.kernel.to_state_space()
 

@@ -96,6 +96,10 @@ class Kernel(Module):
         """The columns of X read by each of the independent functions whose sum is the latent."""
         return (self.reads(num_columns),)
 
+    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
+        """An upper bound of the rank of the matrix at X: the number of rows unless functions are known to be few."""
+        return len(X)
+
     def to_state_space(self) -> StateSpace:
         """The kernel, of one column, as a Markov process whose first entry is the latent.
 
@@ -242,6 +246,9 @@ class Sum(Kernel):
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         return tuple(dict.fromkeys((*self.left.terms(num_columns), *self.right.terms(num_columns))))
 
+    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
+        return min(len(X), self.left.rank_at(X) + self.right.rank_at(X))
+
     def to_state_space(self) -> StateSpace:
         return SumState(self.left.to_state_space(), self.right.to_state_space())
 
@@ -281,6 +288,9 @@ class Product(Kernel):
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         pairs = product(self.left.terms(num_columns), self.right.terms(num_columns))
         return tuple(dict.fromkeys(tuple(sorted({*one, *other})) for one, other in pairs))
+
+    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
+        return min(len(X), self.left.rank_at(X) * self.right.rank_at(X))
 
     def to_state_space(self) -> StateSpace:
         first, second = self.left.to_state_space(), self.right.to_state_space()

@@ -67,6 +67,9 @@ class Line(Kernel):
     def measures(self, num_columns: int) -> tuple[int, ...]:
         return self.reads(num_columns)
 
+    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
+        return min(len(X), 2)
+
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         variance, slope, covariance = self._moments()
         x, z = as_array(X)[:, 0, None], as_array(Z)[:, 0]

@@ -186,6 +186,9 @@ class Linear(Kernel):
     def measures(self, num_columns: int) -> tuple[int, ...]:
         return self.reads(num_columns)
 
+    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
+        return min(X.shape)
+
     def to_state_space(self) -> StateSpace:
         return LineState(as_array(self.variance.value).reshape(()))
 
@@ -212,6 +215,9 @@ class Constant(Kernel):
 
     def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
+
+    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
+        return 1
 
     def to_state_space(self) -> StateSpace:
         return ConstantState(as_array(self.variance.value))
@@ -246,6 +252,9 @@ class White(Kernel):
 
     def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
+
+    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
+        return len(np.unique(np.asarray(X), axis=0))
 
     def to_state_space(self) -> StateSpace:
         return WhiteState(as_array(self.variance.value))

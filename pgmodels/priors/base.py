@@ -126,6 +126,8 @@ class LatentPrior(Module):
     extends: ClassVar[bool] = False
     # Whether its posteriors of one latent have ``respond``, linear response without coordinates.
     responds: ClassVar[bool] = False
+    # Whether it is a Markov chain, which sites may couple with others: see pgmodels.priors.chain_posterior.
+    is_chain: ClassVar[bool] = False
     # Whether products with the factor cost a small share of conditioning.
     has_cheap_products: ClassVar[bool] = False
 
@@ -251,8 +253,8 @@ class LatentPrior(Module):
 def no_factor(prior: LatentPrior) -> ValueError:
     """The error for a prior without the factor matrix that the operation needs."""
     return ValueError(
-        f"the prior {type(prior).__name__} has no factor matrix, which is needed where the formula combines latents, "
-        "for minibatches, for moves about a fitted Gaussian, for corrections other than linear response, for "
-        "evidences and for joint draws at new inputs: choose another form of the GP, such as pgm.Dense() or "
-        "pgm.Inducing(300)."
+        f"the prior {type(prior).__name__} has no factor matrix, which is needed beside other latents in a formula "
+        "that combines them, for minibatches, for moves about a fitted Gaussian, for corrections other than linear "
+        "response, for evidences and for joint draws at new inputs: choose another form of the GP, such as "
+        "pgm.Dense() or pgm.Inducing(300)."
     )

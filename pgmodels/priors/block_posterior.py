@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,21 +17,19 @@ from pgmodels.priors.chunked_reduce import map_over_rows, sum_over_rows
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.linalg import inverse_root, root_of_one_plus
-from pgmodels.priors.posterior import Marginals, Posterior
+from pgmodels.priors.posterior import DependentPosterior, Marginals, Posterior
 
 # Number of triangular solves into which a block's right-hand sides are split: a third of the work of a single solve.
 _SOLVES = 8
 
 
-class BlockPosterior(Posterior):
+class BlockPosterior(DependentPosterior):
     """N(f; mean, K) times exp(h f - f^T W f / 2) for each datum's latents f, normalised.
 
     ``sites`` are h (n, L) and W (n, L, L), zero between latents of different ``blocks``. In whitened coordinates v,
     concatenated over latents, it is N(centre, P^-1) with P = I + A W A^T = R R^T; ``roots`` holds one R per block, over
     the concatenated coordinates of the block's latents.
     """
-
-    is_coupled: ClassVar[bool] = True
 
     prior: PriorCollection
     sites: Sites
@@ -44,7 +42,7 @@ class BlockPosterior(Posterior):
     def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
         """See Posterior."""
         h, W = self.sites
-        quadratic = jnp.einsum("...il,ilk,...ik->...", f, W, f) + _trace(self.prior, W)
+        quadratic = jnp.einsum("...il,ilk,...ik->...", f, W, f) + residual_trace(self.prior, W)
         return jnp.sum(h * f, axis=(-2, -1)) - 0.5 * quadratic
 
     def tempered(self, share: Float[Array, ""] | float) -> "BlockPosterior":
@@ -90,9 +88,9 @@ class BlockPosterior(Posterior):
         return self.log_evidence
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
-        """KL(q || prior) of the coordinates, from the covariances of each datum's latents."""
+        """See DependentPosterior."""
         log_root = sum(jnp.sum(jnp.log(jnp.diagonal(root))) for root in self.roots)
-        quadratic = jnp.sum(self.sites.precision * covariance) - _trace(self.prior, self.sites.precision)
+        quadratic = jnp.sum(self.sites.precision * covariance) - residual_trace(self.prior, self.sites.precision)
         return log_root + 0.5 * (self.centre @ self.centre - quadratic)
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L"]]:
@@ -261,7 +259,7 @@ def condition_blocks(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[i
         sites=sites,
         centre=scatter_blocks(prior, blocks, centres),
         roots=tuple(roots),
-        log_evidence=log_normalizer - 0.5 * _trace(prior, precision),
+        log_evidence=log_normalizer - 0.5 * residual_trace(prior, precision),
         blocks=blocks,
     )
 
@@ -338,7 +336,7 @@ def _solve_each(roots: Float[Array, "n L L"], right: Float[Array, "n L m"], tran
     return jax.lax.linalg.triangular_solve(roots, right, left_side=True, lower=True, transpose_a=transposed)
 
 
-def _trace(prior: PriorCollection, precision: Float[Array, "n L L"]) -> Array | float:
+def residual_trace(prior: PriorCollection, precision: Float[Array, "n L L"]) -> Array | float:
     """Sum over the data of E eps^T W eps, with eps the residual of the latents given the coordinates."""
     residual = prior.residual_variances()
     return 0.0 if residual is None else jnp.sum(jnp.diagonal(precision, axis1=1, axis2=2) * residual)

@@ -13,7 +13,7 @@ CHUNK = 2**19
 HELD = 2**24
 
 
-def chunks(width: int, X: Float[Array, "n d"], *terms: Float[Array, "n *_"]) -> tuple[Array, ...]:
+def chunks(width: int, X: Float[Array, "n *d"], *terms: Float[Array, "n *_"]) -> tuple[Array, ...]:
     """Inputs and terms of each row, in equal chunks along a new first axis; ``width`` is the numbers per row.
 
     The last chunk is padded with its last row and zero terms.

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from pgmodels.priors.base import Coordinates, Key, LatentPrior, Moments, Sites, no_factor
 from pgmodels.priors.distinct_inputs import Copies
@@ -197,12 +197,24 @@ class PriorCollection(Module):
                 raise no_factor(group)
         return [group for group in self.groups if isinstance(group, FactoredPrior)]
 
+    @property
+    def chained(self) -> bool:
+        """Whether a group is a Markov chain."""
+        return any(group.is_chain for group in self.groups)
+
+    def require_coupling(self) -> None:
+        """Raise ValueError unless sites may couple the latents: all have factors, or are Markov chains."""
+        groups = self.groups if self.chained else self.spans().groups
+        for group in groups:
+            if not (group.is_chain or isinstance(group, FactoredPrior)):
+                raise no_factor(group)
+
     def factors(self) -> list[Float[Array, "r n"]]:
         """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError if a group has none."""
         factors = [self.at_rows(group.factor, i) for i, group in enumerate(self.require_factors())]
         return [A for A, size in zip(factors, self.sizes, strict=True) for _ in range(size)]
 
-    def at_rows(self, values: Float[Array, "*batch m"], index: int) -> Float[Array, "*batch n"]:
+    def at_rows(self, values: Shaped[Array, "*batch m"], index: int) -> Shaped[Array, "*batch n"]:
         """Map values at a group's inputs to the rows of the data."""
         places, rows = self.copies.places[index], self.copies.rows
         values = values if places is None else values[..., places]

@@ -11,6 +11,7 @@ from pgmodels.numerics.quadrature import equal_chunks, power_of_two
 from pgmodels.priors.collection import Coordinates, PriorCollection
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian
 from pgmodels.priors.gram import ROUNDING, pivoted_cholesky
+from pgmodels.priors.linalg import root_by_rank
 from pgmodels.priors.posterior import Posterior
 from pgmodels.runtime.jit import compiled
 
@@ -73,28 +74,6 @@ def draw_given(
         least = _LEAST * jnp.max(span.kernel.diagonal(X_new))  # type: ignore[attr-defined]
         drawn.append(group.conditional(X_new, v)[0] + root_by_rank(C, least) @ noise[..., part, 0])
     return jnp.concatenate(drawn, axis=-1)
-
-
-def root_by_rank(C: Float[Array, "m m"], least: Float[Array, ""]) -> Float[Array, "m m"]:
-    """The R with R R^T = C, by pivoted Cholesky, until all residual variances are below ``least``.
-
-    O(r m^2) with r the rank. If rounding makes C indefinite, entries are clipped so that the variances are kept. Usable
-    under ``jit``.
-    """
-    m = len(C)
-
-    def goes_on(state: tuple[Array, Array, Array]) -> Array:
-        column, _, variances = state
-        return (column < m) & (jnp.max(variances) > least)
-
-    def add(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        column, A, variances = state
-        row, most = jnp.argmax(variances), jnp.sqrt(variances)
-        entries = jnp.clip((C[row] - A[:, row] @ A) / most[row], -most, most)
-        return column + 1, A.at[column].set(entries), jnp.maximum(variances - entries**2, 0.0).at[row].set(0.0)
-
-    start = jnp.zeros((), int), jnp.zeros_like(C), jnp.maximum(jnp.diagonal(C), 0.0)
-    return jax.lax.while_loop(goes_on, add, start)[1].T
 
 
 def _draw(

@@ -49,6 +49,29 @@ def pivoted_cholesky(K: np.ndarray, tolerance: float) -> PivotedFactor:
     return PivotedFactor(A, pivots[:rank] - 1)
 
 
+@compiled
+def _row(kernel: Callable[[Array, Array], Array], x: Array, X: Array) -> Array:
+    return kernel(x[None], X)[0]
+
+
+def pivoted_columns(kernel: Any, X: Array, tolerance: float, most: int) -> PivotedFactor | None:
+    """``pivoted_cholesky`` of kernel(X, X) from the rows of its pivots alone; None if it needs more than ``most``."""
+    variances = np.array(kernel.diagonal(X))
+    least = tolerance * np.max(variances)
+    A = np.empty((most, len(X)))
+    pivots: list[int] = []
+    while np.max(variances) > least:
+        if len(pivots) == most:
+            return None
+        r, pivot = len(pivots), int(np.argmax(variances))
+        A[r] = (np.asarray(_row(kernel, X[pivot], X)) - A[:r, pivot] @ A[:r]) / np.sqrt(variances[pivot])
+        variances = variances - A[r] ** 2
+        # Rounding may leave as much of a pivot as of others.
+        variances[pivot] = 0.0
+        pivots.append(pivot)
+    return PivotedFactor(A[: len(pivots)], np.array(pivots, dtype=int))
+
+
 def jittered_root(
     kernel: Any, K: np.ndarray, jitters: tuple[float, ...] = JITTERS
 ) -> tuple[np.ndarray, np.ndarray, float]:

@@ -220,3 +220,25 @@ def solve_columns(root: Float[Array, "r r"], columns: Float[Array, "r m"]) -> Fl
 def inverse_root(root: Float[Array, "r r"]) -> Float[Array, "r r"]:
     """R^-1, from X R = I: this makes products X B as accurate as solving R A = B."""
     return triangular_solve(root, jnp.eye(len(root), dtype=root.dtype), left_side=False, lower=True)
+
+
+def root_by_rank(C: Float[Array, "m m"], least: Float[Array, ""]) -> Float[Array, "m m"]:
+    """The R with R R^T = C, by pivoted Cholesky, until all residual variances are below ``least``.
+
+    O(r m^2) with r the rank. If rounding makes C indefinite, entries are clipped so that the variances are kept. Usable
+    under ``jit``.
+    """
+    m = len(C)
+
+    def goes_on(state: tuple[Array, Array, Array]) -> Array:
+        column, _, variances = state
+        return (column < m) & (jnp.max(variances) > least)
+
+    def add(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        column, A, variances = state
+        row, most = jnp.argmax(variances), jnp.sqrt(variances)
+        entries = jnp.clip((C[row] - A[:, row] @ A) / most[row], -most, most)
+        return column + 1, A.at[column].set(entries), jnp.maximum(variances - entries**2, 0.0).at[row].set(0.0)
+
+    start = jnp.zeros((), int), jnp.zeros_like(C), jnp.maximum(jnp.diagonal(C), 0.0)
+    return jax.lax.while_loop(goes_on, add, start)[1].T

@@ -4,8 +4,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pgmodels.priors.base import Sites
-from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
+from pgmodels.priors.block_posterior import condition_blocks
+from pgmodels.priors.chain_posterior import condition_chains, decoupled
 from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.posterior import DependentPosterior
 
 
 def push_values(Phi: Float[Array, "n P L"], f: Float[Array, "*batch n L"]) -> Float[Array, "*batch n P"]:
@@ -27,9 +29,16 @@ def push_covariance(Phi: Float[Array, "n P L"], covariance: Float[Array, "n L L"
 
 def condition_predictors(
     prior: PriorCollection, Phi: Float[Array, "n P L"], sites: Sites, blocks: tuple[tuple[int, ...], ...]
-) -> BlockPosterior:
+) -> DependentPosterior:
     """The posterior of the latents given sites on predictors; ``blocks`` are the latents that the sites couple."""
-    return condition_blocks(prior, pull_sites(Phi, sites), blocks)
+    if prior.chained and not sites.coupled:
+        return condition_chains(prior, Phi, sites)
+    return condition_jointly(prior, pull_sites(Phi, sites), blocks)
+
+
+def condition_jointly(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> DependentPosterior:
+    """The posterior given sites (n, L), (n, L, L) on the latents."""
+    return condition_chains(prior, *decoupled(sites)) if prior.chained else condition_blocks(prior, sites, blocks)
 
 
 def pull_sites(Phi: Float[Array, "n P L"], sites: Sites) -> Sites:

@@ -100,6 +100,16 @@ class Posterior(Module):
         """
 
 
+class DependentPosterior(Posterior):
+    """Latents that sites couple."""
+
+    is_coupled: ClassVar[bool] = True
+
+    @abstractmethod
+    def divergence(self, covariance: Float[Array, "n L L"]) -> Float[Array, ""]:
+        """KL(q || prior) of the coordinates, from the covariances of each datum's latents."""
+
+
 class IndependentPosterior(Posterior):
     """Latents that no site couples: the posterior of each group is given by its prior, which needs no factor."""
 

@@ -22,6 +22,7 @@ from pgmodels.priors.gram import (
     gram,
     jittered_root,
     pivoted_cholesky,
+    pivoted_columns,
 )
 from pgmodels.priors.low_rank import InducingPoints, LowRankPrior, low_rank_at
 from pgmodels.priors.padding import pad_rows, padded_size
@@ -30,6 +31,8 @@ from pgmodels.runtime.x64 import as_array
 # Peak bytes per entry of K while it is computed and factorised: K, its root and one copy.
 _MADE = 24.0
 _LEAST_SUBSET = 512
+# From this many rows on, kernels whose rank is known to be below this share of them are factorised without the matrix.
+_MANY, _FEW = 2048, 0.05
 
 
 class Representation(ABC):
@@ -89,8 +92,8 @@ class Representation(ABC):
         """The representation with a seed for its random choices, if any."""
         return self
 
-    def memory(self, count: int) -> float:
-        """Lower bound of the bytes needed to bind the prior at ``count`` distinct inputs, for large counts."""
+    def memory(self, kernel: Any, X: np.ndarray) -> float:
+        """Lower bound of the bytes needed to bind the prior at distinct inputs X (n, d), for large n."""
         return 0.0
 
     @abstractmethod
@@ -132,9 +135,9 @@ class Dense(Representation):
     can_pad: ClassVar[bool] = True
     least_subset: ClassVar[int | None] = _LEAST_SUBSET
 
-    def memory(self, count: int) -> float:
+    def memory(self, kernel: Any, X: np.ndarray) -> float:
         """See Representation."""
-        return _MADE * count**2
+        return _MADE * len(X) ** 2
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> DensePrior:
         """See Representation."""
@@ -157,12 +160,15 @@ class Auto(Representation):
     spans: ClassVar[bool] = True
     least_subset: ClassVar[int | None] = _LEAST_SUBSET
 
-    def memory(self, count: int) -> float:
+    def memory(self, kernel: Any, X: np.ndarray) -> float:
         """See Representation."""
-        return _MADE * count**2
+        rank = _known_rank(kernel, X)
+        return _MADE * len(X) ** 2 if rank is None else 8.0 * rank * len(X)
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> DensePrior | LowRankPrior:
         """See Representation."""
+        if (low_rank := _of_few_functions(kernel, mean, X, size)) is not None:
+            return low_rank
         kernel, mean, X, K = _evaluated(kernel, mean, X)
         tolerance = float(np.clip(max_error / np.max(np.diagonal(K)), ROUNDING, TOLERANCE))
         factor = pivoted_cholesky(K, tolerance)
@@ -205,6 +211,8 @@ class Auto(Representation):
 
     def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
         """See Representation."""
+        if (low_rank := _of_few_functions(kernel, mean, X, size)) is not None:
+            return low_rank
         kernel, mean, X, K = _evaluated(kernel, mean, X)
         factor = pivoted_cholesky(K, TOLERANCE)
         return _low_rank(kernel, mean, X, K, size, TOLERANCE, factor) if _is_cheap(factor) else None
@@ -238,16 +246,43 @@ def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> Dens
     )
 
 
+def _known_rank(kernel: Any, X: np.ndarray) -> int | None:
+    """A bound of the rank of the matrix at many inputs, as of lines and groups; None if it is not small."""
+    if len(X) < _MANY or not isinstance(kernel, Kernel):
+        return None
+    rank = kernel.rank_at(np.asarray(X))
+    return rank if rank <= _FEW * len(X) else None
+
+
+def _of_few_functions(kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
+    """The low-rank prior of a kernel whose rank is known to be small, without its matrix; None if it is not."""
+    rank = _known_rank(kernel, X)
+    if rank is None:
+        return None
+    kernel, mean, X = bare_arrays(kernel), as_array(mean), as_array(X)
+    factor = pivoted_columns(kernel, X, ROUNDING, rank)
+    if factor is None:
+        return None
+    residual = np.asarray(kernel.diagonal(X)) - np.sum(factor.A**2, axis=0)
+    return _low_rank_of(kernel, mean, X, size, factor, residual)
+
+
 def _low_rank(
     kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int, tolerance: float, factor: PivotedFactor
 ) -> LowRankPrior | None:
     """The low-rank prior, None if it is not exact."""
-    A, pivots = factor
-    rank, residual = factor.padded_rank, np.diagonal(K) - np.sum(A**2, axis=0)
+    A, residual = factor.A, np.diagonal(K) - np.sum(factor.A**2, axis=0)
     # An indefinite K also stops the factorisation early; a semi-definite residual is bounded by its diagonal.
     strips = (np.s_[begin : begin + STRIP] for begin in range(0, len(K), STRIP))
     if any(np.max(np.abs(K[strip] - A[:, strip].T @ A)) > 10 * tolerance * np.max(np.diagonal(K)) for strip in strips):
         return None
+    return _low_rank_of(kernel, mean, X, size, factor, residual)
+
+
+def _low_rank_of(
+    kernel: Any, mean: Array, X: Array, size: int, factor: PivotedFactor, residual: np.ndarray
+) -> LowRankPrior:
+    (A, pivots), rank = factor, factor.padded_rank
     padding = rank - len(A)
     root = np.eye(rank)
     root[: len(A), : len(A)] = A[:, pivots].T

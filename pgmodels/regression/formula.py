@@ -24,7 +24,7 @@ from pgmodels.regression.grammar import Parsed, parse_all
 from pgmodels.regression.predictor import Predictor, Start, read_predictor
 from pgmodels.regression.response import Response
 from pgmodels.regression.result import RegressionResult
-from pgmodels.regression.terms import Term
+from pgmodels.regression.terms import Term, with_chain
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 
 
@@ -93,9 +93,12 @@ def formula(
     Notes
     -----
     Terms: columns, interactions, ``C()``, ``poly()`` and functions, with independent normal priors; ``gp(x, z, by=,
-    cov=, iso=, period=, k=)``, a Gaussian process, of each level with ``by`` a factor; ``s(x)``, a Matern52 process
-    beside a line; ``(1|g)``, ``(0 + x|g)``, ``(1 + x|g)`` and ``(x||g)``, effects of groups, nested as ``(1|a/b)``;
-    ``ar1(t)``; ``offset(x)``. Each GP is a latent of its own, and their sum is the predictor.
+    cov=, iso=, period=, k=, markov=)``, a Gaussian process, of each level with ``by`` a factor; ``s(x)``, a Matern52
+    process beside a line; ``(1|g)``, ``(0 + x|g)``, ``(1 + x|g)`` and ``(x||g)``, effects of groups, nested as
+    ``(1|a/b)``; ``ar1(t)``; ``offset(x)``. Each GP is a latent of its own, and their sum is the predictor.
+
+    A Matern term of one column with 5,000 values or more is a Markov process by default (``pgm.Markov()``), the one
+    with the most values; ``markov=True`` or ``False`` chooses.
 
     Responses: a column, a function of one, ``p(successes, trials)``, ``y | se(sd)`` with the known standard deviation
     of the noise, ``Surv(time, event)``, ``Surv(time, time2, event)`` with R's codes of interval censoring, ``c(y, a)``
@@ -169,7 +172,7 @@ class Regression:
         self.formula, self.response, self.data, self.weights = formula, response, data, weights
         self.predictors, self.classes = predictors, classes
         self.family, self.link, self.index = family, link, index
-        self.terms: list[Term] = [term for predictor in predictors for term in predictor.terms]
+        self.terms: list[Term] = with_chain([term for predictor in predictors for term in predictor.terms], data)
         # Classes share the terms of one formula.
         size = len(classes)
         self.latents = [range(size * number, size * (number + 1)) for number in range(len(self.terms))]

@@ -15,7 +15,8 @@ from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52
 from pgmodels.model import GP
 from pgmodels.parameters.parameter import Fixed
 from pgmodels.priors.inducing.representation import Inducing
-from pgmodels.priors.representation import Auto
+from pgmodels.priors.markov.representation import Markov
+from pgmodels.priors.representation import Auto, Dense
 from pgmodels.regression.columns import Columns, Design, Levels, Numbers
 from pgmodels.regression.grammar import Call, Group
 
@@ -23,8 +24,12 @@ _COVARIANCES: dict[str, Any] = {
     "rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52, "periodic": Periodic
 }  # fmt: skip
 _OPTIONS: dict[str, tuple[str, ...]] = {
-    "gp": ("by", "cov", "iso", "period", "k", "sphere"), "s": ("by", "k"), "ar1": ("by",), "offset": ()
+    "gp": ("by", "cov", "iso", "period", "k", "sphere", "markov"), "s": ("by", "k", "markov"),
+    "ar1": ("by", "markov"), "offset": ()
 }  # fmt: skip
+# Kernels of one column that are Markov processes, and the number of values from which a term is one by default: with
+# as many a dense sweep takes minutes, and gibbs and integrate, which need a factor, hours.
+_CHAINS, _MANY = (Matern12, Matern32, Matern52), 5000
 # Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi.
 SPREAD = 2.5
 # A smooth bends as often as the ten basis functions that mgcv has by default.
@@ -120,8 +125,7 @@ def call_term(call: Call, frame: pd.DataFrame, scale: float, context: dict[str, 
         width = X.shape[1]
         kernel = On(kernel, range(width)) * On(part, [width])
         columns = (numbers, other)
-    k = call.options.get("k")
-    return Term(call.text, columns, kernel, Auto() if k is None else Inducing(int(k)))
+    return Term(call.text, columns, kernel, _form(call))
 
 
 def group_term(
@@ -143,6 +147,29 @@ def group_term(
         return Term(group.text, (levels, numbers), On(White(Fixed(1.0)), [0]) * On(line, [1]))
     white = _with_priors(White, {"variance": _variance(scale / spread)}, group.text, priors)
     return Term(group.text, (levels, numbers), On(white, [0]) * On(Linear(Fixed(1.0)), [1]))
+
+
+def _form(call: Call) -> Any:
+    k, is_chain = call.options.get("k"), call.options.get("markov")
+    if k is not None:
+        if is_chain:
+            raise ValueError(f"formula: {call.text} has k, for inducing inputs, and markov, without: leave one out.")
+        return Inducing(int(k))
+    return Auto() if is_chain is None else Markov() if is_chain else Dense()
+
+
+def with_chain(terms: list[Term], frame: pd.DataFrame) -> list[Term]:
+    """The terms, of which that of the most values is a Markov process if it can be, has many, and no other is one."""
+    places = [
+        place
+        for place, term in enumerate(terms)
+        if isinstance(term.kernel, _CHAINS) and term.form == Auto() and len(term.columns) == 1
+    ]
+    counts = [len(np.unique(terms[place].read(frame))) for place in places]
+    if any(term.form == Markov() for term in terms) or max(counts, default=0) < _MANY:
+        return terms
+    chosen = places[int(np.argmax(counts))]
+    return [term._replace(form=Markov()) if place == chosen else term for place, term in enumerate(terms)]
 
 
 def _covariance(call: Call, context: dict[str, Any]) -> Any:

@@ -19,13 +19,13 @@ from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.names import names_by_path
 from pgmodels.priors.base import LatentPrior, Sites
-from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.dense import DensePrior
 from pgmodels.priors.fresh import Fresh
 from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.representation import InducingPrior
+from pgmodels.priors.linear_predictor import condition_jointly
 from pgmodels.priors.low_rank import LowRankPrior
 from pgmodels.priors.markov.prior import MarkovPrior
 from pgmodels.priors.padding import pad_sites
@@ -397,7 +397,7 @@ def _condition(prior: PriorCollection, sites: Sites) -> Fresh:
 
 @partial(compiled, static_argnames="blocks", optimise=False)
 def _condition_coupled(prior: PriorCollection, sites: Sites, blocks: Any) -> Fresh:
-    return Fresh.beside(prior, condition_blocks(prior, sites, blocks))
+    return Fresh.beside(prior, condition_jointly(prior, sites, blocks))
 
 
 @compiled

@@ -332,3 +332,22 @@ def test_a_line_has_a_correlated_intercept_and_slope():
         Line(correlation=1.5)
     with pytest.raises(ValueError, match="Line reads one column; got 3"):
         Line().check(3)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rank"),
+    [
+        (Linear(ARD), 3),
+        (On(Linear(0.5), [0]) + Constant(2.0), 2),
+        (On(White(0.4), [3]) * On(Line(0.7, 1.3, -0.4), [1]), 6),
+        (On(White(0.4), [3]) + On(Line(0.7, 1.3, -0.4), [1]), 5),
+        (RBF(1.4, 0.9), 40),
+        (On(White(0.2), [3]) * RBF(1.0, 0.9), 40),
+        (Linear(ARD) * Matern32(1.0, 0.9), 40),
+    ],
+)
+def test_the_rank_of_the_matrix_is_within_its_bound(kernel, rank):
+    X = np.column_stack([np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 3])
+    X = X if "On" in repr(kernel) else X[:, :3]
+    assert kernel.rank_at(X) == rank
+    assert np.linalg.matrix_rank(np.asarray(run(kernel, X, X)), tol=1e-9) <= rank

@@ -18,7 +18,7 @@ from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.dense import DensePrior
-from pgmodels.priors.drawing import root_by_rank
+from pgmodels.priors.linalg import root_by_rank
 from pgmodels.priors.low_rank import LowRankPrior
 from pgmodels.results.approximation import LinearResponse, PerturbativeApproximation
 

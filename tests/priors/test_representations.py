@@ -5,8 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import pgmodels as pgm
 from pgmodels.priors.factored import FactoredPosterior
 from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
+from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.priors.representation import Auto
 from tests.covering import some
 from tests.forms import FORMS, MEAN, some_sites
 from tests.programs import run
@@ -172,3 +175,21 @@ def test_equal_shapes_share_one_program(case):
     for scale in (1.0, 1.01, 0.99):
         update(case.prior(scale), some_sites(len(case.X)))
     assert len(traces) == 1
+
+
+def test_few_functions_at_many_rows_need_no_matrix():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=(2500, 2)), rng.integers(0, 7, 2500)])
+    kernel = pgm.On(pgm.Linear([0.5, 2.0]), [0, 1]) + pgm.On(pgm.White(0.3), [2]) * pgm.On(pgm.Line(1.0, 0.5, 0.4), [0])
+    assert Auto().memory(kernel, X) < 1e6
+    prior = Auto().bind(kernel, MEAN, X, 1)
+    assert isinstance(prior, LowRankPrior)
+    assert int(prior.active.sum()) == 15
+    some_rows = X[::50]
+    K = np.asarray(run(kernel, some_rows, some_rows))
+    A, residual = run(prior.factor_at, jnp.asarray(some_rows))
+    for factor in (np.asarray(prior.A)[:, ::50], np.asarray(A)):
+        np.testing.assert_allclose(factor.T @ factor, K, rtol=0, atol=1e-10)
+    assert np.max(residual) < 1e-10
+    # Smooth kernels have no known rank, and the matrix is made.
+    assert Auto().memory(pgm.RBF(1.0, 1.0), X) > 1e8

@@ -314,6 +314,11 @@ REFUSED = {
         {},
         "has no option 'kernel'; gp takes by, cov, iso, period, k",
     ),
+    "a process by inducing inputs and as a chain": (
+        "weight ~ s(lon, k=5, markov=True)",
+        {},
+        "has k, for inducing inputs",
+    ),
     "an option of an offset": ("count ~ offset(days, k=2)", {"family": "poisson"}, "offset takes none"),
     "two offsets in one": ("count ~ offset(days, n)", {"family": "poisson"}, "offset(days, n) must have one column"),
     "two columns of a smooth": ("weight ~ s(lon, lat)", {}, "s(lon, lat) must have one column"),
@@ -398,3 +403,23 @@ def test_arviz_has_the_index_of_the_data_and_terms():
     tree = regression.cavi().to_arviz(20)
     np.testing.assert_array_equal(tree["observed_data"]["y"], data.drop(index=["row 4", "row 7"])["y"])
     assert "row 4" not in tree["posterior"]["datum"]
+
+
+def test_a_long_series_is_a_markov_process(monkeypatch):
+    monkeypatch.setattr("pgmodels.regression.terms._MANY", N)
+    text = "weight ~ s(age{}) + gp(lon) + gp(lat, cov='rbf') + (1|herd)"
+    few = DATA.assign(lon=np.arange(N) % 20)
+    forms = [gp.form for gp in pgm.formula(text.format(""), few).model.gps]
+    assert [form == pgm.Markov() for form in forms] == [False, True, False, False, False]
+    dense = [gp.form for gp in pgm.formula(text.format(", markov=False"), few).model.gps]
+    assert pgm.Markov() not in dense
+    assert dense[1] == pgm.Dense()
+
+
+@pytest.mark.slow
+def test_a_regression_by_a_markov_process_is_that_of_the_dense_form():
+    ours, theirs = (
+        pgm.formula(f"weight ~ s(age, markov={choice}) + (1|herd)", DATA).cavi().result for choice in (True, False)
+    )
+    assert ours.elbo == pytest.approx(theirs.elbo, abs=1e-6)
+    np.testing.assert_allclose(ours.mean, theirs.mean, rtol=0, atol=1e-6)

@@ -40,7 +40,8 @@ _NUM_PERIODS, _OVERSAMPLED = 3, 8
 # Standard deviation of random starts, in factors of e.
 _SCATTER = 1.5
 
-_ROUNDS = 20
+# Rounds of updates of constants, and the number of rows that determine them closely enough.
+_ROUNDS, _MOST = 20, 16384
 # Maximum number of halvings of an update of a constant until the ELBO falls by no more than rounding, relative.
 _HALVINGS, _ROUNDING = 30, 1e-12
 # Standard deviation, in factors of e, of a penalty that keeps likelihood parameters that constants do not determine
@@ -148,7 +149,10 @@ def constant_latents(model: Model, data: Data, objective: Objective) -> Constant
     objective = objective.reduced()
     location, variance = _means(model), np.ones(model.num_latents)
     parameters, previous = model.likelihood.values, -np.inf
-    rows = data.padded(padded_size(len(data.y)))
+    few = data
+    if len(data.y) > _MOST:
+        few = data.at(np.linspace(0, len(data.y) - 1, _MOST).astype(int))
+    rows, every = (some.padded(padded_size(len(some.y))) for some in (few, data))
     for _ in range(_ROUNDS):
         parameters, value = _likeliest(model, objective, parameters, rows, location, variance)
         for latent in range(model.num_latents):
@@ -158,9 +162,11 @@ def constant_latents(model: Model, data: Data, objective: Objective) -> Constant
         if value - previous < 1e-3:
             break
         previous = value
-    if np.mean((h - w * location) ** 2) < _LEAST_SLOPE * np.mean(np.abs(w)):
+    changed = np.mean((h - w * location) ** 2) < _LEAST_SLOPE * np.mean(np.abs(w))
+    if changed:
         parameters = _halfway(model, parameters)
-        h, w = (np.asarray(part) for part in _local(objective, parameters, rows, location, variance)[2:])
+    if few is not data or changed:
+        h, w = (np.asarray(part) for part in _local(objective, parameters, every, location, variance)[2:])
     return ConstantFit(location, h, w, parameters)
 
 

@@ -44,6 +44,7 @@ class MarkovPrior(LatentPrior):
     """
 
     can_pad: ClassVar[bool] = True
+    is_chain: ClassVar[bool] = True
     extends: ClassVar[bool] = True
     responds: ClassVar[bool] = True
 
@@ -225,16 +226,7 @@ class MarkovPrior(LatentPrior):
 
     def gaps(self, X_new: Float[Array, "m _"]) -> "Gaps":
         """The place of new inputs among the sorted ones."""
-        state, t, sorted_inputs = self.kernel.to_state_space(), X_new[:, self.column], self.sorted_inputs
-        after = jnp.searchsorted(sorted_inputs, t, side="right")
-        before, last = after - 1, len(sorted_inputs) - 1
-        is_first = before < 0
-        since = jnp.where(is_first, 0.0, t - sorted_inputs[jnp.maximum(before, 0)])
-        until = jnp.maximum(sorted_inputs[jnp.minimum(after, last)] - t, 0.0)
-        transition = jnp.where(_of(is_first), 0.0, state.transition(since))
-        noise = jnp.where(_of(is_first), state.covariance(t), state.noise(since))
-        onward = state.transition(until), state.noise(until)
-        return Gaps(before, after, t, since, until, transition, noise, *onward)
+        return gaps_at(self.kernel.to_state_space(), self.sorted_inputs, X_new[:, self.column])
 
     @property
     def _noise_roots(self) -> Array:
@@ -344,6 +336,19 @@ def chain_at(state: StateSpace, sorted_inputs: Float[Array, " n"]) -> Chain:
     return Chain(
         jnp.where(_of(is_first), 0.0, state.transition(steps)), jnp.where(_of(is_first), first, state.noise(steps))
     )
+
+
+def gaps_at(state: StateSpace, sorted_inputs: Float[Array, " n"], t: Float[Array, " m"]) -> Gaps:
+    """The place of new inputs among sorted ones."""
+    after = jnp.searchsorted(sorted_inputs, t, side="right")
+    before, last = after - 1, len(sorted_inputs) - 1
+    is_first = before < 0
+    since = jnp.where(is_first, 0.0, t - sorted_inputs[jnp.maximum(before, 0)])
+    until = jnp.maximum(sorted_inputs[jnp.minimum(after, last)] - t, 0.0)
+    transition = jnp.where(_of(is_first), 0.0, state.transition(since))
+    noise = jnp.where(_of(is_first), state.covariance(t), state.noise(since))
+    onward = state.transition(until), state.noise(until)
+    return Gaps(before, after, t, since, until, transition, noise, *onward)
 
 
 def _of(rows: Array) -> Array:

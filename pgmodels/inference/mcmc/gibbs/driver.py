@@ -114,8 +114,8 @@ class GibbsRun(Picklable):
     def _usable_moves(self, moves: Sequence[Move], vector: Any) -> list[Move]:
         """Moves whose requirements are met; ValueError if hyperparameters are sampled and no move updates them."""
         if self.target.objective.predictors is not None:
-            # Predictors couple latents: the sweep needs their factors too.
-            self.prior.spans().require_factors()
+            # Predictors couple latents in the sweep too.
+            self.prior.require_coupling()
         met = {MoveRequirement.HYPERPARAMETERS} if self._sampled else set()
         # Without warm-up the step size of Hamiltonian steps is not tuned.
         met |= {MoveRequirement.WARMUP} if self.stages else set()

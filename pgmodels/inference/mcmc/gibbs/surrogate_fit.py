@@ -1,7 +1,7 @@
 """The surrogate of the sampler: the variational Gaussian near its optimum, a little wider."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from jaxtyping import Array
 
@@ -111,4 +111,6 @@ def _widened(problem: Problem, sites: Sites, mean: Any) -> BlockPosterior:
 
 def _coupled(problem: Problem, sites: Sites) -> BlockPosterior:
     """The posterior given sites, with the latents of a datum coupled if that is affordable."""
-    return couple(problem.objective.predictors, problem.prior, sites, problem.y, problem.parameters)
+    posterior = couple(problem.objective.predictors, problem.prior, sites, problem.y, problem.parameters)
+    # Surrogates are of priors with factors.
+    return cast(BlockPosterior, posterior)

@@ -1,0 +1,154 @@
+"""Engines with Markov processes that a formula combines, against the dense form of the same GPs."""
+
+import jax
+import numpy as np
+import pytest
+
+import pgmodels as pgm
+from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.parameters.vector import trainable
+from tests.statistical.reference import z_scores
+
+# As in test_markov.py: sums of 300 terms, and the dense roots' jitter.
+TIGHT = 1e-8
+
+
+@pgm.likelihood(support=pgm.Given(pgm.Binary(), pgm.Classes(4), pgm.Classes(4)))
+def game(y, f):
+    z = f[y[1]] - f[y[2]]
+    return pgm.sigmoid(z) ** y[0] * pgm.sigmoid(-z) ** (1 - y[0])
+
+
+@pytest.fixture(scope="module")
+def games():
+    """Times of games with ties, and (won, first, second)."""
+    rng = np.random.default_rng(0)
+    t = rng.uniform(0.0, 10.0, 150)
+    t[:4] = t[20]
+    first = rng.integers(0, 4, len(t))
+    second = (first + rng.integers(1, 4, len(t))) % 4
+    won = rng.random(len(t)) < 1.0 / (1.0 + np.exp(-2.0 * (np.sin(t + first) - np.sin(t + second))))
+    return t[:, None], np.column_stack([won, first, second]).astype(float)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """A series beside 12 groups and two linear columns; binary y."""
+    rng = np.random.default_rng(1)
+    t, group, z = rng.uniform(0.0, 20.0, 300), rng.integers(0, 12, 300), rng.normal(size=(300, 2))
+    t[50] = t[3]
+    eta = np.sin(t) + rng.normal(0.0, 0.7, 12)[group] + z @ [0.5, -0.3]
+    y = (rng.random(300) < 1.0 / (1.0 + np.exp(-eta))).astype(float)
+    return np.column_stack([t, group, z]), y
+
+
+NEW = np.column_stack([[-1.0, 4.0, 7.3, 19.0, 40.0], [0, 3, 5, 11, 14], np.ones((5, 2))])
+
+
+def regression(form):
+    gps = [
+        pgm.GP(pgm.On(pgm.Matern32(1.7, 0.8), [0]), 0.3, form=form),
+        pgm.GP(pgm.On(pgm.White(0.5), [1]), pgm.Fixed(0.0)),
+        pgm.GP(pgm.On(pgm.Linear(pgm.Fixed([0.5, 0.5])), [2, 3]), pgm.Fixed(0.0)),
+    ]
+    return pgm.Model(pgm.with_predictor(pgm.Bernoulli(), 3), gps)
+
+
+def ratings(form):
+    return pgm.Model(game(), pgm.GP(pgm.Matern32(1.0, 2.0), size=4, form=form))
+
+
+def twins(model_of, engine, *arguments, **options):
+    return [engine(model_of(form), *arguments, **options) for form in (pgm.Markov(), pgm.Dense())]
+
+
+def assert_same(chain, dense, *new, covariates=None):
+    assert chain.elbo == pytest.approx(dense.elbo, abs=TIGHT)
+    pairs = [
+        ((chain.mean, chain.variance), (dense.mean, dense.variance)),
+        [q.predict_latent(*new) for q in (chain, dense)],
+    ]
+    for ours, theirs in pairs:
+        np.testing.assert_allclose(ours[0], theirs[0], rtol=0, atol=TIGHT)
+        np.testing.assert_allclose(ours[1], theirs[1], rtol=0, atol=TIGHT)
+    # Predictions read the covariances between the latents of a row.
+    ours, theirs = (q.predict(*new, covariates=covariates).mean for q in (chain, dense))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=TIGHT)
+
+
+@pytest.mark.parametrize("engine", [pgm.cavi, pytest.param(pgm.gaussian_vi, marks=pytest.mark.slow)])
+def test_a_series_beside_groups_and_lines(data, engine):
+    assert_same(*twins(regression, engine, *data), NEW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [pgm.cavi, pgm.gaussian_vi])
+def test_ratings_by_differences_that_read_the_items_of_a_row(games, engine):
+    assert_same(*twins(ratings, engine, *games), [[2.0], [30.0]], covariates=[[0, 1], [3, 2]])
+
+
+def test_a_difference_and_its_negative_are_one_predictor():
+    text = str(pgm.derive(ratings(pgm.Dense())))
+    assert "where z = ([y[1] = 0] - [y[2] = 0]) f[0] + " in text
+    assert "the number of latents that f[y[1]] selects" in text
+    # Single latents, which no factor combines, stay as they are.
+    one = pgm.likelihood(lambda y, f: pgm.sigmoid(f[y[1]]) ** y[0] * pgm.sigmoid(-f[y[1]]) ** (1 - y[0]))
+    assert pgm.Model(one(), pgm.GP(pgm.RBF(), size=5)).predictors is None
+
+
+def test_an_item_that_is_none_is_refused(games):
+    t, y = games
+    open_game = pgm.likelihood(game.function)
+    model = pgm.Model(open_game(), pgm.GP(pgm.Matern32(1.0, 2.0), size=4, form=pgm.Markov()))
+    with pytest.raises(ValueError, match=r"the number of latents that f\[y\[1\]\] selects"):
+        pgm.cavi(model, t, np.where(y == 3, 7.0, y))
+
+
+@pytest.mark.slow
+def test_slopes_in_hyperparameters_are_those_of_the_dense_form(data):
+    X, y = data[0][:80], data[1][:80]
+    slopes = []
+    for form in (pgm.Markov(), pgm.Dense()):
+        with jax.enable_x64(True):
+            bound = MarginalBound(trainable(regression(form)), regression(form).check(X, y))
+            slopes.append(bound(bound.vector))
+    assert slopes[0][0] == pytest.approx(slopes[1][0], abs=TIGHT)
+    np.testing.assert_allclose(slopes[0][1], slopes[1][1], rtol=0, atol=1e-6)
+    assert np.all(np.abs(slopes[1][1]) > 1e-3)
+
+
+@pytest.mark.slow
+def test_hyperparameters_are_learned_as_with_the_dense_form(data):
+    chain, dense = twins(regression, pgm.fit, *data, objective="augmented", correct=False)
+    assert chain.elbo == pytest.approx(dense.elbo, abs=1e-8)
+    for name, value in chain.fit.values.items():
+        # To the tolerance of the optimiser.
+        assert value == pytest.approx(dense.fit.values[name], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_of", [regression, ratings])
+def test_gibbs_agrees_with_the_dense_form(data, games, model_of):
+    X, y = data if model_of is regression else games
+    X, y = X[:40], y[:40]
+    options = {"num_samples": 2000, "num_warmup": 50, "num_chains": 2, "seed": 1}
+    chain, dense = (pgm.gibbs(model_of(form).fixed(), X, y, **options) for form in (pgm.Markov(), pgm.Dense()))
+    assert list(chain.tuning) == ["sweep"]
+    mean, variance = z_scores(chain.latents, dense.latents)
+    # 320 comparisons at 4.5 joint standard errors.
+    assert max(np.abs(mean).max(), np.abs(variance).max()) < 4.5
+    new = NEW if model_of is regression else np.array([[2.0], [30.0]])
+    for ours, theirs in zip(chain.predict_latent(new), dense.predict_latent(new), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=0.25)
+
+
+@pytest.mark.slow
+def test_results_are_saved_and_updated(data, tmp_path):
+    X, y = data
+    q = pgm.cavi(regression(pgm.Markov()), X, y)
+    again = pgm.load(q.save(tmp_path / "result.npz"), likelihood=q.model.likelihood)
+    for ours, theirs in zip(again.predict_latent(NEW), q.predict_latent(NEW), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
+    updated = pgm.update(pgm.cavi(regression(pgm.Markov()), X[:200], y[:200]), X[200:], y[200:])
+    # Both to a tolerance of 1e-9 of the ELBO, which is flat at the optimum.
+    np.testing.assert_allclose(updated.mean, q.mean, rtol=0, atol=1e-4)
