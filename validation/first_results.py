@@ -1,4 +1,4 @@
-"""How long the first call of an engine takes in a fresh process, where nothing is compiled yet, and the second."""
+"""How long the first call of an engine takes: where nothing is compiled yet, in a later process, and once more."""
 
 import argparse
 import json
@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -41,7 +42,9 @@ def measure(name: str) -> None:
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.5)))
     calls = {
         "cavi": lambda: pgm.cavi(model, X, y, progress=False),
-        "fit": lambda: pgm.fit(model, X, y, objective="augmented", progress=False),
+        "fit and predict": lambda: pgm.fit(model, X, y, progress=False).predict(X).probabilities,
+        "fit, uncorrected": lambda: pgm.fit(model, X, y, correct=False, progress=False),
+        "svi": lambda: pgm.svi(model.with_form(pgm.Inducing(100)), X, y, progress=False),
         "gibbs": lambda: pgm.gibbs(model, X, y, num_samples=200, num_warmup=100, progress=False),
     }
     if name == "diagnose":
@@ -51,21 +54,30 @@ def measure(name: str) -> None:
 
 
 def in_fresh_processes(name: str, folder: str) -> np.ndarray:
-    """Medians (2, 2) over processes: of the first and the second call, by the clock and by the processors.
+    """Medians (3, 2) over processes, by the clock and by the processors.
 
+    Of the first call in a process without stored programs, of the first in one that finds them, and of a second call.
     Of the package in a folder, the installed one where that is empty.
     """
     # A cache of compiled programs would hide what is measured, and an installed package has its bytecode.
     left_out = {"JAX_COMPILATION_CACHE_DIR", "PYTHONDONTWRITEBYTECODE"}
     environment = {key: value for key, value in os.environ.items() if key not in left_out}
-    environment["PGMODELS_CACHE"] = "0"
     if folder:
         environment["PYTHONPATH"] = folder
-    timings = []
-    for _ in range(REPEATS):
+
+    def process(store: str) -> list[list[float]]:
         command = [sys.executable, __file__, "--call", name]
-        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        timings.append(json.loads(done.stdout))
+        done = subprocess.run(
+            command, env=environment | {"PGMODELS_CACHE": store}, check=True, capture_output=True, text=True
+        )
+        return json.loads(done.stdout)
+
+    timings = []
+    with tempfile.TemporaryDirectory() as store:
+        process(store)
+        for _ in range(REPEATS):
+            (first, second), (later, _) = process("0"), process(store)
+            timings.append([first, later, second])
     return np.median(np.array(timings), axis=0)
 
 
@@ -74,28 +86,28 @@ def main(folders: list[str]) -> None:
     from table import write_table
 
     rows = []
-    for name in ("import", "cavi", "fit", "gibbs", "diagnose"):
+    for name in ("import", "cavi", "fit and predict", "fit, uncorrected", "svi", "gibbs", "diagnose"):
         for folder in ("", *folders):
-            (clock, processor), (clock_again, processor_again) = in_fresh_processes(name, folder)
-            rows.append(
-                {
-                    "call": name,
-                    "package": f"beside it, {os.path.basename(folder)}" if folder else "this",
-                    "first, s": float(clock),
-                    "first, processor s": float(processor),
-                    "second, s": float(clock_again) if name != "import" else "",
-                    "second, processor s": float(processor_again) if name != "import" else "",
+            measured = in_fresh_processes(name, folder)
+            row = {"call": name, "package": f"beside it, {os.path.basename(folder)}" if folder else "this"}
+            for kind, (clock, processor) in zip(("first", "later process", "second call"), measured, strict=True):
+                is_known = name != "import" or kind == "first"
+                row |= {
+                    f"{kind}, s": float(clock) if is_known else "",
+                    f"{kind}, processor s": float(processor) if is_known else "",
                 }
-            )
+            rows.append(row)
+            print(row, flush=True)
     load = os.getloadavg()[0]
     write_table(
         "First results in a fresh process",
         rows,
         f"Bernoulli, one RBF, {N} rows of {D} columns; gibbs with 100 iterations of warm-up and 200 draws of each of 4 "
-        "chains, diagnose of a result of cavi that was made before the clock. Each call in a process of its own, "
-        f"without a cache of compiled programs: the median of {REPEATS}, on the clock and in seconds of the processors "
-        "(user and system). The import is that of the package, once NumPy is there. The second call is the same again, "
-        f"all compiled. The machine's load at the end, these measurements included, was {load:.1f}.",
+        "chains, svi with 100 inducing inputs, diagnose of a result of cavi that was made before the clock. Each call "
+        "in a process of its own: first without stored programs, then in a later process, which finds those that "
+        f"another one stored; medians of {REPEATS}, on the clock and in seconds of the processors (user and system). "
+        "The import is that of the package, once NumPy is there, and comes on top. The second call is the same again "
+        f"in the first process, all compiled. The load at the end, these measurements included, was {load:.1f}.",
         seed=0,
     )
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 from race_contestant import DENSE, FEW, LIMIT, NATURAL, OURS, PEERS, WINDOW
 from scipy.cluster.vq import kmeans2
@@ -282,6 +283,37 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
     )
 
 
+def picture(kept: dict[str, dict[str, Any]]) -> plt.Figure:
+    """Losses against the seconds of whole processes, an axis a set; points of the package are calls of their own."""
+    names = [name for name in CASES if name in kept]
+    columns = min(4, len(names))
+    figure, grid = plt.subplots(
+        -(-len(names) // columns), columns, figsize=(3.4 * columns, 2.6 * -(-len(names) // columns)),
+        layout="constrained", squeeze=False,
+    )  # fmt: skip
+    colours = dict(zip((*PEERS, *OURS), plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
+    for axes, name in zip(grid.flat, names, strict=False):
+        level = level_of(kept[name]["runs"])
+        axes.axhline(level, color="0.6", lw=1, zorder=0)
+        for run in kept[name]["runs"]:
+            who, marker = run["contestant"], "o" if run["contestant"] in OURS else None
+            for outcome, style in ((run, "-"), (run.get("stored") or {}, "--")):
+                if outcome.get("curve") and "before" in outcome and who in colours:
+                    curve = np.array(outcome["curve"], dtype=float)
+                    seconds, loss = outcome["before"][1] + curve[:, 1], np.minimum.accumulate(curve[:, 2])
+                    axes.plot(seconds, loss, style, marker=marker, ms=3, lw=1, color=colours[who])
+        axes.set(title=name, xscale="log", ylim=(level - 0.02, level + 0.15))
+        axes.title.set_fontsize(9)
+    for axes in list(grid.flat)[len(names) :]:
+        axes.axis("off")
+    lines = [plt.Line2D([], [], color=colour, label=who) for who, colour in colours.items()]
+    lines += [plt.Line2D([], [], color="0.4", ls="--", label="with stored programs")]
+    figure.legend(handles=lines, loc="outside lower center", ncols=4, fontsize=8)
+    figure.supxlabel("processor seconds from the start of Python", fontsize=9)
+    figure.supylabel("least loss on held-out rows so far, nats", fontsize=9)
+    return figure
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
@@ -294,3 +326,4 @@ if __name__ == "__main__":
         kept[name] = race(name, options.peers)
         KEPT.write_text(json.dumps(kept) + "\n")
     write_tables(kept)
+    picture(kept).savefig(KEPT.with_suffix(".png"), dpi=110)
