@@ -151,3 +151,15 @@ def test_small_roots_are_roots():
         roots = np.asarray(batched_cholesky(jnp.asarray(V)))
     np.testing.assert_allclose(roots @ np.swapaxes(roots, 1, 2), V, rtol=1e-10, atol=1e-11)
     np.testing.assert_allclose(roots, np.linalg.cholesky(V), rtol=1e-7, atol=1e-9)
+
+
+def test_many_rows_have_half_the_nodes():
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF()))
+    m, v, y = (
+        np.tile(MEAN[:4, None], (6000, 1)),
+        np.tile(VARIANCE[:4, None], (6000, 1)),
+        np.tile([0.0, 1.0, 1.0, 0.0], 6000),
+    )
+    many, few = value(model, m, v, y), value(model, m[:4], v[:4], y[:4])
+    # They differ, so that they are different rules, by what the nodes leave open at deviations of up to 4.
+    assert 0.0 < np.max(abs(many.reshape(-1, 4) - few)) < 1e-8
