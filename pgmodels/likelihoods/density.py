@@ -35,7 +35,9 @@ def log_integral(likelihood: Likelihood, y: Any, f: Any, log_weights: np.ndarray
     ``y`` is (n,), or (..., 1, n) for several values at the same nodes; columns are one more, last axis.
     """
     missing = _FEW_NODES - len(f)
-    if missing > 0 and f.shape[1] <= _FEW_ROWS:
+    # Parameters may differ by node.
+    shared = all(np.ndim(value) < f.ndim for value in likelihood.values.values())
+    if missing > 0 and f.shape[1] <= _FEW_ROWS and shared:
         f = np.pad(f, ((0, missing), *[(0, 0)] * (f.ndim - 1)), mode="edge")
         log_weights = np.pad(log_weights, (0, missing), constant_values=-np.inf)
     return np.asarray(_log_integral(log_weights, *_inputs(likelihood, y, f)))

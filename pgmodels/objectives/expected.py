@@ -67,10 +67,11 @@ class Kink(NamedTuple):
 class Quadrature(FormulaObjective):
     """B = E log p(y | f) under N(m, v), v (n, P), or under N(m, V), V (n, P, P), of a datum's predictors.
 
-    One predictor: 129 nodes of the trapezoid rule, 65 from 20,000 rows on, or 48 Gauss-Legendre nodes on each piece between ``kinks``. Two or
-    three: a grid of Gauss-Hermite nodes; more: 2,048 Sobol points. ``coarse``: 32 Gauss-Hermite nodes for one predictor
-    without kinks and 64 Sobol points for more. Nodes are relative to the marginals, so that sites and Hessians are the
-    exact derivatives of the quadrature sum (math: section 6; Opper and Archambeau 2009).
+    One predictor: 129 nodes of the trapezoid rule, 65 from 20,000 rows on, or 48 Gauss-Legendre nodes on each piece
+    between ``kinks``. Two or three: a grid of Gauss-Hermite nodes; more: 2,048 Sobol points. ``coarse``: 32
+    Gauss-Hermite nodes for one predictor without kinks and 64 Sobol points for more. Nodes are relative to the
+    marginals, so that sites and Hessians are the exact derivatives of the quadrature sum (math: section 6; Opper and
+    Archambeau 2009).
     """
 
     name = "expected"

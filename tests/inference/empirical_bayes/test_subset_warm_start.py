@@ -6,6 +6,7 @@ import pytest
 import pgmodels as pgm
 from pgmodels.inference.empirical_bayes import search as maximum
 from pgmodels.inference.empirical_bayes import subset_warm_start as stages
+from pgmodels.inference.objectives import objective_of
 from pgmodels.priors.representation import Auto
 from tests.covering import some
 from tests.referees import sigma
@@ -114,4 +115,15 @@ def test_limits_hold_with_stages(few_rows, monkeypatch, separable):
 )
 def test_rows_of_a_stage(form, rows, stage):
     gp = pgm.GP(pgm.RBF()) if form is None else pgm.GP(pgm.RBF(), form=form)
-    assert stages._num_subset_rows(pgm.Model(pgm.Bernoulli(), gp), rows) == stage
+    model = pgm.Model(pgm.Bernoulli(), gp)
+    assert stages._num_subset_rows(model, rows, objective_of(model, "auto")) == stage
+
+
+@pytest.mark.parametrize(
+    ("classes", "rows", "stage"), [(3, 339, None), (3, 340, 170), (6, 255, None), (6, 1024, 256)], ids=str
+)
+def test_rows_of_a_stage_of_classes(classes, rows, stage):
+    """Learned by quadrature they have fewer; by the augmented bound they have the same as one latent."""
+    model = pgm.Model(pgm.LogisticSoftmax(classes), pgm.GP(pgm.RBF(), size=classes))
+    assert stages._num_subset_rows(model, rows, objective_of(model, "mean_field")) == stage
+    assert stages._num_subset_rows(model, 1023, objective_of(model, "augmented")) is None

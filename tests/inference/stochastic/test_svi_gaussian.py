@@ -205,8 +205,8 @@ def test_weights_are_powers_and_predictions_are_of_one_row():
     [
         (
             {"objective": "laplace"},
-            "objective must be one of 'augmented', 'expected', 'factorised', 'additive_noise', 'gumbel', 'taylor', or "
-            "an instance of a subclass of pgm.Objective; got 'lap",
+            "objective must be one of 'augmented', 'expected', 'mean_field', 'factorised', 'additive_noise', 'gumbel', "
+            "'taylor', or an instance of a subclass of pgm.Objective; got 'lap",
         ),
         ({"objective": "expected", "rate": "adaptive"}, "rate='adaptive' needs objective='augmented'"),
         (
