@@ -29,7 +29,7 @@ from pgmodels.inference.empirical_bayes.fit import FitWarning, fit
 from pgmodels.inference.engine import ConvergenceWarning
 from pgmodels.inference.evidence.integrate import integrate
 from pgmodels.inference.evidence.log_evidence import Evidence, EvidenceWarning, log_evidence
-from pgmodels.inference.jitter_check import PrecisionWarning
+from pgmodels.inference.jitter_check import PrecisionWarning, TruncationWarning
 from pgmodels.inference.loop import IterationInfo
 from pgmodels.inference.mcmc.chains import MixingWarning
 from pgmodels.inference.mcmc.gibbs.driver import SamplingError
@@ -110,6 +110,7 @@ from pgmodels.likelihoods.switched import SwitchedLikelihood
 from pgmodels.model import GP, DataWarning, Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Fixed, Parameter
+from pgmodels.priors.hilbert.representation import Hilbert
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.markov.representation import Markov
 from pgmodels.priors.representation import Dense
@@ -222,6 +223,7 @@ __all__ = [
     "GibbsKernel",
     "Given",
     "HeteroscedasticGaussian",
+    "Hilbert",
     "HurdleNegativeBinomial",
     "HurdlePoisson",
     "Inducing",
@@ -285,6 +287,7 @@ __all__ = [
     "SuccessesOfTrials",
     "Support",
     "SwitchedLikelihood",
+    "TruncationWarning",
     "UnitInterval",
     "Verdict",
     "VerificationError",

@@ -62,11 +62,11 @@ class GP(Module):
         The constant mean, in units of the latents. 0 and fixed by default; a number is a start value for ``fit``.
     size : int
         Number of latents.
-    form : Dense, Inducing or Markov, optional
+    form : Dense, Hilbert, Inducing or Markov, optional
         The representation of the prior at the data: ``pgm.Dense()``, inducing inputs as ``pgm.Inducing(300)``,
-        ``pgm.Markov()`` for kernels of one column that are Markov processes, or by default the cheapest of dense,
-        an exact low-rank factor and, where ``cavi``, ``gaussian_vi``, ``vi`` and ``fit`` have more than 2,000 distinct
-        times, a Markov process.
+        basis functions as ``pgm.Hilbert(30)`` for kernels of few columns, ``pgm.Markov()`` for kernels of one column
+        that are Markov processes, or by default the cheapest of dense, an exact low-rank factor and, where ``cavi``,
+        ``gaussian_vi``, ``vi`` and ``fit`` have more than 2,000 distinct times, a Markov process.
 
     Raises
     ------
@@ -227,6 +227,7 @@ class Model(Module):
         for gp in self.gps:
             gp.kernel.check(X.shape[1])
             gp.kernel.check_values(X, name)
+            gp.form.check_values(X, name)
         return X
 
     def check_new_inputs(self, X_new: ArrayLike, name: str, num_columns: int, columns: Columns | None) -> np.ndarray:
@@ -396,12 +397,14 @@ class Model(Module):
             )
 
     def resolve(self, X: np.ndarray, seed: int = 0) -> "Model":
-        """The model with start values, computed from the data, for hyperparameters declared as None.
+        """The model with start values for hyperparameters declared as None, and domains of forms, from the data.
 
         ``seed`` determines random choices of inducing inputs.
         """
-        gps = tuple(GP(gp.kernel.resolve(X), gp.mean, gp.size, gp.form.with_seed(seed)) for gp in self.gps)
-        return Model(self.likelihood, gps)
+        kernels = [gp.kernel.resolve(X) for gp in self.gps]
+        forms = [gp.form.with_seed(seed).resolve(kernel, X) for gp, kernel in zip(self.gps, kernels, strict=True)]
+        triples = zip(self.gps, kernels, forms, strict=True)
+        return Model(self.likelihood, [GP(kernel, gp.mean, gp.size, form) for gp, kernel, form in triples])
 
     def with_form(self, form: Representation) -> "Model":
         """The model with another representation of its GPs."""

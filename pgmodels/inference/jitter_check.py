@@ -1,4 +1,6 @@
-"""Check that the prior's representation (jitter, neglected pivots or harmonics) is accurate enough for the data."""
+"""Check that the prior's representation (jitter, neglected pivots, harmonics, basis functions) is accurate enough."""
+
+import numpy as np
 
 from pgmodels.model import Data, Model
 from pgmodels.priors.collection import PriorCollection
@@ -9,6 +11,13 @@ from pgmodels.runtime.warnings import PgmodelsWarning, warn
 _WANTED, _WARNED = 1e-7, 1e-2
 # Tolerated error of the ELBO, in nats or relative to its size, whichever is larger.
 _NATS, _SHARE = 0.1, 1e-9
+
+# Share of a prior variance that basis functions may leave out.
+_TRUNCATED = 0.01
+
+
+class TruncationWarning(PgmodelsWarning):
+    """The basis functions of a GP leave out a part of its prior variance."""
 
 
 class PrecisionWarning(PgmodelsWarning):
@@ -29,6 +38,7 @@ def warn_inaccurate(
 
     ``rounding`` is the ELBO's rounding error, ``neglect`` its error due to variances that the prior neglects.
     """
+    _warn_truncated(prior)
     error = prior.approximation_error
     remedy = (
         "Raise the likelihood's scale or lower the prior variance, whose ratio is extreme, add a White kernel or, to "
@@ -47,4 +57,18 @@ def warn_inaccurate(
             f"{error:.1e} that the prior neglects (jitter, neglected pivots or harmonics), and {rounding:.1g} due to "
             f"rounding. y is farther from the latents than the likelihood's scale allows. {remedy}",
             PrecisionWarning,
+        )
+
+
+def _warn_truncated(prior: PriorCollection) -> None:
+    """Warn if basis functions leave out too much variance: everywhere if too few, else near the ends of the domain."""
+    shares = [np.asarray(share) for group in prior.groups if (share := group.truncated_shares()) is not None]
+    worst = max(shares, key=np.max, default=np.zeros(1))
+    if np.max(worst) > _TRUNCATED:
+        few = np.median(worst) > _TRUNCATED
+        remedy = "Raise their number" if few else "Raise the boundary (and their number), or give a wider domain"
+        warn(
+            f"the basis functions of pgm.Hilbert leave out {np.max(worst):.1%} of the prior variance at some row and "
+            f"{np.median(worst):.1%} at the median row, where deviations are too narrow. {remedy}.",
+            TruncationWarning,
         )

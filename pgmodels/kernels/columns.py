@@ -12,6 +12,7 @@ from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs
 from pgmodels.kernels.kernel import Change, Kernel, as_kernel
+from pgmodels.kernels.spectrum import Spectra, in_columns
 from pgmodels.kernels.state_space import StateSpace
 from pgmodels.parameters.parameter import is_parameter
 from pgmodels.runtime.x64 import as_array
@@ -129,6 +130,9 @@ class On(Restricted):
 
     def to_state_space(self) -> StateSpace:
         return self.kernel.to_state_space()
+
+    def spectra(self, num_columns: int) -> Spectra:
+        return in_columns(self.kernel.spectra(len(self.columns)), self.columns)
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         """See Restricted."""

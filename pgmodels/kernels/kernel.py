@@ -15,6 +15,7 @@ from jax.experimental import checkify
 from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs, median_distance
+from pgmodels.kernels.spectrum import Spectra, added, multiplied
 from pgmodels.kernels.state_space import ProductState, StateSpace, SumState
 from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare_arrays, is_parameter
 from pgmodels.runtime.distributions import is_distribution
@@ -109,6 +110,17 @@ class Kernel(Module):
             f"{self!r} has no state-space form, which pgm.Markov() needs: use Matern12, Matern32, Matern52, Periodic, "
             "Cosine, RandomWalk, Constant, White or Linear, their sums and products, or another form of the GP, such "
             "as pgm.Dense()."
+        )
+
+    def spectra(self, num_columns: int) -> Spectra:
+        """The spectral densities of the independent functions whose sum is the latent, by their columns of X.
+
+        Raises ValueError for kernels without them, and for lengthscales of None.
+        """
+        raise ValueError(
+            f"{self!r} has no spectral density, which pgm.Hilbert() needs: use RBF, Matern12, Matern32, Matern52, "
+            "Constant, their sums and their products over different columns, or another form of the GP, such as "
+            "pgm.Inducing(300)."
         )
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "Kernel":
@@ -252,6 +264,9 @@ class Sum(Kernel):
     def to_state_space(self) -> StateSpace:
         return SumState(self.left.to_state_space(), self.right.to_state_space())
 
+    def spectra(self, num_columns: int) -> Spectra:
+        return added(self.left.spectra(num_columns), self.right.spectra(num_columns))
+
     def __repr__(self) -> str:
         return f"{self.left!r} + {self.right!r}"
 
@@ -300,6 +315,10 @@ class Product(Kernel):
                 "RandomWalk. Use another form of the GP, such as pgm.Dense()."
             )
         return ProductState(first, second)
+
+    def spectra(self, num_columns: int) -> Spectra:
+        spectra = multiplied(self.left.spectra(num_columns), self.right.spectra(num_columns))
+        return super().spectra(num_columns) if spectra is None else spectra
 
     def __repr__(self) -> str:
         return " * ".join(f"({k!r})" if isinstance(k, Sum) else repr(k) for k in (self.left, self.right))

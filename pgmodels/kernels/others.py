@@ -13,6 +13,7 @@ from pgmodels.data.options import check_whole_number
 from pgmodels.kernels.distance import Inputs, scaled_squared_distance, squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
 from pgmodels.kernels.oscillators import OscillatorState, harmonic_shares, harmonics_for
+from pgmodels.kernels.spectrum import Spectra, Spectrum
 from pgmodels.kernels.state_space import ConstantState, LineState, StateSpace, SumState, WhiteState
 from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_parameter
 from pgmodels.runtime.x64 import as_array
@@ -221,6 +222,10 @@ class Constant(Kernel):
 
     def to_state_space(self) -> StateSpace:
         return ConstantState(as_array(self.variance.value))
+
+    def spectra(self, num_columns: int) -> Spectra:
+        variance = as_array(self.variance.value)
+        return {(): Spectrum(lambda frequencies: jnp.full(len(frequencies), variance), jnp.zeros(0))}
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         return jnp.broadcast_to(as_array(self.variance.value), (X.shape[0], Z.shape[0]))

@@ -1,5 +1,6 @@
 """Stationary kernels, functions of the distance between inputs."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, final
@@ -11,6 +12,7 @@ from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs, scaled_squared_distance
 from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
+from pgmodels.kernels.spectrum import Spectra, Spectrum
 from pgmodels.kernels.state_space import MaternState, StateSpace
 from pgmodels.numerics.safe_sqrt import safe_sqrt
 from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_parameter
@@ -51,6 +53,28 @@ class Stationary(Kernel):
     def _matern(self, order: int) -> MaternState:
         self._require_lengthscale()
         return MaternState(order, as_array(self.variance.value), as_array(self.lengthscale.value).reshape(()))
+
+    def _spectra(self, num_columns: int, correlation: Callable[[Array, int], Array]) -> Spectra:
+        """From the density of the profile at squared frequencies, in radians per lengthscale, in a dimension."""
+        self._require_lengthscale()
+        lengthscale = jnp.broadcast_to(as_array(self.lengthscale.value), (num_columns,))
+        scale = as_array(self.variance.value) * jnp.prod(lengthscale)
+
+        def density(frequencies: Array) -> Array:
+            return scale * correlation(jnp.sum((lengthscale * frequencies) ** 2, axis=1), num_columns)
+
+        return {self.reads(num_columns): Spectrum(density, lengthscale)}
+
+    def _matern_spectra(self, num_columns: int, order: int) -> Spectra:
+        """Of the Matern kernel of order nu = ``order`` / 2 (Rasmussen and Williams 2006, equation 4.15)."""
+        nu = 0.5 * order
+
+        def correlation(squared: Array, dimension: int) -> Array:
+            power = nu + 0.5 * dimension
+            constant = 2**dimension * math.pi ** (0.5 * dimension) * math.gamma(power) / math.gamma(nu)
+            return constant * order**nu * (order + squared) ** -power
+
+        return self._spectra(num_columns, correlation)
 
     def _require_lengthscale(self) -> None:
         if self.lengthscale.value is None:
@@ -102,6 +126,9 @@ class RBF(Stationary):
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-0.5 * squared)
 
+    def spectra(self, num_columns: int) -> Spectra:
+        return self._spectra(num_columns, lambda squared, d: (2.0 * math.pi) ** (0.5 * d) * jnp.exp(-0.5 * squared))
+
 
 @final
 class Matern12(Stationary):
@@ -127,6 +154,9 @@ class Matern12(Stationary):
 
     def to_state_space(self) -> StateSpace:
         return self._matern(1)
+
+    def spectra(self, num_columns: int) -> Spectra:
+        return self._matern_spectra(num_columns, 1)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-safe_sqrt(squared))
@@ -157,6 +187,9 @@ class Matern32(Stationary):
     def to_state_space(self) -> StateSpace:
         return self._matern(3)
 
+    def spectra(self, num_columns: int) -> Spectra:
+        return self._matern_spectra(num_columns, 3)
+
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         s = safe_sqrt(3.0 * squared)
         return (1.0 + s) * jnp.exp(-s)
@@ -186,6 +219,9 @@ class Matern52(Stationary):
 
     def to_state_space(self) -> StateSpace:
         return self._matern(5)
+
+    def spectra(self, num_columns: int) -> Spectra:
+        return self._matern_spectra(num_columns, 5)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         s = safe_sqrt(5.0 * squared)

@@ -162,6 +162,10 @@ class LatentPrior(Module):
         """
         return jnp.zeros(())
 
+    def truncated_shares(self) -> Float[Array, " n"] | None:
+        """The share of the kernel's variance at X that the prior leaves out; None if it is zero."""
+        return None
+
     def residual_variance(self) -> Float[Array, " n"] | None:
         """Variance at X given the coordinates, independent across data; None if it is zero."""
         return None

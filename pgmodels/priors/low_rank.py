@@ -1,4 +1,4 @@
-"""Low-rank priors: with inducing points, or a pivoted Cholesky factor of the covariance."""
+"""Low-rank priors: any factor of few rows, inducing points, or a pivoted Cholesky factor of the covariance."""
 
 from dataclasses import fields, replace
 from typing import Any, ClassVar, NamedTuple
@@ -22,12 +22,66 @@ class LowRankState(NamedTuple):
     centre: Float[Array, " r"]
 
 
-class InducingPointPrior(FactoredPrior):
+class SpanPrior(FactoredPrior):
+    """A prior of few coordinates: a posterior's state has ``root``, of P = I + A W A^T, and ``centre``, E v."""
+
+    def sweep_operations(self) -> float:
+        """See LatentPrior."""
+        r, n = self.rank, len(self.X)
+        return n * r**2 + r**3 / 3 + 6 * n * r + 4 * r**2
+
+    def _diagonal(self) -> Array:
+        return jnp.sum(self.factor**2, axis=0)
+
+    def _colour(self, whitened: Array) -> Array:
+        # This order reads A contiguously: three times faster for few columns.
+        return jnp.swapaxes(jnp.swapaxes(whitened, -1, -2) @ self.factor, -1, -2)
+
+    def _condition(self, h: Array, w: Array) -> Any:
+        A = self.factor
+        root = algebra.factor_root(A, w)
+        return LowRankState(root, algebra.factor_mean(A, root, h))
+
+    def _moments(self, state: Any) -> tuple[Array, Array]:
+        A = self.factor
+        return state.centre @ A, jnp.sum(algebra.factor_half_covariance(state.root, A) ** 2, axis=0)
+
+    def _log_normalizer(self, state: Any, h: Array) -> Array:
+        return algebra.factor_log_normalizer(self.factor, state.root, h, state.centre)
+
+    def _divergence(self, state: Any, w: Array, mean: Array, variance: Array) -> Array:
+        return algebra.factor_divergence(state.root, state.centre, w, variance)
+
+    def _mean_and_deviation(self, state: Any, noise: Array) -> tuple[Array, Array]:
+        return state.centre, algebra.factor_noise(state.root, noise[0])
+
+    def _covariance(self, state: Any) -> Array:
+        U = algebra.factor_half_covariance(state.root, self.factor)
+        return U.T @ U
+
+    def _cross(self, X_new: Array) -> tuple[Array, Array]:
+        return self.factor_at(X_new)
+
+    def _predict(self, state: Any, cross: tuple[Array, Array]) -> tuple[Array, Array]:
+        A_new, residual = cross
+        variance = residual + jnp.sum(algebra.factor_half_covariance(state.root, A_new) ** 2, axis=0)
+        return state.centre @ A_new, variance
+
+    def _cross_covariance(self, state: Any, cross: tuple[Array, Array]) -> Array:
+        return algebra.factor_half_covariance(state.root, cross[0]).T @ algebra.factor_half_covariance(
+            state.root, self.factor
+        )
+
+    def _taken(self, state: Any, cross: tuple[Array, Array]) -> Array:
+        U = algebra.factor_half_covariance(state.root, cross[0])
+        return cross[0].T @ cross[0] - U.T @ U
+
+
+class InducingPointPrior(SpanPrior):
     """A prior that depends on X through inducing points Z: its factor is A = L_Z^-1 K(Z, X).
 
     Z and L_Z are padded to a multiple of 16 coordinates (``active`` is 0 for padding), so that similar ranks share one
-    compiled program. Padding rows repeat the first row. A posterior's state has ``root``, of P = I + A W A^T, and
-    ``centre``, E v.
+    compiled program. Padding rows repeat the first row.
     """
 
     can_pad: ClassVar[bool] = True
@@ -60,26 +114,6 @@ class InducingPointPrior(FactoredPrior):
         A = solve_triangular(self.root, self.cross(X_new), lower=True)
         return with_residual(A, self.kernel.diagonal(X_new))
 
-    def sweep_operations(self) -> float:
-        """See LatentPrior."""
-        r, n = self.rank, len(self.X)
-        return n * r**2 + r**3 / 3 + 6 * n * r + 4 * r**2
-
-    def _mean_and_deviation(self, state: Any, noise: Array) -> tuple[Array, Array]:
-        return state.centre, algebra.factor_noise(state.root, noise[0])
-
-    def _cross(self, X_new: Array) -> tuple[Array, Array]:
-        return self.factor_at(X_new)
-
-    def _predict(self, state: Any, cross: tuple[Array, Array]) -> tuple[Array, Array]:
-        A_new, residual = cross
-        variance = residual + jnp.sum(algebra.factor_half_covariance(state.root, A_new) ** 2, axis=0)
-        return state.centre @ A_new, variance
-
-    def _taken(self, state: Any, cross: tuple[Array, Array]) -> Array:
-        U = algebra.factor_half_covariance(state.root, cross[0])
-        return cross[0].T @ cross[0] - U.T @ U
-
 
 class LowRankPrior(InducingPointPrior):
     """The prior with a pivoted Cholesky factor, K = A^T A up to ``truncation_error``, the largest residual variance.
@@ -106,36 +140,6 @@ class LowRankPrior(InducingPointPrior):
     def factor(self) -> Float[Array, "r n"]:
         """See FactoredPrior."""
         return self.A
-
-    def _diagonal(self) -> Array:
-        return jnp.sum(self.A**2, axis=0)
-
-    def _colour(self, whitened: Array) -> Array:
-        # This order reads A contiguously: three times faster for few columns.
-        return jnp.swapaxes(jnp.swapaxes(whitened, -1, -2) @ self.A, -1, -2)
-
-    def _condition(self, h: Array, w: Array) -> LowRankState:
-        root = algebra.factor_root(self.A, w)
-        return LowRankState(root, algebra.factor_mean(self.A, root, h))
-
-    def _moments(self, state: LowRankState) -> tuple[Array, Array]:
-        variance = jnp.sum(algebra.factor_half_covariance(state.root, self.A) ** 2, axis=0)
-        return state.centre @ self.A, variance
-
-    def _log_normalizer(self, state: LowRankState, h: Array) -> Array:
-        return algebra.factor_log_normalizer(self.A, state.root, h, state.centre)
-
-    def _divergence(self, state: LowRankState, w: Array, mean: Array, variance: Array) -> Array:
-        return algebra.factor_divergence(state.root, state.centre, w, variance)
-
-    def _covariance(self, state: LowRankState) -> Array:
-        U = algebra.factor_half_covariance(state.root, self.A)
-        return U.T @ U
-
-    def _cross_covariance(self, state: LowRankState, cross: tuple[Array, Array]) -> Array:
-        return algebra.factor_half_covariance(state.root, cross[0]).T @ algebra.factor_half_covariance(
-            state.root, self.A
-        )
 
 
 def inducing_points_of(prior: InducingPointPrior) -> LowRankPrior:

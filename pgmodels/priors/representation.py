@@ -68,6 +68,13 @@ class Representation(ABC):
     def check(self, kernel: Kernel, num_columns: int) -> None:  # noqa: B027 (most represent any kernel)
         """Raise ValueError for a kernel, of inputs with this number of columns, that it cannot represent."""
 
+    def check_values(self, X: np.ndarray, name: str) -> None:  # noqa: B027
+        """Raise ValueError for values of X (n, d), called ``name``, at which the prior is not defined."""
+
+    def resolve(self, kernel: Kernel, X: np.ndarray) -> "Representation":
+        """The representation with what it takes from the data, at the kernel's values, and keeps from then on."""
+        return self
+
     def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray | None:
         """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None by default."""
         return None

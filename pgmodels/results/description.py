@@ -26,6 +26,7 @@ from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Hashable, Parameter
 from pgmodels.parameters.restricted import Within
+from pgmodels.priors.hilbert.representation import Hilbert
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.markov.representation import Markov
 from pgmodels.priors.representation import Auto, Dense, Representation
@@ -105,7 +106,9 @@ _WITH_OPTIONS: dict[str, Callable[..., Likelihood]] = {
     "Weibull": survival.Weibull,
     "LogLogistic": survival.LogLogistic,
 }
-_REPRESENTATIONS: dict[str, type[Representation]] = {stored_class(cls): cls for cls in (Auto, Dense, Inducing, Markov)}
+_REPRESENTATIONS: dict[str, type[Representation]] = {
+    stored_class(cls): cls for cls in (Auto, Dense, Hilbert, Inducing, Markov)
+}
 
 
 def describe(model: Model) -> Description:

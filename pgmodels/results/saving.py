@@ -22,6 +22,7 @@ from pgmodels.priors.base import LatentPrior, Sites
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.dense import DensePrior
 from pgmodels.priors.fresh import Fresh
+from pgmodels.priors.hilbert.prior import HilbertPrior
 from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.representation import InducingPrior
@@ -69,7 +70,7 @@ _RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
 }
 _PRIORS: dict[str, type[LatentPrior]] = {
     stored_class(cls): cls
-    for cls in (DensePrior, LowRankPrior, InducingPrior, ChunkedInducingPrior, FICPrior, MarkovPrior)
+    for cls in (DensePrior, LowRankPrior, InducingPrior, ChunkedInducingPrior, FICPrior, HilbertPrior, MarkovPrior)
 }
 # How engines build a prior: ``Model.prior``, ``Model.compiled_prior``, or either with ``for_sampling``.
 _WAYS = ("bound", "compiled", "generative", "compiled generative")

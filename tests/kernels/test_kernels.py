@@ -20,6 +20,7 @@ from pgmodels.kernels.random_walk import RandomWalk
 from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.parameters.parameter import Fixed, bare
+from pgmodels.priors.hilbert.basis import Basis, TruncatedKernel
 from tests.programs import run
 
 ARD = np.array([0.7, 1.3, 2.1])
@@ -41,6 +42,7 @@ ALL = [
     On(Line(0.7, 1.3, -0.4), [1]),
     On(Cosine(1.4, 2.3), [1]),
     On(RandomWalk(0.6, -20.0), [2]),
+    TruncatedKernel(On(RBF(1.4, 0.9), [2, 0]) + Constant(0.3), Basis((5, 1, 6), ((-9.0, 9.0), None, (-7.0, 9.0)))),
 ]
 
 

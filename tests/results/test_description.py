@@ -77,7 +77,8 @@ PUBLISHED = [
     (lambda: published.gpc_2_classes(RATE), 3),
     (lambda: published.gpc_3_classes(pgm.Fixed(0.04)), 3),
 ]
-FORMS = (pgm.Inducing(7, "kmeans"), pgm.Inducing([[0.1, 0.2], [1.0 / 3.0, 2.0]]))
+HILBERT = (pgm.Hilbert(9), pgm.Hilbert([3, 4], 1.5), pgm.Hilbert(9, domain=[(-1.0, 1.0 / 3.0), None]))
+FORMS = (pgm.Inducing(7, "kmeans"), pgm.Inducing([[0.1, 0.2], [1.0 / 3.0, 2.0]]), *HILBERT)
 # Made where they are tested: NumPyro computes as it builds a distribution.
 MODELS = [
     *(lambda kernel=kernel: pgm.Model(pgm.Bernoulli(), pgm.GP(kernel())) for kernel in KERNELS),

@@ -1,0 +1,237 @@
+"""GPs as weighted basis functions on a box: ``pgm.GP(kernel, form=pgm.Hilbert(30))``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from pgmodels.data.options import check_whole_number
+from pgmodels.kernels.kernel import Kernel, with_values
+from pgmodels.parameters.parameter import bare_arrays
+from pgmodels.priors.hilbert.basis import Basis, Interval, TruncatedKernel
+from pgmodels.priors.hilbert.prior import HilbertPrior
+from pgmodels.priors.representation import Representation
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.x64 import as_array
+
+if TYPE_CHECKING:
+    Counts: TypeAlias = int | Sequence[int]
+    Domain: TypeAlias = Sequence[Sequence[float] | None] | np.ndarray
+else:
+    # Not checked at run time: ``Hilbert`` checks its arguments itself.
+    Counts = Domain = Any
+# The interval extends beyond the data by _LENGTHSCALES, and by at least a share _LEAST of half their range. A row at a
+# distance d from an end loses the variance k(2 d), for a Matern12 kernel exp(-5) of it. The published rule, half the
+# interval = max(3.2 l, 1.2 S) with S half the range, is for the average row: with l = S / 3, the last row loses 49 %.
+_LENGTHSCALES, _LEAST = 2.5, 0.2
+_MOST_COLUMNS = 3
+
+
+@dataclass(frozen=True, repr=False)
+class Hilbert(Representation):
+    """Basis functions on a box (a Hilbert space GP): O(n m^2) time per iteration, without inducing inputs.
+
+    The kernel is replaced by the sum of its first m eigenfunctions of the Laplacian on the box, sines that vanish at
+    the ends of an interval, each with the spectral density at its frequency as prior variance. The functions do not
+    depend on hyperparameters, and all rows of X determine all of them. For RBF, Matern12, Matern32, Matern52 and
+    Constant, their sums, and products over different columns; of at most three columns each, as in
+    ``pgm.On(kernel, [0, 2])``. Functions of different columns have a basis each.
+
+    Parameters
+    ----------
+    count : int or sequence of int
+        The number m of sines, for each column or of each. Functions of several columns have all products.
+    boundary : float, optional
+        Half the interval of a column over half the range of the data, at least 1. By default the interval extends
+        beyond the data by 2.5 lengthscales (of the kernel when the model is fitted), and at least a tenth of their
+        range.
+    domain : array_like, shape (d, 2), optional
+        The interval of each column, in its units, instead of ``boundary``; None for a column that the kernel does not
+        read. Results have it in their model: new inputs must be within.
+
+    Raises
+    ------
+    ValueError
+        For counts below 1, a boundary below 1, and intervals that are none.
+
+    Notes
+    -----
+    A lengthscale l in an interval of half-length L needs about 1.75 L / l sines for RBF, and 3.42 for Matern32. Shorter
+    lengthscales lose variance, and with longer ones the ends of the interval are felt: a TruncationWarning tells if
+    more than 1 % of the prior variance is left out at some row.
+
+    References
+    ----------
+    Solin and Särkkä 2020; Riutort-Mayol, Bürkner, Andersen, Solin and Vehtari 2023.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 40)[:, None]
+    >>> model = pgm.Model(pgm.Gaussian(0.1), pgm.GP(pgm.RBF(1.0, 1.0), form=pgm.Hilbert(20)))
+    >>> vi = pgm.cavi(model, X, np.sin(X[:, 0]))
+    >>> bool(np.allclose(vi.mean, pgm.cavi(model.with_form(pgm.Dense()), X, np.sin(X[:, 0])).mean, atol=1e-3))
+    True
+    """
+
+    can_pad: ClassVar[bool] = True
+    least_subset: ClassVar[int | None] = 5_000
+
+    count: int | tuple[int, ...]
+    boundary: float | None = None
+    domain: tuple[Interval | None, ...] | None = None
+
+    def __init__(self, count: Counts, boundary: float | None = None, domain: Domain | None = None):
+        if boundary is not None and domain is not None:
+            raise ValueError("Hilbert takes a boundary or a domain, not both: the domain determines the boundary.")
+        object.__setattr__(self, "count", _read_counts(count))
+        object.__setattr__(self, "boundary", _read_boundary(boundary))
+        object.__setattr__(self, "domain", None if domain is None else tuple(map(_read_interval, domain)))
+
+    def __repr__(self) -> str:
+        shown = [repr(self.count)] + ([] if self.boundary is None else [f"{self.boundary:g}"])
+        if self.domain is not None:
+            intervals = [
+                "None" if interval is None else "({:.6g}, {:.6g})".format(*interval) for interval in self.domain
+            ]
+            shown.append(f"domain=[{', '.join(intervals)}]")
+        return f"Hilbert({', '.join(shown)})"
+
+    def check(self, kernel: Kernel, num_columns: int) -> None:
+        """See Representation."""
+        spectra = with_values(kernel).spectra(num_columns)
+        most = max(map(len, spectra))
+        if most > _MOST_COLUMNS:
+            raise ValueError(
+                f"pgm.Hilbert() is for functions of at most {_MOST_COLUMNS} columns, and {kernel!r} has one of {most}: "
+                "add functions of fewer, as in pgm.On(kernel, [0]) + pgm.On(kernel, [1]), or use another form of the "
+                "GP, such as pgm.Inducing(300)."
+            )
+        for name in ("count", "domain"):
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) != num_columns:
+                raise ValueError(
+                    f"{name} of Hilbert has {len(value)} entries, and X has {num_columns} column(s): give one for each "
+                    "column."
+                )
+        for column in kernel.reads(num_columns):
+            if self.domain is not None and self.domain[column] is None:
+                raise ValueError(
+                    f"domain of Hilbert has no interval for column {column}, which {kernel!r} reads: give its two ends."
+                )
+
+    def check_values(self, X: np.ndarray, name: str) -> None:
+        """See Representation."""
+        for column, interval in enumerate(self.domain or ()):
+            if interval is None or column >= X.shape[1]:
+                continue
+            values = X[:, column]
+            outside = np.flatnonzero((values < interval[0]) | (values > interval[1]))
+            if outside.size:
+                raise ValueError(
+                    f"{name}[{outside[0]}, {column}] is {values[outside[0]]:.6g}, outside the interval of pgm.Hilbert "
+                    f"for column {column}, {interval[0]:.6g} to {interval[1]:.6g}, where its functions are defined. "
+                    "Fit the model with a larger boundary, or with a domain that contains all inputs, as in "
+                    "pgm.Hilbert(30, domain=[(0.0, 10.0)])."
+                )
+
+    def resolve(self, kernel: Kernel, X: np.ndarray) -> "Hilbert":
+        """See Representation: with a domain."""
+        if self.domain is not None:
+            return self
+        X = np.asarray(X, dtype=np.float64)
+        # Functions of the same column share an interval, that of the longest lengthscale.
+        longest: dict[int, float] = {}
+        for columns, spectrum in bare_arrays(kernel).spectra(X.shape[1]).items():
+            for column, lengthscale in zip(columns, np.asarray(spectrum.lengthscale), strict=True):
+                longest[column] = max(longest.get(column, 0.0), float(lengthscale))
+        return Hilbert(
+            self.count,
+            domain=[
+                self._interval(X[:, column], column, longest[column]) if column in longest else None
+                for column in range(X.shape[1])
+            ],
+        )
+
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> HilbertPrior:
+        """See Representation."""
+        form, kernel = self.resolve(kernel, X), bare_arrays(kernel)
+        return _bound(form._basis(np.shape(X)[1]), kernel, as_array(mean), as_array(X), size)
+
+    def bind_traced(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
+    ) -> HilbertPrior:
+        """See Representation."""
+        del row_mask
+        if self.domain is None:
+            raise ValueError(f"the domain of {self!r} cannot be chosen in compiled code: call model.resolve(X) first.")
+        return _prior(self._basis(X.shape[1]), kernel, mean, X, size)
+
+    def bind_traced_for_moments(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
+    ) -> HilbertPrior:
+        """See Representation."""
+        return self.bind_traced(kernel, mean, X, size, row_mask)
+
+    def _interval(self, values: np.ndarray, column: int, lengthscale: float) -> Interval:
+        half, centre = 0.5 * np.ptp(values), 0.5 * (np.min(values) + np.max(values))
+        if half == 0.0:
+            raise ValueError(
+                f"column {column} of X has one value, {centre:.6g}, and pgm.Hilbert() needs an interval: leave the "
+                "column out, or give its domain, as in pgm.Hilbert(30, domain=[(0.0, 10.0)])."
+            )
+        beyond = max(_LENGTHSCALES * lengthscale, _LEAST * half)
+        length = half + beyond if self.boundary is None else self.boundary * half
+        return float(centre - length), float(centre + length)
+
+    def _basis(self, num_columns: int) -> Basis:
+        counts = (self.count,) * num_columns if isinstance(self.count, int) else self.count
+        assert self.domain is not None
+        return Basis(counts, self.domain)
+
+
+def _prior(basis: Basis, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> HilbertPrior:
+    truncated = TruncatedKernel(kernel, basis)
+    return HilbertPrior(
+        kernel=truncated, mean=mean, X=X, functions=truncated.functions(X), scale=truncated.scale(), size=size
+    )
+
+
+@partial(compiled, static_argnames=("basis", "size"), optimise=False)
+def _bound(basis: Basis, kernel: Any, mean: Array, X: Array, size: int) -> HilbertPrior:
+    return _prior(basis, kernel, mean, X, size)
+
+
+def _read_counts(count: Any) -> int | tuple[int, ...]:
+    if np.ndim(count) == 0:
+        check_whole_number(count, "count of Hilbert, if not one per column,", 1)
+        return int(count)
+    for one in count:
+        check_whole_number(one, "count of Hilbert", 1)
+    return tuple(int(one) for one in count)
+
+
+def _read_boundary(boundary: Any) -> float | None:
+    if boundary is None:
+        return None
+    if not isinstance(boundary, (int, float, np.number)) or not 1.0 <= float(boundary) < np.inf:
+        raise ValueError(
+            f"boundary of Hilbert must be a number >= 1, half the interval over half the range of the data; got "
+            f"{boundary!r}."
+        )
+    return float(boundary)
+
+
+def _read_interval(interval: Any) -> Interval | None:
+    if interval is None:
+        return None
+    ends = np.asarray(interval, dtype=np.float64)
+    if ends.shape != (2,) or not np.all(np.isfinite(ends)) or ends[0] >= ends[1]:
+        raise ValueError(
+            f"domain of Hilbert must have the two ends (low, high) of an interval for each column; got {interval!r}."
+        )
+    return float(ends[0]), float(ends[1])
