@@ -142,7 +142,6 @@ def some_sites(n, size=2, seed=1):
 MARKOV = pgm.Matern32(1.7, 0.8)
 MARKOV_SUM = pgm.Matern52(1.7, 0.8) + pgm.Matern12(0.4, 2.0) * pgm.Constant(0.9) + pgm.Linear(0.3)
 # Sines enough, and ends of the interval far enough, that what they leave out is rounding.
-HILBERT = pgm.Hilbert(50, domain=[(-6.5, 6.5)])
 HILBERT_SUM = pgm.On(pgm.RBF(1.7, 0.8), [1]) * pgm.Constant(0.6) + pgm.On(pgm.RBF(0.5, [1.1]), [0]) + pgm.Constant(0.4)
 TWICE = np.concatenate([inputs(6), inputs(6)[:3]])
 Z = inputs(7, seed=6)
@@ -156,8 +155,7 @@ FORMS = {
     "inducing": FormCase(pgm.Inducing(Z), kernel(), inputs(24), InducingPrior, traced=1e-5, Z=Z),
     "inducing, sampled": FormCase(pgm.Inducing(Z), kernel(), inputs(24), FICPrior, traced=None, Z=Z, sampled=True),
     "inducing, streamed": FormCase(Streamed(), kernel(), inputs(24), ChunkedInducingPrior, Z=Z),
-    "hilbert": FormCase(HILBERT, pgm.RBF(1.7, 0.8), line(9), HilbertPrior),
-    "hilbert, sum": FormCase(pgm.Hilbert((40, 50), domain=2 * [(-6.5, 6.5)]), HILBERT_SUM, inputs(24), HilbertPrior),
+    "hilbert": FormCase(pgm.Hilbert((40, 50), domain=2 * [(-6.5, 6.5)]), HILBERT_SUM, inputs(24), HilbertPrior),
     "markov": FormCase(pgm.Markov(), MARKOV, line(9), MarkovPrior, whitened=False),
     "markov, sum": FormCase(pgm.Markov(), MARKOV_SUM, line(12), MarkovPrior, whitened=False),
     "state space": FormCase(StateSpace(), pgm.Matern12(1.7, 0.8), line(9), LinePrior, whitened=False),

@@ -246,7 +246,9 @@ def test_large_data_and_many_classes(run, tmp_path):
     pd.DataFrame({"month": X[:, 0], "hour": X[:, 1], "distance": X[:, 2], "late": late}).to_parquet(
         tmp_path / "flights.parquet"
     )
-    assert run("docs/how-to/large_data.md", X_new=X[:5])["vi"].predict(X[:2]).probabilities.shape == (2, 2)
+    names = run("docs/how-to/large_data.md", X_new=X[:5])
+    assert names["vi"].predict(X[:2]).probabilities.shape == (2, 2)
+    np.testing.assert_allclose(names["result"].model.gps[0].form.domain, [(-3.75, 23.75)], atol=0.05)
     names = run("docs/how-to/many_classes.md", X=X, y=rng.integers(0, 1000, 600))
     assert names["vi"].predict(X[:2]).probabilities.shape == (2, 1000)
 

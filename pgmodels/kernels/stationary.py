@@ -66,7 +66,7 @@ class Stationary(Kernel):
         return {self.reads(num_columns): Spectrum(density, lengthscale)}
 
     def _matern_spectra(self, num_columns: int, order: int) -> Spectra:
-        """Of the Matern kernel of order nu = ``order`` / 2 (Rasmussen and Williams 2006, equation 4.15)."""
+        """Of the Matérn kernel of order nu = ``order`` / 2 (Rasmussen and Williams 2006, equation 4.15)."""
         nu = 0.5 * order
 
         def correlation(squared: Array, dimension: int) -> Array:

@@ -52,7 +52,7 @@ class Basis:
 class TruncatedKernel(Kernel):
     """The covariance sum_j s_j^2 phi_j(x) phi_j(z) that approximates a kernel, s_j^2 its density at j's frequency.
 
-    Source: Solin and Sarkka 2020, equation 20.
+    Source: Solin and Särkkä 2020, equation 20.
     """
 
     positive_semidefinite: ClassVar[bool] = True

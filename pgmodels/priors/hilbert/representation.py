@@ -65,7 +65,7 @@ class Hilbert(Representation):
 
     References
     ----------
-    Solin and Särkkä 2020; Riutort-Mayol, Bürkner, Andersen, Solin and Vehtari 2023.
+    Solin and Särkkä 2020; Riutort-Mayol, Bürkner, Andersen, Solin and Vehtari 2023; math, section 7b.
 
     Examples
     --------
@@ -178,15 +178,16 @@ class Hilbert(Representation):
         return self.bind_traced(kernel, mean, X, size, row_mask)
 
     def _interval(self, values: np.ndarray, column: int, lengthscale: float) -> Interval:
-        half, centre = 0.5 * np.ptp(values), 0.5 * (np.min(values) + np.max(values))
+        low, high = float(np.min(values)), float(np.max(values))
+        half = 0.5 * (high - low)
         if half == 0.0:
             raise ValueError(
-                f"column {column} of X has one value, {centre:.6g}, and pgm.Hilbert() needs an interval: leave the "
+                f"column {column} of X has one value, {low:.6g}, and pgm.Hilbert() needs an interval: leave the "
                 "column out, or give its domain, as in pgm.Hilbert(30, domain=[(0.0, 10.0)])."
             )
-        beyond = max(_LENGTHSCALES * lengthscale, _LEAST * half)
-        length = half + beyond if self.boundary is None else self.boundary * half
-        return float(centre - length), float(centre + length)
+        least = max(_LENGTHSCALES * lengthscale, _LEAST * half)
+        beyond = least if self.boundary is None else (self.boundary - 1.0) * half
+        return low - beyond, high + beyond
 
     def _basis(self, num_columns: int) -> Basis:
         counts = (self.count,) * num_columns if isinstance(self.count, int) else self.count
