@@ -28,6 +28,8 @@ SHOWN = {
     "multi_output": ["Learned: SwitchedLikelihood(", "gibbs (ref.)", "RMSE in the hole of the counts, together"],
     "preferences": ["Learned: Difference(RBF", "gibbs (ref.)", "Best item by the posterior mean"],
     "ratings": ["Learned: Matern32", "90 % bands cover", "Best player by the posterior: 3; by the true ratings: 3"],
+    "event_counts": ["40,907 days, 191 events, at most 2 a day", "gibbs (ref.)", "corrected: standard deviations"],
+    "births": ["Learned: NegativeBinomial2(", "90 % bands of the season cover", "Held-out year"],
     "hyperparameters": ["dispersion", "lengthscale", "nuts (ref.)", "It agrees with nuts"],
 }
 # And the figures it must draw, by the names that they are bound to: the gallery shows these.
@@ -47,6 +49,8 @@ DRAWN = {
     "multi_output": {"figure"},
     "preferences": {"figure"},
     "ratings": {"figure"},
+    "event_counts": {"figure"},
+    "births": {"figure"},
     "hyperparameters": {"rank", "latent"},
 }
 # README's figure, and how it is drawn.
