@@ -107,10 +107,10 @@ def test_limits_hold_with_stages(few_rows, monkeypatch, separable):
     [
         (None, 1023, None),
         (None, 1024, 512),
-        (pgm.Dense(), 9000, 2250),
+        (pgm.Dense(), 9000, 562),
         (pgm.Inducing(50), 9_999, None),
         (pgm.Inducing(50), 10_000, 5_000),
-        (pgm.Inducing(50), 200_000, 50_000),
+        (pgm.Inducing(50), 200_000, 12_500),
     ],
 )
 def test_rows_of_a_stage(form, rows, stage):
@@ -120,7 +120,7 @@ def test_rows_of_a_stage(form, rows, stage):
 
 
 @pytest.mark.parametrize(
-    ("classes", "rows", "stage"), [(3, 339, None), (3, 340, 170), (6, 255, None), (6, 1024, 256)], ids=str
+    ("classes", "rows", "stage"), [(3, 339, None), (3, 340, 170), (6, 255, None), (6, 1024, 128)], ids=str
 )
 def test_rows_of_a_stage_of_classes(classes, rows, stage):
     """Learned by quadrature they have fewer; by the augmented bound they have the same as one latent."""
