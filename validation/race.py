@@ -195,6 +195,8 @@ def standings(runs: list[dict[str, Any]]) -> dict[str, Standing]:
 def ratio(standings: dict[str, Standing], part: str) -> float:
     """Seconds of the fastest peer by those of the fastest call of the package; 0 where that is not there in the end."""
     peers = [getattr(one, part) for name, one in standings.items() if name in PEERS]
+    if not any(math.isfinite(seconds) for seconds in peers):
+        return math.nan
     return min(peers) / min(getattr(one, part) for name, one in standings.items() if name not in PEERS)
 
 
@@ -246,7 +248,7 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
                 }
             )
     kinds = ("process", "later", "ratio", "compiled")
-    medians = np.median([[row[part] for part in kinds] for row in rows], axis=0)
+    medians = np.nanmedian([[row[part] for part in kinds] for row in rows], axis=0)
     figures = "; ".join(
         f"{part} {median:.2g}, {sum(row[part] < 1.0 for row in rows)}"
         for part, median in zip(kinds, medians, strict=True)
@@ -264,7 +266,8 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
         "what the same call on another split takes less in the same process, and `svi` what the same call takes less "
         "when it is made once more. Ratios: the fastest peer by the package's fastest, 0 where that is not there in "
         "the end; `process` is of whole processes from the start of Python, on a machine that has never run them, and "
-        "`later` of later ones, which find stored programs. Medians, and on how many sets the ratio is below 1: "
+        "`later` of later ones, which find stored programs; nan where a set was last measured without these, with "
+        "older code. Medians, and on how many sets the ratio is below 1: "
         f"{figures}. In all of "
         "them one RBF kernel with one lengthscale, variance 1 and lengthscale sqrt(d) to start from, mean 0, a "
         "logistic link; of classes a LogisticSoftmax here, robust maximum in GPflow and softmax in GPyTorch. The same "
@@ -285,7 +288,7 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
 
 def picture(kept: dict[str, dict[str, Any]]) -> plt.Figure:
     """Losses against the seconds of whole processes, an axis a set; points of the package are calls of their own."""
-    names = [name for name in CASES if name in kept]
+    names = [name for name in CASES if any("before" in run for run in kept.get(name, {}).get("runs", ()))]
     columns = min(4, len(names))
     figure, grid = plt.subplots(
         -(-len(names) // columns), columns, figsize=(3.4 * columns, 2.6 * -(-len(names) // columns)),
@@ -302,13 +305,15 @@ def picture(kept: dict[str, dict[str, Any]]) -> plt.Figure:
                     curve = np.array(outcome["curve"], dtype=float)
                     seconds, loss = outcome["before"][1] + curve[:, 1], np.minimum.accumulate(curve[:, 2])
                     axes.plot(seconds, loss, style, marker=marker, ms=3, lw=1, color=colours[who])
-        axes.set(title=name, xscale="log", ylim=(level - 0.02, level + 0.15))
+        axes.set(title=name, xscale="log", xlim=(1.0, 30.0), ylim=(level - 0.02, level + 0.15))
+        axes.set_xticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
+        axes.set_xticks([], minor=True)
         axes.title.set_fontsize(9)
     for axes in list(grid.flat)[len(names) :]:
         axes.axis("off")
     lines = [plt.Line2D([], [], color=colour, label=who) for who, colour in colours.items()]
     lines += [plt.Line2D([], [], color="0.4", ls="--", label="with stored programs")]
-    figure.legend(handles=lines, loc="outside lower center", ncols=4, fontsize=8)
+    figure.legend(handles=lines, loc="outside upper center", ncols=4, fontsize=8)
     figure.supxlabel("processor seconds from the start of Python", fontsize=9)
     figure.supylabel("least loss on held-out rows so far, nats", fontsize=9)
     return figure

@@ -106,7 +106,7 @@ def fit(
         tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and does not
         favour long lengthscales and small variances as the bound of ``cavi`` does; or another objective of ``vi``.
         ``"auto"`` is ``"expected"`` if each row has one predictor; with several, such as classes, ``"mean_field"`` up
-        to 2,000 predictors of all rows and ``"augmented"`` beyond. It is ``"augmented"`` where the two bounds are equal
+        to 4,000 predictors of all rows and ``"augmented"`` beyond. It is ``"augmented"`` where the two bounds are equal
         or factors combine several latents, and ``"expected"`` or ``"mean_field"`` where there is no augmentation.
         ``"taylor"`` is Laplace's evidence, which is no bound, and is for ``scheme="alternating"`` only.
     train_inducing : bool
