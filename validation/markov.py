@@ -77,7 +77,7 @@ def run(name: str, calls: list[str], count: int) -> list[dict[str, object]]:
 
 def picture(frame: pd.DataFrame) -> plt.Figure:
     """CPU seconds against the number of rows, beside a line of slope 1."""
-    figure, axes = plt.subplots(figsize=(6.0, 4.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(6.0, 5.5), layout="constrained")
     colours = dict(zip(dict.fromkeys(frame["call"]), plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
     styles = dict(zip(LIKELIHOODS, ("-", "--", ":"), strict=True))
     for (name, call), part in frame.groupby(["likelihood", "call"], sort=False):
@@ -86,7 +86,7 @@ def picture(frame: pd.DataFrame) -> plt.Figure:
     ends = np.array([frame["rows"].min(), frame["rows"].max()])
     axes.loglog(ends, 1e-5 * ends, color="0.6", lw=3, zorder=0, label="10 µs a row")
     axes.set(xlabel="rows", ylabel="CPU seconds, compiled (fit: with compilation)")
-    axes.legend(fontsize=6, ncols=2)
+    figure.legend(loc="outside lower center", fontsize=6, ncols=3)
     return figure
 
 
