@@ -66,11 +66,11 @@ def rates(result, z):
     return YEAR * RATE / (1.0 + np.exp(-(mean[:, 0] + z * np.sqrt(variance[:, 0]))))
 
 
-by_year = pd.Series(by_day, index=days["date"]).groupby(days["date"].dt.year.to_numpy()).sum()
+years = np.arange(first.year, last.year + 1)
+by_year = np.bincount(pd.DatetimeIndex(first + events * day).year - first.year, minlength=len(years))
 figure, axes = plt.subplots(figsize=(7.0, 3.6), layout="constrained")
-axes.bar(
-    pd.to_datetime(by_year.index.astype(str) + "-07-01"), by_year, width=330.0, color="0.85", label="events a year"
-)
+middles = pd.to_datetime([f"{year}-07-01" for year in years])
+axes.bar(middles, by_year, width=330.0, color="0.85", label="events a year")
 axes.fill_between(shown["date"], rates(corrected, -1.645), rates(corrected, 1.645), alpha=0.3, label="90 %, corrected")
 for z in (-1.645, 1.645):
     axes.plot(shown["date"], rates(q, z), "C0:", linewidth=1.0, label="90 %, cavi" if z < 0.0 else None)
