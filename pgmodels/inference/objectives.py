@@ -136,7 +136,7 @@ OBJECTIVES: dict[str, Callable[[Model], Objective]] = {
 }
 AUTO = "auto"
 # Predictors of all rows up to which fit maximises the expected log density of several predictors per row rather than
-# the derived bound, whose terms cost a hundredth: losses on held-out rows are up to 0.16 nats smaller
+# the derived bound, whose terms cost a hundredth: losses on held-out rows are up to 0.17 nats smaller
 # (validation/results/learning.md).
 MOST_PREDICTORS = 4_000
 ObjectiveName = Literal["augmented", "expected", "mean_field", "factorised", "additive_noise", "gumbel", "taylor"]

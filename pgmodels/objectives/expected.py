@@ -204,7 +204,7 @@ def _finite_log_densities(
     """log p(y | z) at nodes z (nodes, n, P), 0 where it is not finite, and whether it is finite, (nodes, n).
 
     Far out a formula may underflow: such nodes have negligible weight and are omitted, and so are their derivatives.
-    The log density at the means ``m`` (n, P) is finite.
+    The log density at the means ``m`` (n, P) is finite. Data ``y`` are constants: there is no derivative in them.
     """
     values = objective.predictor_log_density(y, z, parameters)
     finite = jnp.isfinite(values)

@@ -78,11 +78,6 @@ class BlockPosterior(DependentPosterior):
         V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
         return self.prior.latents(self.prior.unflatten(self.centre)), V
 
-    def moments(self) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
-        """See Posterior."""
-        mean, V = self.marginals()
-        return mean, jnp.diagonal(V, axis1=1, axis2=2)
-
     def log_normalizer(self) -> Array:
         """See Posterior."""
         return self.log_evidence
@@ -92,11 +87,6 @@ class BlockPosterior(DependentPosterior):
         log_root = sum(jnp.sum(jnp.log(jnp.diagonal(root))) for root in self.roots)
         quadratic = jnp.sum(self.sites.precision * covariance) - residual_trace(self.prior, self.sites.precision)
         return log_root + 0.5 * (self.centre @ self.centre - quadratic)
-
-    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L"]]:
-        """See Posterior."""
-        mean, V = self.marginals_at(X_new)
-        return mean, jnp.diagonal(V, axis1=1, axis2=2)
 
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
         """See Posterior."""

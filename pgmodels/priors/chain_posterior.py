@@ -48,11 +48,6 @@ class ChainPosterior(DependentPosterior):
         residual = self.prior.residual_variances()
         return mean, V if residual is None else V + jax.vmap(jnp.diag)(residual)
 
-    def moments(self) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
-        """See Posterior."""
-        mean, V = self.marginals()
-        return mean, jnp.diagonal(V, axis1=1, axis2=2)
-
     def log_normalizer(self) -> Float[Array, ""]:
         """See Posterior."""
         return self.log_evidence
@@ -73,11 +68,6 @@ class ChainPosterior(DependentPosterior):
         h, W = self.sites
         pull = jnp.einsum("ilk,ik->il", W, self.moments()[0])
         return condition_chains(self.prior, *decoupled(Sites(h - (1.0 - share) * pull, share * W)))
-
-    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L"]]:
-        """See Posterior."""
-        mean, V = self.marginals_at(X_new)
-        return mean, jnp.diagonal(V, axis1=1, axis2=2)
 
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
         """See Posterior."""

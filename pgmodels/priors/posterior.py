@@ -105,6 +105,16 @@ class DependentPosterior(Posterior):
 
     is_coupled: ClassVar[bool] = True
 
+    def moments(self) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
+        """See Posterior."""
+        mean, V = self.marginals()
+        return mean, jnp.diagonal(V, axis1=1, axis2=2)
+
+    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L"]]:
+        """See Posterior."""
+        mean, V = self.marginals_at(X_new)
+        return mean, jnp.diagonal(V, axis1=1, axis2=2)
+
     @abstractmethod
     def divergence(self, covariance: Float[Array, "n L L"]) -> Float[Array, ""]:
         """KL(q || prior) of the coordinates, from the covariances of each datum's latents."""

@@ -80,10 +80,9 @@ _BORNE = 0.05
 class _PointFit(NamedTuple):
     """The corrected Gaussian at a point: its sites, moments of the latents, and importance weights of its draws.
 
-    Without factors, ``log_ratios`` are log p(y) of independent runs of particles.
-
-    ``mean`` (n, L), ``covariance`` (n, L, L) of each datum's latents; ``log_ratios`` of p(y, f) to its density, with
-    the log prior of the hyperparameters; ``is_positive`` says whether the linear response is a covariance.
+    ``mean`` (n, L), ``covariance`` (n, L, L) of each datum's latents; ``log_ratios`` of p(y, f) to its density, or
+    without factors log p(y) of independent runs of particles, with the log prior of the hyperparameters;
+    ``is_positive`` says whether the linear response is a covariance.
     """
 
     sites: Sites
@@ -269,9 +268,11 @@ def integrate(
     InducingWarning, PrecisionWarning
         As in ``cavi``.
 
-    Notes ----- With ``pgm.Markov()`` the evidence at a point is estimated by particles, as in ``log_evidence``, and
-    variances are corrected if there is one latent; they are those of ``gaussian_vi`` otherwise. A grid is refined until
-    the interpolated log density agrees with the log density at new points to half a nat.
+    Notes
+    -----
+    A grid is refined until the interpolated log density agrees with the log density at new points to half a nat. With
+    ``pgm.Markov()`` the evidence at a point is estimated by particles, as in ``log_evidence``, and variances are
+    corrected if there is one latent; they are those of ``gaussian_vi`` otherwise.
 
     References
     ----------

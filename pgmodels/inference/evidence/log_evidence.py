@@ -89,9 +89,11 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
     CorrectionWarning
         If the linear response is not a covariance; the draws are then from q itself.
 
-    Notes ----- The proposal is the Gaussian with the result's mean and its covariance by linear response; the weights
-    are p(y, f) over its density, Pareto-smoothed. While k-hat is above its limit (0.7, or less for fewer than 2,000
-    draws), wider Gaussians are tried. For GPs with ``pgm.Markov()`` particles move along the series by q's own
+    Notes
+    -----
+    The proposal is the Gaussian with the result's mean and its covariance by linear response; the weights are p(y, f)
+    over its density, Pareto-smoothed. While k-hat is above its limit (0.7, or less for fewer than 2,000 draws), wider
+    Gaussians are tried. For GPs with ``pgm.Markov()`` particles move along the series by q's own
     transitions, and are resampled where their weights differ: O(n) time, and an unbiased estimate of p(y). The formula
     is used as it is: factors that it omits are missing from the estimate too.
 

@@ -107,11 +107,10 @@ def gibbs(
     given the auxiliary variables, overrelaxed. Hyperparameters are updated by slice steps too. If a Hamiltonian step on
     hyperparameters and latents jointly moves further for its cost (often with several latents per datum), it replaces
     the slice moves; it is not used for kernels that JAX cannot differentiate in reverse mode, nor with inducing inputs,
-    which keep the positions chosen first. Chains start at draws of the Gaussian. With ``pgm.Markov()``, which has none,
-    they start at draws of the prior and make a sweep in every iteration, with a slice step on the hyperparameters of
-    kernels and means between the auxiliary variables and the latents, which are integrated out, and one on those of the
-    likelihood given the latents. How often each move is made is set in
-    warm-up and then frozen.
+    which keep the positions chosen first. Chains start at draws of the Gaussian. How often each move is made is set in
+    warm-up and then frozen. With ``pgm.Markov()`` no Gaussian is fitted: chains start at draws of the prior, and each
+    iteration is a sweep, with a slice step on the hyperparameters of kernels and means given the auxiliary variables,
+    the latents integrated out, and one on those of the likelihood given the latents.
 
     The other schemes make one move in every iteration, and nothing is tuned:
 
