@@ -6,7 +6,7 @@ The peers have an environment of their own:
     python validation/race.py --peers PEERS/bin/python [NAME ...]
 
 NAMEs are those of CASES. Data are read from PGMODELS_DATA. What was found is kept in results/race.json, the losses
-along the peers' steps included; the tables are of all that is there. Forty minutes on two cores.
+along the peers' steps included; the tables are of all that is there. An hour on two cores.
 """
 
 import argparse
@@ -51,13 +51,19 @@ SMALL, LARGE = Case(2000, 100, 2000, 8.0), Case(4000, 100, 500, 12.0)
 # Sets, and rows where they are fewer than the set has.
 CASES = {
     **dict.fromkeys(("banana", "pima", "german"), SMALL),
-    "magic:400": SMALL._replace(rows=400),
-    "magic:2000": SMALL,
+    **dict.fromkeys(("magic:400", "magic:2000"), SMALL),
     **dict.fromkeys(("magic", "electricity", "cod-rna", "skin", "ijcnn1"), LARGE),
     "pendigits": LARGE._replace(rows=2500),
     # Of Galy-Fajou 2019, figure 7, what is at hand.
     **dict.fromkeys(("shuttle", "covtype-10k"), LARGE),
+    **dict.fromkeys(("heart", "ionosphere", "twonorm:1000", "ringnorm:1000", "svmguide1:1000"), SMALL),
+    "bank": LARGE,
+    **dict.fromkeys(("waveform:200", "satimage:200"), SMALL),
+    # One set in four sizes.
+    **dict.fromkeys(("electricity:200", "electricity:1000"), SMALL),
+    **dict.fromkeys(("electricity:5000", "electricity:20000"), LARGE),
 }
+SIZES = ("electricity:200", "electricity:1000", "electricity:5000", "electricity:20000")
 TESTED = 5000
 
 
@@ -83,16 +89,19 @@ def splits(data: Dataset, case: Case) -> dict[str, Any]:
     return arrays
 
 
-def contestants(rows: int) -> list[tuple[str, float]]:
-    """Who takes part on so many rows, and with which rates."""
-    peers = [(name, rate) for name in ("GPflow", "GPyTorch") for rate in RATES]
-    few = ["scikit-learn"] if rows <= DENSE else []
-    return [*peers, *((name, 0.0) for name in (*few, *(name for name in OURS if few or name != "fit, dense")))]
+def contestants(rows: int, classes: int) -> list[tuple[str, float]]:
+    """Who takes part on so many rows of so many classes, and with which rates."""
+    names = ["scikit-learn"] if rows <= DENSE else []
+    names += ["GPBoost"] if classes == 2 else []
+    names += [name for name in OURS if rows <= DENSE or name != "fit, dense"]
+    return [*((name, rate) for name in ("GPflow", "GPyTorch") for rate in RATES), *((name, 0.0) for name in names)]
 
 
 def race(name: str, python: str) -> dict[str, Any]:
     """All contestants on a set, as many at a time as there are cores."""
-    case, data = CASES[name], load(name.partition(":")[0])
+    kind, _, most = name.partition(":")
+    data = load(kind)
+    case = CASES[name]._replace(rows=int(most)) if most else CASES[name]
     arrays, classes = splits(data, case), len(np.unique(data.y))
     rows, columns = arrays["first_X"].shape
     cores: SimpleQueue[int] = SimpleQueue()
@@ -109,7 +118,7 @@ def race(name: str, python: str) -> dict[str, Any]:
         def run(contestant: tuple[str, float]) -> dict[str, Any]:
             method, rate = contestant
             core = cores.get()
-            program = python if rate or method == "scikit-learn" else sys.executable
+            program = python if method in PEERS else sys.executable
 
             def process(seconds: float, **more: str) -> tuple[dict[str, Any], int]:
                 command = [program, str(CONTESTANT), str(path), str(core), method, str(rate), str(seconds)]
@@ -132,7 +141,7 @@ def race(name: str, python: str) -> dict[str, Any]:
             return {"contestant": method, "rate": rate, "curve": [], **_rounded(outcome)}
 
         with ThreadPoolExecutor(cores.qsize()) as pool:
-            runs = list(pool.map(run, contestants(rows)))
+            runs = list(pool.map(run, contestants(rows, classes)))
     inducing, batch = case.inducing, min(case.batch, rows)
     setting = f"{name.partition(':')[0]}, {rows} x {columns}, M {inducing}, batches of {batch}"
     setting += f", {classes} classes" if classes > 2 else ""
@@ -273,7 +282,9 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
         "logistic link; of classes a LogisticSoftmax here, robust maximum in GPflow and softmax in GPyTorch. The same "
         "split, standardised, the same batches, the same M centres of k-means to start from, which the peers move "
         f"and `svi` does, `fit` does not; `svi` with either bound; on up to {DENSE} rows scikit-learn, and `fit` dense "
-        "too, with the objective that it chooses. "
+        "too, with the objective that it chooses; of two classes GPBoost by Laplace's method, dense on as many rows "
+        "and with M inducing inputs of its own beyond, from its own start values. Cells without an entry: not "
+        "measured with that contestant. "
         f"Natural gradients of length {NATURAL} and Adam with rates of {' and '.join(map(str, RATES))} in both peers, "
         "but of classes Adam alone in GPflow, whose natural gradients end in NaN there; its step compiled; double "
         "precision, in GPyTorch its own single one. Sets and rows are such that a "
@@ -319,6 +330,30 @@ def picture(kept: dict[str, dict[str, Any]]) -> plt.Figure:
     return figure
 
 
+def picture_by_size(kept: dict[str, dict[str, Any]]) -> plt.Figure:
+    """Seconds of whole processes to the level against rows: first processes, and later ones dashed."""
+    figure, axes = plt.subplots(figsize=(5.5, 3.8), layout="constrained")
+    names = [name for name in SIZES if name in kept]
+    rows = [int(name.partition(":")[2]) for name in names]
+    standings_by_size = [standings(kept[name]["runs"]) for name in names]
+    for who, colour in zip((*PEERS, *OURS), plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False):
+        for part, style in (("process", "-o"), ("later", "--o")) if who in OURS else (("process", "-s"),):
+            seconds = [getattr(one[who], part) if who in one else math.nan for one in standings_by_size]
+            finite = np.where(np.isfinite(seconds), seconds, np.nan)
+            label = who if part == "process" else None
+            axes.plot(rows, finite, style, ms=4, lw=1.2, color=colour, label=label)
+    axes.set(
+        xscale="log", yscale="log", xlabel="rows", ylabel="processor seconds from the start of Python to the level"
+    )
+    axes.set_xticks(rows, [f"{count:,}" for count in rows])
+    axes.set_xticks([], minor=True)
+    axes.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
+    axes.set_yticks([], minor=True)
+    axes.plot([], [], "--", color="0.4", label="with stored programs")
+    axes.legend(fontsize=7, ncols=2)
+    return figure
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
@@ -332,3 +367,4 @@ if __name__ == "__main__":
         KEPT.write_text(json.dumps(kept) + "\n")
     write_tables(kept)
     picture(kept).savefig(KEPT.with_suffix(".png"), dpi=110)
+    picture_by_size(kept).savefig(KEPT.with_name("race_by_size.png"), dpi=110)

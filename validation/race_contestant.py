@@ -238,6 +238,28 @@ def sklearn(case: Case, rate: float, seconds: float) -> dict[str, object]:
     return {"curve": [[*spent, -float(density.mean())]], "before": before}
 
 
+def gpboost(case: Case, rate: float, seconds: float) -> dict[str, object]:
+    """GPBoost's Laplace approximation: on all rows, or with as many inducing inputs of its own (FITC) from DENSE on."""
+    import gpboost
+
+    before, begin = since_start(), now()
+    few = len(case.X) <= DENSE
+    options = {} if few else {"num_ind_points": len(case.Z)}
+    model = gpboost.GPModel(
+        gp_coords=case.X,
+        cov_function="gaussian",
+        likelihood="bernoulli_logit",
+        gp_approx="none" if few else "fitc",
+        num_parallel_threads=1,
+        **options,
+    )
+    model.fit(y=case.y)
+    spent = np.subtract(now(), begin)
+    p = model.predict(gp_coords_pred=case.X_test, predict_response=True, predict_var=False)["mu"]
+    density = np.log(np.clip(np.where(case.y_test == 1, p, 1.0 - p), np.finfo(float).tiny, None))
+    return {"curve": [[*spent, -float(density.mean())]], "before": before}
+
+
 def model_of(case: Case, dense: bool = False) -> Any:
     """The model with the inducing inputs given, or dense."""
     import pgmodels as pgm
@@ -302,12 +324,13 @@ def svi(case: Case, seconds: float, objective: str) -> None:
             add(reached, loss)
 
 
-PEERS = {"GPflow": gpflow, "GPyTorch": gpytorch, "scikit-learn": sklearn}
+PEERS = {"GPflow": gpflow, "GPyTorch": gpytorch, "scikit-learn": sklearn, "GPBoost": gpboost}
 OURS = ("fit", "fit, dense", "svi", "svi, expected")
 PACKAGES = {
     "GPflow": ("gpflow", "tensorflow-cpu"),
     "GPyTorch": ("gpytorch", "torch"),
     "scikit-learn": ("scikit-learn",),
+    "GPBoost": ("gpboost",),
 }
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from pgmodels.augmentation.predictors import Predictors
 from pgmodels.model import Data, Model
+from pgmodels.numerics.conjugate_gradients import conjugate_gradients
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Moments, Sites
 from pgmodels.priors.blocks import choose_blocks
@@ -34,6 +35,8 @@ Spread = Float[Array, "n p"] | Float[Array, "n p p"]
 _FEW_ROWS, _FEW_VALUES = 512, 40_000
 # Assumed relative rounding error of the terms of an ELBO.
 _DIGIT = 4.0 * np.finfo(np.float64).eps
+# Relative residual, and maximum products with covariances, of a Newton step for the means of all predictors of a datum.
+_LEFT, _PRODUCTS = 0.05, 20
 
 
 class Bound(NamedTuple):
@@ -148,6 +151,24 @@ class Problem(Module):
         """The posterior of the latents given sites on the predictors."""
         return condition(self.objective.predictors, self.prior, sites, self.y, self.parameters, self.blocks)
 
+    def with_responses(self, target: Sites, sites: Sites, mean: Array, coupling: Array | None) -> Sites:
+        """Target sites at the ``mean`` of sites, with the change of gradients by the other predictors' new means.
+
+        The means then move by a Newton step for all predictors together, the inverse of K^-1 + w + coupling times the
+        gradient, by conjugate gradients preconditioned by the covariances given the sites.
+        """
+        if coupling is None:
+            return target
+        change = target.precision - sites.precision + coupling
+        posterior: Any = self.condition(sites)
+
+        def product(moved: Array, raw: Array) -> Array:
+            return raw + jnp.einsum("ipq,iq->ip", change, moved)
+
+        gradient = _pull(target, mean) - _pull(sites, mean)
+        moved = conjugate_gradients(product, gradient, posterior.times, _LEFT, _PRODUCTS).x
+        return target._replace(potential=target.potential - jnp.einsum("ipq,iq->ip", coupling, moved))
+
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...] | None:
         """The blocks of latents that sites of the form (n, p, p) couple; None to choose by size.
@@ -177,11 +198,20 @@ class Problem(Module):
         """The weighted sum of the objective's terms."""
         return jnp.sum(self._terms(mean, variance))
 
-    def elbo_and_sites(self, mean: Array, variance: Spread, divergence: Array, sites: Sites) -> tuple[Bound, Sites]:
-        """``elbo`` and the optimal sites at these marginals, at little more than the cost of one of them."""
-        terms, *optimal = self.objective.local_bound_and_sites(mean, self._spread(variance), self.y, self.parameters)
+    def elbo_and_sites(
+        self, mean: Array, variance: Spread, divergence: Array, sites: Sites
+    ) -> tuple[Bound, Sites, Float[Array, "n p p"] | None]:
+        """``elbo``, the optimal sites at these marginals, and the coupling that independent sites leave out.
+
+        At little more than the cost of one of them. The coupling, of ``Objective.local_bound_sites_and_coupling``, is
+        None if the latents have no factors for ``with_responses``.
+        """
+        terms, h, w, coupling = self.objective.local_bound_sites_and_coupling(
+            mean, self._spread(variance), self.y, self.parameters
+        )
         elbo = self._elbo(weighted(self.row_weights, terms), mean, variance, divergence, sites)
-        return elbo, self._sites(*optimal)
+        coupling = weighted(self.row_weights, coupling) if self._has_single_sites and coupling is not None else None
+        return elbo, self._sites(h, w), coupling
 
     def log_posterior(self, mean: Array, sites: Sites) -> Float[Array, ""]:
         """log p(y, f) at the mean f of the posterior given sites, without the normaliser of the prior."""

@@ -132,6 +132,16 @@ class Objective(ABC):
         """B and the sites h, w at the same marginals; override to share work between them."""
         return self.local_bound(m, v, y, parameters), *self.local_sites(m, v, y, parameters)
 
+    def local_bound_sites_and_coupling(
+        self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]
+    ) -> tuple[Any, Any, Any, Any]:
+        """B, the sites h, w, and what sites of independent predictors leave out, at the same marginals.
+
+        The latter is minus the second derivatives of B in the means of two predictors, zero on the diagonal, (n, P, P).
+        Steps towards the sites need it only approximately; None does without.
+        """
+        return *self.local_bound_and_sites(m, v, y, parameters), None
+
     def local_hessian(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The Hessian of each datum's B in (m_p, s_p) of one predictor p at a time, shape (n, predictors, 2, 2)."""
         index = jnp.arange(self.size)

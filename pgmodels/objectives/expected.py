@@ -1,6 +1,6 @@
 """The expected log density of any formula by quadrature: the local objective of the variational Gaussian."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -156,16 +156,23 @@ class Quadrature(FormulaObjective):
         finite at most of the weight.
         """
         value = partial(self._at_nodes, m=m, half=half, y=y, parameters=parameters)
-        chunk = min(chunk_length(half.size), len(nodes))
+        return mask_undefined(self._over_nodes(value, nodes, weights, half.size))
+
+    def _over_nodes(self, value: Callable[[Any, Any], Any], nodes: Any, weights: Any, entries: int) -> Any:
+        """The sum of a function of nodes and weights, arrays additive over nodes, in chunks of so many entries each."""
+        chunk = min(chunk_length(entries), len(nodes))
         if chunk == len(nodes):
-            return _mask_undefined(value(nodes, weights))
+            return value(nodes, weights)
         missing = -len(nodes) % chunk
         # Pad the last chunk with nodes of weight zero.
         nodes = jnp.concatenate([nodes, jnp.broadcast_to(nodes[:1], (missing, *nodes.shape[1:]))])
         weights = jnp.concatenate([weights, jnp.zeros((missing, *weights.shape[1:]))])
         chunks = nodes.reshape(-1, chunk, *nodes.shape[1:]), weights.reshape(-1, chunk, *weights.shape[1:])
-        add = lambda total, chunk: (total + jax.checkpoint(value)(*chunk), None)  # noqa: E731
-        return _mask_undefined(jax.lax.scan(add, jnp.zeros((2, len(m)), m.dtype), chunks)[0])
+        nothing = jax.tree.map(
+            lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(value, chunks[0][0], chunks[1][0])
+        )
+        add = lambda total, chunk: (jax.tree.map(jnp.add, total, jax.checkpoint(value)(*chunk)), None)  # noqa: E731
+        return jax.lax.scan(add, nothing, chunks)[0]
 
     def _at_nodes(self, nodes: Any, weights: Any, *, m: Any, half: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The sum over nodes with a finite log density, and the weight of the others, (2, n)."""
@@ -220,19 +227,27 @@ def _derivatives_of_finite(
     def log_density(z: Any, parameters: Mapping[str, Any]) -> Any:
         return objective.predictor_log_density(y, z, parameters)
 
-    values, pull_back = jax.vjp(lambda z: log_density(z, parameters), z)
-    finite = jnp.isfinite(values)
+    values, slopes, finite = finite_slopes(objective, z, y, parameters)
     moved = jnp.zeros_like(values)
     if not _is_zero(tangents[0]):
-        # The gradient is masked, where the derivative of a masked value would be zero times infinity.
-        slopes = jnp.where(finite[..., None], pull_back(jnp.ones_like(values))[0], 0.0)
         moved += jnp.sum(slopes * tangents[0], axis=-1)
     if not all(map(_is_zero, tangents[3].values())):
         at = jnp.where(finite[..., None], z, m)
         changes = {name: jnp.zeros_like(parameters[name]) if _is_zero(t) else t for name, t in tangents[3].items()}
         by_parameters = jax.jvp(lambda parameters: log_density(at, parameters), (dict(parameters),), (changes,))[1]
         moved += jnp.where(finite, by_parameters, 0.0)
-    return (jnp.where(finite, values, 0.0), finite), (moved, np.zeros(finite.shape, jax.dtypes.float0))
+    return (values, finite), (moved, np.zeros(finite.shape, jax.dtypes.float0))
+
+
+def finite_slopes(objective: Quadrature, z: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """log p(y | z) and its derivatives in z, (nodes, n, P), 0 where it is not finite, and whether it is finite.
+
+    The gradient is masked, where the derivative of a masked value would be zero times infinity.
+    """
+    values, pull_back = jax.vjp(lambda z: objective.predictor_log_density(y, z, parameters), z)
+    finite = jnp.isfinite(values)
+    slopes = jnp.where(finite[..., None], pull_back(jnp.ones_like(values))[0], 0.0)
+    return jnp.where(finite, values, 0.0), slopes, finite
 
 
 def _is_zero(tangent: Any) -> bool:
@@ -305,7 +320,7 @@ def irrationals(size: int) -> np.ndarray:
     return root ** -np.arange(1.0, size + 1)
 
 
-def _mask_undefined(sums: Any) -> Any:
+def mask_undefined(sums: Any) -> Any:
     """The sums of ``Quadrature._at_nodes``; minus infinity where too much weight is undefined."""
     total, undefined = sums
     return jnp.where(undefined > _MAX_UNDEFINED, -jnp.inf, total)

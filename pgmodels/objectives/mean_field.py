@@ -1,13 +1,15 @@
 """The expected log density with the predictors of a datum independent under q."""
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.numerics.quadrature import gauss_hermite, sobol_normals
 from pgmodels.objectives.base import Objective
-from pgmodels.objectives.expected import Quadrature
+from pgmodels.objectives.expected import Quadrature, finite_slopes, mask_undefined
 from pgmodels.runtime.x64 import as_array
 
 # Gauss-Hermite nodes per dimension for two predictors, and points for more. With logistic-softmax and softmax terms of
@@ -33,9 +35,44 @@ class MeanField(Quadrature):
         """See Objective: the minibatch rule of ``Quadrature``, whose predictors are independent there too."""
         return Quadrature(self.formula, self.size, self.predictors).stochastic()
 
+    def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """See Objective."""
+        return self.local_bound_sites_and_coupling(m, v, y, parameters)[:3]
+
+    def local_bound_sites_and_coupling(
+        self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]
+    ) -> tuple[Any, Any, Any, Any]:
+        """See Objective; second derivatives by Stein's identity, E x_q ∂_p log p(y | m + half x) / half_q."""
+        values, slopes, moments = self._slopes(m, v, y, parameters)
+        bends = moments / _deviations(v)[:, None, :]
+        w = -jnp.diagonal(bends, axis1=1, axis2=2)
+        coupling = -0.5 * (bends + jnp.swapaxes(bends, 1, 2)) * (1.0 - jnp.eye(self.size))
+        return values, slopes + w * m, w, coupling
+
+    def _slopes(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """B (n,), its derivatives in the means, (n, P), and E x_q ∂_p log p(y | m + half x), (n, P, P).
+
+        The derivative of the sum over nodes in the deviation of p is the entry (p, p).
+        """
+        half = _deviations(v)
+
+        def summed(nodes: Any, weights: Any) -> tuple[Any, Any, Any]:
+            values, slopes, finite = finite_slopes(self, m + half * nodes, y, parameters)
+            slopes, undefined = weights[:, None, None] * slopes, jnp.where(finite, 0.0, weights[:, None])
+            bounds = jnp.stack([weights @ values, jnp.sum(undefined, axis=0)])
+            return bounds, jnp.sum(slopes, axis=0), jnp.einsum("sip,sq->ipq", slopes, nodes[:, 0, :])
+
+        bounds, slopes, moments = self._over_nodes(summed, *self._rule(len(m)), half.size)
+        return mask_undefined(bounds), slopes, moments
+
     def _rule(self, count: int) -> tuple[Any, Any]:
         nodes, weights = (as_array(part) for part in _nodes(self.size))
         return nodes[:, None, :], weights
+
+
+def _deviations(v: Any) -> Any:
+    """Square roots of variances, safe to divide by."""
+    return jnp.sqrt(jnp.maximum(v, jnp.finfo(v.dtype).tiny))
 
 
 @cache

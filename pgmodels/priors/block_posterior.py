@@ -78,9 +78,40 @@ class BlockPosterior(DependentPosterior):
         V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
         return self.prior.latents(self.prior.unflatten(self.centre)), V
 
+    def times(self, x: Float[Array, "n L"]) -> Float[Array, "n L"]:
+        """The covariance of the latents at the data times x: the change of the mean with the potentials."""
+
+        def pulled(factors: Sequence[Array], x: Array) -> list[Array]:
+            return [jnp.concatenate([factors[latent] @ x[:, latent] for latent in block]) for block in self.blocks]
+
+        by_block = sum_over_rows(self.prior.distinct, pulled, self.prior.total(x))
+        solved = [cho_solve((root, True), part) for root, part in zip(self.roots, by_block, strict=True)]
+        moved = self.prior.latents(self.prior.unflatten(scatter_blocks(self.prior, self.blocks, solved)))
+        return moved - self.prior.means()
+
     def log_normalizer(self) -> Array:
         """See Posterior."""
         return self.log_evidence
+
+    def log_normalizer_slopes(self) -> list[tuple[Float[Array, "n n"], Array]]:
+        """The derivatives of the log normaliser in each dense group's covariance and mean.
+
+        (b b^T - W + W V W) / 2 and b summed over the group's latents, with b = h - W m at the posterior mean m.
+        """
+        prior, W = self.prior.distinct, self.prior.total(self.sites.precision)
+        factors = prior.factors()
+        m = prior.latents(prior.unflatten(self.centre))
+        b = self.prior.total(self.sites.potential) - jnp.einsum("ilk,ik->il", W, m)
+        taken: dict[int, Array] = {}
+        for block, root in zip(self.blocks, self.roots, strict=True):
+            pulled = jnp.einsum("dki,ikl->ldi", self._half(block, root, factors), W[:, block][:, :, block])
+            taken.update(zip(block, pulled, strict=True))
+        slopes = []
+        for part in self.prior.slices():
+            halves = jnp.concatenate([*(taken[latent] for latent in range(part.start, part.stop)), b[:, part].T])
+            diagonal = jnp.sum(jnp.diagonal(W[:, part, part], axis1=1, axis2=2), axis=1)
+            slopes.append((0.5 * (halves.T @ halves - jnp.diag(diagonal)), jnp.sum(b[:, part])))
+        return slopes
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
         """See DependentPosterior."""

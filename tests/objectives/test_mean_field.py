@@ -10,6 +10,9 @@ from scipy.special import log_expit, logsumexp
 
 import pgmodels as pgm
 from pgmodels.inference.objectives import MOST_PREDICTORS, expected_objective, mean_field_objective, objective_of
+from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT
+from pgmodels.inference.variational.vi import variational_problem
+from pgmodels.objectives import expected
 from pgmodels.objectives.mean_field import MeanField
 from pgmodels.runtime.x64 import double_precision
 
@@ -166,3 +169,57 @@ def test_derivatives_pass_by_nodes_without_a_density():
                 float(total(*[a + s * step if i == place else a for i, a in enumerate(arguments)])) for s in (1, -1)
             )
             np.testing.assert_allclose(np.asarray(slope)[entry], (up - down) / 2e-7, rtol=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [False, True])
+@pytest.mark.parametrize("name", SQUASHED)
+@double_precision
+def test_sites_and_couplings_are_derivatives(name, chunk, monkeypatch):
+    if chunk:
+        monkeypatch.setattr(expected, "chunk_length", lambda width: 100)
+    objective = mean_field_objective(of_classes(SQUASHED[name][0]))
+    m, v, y = map(jnp.asarray, (MEANS, VARIANCES, LABELS))
+
+    def bound(m, v):
+        return jnp.sum(objective.local_bound(m, v, y, {}))
+
+    values, h, w, coupling = objective.local_bound_sites_and_coupling(m, v, y, {})
+    np.testing.assert_allclose(jnp.sum(values), bound(m, v), rtol=1e-12)
+    by_mean, by_variance = jax.grad(bound, (0, 1))(m, v)
+    np.testing.assert_allclose(h - w * m, by_mean, atol=1e-12)
+    np.testing.assert_allclose(w, -2.0 * by_variance, atol=1e-12)
+    for row, hessian in enumerate(jnp.einsum("ipiq->ipq", jax.hessian(bound)(m, v))):
+        # Stein's identity, exact for a normal distribution, at 256 points of it.
+        np.testing.assert_allclose(coupling[row], -(hessian - jnp.diag(jnp.diag(hessian))), atol=0.01)
+
+
+@double_precision
+def test_means_of_all_classes_move_by_one_newton_step():
+    """Target sites with responses, against the dense Newton equations of all classes."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(12, 2))
+    y = rng.integers(0, 3, 12).astype(float)
+    model, data = of_classes(pgm.LogisticSoftmax(3), 9.0).prepare(X, y, None)
+    objective = mean_field_objective(model)
+    problem = variational_problem(model, data, objective, model.prior(X))
+    # After a few steps from the start, with which target precisions are those of a proper posterior.
+    state = NATURAL_GRADIENT.init(problem)
+    for _ in range(3):
+        state = NATURAL_GRADIENT.step(problem, state)
+    sites = state.sites
+    mean, variance, _, divergence = problem.moments(sites)
+    _, target, coupling = problem.elbo_and_sites(mean, variance, divergence, sites)
+    moved = problem.moments(problem.with_responses(target, sites, mean, coupling)).mean - mean
+
+    K = np.kron(np.eye(3), np.asarray(model.gps[0].kernel(X, X)))
+    rows = slice(0, 12)
+    full = np.asarray(target.precision + coupling)[rows]
+    curvature = np.einsum("ipq,ij->piqj", full, np.eye(12)).reshape(36, 36)
+    gradient = np.asarray(target.potential - jnp.einsum("ipq,iq->ip", target.precision, mean))[rows]
+    # K^-1 (m - mean of the prior) is what the sites' gradient is at m.
+    gradient = gradient - np.asarray(sites.potential - jnp.einsum("ipq,iq->ip", sites.precision, mean))[rows]
+    expected_move = np.linalg.solve(np.linalg.inv(K) + curvature, gradient.T.ravel()).reshape(3, 12).T
+    scale = abs(expected_move).max()
+    np.testing.assert_allclose(np.asarray(moved)[rows], expected_move, atol=0.05 * scale)
+    plain = problem.moments(target).mean - mean
+    assert abs(np.asarray(plain)[rows] - expected_move).max() > 0.2 * scale

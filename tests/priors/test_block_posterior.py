@@ -145,3 +145,29 @@ def test_independent_latents_are_the_same_one_by_one_and_as_blocks():
     by_group, by_block = (run(quantities, posterior, jax.random.key(0)) for posterior in (independent, blocks))
     # The covariance without its jitter, of 1e-12 of a variance, times precisions.
     jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, atol=1e-8), by_group, by_block)
+
+
+def signed_sites(rows):
+    """Sites of latents that data couple in pairs, with one precision below zero."""
+    W = np.zeros((rows, 3, 3))
+    roots = RNG.normal(size=(rows, 2, 2))
+    W[:, 1:, 1:] = roots @ roots.swapaxes(1, 2)
+    W[:, 0, 0] = RNG.gamma(2.0, 0.5, rows)
+    W[0, 0, 0] = -0.05
+    return Sites(jnp.asarray(RNG.normal(0.3, 1.0, (rows, 3))), jnp.asarray(W))
+
+
+@pytest.mark.parametrize("form", [pgm.Dense(), pgm.Inducing(6, "variance")])
+def test_products_with_the_covariance(form):
+    # Rows of equal inputs share their latents.
+    inputs = np.concatenate([X, X[:4]])
+    gps = [pgm.GP(kernel, form=form) for kernel in (KERNELS[0], pgm.RBF(0.6, 1.5), KERNELS[0])]
+    prior = pgm.Model(pgm.LogisticSoftmax(3), gps).prior(inputs)
+    sites, x = signed_sites(len(inputs)), jnp.asarray(RNG.normal(size=(len(inputs), 3)))
+
+    def both(sites, x):
+        posterior = condition_blocks(prior, sites, ((0,), (1, 2)))
+        moved = condition_blocks(prior, sites._replace(potential=sites.potential + x), ((0,), (1, 2)))
+        return posterior.times(x), moved.marginals()[0] - posterior.marginals()[0]
+
+    np.testing.assert_allclose(*run(both, sites, x), atol=1e-10)

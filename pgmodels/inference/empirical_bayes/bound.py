@@ -1,6 +1,6 @@
 """The objective of hyperparameter learning: the bound with q(f) at its optimum, as a function of their vector."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -80,6 +80,32 @@ def collapsed_bound(problem: Problem, state: VariationalState) -> Any:
     return problem.moments(sites).log_normalizer + problem.local_bound(m, v)
 
 
+def takes_slopes(problem: Problem) -> bool:
+    """Whether ``sloped_bound`` holds: sites couple latents, whose priors are dense, at the rows themselves."""
+    groups, places = problem.prior.groups, problem.prior.copies.places
+    is_plain = all(group.is_dense for group in groups) and all(place is None for place in places)
+    return problem.coupled and problem.objective.predictors is None and is_plain
+
+
+def sloped_bound(problem: Problem, state: VariationalState) -> Callable[[Problem], Any]:
+    """A function with the gradient of ``collapsed_bound`` at the hyperparameters of a problem.
+
+    From the derivatives of the log normaliser in the prior covariances and means: differentiating through the roots of
+    covariances takes four times as long.
+    """
+    posterior: Any = problem.condition(state.sites)
+    slopes = jax.lax.stop_gradient(posterior.log_normalizer_slopes())
+    m, v, sites = jax.lax.stop_gradient((state.mean, state.variance, state.sites))
+
+    def bound(problem: Problem) -> Any:
+        groups: Any = problem.prior.groups
+        pairs = zip(groups, slopes, strict=True)
+        terms = [jnp.sum(by_covariance * group.K) + by_mean * group.mean for group, (by_covariance, by_mean) in pairs]
+        return sum(terms, problem.local_bound(m, v) - problem.floor_loss(sites))
+
+    return bound
+
+
 def many_rows(family: ProblemFamily, *_: Any) -> bool:
     """Whether to optimise a compiled function of a family."""
     return not family.has_few_rows
@@ -96,11 +122,13 @@ def _ascend(
     problem = family.problem(vector, points)
     if family.objective.is_monotone and not family.has_few_rows and can_expand(problem):
         ascent, expanded = ascend_expanded(problem, start, tolerance, MANY)
-        bound = partial(expanded_bound, state=expanded.state, expansions=expanded.expansions)
+        bound: Callable[[Problem], Any] = partial(expanded_bound, state=expanded.state, expansions=expanded.expansions)
     else:
         ascent = run_block(engine_of(family.objective).step, problem, start, tolerance, MANY, MANY)
         bound = partial(collapsed_bound, state=ascent.state)
-        if can_expand(problem):
+        if takes_slopes(problem):
+            bound = sloped_bound(problem, ascent.state)
+        elif can_expand(problem):
             bound = partial(expanded_bound, state=ascent.state, expansions=expansions_at(problem, ascent.state.sites))
 
     def log_prior(vector: Array) -> Array:

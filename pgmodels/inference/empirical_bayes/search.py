@@ -27,6 +27,9 @@ _SURE = 1e-9
 CHOICE_GAIN = 1e-5
 # Number of steps after which starts of different kinds are compared.
 _FIRST_STEPS = 20
+# Gain in nats that moves values by less than .005 of their posterior deviations. With six classes and 200 rows, half of
+# all evaluations came after it.
+_NEGLIGIBLE = 1e-5
 # SciPy's status of a search stopped by its callback.
 _STOPPED = 99
 # Smallest eigenvalue of an inverse Hessian, as a share of the largest.
@@ -52,8 +55,8 @@ class Limits(NamedTuple):
     seed: int = 0
 
     def enough(self, bound: MarginalBound) -> float:
-        """The largest gain that counts as convergence: the tolerance, or the rounding error of the bound."""
-        return max(self.tolerance * max(1.0, abs(bound.best)), bound.rounding)
+        """The largest gain that counts as convergence: the tolerance, the rounding error, or a negligible one."""
+        return max(self.tolerance * max(1.0, abs(bound.best)), bound.rounding, _NEGLIGIBLE)
 
 
 class Maximum(NamedTuple):
@@ -114,7 +117,7 @@ class _InexactObjective:
         before, moved = self.bound.best, np.any(vector != self.bound.vector)
         evaluation = self.bound(vector, self.tolerance)
         if moved and evaluation[0] < before:
-            self.tolerance = min(self.tolerance, self._required_tolerance(before))
+            self.tolerance = self._required_tolerance(before)
         return evaluation
 
     def choose_again(self) -> bool:

@@ -24,9 +24,10 @@ _SHORT, _STILL = 1e-3, 0.01
 class GaussianState(NamedTuple):
     """q(f): moments of the predictors, the sites that produced them, target sites, ELBO, and Anderson history.
 
-    ``slope`` has the optimal sites at the moments, ``rounding`` is the ELBO's rounding error, and ``length`` is the
-    length of the last step, 0 if none raised the ELBO. Steps must not lower the sum of the ELBO and ``excess``: 0, or
-    the difference to the log posterior density at the mean (see ``Objective.is_maximised``).
+    ``slope`` has the optimal sites at the moments, with the responses of ``Problem.with_responses``, ``rounding`` is
+    the ELBO's rounding error, and ``length`` is the length of the last step, 0 if none raised the ELBO. Steps must not
+    lower the sum of the ELBO and ``excess``: 0, or the difference to the log posterior density at the mean (see
+    ``Objective.is_maximised``).
     """
 
     mean: Float[Array, "n p"]
@@ -59,11 +60,12 @@ class NaturalGradient(Engine):
     ) -> GaussianState:
         """The state of given sites."""
         mean, variance, _, divergence = problem.moments(sites)
-        elbo, slope = problem.elbo_and_sites(mean, variance, divergence, sites)
+        elbo, slope, coupling = problem.elbo_and_sites(mean, variance, divergence, sites)
         excess = jnp.zeros_like(elbo.value)
         if not problem.objective.is_maximised:
             excess = problem.log_posterior(mean, sites) - elbo.value
         memory = empty_history(sites) if memory is None else memory
+        slope = problem.with_responses(slope, sites, mean, coupling)
         return GaussianState(mean, variance, sites, slope, *elbo, jnp.asarray(length, mean.dtype), memory, excess)
 
     def step(self, problem: Problem, state: GaussianState) -> GaussianState:
