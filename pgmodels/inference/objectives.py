@@ -53,10 +53,10 @@ def expected_objective(model: Model, coarse: bool = False) -> Quadrature | Expec
             return closed
         if size > 1 or not isinstance(node, Call) or affine(node.argument) is None:
             raise ValueError(
-                f"objective='expected' cannot integrate {model.likelihood.name}, since {node.text()} jumps: expected "
-                "are steps of one affine function of the latents, as in pgm.step((2 * y - 1) * f), or a formula that "
-                "is affine in one pgm.largest(f, y). Give the latents noise, as in pgm.normal_cdf(z) or "
-                "pgm.largest(f, y, 1.0)."
+                f"objective='expected' cannot integrate {model.likelihood.name}, and neither can 'mean_field', since "
+                f"{node.text()} jumps: expected are steps of one affine function of the latents, as in pgm.step((2 * y "
+                "- 1) * f), or a formula that is affine in one pgm.largest(f, y). Give the latents noise, as in "
+                "pgm.normal_cdf(z) or pgm.largest(f, y, 1.0)."
             )
     return Quadrature(formula, size, predictors, kinks, coarse)
 

@@ -1,5 +1,6 @@
 """The expected log density with the predictors of a datum independent under q."""
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.numerics.quadrature import gauss_hermite, sobol_normals
+from pgmodels.numerics.safe_sqrt import safe_sqrt
 from pgmodels.objectives.base import Objective
 from pgmodels.objectives.expected import Quadrature, finite_slopes, mask_undefined
 from pgmodels.runtime.x64 import as_array
@@ -21,8 +23,8 @@ _HERMITE, _POINTS = 16, 256
 class MeanField(Quadrature):
     """B = E log p(y | f) under independent predictors N(m, v) of a datum, several per datum.
 
-    Precisions have any sign. Two predictors: a grid of 16 Gauss-Hermite nodes per dimension; more: 256 Sobol points,
-    antithetic and standardised, so that polynomials up to degree three are exact.
+    Precisions have any sign. Two predictors: a grid of 16 Gauss-Hermite nodes per dimension; more: 256 Sobol points
+    (four times the predictors beyond 64), antithetic and standardised: polynomials up to degree three are exact.
     """
 
     name = "mean_field"
@@ -44,7 +46,9 @@ class MeanField(Quadrature):
     ) -> tuple[Any, Any, Any, Any]:
         """See Objective; second derivatives by Stein's identity, E x_q ∂_p log p(y | m + half x) / half_q."""
         values, slopes, moments = self._slopes(m, v, y, parameters)
-        bends = moments / _deviations(v)[:, None, :]
+        half = safe_sqrt(v)[:, None, :]
+        # As the derivative of a root, it is 0 where there is no variance.
+        bends = jnp.where(half > 0.0, moments / jnp.where(half > 0.0, half, 1.0), 0.0)
         w = -jnp.diagonal(bends, axis1=1, axis2=2)
         coupling = -0.5 * (bends + jnp.swapaxes(bends, 1, 2)) * (1.0 - jnp.eye(self.size))
         return values, slopes + w * m, w, coupling
@@ -54,7 +58,7 @@ class MeanField(Quadrature):
 
         The derivative of the sum over nodes in the deviation of p is the entry (p, p).
         """
-        half = _deviations(v)
+        half = safe_sqrt(v)
 
         def summed(nodes: Any, weights: Any) -> tuple[Any, Any, Any]:
             values, slopes, finite = finite_slopes(self, m + half * nodes, y, parameters)
@@ -70,11 +74,6 @@ class MeanField(Quadrature):
         return nodes[:, None, :], weights
 
 
-def _deviations(v: Any) -> Any:
-    """Square roots of variances, safe to divide by."""
-    return jnp.sqrt(jnp.maximum(v, jnp.finfo(v.dtype).tiny))
-
-
 @cache
 def _nodes(size: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes (nodes, size) and weights (nodes,) of a standard normal."""
@@ -82,8 +81,10 @@ def _nodes(size: int) -> tuple[np.ndarray, np.ndarray]:
         line, weights = gauss_hermite(_HERMITE)
         grid = np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 2)
         return grid, np.outer(weights, weights).ravel() / weights.sum() ** 2
-    half = sobol_normals(size, _POINTS // 2)
+    # The points and their opposites must span all dimensions.
+    count = max(_POINTS, 4 * 2 ** math.ceil(math.log2(size)))
+    half = sobol_normals(size, count // 2)
     nodes = np.concatenate([half, -half])
     # Sobol points are correlated, most of all in many dimensions.
-    root = np.linalg.cholesky(nodes.T @ nodes / _POINTS)
-    return np.linalg.solve(root, nodes.T).T, np.full(_POINTS, 1.0 / _POINTS)
+    root = np.linalg.cholesky(nodes.T @ nodes / count)
+    return np.linalg.solve(root, nodes.T).T, np.full(count, 1.0 / count)

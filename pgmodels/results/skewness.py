@@ -52,9 +52,9 @@ def averaging(
             # Formulas with unknown constants or support have no average response.
             return mean, spread, np.zeros(len(mean), dtype=bool)
     with np.errstate(invalid="ignore"):
-        alike = np.abs(after - before) <= np.maximum(_FELT * np.sqrt(noise), _SKEWED * np.abs(before))
-    # Averages that are not finite are not compared.
-    rows = (~alike & np.isfinite(before)).any(axis=1)
+        # Averages and variances that are not finite are not compared.
+        moved = np.abs(after - before) > np.maximum(_FELT * np.sqrt(np.maximum(noise, 0.0)), _SKEWED * np.abs(before))
+    rows = (moved & np.isfinite(before)).any(axis=1)
     mask = rows.reshape(-1, *[1] * (spread.ndim - 1))
     return np.where(rows[:, None], centre, mean), np.where(mask, other, spread), rows
 
@@ -85,8 +85,8 @@ def warn_skewed(rows: np.ndarray, where: str) -> None:
     if count:
         warn(
             f"in {count} of {len(rows)} rows of {where} (first in row {int(np.argmax(rows))}) y is predicted with the "
-            f"uncorrected Gaussian of the latents: the wider one would move the mean of y by more than {_SKEWED:.0%}, "
-            "by a tail that a skewed posterior does not have. predict_latent gives the corrected moments; "
-            "predictions from gibbs or nuts are exact.",
+            "uncorrected Gaussian of the latents: the wider one would move the mean of y, or the probability of a "
+            f"label, by more than {_SKEWED:.0%}, by a tail that a skewed posterior does not have. predict_latent gives "
+            "the corrected moments; predictions from gibbs or nuts are exact.",
             PredictionWarning,
         )

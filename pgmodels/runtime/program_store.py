@@ -49,15 +49,22 @@ _num_writes = 0
 
 
 def folder() -> Path | None:
-    """The folder of compiled programs: PGMODELS_CACHE or the user's cache folder; None if PGMODELS_CACHE is 0."""
+    """The folder of compiled programs: PGMODELS_CACHE or the user's cache folder.
+
+    None if PGMODELS_CACHE is 0, or if the user has no home folder to find it in.
+    """
     value = os.environ.get("PGMODELS_CACHE")
     if value == "0":
         return None
-    if value:
-        return Path(value).expanduser()
     import platformdirs
 
-    return platformdirs.user_cache_path("pgmodels", appauthor=False) / "programs"
+    try:
+        if value:
+            return Path(value).expanduser()
+        path = platformdirs.user_cache_path("pgmodels", appauthor=False) / "programs"
+    except RuntimeError:
+        return None
+    return path if path.is_absolute() else None
 
 
 def is_on() -> bool:
@@ -181,13 +188,16 @@ def _machine() -> str:
 def _processor() -> str:
     """Model and instruction sets of the processor: machines can share a home folder."""
     if sys.platform == "linux":
-        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
-        return "\n".join(
-            line for line in first.splitlines() if not re.match(r"processor|cpu MHz|bogomips|.*id\b", line, re.I)
-        )
+        return _lasting(Path("/proc/cpuinfo").read_text().split("\n\n")[0])
     if sys.platform == "darwin":
         return subprocess.check_output(["sysctl", "machdep.cpu", "hw.optional"], text=True)
     return platform.processor()
+
+
+def _lasting(lines: str) -> str:
+    """The lines of /proc/cpuinfo without those that differ between cores or from time to time."""
+    changing = r"(processor|cpu MHz|bogomips|physical id|core id|(initial )?apicid)\s*:"
+    return "\n".join(line for line in lines.splitlines() if not re.match(changing, line, re.I))
 
 
 def _mark(root: Path) -> Path:

@@ -12,7 +12,7 @@ import pgmodels as pgm
 from pgmodels.inference.objectives import MOST_PREDICTORS, expected_objective, mean_field_objective, objective_of
 from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT
 from pgmodels.inference.variational.vi import variational_problem
-from pgmodels.objectives import expected
+from pgmodels.objectives import expected, mean_field
 from pgmodels.objectives.mean_field import MeanField
 from pgmodels.runtime.x64 import double_precision
 
@@ -223,3 +223,35 @@ def test_means_of_all_classes_move_by_one_newton_step():
     np.testing.assert_allclose(np.asarray(moved)[rows], expected_move, atol=0.05 * scale)
     plain = problem.moments(target).mean - mean
     assert abs(np.asarray(plain)[rows] - expected_move).max() > 0.2 * scale
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@double_precision
+def test_latents_without_variance_have_no_curvature(size):
+    model = pgm.Model(pgm.LogisticSoftmax(size), pgm.GP(pgm.RBF(), size=size))
+    m, v = jnp.asarray(MEANS[:, :size]), jnp.zeros((2, size)).at[1].set(1.0)
+    values, h, w, coupling = mean_field_objective(model).local_bound_sites_and_coupling(m, v, jnp.asarray(LABELS), {})
+    assert np.isfinite(np.concatenate([np.ravel(part) for part in (values, h, w, coupling)])).all()
+    np.testing.assert_array_equal(np.concatenate([np.ravel(w[0]), np.ravel(coupling[0])]), 0.0)
+    assert (abs(np.asarray(coupling[1])).sum(axis=1) > 0.0).all()
+
+
+def test_a_row_without_prior_variance():
+    """A line through zero: the first row has no variance, and the bound is that of a dense prior."""
+    X = np.arange(12.0)[:, None] / 4.0
+    y = np.array([0.0, 1.0, 2.0] * 4)
+    linear = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.Linear(2.0), mean=0.3, size=3))
+    result = pgm.vi(linear, X, y, objective="mean_field", tolerance=1e-11)
+    nearly = pgm.Model(
+        pgm.LogisticSoftmax(3), pgm.GP(pgm.Linear(2.0) + pgm.Constant(1e-8), mean=0.3, size=3, form=pgm.Dense())
+    )
+    dense = pgm.vi(nearly, X, y, objective="mean_field", tolerance=1e-11)
+    np.testing.assert_allclose(result.elbo, dense.elbo, atol=1e-5)
+    np.testing.assert_allclose(result.variance[1:], dense.variance[1:], rtol=1e-3)
+
+
+@double_precision
+def test_more_predictors_than_points():
+    nodes, weights = mean_field._nodes(200)
+    np.testing.assert_allclose(nodes.T @ (weights[:, None] * nodes), np.eye(200), atol=1e-12)
+    np.testing.assert_allclose(weights @ nodes, 0.0, atol=1e-12)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -348,3 +349,38 @@ def test_what_was_used_least_recently_is_removed_beyond_the_bound(folder, monkey
     assert len(files(folder)) == compiled_again
     program(2.0)(X)
     assert len(files(folder)) == compiled_again + 1
+
+
+CPUINFO = """processor\t: {core}
+vendor_id\t: AuthenticAMD
+model name\t: AMD EPYC
+cpu MHz\t\t: {speed}
+core id\t\t: {core}
+apicid\t\t: {core}
+cpuid level\t: 16
+flags\t\t: fpu sse2 pcid cpuid {more}rdpid
+bogomips\t: {speed}
+"""
+
+
+def test_processors_differ_by_their_instruction_sets_alone():
+    def lasting(core=0, speed=2600.0, more="avx512f "):
+        return program_store._lasting(CPUINFO.format(core=core, speed=speed, more=more))
+
+    assert lasting() == lasting(core=3, speed=3100.0)
+    assert lasting() != lasting(more="")
+
+
+@pytest.mark.parametrize("value", ["~nobody-of-this-name/programs", None])
+def test_a_user_without_a_home_stores_nothing(value, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("PGMODELS_CACHE", raising=False)
+    if value is None:
+        monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: Path("~/.cache/pgmodels"))
+    else:
+        monkeypatch.setenv("PGMODELS_CACHE", value)
+        monkeypatch.setattr(Path, "expanduser", fail)
+    assert program_store.folder() is None
+    assert not program_store.is_on()

@@ -126,7 +126,8 @@ def fit(
         Maximum number of steps of the search; with ``scheme="alternating"``, of turns. With ``"hybrid"``, ``"joint"``
         and ``train_inducing``, which move hundreds of values, several hundred may be needed.
     tolerance : float
-        Relative change of the ELBO in one step below which the search has converged.
+        Relative change of the ELBO in one step below which the search has converged. It has also converged where a
+        further step is predicted to gain less than 1e-5 nats, which moves no value by .005 posterior deviations.
     num_starts : int, optional
         The number of start points for the first steps; the search continues from the best one. By default one of each
         kind (there are several kinds for sums of kernels, several GPs, varying noise and learned periods), and more if
@@ -181,7 +182,8 @@ def fit(
 
     The search starts from the user's values or from values in the units of the data (see
     ``pgmodels.inference.empirical_bayes.initial_values``), whichever have the largest ELBO. From 1,024 rows on (10,000
-    with inducing inputs, 40,000 with ``pgm.Markov()``, some 300 with several classes) it starts at the optimum of a
+    with inducing inputs, 40,000 with ``pgm.Markov()``; with quadrature over L latents a datum an L-th of that, but 256
+    at least) it starts at the optimum of a
     subset of the rows, with the Hessian there, provided that the subset determines the values. A positive value without
     a prior stays within a factor of 1e6 of its starts.
 

@@ -54,9 +54,13 @@ class Limits(NamedTuple):
     num_starts: int | None = None
     seed: int = 0
 
+    def least(self, bound: MarginalBound) -> float:
+        """The gain of a step at which it is the last: the tolerance, or the rounding error of the bound."""
+        return max(self.tolerance * max(1.0, abs(bound.best)), bound.rounding)
+
     def enough(self, bound: MarginalBound) -> float:
-        """The largest gain that counts as convergence: the tolerance, the rounding error, or a negligible one."""
-        return max(self.tolerance * max(1.0, abs(bound.best)), bound.rounding, _NEGLIGIBLE)
+        """The largest predicted gain that counts as convergence: ``least``, or _NEGLIGIBLE."""
+        return max(self.least(bound), _NEGLIGIBLE)
 
 
 class Maximum(NamedTuple):
@@ -114,10 +118,11 @@ class _InexactObjective:
         if np.any((vector < self.box[0] - _SLACK) | (vector > self.box[1] + _SLACK)):
             self.left_box = True
             return self.bound.barrier(vector)
-        before, moved = self.bound.best, np.any(vector != self.bound.vector)
+        # A vector that was scaled and scaled back is the same one.
+        before, moved = self.bound.best, not np.allclose(vector, self.bound.vector, rtol=0.0, atol=_SLACK)
         evaluation = self.bound(vector, self.tolerance)
         if moved and evaluation[0] < before:
-            self.tolerance = self._required_tolerance(before)
+            self.tolerance = min(self.tolerance, self._required_tolerance(before))
         return evaluation
 
     def choose_again(self) -> bool:
@@ -320,7 +325,7 @@ def _refine_bfgs(
         nonlocal before
         bar.step(bound)
         gain, before = before - bound.best, bound.best
-        if gain <= limits.enough(bound) or is_stationary():
+        if gain <= limits.least(bound) or is_stationary():
             raise StopIteration
 
     while again:
@@ -338,7 +343,8 @@ def _refine_bfgs(
         if steps_remain and not again and inexact.tighten(_SURE if stationary else TIGHT):
             stationary = is_stationary()
             again = not stationary
-    message = "one more step would gain less than the tolerance" if stationary else str(solution.message)
+    message = f"one more step would gain less than the tolerance, or than {_NEGLIGIBLE:g} nats"
+    message = message if stationary else str(solution.message)
     return _Refinement(num_steps, stationary, message, inverse_hessian)
 
 

@@ -24,7 +24,7 @@ _SHORT, _STILL = 1e-3, 0.01
 class GaussianState(NamedTuple):
     """q(f): moments of the predictors, the sites that produced them, target sites, ELBO, and Anderson history.
 
-    ``slope`` has the optimal sites at the moments, with the responses of ``Problem.with_responses``, ``rounding`` is
+    ``slope`` has the optimal sites at the moments, ``target`` the same with ``Problem.with_responses``, ``rounding`` is
     the ELBO's rounding error, and ``length`` is the length of the last step, 0 if none raised the ELBO. Steps must not
     lower the sum of the ELBO and ``excess``: 0, or the difference to the log posterior density at the mean (see
     ``Objective.is_maximised``).
@@ -34,6 +34,7 @@ class GaussianState(NamedTuple):
     variance: Spread
     sites: Sites
     slope: Sites
+    target: Sites
     elbo: Float[Array, ""]
     rounding: Float[Array, ""]
     length: Float[Array, ""]
@@ -65,8 +66,9 @@ class NaturalGradient(Engine):
         if not problem.objective.is_maximised:
             excess = problem.log_posterior(mean, sites) - elbo.value
         memory = empty_history(sites) if memory is None else memory
-        slope = problem.with_responses(slope, sites, mean, coupling)
-        return GaussianState(mean, variance, sites, slope, *elbo, jnp.asarray(length, mean.dtype), memory, excess)
+        target = problem.with_responses(slope, sites, mean, coupling)
+        length = jnp.asarray(length, mean.dtype)
+        return GaussianState(mean, variance, sites, slope, target, *elbo, length, memory, excess)
 
     def step(self, problem: Problem, state: GaussianState) -> GaussianState:
         """A natural-gradient step towards the sites at the marginals, halved until the ELBO does not fall.
@@ -76,7 +78,7 @@ class NaturalGradient(Engine):
         raises the ELBO, only the mean moves, with precisions fixed, which always raises it. Coupled sites may have any
         precisions for which the posterior is proper.
         """
-        target = state.slope if problem.coupled else positive(state.slope, state.mean)
+        target = state.target if problem.coupled else positive(state.slope, state.mean)
         fixed_precision = with_precision(state.slope, state.mean, state.sites.precision)
         memory = state.memory.after(state.sites, target)
         further = memory.extrapolated(target)
