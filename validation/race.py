@@ -310,7 +310,9 @@ def picture(kept: dict[str, dict[str, Any]]) -> plt.Figure:
         level = level_of(kept[name]["runs"])
         axes.axhline(level, color="0.6", lw=1, zorder=0)
         for run in kept[name]["runs"]:
-            who, marker = run["contestant"], "o" if run["contestant"] in OURS else None
+            who = run["contestant"]
+            # A single call is a point.
+            marker = "o" if who in OURS else "D" if len(run["curve"]) == 1 else None
             for outcome, style in ((run, "-"), (run.get("stored") or {}, "--")):
                 if outcome.get("curve") and "before" in outcome and who in colours:
                     curve = np.array(outcome["curve"], dtype=float)
@@ -342,9 +344,7 @@ def picture_by_size(kept: dict[str, dict[str, Any]]) -> plt.Figure:
             finite = np.where(np.isfinite(seconds), seconds, np.nan)
             label = who if part == "process" else None
             axes.plot(rows, finite, style, ms=4, lw=1.2, color=colour, label=label)
-    axes.set(
-        xscale="log", yscale="log", xlabel="rows", ylabel="processor seconds from the start of Python to the level"
-    )
+    axes.set(xscale="log", yscale="log", xlabel="rows", ylabel="processor seconds to the level")
     axes.set_xticks(rows, [f"{count:,}" for count in rows])
     axes.set_xticks([], minor=True)
     axes.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
@@ -366,5 +366,5 @@ if __name__ == "__main__":
         kept[name] = race(name, options.peers)
         KEPT.write_text(json.dumps(kept) + "\n")
     write_tables(kept)
-    picture(kept).savefig(KEPT.with_suffix(".png"), dpi=110)
+    picture(kept).savefig(KEPT.with_suffix(".png"), dpi=80)
     picture_by_size(kept).savefig(KEPT.with_name("race_by_size.png"), dpi=110)

@@ -70,6 +70,8 @@ def prior_predictive(
     model, inputs, _ = model.read_inputs(X)
     covariates = check_covariates(model.likelihood, model.num_latents, covariates, len(inputs))
     model = model.resolve(inputs)
+    for gp in model.gps:
+        gp.form.check(gp.kernel, inputs.shape[1])
     model = with_inputs(model, choose_inputs(model, inputs))
     unknowns = with_priors(model)
     values = _draw_unknowns(unknowns, num_draws, seed)

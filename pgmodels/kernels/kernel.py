@@ -108,8 +108,8 @@ class Kernel(Module):
         """
         raise ValueError(
             f"{self!r} has no state-space form, which pgm.Markov() needs: use Matern12, Matern32, Matern52, Periodic, "
-            "Cosine, RandomWalk, Constant, White or Linear, their sums and products, or another form of the GP, such "
-            "as pgm.Dense()."
+            "Cosine, RandomWalk, Constant, White or Linear, their sums, their products without RandomWalk and Linear, "
+            "or another form of the GP, such as pgm.Dense()."
         )
 
     def spectra(self, num_columns: int) -> Spectra:

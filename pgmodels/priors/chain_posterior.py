@@ -289,9 +289,9 @@ def _is_chained(prior: PriorCollection) -> np.ndarray:
 
 
 def _leader(prior: PriorCollection) -> tuple[int, MarkovPrior]:
-    """The chain with the most inputs, which are those of all that are no constants, and its number."""
+    """The chain with the most inputs of those that are no constants, which share theirs, and its number."""
     chains = [(index, group) for index, group in enumerate(prior.groups) if isinstance(group, MarkovPrior)]
-    return max(chains, key=lambda pair: len(pair[1].X))
+    return max(chains, key=lambda pair: (bool(pair[1].kernel.reads(pair[1].X.shape[1])), len(pair[1].X)))
 
 
 def _column(prior: PriorCollection) -> int:

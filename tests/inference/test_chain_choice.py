@@ -14,6 +14,7 @@ CASES = {
     "sums and products": (M32 * pgm.Cosine(1.0, 0.5) + pgm.RandomWalk(0.1, 0.0) + pgm.Constant(), TIMES, True),
     "one of two columns": (pgm.On(M32, [1]), PLANE, True),
     "both columns": (M32, PLANE, False),
+    "a lengthscale for each": (pgm.Matern32(1.0, [1.0, 2.0]), PLANE, False),
     "few rows": (M32, TIMES[:FEW], False),
     "few distinct times": (M32, np.floor(TIMES), False),
     "no form": (pgm.RBF(1.0, 2.0), TIMES, False),

@@ -152,3 +152,42 @@ def test_results_are_saved_and_updated(data, tmp_path):
     updated = pgm.update(pgm.cavi(regression(pgm.Markov()), X[:200], y[:200]), X[200:], y[200:])
     # Both to a tolerance of 1e-9 of the ELBO, which is flat at the optimum.
     np.testing.assert_allclose(updated.mean, q.mean, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_constant_may_come_first(place):
+    """A few times, out of order: as many as a constant's padded input."""
+    t = np.tile([3.0, 1.0, 2.0], 5)[:, None]
+    y = (np.random.default_rng(2).random(15) < 0.4).astype(float)
+    kernels = [pgm.Matern32(1.5, 2.0)]
+    kernels.insert(place, pgm.Constant(0.7))
+    results = []
+    for form in (pgm.Markov(), pgm.Dense()):
+        gps = [pgm.GP(kernel, mean=0.1, form=form) for kernel in kernels]
+        results.append(pgm.gaussian_vi(pgm.Model(pgm.with_predictor(pgm.Bernoulli(), 2), gps), t, y))
+    chain, dense = results
+    np.testing.assert_allclose(chain.elbo, dense.elbo, atol=TIGHT)
+    X_new = [[0.0], [1.4], [5.0]]
+    for ours, theirs in zip(chain.predict_latent(X_new), dense.predict_latent(X_new), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_the_evidence_with_a_constant_first():
+    """A constant, and the same with a process that hardly moves, whose times are those of the rows."""
+    rng = np.random.default_rng(4)
+    t, y = rng.permutation(30)[:, None] / 3.0, rng.normal(size=30)
+    estimates = []
+    for first in (pgm.Constant(0.5), pgm.Constant(0.5) + pgm.Matern12(1e-6, 2.0)):
+        gps = [pgm.GP(kernel, form=pgm.Markov()) for kernel in (first, pgm.Matern12(0.5, 2.0))]
+        result = pgm.vi(pgm.Model(pgm.HeteroscedasticGaussian(1.5), gps), t, y, objective="mean_field")
+        estimates.append(pgm.log_evidence(result))
+    error = np.hypot(*(estimate.standard_error for estimate in estimates))
+    assert error < 0.2
+    assert abs(estimates[0].value - estimates[1].value) < 4.0 * error
+
+
+def test_particles_are_refused_where_a_formula_combines_chains(games):
+    t, y = games
+    result = pgm.cavi(pgm.Model(game(), pgm.GP(pgm.Matern32(1.0, 2.0), size=4, form=pgm.Markov())), t, y)
+    with pytest.raises(ValueError, match=r"log_evidence .* a formula that combines none of them.*pgm\.Dense\(\)"):
+        pgm.log_evidence(result)

@@ -124,3 +124,9 @@ def test_what_cannot_be_drawn_says_so():
         pgm.prior_predictive(model, X[0])
     with pytest.raises(ValueError, match=r"model must be a pgm\.Model"):
         pgm.prior_predictive(pgm.Bernoulli(), X)
+
+
+def test_a_form_that_the_kernel_does_not_have_is_refused():
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(1.0, 1.0), form=pgm.Markov()))
+    with pytest.raises(ValueError, match=r"reads 2.*pgm\.On"):
+        pgm.prior_predictive(model, [[0.0, 0.0], [0.0, 50.0]])

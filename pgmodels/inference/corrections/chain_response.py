@@ -57,7 +57,8 @@ def correct_by_scans(approximation: Approximation) -> ChainResponse:
     response = respond(posterior, derivatives)
     at_rows = _at_data(posterior, response)
     shift, variance, negative = (np.asarray(part)[: len(approximation.y)] for part in at_rows)
-    is_positive = np.isfinite(variance).all() and not negative.sum()
+    # Counted by inputs, of which rows may share one.
+    is_positive = np.isfinite(variance).all() and not np.asarray(response.negative()).sum()
     if not is_positive:
         rows = np.flatnonzero((negative > 0) | ~np.isfinite(variance))
         warn(

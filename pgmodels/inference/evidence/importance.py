@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from pgmodels.inference.evidence.blocks import block_log_ratios, starts_of_blocks
+from pgmodels.inference.evidence.particles import line_of
 from pgmodels.interop.log_densities import pointwise_log_likelihood
 from pgmodels.numerics.psis import SmoothedWeights, smoothed
 from pgmodels.results.approximation import GaussianResult
@@ -42,16 +43,15 @@ def weigh_blocks(approximation: GaussianResult, num_draws: int, seed: int) -> Bl
     The weights of whole draws would differ by more the longer the series, however close q is.
     """
     q = approximation.uncorrected
-    prior, n = q.posterior.prior, len(q.y)
-    columns = {group.markov_column for group in prior.groups}
-    if n < _LONG or len(columns) > 1 or None in columns:
+    prior, n, line = q.posterior.prior, len(q.y), line_of(q.posterior.prior, q.posterior.is_coupled)
+    if n < _LONG or line is None:
         return None
     y, row_weights = q.data.padded(prior.num_rows)
     starts = starts_of_blocks(n)
     key = jax.random.key(seed)
     ratios = block_log_ratios(q.model.bare(), q.posterior, y, row_weights, as_array(starts), key, num_draws)
     weights = [smoothed(np.asarray(block)) for block in ratios]
-    rows = np.argsort(q.X[:, columns.pop()], kind="stable")[starts]
+    rows = np.argsort(q.X[:, line], kind="stable")[starts]
     return BlockWeights(np.array([block.k for block in weights]), rows, weights[0].limit)
 
 

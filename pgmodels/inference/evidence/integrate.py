@@ -313,7 +313,8 @@ class _Integration:
         self.model, self.data, self.unknowns = model, data, unknowns
         problem = variational_problem(model, data, expected_objective(model), model.compiled_prior(data.X))
         if not model.has_factors:
-            require_one_line(problem.prior, "integrate")
+            is_coupled = problem.coupled or problem.objective.predictors is not None
+            require_one_line(problem.prior, is_coupled, "integrate")
         problem, ascent = optimise(problem, start_state(model, data, problem), 1e-6, 200)
         if not np.isfinite(float(ascent.state.elbo)):
             raise ValueError(

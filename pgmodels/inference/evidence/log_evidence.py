@@ -155,7 +155,7 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
 
 def _by_particles(result: Approximation, num_draws: int, seed: int) -> Evidence:
     posterior, model = result.posterior, result.model
-    require_one_line(posterior.prior, "log_evidence")
+    require_one_line(posterior.prior, posterior.is_coupled, "log_evidence")
     y, row_weights = result.data.padded(posterior.prior.num_rows)
     keys, count = jax.random.split(jax.random.key(seed), NUM_RUNS), -(-num_draws // NUM_RUNS)
     tried: list[ParticleEstimate] = []

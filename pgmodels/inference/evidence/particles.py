@@ -40,14 +40,26 @@ class Moves(NamedTuple):
     root: Float[Array, "n l d d"]
 
 
-def require_one_line(prior: PriorCollection, call: str) -> None:
-    """Raise ValueError unless all latents are Markov processes of the same column, along which particles can move."""
-    columns = {group.markov_column for group in prior.groups}
-    if len(columns) > 1 or None in columns:
+def require_one_line(prior: PriorCollection, is_coupled: bool, call: str) -> None:
+    """Raise ValueError unless all latents are independent Markov processes of one column, for particles along it."""
+    if line_of(prior, is_coupled) is None:
         raise ValueError(
-            f"{call} with a GP of form=pgm.Markov() needs all GPs of that form, along the same column of X, and the "
-            "model has others: choose pgm.Dense() or pgm.Inducing(300) for all."
+            f"{call} with a GP of form=pgm.Markov() needs all GPs of that form, along the same column of X, and a "
+            "formula that combines none of them; the model has others: choose pgm.Dense() or pgm.Inducing(300) for all."
         )
+
+
+def line_of(prior: PriorCollection, is_coupled: bool) -> int | None:
+    """The column along which all latents are Markov processes; None if there is none, or if sites couple them."""
+    if is_coupled or any(group.markov_column is None for group in prior.groups):
+        return None
+    columns = sorted({column for group in prior.groups for column in _reads(group)})
+    return None if len(columns) > 1 else (columns or [0])[0]
+
+
+def _reads(group: Any) -> list[int]:
+    """The columns that the kernel of a group reads; none of a constant."""
+    return list(group.kernel.reads(group.X.shape[1]))
 
 
 def estimate(log_evidences: np.ndarray) -> ParticleEstimate:
@@ -112,10 +124,12 @@ def traced_particle_runs(
 
 def moves_along(posterior: Posterior) -> tuple[Int[Array, " n"], tuple[Moves, ...]]:
     """The order of the rows in time, and the moves of each group along it."""
-    prior, order, moves = posterior.prior, jnp.zeros(0, int), []
-    for index, (group, part) in enumerate(zip(prior.groups, prior.slices(), strict=True)):
-        times = prior.at_rows(group.X[:, group.markov_column], index)
-        order = jnp.argsort(times) if index == 0 else order
+    prior, moves = posterior.prior, []
+    every_time = [prior.at_rows(group.X[:, group.markov_column], index) for index, group in enumerate(prior.groups)]
+    # A constant has one input, whatever the rows' times.
+    leader = next((index for index, group in enumerate(prior.groups) if _reads(group)), 0)
+    order = jnp.argsort(every_time[leader])
+    for group, part, times in zip(prior.groups, prior.slices(), every_time, strict=True):
         # Rows with equal times are steps of no length.
         chain = chain_at(group.kernel.to_state_space(), times[order])  # type: ignore[attr-defined]
         L, sites = roots(chain.noise), Sites(*(values[order] for values in posterior.sites.columns(part)))

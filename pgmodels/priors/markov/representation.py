@@ -29,9 +29,9 @@ _TINY = np.finfo(float).tiny
 class Markov(Representation):
     """A GP of one column as a Markov process: O(n) time and memory, and exact.
 
-    For Matern12, Matern32, Matern52, Cosine, RandomWalk, Constant, White and Linear, their sums and products, of the
-    same column: ``pgm.On(kernel, [column])`` if X has several. Gaps and ties may be of any size, and the rows in any
-    order.
+    For Matern12, Matern32, Matern52, Cosine, RandomWalk, Constant, White and Linear, their sums, and their products
+    without RandomWalk and Linear, of the same column: ``pgm.On(kernel, [column])`` if X has several. Gaps and ties may
+    be of any size, and the rows in any order.
     Periodic is a sum of harmonics, exact but for the share of the variance that these leave out: see there.
 
     References
@@ -55,6 +55,12 @@ class Markov(Representation):
 
     def check(self, kernel: Kernel, num_columns: int) -> None:
         """See Representation."""
+        columns = kernel.reads(num_columns)
+        if len(columns) > 1:
+            raise ValueError(
+                f"pgm.Markov() is for kernels of one column, and {kernel!r} reads {len(columns)}: choose one, as in "
+                "pgm.On(kernel, [0]), or another form of the GP, such as pgm.Dense()."
+            )
         values = with_values(kernel)
         state = values.to_state_space()
         share = float(state.omitted_variance) / max(float(values.diagonal(np.zeros((1, num_columns)))[0]), _TINY)
@@ -63,12 +69,6 @@ class Markov(Representation):
                 f"the harmonics of {kernel!r} leave out {share:.1%} of the variance, and pgm.Markov() takes up to "
                 f"{_OMITTED:.1%}: keep more, as in pgm.Periodic(..., harmonics=30), at a cost that grows with the "
                 "third power of their number, use a longer lengthscale, or another form, such as pgm.Dense()."
-            )
-        columns = kernel.reads(num_columns)
-        if len(columns) > 1:
-            raise ValueError(
-                f"pgm.Markov() is for kernels of one column, and {kernel!r} reads {len(columns)}: choose one, as in "
-                "pgm.On(kernel, [0]), or another form of the GP, such as pgm.Dense()."
             )
 
     def subset(self, kernel: Any, X: np.ndarray, count: int, seed: int) -> np.ndarray:
