@@ -220,6 +220,7 @@ def test_means_of_all_classes_move_by_one_newton_step():
     gradient = gradient - np.asarray(sites.potential - jnp.einsum("ipq,iq->ip", sites.precision, mean))[rows]
     expected_move = np.linalg.solve(np.linalg.inv(K) + curvature, gradient.T.ravel()).reshape(3, 12).T
     scale = abs(expected_move).max()
+    # To the relative residual at which conjugate gradients end.
     np.testing.assert_allclose(np.asarray(moved)[rows], expected_move, atol=0.05 * scale)
     plain = problem.moments(target).mean - mean
     assert abs(np.asarray(plain)[rows] - expected_move).max() > 0.2 * scale

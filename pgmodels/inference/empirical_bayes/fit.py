@@ -182,10 +182,9 @@ def fit(
 
     The search starts from the user's values or from values in the units of the data (see
     ``pgmodels.inference.empirical_bayes.initial_values``), whichever have the largest ELBO. From 1,024 rows on (10,000
-    with inducing inputs, 40,000 with ``pgm.Markov()``; with quadrature over L latents a datum an L-th of that, but 256
-    at least) it starts at the optimum of a
-    subset of the rows, with the Hessian there, provided that the subset determines the values. A positive value without
-    a prior stays within a factor of 1e6 of its starts.
+    with inducing inputs, 40,000 with ``pgm.Markov()``; with quadrature over L latents per datum an L-th of that, but
+    256 at least) it starts at the optimum of a subset of the rows, with the Hessian there, provided that the subset
+    determines the values. A positive value without a prior stays within a factor of 1e6 of its starts.
 
     References
     ----------

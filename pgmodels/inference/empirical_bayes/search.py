@@ -54,13 +54,13 @@ class Limits(NamedTuple):
     num_starts: int | None = None
     seed: int = 0
 
-    def least(self, bound: MarginalBound) -> float:
-        """The gain of a step at which it is the last: the tolerance, or the rounding error of the bound."""
+    def resolution(self, bound: MarginalBound) -> float:
+        """The smallest gain of a step that counts: the tolerance, or the rounding error of the bound."""
         return max(self.tolerance * max(1.0, abs(bound.best)), bound.rounding)
 
     def enough(self, bound: MarginalBound) -> float:
-        """The largest predicted gain that counts as convergence: ``least``, or _NEGLIGIBLE."""
-        return max(self.least(bound), _NEGLIGIBLE)
+        """The largest predicted gain that counts as convergence: ``resolution``, or _NEGLIGIBLE."""
+        return max(self.resolution(bound), _NEGLIGIBLE)
 
 
 class Maximum(NamedTuple):
@@ -325,7 +325,7 @@ def _refine_bfgs(
         nonlocal before
         bar.step(bound)
         gain, before = before - bound.best, bound.best
-        if gain <= limits.least(bound) or is_stationary():
+        if gain <= limits.resolution(bound) or is_stationary():
             raise StopIteration
 
     while again:

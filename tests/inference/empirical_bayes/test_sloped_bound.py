@@ -1,5 +1,7 @@
 """The gradient of the bound in the hyperparameters by slopes of the log normaliser, against that through roots."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,16 +18,29 @@ RNG = np.random.default_rng(3)
 X = np.concatenate([RNG.normal(size=(18, 2)), np.zeros((3, 2))])
 
 
-@pytest.mark.parametrize("name", ["mean_field", "expected"])
+GPS = [pgm.GP(pgm.RBF(3.0, 1.3), 0.4), pgm.GP(pgm.RBF(0.7, 2.0), -0.5), pgm.GP(pgm.Matern32(2.0, 0.6), 0.1)]
+LABELS, REAL = RNG.integers(0, 3, len(X)).astype(float), RNG.normal(1.0, 2.0, len(X))
+# The last with a parameter of the likelihood, and with it a lower limit on variances.
+CASES = {
+    "independent classes": (pgm.LogisticSoftmax(3), LABELS, "mean_field"),
+    "coupled classes": (pgm.LogisticSoftmax(3), LABELS, "expected"),
+    "mean and spread": (pgm.HeteroscedasticGaussian(1.5), REAL, "mean_field"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
 @double_precision
 def test_slopes_are_derivatives(name):
-    gps = [pgm.GP(pgm.RBF(3.0, 1.3), 0.4), pgm.GP(pgm.RBF(0.7, 2.0), -0.5), pgm.GP(pgm.Matern32(2.0, 0.6), 0.1)]
-    model, data = pgm.Model(pgm.LogisticSoftmax(3), gps).prepare(X, RNG.integers(0, 3, len(X)).astype(float), None)
-    bound = MarginalBound(trainable(model), data, objective_of(model, name))
+    likelihood, y, objective = CASES[name]
+    weights = RNG.uniform(0.5, 2.0, len(X))
+    model, data = pgm.Model(likelihood, GPS[:2] if y is REAL else GPS).prepare(X, y, weights)
+    bound = MarginalBound(trainable(model), data, objective_of(model, objective))
     vector = bound.vector + RNG.normal(0.0, 0.2, len(bound.vector))
     points = bound.points(vector)
     bound(vector, 1e-3)
-    family, state = bound.family, bound.state
+    # Large enough to be seen in a gradient.
+    family, state = replace(bound.family, floor=1e-3 if bound.family.floor else 0.0), bound.state
+    assert (family.floor > 0.0) == (y is REAL)
     problem = family.problem(jnp.asarray(vector), points)
     assert takes_slopes(problem)
     by_slopes = sloped_bound(problem, state)
