@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pgmodels.runtime.x64 import as_array
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
     from pgmodels.objectives.tangent import Tangent
+
+# Rows whose second derivatives are computed at a time.
+_ROWS = 64
 
 
 def sites_from(m: Any, by_mean: Any, by_variance: Any) -> tuple[Any, Any]:
@@ -141,6 +145,30 @@ class Objective(ABC):
         Steps towards the sites need it only approximately; None does without.
         """
         return *self.local_bound_and_sites(m, v, y, parameters), None
+
+    def second_derivatives(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+        """The gradient of each datum's B in u, (n, R), and the Hessian in (m, u), (n, P + R, P + R).
+
+        u are the variances v (n, P), or the upper triangle of covariances v (n, P, P), row by row.
+        """
+        size, coupled = self.size, v.ndim == 3
+        rows, columns = np.triu_indices(size)
+        u = v[:, rows, columns] if coupled else v
+
+        def bound(point: Any, y_i: Any) -> Any:
+            m, u = point[:size], point[size:]
+            V = jnp.zeros((size, size), u.dtype).at[rows, columns].set(u).at[columns, rows].set(u) if coupled else u
+            return self.local_bound(m[None], V[None], y_i[None], parameters)[0]
+
+        def derivatives(point: Any, y_i: Any) -> tuple[Any, Any]:
+            return jax.jacfwd(lambda point: (jax.grad(bound)(point, y_i),) * 2, has_aux=True)(point)
+
+        points, n = jnp.concatenate([m, u], axis=1), len(m)
+        # In chunks of equal length, the last one padded with copies of the last row: one program, and little memory.
+        rows_of = np.minimum(np.arange(n + -n % min(_ROWS, n)), n - 1).reshape(-1, min(_ROWS, n))
+        pieces = jax.lax.map(lambda piece: jax.vmap(derivatives)(points[piece], as_array(y)[piece]), rows_of)
+        H, slopes = (part.reshape(-1, *part.shape[2:])[:n] for part in pieces)
+        return slopes[:, size:], H
 
     def local_hessian(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """The Hessian of each datum's B in (m_p, s_p) of one predictor p at a time, shape (n, predictors, 2, 2)."""

@@ -10,7 +10,7 @@ from scipy import stats
 
 import pgmodels as pgm
 from pgmodels.inference.objectives import expected_objective
-from pgmodels.objectives.expected import batched_cholesky
+from pgmodels.objectives.expected import _CHUNK, batched_cholesky
 from tests.covering import some
 from tests.registry import CASES, SEPARATE
 
@@ -163,3 +163,45 @@ def test_many_rows_have_half_the_nodes():
     many, few = value(model, m, v, y), value(model, m[:4], v[:4], y[:4])
     # They differ, so that they are different rules, by what the nodes leave open at deviations of up to 4.
     assert 0.0 < np.max(abs(many.reshape(-1, 4) - few)) < 1e-8
+
+
+def many_rows(name):
+    """More rows than are computed at a time, the last chunk not full, one row without variance."""
+    case, rng, n = CASES[name], np.random.default_rng(7), _CHUNK + 300
+    y = case.data(n, seed=3)[1]
+    variance = rng.gamma(2.0, 0.5, (n, 1))
+    variance[5] = 0.0
+    return case.model(), rng.normal(size=(n, 1)), variance, y
+
+
+def by_autodiff(objective, m, v, y, parameters):
+    """Value, derivatives in (m, v) and Hessian of the sum over nodes, row by row."""
+    rule = objective._rule(len(m))
+
+    def one(point, y):
+        return objective._bound(rule, point[:1][None], point[1:][None], y[None], parameters)[0]
+
+    points = jnp.concatenate([m, v], axis=1)
+    return jax.vmap(lambda point, y: (one(point, y), jax.grad(one)(point, y), jax.hessian(one)(point, y)))(points, y)
+
+
+@pytest.mark.parametrize("name", some(ONE, "student_t", "negative_binomial", "laplace"))
+def test_terms_sites_and_second_derivatives_of_many_rows_are_those_of_each(name):
+    model, m, v, y = many_rows(name)
+
+    @partial(jax.jit, static_argnums=0)
+    def both(objective, m, v, y, parameters):
+        terms = objective.local_bound_and_sites(m, v, y, parameters)
+        rest = objective.local_bound(m, v, y, parameters), objective.second_derivatives(m, v, y, parameters)
+        return by_autodiff(objective, m, v, y, parameters), terms, rest
+
+    (values, slopes, H), (bounds, h, w), (again, (by_variance, second)) = value(model, m, v, y, both)
+    # Their log densities of some rows are large.
+    close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9)
+    close(bounds, values)
+    close(again, values)
+    close(w, -2.0 * slopes[:, 1:])
+    close(h, slopes[:, :1] + w * m)
+    close(by_variance, slopes[:, 1:])
+    close(second, H)
+    assert np.all(w[5] == 0.0)

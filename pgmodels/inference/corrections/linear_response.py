@@ -21,15 +21,12 @@ from pgmodels.priors.block_posterior import together
 from pgmodels.priors.linear_predictor import push_covariance, push_moments, push_values
 from pgmodels.priors.padding import weighted
 from pgmodels.priors.posterior import Posterior
-from pgmodels.runtime.x64 import as_array
 
 # Cost of solving by products relative to a solve with the matrix of the data's moments: ten iterations, two products
 # each.
 _PRODUCTS = 10.0
 # Above this number of moments (a matrix of 0.8 GB) use conjugate gradients if the rank is below a quarter of it.
 _MOST = 10_000
-# Rows whose second derivatives are computed at a time.
-_ROWS = 64
 
 
 class Sensitivity(NamedTuple):
@@ -60,28 +57,12 @@ def sensitivity(
     precisions below zero are held at zero.
     """
     size, coupled = objective.size, spread.ndim == 3
-    pairs = entries(size, coupled)
-    rows, columns = (np.array(part) for part in zip(*pairs, strict=True))
-    u = spread[:, rows, columns] if coupled else spread
-
-    def bound(point: Any, y_i: Any) -> Any:
-        m, u = point[:size], point[size:]
-        V = jnp.zeros((size, size), u.dtype).at[rows, columns].set(u).at[columns, rows].set(u) if coupled else u
-        return objective.local_bound(m[None], V[None], y_i[None], parameters)[0]
-
-    def derivatives(point: Any, y_i: Any) -> tuple[Any, Any]:
-        return jax.jacfwd(lambda point: (jax.grad(bound)(point, y_i),) * 2, has_aux=True)(point)
-
-    points, n = jnp.concatenate([mean, u], axis=1), len(mean)
-    # In chunks of equal length, the last one padded with copies of the last row: one program, and little memory.
-    rows_of = np.minimum(np.arange(n + -n % min(_ROWS, n)), n - 1).reshape(-1, min(_ROWS, n))
-    pieces = jax.lax.map(lambda piece: jax.vmap(derivatives)(points[piece], as_array(y)[piece]), rows_of)
-    H, slopes = (part.reshape(-1, *part.shape[2:])[:n] for part in pieces)
+    slopes, H = objective.second_derivatives(mean, spread, y, parameters)
     W = precision if coupled else jax.vmap(jnp.diag)(precision)
     mixed, curved = H[:, size:, :size], H[:, size:, size:]
     if clipped:
         # A precision clipped at zero does not respond to the marginals.
-        free = slopes[:, size:] <= 0.0
+        free = slopes <= 0.0
         mixed, curved = free[:, :, None] * mixed, free[:, :, None] * curved * free[:, None, :]
     return Sensitivity(H[:, :size, :size] + W, mixed, curved)
 
