@@ -115,7 +115,7 @@ class Quadrature(FormulaObjective):
 
     def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """See Objective; ``v`` may be covariances (n, P, P)."""
-        return self._by_rows(lambda rule, *row: self._bound(rule, *row, parameters), m, v, y)
+        return self._by_rows(partial(self._bound, parameters=parameters), m, v, y)
 
     def _bound(self, rule: tuple[Any, Any], m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         if self.size == 1 and self.kinks:
@@ -157,7 +157,7 @@ class Quadrature(FormulaObjective):
         """See Objective."""
         if not self._is_smooth_line:
             return super().second_derivatives(m, v, y, parameters)
-        return self._by_rows(lambda rule, *row: self._second_derivatives(rule, *row, parameters), m, v, y)
+        return self._by_rows(partial(self._second_derivatives, parameters=parameters), m, v, y)
 
     @property
     def _is_smooth_line(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from pgmodels.runtime.pickling import Module
 
@@ -60,22 +60,6 @@ class Moments(NamedTuple):
     divergence: Float[Array, ""]
 
 
-class GroupResponse(Module):
-    """The linear response of the one latent of a group (math: section 5b), for priors that need no factor for it."""
-
-    @abstractmethod
-    def moments(self) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """The shift of the mean and the corrected variance at the data."""
-
-    @abstractmethod
-    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
-        """The same at new inputs."""
-
-    @abstractmethod
-    def negative(self) -> Int[Array, " n"]:
-        """Row by row, what sums to the number of negative eigenvalues of the precision: 0 if it is a covariance."""
-
-
 class GroupPosterior(Module):
     """The latents of one group given sites: its Gaussian prior times the sites, normalised, with its factorisation."""
 
@@ -99,15 +83,6 @@ class GroupPosterior(Module):
         """The same latents at the data followed by new inputs, for priors that draw by it (``LatentPrior.extends``)."""
         raise NotImplementedError(f"{type(self).__name__} does not implement extended.")
 
-    def respond(
-        self, mixed: Float[Array, " n"], gain: Float[Array, " n"], curved: Float[Array, " n"], slope: Float[Array, " n"]
-    ) -> GroupResponse:
-        """The linear response of the one latent, for priors that have it (``LatentPrior.responds``).
-
-        B_mv, B_mm + w and B_vv at each row, and the gradient in the mean that shifts the mean.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not implement respond.")
-
 
 class LatentPrior(Module):
     """``size`` independent latents with one kernel and one constant mean, at the inputs X.
@@ -124,8 +99,6 @@ class LatentPrior(Module):
     is_dense: ClassVar[bool] = False
     # Whether its posteriors have ``extended``, and it has ``draw_given``, for joint draws at new inputs.
     extends: ClassVar[bool] = False
-    # Whether its posteriors of one latent have ``respond``, linear response without coordinates.
-    responds: ClassVar[bool] = False
     # Whether it is a Markov chain, which sites may couple with others: see pgmodels.priors.chain_posterior.
     is_chain: ClassVar[bool] = False
     # Whether products with the factor cost a small share of conditioning.
@@ -176,11 +149,6 @@ class LatentPrior(Module):
         Raises ValueError for priors without inducing inputs.
         """
         raise no_factor(self)
-
-    @property
-    def response_entries(self) -> int:
-        """The entries of one matrix of linear response at each row, for priors with ``responds``."""
-        return 0
 
     def with_mean(self, mean: Array) -> "LatentPrior":
         """The prior with another mean."""

@@ -14,12 +14,24 @@ from pgmodels.priors.base import Key, Sites, no_factor
 from pgmodels.priors.block_posterior import residual_trace
 from pgmodels.priors.chunking import chunks
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.factored import FactoredPrior
 from pgmodels.priors.linalg import root_by_rank
 from pgmodels.priors.markov.chain import roots
-from pgmodels.priors.markov.joint import Chains, Joint, LineSites, condition, log_normalizer
-from pgmodels.priors.markov.prior import MarkovPrior, chain_at, gaps_at
+from pgmodels.priors.markov.joint import Joint, LineSites, condition, log_normalizer
+from pgmodels.priors.markov.prior import MarkovPrior
 from pgmodels.priors.posterior import DependentPosterior, Marginals
+from pgmodels.priors.row_chains import (
+    chain_column,
+    chain_groups,
+    chained_latents,
+    chains_at,
+    chains_of_rows,
+    check_columns,
+    effect_groups,
+    factors_of_effects,
+    gaps_of_rows,
+    places_of,
+    times_of_rows,
+)
 
 # Pivots of a row's precisions below this share of their diagonal entry are rounding of zero.
 _ROUNDING = 1e-14
@@ -44,7 +56,7 @@ class ChainPosterior(DependentPosterior):
         """See Posterior."""
         mean, covariance = self.joint.marginals()
         mean, covariance = (jnp.zeros_like(part).at[self.order].set(part) for part in (mean, covariance))
-        mean, V = _combined(self.prior, mean, covariance, _factors(self.prior), self.joint.columns)
+        mean, V = _combined(self.prior, mean, covariance, factors_of_effects(self.prior), self.joint.columns)
         residual = self.prior.residual_variances()
         return mean, V if residual is None else V + jax.vmap(jnp.diag)(residual)
 
@@ -71,17 +83,14 @@ class ChainPosterior(DependentPosterior):
 
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
         """See Posterior."""
-        chains, forward, groups = self.joint.chains, self.joint.forward, _chain_groups(self.prior)
-        times = _times(self.prior)[self.order]
-        gaps = [gaps_at(group.kernel.to_state_space(), times, X_new[:, _column(self.prior)]) for group in groups]
-        F, Q, onward = (
-            _stacked([getattr(at, name) for at in gaps], chains.dimension) for name in ("transition", "noise", "onward")
-        )
-        before = jnp.maximum(gaps[0].before, 0)
+        chains, forward = self.joint.chains, self.joint.forward
+        gaps = gaps_of_rows(self.prior, self.order, X_new)
+        F, Q = gaps.transition, gaps.noise
+        before = jnp.maximum(gaps.before, 0)
         mean, P = chains.forward(F, forward.mean[before]), chains.forward(F, forward.covariance[before])
         P = chains.forward(F, jnp.swapaxes(P, 1, 2)) + chains.block_diagonal(Q)
-        mean, covariance = self.joint.after(mean, P, onward, gaps[0].after)
-        pairs = {index: group.factor_at(X_new) for index, group in _effect_groups(self.prior).items()}
+        mean, covariance = self.joint.after(mean, P, gaps.onward, gaps.after)
+        pairs = {index: group.factor_at(X_new) for index, group in effect_groups(self.prior).items()}
         factors = {index: A for index, (A, _) in pairs.items()}
         mean, V = _combined(self.prior, mean, covariance, factors, self.joint.columns)
         for index, (_, residual) in pairs.items():
@@ -104,10 +113,10 @@ class ChainPosterior(DependentPosterior):
 
     def drawn_at(self, X_new: Float[Array, "m d"], keys: Key) -> Float[Array, "draws m L"]:
         """Joint draws at new inputs, one for each key: by the chains through the data and the new inputs."""
-        n, t = len(self.order), X_new[:, _column(self.prior)]
-        times = jnp.concatenate([_times(self.prior), t])
+        n, t = len(self.order), X_new[:, chain_column(self.prior)]
+        times = jnp.concatenate([times_of_rows(self.prior), t])
         order = jnp.argsort(times)
-        chains = _chains_at(self.prior, times[order])
+        chains = chains_at(self.prior, times[order])
         nothing = LineSites(*(jnp.zeros((len(t), *part.shape[1:])) for part in self.joint.sites))
         # In the order of the data, with the new inputs after it.
         sites = jax.tree.map(
@@ -116,7 +125,7 @@ class ChainPosterior(DependentPosterior):
             nothing,
         )
         joint, places = condition(chains, sites), jnp.argsort(order)[n:]
-        effects = _effect_groups(self.prior)
+        effects = effect_groups(self.prior)
         factors = {index: group.factor_at(X_new)[0] for index, group in effects.items()}
         residuals = {}
         for index, group in effects.items():
@@ -126,7 +135,7 @@ class ChainPosterior(DependentPosterior):
         def one(key: Key) -> Array:
             of_joint, of_residual = jax.random.split(key)
             v, deviation = _draw(joint, of_joint)
-            states = (joint.states(v) + deviation)[places][:, :: chains.dimension]
+            states = (joint.states(v) + deviation)[places][:, chains.heads]
             f = _latents(self.prior, states, factors, v)
             noise = jax.random.normal(of_residual, f.shape)
             for index, root in residuals.items():
@@ -138,15 +147,15 @@ class ChainPosterior(DependentPosterior):
 
     def covariance(self) -> Float[Array, "L n L n"]:
         """See Posterior. Raises ValueError."""
-        raise no_factor(_chain_groups(self.prior)[0])
+        raise no_factor(chain_groups(self.prior)[0])
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L n"]:
         """See Posterior. Raises ValueError."""
-        raise no_factor(_chain_groups(self.prior)[0])
+        raise no_factor(chain_groups(self.prior)[0])
 
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L m"]:
         """See Posterior. Raises ValueError."""
-        raise no_factor(_chain_groups(self.prior)[0])
+        raise no_factor(chain_groups(self.prior)[0])
 
     def coupled_latents(self) -> list[list[int]]:
         """See Posterior."""
@@ -154,7 +163,7 @@ class ChainPosterior(DependentPosterior):
 
     def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """See Posterior. Raises ValueError."""
-        raise no_factor(_chain_groups(self.prior)[0])
+        raise no_factor(chain_groups(self.prior)[0])
 
     def _coordinates(self, v: Float[Array, " r"], states: Float[Array, "n ld"]) -> tuple[Array, ...]:
         """The coordinates by group of effects v and sorted states."""
@@ -163,7 +172,7 @@ class ChainPosterior(DependentPosterior):
         for index, group in enumerate(self.prior.groups):
             if isinstance(group, MarkovPrior):
                 of_group = states[:, chain : chain + group.size, : group.dimension]
-                places = _places(self.prior, index)[self.order]
+                places = places_of(self.prior, index)[self.order]
                 at_inputs = jnp.zeros((len(group.X), *of_group.shape[1:])).at[places].set(of_group)
                 coordinates.append(jnp.swapaxes(at_inputs, 1, 2).reshape(group.rank, group.size))
                 chain += group.size
@@ -180,17 +189,17 @@ def condition_chains(prior: PriorCollection, Phi: Float[Array, "n K L"], sites: 
     Raises ValueError if a group is neither a chain nor has a factor, or chains read different columns.
     """
     prior.require_coupling()
-    _check_columns(prior)
+    check_columns(prior)
     (h, w), means = sites, prior.means()
-    order = jnp.argsort(_times(prior))
-    chained, factors = _is_chained(prior), _factors(prior)
+    order = jnp.argsort(times_of_rows(prior))
+    chained, factors = chained_latents(prior), factors_of_effects(prior)
     slopes, latents = [jnp.zeros((*h.shape, 0))], np.arange(len(means))
     for index, A in factors.items():
         slopes += [Phi[:, :, latent, None] * A.T[:, None] for latent in latents[prior.slices()[index]]]
     shift = Phi @ means
     lines = LineSites(Phi[:, :, chained], jnp.concatenate(slopes, axis=2), h - w * shift, w)
     lines = LineSites(*(part[order] for part in lines))
-    chains = _chains(prior, order)
+    chains = chains_of_rows(prior, order)
     joint = condition(chains, lines)
     pulled = Sites(jnp.einsum("ipl,ip->il", Phi, h), jnp.einsum("ipl,ip,ipk->ilk", Phi, w, Phi))
     log_evidence = log_normalizer(chains, lines, jax.lax.stop_gradient(joint))
@@ -246,7 +255,7 @@ def _combined(
     prior: PriorCollection, mean: Array, covariance: Array, factors: dict[int, Array], columns: Array
 ) -> Marginals:
     """Mean and covariance of all latents from those of the chains (m, l, c), (m, l, l): see ``Joint.marginals``."""
-    chained, size = _is_chained(prior), len(prior.means())
+    chained, size = chained_latents(prior), len(prior.means())
 
     def of_rows(mean: Array, covariance: Array, *by_row: Array) -> Marginals:
         # The latents as columns times (1, u) with u standard normal.
@@ -268,83 +277,3 @@ def _combined(
     mapped = jax.lax.map(lambda chunk: of_rows(*chunk), chunks(size * len(columns), *rows))
     centre, V = (part.reshape(-1, *part.shape[2:])[: len(mean)] for part in mapped)
     return prior.means() + centre, V
-
-
-def _chain_groups(prior: PriorCollection) -> list[MarkovPrior]:
-    return [group for group in prior.groups if isinstance(group, MarkovPrior)]
-
-
-def _effect_groups(prior: PriorCollection) -> dict[int, FactoredPrior]:
-    return {index: group for index, group in enumerate(prior.groups) if isinstance(group, FactoredPrior)}
-
-
-def _factors(prior: PriorCollection) -> dict[int, Float[Array, "r n"]]:
-    """The factors of the effects at the rows of the data, by group."""
-    return {index: prior.at_rows(group.factor, index) for index, group in _effect_groups(prior).items()}
-
-
-def _is_chained(prior: PriorCollection) -> np.ndarray:
-    """The latents that are chains."""
-    return np.flatnonzero([isinstance(group, MarkovPrior) for group in prior.groups for _ in range(group.size)])
-
-
-def _leader(prior: PriorCollection) -> tuple[int, MarkovPrior]:
-    """The chain with the most inputs of those that are no constants, which share theirs, and its number."""
-    chains = [(index, group) for index, group in enumerate(prior.groups) if isinstance(group, MarkovPrior)]
-    return max(chains, key=lambda pair: (bool(pair[1].kernel.reads(pair[1].X.shape[1])), len(pair[1].X)))
-
-
-def _column(prior: PriorCollection) -> int:
-    return _leader(prior)[1].column
-
-
-def _check_columns(prior: PriorCollection) -> None:
-    chains = _chain_groups(prior)
-    columns = {column for group in chains for column in group.kernel.reads(group.X.shape[1])}
-    if len(columns) > 1:
-        raise ValueError(
-            "GPs with form=pgm.Markov() that a formula combines must be of one column, and these read columns "
-            f"{', '.join(map(str, sorted(columns)))}: give all but those of one column another form, such as "
-            "pgm.Inducing(100)."
-        )
-
-
-def _places(prior: PriorCollection, index: int) -> Int[Array, " n"]:
-    """The input of a group at each row of the data."""
-    return prior.at_rows(jnp.arange(len(prior.groups[index].X)), index)
-
-
-def _times(prior: PriorCollection) -> Float[Array, " n"]:
-    """The chains' column at the rows of the data."""
-    index, group = _leader(prior)
-    return group.X[_places(prior, index), group.column]
-
-
-def _chains(prior: PriorCollection, order: Int[Array, " n"]) -> Chains:
-    """The chains at the sorted rows: those of the groups, which stand still where rows share an input."""
-    steps, noise = [], []
-    for index, group in enumerate(prior.groups):
-        if isinstance(group, MarkovPrior):
-            place = jnp.argsort(group.order)[_places(prior, index)[order]]
-            is_new = jnp.diff(place, prepend=-1)[:, None, None] != 0
-            steps.append(jnp.where(is_new, group.chain.transition[place], jnp.eye(group.dimension)))
-            noise.append(jnp.where(is_new, group.chain.noise[place], 0.0))
-    return _as_chains(prior, steps, noise)
-
-
-def _chains_at(prior: PriorCollection, times: Float[Array, " m"]) -> Chains:
-    """The chains at sorted times."""
-    by_group = [chain_at(group.kernel.to_state_space(), times) for group in _chain_groups(prior)]
-    return _as_chains(prior, *([getattr(at, name) for at in by_group] for name in ("transition", "noise")))
-
-
-def _as_chains(prior: PriorCollection, steps: list[Array], noise: list[Array]) -> Chains:
-    kinds = tuple(kind for kind, group in enumerate(_chain_groups(prior)) for _ in range(group.size))
-    d = max(part.shape[1] for part in steps)
-    return Chains(_stacked(steps, d), _stacked(noise, d), kinds)
-
-
-def _stacked(matrices: list[Array], d: int) -> Float[Array, "n g d d"]:
-    """Matrices of the chains of each kernel, padded with zeros."""
-    padded = [jnp.pad(part, ((0, 0), *2 * ((0, d - part.shape[1]),))) for part in matrices]
-    return jnp.stack(padded, axis=1)

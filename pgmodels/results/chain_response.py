@@ -1,4 +1,4 @@
-"""Linear response by scans over a Markov chain: corrected marginals, without a joint covariance."""
+"""Linear response by scans over Markov chains: corrected marginals, without a joint covariance."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,24 +8,32 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike
 
-from pgmodels.priors.base import GroupResponse
-from pgmodels.priors.posterior import Posterior
+from pgmodels.priors import chain_response
+from pgmodels.priors.chain_response import ChainResponse, Factors, Layout
+from pgmodels.priors.padding import pad_rows, pad_zeros
+from pgmodels.priors.posterior import Marginals
 from pgmodels.results.approximation import CorrectedApproximation
+from pgmodels.results.correction import mixing
+from pgmodels.results.gaussian import each_latent
+from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class ChainResponse(CorrectedApproximation):
-    """A correction by linear response of one latent that is a Markov process, in O(n) (math: section 5b).
+class ChainCorrection(CorrectedApproximation):
+    """A correction by linear response of latents that are Markov processes, in O(n) (math: section 5b).
 
-    ``derivatives`` (n, 4) at the distinct inputs are B_mv, B_mm + w and B_vv of the objective, and the gradient that
-    shifts the mean. ``is_positive`` says whether the response is a covariance, as it must be to be valid.
+    ``covariance`` (n, latents, latents) is the covariance of each datum's latents. ``factors`` (n, S, S) and ``slope``
+    (n,) are what responds at each row, see pgmodels.priors.chain_response. ``is_positive`` says whether the response is
+    a covariance, as it must be to be valid.
     """
 
     description: ClassVar[str] = "by linear response"
 
-    derivatives: np.ndarray
+    covariance: np.ndarray
+    factors: np.ndarray
+    slope: np.ndarray | None
     is_positive: bool
 
     @property
@@ -35,33 +43,44 @@ class ChainResponse(CorrectedApproximation):
 
     @cached_property
     @double_precision
-    def response(self) -> GroupResponse:
+    def response(self) -> ChainResponse:
         """The response at the data and at new inputs."""
-        return respond(self.posterior, as_array(self.derivatives))
+        size = self.posterior.prior.num_rows
+        Phi = mixing(self.model, pad_rows(self.y, size))
+        slope = None if self.slope is None else as_array(pad_zeros(self.slope, size))
+        factors = Factors(as_array(pad_zeros(self.factors, size)), slope, Phi[0] if Phi else None)
+        return respond(self.posterior, factors, Layout.of(self.posterior))
+
+    @cached_property
+    @double_precision
+    def nodes(self) -> GaussianNodes:
+        """See GaussianResult."""
+        if self.mean.shape[1] == 1:
+            return IndependentNodes(self.mean, self.variance)
+        Phi = each_latent(self.covariance) if self.mixing is None else self.mixing
+        return PredictorNodes(self.mean, self.covariance, Phi)
 
     @property
     def _num_across(self) -> int:
-        # Matrices over states and their products.
-        return 4 * super()._num_across
+        # Some eight matrices over all states and their products.
+        layout = self.response.layout
+        return 8 * (len(layout.blocks) * layout.joint_size) ** 2
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
         mean, _ = super()._moments_at(inputs)
-        shift, variance = _predicted(self.response, inputs)
-        return np.asarray(mean) + np.asarray(shift)[:, None], np.asarray(variance)[:, None]
+        shift, covariance = (np.asarray(part) for part in _predicted(self.response, inputs))
+        return np.asarray(mean) + shift, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
 
     def _drawn_at(self, X_new: ArrayLike, num_draws: int, seed: int) -> NoReturn:
         raise ValueError(
-            "draw_latents: linear response by scans corrects the variance of each row, without a joint covariance. "
+            "draw_latents: linear response by scans corrects the covariance of each row, without one between rows. "
             "Draw from the uncorrected result or with gibbs, or correct a result with form=pgm.Dense()."
         )
 
 
-@compiled
-def respond(posterior: Posterior, derivatives: Array) -> GroupResponse:
-    """The response of the one group of a posterior; see ``ChainResponse``."""
-    return posterior.groups[0].respond(*derivatives.T)  # type: ignore[attr-defined]
+respond = compiled(chain_response.respond, "layout")
 
 
 @compiled
-def _predicted(response: GroupResponse, inputs: Array) -> tuple[Array, Array]:
+def _predicted(response: ChainResponse, inputs: Array) -> Marginals:
     return response.predict(inputs)

@@ -41,7 +41,7 @@ from pgmodels.results.approximation import (
     LinearResponse,
     PerturbativeApproximation,
 )
-from pgmodels.results.chain_response import ChainResponse
+from pgmodels.results.chain_response import ChainCorrection
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.nested import NestedApproximation
@@ -62,7 +62,7 @@ _RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
         LinearResponse,
         NestedApproximation,
         PerturbativeApproximation,
-        ChainResponse,
+        ChainCorrection,
         IntegratedApproximation,
         SparseApproximation,
         Draws,

@@ -87,6 +87,32 @@ def test_ratings_by_differences_that_read_the_items_of_a_row(games, engine):
     assert_same(*twins(ratings, engine, *games), [[2.0], [30.0]], covariates=[[0, 1], [3, 2]])
 
 
+def a_series_beside_few_groups(form):
+    """Fewer coefficients than in ``regression``: the states of linear response have their products, too."""
+    gps = [
+        pgm.GP(pgm.On(pgm.Matern32(1.7, 0.8), [0]), 0.3, form=form),
+        pgm.GP(pgm.On(pgm.White(0.5), [1])),
+        pgm.GP(pgm.On(pgm.Linear(0.5), [2])),
+    ]
+    return pgm.Model(pgm.with_predictor(pgm.Bernoulli(), 3), gps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [pgm.cavi, pgm.gaussian_vi])
+@pytest.mark.parametrize("model_of", [a_series_beside_few_groups, ratings])
+def test_linear_response_is_that_of_the_dense_form(data, games, model_of, engine):
+    X, y = games if model_of is ratings else data
+    if model_of is not ratings:
+        X = np.column_stack([X[:, 0], X[:, 1] % 4, X[:, 2]])
+    new, covariates = ([[2.0], [30.0]], [[0, 1], [3, 2]]) if model_of is ratings else (NEW[:, :3] % 4.0, None)
+    chain, dense = (pgm.correct(q) for q in twins(model_of, engine, X[:120], y[:120], tolerance=1e-13))
+    assert np.max(np.abs(chain.variance - chain.uncorrected.variance)) > 1e-3
+    np.testing.assert_allclose(chain.variance, dense.variance, rtol=0, atol=1e-7)
+    pairs = zip(chain.predict_latent(new), dense.predict_latent(new), strict=True)
+    for ours, theirs in (*pairs, [q.predict(new, covariates=covariates).mean for q in (chain, dense)]):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-7)
+
+
 def test_a_difference_and_its_negative_are_one_predictor():
     text = str(pgm.derive(ratings(pgm.Dense())))
     assert "where z = ([y[1] = 0] - [y[2] = 0]) f[0] + " in text

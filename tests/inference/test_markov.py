@@ -91,7 +91,8 @@ def test_linear_response_is_that_of_the_dense_form(data, places, name, engine):
     def model_of(form):
         return pgm.Model(pgm.Bernoulli(), pgm.GP(KERNELS[name], mean=0.4, form=form))
 
-    chain, dense = (pgm.correct(q) for q in twins(model_of, engine, X[:120], y[:120]))
+    # At the optimum, where the sites are those of their moments.
+    chain, dense = (pgm.correct(q) for q in twins(model_of, engine, X[:120], y[:120], tolerance=1e-13))
     assert chain.is_positive
     assert np.max(np.abs(chain.variance - chain.uncorrected.variance)) > 1e-3
     # The dense form has a jitter of 1e-10 of the variance for rows that differ by 1e-9.
@@ -134,10 +135,26 @@ def test_several_latents_are_one_chain_each_and_other_forms_beside_them(data, pl
         return pgm.Model(pgm.LogisticSoftmax(3), [trend, pgm.GP(pgm.On(pgm.RBF(0.7, 1.0), [1]), form=pgm.Dense())])
 
     new = np.column_stack([places, rng.uniform(-2.0, 2.0, len(places))])
-    chain, dense = twins(model_of, pgm.cavi, X, y)
-    assert_same(chain, dense, new, atol=1e-8)
-    with pytest.raises(ValueError, match=r"one latent, and the model has 3.*pgm.Dense"):
-        pgm.correct(chain)
+    assert_same(*twins(model_of, pgm.cavi, X, y), new, atol=1e-8)
+
+
+def test_linear_response_of_several_latents_is_that_of_the_dense_form(data, places, tmp_path):
+    X, _ = data
+    rng = np.random.default_rng(6)
+    y = np.sin(2.0 * X[:80, 0]) + rng.normal(size=80) * np.exp(0.5 * np.sin(3.0 * X[:80, 0]))
+
+    def model_of(form):
+        gps = [pgm.GP(pgm.Matern32(1.0, 0.8), form=form), pgm.GP(pgm.Matern12(1.0, 1.5), form=form)]
+        return pgm.Model(pgm.HeteroscedasticGaussian(4.0), gps)
+
+    chain, dense = (pgm.correct(q) for q in twins(model_of, pgm.cavi, X[:80], y, tolerance=1e-13))
+    assert_same(chain, dense, places, atol=1e-8)
+    # The latents of a row are correlated through their likelihood.
+    assert np.max(np.abs(dense.covariance[:, 0, 1])) > 1e-3
+    np.testing.assert_allclose(chain.covariance, dense.covariance, rtol=0, atol=1e-8)
+    loaded = pgm.load(chain.save(tmp_path / "corrected"))
+    for ours, theirs in zip(loaded.predict_latent(places), chain.predict_latent(places), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from pgmodels.inference.corrections.chain_response import correct_by_scans, responds
+from pgmodels.inference.corrections.chain_response import correct_by_scans
 from pgmodels.inference.corrections.nested import correct_by_nesting
 from pgmodels.inference.corrections.perturbative import correct_perturbatively
 from pgmodels.inference.corrections.response import correct_by_response
@@ -15,6 +15,7 @@ from pgmodels.inference.objectives import expected_objective, objective_of_resul
 from pgmodels.model import Model
 from pgmodels.objectives.additive_noise import ExpectedIndicator
 from pgmodels.objectives.expected import Quadrature
+from pgmodels.priors.chain_response import response_entries
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.results.approximation import BEFORE_CORRECTION, Approximation, CorrectedApproximation, GaussianResult
@@ -136,11 +137,7 @@ def corrected_if(
         return _noted(result, "none: linear response is that of an optimum, which q is not")
     if result.model.is_augmentable and result.model.augmentation.is_gaussian:
         return _noted(result, "none: the likelihood is Gaussian in f, and so is the posterior")
-    by_scans = (
-        by_scans
-        and all(group.responds for group in result.prior.groups)
-        and (sum(group.response_entries for group in result.prior.groups) <= _MOST_SCANNED)
-    )
+    by_scans = by_scans and result.prior.chained and response_entries(result.posterior) <= _MOST_SCANNED
     if not by_scans and (size > MOST_COORDINATES or size * len(result.y) > _MOST_ENTRIES):
         many = f"{size:,} coordinates and {len(result.y):,} rows"
         return _noted(result, f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
@@ -198,7 +195,9 @@ def _is_concave(objective: Quadrature | ExpectedIndicator, mean: Any, spread: An
 
 
 def _by_response(approximation: Approximation) -> CorrectedApproximation:
-    return correct_by_scans(approximation) if responds(approximation) else correct_by_response(approximation)
+    return (
+        correct_by_scans(approximation) if approximation.posterior.prior.chained else correct_by_response(approximation)
+    )
 
 
 _METHODS: dict[str, Callable[[Approximation, bool | None], CorrectedApproximation]] = {

@@ -32,11 +32,11 @@ _MOST = 10_000
 class Sensitivity(NamedTuple):
     """An objective's second derivatives at each datum's marginals; u = v, or the entries of V row by row.
 
-    ``gain`` is B_mm + W (n, P, P), ``mixed`` B_um (n, R, P) and ``curved`` B_uu (n, R, R), zero in rows whose
-    precision is clipped at zero.
+    ``by_means`` is B_mm (n, P, P), ``mixed`` B_um (n, R, P) and ``curved`` B_uu (n, R, R), the latter two zero in rows
+    whose precision is clipped at zero.
     """
 
-    gain: Float[Array, "n P P"]
+    by_means: Float[Array, "n P P"]
     mixed: Float[Array, "n R P"]
     curved: Float[Array, "n R R"]
 
@@ -49,22 +49,21 @@ def entries(size: int, coupled: bool) -> tuple[tuple[int, int], ...]:
 
 
 def sensitivity(
-    objective: Objective, mean: Any, spread: Any, precision: Any, y: Any, parameters: Any, clipped: bool
+    objective: Objective, mean: Any, spread: Any, y: Any, row_weights: Any, parameters: Any, clipped: bool
 ) -> Sensitivity:
-    """The second derivatives of the objective at the marginals of an optimum with these precisions (math: section 5b).
+    """The second derivatives of the objective at the marginals of an optimum, times ``row_weights`` (math: section 5b).
 
-    ``spread`` and ``precision`` are (n, P), or (n, P, P) where a datum's predictors are coupled; ``clipped`` is whether
-    precisions below zero are held at zero.
+    ``spread`` is (n, P), or (n, P, P) where a datum's predictors are coupled; ``clipped`` is whether precisions below
+    zero are held at zero.
     """
-    size, coupled = objective.size, spread.ndim == 3
+    size = objective.size
     slopes, H = objective.second_derivatives(mean, spread, y, parameters)
-    W = precision if coupled else jax.vmap(jnp.diag)(precision)
     mixed, curved = H[:, size:, :size], H[:, size:, size:]
     if clipped:
         # A precision clipped at zero does not respond to the marginals.
         free = slopes <= 0.0
         mixed, curved = free[:, :, None] * mixed, free[:, :, None] * curved * free[:, None, :]
-    return Sensitivity(H[:, :size, :size] + W, mixed, curved)
+    return Sensitivity(*(weighted(row_weights, part) for part in (H[:, :size, :size], mixed, curved)))
 
 
 class Response(NamedTuple):
@@ -94,19 +93,16 @@ def linear_response(
 
     ``row_weights`` multiply what each datum contributes to M; they are 0 at padding rows.
     """
-    mean, spread = at_data(posterior, Phi, coupled)
-    size = mean.shape[1]
-    single = coupled and not objective.takes_covariances
-    spread = jnp.diagonal(spread, axis1=1, axis2=2) if single else spread
+    mean, spread = read_at_data(objective, posterior, Phi, coupled)
     precision = objective.local_sites(mean, spread, y, parameters)[1]
-    precision = precision if coupled else positive_part(precision)
-    derivatives = sensitivity(objective, mean, spread, precision, y, parameters, not coupled)
-    derivatives = Sensitivity(*(weighted(row_weights, part) for part in derivatives))
+    W = precision if precision.ndim == 3 else jax.vmap(jnp.diag)(precision if coupled else positive_part(precision))
+    derivatives = sensitivity(objective, mean, spread, y, row_weights, parameters, not coupled)
+    gain, size, count = weighted(row_weights, W) + derivatives.by_means, W.shape[1], derivatives.mixed.shape[1]
     if Phi is None:
         # Rows with equal inputs respond together, by the sum of their derivatives.
-        derivatives = Sensitivity(*map(posterior.prior.total, derivatives))
+        derivatives, gain = jax.tree.map(posterior.prior.total, (derivatives, gain))
     R, U = halves(posterior, Phi, posterior.prior.distinct.factors() if Phi is None else None)
-    added, residual = _added(U, derivatives, entries(size, coupled and not single))
+    added, residual = _added(U, gain, derivatives, entries(size, count > size))
     identity = jnp.eye(len(R), dtype=R.dtype)
     kept = identity - 0.5 * (added + added.T)
     moved = jnp.linalg.solve(kept, identity - kept)
@@ -132,6 +128,13 @@ def halves(
     return R, solve_triangular(R, G.reshape(len(R), -1), lower=True).reshape(G.shape)
 
 
+def read_at_data(objective: Objective, posterior: Posterior, Phi: Any, coupled: bool) -> tuple[Array, Array]:
+    """``at_data``, with variances if the objective does not read covariances."""
+    mean, spread = at_data(posterior, Phi, coupled)
+    is_read = spread.ndim == 2 or objective.takes_covariances
+    return mean, spread if is_read else jnp.diagonal(spread, axis1=1, axis2=2)
+
+
 def at_data(
     posterior: Posterior, Phi: Any, coupled: bool
 ) -> tuple[Float[Array, "n P"], Float[Array, "n P"] | Float[Array, "n P P"]]:
@@ -149,15 +152,15 @@ def at_data(
 
 
 def _added(
-    U: Float[Array, "D n P"], derivatives: Sensitivity, pairs: tuple[tuple[int, int], ...]
+    U: Float[Array, "D n P"], gain: Float[Array, "n P P"], derivatives: Sensitivity, pairs: tuple[tuple[int, int], ...]
 ) -> tuple[Float[Array, "D D"], Float[Array, ""]]:
-    """U M U^T, M = B_mm + W + B_mu (I - Q B_uu)^-1 Q B_um with Q the response of covariances to precisions.
+    """U M U^T, M = gain + B_mu (I - Q B_uu)^-1 Q B_um with Q the response of covariances to precisions.
 
     Also the residual of the solve, which uses matrices of the data or products with them, whichever costs less.
     """
     rank, n, size = U.shape
     count = n * len(pairs)
-    direct = jnp.einsum("dip,ipq,eiq->de", U, derivatives.gain, U)
+    direct = jnp.einsum("dip,ipq,eiq->de", U, gain, U)
     right = jnp.einsum("irp,dip->dir", derivatives.mixed, U)
     if count**3 < _PRODUCTS * n * size * rank**3 and (count <= _MOST or 4 * rank > count):
         return direct + _by_matrix(U, right, derivatives.curved, pairs), jnp.zeros((), U.dtype)

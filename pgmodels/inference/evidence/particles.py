@@ -18,7 +18,7 @@ from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.markov.chain import apply, roots
 from pgmodels.priors.markov.prior import chain_at
-from pgmodels.priors.markov.response import given_sites, information
+from pgmodels.priors.markov.response import information, steps_given
 from pgmodels.priors.posterior import Posterior
 from pgmodels.runtime.jit import compiled
 
@@ -135,7 +135,8 @@ def moves_along(posterior: Posterior) -> tuple[Int[Array, " n"], tuple[Moves, ..
         L, sites = roots(chain.noise), Sites(*(values[order] for values in posterior.sites.columns(part)))
 
         def of_latent(precision: Array, chain: Any = chain, L: Array = L) -> Moves:
-            transition, noise = given_sites(chain, L, information(chain, L, precision))
+            on_states = jnp.zeros_like(L).at[:, 0, 0].set(precision)
+            transition, noise = steps_given(chain, L, information(chain, L, on_states))
             return Moves(transition, roots(noise))
 
         moves.append(jax.vmap(of_latent, in_axes=1, out_axes=1)(sites.precision))

@@ -83,11 +83,6 @@ class Smoothed(NamedTuple):
         mean = self.forward.mean[:, :, 0] - jnp.sum(row * vector, axis=-1)
         return mean, row[:, :, 0] - jnp.sum(row * apply(matrix, row), axis=-1)
 
-    def covariances(self) -> Float[Array, "n l d d"]:
-        """The covariances of the states."""
-        P = self.forward.covariance
-        return P - times(times(P, self.adjoint.matrix), P)
-
     def with_sites(self) -> Adjoint:
         """The adjoints of each state's own site and the later ones."""
         return _with_site(self.adjoint, self.precision, self.forward)

@@ -1,8 +1,8 @@
 """Several Markov chains at the same rows and r linear effects beside them, given sites on their combinations.
 
-A site is on z = a . (first entries of the chains' states) + b . v, v ~ N(0, I_r). The scans are those of
-pgmodels.priors.markov.chain for the concatenated state, with one update for each site of a row. They are linear in v:
-the first column of means, adjoints and innovations is that at v = 0, the others are the slopes in v. The filter's
+A site is on z = a . x + b . v, with x the latents, which are entries of the concatenated state, and v ~ N(0, I_r). The
+scans are those of pgmodels.priors.markov.chain for that state, with one update for each site of a row. They are linear
+in v: the first column of means, adjoints and innovations is that at v = 0, the others are the slopes in v. The filter's
 predictions of z then give the precision of v (an arrowhead's Schur complement) without cancellation.
 """
 
@@ -26,17 +26,32 @@ _UNROLL = 2
 class Chains(Module):
     """F and Q of n steps of chains of g kernels; ``kinds`` has the kernel of each of the l chains.
 
-    States of fewer entries are padded with zeros.
+    States of fewer entries are padded with zeros. ``heads`` are the entries of the concatenated state that sites read:
+    the first of each chain, if these are of latents.
     """
 
     transition: Float[Array, "n g d d"]
     noise: Float[Array, "n g d d"]
     kinds: tuple[int, ...] = eqx.field(static=True)
+    heads: tuple[int, ...] = eqx.field(static=True)
 
     @property
     def dimension(self) -> int:
         """The number of entries of a state, d."""
         return self.noise.shape[-1]
+
+    def read(self, states: Float[Array, "*n ld c"]) -> Float[Array, "*n H c"]:
+        """The heads of columns."""
+        first, step = self.heads[0], self.heads[-1] - self.heads[-2] if len(self.heads) > 1 else 1
+        evenly = slice(first, self.heads[-1] + 1, step)
+        # A slice is faster than a gather.
+        is_even = step > 0 and self.heads == tuple(range(first, evenly.stop, step))
+        return states[..., evenly if is_even else np.array(self.heads), :]
+
+    def placed(self, direction: Float[Array, "*n H"]) -> Float[Array, "*n ld"]:
+        """A direction of the heads as one of the states."""
+        places = np.eye(len(self.kinds) * self.dimension)[list(self.heads)]
+        return jnp.sum(direction[..., None] * places, axis=-2)
 
     def forward(self, F: Float[Array, "*n g d d"], columns: Float[Array, "*n ld c"]) -> Float[Array, "*n ld c"]:
         """Products of the block-diagonal transition and columns."""
@@ -66,15 +81,14 @@ class Chains(Module):
 
     def _times(self, F: Array, columns: Array) -> Array:
         size, d = len(self.kinds), self.dimension
-        split = columns.reshape(*columns.shape[:-2], size, 1, d, columns.shape[-1])
-        products = jnp.sum(F[..., np.asarray(self.kinds), :, :, None] * split, axis=-2)
-        return products.reshape(columns.shape)
+        split = columns.reshape(*columns.shape[:-2], size, d, columns.shape[-1])
+        return times(F[..., np.asarray(self.kinds), :, :], split).reshape(columns.shape)
 
 
 class LineSites(NamedTuple):
-    """K sites exp(h z - w z^2 / 2) a row, on z = a . chains + b . v: ``direction`` is a, ``slope`` is b."""
+    """K sites exp(h z - w z^2 / 2) a row, on z = a . heads + b . v: ``direction`` is a, ``slope`` is b."""
 
-    direction: Float[Array, "n k l"]
+    direction: Float[Array, "n k H"]
     slope: Float[Array, "n k r"]
     potential: Float[Array, "n k"]
     precision: Float[Array, "n k"]
@@ -123,10 +137,10 @@ class Joint(Module):
         return self._first_entries(self.forward.mean, self.forward.covariance, self.adjoint)
 
     def _first_entries(self, mean: Array, covariance: Array, adjoint: Adjoint) -> tuple[Array, Array]:
-        rows, d = covariance[..., :: self.chains.dimension, :], self.chains.dimension
-        mean = (mean[..., ::d, :] - times(rows, adjoint.vector)) @ self.columns
+        rows, read = self.chains.read(covariance), self.chains.read
+        mean = (read(mean) - times(rows, adjoint.vector)) @ self.columns
         taken = times(times(rows, adjoint.matrix), jnp.swapaxes(rows, -1, -2))
-        return mean, rows[..., ::d] - taken
+        return mean, read(jnp.swapaxes(rows, -1, -2)) - taken
 
     def after(
         self, mean: Array, covariance: Array, onward: Float[Array, "m g d d"], later: Int[Array, " m"]
@@ -134,7 +148,7 @@ class Joint(Module):
         """``marginals`` of states with given moments before the sites of rows ``later``, to which ``onward`` leads."""
         last = len(self.sites.potential) - 1
         at = jax.tree.map(lambda part: part[jnp.minimum(later, last)], (self.sites, self.forward, self.adjoint))
-        vector, matrix = _with_sites(self.chains.dimension, *at)
+        vector, matrix = _with_sites(self.chains, *at)
         ends = (later > last)[:, None, None]
         vector = jnp.where(ends, 0.0, self.chains.backward(onward, vector))
         half = self.chains.backward(onward, matrix)
@@ -152,7 +166,7 @@ class Joint(Module):
         for k in reversed(range(a.shape[1])):
             along = jnp.sum(self.forward.gain[:, k, :, None] * adjoint, axis=1)
             pulls.append(innovation[:, k] + self.sites.precision[:, k, None] * along)
-            adjoint = adjoint - _placed(a[:, k], self.chains.dimension)[..., None] * pulls[-1][:, None]
+            adjoint = adjoint - self.chains.placed(a[:, k])[..., None] * pulls[-1][:, None]
         return z, jnp.stack(pulls[::-1], axis=1) @ turned
 
     def divergence(self) -> Float[Array, ""]:
@@ -172,7 +186,7 @@ class Joint(Module):
         A path of the prior less its mean given observations of it with the sites' noise (Durbin and Koopman 2002).
         """
         chains, (a, _, _, w) = self.chains, self.sites
-        d, forward = chains.dimension, self.forward
+        forward = self.forward
         kicks = chains.forward(roots, noise[..., None])
 
         def along(before: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -181,13 +195,13 @@ class Joint(Module):
 
         start = jnp.zeros_like(kicks[0])
         path = jax.lax.scan(along, start, (chains.transition, kicks), unroll=_UNROLL)[1]
-        observed = w * times(a, path[:, ::d])[..., 0] + jnp.sqrt(w) * of_sites
+        observed = w * times(a, chains.read(path))[..., 0] + jnp.sqrt(w) * of_sites
 
         def ahead(before: Array, now: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
             F, a, h, w, gain = now
             mean, predicted = chains.forward(F, before), []
             for k in range(len(h)):
-                predicted.append(a[k] @ mean[::d])
+                predicted.append(a[k] @ chains.read(mean))
                 mean = mean + gain[k][:, None] * (h[k] - w[k] * predicted[-1])
             return mean, (mean, jnp.stack(predicted))
 
@@ -200,7 +214,7 @@ class Joint(Module):
             vector = after
             for k in reversed(range(len(w))):
                 pull = innovation[k] + w[k] * (gain[k] @ vector)
-                vector = vector - _placed(a[k], d)[:, None] * pull
+                vector = vector - chains.placed(a[k])[:, None] * pull
             return chains.backward(F, vector), after
 
         innovation = (observed[..., None] - w[..., None] * predicted) / (1.0 + forward.gained)[..., None]
@@ -232,8 +246,8 @@ def log_normalizer(chains: Chains, sites: LineSites, joint: Joint) -> Float[Arra
     (_, _, h, w), forward, centre = sites, joint.forward, joint.centre
     z, s = forward.predicted[..., 0], forward.gained
     # The variance of z before its site: w may be zero.
-    a, d = sites.direction, joint.chains.dimension
-    variance = jnp.sum(a * forward.gain[..., ::d], axis=-1) * (1.0 + s)
+    a, gain = sites.direction, jnp.swapaxes(joint.chains.read(jnp.swapaxes(forward.gain, -1, -2)), -1, -2)
+    variance = jnp.sum(a * gain, axis=-1) * (1.0 + s)
     of_sites = (variance * h**2 + (2.0 * h - w * z) * z) / (1.0 + s) - jnp.log1p(s)
     half = joint.root.T @ centre
     return 0.5 * (jnp.sum(of_sites) + half @ half) - jnp.sum(jnp.log(jnp.diagonal(joint.root)))
@@ -256,7 +270,7 @@ def _derivative(
     of_sites = jnp.sum(z[..., 0] * dh) - 0.5 * jnp.sum(squares * dw)
     of_sites += jnp.sum(of_latents * da) + jnp.sum(of_effects * db)
 
-    vector, matrix = _with_sites(d, sites, forward, joint.adjoint)
+    vector, matrix = _with_sites(chains, sites, forward, joint.adjoint)
     vector, before = vector @ turned, _shift(forward.mean) @ turned
     slope = 0.5 * (times(vector, jnp.swapaxes(vector, -1, -2)) - matrix)
     # d(F P F^T + Q) = 2 dF P F^T + dQ, up to the transpose.
@@ -270,7 +284,7 @@ def _derivative(
 
 
 def _filter(chains: Chains, sites: LineSites) -> Forward:
-    d, states = chains.dimension, len(chains.kinds) * chains.dimension
+    states = len(chains.kinds) * chains.dimension
     count, columns = sites.direction.shape[1], 1 + sites.slope.shape[2]
 
     def step(before: tuple[Array, Array], now: tuple[Array, ...]) -> tuple[tuple[Array, Array], Forward]:
@@ -279,9 +293,9 @@ def _filter(chains: Chains, sites: LineSites) -> Forward:
         P = chains.forward(F, jnp.swapaxes(chains.forward(F, before[1]), 0, 1)) + chains.block_diagonal(Q)
         gains, gained, predictions = [], [], []
         for k in range(count):
-            across = jnp.sum(P[:, ::d] * a[k], axis=1)
-            gained.append(w[k] * jnp.sum(across[::d] * a[k]))
-            predictions.append(jnp.sum(a[k][:, None] * mean[::d], axis=0) + b[k])
+            across = jnp.sum(chains.read(P) * a[k][:, None], axis=0)
+            gained.append(w[k] * jnp.sum(chains.read(across[:, None])[:, 0] * a[k]))
+            predictions.append(jnp.sum(a[k][:, None] * chains.read(mean), axis=0) + b[k])
             gains.append(across / (1.0 + gained[k]))
             mean = mean + gains[k][:, None] * (h[k] * is_first - w[k] * predictions[k])
             P = P - w[k] / (1.0 + gained[k]) * (across[:, None] * across)
@@ -297,7 +311,7 @@ def _filter(chains: Chains, sites: LineSites) -> Forward:
 def _adjoints(chains: Chains, sites: LineSites, forward: Forward) -> Adjoint:
     def step(after: Adjoint, now: tuple[Array, LineSites, Forward]) -> tuple[Adjoint, Adjoint]:
         F, sites, forward = now
-        vector, matrix = _with_sites(chains.dimension, sites, forward, after)
+        vector, matrix = _with_sites(chains, sites, forward, after)
         half = jnp.swapaxes(chains.backward(F, matrix), 0, 1)
         return Adjoint(chains.backward(F, vector), chains.backward(F, half)), after
 
@@ -305,12 +319,12 @@ def _adjoints(chains: Chains, sites: LineSites, forward: Forward) -> Adjoint:
     return jax.lax.scan(step, zeros, (chains.transition, sites, forward), reverse=True, unroll=_UNROLL)[1]
 
 
-def _with_sites(d: int, sites: LineSites, forward: Forward, later: Adjoint) -> Adjoint:
+def _with_sites(chains: Chains, sites: LineSites, forward: Forward, later: Adjoint) -> Adjoint:
     """The adjoints before a row's sites from those after them."""
     vector, matrix = later
     innovation = _innovation(sites, forward.predicted) / (1.0 + forward.gained)[..., None]
     for k in reversed(range(sites.direction.shape[-2])):
-        e, gain, w = _placed(sites.direction[..., k, :], d), forward.gain[..., k, :], sites.precision[..., k, None]
+        e, gain, w = chains.placed(sites.direction[..., k, :]), forward.gain[..., k, :], sites.precision[..., k, None]
         pull = innovation[..., k, :] + w * jnp.sum(gain[..., None] * vector, axis=-2)
         vector = vector - e[..., :, None] * pull[..., None, :]
         along = w * apply(matrix, gain)
@@ -323,12 +337,6 @@ def _with_sites(d: int, sites: LineSites, forward: Forward, later: Adjoint) -> A
 def _innovation(sites: LineSites, predicted: Float[Array, "*n k c"]) -> Float[Array, "*n k c"]:
     is_first = np.arange(predicted.shape[-1]) == 0
     return sites.potential[..., None] * is_first - sites.precision[..., None] * predicted
-
-
-def _placed(direction: Float[Array, "*n l"], d: int) -> Float[Array, "*n ld"]:
-    """A direction of the latents as one of the states, whose first entries they are."""
-    padded = direction[..., None] * (np.arange(d) == 0)
-    return padded.reshape(*direction.shape[:-1], -1)
 
 
 def _with_zero(slope: Float[Array, "n k r"]) -> Float[Array, "n k c"]:

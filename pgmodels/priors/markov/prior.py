@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
 from pgmodels.kernels.state_space import StateSpace
-from pgmodels.priors.base import GroupPosterior, GroupResponse, Key, LatentPrior, Moments, Sites
+from pgmodels.priors.base import GroupPosterior, Key, LatentPrior, Moments, Sites
 from pgmodels.priors.factored import centred
 from pgmodels.priors.markov.chain import (
     Adjoint,
@@ -26,7 +26,6 @@ from pgmodels.priors.markov.chain import (
     solve,
     times,
 )
-from pgmodels.priors.markov.response import Factors, ResponseScans, respond, variances_at
 from pgmodels.priors.padding import pad_zeros, padded_size
 from pgmodels.runtime.jit import compiled, is_traced
 from pgmodels.runtime.x64 import as_array
@@ -46,7 +45,6 @@ class MarkovPrior(LatentPrior):
     can_pad: ClassVar[bool] = True
     is_chain: ClassVar[bool] = True
     extends: ClassVar[bool] = True
-    responds: ClassVar[bool] = True
 
     kernel: Any
     mean: Float[Array, ""]
@@ -76,12 +74,6 @@ class MarkovPrior(LatentPrior):
     def num_across(self) -> int:
         """See LatentPrior."""
         return 8 * self.dimension**2
-
-    @property
-    def response_entries(self) -> int:
-        """See LatentPrior: of states and the products of their entries."""
-        d = self.dimension
-        return len(self.X) * (d + d * (d + 1) // 2) ** 2
 
     @property
     def markov_column(self) -> int:
@@ -280,16 +272,6 @@ class MarkovPosterior(GroupPosterior):
         of_sites = (jnp.concatenate([prior.unsorted(part), nothing])[order] for part in (s.potential, s.precision))
         return MarkovPosterior(joined, smooth(chain, *of_sites), self.constant)
 
-    def respond(self, mixed: Array, gain: Array, curved: Array, slope: Array) -> "MarkovResponse":
-        """See GroupPosterior."""
-        prior, s, order = self.prior, self.smoothed, self.prior.order
-        precision = s.precision[:, 0]
-        factors = Factors(precision - gain[order], mixed[order], curved[order])
-        scans = respond(prior.chain, prior._noise_roots, precision, s.covariances()[:, 0], factors)
-        centred_prior = replace(prior, mean=jnp.zeros_like(prior.mean))
-        sites = Sites(slope[:, None], prior.unsorted(precision)[:, None])
-        return MarkovResponse(centred_prior.condition(sites), scans)
-
     def mean_and_deviation(self, key: Key) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
         """See GroupPosterior."""
         prior, shape = self.prior, (len(self.prior.X), self.prior.size)
@@ -299,25 +281,6 @@ class MarkovPosterior(GroupPosterior):
         sites = self.smoothed.potential, self.smoothed.precision
         mean, deviation = mean_and_deviation(prior.chain, *sites, prior._noise_roots, noise, of_sites)
         return prior.coordinates(mean), prior.coordinates(deviation)
-
-
-class MarkovResponse(GroupResponse):
-    """Linear response of one latent: ``shifted`` has the mean's shift as its mean."""
-
-    shifted: MarkovPosterior
-    scans: ResponseScans
-
-    def moments(self) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """See GroupResponse."""
-        return self.shifted.moments()[0][:, 0], self.shifted.prior.unsorted(self.scans.variances())
-
-    def predict(self, X_new: Float[Array, "m _"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
-        """See GroupResponse."""
-        return self.shifted.predict(X_new)[0][:, 0], variances_at(self.scans, self.shifted.prior.gaps(X_new))
-
-    def negative(self) -> Int[Array, " n"]:
-        """See GroupResponse."""
-        return self.shifted.prior.unsorted(self.scans.negative)
 
 
 _compiled_roots = compiled(roots, optimise=False)
