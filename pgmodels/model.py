@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.augmentation import Augmentation
@@ -20,6 +20,7 @@ from pgmodels.data.labels import Labels, coded, labels_of
 from pgmodels.data.missing import Missing, MissingChoice, check_covariates_of, check_missing, name_rows, without_value
 from pgmodels.data.text_and_dates import as_array_code
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_lookups, check_traced
+from pgmodels.kernels.limits import intersection
 from pgmodels.likelihoods.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, Symbols, trace
@@ -230,6 +231,10 @@ class Model(Module):
             gp.form.check_values(X, name)
         return X
 
+    def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
+        """The lowest and the highest value of each column of X at which the GPs are defined."""
+        return intersection([part.limits(num_columns) for gp in self.gps for part in (gp.kernel, gp.form)])
+
     def check_new_inputs(self, X_new: ArrayLike, name: str, num_columns: int, columns: Columns | None) -> np.ndarray:
         """New inputs as a float64 array (m, d), read as the training X was, or ValueError."""
         inputs, of_frame = read_inputs(X_new, name, columns, self._may_be_new(num_columns, columns), is_new=True)
@@ -332,6 +337,7 @@ class Model(Module):
             warn(f"y has no value in {absent.sum()} of {count} rows, which are left out.", DataWarning)
         if missing == "predict" and absent.any():
             data = data._replace(missing=model._missing(np.flatnonzero(absent), X, values))
+            model = model._covering(X, is_used)
         return model, data if every else data.at(is_used)
 
     def _missing(self, rows: np.ndarray, X: np.ndarray, y: np.ndarray) -> Missing:
@@ -339,6 +345,17 @@ class Model(Module):
         if count:
             check_covariates_of(rows, y, count)
         return Missing(rows, X[rows], self.support.covariate_columns(y[rows]))
+
+    def _covering(self, X: np.ndarray, rows: np.ndarray) -> "Model":
+        """The model with limits that come from the data such that predictions at all of X are within them.
+
+        All else that comes from the data is that of ``rows``.
+        """
+        gps = []
+        for gp in self.gps:
+            kernel = gp.kernel.covering(X)
+            gps.append(GP(kernel, gp.mean, gp.size, gp.form.resolve(kernel.resolve(X[rows]), X)))
+        return Model(self.likelihood, gps)
 
     def read_inputs(self, X: ArrayLike) -> tuple["Model", np.ndarray, Columns | None]:
         """The model with columns by number, X as a float64 array (n, d), and how a data frame's columns became X."""

@@ -15,6 +15,7 @@ from jax.experimental import checkify
 from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs, median_distance
+from pgmodels.kernels.limits import intersection, unlimited
 from pgmodels.kernels.spectrum import Spectra, added, multiplied
 from pgmodels.kernels.state_space import ProductState, StateSpace, SumState
 from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare_arrays, is_parameter
@@ -138,6 +139,10 @@ class Kernel(Module):
         inner = self.map_components(lambda kernel, inputs: kernel.resolve(inputs), X)
         return jax.tree.map(resolve_node, inner, is_leaf=is_parameter)
 
+    def covering(self, X: Float[Inputs, "n d"]) -> "Kernel":
+        """The kernel with limits of None, which come from the data, set such that all rows of X are within them."""
+        return self.map_components(lambda kernel, inputs: kernel.covering(inputs), X)
+
     def map_components(self, change: "Change", X: Float[Inputs, "n d"]) -> "Kernel":
         """The kernel with each component kernel replaced by ``change(component, inputs of the component)``."""
 
@@ -204,6 +209,21 @@ class Kernel(Module):
             return kernel
 
         self.map_components(check, X)
+
+    def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
+        """The lowest and the highest value of each column of X at which the kernel is defined."""
+        every = [unlimited(num_columns)]
+
+        def collect(kernel: "Kernel", columns: Any) -> "Kernel":
+            # As inputs, components have the numbers of the columns that they read, a row for each item of a pair.
+            for numbers in columns:
+                within = unlimited(num_columns)
+                within[numbers] = kernel.limits(len(numbers))
+                every.append(within)
+            return kernel
+
+        self.map_components(collect, np.arange(num_columns)[None])
+        return intersection(every)
 
     def check_by_column(self, name: str, num_columns: int) -> None:
         """Raise ValueError unless a hyperparameter is one number, or has one entry per column of X."""

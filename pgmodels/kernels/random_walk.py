@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs
 from pgmodels.kernels.kernel import Kernel, scalar
+from pgmodels.kernels.limits import unlimited
 from pgmodels.kernels.state_space import StateSpace, WalkState
 from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_parameter
 from pgmodels.runtime.x64 import as_array
@@ -27,8 +28,8 @@ class RandomWalk(Kernel):
     variance : float, Fixed, Parameter or NumPyro distribution
         Prior variance of a step over one unit of x, in squared units of the latent over those of x.
     start : float, optional
-        The x before all others, a number that is not learned. By default the smallest of X, set when the model is
-        fitted: predictions can then not go back before it.
+        The x before all others, a number that is not learned. By default the smallest of X, set when the model
+        is fitted, rows without y that are kept for predictions included: new inputs can then not be before it.
 
     Raises
     ------
@@ -77,10 +78,18 @@ class RandomWalk(Kernel):
                 "pgm.Constant() for the level there."
             )
 
+    def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
+        """See Kernel."""
+        return unlimited(1) if self.start.value is None else np.array([[float(self.start.value), np.inf]])
+
     def measures(self, num_columns: int) -> tuple[int, ...]:
         return self.reads(num_columns)
 
     def resolve(self, X: Float[Inputs, "n d"]) -> Kernel:
+        return self.covering(X)
+
+    def covering(self, X: Float[Inputs, "n d"]) -> Kernel:
+        """See Kernel."""
         if self.start.value is not None:
             return self
         return self.with_parameter("start", np.min(np.asarray(X, dtype=np.float64)))

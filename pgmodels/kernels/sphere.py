@@ -15,6 +15,8 @@ from pgmodels.runtime.x64 import as_array
 
 # The mean radius of the earth in km.
 RADIUS = 6371.0088
+# Of longitudes and latitudes.
+_LIMITS = np.array([[-360.0, 360.0], [-90.0, 90.0]])
 
 
 @final
@@ -81,13 +83,17 @@ class Sphere(Restricted):
 
     def check_values(self, X: np.ndarray, name: str) -> None:
         """See Kernel."""
-        beyond = np.flatnonzero((abs(X[:, 1]) > 90.0) | (abs(X[:, 0]) > 360.0))
+        beyond = np.flatnonzero((abs(X) > _LIMITS[:, 1]).any(axis=1))
         if len(beyond):
             longitude, latitude = X[beyond[0]]
             raise ValueError(
                 f"{name} must have longitudes and then latitudes in degrees, as Sphere reads them; got {longitude:g} "
                 f"and {latitude:g} in row {beyond[0]}."
             )
+
+    def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
+        """See Kernel."""
+        return _LIMITS
 
     def __repr__(self) -> str:
         return f"Sphere({self.kernel!r})"

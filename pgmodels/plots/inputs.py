@@ -1,6 +1,6 @@
 """Checks and conversions of the arguments of plotting functions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from pgmodels.data.arrays import as_numbers
 from pgmodels.diagnostics.compare import Comparison
+from pgmodels.kernels.limits import intersection
 from pgmodels.likelihoods.supports import SuccessesOfTrials
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.low_rank import InducingPointPrior
@@ -87,6 +88,14 @@ def fixed_covariates(result: Result, covariates: Any, num_rows: int) -> np.ndarr
             f"the first; got shape {values.shape}."
         )
     return np.tile(values, (num_rows, 1))
+
+
+def around(X: np.ndarray, results: Sequence[Result], margin: float) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of the range of each column of X, (d,), wider by a share of it as far as all results are defined."""
+    low, high = X.min(axis=0), X.max(axis=0)
+    beyond = np.where(high > low, margin * (high - low), 1.0)
+    lowest, highest = intersection([result.model.limits(X.shape[1]) for result in results]).T
+    return np.maximum(low - beyond, lowest), np.minimum(high + beyond, highest)
 
 
 def smooth_draws(draws: Draws, X: np.ndarray, covariates: Any = None) -> tuple[np.ndarray, Predictive]:

@@ -1,6 +1,6 @@
 """Plots of latent functions of one input with uncertainty bands."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from scipy.special import ndtri
 
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.likelihoods.supports import SuccessesOfTrials
-from pgmodels.plots.inputs import fixed_covariates, inducing_inputs, labelled, smooth_draws, thin
+from pgmodels.plots.inputs import around, fixed_covariates, inducing_inputs, labelled, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, Style, legend_below, line_handle, literal, new_figure, open_axes, styles
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.results.correction import CorrectionWarning, is_invalid
@@ -22,7 +22,8 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
 from pgmodels.runtime.warnings import suppress_warnings
 
-_NUM_POINTS = 200
+# Of the curves, and the share of the data's range by which they go on beyond it.
+_NUM_POINTS, _MARGIN = 200, 0.05
 # Rows for each point of the curves above which a note says that they may miss what is between.
 _MANY_ROWS = 100
 _TICK: dict[str, Any] = {"color": "black", "linestyle": "", "marker": "|", "markersize": 8}
@@ -51,8 +52,8 @@ def plot_latent(
     results : Result, Comparison or mapping of str to Result
         A result, results of one data set by label, or a comparison.
     X_new : array_like, shape (m, 1), optional
-        The inputs of the curves; by default 200 across the data, of a long series too few to follow it. Data outside
-        their range are not shown.
+        The inputs of the curves; by default 200 across the data and a little beyond, as far as all models are
+        defined; of a long series too few to follow it. Data outside their range are not shown.
     covariates : array_like, shape (m, columns - 1), optional
         The columns of y after the first for the predictive mean; by default one trial.
 
@@ -85,7 +86,7 @@ def plot_latent(
                 f"{label} has {result.model.num_latents} latents and another result {first.model.num_latents}: "
                 "plot_latent needs results of one model."
             )
-    x = _inputs(first, X_new)
+    x = _inputs(first, list(by_label.values()), X_new)
     covariate_rows = fixed_covariates(first, covariates, len(x))
     notes: list[str] = []
     if X_new is None and len(first.X) > _MANY_ROWS * len(x):
@@ -129,13 +130,11 @@ def _inducing(results: dict[str, Result]) -> np.ndarray:
     return np.stack([x, np.full(len(x), 0.02)])
 
 
-def _inputs(result: Result, X_new: Any) -> np.ndarray:
+def _inputs(first: Result, results: Sequence[Result], X_new: Any) -> np.ndarray:
     """The sorted inputs of the curves."""
     if X_new is not None:
-        return np.sort(result.check_inputs(X_new), axis=0)
-    low, high = result.X.min(), result.X.max()
-    margin = 0.05 * (high - low) or 1.0
-    return np.linspace(low - margin, high + margin, _NUM_POINTS)[:, None]
+        return np.sort(first.check_inputs(X_new), axis=0)
+    return np.linspace(*around(first.X, results, _MARGIN), _NUM_POINTS)
 
 
 def _curves(label: str, result: Any, x: np.ndarray, covariates: np.ndarray | None, notes: list[str]) -> _Curves:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from pgmodels.likelihoods.supports import SuccessesOfTrials
 from pgmodels.numerics.quadrature import sobol_normals
-from pgmodels.plots.inputs import fixed_covariates, inducing_inputs, smooth_draws, thin
+from pgmodels.plots.inputs import around, fixed_covariates, inducing_inputs, smooth_draws, thin
 from pgmodels.plots.style import RASTERISED, legend_below, literal, new_figure
 from pgmodels.results.correction import is_invalid
 from pgmodels.results.draws import Draws
@@ -21,6 +21,8 @@ from pgmodels.results.result import Result
 from pgmodels.results.sparse import name_type
 
 _MAX_DRAWS = 1000
+# The share of the data's range by which the grid goes on beyond it.
+_MARGIN = 0.08
 # Maximum number of likelihood evaluations on the grid: about ten seconds.
 _EVALUATIONS = 60_000_000
 _COLOURS = "Blues"
@@ -74,7 +76,7 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
         used = thin(result, _MAX_DRAWS)
         total, kept = (one.num_chains * one.num_samples for one in (result, used))
         notes += [f"{kept} of {total} draws."] if kept < total else []
-    first, second, inputs = _grid(result.X, _side(used, len(shown)))
+    first, second, inputs = _grid(result, _side(used, len(shown)))
     predictive = _predictive(used, inputs, fixed_covariates(result, covariates, len(inputs)))
     if classes is None:
         maps = [_Map("E[y]", predictive.mean.reshape(first.shape), None)]
@@ -134,11 +136,8 @@ def _side(result: Any, num_panels: int) -> int:
     return int(np.clip(np.sqrt(_EVALUATIONS / work), 24, 80 if num_panels == 1 else 50))
 
 
-def _grid(X: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    low, high = X.min(axis=0), X.max(axis=0)
-    margin = np.where(high > low, 0.08 * (high - low), 1.0)
-    axes = [np.linspace(a, b, side) for a, b in zip(low - margin, high + margin, strict=True)]
-    first, second = np.meshgrid(*axes)
+def _grid(result: Result, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    first, second = np.meshgrid(*np.linspace(*around(result.X, [result], _MARGIN), side).T)
     return first, second, np.column_stack([first.ravel(), second.ravel()])
 
 

@@ -143,13 +143,13 @@ class Layout(NamedTuple):
         """Steps of the blocks (n, b, s, s) from those of the chains; effects are drawn where ``starts``."""
         F = Q = jnp.zeros((len(starts), len(self.blocks), self.size, self.size))
         for (block, start), member in zip(self.places, self.members, strict=True):
-            own = slice(start, start + member.size)
+            entries = slice(start, start + member.size)
             if member.kind is None:
                 drawn = starts[:, None, None] * jnp.eye(member.size)
                 move, add = jnp.eye(member.size) - drawn, drawn
             else:
                 move, add = transition[:, member.kind], noise[:, member.kind]
-            F, Q = F.at[:, block, own, own].set(move), Q.at[:, block, own, own].set(add)
+            F, Q = F.at[:, block, entries, entries].set(move), Q.at[:, block, entries, entries].set(add)
         return Chain(F, Q)
 
     def reading(self, factors: Mapping[int, Float[Array, "r n"]], count: int) -> Float[Array, "n L H"]:
@@ -163,12 +163,12 @@ class Layout(NamedTuple):
 
     def on_states(self, precision: Float[Array, "n H H"]) -> Float[Array, "n b s s"]:
         """Precisions of the heads as those of the blocks' states."""
-        whole = jnp.zeros((len(precision), len(self.blocks), self.size, self.size))
+        on_blocks = jnp.zeros((len(precision), len(self.blocks), self.size, self.size))
         for h, k in self.pairs:
             (block, one), (_, other) = self.heads[h], self.heads[k]
-            whole = whole.at[:, block, one, other].set(precision[:, h, k])
-            whole = whole.at[:, block, other, one].set(precision[:, h, k])
-        return whole
+            on_blocks = on_blocks.at[:, block, one, other].set(precision[:, h, k])
+            on_blocks = on_blocks.at[:, block, other, one].set(precision[:, h, k])
+        return on_blocks
 
     def directions(self, A: Float[Array, "n P H"], is_paired: bool) -> Float[Array, "n S H2"]:
         """Predictors A x and their products as combinations of ``joint_heads``."""
@@ -189,7 +189,7 @@ class ChainResponse(Module):
 
     posterior: Posterior
     order: Int[Array, " m"]
-    given: Given
+    conditioned: Given
     joint: Joint
     shifted: Posterior | None
     layout: Layout = eqx.field(static=True)
@@ -211,13 +211,13 @@ class ChainResponse(Module):
 
     def predict(self, X_new: Float[Array, "m d"]) -> Marginals:
         """The same at new inputs."""
-        gaps, states = gaps_of_rows(self.rows, self.order, X_new), self.given.covariance
+        gaps, states = gaps_of_rows(self.rows, self.order, X_new), self.conditioned.covariance
         nowhere, last = jnp.zeros(len(X_new), dtype=bool), len(states) - 1
         before, after = jnp.maximum(gaps.before, 0), jnp.minimum(gaps.after, last)
         through = self.layout.steps(gaps.transition, gaps.noise, gaps.before < 0)
         onward = self.layout.steps(gaps.onward, gaps.onward_noise, nowhere)
         of_onward = _roots(onward.noise)
-        ahead = jnp.where((gaps.after <= last)[:, None, None, None], self.given.informed[after], 0.0)
+        ahead = jnp.where((gaps.after <= last)[:, None, None, None], self.conditioned.informed[after], 0.0)
         informed = one_step_back(onward.transition, of_onward, ahead)
         F, Q = joint_steps(through, steps_given(through, _roots(through.noise), informed), states[before])
         # The covariance before matters to the noise of a step alone, which is not read.
@@ -263,11 +263,11 @@ def respond(posterior: Posterior, factors: Factors, layout: Layout) -> ChainResp
     chains = chains_of_rows(rows, order)
     steps = layout.steps(chains.transition, chains.noise, jnp.arange(len(order)) == 0)
     reads = layout.reading(factors_of_effects(rows), len(order))
-    given = given_sites(
+    conditioned = given_sites(
         steps, _roots(steps.noise), layout.on_states(jnp.swapaxes(reads, 1, 2) @ weights @ reads)[order]
     )
-    before = jnp.concatenate([jnp.zeros_like(given.covariance[:1]), given.covariance[:-1]])
-    both = joint_steps(steps, Chain(*given[:2]), before)
+    before = jnp.concatenate([jnp.zeros_like(conditioned.covariance[:1]), conditioned.covariance[:-1]])
+    both = joint_steps(steps, Chain(*conditioned[:2]), before)
     of_blocks = Chains(both.transition, both.noise, tuple(range(len(layout.blocks))), layout.joint_heads)
     A = reads if factors.Phi is None else factors.Phi @ reads
     w, axes = jnp.linalg.eigh(precision)
@@ -277,7 +277,7 @@ def respond(posterior: Posterior, factors: Factors, layout: Layout) -> ChainResp
     nothing = jnp.zeros_like(w)
     sites = LineSites(directions, jnp.zeros((*w.shape, 0)), nothing, w)
     joint = condition(of_blocks, jax.tree.map(lambda part: part[order], sites))
-    return ChainResponse(posterior, order, given, joint, _shifted(posterior, factors), layout)
+    return ChainResponse(posterior, order, conditioned, joint, _shifted(posterior, factors), layout)
 
 
 def response_entries(posterior: Posterior) -> int:

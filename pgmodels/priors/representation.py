@@ -10,6 +10,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.kernels.kernel import Kernel
+from pgmodels.kernels.limits import unlimited
 from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.dense import DensePrior, covariance_prior, exact_root, whitened_prior
@@ -70,6 +71,10 @@ class Representation(ABC):
 
     def check_values(self, X: np.ndarray, name: str) -> None:  # noqa: B027
         """Raise ValueError for values of X (n, d), called ``name``, at which the prior is not defined."""
+
+    def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
+        """The lowest and the highest value of each column of X at which the prior is defined."""
+        return unlimited(num_columns)
 
     def resolve(self, kernel: Kernel, X: np.ndarray) -> "Representation":
         """The representation with what it takes from the data, at the kernel's values, and keeps from then on."""

@@ -90,6 +90,25 @@ def test_predictions_of_missing_rows_are_those_of_dense_regression():
     np.testing.assert_allclose(predictive.variance, variance, rtol=1e-9)
 
 
+@pytest.mark.parametrize("gp", [pgm.GP(pgm.RandomWalk(0.8)), pgm.GP(pgm.RBF(1.7, 1.0), form=pgm.Hilbert(40))])
+def test_rows_before_and_after_those_with_y_are_predicted(gp):
+    x, model = np.linspace(-5.0, 5.0, N)[:, None], pgm.Model(pgm.Gaussian(0.3), gp)
+    y = np.where(np.isin(np.arange(N), [4, 5, 6, 8]), REAL, np.nan)
+    result = pgm.cavi(model, x, y, missing="predict")
+    np.testing.assert_array_equal(result.missing.rows, [0, 1, 2, 3, 7, 9, 10, 11])
+    used = np.isfinite(y)
+    K, noise = np.asarray(result.prior.groups[0].kernel(x, x)), 0.09 * np.eye(4)
+    expected = K[~used][:, used] @ np.linalg.solve(K[used][:, used] + noise, y[used])
+    np.testing.assert_allclose(result.predict_missing().mean, expected, atol=1e-8)
+
+
+def test_lengthscales_from_the_data_are_those_of_rows_with_y():
+    model = pgm.Model(pgm.Gaussian(0.3), pgm.GP(pgm.RBF(1.7), form=pgm.Hilbert(40)))
+    results = pgm.cavi(model, X, holed(REAL), missing="predict"), pgm.cavi(model, X[REST], REAL[REST])
+    kept, expected = (result.model.gps[0].kernel.lengthscale.value for result in results)
+    assert kept == expected
+
+
 def test_dropped_rows_are_counted():
     with pytest.warns(pgm.DataWarning, match="y has no value in 3 of 12 rows, which are left out"):
         data = MODEL.prepare(X, holed(LABELS), missing="drop")[1]

@@ -15,6 +15,7 @@ from scipy import stats
 import pgmodels as pgm
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.evidence.blocks import block_log_ratios
+from pgmodels.inference.evidence.importance import weigh_blocks
 from pgmodels.parameters.vector import trainable
 from tests.covering import some
 from tests.statistical.reference import z_scores
@@ -95,8 +96,8 @@ def test_linear_response_is_that_of_the_dense_form(data, places, name, engine):
     chain, dense = (pgm.correct(q) for q in twins(model_of, engine, X[:120], y[:120], tolerance=1e-13))
     assert chain.is_positive
     assert np.max(np.abs(chain.variance - chain.uncorrected.variance)) > 1e-3
-    # The dense form has a jitter of 1e-10 of the variance for rows that differ by 1e-9.
-    assert_same(chain, dense, places, atol=1e-8)
+    # Of the dense form the covariance is by the sites, which are those of the optimum to 1e-7.
+    assert_same(chain, dense, places, atol=1e-7)
 
 
 @pytest.mark.slow
@@ -148,10 +149,10 @@ def test_linear_response_of_several_latents_is_that_of_the_dense_form(data, plac
         return pgm.Model(pgm.HeteroscedasticGaussian(4.0), gps)
 
     chain, dense = (pgm.correct(q) for q in twins(model_of, pgm.cavi, X[:80], y, tolerance=1e-13))
-    assert_same(chain, dense, places, atol=1e-8)
+    assert_same(chain, dense, places, atol=1e-7)
     # The latents of a row are correlated through their likelihood.
     assert np.max(np.abs(dense.covariance[:, 0, 1])) > 1e-3
-    np.testing.assert_allclose(chain.covariance, dense.covariance, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(chain.covariance, dense.covariance, rtol=0, atol=1e-7)
     loaded = pgm.load(chain.save(tmp_path / "corrected"))
     for ours, theirs in zip(loaded.predict_latent(places), chain.predict_latent(places), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
@@ -373,6 +374,21 @@ def test_the_evidence_by_particles_is_that_of_the_dense_form(data, likelihood):
     assert f"{ours.num_draws} draws of q's transitions" in str(ours)
 
 
+def test_padding_is_in_no_block_of_a_series_with_ties():
+    rng = np.random.default_rng(7)
+    # 52 rows of padding, which have the time of the first row: the middle, or the end.
+    x = np.round(rng.uniform(0.0, 100.0, 1100), 1)
+    x[0] = 50.0
+    y = (rng.random(1100) < 1.0 / (1.0 + np.exp(-2.0 * np.sin(x)))).astype(float)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(3.0, 0.8), form=pgm.Markov()))
+    last_first = np.roll(np.argsort(x, kind="stable"), 1)
+    ours, theirs = (
+        weigh_blocks(pgm.cavi(model, x[rows, None], y[rows]), 200, 0) for rows in (np.arange(1100), last_first)
+    )
+    np.testing.assert_allclose(ours.k_hats, theirs.k_hats, atol=1e-4)
+    np.testing.assert_array_equal(x[ours.rows], x[last_first][theirs.rows])
+
+
 @pytest.mark.slow
 def test_a_long_series_is_diagnosed_by_blocks():
     rng = np.random.default_rng(7)
@@ -386,7 +402,7 @@ def test_a_long_series_is_diagnosed_by_blocks():
     count, starts, order = 20_000, np.array([0, 500, 900]), np.argsort(x, kind="stable")
     with jax.enable_x64(True):
         key = jax.random.key(0)
-        arrays = (jnp.asarray(y), None, jnp.asarray(starts))
+        arrays = (*q.data.padded(q.posterior.prior.num_rows), jnp.asarray(starts))
         ours = np.asarray(block_log_ratios(q.model.bare(), q.posterior, *arrays, key, count))
         h, w = (np.asarray(part)[:, 0] for part in q.sites)
     # The posterior given sites by its covariance matrix.

@@ -324,6 +324,14 @@ def test_a_random_walk_sums_independent_steps():
         RandomWalk().check(3)
 
 
+def test_limits_are_those_of_all_components():
+    walk = RandomWalk(0.6, 1.0)
+    kernel = On(RandomWalk(0.6, -2.0) + RBF() * walk, [2]) + On(Sphere(RBF()), [3, 0]) + On(RandomWalk(), [1])
+    expected = [[-90.0, 90.0], [-np.inf, np.inf], [1.0, np.inf], [-360.0, 360.0]]
+    np.testing.assert_array_equal(kernel.limits(4), expected)
+    np.testing.assert_array_equal(Difference(walk, [0], [2]).limits(3)[:, 0], [1.0, -np.inf, 1.0])
+
+
 def test_a_line_has_a_correlated_intercept_and_slope():
     X, Z = inputs()
     covariance = np.array([[0.7, -0.4 * np.sqrt(0.7 * 1.3)], [-0.4 * np.sqrt(0.7 * 1.3), 1.3]])

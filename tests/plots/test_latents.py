@@ -132,3 +132,21 @@ def test_a_part_of_a_long_series_is_shown_with_its_data():
     np.testing.assert_array_equal(data.get_xdata(), x[(x >= 100.0) & (x <= 110.0)])
     notes = [text.get_text() for figure in (part, pgm.plot_latent(q)) for text in figure.findobj(Text)]
     assert sum("X_new shows a part" in note.replace("\n", " ") for note in notes) == 1
+
+
+def test_curves_stay_where_all_models_are_defined():
+    x, y = np.linspace(3.0, 103.0, 40), np.sin(np.arange(40.0))
+    walk = pgm.Model(pgm.Gaussian(0.3), pgm.GP(pgm.RandomWalk(0.3)))
+    waves = pgm.Model(pgm.Gaussian(0.3), pgm.GP(pgm.RBF(1.0, 1.0), form=pgm.Hilbert(120, domain=[(-9.0, 107.0)])))
+    by_label = {"walk": pgm.cavi(walk, x[:, None], y), "waves": pgm.cavi(waves, x[:, None], y)}
+    for shown, ends in ((by_label["walk"], (3.0, 108.0)), (by_label["waves"], (-2.0, 107.0)), (by_label, (3.0, 107.0))):
+        curve = pgm.plot_latent(shown).axes[0].lines[0].get_xdata()
+        np.testing.assert_allclose((curve[0], curve[-1]), ends, rtol=1e-12)
+
+
+def test_a_map_ends_at_the_poles():
+    places = np.column_stack([np.linspace(-20.0, 30.0, 8), np.linspace(40.0, 89.0, 8)])
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Sphere(pgm.RBF(1.0, 2000.0))))
+    axes = pgm.plot_probability_map(pgm.cavi(model, places, np.tile([0.0, 1.0], 4))).axes[0]
+    filled = next(c for c in axes.collections if hasattr(c, "levels"))
+    assert max(path.vertices[:, 1].max() for path in filled.get_paths() if len(path.vertices)) == 90.0

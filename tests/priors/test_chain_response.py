@@ -61,12 +61,12 @@ def corrected(K, W, Phi, factors, is_paired):
     n, P, size = Phi.shape
     rows = len(K) // size
     places = np.arange(size)[:, None] * rows + np.arange(rows)
-    root, whole = np.linalg.cholesky(K + 1e-12 * np.eye(len(K))), np.zeros_like(K)
+    root, of_sites = np.linalg.cholesky(K + 1e-12 * np.eye(len(K))), np.zeros_like(K)
     read = np.zeros((n, P, len(K)))
     for i in range(n):
-        whole[np.ix_(places[:, i], places[:, i])] += W[i]
+        of_sites[np.ix_(places[:, i], places[:, i])] += W[i]
         read[i][:, places[:, i]] = Phi[i]
-    V = root @ np.linalg.inv(np.eye(len(K)) + root.T @ whole @ root) @ root.T
+    V = root @ np.linalg.inv(np.eye(len(K)) + root.T @ of_sites @ root) @ root.T
     flat = read.reshape(n * P, len(K))
     one, other = np.triu_indices(P) if is_paired else (np.arange(P),) * 2
     # Covariances of products z_p z_q: V_pa V_qb + V_pb V_qa.

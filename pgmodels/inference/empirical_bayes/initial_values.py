@@ -5,7 +5,7 @@ distances between rows. They also replace the user's start values, which form a 
 values with a prior.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from pgmodels.inference.empirical_bayes.spectrum import spectral_periods
 from pgmodels.inference.problem import are_few_rows
 from pgmodels.kernels.distance import median_distance
 from pgmodels.kernels.kernel import Kernel
@@ -34,8 +35,8 @@ LENGTHS = {"median distance": 1.0, "median distance / 4": 0.25, "median distance
 # Longest and shortest of several lengthscales. For 150 rows of two sines, one 5 to 20 times as fast as the other,
 # "short" ends at ELBOs of -153 and -167 and "very short" at -105 and -94; in more dimensions no distance is so short.
 SPREADS = {"short": (2.0, 1 / 8), "very short": (1.0, 1 / 32)}
-# Number of spectral peaks used as start periods, and the oversampling of the frequency grid.
-_NUM_PERIODS, _OVERSAMPLED = 3, 8
+# Number of spectral peaks used as start periods.
+_NUM_PERIODS = 3
 
 # Standard deviation of random starts, in factors of e.
 _SCATTER = 1.5
@@ -101,9 +102,10 @@ def initial_models(
         for name in ("median distance", "median distance / 4"):
             moved[f"variances given, {name}"] = Start(_at_least(moved[name].model, model, data.X), "variances")
     if level is not None:
+        peaks = _spectral_periods(unit, data.X, level)
         for number in range(_NUM_PERIODS):
-            at_period = _with_period(unit, data.X, level, number)
-            moved[f"period {number + 1} of the spectrum"] = Start(at_period, "period")
+            periods = (some[number] if number < len(some) else None for some in peaks)
+            moved[f"period {number + 1} of the spectrum"] = Start(_with_periods(unit, data.X, periods), "period")
     for name, start in moved.items():
         if not any(eqx.tree_equal(start.model, other.model) for other in starts.values()):
             starts[name] = start
@@ -336,46 +338,21 @@ def _at_least(model: Model, reference: Model, X: np.ndarray) -> Model:
     return Model(model.likelihood, gps)
 
 
-def _with_period(model: Model, X: np.ndarray, level: ConstantFit, number: int) -> Model:
-    """The model with its free periods at a peak of the spectrum of each datum's estimate of its latent, h / w."""
-    gps = []
+def _spectral_periods(model: Model, X: np.ndarray, level: ConstantFit) -> list[np.ndarray]:
+    """For each free period the highest peaks of the spectrum of each datum's estimate of its latent, h / w."""
+    peaks: list[np.ndarray] = []
     for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
         h, w = (np.sum(sites[: len(X), part], axis=1) for sites in (level.potential, level.precision))
 
-        def period(x: np.ndarray, h: np.ndarray = h, w: np.ndarray = w) -> float | None:
+        def keep_peaks(x: np.ndarray, h: np.ndarray = h, w: np.ndarray = w) -> None:
             # Pairs of items have no order in time.
-            periods = spectral_periods(x, h, w) if len(x) == len(h) else np.zeros(0)
-            return periods[number] if number < len(periods) else None
+            peaks.append(spectral_periods(x, h, w, _NUM_PERIODS) if len(x) == len(h) else np.zeros(0))
 
-        gps.append(GP(gp.kernel.with_period(X, period), gp.mean, gp.size, gp.form))
+        gp.kernel.with_period(X, keep_peaks)
+    return peaks
+
+
+def _with_periods(model: Model, X: np.ndarray, periods: Iterator[float | None]) -> Model:
+    """The model with its free periods set to successive periods, those that are not None."""
+    gps = [GP(gp.kernel.with_period(X, lambda _: next(periods)), gp.mean, gp.size, gp.form) for gp in model.gps]
     return Model(model.likelihood, gps)
-
-
-def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The periods of the highest peaks of a spectrum, the highest first.
-
-    Spectrum of y = h / w by weighted least squares, after removing a parabola and the higher peaks; frequencies from
-    two cycles in the range of x up to one cycle for two distinct rows (Lomb 1976, Scargle 1982).
-    """
-    order, span, count = w > 0, float(np.ptp(x)), len(np.unique(x))
-    if span == 0.0 or count < 8:
-        return np.zeros(0)
-    x, root, y = x[order], np.sqrt(w[order]), (h[order] / np.sqrt(w[order]))
-    trend = root[:, None] * np.vander((x - x.min()) / span, 3)
-    basis = np.linalg.qr(trend)[0]
-    y = y - basis @ (basis.T @ y)
-    # Frequencies one cycle over the range apart can be resolved.
-    frequencies = np.arange(2.0, max(count / 2.0, 3.0), 1.0 / _OVERSAMPLED) / span
-    angles = 2.0 * np.pi * np.outer(frequencies, x - x.min())
-    waves = root[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=-1)
-    periods = []
-    for _ in range(_NUM_PERIODS):
-        # Take the highest peak and remove it with its sidelobes.
-        rest = waves - basis @ (basis.T @ waves)
-        U, sizes, _ = np.linalg.svd(rest, full_matrices=False)
-        powers = np.sum(((y @ U) ** 2)[..., None, :] * (sizes > 1e-6 * sizes.max())[..., None, :], axis=(-1, -2))
-        best = int(np.argmax(powers))
-        periods.append(1.0 / frequencies[best])
-        basis = np.column_stack([basis, U[best]])
-        y = y - basis @ (basis.T @ y)
-    return np.array(periods)

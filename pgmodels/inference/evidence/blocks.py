@@ -30,7 +30,7 @@ def block_log_ratios(
     model: Model,
     posterior: Posterior,
     y: Array,
-    row_weights: Array | None,
+    row_weights: Array,
     starts: Int[Array, " blocks"],
     key: Array,
     num_draws: int,
@@ -40,9 +40,8 @@ def block_log_ratios(
     They are the weights of these draws if the block has its likelihoods, and all other rows have their sites.
     """
     formula, parameters = model.likelihood.formula(model.num_latents), model.parameters
-    order, moves = moves_along(posterior)
-    rows = [part[order] for part in (posterior.moments()[0], *posterior.sites, y)]
-    weights = jnp.ones(len(y)) if row_weights is None else row_weights[order]
+    order, moves = moves_along(posterior, row_weights)
+    rows, weights = [part[order] for part in (posterior.moments()[0], *posterior.sites, y)], row_weights[order]
     spread = len(starts), num_draws
 
     def begun(index: int, move: Any) -> Array:

@@ -92,9 +92,9 @@ def traced_particle_runs(
 ) -> Float[Array, " runs"]:
     """``particle_runs`` within a compiled program."""
     formula, parameters = model.likelihood.formula(model.num_latents), model.parameters
-    order, moves = moves_along(posterior)
-    mean, (h, w) = posterior.moments()[0], posterior.sites
     weights = jnp.ones(len(y)) if row_weights is None else row_weights
+    order, moves = moves_along(posterior, weights)
+    mean, (h, w) = posterior.moments()[0], posterior.sites
     rows = (moves, *(part[order] for part in (mean, h, w, y, weights)), jnp.arange(len(y)))
 
     def run(key: Array) -> Array:
@@ -122,10 +122,12 @@ def traced_particle_runs(
     return posterior.log_normalizer() + jax.lax.map(run, keys)
 
 
-def moves_along(posterior: Posterior) -> tuple[Int[Array, " n"], tuple[Moves, ...]]:
-    """The order of the rows in time, and the moves of each group along it."""
+def moves_along(posterior: Posterior, row_weights: Float[Array, " n"]) -> tuple[Int[Array, " n"], tuple[Moves, ...]]:
+    """The order of the rows in time, padding last, and the moves of each group along it."""
     prior, moves = posterior.prior, []
     every_time = [prior.at_rows(group.X[:, group.markov_column], index) for index, group in enumerate(prior.groups)]
+    # Padding may have the time of any row.
+    every_time = [jnp.where(row_weights > 0, times, jnp.max(times)) for times in every_time]
     # A constant has one input, whatever the rows' times.
     leader = next((index for index, group in enumerate(prior.groups) if _reads(group)), 0)
     order = jnp.argsort(every_time[leader])

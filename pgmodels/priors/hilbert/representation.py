@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.kernels.kernel import Kernel, with_values
+from pgmodels.kernels.limits import unlimited
 from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.hilbert.basis import Basis, Interval, TruncatedKernel
 from pgmodels.priors.hilbert.prior import HilbertPrior
@@ -138,6 +139,14 @@ class Hilbert(Representation):
                     "Fit the model with a larger boundary, or with a domain that contains all inputs, as in "
                     "pgm.Hilbert(30, domain=[(0.0, 10.0)])."
                 )
+
+    def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
+        """See Representation."""
+        limits = unlimited(num_columns)
+        for column, interval in enumerate(self.domain or ()):
+            if interval is not None:
+                limits[column] = interval
+        return limits
 
     def resolve(self, kernel: Kernel, X: np.ndarray) -> "Hilbert":
         """See Representation: with a domain."""

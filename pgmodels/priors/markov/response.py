@@ -76,12 +76,12 @@ def steps_given(chain: Chain, L: Float[Array, "*batch s s"], informed: Float[Arr
     return Chain(chain.transition - times(times(noise, informed), chain.transition), noise)
 
 
-def joint_steps(chain: Chain, given: Chain, before: Float[Array, "*batch s s"]) -> Chain:
-    """The steps of (x, y), y being of x given the sites.
+def joint_steps(chain: Chain, conditioned: Chain, before: Float[Array, "*batch s s"]) -> Chain:
+    """The steps of (x, y), with y of x given the sites, whose steps are ``conditioned``.
 
     ``before`` is the covariance given all sites of the state before each step.
     """
-    transition, noise = given
+    transition, noise = conditioned
     carried = times(times(transition, before), jnp.swapaxes(transition, -1, -2))
     i, j = np.tril_indices(noise.shape[-1])
 

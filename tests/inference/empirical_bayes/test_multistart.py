@@ -1,5 +1,7 @@
 """Optima that one start does not find, and values that the data do not determine."""
 
+import tracemalloc
+
 import jax
 import numpy as np
 import pytest
@@ -7,12 +9,14 @@ from numpyro.distributions.constraints import ordered_vector
 
 import pgmodels as pgm
 from pgmodels.inference.empirical_bayes.fit import _is_felt, _report, _undetermined
-from pgmodels.inference.empirical_bayes.initial_values import spectral_periods
 from pgmodels.inference.empirical_bayes.search import Limits, SearchBar
+from pgmodels.inference.empirical_bayes.spectrum import spectral_periods
 from pgmodels.inference.empirical_bayes.subset_warm_start import learn
 from pgmodels.inference.objectives import objective_of
 from pgmodels.model import Data
 from pgmodels.runtime.progress import progress_bar
+
+RNG = np.random.default_rng(8)
 
 
 def evidence(K, y):
@@ -68,10 +72,47 @@ def test_the_peaks_of_a_spectrum_are_the_periods_there_are():
     x = np.sort(np.concatenate([rng.uniform(50.0, 60.0, 40), rng.uniform(75.0, 90.0, 40)]))
     w = rng.uniform(0.5, 2.0, 80)
     y = 4.0 + 0.3 * x - 0.01 * x**2 + 2.0 * np.cos(2.0 * np.pi * x / 3.1 + 0.4) + np.sin(2.0 * np.pi * x / 1.7)
-    periods = spectral_periods(x, w * y, w)
+    periods = spectral_periods(x, w * y, w, 3)
     assert np.allclose(periods[0], 3.1, rtol=0.02)
     assert np.isclose(periods, 1.7, rtol=0.02).any()
-    assert not len(spectral_periods(x[:5], y[:5], w[:5]))
+    assert not len(spectral_periods(x[:5], y[:5], w[:5], 3))
+
+
+@pytest.mark.parametrize("x", [RNG.uniform(-3.0, 9.0, 61), np.arange(50.0), np.round(RNG.uniform(0.0, 9.0, 80), 1)])
+def test_the_highest_peak_is_where_a_wave_leaves_the_least_squares(x):
+    w, y = RNG.uniform(0.5, 2.0, len(x)), RNG.standard_normal(len(x)) + 0.1 * x**2
+    span, root = np.ptp(x), np.sqrt(w)
+    frequencies = np.arange(2.0, len(np.unique(x)) / 2.0, 1.0 / 8.0) / span
+    left_over = []
+    for frequency in frequencies:
+        angles = 2.0 * np.pi * frequency * x
+        design = root[:, None] * np.column_stack([np.vander(x, 3), np.cos(angles), np.sin(angles)])
+        left_over.append(np.sum((root * y - design @ np.linalg.lstsq(design, root * y)[0]) ** 2))
+    highest = spectral_periods(x, w * y, w, 1)[0]
+    np.testing.assert_allclose(highest, 1.0 / frequencies[np.argmin(left_over)], rtol=1e-9)
+
+
+def test_the_periods_of_a_long_series_are_found_in_memory_that_grows_with_its_rows():
+    n = 50_000
+    x = RNG.uniform(0.0, 2500.0, n)
+    y = np.sin(2.0 * np.pi * x / 7.3) + 0.5 * np.cos(2.0 * np.pi * x / 0.31) + 3.0 * RNG.standard_normal(n)
+    tracemalloc.start()
+    periods = spectral_periods(x, y, np.ones(n), 2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # An eighth of a cycle over the range, the step between frequencies.
+    np.testing.assert_allclose(2500.0 / periods, [2500.0 / 7.3, 2500.0 / 0.31], atol=0.125)
+    assert peak < 2000 * n
+
+
+@pytest.mark.slow
+def test_a_period_of_a_long_series_is_learned():
+    n = 50_000
+    x = np.sort(RNG.uniform(0.0, 2500.0, n))
+    y = np.sin(2.0 * np.pi * x / 7.3) + 0.5 * RNG.standard_normal(n)
+    model = pgm.Model(pgm.Gaussian(0.3), pgm.GP(pgm.Cosine(1.0, 5.0), form=pgm.Markov()))
+    result = pgm.fit(model, x[:, None], y, correct=False, progress=False)
+    np.testing.assert_allclose(result.fit.values["period"], 7.3, rtol=1e-4)
 
 
 @pytest.mark.slow
