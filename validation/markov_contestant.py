@@ -17,8 +17,9 @@ import numpy as np
 
 Case = Mapping[str, Any]
 Moments = tuple[np.ndarray, np.ndarray]
-# BayesNewton's examples take steps of Adam of 0.1; its sites have settled after 20 sweeps at fixed hyperparameters.
-STEPS, RATE, SWEEPS = 100, 0.1, 20
+# BayesNewton's examples take steps of Adam of 0.1. After 300 of them its values are the optimum's to four digits (2.29
+# after 100 where that is 2.28); its sites have settled after 10 sweeps at fixed hyperparameters.
+STEPS, RATE, SWEEPS = 300, 0.1, 10
 # The noise of rows that say nothing.
 NO_WEIGHT = 1e4
 

@@ -3,8 +3,8 @@
 The peers have environments of their own, and bam is R's, of Debian's packages r-base-core and r-cran-mgcv:
 
     python3.11 -m venv TINYGP && TINYGP/bin/pip install tinygp==0.3.1 scipy
-    python3.11 -m venv NEWTON && NEWTON/bin/pip install \\
-        bayesnewton==1.3.4 jax==0.4.13 jaxlib==0.4.13 "numpy<2" "scipy<1.13" six
+    python3.11 -m venv NEWTON && NEWTON/bin/pip install bayesnewton==1.3.4 objax==1.7.0 numba six \\
+        jax==0.4.13 jaxlib==0.4.13 "numpy<2" "scipy<1.13"
     python validation/markov_peers.py --tinygp TINYGP/bin/python --bayesnewton NEWTON/bin/python [ROWS ...]
 
 Who has no interpreter, or no Rscript, does not take part. Half an hour on two idle cores.
@@ -33,15 +33,16 @@ CONTESTANT = Path(__file__).parent / "markov_contestant.py"
 BAM = CONTESTANT.with_suffix(".R")
 # The truth is a draw of the prior with these values; learning starts from half and double.
 TRUTH = {"lengthscale": 2.0, "variance": 1.0, "noise": 0.5}
-ROWS_PER_UNIT, TESTED, WINDOW, LIMIT = 100, 10, 10, 300
+ROWS_PER_UNIT, TESTED, WINDOW, LIMIT, SEED = 100, 10, 10, 300, 0
 # Rows on which variances are compared, in series of this many.
 SHORT, CHAINS = 2000, 4
 KINDS = ("Gaussian", "Bernoulli")
+ENVIRONMENT = os.environ | {"PGMODELS_CACHE": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def simulated(kind: str, count: int) -> dict[str, Any]:
     """A series: rows to learn from, and rows of the test between them, every tenth as many."""
-    rng = np.random.default_rng(count)
+    rng = np.random.default_rng([SEED, count])
     total = count + count // TESTED
     x = np.sort(rng.uniform(0.0, count / ROWS_PER_UNIT, total))
     # Matern32 by its state: value and slope, which decays at this rate.
@@ -98,12 +99,11 @@ def run_python(name: str, program: str, case: Mapping[str, Any], folder: Path) -
     start = {key: value * (0.5 if key == "lengthscale" else 2.0) for key, value in TRUTH.items()}
     target, shown = folder / "moments.npz", folder / "shown"
     target.unlink(missing_ok=True)
-    environment = os.environ | {"PGMODELS_CACHE": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     np.savez(folder / "case.npz", **case, **TRUTH, **{f"{key}_start": value for key, value in start.items()})
     command = [program, str(CONTESTANT), str(folder / "case.npz"), name, str(target)]
     with shown.open("w") as file:
         try:
-            subprocess.run(command, env=environment, stdout=file, timeout=LIMIT, check=True)
+            subprocess.run(command, env=ENVIRONMENT, stdout=file, timeout=LIMIT, check=True)
         except (subprocess.SubprocessError, OSError) as error:
             print(name, error, flush=True)
     outcome = json.loads(["{}", *shown.read_text().splitlines()][-1])
@@ -119,7 +119,9 @@ def run_bam(case: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], dict
     rank = max(20, 2 * len(case["x"]) // ROWS_PER_UNIT)
     command = ["Rscript", str(BAM), str(folder), case["kind"], str(rank)]
     try:
-        printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT, check=True).stdout
+        printed = subprocess.run(
+            command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, timeout=LIMIT, check=True
+        ).stdout
     except (subprocess.SubprocessError, OSError) as error:
         print("bam", error, flush=True)
         return {}, {}
@@ -142,7 +144,7 @@ options = parser.parse_args()
 
 programs = {"pgmodels": sys.executable, "tinygp": options.tinygp, "BayesNewton": options.bayesnewton}
 table: list[dict[str, object]] = []
-versions: set[str] = set()
+versions: dict[str, str] = {}
 for kind in KINDS:
     names = [name for name, program in programs.items() if program and (name != "tinygp" or kind == "Gaussian")]
     for count in options.rows:
@@ -155,13 +157,14 @@ for kind in KINDS:
                 outcome, moments = (
                     run_bam(case, folder) if name == "bam" else run_python(name, programs[name], case, folder)
                 )
-            versions |= set(outcome.get("versions", ()))
+            if name != "pgmodels" and "versions" in outcome:
+                versions[name] = ", ".join(outcome["versions"])
             row: dict[str, object] = {"likelihood": kind, "rows": count, "library": name}
             for call in ("posterior", "learn"):
                 first, again = outcome.get(call, (None, None))
                 row |= {f"{call}, s": first, f"{call}, again, s": again}
             if "learn_mean" in moments:
-                noise = outcome["values"].get("noise", 0.0)
+                noise = outcome.get("values", {}).get("noise", 0.0)
                 test = moments["learn_mean"][:tested], moments["learn_variance"][:tested]
                 row["held-out loss"] = f"{loss(kind, case['y_test'], *test, noise):.4f}"
             at_truth = moments.get("posterior_variance", moments.get("learn_variance"))
@@ -189,7 +192,8 @@ write_table(
     "L-BFGS, and new rows are rows of hardly any weight; BayesNewton is its MarkovVariationalGP, with the steps that "
     "markov_contestant.py names; bam is a cubic regression spline by fREML with two functions a unit of time, five "
     "bins for each but in predictions, whose prior is another one and whose variances are those at what it learns. "
-    f"Empty: not finished in {LIMIT} s, or not to be had. Peers: "
-    f"{', '.join(sorted(versions))}.",
-    0,
+    "A second call of BayesNewton has its model and compiled functions, and one of pgmodels is the whole public call. "
+    f"Empty: not finished in {LIMIT} s, or not to be had. Versions: "
+    f"{'; '.join(f'of {name}: {of_name}' for name, of_name in versions.items())}.",
+    SEED,
 )
