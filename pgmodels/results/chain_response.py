@@ -9,7 +9,8 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.priors import chain_response
-from pgmodels.priors.chain_response import ChainResponse, Factors, Layout
+from pgmodels.priors.chain_blocks import Layout
+from pgmodels.priors.chain_response import ChainResponse, Factors
 from pgmodels.priors.padding import pad_rows, pad_zeros
 from pgmodels.priors.posterior import Marginals
 from pgmodels.results.approximation import CorrectedApproximation
@@ -49,7 +50,7 @@ class ChainCorrection(CorrectedApproximation):
         Phi = mixing(self.model, pad_rows(self.y, size))
         slope = None if self.slope is None else as_array(pad_zeros(self.slope, size))
         factors = Factors(as_array(pad_zeros(self.factors, size)), slope, Phi[0] if Phi else None)
-        return respond(self.posterior, factors, Layout.of(self.posterior))
+        return respond(self.posterior, factors, Layout.of(self.posterior.prior, self.posterior.is_coupled))
 
     @cached_property
     @double_precision

@@ -1,12 +1,16 @@
 """Engines with Markov processes that a formula combines, against the dense form of the same GPs."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.inference.evidence.blocks import block_log_ratios
 from pgmodels.parameters.vector import trainable
+from pgmodels.priors.chain_blocks import Layout
 from tests.statistical.reference import z_scores
 
 # As in test_markov.py: sums of 300 terms, and the dense roots' jitter.
@@ -212,8 +216,63 @@ def test_the_evidence_with_a_constant_first():
     assert abs(estimates[0].value - estimates[1].value) < 4.0 * error
 
 
-def test_particles_are_refused_where_a_formula_combines_chains(games):
+@pytest.mark.slow
+@pytest.mark.parametrize("model_of", [a_series_beside_few_groups, ratings])
+def test_the_evidence_by_particles_is_that_of_the_dense_form(data, games, model_of):
+    X, y = games if model_of is ratings else data
+    if model_of is not ratings:
+        X = np.column_stack([X[:, 0], X[:, 1] % 4, X[:, 2]])
+    # Far from the posterior, so that particles are resampled.
+    ours = pgm.log_evidence(pgm.cavi(model_of(pgm.Markov()), X[:120], y[:120]), num_draws=8000)
+    theirs = pgm.log_evidence(pgm.gaussian_vi(model_of(pgm.Dense()), X[:120], y[:120]), num_draws=8000)
+    assert ours.value - ours.elbo > 5.0 * ours.standard_error
+    error = np.hypot(ours.standard_error, theirs.standard_error)
+    assert error < 0.1
+    assert ours.value == pytest.approx(theirs.value, abs=4.0 * error)
+
+
+@pytest.mark.slow
+def test_integrate_agrees_with_the_dense_form(games):
     t, y = games
-    result = pgm.cavi(pgm.Model(game(), pgm.GP(pgm.Matern32(1.0, 2.0), size=4, form=pgm.Markov())), t, y)
-    with pytest.raises(ValueError, match=r"log_evidence .* a formula that combines none of them.*pgm\.Dense\(\)"):
+    results = []
+    for form in (pgm.Markov(), pgm.Dense()):
+        kernel = pgm.Matern32(1.0, dist.LogNormal(0.5, 0.3))
+        model = pgm.Model(game(), pgm.GP(kernel, pgm.Fixed(0.0), size=4, form=form))
+        results.append(pgm.integrate(model, t[:80], y[:80], num_draws=4000))
+    chain, dense = results
+    # Particles and weights, with some .02 nats at a point.
+    assert chain.log_evidence == pytest.approx(dense.log_evidence, abs=0.1)
+    np.testing.assert_allclose(chain.mean, dense.mean, atol=0.02)
+    np.testing.assert_allclose(chain.variance, dense.variance, rtol=0.02)
+
+
+def test_blocks_of_a_long_series_beside_groups():
+    rng = np.random.default_rng(5)
+    t, group, z = rng.uniform(0.0, 110.0, 1100), rng.integers(0, 4, 1100), rng.normal(size=1100)
+    eta = np.sin(t) + np.array([0.7, -0.4, 0.1, -0.9])[group] + 0.5 * z
+    y = (rng.random(1100) < 1.0 / (1.0 + np.exp(-eta))).astype(float)
+    q = pgm.cavi(a_series_beside_few_groups(pgm.Markov()), np.column_stack([t, group, z]), y)
+    with jax.enable_x64(True):
+        layout = Layout.of(q.posterior.prior, is_coupled=True)
+        arrays = (*q.data.padded(q.posterior.prior.num_rows), jnp.array([0, 700]))
+        ours = np.asarray(block_log_ratios(q.model.bare(), q.posterior, *arrays, jax.random.key(0), 4000, layout))
+        f = np.asarray(jax.lax.map(lambda key: q.posterior.draw(key)[0], jax.random.split(jax.random.key(1), 4000)))
+        (h, W), order = map(np.asarray, q.posterior.sites), np.argsort(t)
+    for start, ratios in zip((0, 700), ours, strict=True):
+        rows = order[start : start + 100]
+        at = f[:, rows]
+        sites = np.sum(h[rows] * at, axis=2) - 0.5 * np.einsum("sil,ilk,sik->si", at, W[rows], at)
+        theirs = np.sum(-np.logaddexp(0.0, -(2.0 * y[rows] - 1.0) * at.sum(axis=2)) - sites, axis=1)
+        # Four comparisons at four joint standard errors.
+        for power in (1, 2):
+            one, other = (((part - theirs.mean()) if power == 2 else part) ** power for part in (ratios, theirs))
+            assert abs(one.mean() - other.mean()) < 4.0 * np.hypot(one.std(), other.std()) / np.sqrt(4000)
+    assert 0.0 < pgm.diagnose(q, num_replicates=0).pareto_k < 0.9
+
+
+def test_many_effects_beside_chains_are_refused_by_particles(data):
+    X, y = data
+    gps = [pgm.GP(pgm.On(pgm.Matern32(), [0]), form=pgm.Markov()), pgm.GP(pgm.On(pgm.White(), [2]))]
+    result = pgm.cavi(pgm.Model(pgm.with_predictor(pgm.Bernoulli(), 2), gps), X, y)
+    with pytest.raises(ValueError, match=r"log_evidence .* at most 64 coefficients.*pgm\.Dense\(\)"):
         pgm.log_evidence(result)

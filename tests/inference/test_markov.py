@@ -17,6 +17,7 @@ from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.evidence.blocks import block_log_ratios
 from pgmodels.inference.evidence.importance import weigh_blocks
 from pgmodels.parameters.vector import trainable
+from pgmodels.priors.chain_blocks import Layout
 from tests.covering import some
 from tests.statistical.reference import z_scores
 
@@ -403,7 +404,8 @@ def test_a_long_series_is_diagnosed_by_blocks():
     with jax.enable_x64(True):
         key = jax.random.key(0)
         arrays = (*q.data.padded(q.posterior.prior.num_rows), jnp.asarray(starts))
-        ours = np.asarray(block_log_ratios(q.model.bare(), q.posterior, *arrays, key, count))
+        layout = Layout.of(q.posterior.prior, is_coupled=False)
+        ours = np.asarray(block_log_ratios(q.model.bare(), q.posterior, *arrays, key, count, layout))
         h, w = (np.asarray(part)[:, 0] for part in q.sites)
     # The posterior given sites by its covariance matrix.
     K = np.asarray(q.model.gps[0].kernel(x[:, None], x[:, None]))
@@ -517,9 +519,8 @@ def test_results_are_saved_and_updated(data, places, tmp_path):
     np.testing.assert_allclose(updated.mean, q.mean, rtol=0, atol=1e-4)
 
 
-def beside_a_dense_form():
-    trend, other = pgm.On(pgm.Matern32(), [0]), pgm.On(pgm.RBF(), [1])
-    gps = [pgm.GP(trend, form=pgm.Markov()), pgm.GP(other, form=pgm.Dense())]
+def of_two_columns():
+    gps = [pgm.GP(pgm.On(pgm.Matern32(), [column]), form=pgm.Markov()) for column in (0, 1)]
     return pgm.Model(pgm.LogisticSoftmax(2), gps)
 
 
@@ -528,8 +529,8 @@ def beside_a_dense_form():
     [
         (lambda model, X, y: pgm.svi(model, X, y), r"svi needs .* factor matrix, and form=Markov\(\).*pgm.Inducing"),
         (
-            lambda model, X, y: pgm.log_evidence(pgm.cavi(beside_a_dense_form(), np.column_stack([X, X]), y)),
-            r"log_evidence .* needs all GPs of that form, along the same column.*pgm.Dense",
+            lambda model, X, y: pgm.log_evidence(pgm.cavi(of_two_columns(), np.column_stack([X, X]), y)),
+            r"log_evidence .* needs the other GPs of that form too, along the same column.*pgm.Dense",
         ),
     ],
 )

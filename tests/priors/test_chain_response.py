@@ -7,8 +7,9 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.priors.base import Sites
+from pgmodels.priors.chain_blocks import Layout
 from pgmodels.priors.chain_posterior import condition_chains
-from pgmodels.priors.chain_response import Factors, Layout, respond, response_entries
+from pgmodels.priors.chain_response import Factors, respond, response_entries
 from tests.covering import some
 from tests.programs import run
 
@@ -97,7 +98,7 @@ def check(gps, posterior_of, Phi, W, is_paired, scales=(0.02, 1.0)):
     posterior = run(posterior_of, prior)
     K = np.asarray(covariances(gps, np.concatenate([X, new])))
     P, counts = Phi.shape[1], []
-    layout = Layout.of(posterior)
+    layout = Layout.of(posterior.prior, posterior.is_coupled)
     S = P + (P * (P + 1) // 2 if is_paired else P)
     respond_to = jax.jit(
         lambda posterior, factors: (

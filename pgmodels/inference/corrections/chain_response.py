@@ -11,7 +11,8 @@ from pgmodels.inference.corrections.linear_response import read_at_data, sensiti
 from pgmodels.inference.corrections.response import has_coupled_sites
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.objectives.base import Objective
-from pgmodels.priors.chain_response import Factors, Layout, response_entries
+from pgmodels.priors.chain_blocks import Layout
+from pgmodels.priors.chain_response import Factors, response_entries
 from pgmodels.priors.posterior import Marginals, Posterior
 from pgmodels.results.approximation import Approximation
 from pgmodels.results.chain_response import ChainCorrection, respond
@@ -42,7 +43,7 @@ def correct_by_scans(approximation: Approximation) -> ChainCorrection:
     coupled, across = has_coupled_sites(approximation, objective), Phi[0] if Phi else None
     parameters = approximation.model.parameters
     factors = factors_of(objective, coupled, posterior, across, y, row_weights, parameters)
-    response = respond(posterior, factors, Layout.of(posterior))
+    response = respond(posterior, factors, Layout.of(posterior.prior, posterior.is_coupled))
     shift, covariance = (np.asarray(part)[:n] for part in _moments(response))
     variance, negative = np.diagonal(covariance, axis1=1, axis2=2), response.negative()
     is_positive = np.isfinite(variance).all() and not int(jnp.sum(negative))

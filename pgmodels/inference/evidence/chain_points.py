@@ -9,14 +9,16 @@ from pgmodels.inference.corrections.chain_response import factors_of
 from pgmodels.inference.evidence.particles import NUM_RUNS, traced_particle_runs
 from pgmodels.inference.problem import Problem
 from pgmodels.model import Model
-from pgmodels.priors.chain_response import ChainResponse, Layout, respond
+from pgmodels.priors.chain_blocks import Layout
+from pgmodels.priors.chain_response import ChainResponse, respond
 from pgmodels.priors.posterior import Marginals, Posterior
 
 
 def log_evidences(model: Model, problem: Problem, posterior: Posterior, keys: Array) -> Float[Array, " runs"]:
     """log p(y) by independent runs of particles, one for each key in all."""
     count = -(-len(keys) // NUM_RUNS)
-    return traced_particle_runs(model, posterior, problem.y, problem.row_weights, keys[:NUM_RUNS], count)
+    layout = Layout.of(posterior.prior, posterior.is_coupled)
+    return traced_particle_runs(model, posterior, problem.y, problem.row_weights, keys[:NUM_RUNS], count, layout)
 
 
 def corrected_marginals(problem: Problem, posterior: Posterior) -> tuple[Marginals, Bool[Array, ""]]:
@@ -38,6 +40,6 @@ def _response(problem: Problem, posterior: Posterior) -> tuple[ChainResponse, An
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
     at = posterior, Phi, problem.y, problem.row_weights, problem.parameters
     factors = factors_of(problem.objective, problem.coupled, *at)._replace(slope=None)
-    response = respond(posterior, factors, Layout.of(posterior))
+    response = respond(posterior, factors, Layout.of(posterior.prior, posterior.is_coupled))
     is_finite = jnp.all(jnp.isfinite(response.moments()[1]))
     return response, (jnp.sum(response.negative()) == 0) & is_finite

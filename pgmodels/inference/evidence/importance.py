@@ -6,9 +6,10 @@ import jax
 import numpy as np
 
 from pgmodels.inference.evidence.blocks import block_log_ratios, starts_of_blocks
-from pgmodels.inference.evidence.particles import line_of
+from pgmodels.inference.evidence.particles import layout_along
 from pgmodels.interop.log_densities import pointwise_log_likelihood
 from pgmodels.numerics.psis import SmoothedWeights, smoothed
+from pgmodels.priors.row_chains import chain_column
 from pgmodels.results.approximation import GaussianResult
 from pgmodels.runtime.x64 import as_array, double_precision
 
@@ -38,20 +39,20 @@ class BlockWeights(NamedTuple):
 
 @double_precision
 def weigh_blocks(approximation: GaussianResult, num_draws: int, seed: int) -> BlockWeights | None:
-    """The weights of q's draws in blocks of a long series; None unless all latents are Markov processes along it.
+    """The weights of q's draws in blocks of a long series; None unless the latents are Markov processes along it.
 
     The weights of whole draws would differ by more the longer the series, however close q is.
     """
     q = approximation.uncorrected
-    prior, n, line = q.posterior.prior, len(q.y), line_of(q.posterior.prior, q.posterior.is_coupled)
-    if n < _LONG or line is None:
+    prior, n, layout = q.posterior.prior, len(q.y), layout_along(q.posterior.prior, q.posterior.is_coupled)
+    if n < _LONG or layout is None:
         return None
     y, row_weights = q.data.padded(prior.num_rows)
     starts = starts_of_blocks(n)
     key = jax.random.key(seed)
-    ratios = block_log_ratios(q.model.bare(), q.posterior, y, row_weights, as_array(starts), key, num_draws)
+    ratios = block_log_ratios(q.model.bare(), q.posterior, y, row_weights, as_array(starts), key, num_draws, layout)
     weights = [smoothed(np.asarray(block)) for block in ratios]
-    rows = np.argsort(q.X[:, line], kind="stable")[starts]
+    rows = np.argsort(q.X[:, chain_column(prior)], kind="stable")[starts]
     return BlockWeights(np.array([block.k for block in weights]), rows, weights[0].limit)
 
 

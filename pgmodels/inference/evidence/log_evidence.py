@@ -8,7 +8,7 @@ import numpy as np
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.corrections.response import correct_by_response
 from pgmodels.inference.evidence.importance import weigh
-from pgmodels.inference.evidence.particles import NUM_RUNS, ParticleEstimate, estimate, particle_runs, require_one_line
+from pgmodels.inference.evidence.particles import NUM_RUNS, ParticleEstimate, estimate, particle_runs, require_line
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.numerics.psis import FEWEST_DRAWS, SmoothedWeights
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
@@ -155,12 +155,12 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
 
 def _by_particles(result: Approximation, num_draws: int, seed: int) -> Evidence:
     posterior, model = result.posterior, result.model
-    require_one_line(posterior.prior, posterior.is_coupled, "log_evidence")
+    layout = require_line(posterior.prior, posterior.is_coupled, "log_evidence")
     y, row_weights = result.data.padded(posterior.prior.num_rows)
     keys, count = jax.random.split(jax.random.key(seed), NUM_RUNS), -(-num_draws // NUM_RUNS)
     tried: list[ParticleEstimate] = []
     for share in _SHARES:
-        runs = particle_runs(model.bare(), posterior, as_array(share), y, row_weights, keys, count)
+        runs = particle_runs(model.bare(), posterior, as_array(share), y, row_weights, keys, count, layout)
         tried.append(estimate(np.asarray(runs)))
         if tried[-1].standard_error <= _LARGEST_ERROR:
             break

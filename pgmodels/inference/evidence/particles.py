@@ -10,20 +10,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import Model
-from pgmodels.priors.base import Sites
+from pgmodels.priors.chain_blocks import Layout, moves_along
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.markov.chain import apply, roots
-from pgmodels.priors.markov.prior import chain_at
-from pgmodels.priors.markov.response import information, steps_given
+from pgmodels.priors.markov.chain import apply
 from pgmodels.priors.posterior import Posterior
 from pgmodels.runtime.jit import compiled
 
 # Independent runs, whose spread gives the standard error.
 NUM_RUNS = 8
+# Entries of a block's state up to which particles take seconds: products of 64 entries for each of them and row.
+_MOST_ENTRIES = 64
 
 
 class ParticleEstimate(NamedTuple):
@@ -33,33 +33,27 @@ class ParticleEstimate(NamedTuple):
     standard_error: float
 
 
-class Moves(NamedTuple):
-    """Of one group, at the sorted rows: F and roots of Q of its latents' deviations from their means given sites."""
-
-    transition: Float[Array, "n l d d"]
-    root: Float[Array, "n l d d"]
-
-
-def require_one_line(prior: PriorCollection, is_coupled: bool, call: str) -> None:
-    """Raise ValueError unless all latents are independent Markov processes of one column, for particles along it."""
-    if line_of(prior, is_coupled) is None:
+def require_line(prior: PriorCollection, is_coupled: bool, call: str) -> Layout:
+    """``layout_along``. Raises ValueError if there is none."""
+    layout = layout_along(prior, is_coupled)
+    if layout is None:
         raise ValueError(
-            f"{call} with a GP of form=pgm.Markov() needs all GPs of that form, along the same column of X, and a "
-            "formula that combines none of them; the model has others: choose pgm.Dense() or pgm.Inducing(300) for all."
+            f"{call} with a GP of form=pgm.Markov() needs the other GPs of that form too, along the same column of X, "
+            f"or with at most {_MOST_ENTRIES} coefficients in all, such as groups and linear terms; the model has "
+            "others: choose pgm.Dense() or pgm.Inducing(300) for all."
         )
+    return layout
 
 
-def line_of(prior: PriorCollection, is_coupled: bool) -> int | None:
-    """The column along which all latents are Markov processes; None if there is none, or if sites couple them."""
-    if is_coupled or any(group.markov_column is None for group in prior.groups):
+def layout_along(prior: PriorCollection, is_coupled: bool) -> Layout | None:
+    """The blocks of latents along the chains' one column; None if there are several, or many effects beside them."""
+    if not prior.chained or prior.residual_variances() is not None:
         return None
-    columns = sorted({column for group in prior.groups for column in _reads(group)})
-    return None if len(columns) > 1 else (columns or [0])[0]
-
-
-def _reads(group: Any) -> list[int]:
-    """The columns that the kernel of a group reads; none of a constant."""
-    return list(group.kernel.reads(group.X.shape[1]))
+    try:
+        layout = Layout.of(prior, is_coupled)
+    except ValueError:
+        return None
+    return layout if layout.size <= _MOST_ENTRIES else None
 
 
 def estimate(log_evidences: np.ndarray) -> ParticleEstimate:
@@ -70,7 +64,7 @@ def estimate(log_evidences: np.ndarray) -> ParticleEstimate:
     return ParticleEstimate(float(largest + np.log(evidences.mean())), float(error))
 
 
-@partial(compiled, static_argnames="num_particles", on_one_thread=True)
+@partial(compiled, static_argnames=("num_particles", "layout"), on_one_thread=True)
 def particle_runs(
     model: Model,
     posterior: Posterior,
@@ -79,42 +73,46 @@ def particle_runs(
     row_weights: Array | None,
     keys: Array,
     num_particles: int,
+    layout: Layout,
 ) -> Float[Array, " runs"]:
     """log p(y) under a model without priors, for each key; the posterior is given sites on each row's latents.
 
     Particles move by the posterior given ``share`` times the sites' precisions.
     """
-    return traced_particle_runs(model, posterior.tempered(share), y, row_weights, keys, num_particles)
+    return traced_particle_runs(model, posterior.tempered(share), y, row_weights, keys, num_particles, layout)
 
 
 def traced_particle_runs(
-    model: Model, posterior: Posterior, y: Array, row_weights: Array | None, keys: Array, num_particles: int
+    model: Model,
+    posterior: Posterior,
+    y: Array,
+    row_weights: Array | None,
+    keys: Array,
+    num_particles: int,
+    layout: Layout,
 ) -> Float[Array, " runs"]:
     """``particle_runs`` within a compiled program."""
     formula, parameters = model.likelihood.formula(model.num_latents), model.parameters
     weights = jnp.ones(len(y)) if row_weights is None else row_weights
-    order, moves = moves_along(posterior, weights)
+    order, moves = moves_along(posterior, weights, layout)
     mean, (h, w) = posterior.moments()[0], posterior.sites
     rows = (moves, *(part[order] for part in (mean, h, w, y, weights)), jnp.arange(len(y)))
 
     def run(key: Array) -> Array:
         def step(before: tuple[Any, Array, Array], row: tuple[Any, ...]) -> tuple[tuple[Any, Array, Array], None]:
             states, log_weights, total = before
-            moves, mean, h, w, y, weight, number = row
+            move, mean, h, w, y, weight, number = row
             noise_key, place_key = jax.random.split(jax.random.fold_in(key, number))
             states, log_weights, gained = _resampled(place_key, states, log_weights)
-            states = tuple(
-                apply(move.transition, state)
-                + apply(move.root, jax.random.normal(jax.random.fold_in(noise_key, i), state.shape))
-                for i, (move, state) in enumerate(zip(moves, states, strict=True))
-            )
-            f = mean + jnp.concatenate([state[:, :, 0] for state in states], axis=1)
+            noise = jax.random.normal(noise_key, states.shape)
+            states = apply(move.transition, states) + apply(move.root, noise)
+            f = mean + layout.latents(states, move.reads)
             terms = formula.log_evaluate(Environment(y[None], f[:, None], parameters))[:, 0, 0]
             terms = jnp.where(weight > 0, weight * terms, 0.0)
-            log_weights = log_weights + terms - jnp.sum(h * f - 0.5 * w * f**2, axis=1)
+            log_weights = log_weights + terms - log_site(h, w, f)
             return (states, log_weights, total + gained), None
 
-        start = tuple(jnp.zeros((num_particles, *move.root.shape[1:3])) for move in moves)
+        start = jnp.zeros((num_particles, *moves.root.shape[1:3]))
         nothing = jnp.zeros(num_particles), jnp.zeros(())
         (_, log_weights, total), _ = jax.lax.scan(step, (start, *nothing), rows)
         return total + _log_mean(log_weights)
@@ -122,27 +120,10 @@ def traced_particle_runs(
     return posterior.log_normalizer() + jax.lax.map(run, keys)
 
 
-def moves_along(posterior: Posterior, row_weights: Float[Array, " n"]) -> tuple[Int[Array, " n"], tuple[Moves, ...]]:
-    """The order of the rows in time, padding last, and the moves of each group along it."""
-    prior, moves = posterior.prior, []
-    every_time = [prior.at_rows(group.X[:, group.markov_column], index) for index, group in enumerate(prior.groups)]
-    # Padding may have the time of any row.
-    every_time = [jnp.where(row_weights > 0, times, jnp.max(times)) for times in every_time]
-    # A constant has one input, whatever the rows' times.
-    leader = next((index for index, group in enumerate(prior.groups) if _reads(group)), 0)
-    order = jnp.argsort(every_time[leader])
-    for group, part, times in zip(prior.groups, prior.slices(), every_time, strict=True):
-        # Rows with equal times are steps of no length.
-        chain = chain_at(group.kernel.to_state_space(), times[order])  # type: ignore[attr-defined]
-        L, sites = roots(chain.noise), Sites(*(values[order] for values in posterior.sites.columns(part)))
-
-        def of_latent(precision: Array, chain: Any = chain, L: Array = L) -> Moves:
-            on_states = jnp.zeros_like(L).at[:, 0, 0].set(precision)
-            transition, noise = steps_given(chain, L, information(chain, L, on_states))
-            return Moves(transition, roots(noise))
-
-        moves.append(jax.vmap(of_latent, in_axes=1, out_axes=1)(sites.precision))
-    return order, tuple(moves)
+def log_site(h: Float[Array, "*batch L"], w: Array, f: Float[Array, "*batch L"]) -> Float[Array, "*batch"]:
+    """Logs of sites at latents, with precisions w (..., L) or (..., L, L)."""
+    pull = w * f if w.ndim <= h.ndim else jnp.sum(w * f[..., None, :], axis=-1)
+    return jnp.sum((h - 0.5 * pull) * f, axis=-1)
 
 
 def _resampled(key: Array, states: Any, log_weights: Float[Array, " N"]) -> tuple[Any, Array, Array]:

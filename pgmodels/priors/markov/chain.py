@@ -5,14 +5,16 @@ state. The backward scan is that of the adjoints (Bryson and Frazier 1963), whic
 be zero, and noise as small as it is for rows that are close.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-# Up to this dimension, products of matrices in a loop over time are sums, which are faster than calls.
+# Up to this dimension, products of matrices in a loop over time are sums, which are faster than calls, and loops over
+# entries are unrolled.
 _SMALL = 9
 # Steps of a loop over time that are compiled together: the fastest of 1, 4 and 8.
 _UNROLL = 4
@@ -236,14 +238,16 @@ def _column(w: Float[Array, "... l"], forward: Forward) -> Float[Array, "... l d
 def roots(matrices: Float[Array, "m d d"]) -> Float[Array, "m d d"]:
     """Lower roots of positive semi-definite matrices; a column is zero where its pivot is."""
     diagonal, entries = jnp.diagonal(matrices, axis1=1, axis2=2), np.arange(matrices.shape[1])
-    columns = []
-    for j in entries:
-        pivot = matrices[:, j, j]
+
+    def add(j: Any, before: tuple[Array, Array]) -> tuple[Array, Array]:
+        rest, L = before
+        pivot = rest[:, j, j]
         positive = pivot > _ROUNDING * diagonal[:, j]
         scale = jnp.where(positive, 1.0 / jnp.sqrt(jnp.where(positive, pivot, 1.0)), 0.0)
-        columns.append(jnp.where(entries >= j, matrices[:, :, j] * scale[:, None], 0.0))
-        matrices = matrices - columns[-1][:, :, None] * columns[-1][:, None, :]
-    return jnp.stack(columns, axis=-1)
+        column = jnp.where(entries >= j, rest[:, :, j] * scale[:, None], 0.0)
+        return rest - column[:, :, None] * column[:, None, :], L.at[:, :, j].set(column)
+
+    return repeat(len(entries), add, (matrices, jnp.zeros_like(matrices)))[1]
 
 
 def solve(matrices: Float[Array, "m d d"], right: Float[Array, "m d k"]) -> Float[Array, "m d k"]:
@@ -255,15 +259,27 @@ def solve(matrices: Float[Array, "m d d"], right: Float[Array, "m d k"]) -> Floa
     d = L.shape[1]
     pivots = jnp.diagonal(L, axis1=1, axis2=2)
     inverse = jnp.where(pivots > 0.0, 1.0 / jnp.where(pivots > 0.0, pivots, 1.0), 0.0)
-    half: list[Array] = []
-    for i in range(d):
-        known = sum((L[:, i, j, None] * half[j] for j in range(i)), jnp.zeros_like(right[:, i]))
-        half.append((right[:, i] - known) * inverse[:, i, None])
-    solution: list[Array] = [jnp.zeros_like(right[:, 0])] * d
-    for i in range(d - 1, -1, -1):
-        known = sum((L[:, j, i, None] * solution[j] for j in range(i + 1, d)), jnp.zeros_like(right[:, i]))
-        solution[i] = (half[i] - known) * inverse[:, i, None]
-    return jnp.stack(solution, axis=1)
+
+    def forward(i: Any, half: Array) -> Array:
+        return half.at[:, i].set((right[:, i] - jnp.sum(L[:, i, :, None] * half, axis=1)) * inverse[:, i, None])
+
+    half = repeat(d, forward, jnp.zeros_like(right))
+
+    def backward(step: Any, solution: Array) -> Array:
+        i = d - 1 - step
+        later = jnp.sum(L[:, :, i, None] * solution, axis=1)
+        return solution.at[:, i].set((half[:, i] - later) * inverse[:, i, None])
+
+    return repeat(d, backward, jnp.zeros_like(right))
+
+
+def repeat(count: int, body: Callable[[Any, Any], Any], start: Any) -> Any:
+    """``jax.lax.fori_loop`` over entries of a state, unrolled for small ones; large ones would compile for minutes."""
+    if count > _SMALL:
+        return jax.lax.fori_loop(0, count, body, start)
+    for step in range(count):
+        start = body(step, start)
+    return start
 
 
 def times(one: Float[Array, "... i j"], other: Float[Array, "... j k"]) -> Float[Array, "... i k"]:

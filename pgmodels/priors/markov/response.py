@@ -5,14 +5,14 @@ products of two entries: the first entry of y, x_0^2, has the covariance 2 V o V
 chain of (x, y) given factors of a row's latents and their products (math: section 5b).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pgmodels.priors.markov.chain import Chain, apply, solve, times
+from pgmodels.priors.markov.chain import Chain, apply, repeat, solve, times
 
 
 class Given(NamedTuple):
@@ -58,12 +58,14 @@ def information(
 
 def one_step_back(F: Float[Array, "*batch s s"], L: Float[Array, "*batch s s"], J: Float[Array, "*batch s s"]) -> Array:
     """F^T (J^-1 + L L^T)^-1 F, by an update for each column of L."""
-    for j in range(L.shape[-1]):
+
+    def update(j: Any, J: Array) -> Array:
         column = L[..., j]
         moved = apply(J, column)
         scale = 1.0 + jnp.sum(column * moved, axis=-1)
-        J = J - moved[..., :, None] * (moved / scale[..., None])[..., None, :]
-    return times(times(jnp.swapaxes(F, -1, -2), J), F)
+        return J - moved[..., :, None] * (moved / scale[..., None])[..., None, :]
+
+    return times(times(jnp.swapaxes(F, -1, -2), repeat(L.shape[-1], update, J)), F)
 
 
 def steps_given(chain: Chain, L: Float[Array, "*batch s s"], informed: Float[Array, "*batch s s"]) -> Chain:

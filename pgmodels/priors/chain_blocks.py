@@ -1,0 +1,188 @@
+"""Markov chains and linear effects beside them as one chain for each block of latents, along their column.
+
+Latents are in blocks that sites do not couple: all of them, or each by itself. A block's state has the states of its
+chains and the coefficients of its effects, which stand still.
+"""
+
+import itertools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.factored import FactoredPrior
+from pgmodels.priors.markov.chain import Chain, roots
+from pgmodels.priors.markov.response import information, place_of_product, steps_given
+from pgmodels.priors.posterior import Posterior
+from pgmodels.priors.row_chains import chain_groups, chains_at, check_columns, factors_of_effects, times_of_rows
+from pgmodels.runtime.jit import is_traced
+
+
+class Member(NamedTuple):
+    """A latent in the state of its block: its group, its number of entries, and those that it reads.
+
+    A chain of the kernel ``kind`` reads the first one. Effects read all: the ``coefficients`` that the data depend on.
+    """
+
+    group: int
+    size: int
+    reads: int
+    kind: int | None = None
+    coefficients: tuple[int, ...] = ()
+
+
+class Layout(NamedTuple):
+    """The latents of each block, in the order of all latents."""
+
+    blocks: tuple[tuple[Member, ...], ...]
+
+    @classmethod
+    def of(cls, prior: PriorCollection, is_coupled: bool) -> "Layout":
+        """The layout of a prior's posterior, outside ``jit`` without coefficients of padding.
+
+        Raises ValueError if a group is neither a chain nor has a factor, or chains read different columns.
+        """
+        prior.require_coupling()
+        check_columns(prior)
+        d, kinds, members = max(group.dimension for group in chain_groups(prior)), itertools.count(), []
+        for index, group in enumerate(prior.groups):
+            if not isinstance(group, FactoredPrior):
+                member = Member(index, d, 1, kind=next(kinds))
+            else:
+                coefficients = _nonzero(prior.at_rows(group.factor, index))
+                member = Member(index, *2 * (len(coefficients),), coefficients=coefficients)
+            members += [member] * group.size
+        return cls((tuple(members),) if is_coupled else tuple((member,) for member in members))
+
+    @property
+    def members(self) -> list[Member]:
+        """All latents."""
+        return [member for block in self.blocks for member in block]
+
+    @property
+    def size(self) -> int:
+        """The number of entries of a block's state x."""
+        return max(sum(member.size for member in block) for block in self.blocks)
+
+    @property
+    def joint_size(self) -> int:
+        """The number of entries of (x, y)."""
+        return self.size + self.size * (self.size + 1) // 2
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The block of each latent, and its first entry there."""
+        ends = [np.cumsum([0, *(member.size for member in block)]) for block in self.blocks]
+        return [(number, int(end)) for number, of_block in enumerate(ends) for end in of_block[:-1]]
+
+    @property
+    def heads(self) -> list[tuple[int, int]]:
+        """The block and the entry there of all that latents read."""
+        pairs = zip(self.places, self.members, strict=True)
+        return [(block, start + entry) for (block, start), member in pairs for entry in range(member.reads)]
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The pairs of heads in one block."""
+        heads = list(enumerate(self.heads))
+        return [(h, k) for h, (block, _) in heads for k, (other, _) in heads[: h + 1] if block == other]
+
+    @property
+    def joint_heads(self) -> tuple[int, ...]:
+        """The entries of (x, y) of all blocks that are heads, and then the products of ``pairs``."""
+        (blocks, entries), size = zip(*self.heads, strict=True), self.joint_size
+        products = (self.size + place_of_product(entries[h], entries[k]) for h, k in self.pairs)
+        return (
+            *(block * size + entry for block, entry in self.heads),
+            *(blocks[h] * size + place for (h, _), place in zip(self.pairs, products, strict=True)),
+        )
+
+    def steps(
+        self, transition: Float[Array, "n g d d"], noise: Float[Array, "n g d d"], starts: Bool[Array, " n"]
+    ) -> Chain:
+        """Steps of the blocks (n, b, s, s) from those of the chains; effects are drawn where ``starts``."""
+        F = Q = jnp.zeros((len(starts), len(self.blocks), self.size, self.size))
+        for (block, start), member in zip(self.places, self.members, strict=True):
+            entries = slice(start, start + member.size)
+            if member.kind is None:
+                drawn = starts[:, None, None] * jnp.eye(member.size)
+                move, add = jnp.eye(member.size) - drawn, drawn
+            else:
+                move, add = transition[:, member.kind], noise[:, member.kind]
+            F, Q = F.at[:, block, entries, entries].set(move), Q.at[:, block, entries, entries].set(add)
+        return Chain(F, Q)
+
+    def reading(self, factors: Mapping[int, Float[Array, "r n"]], count: int) -> Float[Array, "n L H"]:
+        """The latents as combinations of heads, by the ``factors`` of each group of effects."""
+        columns = []
+        for latent, member in enumerate(self.members):
+            is_chain = member.kind is not None
+            values = jnp.ones((count, 1)) if is_chain else factors[member.group][np.array(member.coefficients)].T
+            columns.append(jnp.zeros((count, len(self.members), member.reads)).at[:, latent].set(values))
+        return jnp.concatenate(columns, axis=2)
+
+    def on_states(self, precision: Float[Array, "n H H"]) -> Float[Array, "n b s s"]:
+        """Precisions of the heads as those of the blocks' states."""
+        on_blocks = jnp.zeros((len(precision), len(self.blocks), self.size, self.size))
+        for h, k in self.pairs:
+            (block, one), (_, other) = self.heads[h], self.heads[k]
+            on_blocks = on_blocks.at[:, block, one, other].set(precision[:, h, k])
+            on_blocks = on_blocks.at[:, block, other, one].set(precision[:, h, k])
+        return on_blocks
+
+    def directions(self, A: Float[Array, "n P H"], is_paired: bool) -> Float[Array, "n S H2"]:
+        """Predictors A x and their products as combinations of ``joint_heads``."""
+        rows, columns = np.triu_indices(A.shape[1]) if is_paired else 2 * (np.arange(A.shape[1]),)
+        h, k = np.array(self.pairs).T
+        one, other = A[:, rows], A[:, columns]
+        products = jnp.where(h == k, 0.5, 1.0) * (one[..., h] * other[..., k] + one[..., k] * other[..., h])
+        above = jnp.pad(A, ((0, 0), (0, 0), (0, len(h))))
+        return jnp.concatenate([above, jnp.pad(products, ((0, 0), (0, 0), (A.shape[2], 0)))], axis=1)
+
+    def latents(self, states: Float[Array, "*batch b s"], reads: Float[Array, "*rows L H"]) -> Float[Array, "*batch L"]:
+        """The latents' deviations from their means, of states in rows with these ``reads``."""
+        blocks, entries = np.array(self.heads).T
+        return jnp.sum(reads * states[..., None, blocks, entries], axis=-1)
+
+
+class Moves(NamedTuple):
+    """F and roots of Q of the blocks' deviations from their means given sites, and how latents read them, by row."""
+
+    transition: Float[Array, "n b s s"]
+    root: Float[Array, "n b s s"]
+    reads: Float[Array, "n L H"]
+
+
+def moves_along(
+    posterior: Posterior, row_weights: Float[Array, " n"], layout: Layout
+) -> tuple[Int[Array, " n"], Moves]:
+    """The order of the rows along the chains' column, padding last, and the moves of the latents along it."""
+    prior, W = posterior.prior, posterior.sites.precision
+    times = times_of_rows(prior)
+    # Padding may have the time of any row.
+    times = jnp.where(row_weights > 0, times, jnp.max(times))
+    order = jnp.argsort(times)
+    # Rows with equal times are steps of no length.
+    chains = chains_at(prior, times[order])
+    steps = layout.steps(chains.transition, chains.noise, jnp.arange(len(order)) == 0)
+    reads = layout.reading(factors_of_effects(prior), len(order))[order]
+    L, precision = roots_of(steps.noise), (W if posterior.is_coupled else jax.vmap(jnp.diag)(W))[order]
+    informed = information(steps, L, layout.on_states(jnp.swapaxes(reads, 1, 2) @ precision @ reads))
+    transition, noise = steps_given(steps, L, informed)
+    return order, Moves(transition, roots_of(noise), reads)
+
+
+def roots_of(matrices: Float[Array, "n b s s"]) -> Float[Array, "n b s s"]:
+    """Lower roots of positive semi-definite matrices."""
+    return roots(matrices.reshape(-1, *matrices.shape[-2:])).reshape(matrices.shape)
+
+
+def _nonzero(factor: Float[Array, "r n"]) -> tuple[int, ...]:
+    """The rows of a factor that are not zero; all within compiled code."""
+    if is_traced():
+        return tuple(range(len(factor)))
+    return tuple(np.flatnonzero(np.any(np.asarray(factor) != 0.0, axis=1)).tolist()) or (0,)
