@@ -123,11 +123,6 @@ class LatentPrior(Module):
         raise NotImplementedError(f"{type(self).__name__} does not implement draw_given.")
 
     @property
-    def markov_column(self) -> int | None:
-        """The column of X along which the latents are Markov processes; None if they are none."""
-        return None
-
-    @property
     def approximation_error(self) -> Float[Array, ""]:
         """The largest variance that the representation adds (jitter) or omits (truncation); 0 means rounding only.
 

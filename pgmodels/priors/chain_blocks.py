@@ -128,10 +128,9 @@ class Layout(NamedTuple):
     def on_states(self, precision: Float[Array, "n H H"]) -> Float[Array, "n b s s"]:
         """Precisions of the heads as those of the blocks' states."""
         on_blocks = jnp.zeros((len(precision), len(self.blocks), self.size, self.size))
-        for h, k in self.pairs:
-            (block, one), (_, other) = self.heads[h], self.heads[k]
-            on_blocks = on_blocks.at[:, block, one, other].set(precision[:, h, k])
-            on_blocks = on_blocks.at[:, block, other, one].set(precision[:, h, k])
+        (blocks, entries), (h, k) = np.array(self.heads).T, np.array(self.pairs).T
+        for one, other in ((h, k), (k, h)):
+            on_blocks = on_blocks.at[:, blocks[h], entries[one], entries[other]].set(precision[:, h, k])
         return on_blocks
 
     def directions(self, A: Float[Array, "n P H"], is_paired: bool) -> Float[Array, "n S H2"]:

@@ -276,3 +276,15 @@ def test_many_effects_beside_chains_are_refused_by_particles(data):
     result = pgm.cavi(pgm.Model(pgm.with_predictor(pgm.Bernoulli(), 2), gps), X, y)
     with pytest.raises(ValueError, match=r"log_evidence .* at most 64 coefficients.*pgm\.Dense\(\)"):
         pgm.log_evidence(result)
+
+
+def test_fit_notes_that_a_correction_of_many_coefficients_is_too_large(data):
+    X, y = data
+    kernel = pgm.Matern32(pgm.Fixed(1.0), pgm.Fixed(2.0))
+    gps = [
+        pgm.GP(pgm.On(kernel, [0]), form=pgm.Markov()),
+        pgm.GP(pgm.On(pgm.White(pgm.Fixed(0.5)), [2]), pgm.Fixed(0.0)),
+    ]
+    model = pgm.Model(pgm.with_predictor(pgm.Bernoulli(), 2), gps)
+    fitted = pgm.fit(model, X[:100], y[:100], objective="augmented", progress=False)
+    assert "none: the system has" in fitted.fit.correction

@@ -137,8 +137,7 @@ def corrected_if(
         return _noted(result, "none: linear response is that of an optimum, which q is not")
     if result.model.is_augmentable and result.model.augmentation.is_gaussian:
         return _noted(result, "none: the likelihood is Gaussian in f, and so is the posterior")
-    by_scans = by_scans and result.prior.chained and response_entries(result.posterior) <= _MOST_SCANNED
-    if not by_scans and (size > MOST_COORDINATES or size * len(result.y) > _MOST_ENTRIES):
+    if not _is_affordable(result, size, by_scans):
         many = f"{size:,} coordinates and {len(result.y):,} rows"
         return _noted(result, f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
     is_short = result.mean.shape[1] == 1 and len(result.mean) <= _MOST_NESTED
@@ -152,6 +151,18 @@ def corrected_if(
         except (CorrectionWarning, ValueError) as fault:
             reason = fault
     return _noted(result, f"none, since it is not reliable here: {reason}")
+
+
+def _is_affordable(result: Approximation, size: int, by_scans: bool) -> bool:
+    """Whether linear response takes seconds, with so many coordinates or by scans."""
+    is_small = size <= MOST_COORDINATES and size * len(result.y) <= _MOST_ENTRIES
+    if not result.prior.chained:
+        return is_small
+    try:
+        return (by_scans or is_small) and response_entries(result.posterior) <= _MOST_SCANNED
+    except ValueError:
+        # ``correct`` says why there is none.
+        return True
 
 
 def _noted(result: Approximation, correction: str) -> Approximation:

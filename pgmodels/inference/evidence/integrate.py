@@ -21,7 +21,7 @@ from pgmodels.inference.empirical_bayes.bound import collapsed_bound
 from pgmodels.inference.engine import ConvergenceWarning, VariationalState
 from pgmodels.inference.evidence.chain_points import corrected_marginals, log_evidences, predicted
 from pgmodels.inference.evidence.log_evidence import EvidenceWarning
-from pgmodels.inference.evidence.particles import estimate, require_line
+from pgmodels.inference.evidence.particles import estimate, layout_along
 from pgmodels.inference.jitter_check import warn_inaccurate
 from pgmodels.inference.loop import run_block
 from pgmodels.inference.objectives import expected_objective
@@ -314,11 +314,11 @@ class _Integration:
         problem = variational_problem(model, data, expected_objective(model), model.compiled_prior(data.X))
         if not model.has_factors:
             is_coupled = problem.coupled or problem.objective.predictors is not None
-            layout = require_line(problem.prior, is_coupled, "integrate")
-            if any(member.kind is None for member in layout.members):
+            layout = layout_along(problem.prior, is_coupled)
+            if layout is None or any(member.kind is None for member in layout.members):
                 raise ValueError(
-                    "integrate takes GPs of form=pgm.Markov() beside none of another form: give all of them that form, "
-                    "or choose another one, such as pgm.Dense() or pgm.Inducing(300), for all."
+                    "integrate with a GP of form=pgm.Markov() needs all GPs of that form, along the same column of X; "
+                    "the model has others: choose pgm.Dense() or pgm.Inducing(300) for all."
                 )
         problem, ascent = optimise(problem, start_state(model, data, problem), 1e-6, 200)
         if not np.isfinite(float(ascent.state.elbo)):

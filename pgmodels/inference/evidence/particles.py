@@ -22,8 +22,8 @@ from pgmodels.runtime.jit import compiled
 
 # Independent runs, whose spread gives the standard error.
 NUM_RUNS = 8
-# Entries of a block's state up to which particles take seconds: products of 64 entries for each of them and row.
-_MOST_ENTRIES = 64
+# Coefficients of effects up to which particles take seconds: products of 64 entries for each of them and row.
+_MOST_COEFFICIENTS = 64
 
 
 class ParticleEstimate(NamedTuple):
@@ -39,7 +39,7 @@ def require_line(prior: PriorCollection, is_coupled: bool, call: str) -> Layout:
     if layout is None:
         raise ValueError(
             f"{call} with a GP of form=pgm.Markov() needs the other GPs of that form too, along the same column of X, "
-            f"or with at most {_MOST_ENTRIES} coefficients in all, such as groups and linear terms; the model has "
+            f"or with at most {_MOST_COEFFICIENTS} coefficients in all, such as groups and linear terms; the model has "
             "others: choose pgm.Dense() or pgm.Inducing(300) for all."
         )
     return layout
@@ -53,7 +53,8 @@ def layout_along(prior: PriorCollection, is_coupled: bool) -> Layout | None:
         layout = Layout.of(prior, is_coupled)
     except ValueError:
         return None
-    return layout if layout.size <= _MOST_ENTRIES else None
+    coefficients = sum(len(member.coefficients) for member in layout.members)
+    return layout if coefficients <= _MOST_COEFFICIENTS else None
 
 
 def estimate(log_evidences: np.ndarray) -> ParticleEstimate:

@@ -76,11 +76,6 @@ class MarkovPrior(LatentPrior):
         return 8 * self.dimension**2
 
     @property
-    def markov_column(self) -> int:
-        """See LatentPrior."""
-        return self.column
-
-    @property
     def sorted_inputs(self) -> Float[Array, " n"]:
         """The sorted inputs."""
         return self.X[self.order, self.column]
