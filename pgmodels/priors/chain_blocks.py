@@ -23,14 +23,15 @@ from pgmodels.runtime.jit import is_traced
 
 
 class Member(NamedTuple):
-    """A latent in the state of its block: its group, its number of entries, and those that it reads.
+    """A latent in the state of its block: its group, its number of entries, and how many of them are observed.
 
-    A chain of the kernel ``kind`` reads the first one. Effects read all: the ``coefficients`` that the data depend on.
+    Of a chain of the kernel ``kind`` that is the first one. Of effects all are: the ``coefficients`` that the data
+    depend on.
     """
 
     group: int
     size: int
-    reads: int
+    num_observed: int
     kind: int | None = None
     coefficients: tuple[int, ...] = ()
 
@@ -80,24 +81,24 @@ class Layout(NamedTuple):
         return [(number, int(end)) for number, of_block in enumerate(ends) for end in of_block[:-1]]
 
     @property
-    def heads(self) -> list[tuple[int, int]]:
-        """The block and the entry there of all that latents read."""
+    def observed(self) -> list[tuple[int, int]]:
+        """The block of each observed entry, and its place there, in the order of the latents."""
         pairs = zip(self.places, self.members, strict=True)
-        return [(block, start + entry) for (block, start), member in pairs for entry in range(member.reads)]
+        return [(block, start + entry) for (block, start), member in pairs for entry in range(member.num_observed)]
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """The pairs of heads in one block."""
-        heads = list(enumerate(self.heads))
-        return [(h, k) for h, (block, _) in heads for k, (other, _) in heads[: h + 1] if block == other]
+        """The pairs of observed entries in one block."""
+        observed = list(enumerate(self.observed))
+        return [(h, k) for h, (block, _) in observed for k, (other, _) in observed[: h + 1] if block == other]
 
     @property
-    def joint_heads(self) -> tuple[int, ...]:
-        """The entries of (x, y) of all blocks that are heads, and then the products of ``pairs``."""
-        (blocks, entries), size = zip(*self.heads, strict=True), self.joint_size
+    def jointly_observed(self) -> tuple[int, ...]:
+        """The places in (x, y) of all blocks of the observed entries, and then of the products of ``pairs``."""
+        (blocks, entries), size = zip(*self.observed, strict=True), self.joint_size
         products = (self.size + place_of_product(entries[h], entries[k]) for h, k in self.pairs)
         return (
-            *(block * size + entry for block, entry in self.heads),
+            *(block * size + entry for block, entry in self.observed),
             *(blocks[h] * size + place for (h, _), place in zip(self.pairs, products, strict=True)),
         )
 
@@ -116,25 +117,25 @@ class Layout(NamedTuple):
             F, Q = F.at[:, block, entries, entries].set(move), Q.at[:, block, entries, entries].set(add)
         return Chain(F, Q)
 
-    def reading(self, factors: Mapping[int, Float[Array, "r n"]], count: int) -> Float[Array, "n L H"]:
-        """The latents as combinations of heads, by the ``factors`` of each group of effects."""
+    def observation(self, factors: Mapping[int, Float[Array, "r n"]], count: int) -> Float[Array, "n L H"]:
+        """The observation matrices of the latents, by the ``factors`` of each group of effects."""
         columns = []
         for latent, member in enumerate(self.members):
             is_chain = member.kind is not None
             values = jnp.ones((count, 1)) if is_chain else factors[member.group][np.array(member.coefficients)].T
-            columns.append(jnp.zeros((count, len(self.members), member.reads)).at[:, latent].set(values))
+            columns.append(jnp.zeros((count, len(self.members), member.num_observed)).at[:, latent].set(values))
         return jnp.concatenate(columns, axis=2)
 
     def on_states(self, precision: Float[Array, "n H H"]) -> Float[Array, "n b s s"]:
-        """Precisions of the heads as those of the blocks' states."""
+        """Precisions of the observed entries as those of the blocks' states."""
         on_blocks = jnp.zeros((len(precision), len(self.blocks), self.size, self.size))
-        (blocks, entries), (h, k) = np.array(self.heads).T, np.array(self.pairs).T
+        (blocks, entries), (h, k) = np.array(self.observed).T, np.array(self.pairs).T
         for one, other in ((h, k), (k, h)):
             on_blocks = on_blocks.at[:, blocks[h], entries[one], entries[other]].set(precision[:, h, k])
         return on_blocks
 
     def directions(self, A: Float[Array, "n P H"], is_paired: bool) -> Float[Array, "n S H2"]:
-        """Predictors A x and their products as combinations of ``joint_heads``."""
+        """The observation matrices of predictors A x and their products, of the entries ``jointly_observed``."""
         rows, columns = np.triu_indices(A.shape[1]) if is_paired else 2 * (np.arange(A.shape[1]),)
         h, k = np.array(self.pairs).T
         one, other = A[:, rows], A[:, columns]
@@ -142,18 +143,20 @@ class Layout(NamedTuple):
         above = jnp.pad(A, ((0, 0), (0, 0), (0, len(h))))
         return jnp.concatenate([above, jnp.pad(products, ((0, 0), (0, 0), (A.shape[2], 0)))], axis=1)
 
-    def latents(self, states: Float[Array, "*batch b s"], reads: Float[Array, "*rows L H"]) -> Float[Array, "*batch L"]:
-        """The latents' deviations from their means, of states in rows with these ``reads``."""
-        blocks, entries = np.array(self.heads).T
-        return jnp.sum(reads * states[..., None, blocks, entries], axis=-1)
+    def latents(
+        self, states: Float[Array, "*batch b s"], observation: Float[Array, "*rows L H"]
+    ) -> Float[Array, "*batch L"]:
+        """The latents' deviations from their means, of states in rows with these observation matrices."""
+        blocks, entries = np.array(self.observed).T
+        return jnp.sum(observation * states[..., None, blocks, entries], axis=-1)
 
 
 class Moves(NamedTuple):
-    """F and roots of Q of the blocks' deviations from their means given sites, and how latents read them, by row."""
+    """F and roots of Q of the blocks' deviations from their means given sites, and observation matrices, by row."""
 
     transition: Float[Array, "n b s s"]
     root: Float[Array, "n b s s"]
-    reads: Float[Array, "n L H"]
+    observation: Float[Array, "n L H"]
 
 
 def moves_along(
@@ -168,11 +171,11 @@ def moves_along(
     # Rows with equal times are steps of no length.
     chains = chains_at(prior, times[order])
     steps = layout.steps(chains.transition, chains.noise, jnp.arange(len(order)) == 0)
-    reads = layout.reading(factors_of_effects(prior), len(order))[order]
+    observation = layout.observation(factors_of_effects(prior), len(order))[order]
     L, precision = roots_of(steps.noise), (W if posterior.is_coupled else jax.vmap(jnp.diag)(W))[order]
-    informed = information(steps, L, layout.on_states(jnp.swapaxes(reads, 1, 2) @ precision @ reads))
+    informed = information(steps, L, layout.on_states(jnp.swapaxes(observation, 1, 2) @ precision @ observation))
     transition, noise = steps_given(steps, L, informed)
-    return order, Moves(transition, roots_of(noise), reads)
+    return order, Moves(transition, roots_of(noise), observation)
 
 
 def roots_of(matrices: Float[Array, "n b s s"]) -> Float[Array, "n b s s"]:

@@ -135,7 +135,7 @@ class ChainPosterior(DependentPosterior):
         def one(key: Key) -> Array:
             of_joint, of_residual = jax.random.split(key)
             v, deviation = _draw(joint, of_joint)
-            states = (joint.states(v) + deviation)[places][:, chains.heads]
+            states = chains.read((joint.states(v) + deviation)[places][..., None])[..., 0]
             f = _latents(self.prior, states, factors, v)
             noise = jax.random.normal(of_residual, f.shape)
             for index, root in residuals.items():

@@ -40,9 +40,10 @@ from pgmodels.runtime.pickling import Module
 class Factors(NamedTuple):
     """What responds at each row: the factor of predictors z = Phi f and their products u has the precision (n, S, S).
 
-    That is minus the Hessian of the objective in the moments of (z, u); u are the products of each predictor and itself
-    or, if ``is_paired``, of all pairs in the order of an upper triangle. ``slope`` is the gradient in the mean of the
-    one predictor that shifts the mean; None if means do not move. ``Phi`` is None if predictors are latents.
+    That is minus the Hessian of the objective in the moments of (z, u); u are the squares of the predictors or, where
+    S is larger than twice their number, the products of all pairs in the order of an upper triangle. ``slope`` is the
+    gradient in the mean of the one predictor that shifts the mean; None if means do not move. ``Phi`` is None if
+    predictors are latents.
     """
 
     precision: Float[Array, "n S S"]
@@ -71,7 +72,7 @@ class ChainResponse(Module):
 
     def moments(self) -> Marginals:
         """The shift of the mean, and the covariance of each datum's latents."""
-        count = len(self.layout.heads)
+        count = len(self.layout.observed)
         sorted_rows = self.joint.marginals()[1][:, :count, :count]
         V = self._of_latents(jnp.zeros_like(sorted_rows).at[self.order].set(sorted_rows), factors_of_effects(self.rows))
         V = V if self.posterior.is_coupled else self.posterior.prior.spread(V)
@@ -97,7 +98,7 @@ class ChainResponse(Module):
         P = chains.forward(F, jnp.swapaxes(P, 1, 2)) + chains.block_diagonal(Q)
         V = self.joint.after(forward.mean[before], P, onward.transition, gaps.after)[1]
         effects = {index: group.factor_at(X_new) for index, group in effect_groups(self.rows).items()}
-        count = len(self.layout.heads)
+        count = len(self.layout.observed)
         V = self._of_latents(V[:, :count, :count], {index: A for index, (A, _) in effects.items()})
         for latent, member in enumerate(self.layout.members):
             if member.kind is None:
@@ -119,8 +120,8 @@ class ChainResponse(Module):
     def _of_latents(self, V: Float[Array, "n H H"], factors: Mapping[int, Array]) -> Float[Array, "n L L"]:
         if not factors:
             return V
-        reads = self.layout.reading(factors, len(V))
-        return reads @ V @ jnp.swapaxes(reads, 1, 2)
+        observation = self.layout.observation(factors, len(V))
+        return observation @ V @ jnp.swapaxes(observation, 1, 2)
 
 
 def respond(posterior: Posterior, factors: Factors, layout: Layout) -> ChainResponse:
@@ -132,14 +133,14 @@ def respond(posterior: Posterior, factors: Factors, layout: Layout) -> ChainResp
     order = jnp.argsort(times_of_rows(rows))
     chains = chains_of_rows(rows, order)
     steps = layout.steps(chains.transition, chains.noise, jnp.arange(len(order)) == 0)
-    reads = layout.reading(factors_of_effects(rows), len(order))
+    observation = layout.observation(factors_of_effects(rows), len(order))
     conditioned = given_sites(
-        steps, roots_of(steps.noise), layout.on_states(jnp.swapaxes(reads, 1, 2) @ weights @ reads)[order]
+        steps, roots_of(steps.noise), layout.on_states(jnp.swapaxes(observation, 1, 2) @ weights @ observation)[order]
     )
     before = jnp.concatenate([jnp.zeros_like(conditioned.covariance[:1]), conditioned.covariance[:-1]])
     both = joint_steps(steps, Chain(*conditioned[:2]), before)
-    of_blocks = Chains(both.transition, both.noise, tuple(range(len(layout.blocks))), layout.joint_heads)
-    A = reads if factors.Phi is None else factors.Phi @ reads
+    of_blocks = Chains(both.transition, both.noise, tuple(range(len(layout.blocks))), layout.jointly_observed)
+    A = observation if factors.Phi is None else factors.Phi @ observation
     w, axes = jnp.linalg.eigh(precision)
     # Negative precisions last: no covariance on the way fails unless the last one does.
     w, axes = w[:, ::-1], jnp.swapaxes(axes, 1, 2)[:, ::-1]

@@ -67,7 +67,7 @@ class PriorCollection(Module):
         rows = self.copies.rows
         return terms if rows is None else jax.ops.segment_sum(terms, rows, self.distinct.num_rows)
 
-    def spread(self, values: Float[Array, "m *rest"]) -> Float[Array, "n *rest"]:
+    def spread(self, values: Shaped[Array, "m *rest"]) -> Shaped[Array, "n *rest"]:
         """Repeat values at the distinct rows for all rows."""
         return values if self.copies.rows is None else values[self.copies.rows]
 

@@ -475,28 +475,46 @@ class PerturbativeApproximation(CorrectedApproximation):
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class LinearResponse(CorrectedApproximation):
+class ResponseApproximation(CorrectedApproximation):
     """A correction by linear response: covariances from the derivative of q's means (math: section 5b).
 
-    ``covariance`` (n, latents, latents) is the covariance of each datum's latents. ``response`` (D, D) is added to the
-    covariance of the whitened coordinates of ``posterior``, concatenated over latents, and ``shift`` (D,) to their
-    mean: the shift of the expansion to second order (section 5) for a result of the augmented bound with one predictor
-    per datum, and zero otherwise. ``is_positive`` says whether the covariance is positive definite, as it must be to be
-    valid. ``residual`` is the relative residual of the equations if they are solved by conjugate gradients.
+    ``covariance`` (n, latents, latents) is the covariance of each datum's latents. ``is_positive`` says whether the
+    response is a covariance, as it must be to be valid.
     """
 
     description: ClassVar[str] = "by linear response"
 
-    shift: np.ndarray
     covariance: np.ndarray
-    response: np.ndarray
     is_positive: bool
-    residual: float
 
     @property
     def method(self) -> str:
         """The method of ``correct``."""
         return "linear_response"
+
+    @cached_property
+    @double_precision
+    def nodes(self) -> GaussianNodes:
+        """What integrates over the latents of each datum."""
+        if self.mean.shape[1] == 1:
+            return IndependentNodes(self.mean, self.variance)
+        Phi = each_latent(self.covariance) if self.mixing is None else self.mixing
+        return PredictorNodes(self.mean, self.covariance, Phi)
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class LinearResponse(ResponseApproximation):
+    """Linear response by coordinates, with a joint covariance.
+
+    ``response`` (D, D) is added to the covariance of the whitened coordinates of ``posterior``, concatenated over
+    latents, and ``shift`` (D,) to their mean: the shift of the expansion to second order (section 5) for a result of
+    the augmented bound with one predictor per datum, and zero otherwise. ``residual`` is the relative residual of the
+    equations if they are solved by conjugate gradients.
+    """
+
+    shift: np.ndarray
+    response: np.ndarray
+    residual: float
 
     @property
     def has_density(self) -> bool:
@@ -524,15 +542,6 @@ class LinearResponse(CorrectedApproximation):
         """See GaussianResult. Raises ValueError if the response is not a covariance."""
         self.require_covariance()
         return super().draw_at_data(num_draws, seed)
-
-    @cached_property
-    @double_precision
-    def nodes(self) -> GaussianNodes:
-        """What integrates over the latents of each datum."""
-        if self.mean.shape[1] == 1:
-            return IndependentNodes(self.mean, self.variance)
-        Phi = each_latent(self.covariance) if self.mixing is None else self.mixing
-        return PredictorNodes(self.mean, self.covariance, Phi)
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
         mean, covariance = respond_at(self.posterior, inputs, super()._moments_at(inputs), self.shift, self.response)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from jaxtyping import Array
@@ -13,34 +13,21 @@ from pgmodels.priors.chain_blocks import Layout
 from pgmodels.priors.chain_response import ChainResponse, Factors
 from pgmodels.priors.padding import pad_rows, pad_zeros
 from pgmodels.priors.posterior import Marginals
-from pgmodels.results.approximation import CorrectedApproximation
+from pgmodels.results.approximation import ResponseApproximation
 from pgmodels.results.correction import mixing
-from pgmodels.results.gaussian import each_latent
-from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class ChainCorrection(CorrectedApproximation):
-    """A correction by linear response of latents that are Markov processes, in O(n) (math: section 5b).
+class ChainCorrection(ResponseApproximation):
+    """Linear response of latents that are Markov processes, in O(n), without a covariance between rows.
 
-    ``covariance`` (n, latents, latents) is the covariance of each datum's latents. ``factors`` (n, S, S) and ``slope``
-    (n,) are what responds at each row, see pgmodels.priors.chain_response. ``is_positive`` says whether the response is
-    a covariance, as it must be to be valid.
+    ``factors`` (n, S, S) and ``slope`` (n,) are what responds at each row, see pgmodels.priors.chain_response.
     """
 
-    description: ClassVar[str] = "by linear response"
-
-    covariance: np.ndarray
     factors: np.ndarray
     slope: np.ndarray | None
-    is_positive: bool
-
-    @property
-    def method(self) -> str:
-        """The method of ``correct``."""
-        return "linear_response"
 
     @cached_property
     @double_precision
@@ -51,15 +38,6 @@ class ChainCorrection(CorrectedApproximation):
         slope = None if self.slope is None else as_array(pad_zeros(self.slope, size))
         factors = Factors(as_array(pad_zeros(self.factors, size)), slope, Phi[0] if Phi else None)
         return respond(self.posterior, factors, Layout.of(self.posterior.prior, self.posterior.is_coupled))
-
-    @cached_property
-    @double_precision
-    def nodes(self) -> GaussianNodes:
-        """See GaussianResult."""
-        if self.mean.shape[1] == 1:
-            return IndependentNodes(self.mean, self.variance)
-        Phi = each_latent(self.covariance) if self.mixing is None else self.mixing
-        return PredictorNodes(self.mean, self.covariance, Phi)
 
     @property
     def _num_across(self) -> int:

@@ -97,20 +97,24 @@ def test_linear_response_is_that_of_the_dense_form(data, places, name, engine):
     chain, dense = (pgm.correct(q) for q in twins(model_of, engine, X[:120], y[:120], tolerance=1e-13))
     assert chain.is_positive
     assert np.max(np.abs(chain.variance - chain.uncorrected.variance)) > 1e-3
-    # Of the dense form the covariance is by the sites, which are those of the optimum to 1e-7.
-    assert_same(chain, dense, places, atol=1e-7)
+    # The dense form has a jitter of 1e-10 of the variance for rows that differ by 1e-9.
+    assert_same(chain, dense, places, atol=1e-8)
 
 
-@pytest.mark.slow
-def test_a_response_that_is_no_covariance_is_said(data):
+@pytest.mark.parametrize("likelihood", ["StudentT", pytest.param("Bernoulli", marks=pytest.mark.slow)])
+def test_a_response_that_is_no_covariance_is_said(data, likelihood):
     X, y = data
-    q = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(60.0, 2.0), form=pgm.Markov())), X[:40], y[:40])
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern32(60.0, 2.0), form=pgm.Markov()))
+    if likelihood == "StudentT":
+        # Far from the prior, where densities are not log-concave.
+        y = 3.0 + 0.1 * np.random.default_rng(8).normal(size=len(X))
+        model = pgm.Model(pgm.StudentT(3.0, 0.3), pgm.GP(pgm.Matern32(1.0, 2.0), form=pgm.Markov()))
+    q = pgm.cavi(model, X[:40], y[:40])
     with jax.enable_x64(True):
         # Not an optimum: the covariance of the prior, with the curvature of the data at these marginals.
         elsewhere = replace(q, posterior=q.posterior.tempered(0.0))
-    said = pytest.warns(pgm.CorrectionWarning, match=r"not positive definite \(in row")
-    with said, pytest.raises(ValueError, match="log-concave"):
-        pgm.correct(elsewhere)
+    with pytest.warns(pgm.CorrectionWarning, match=r"not positive definite \(in row"):
+        assert not pgm.correct(elsewhere).is_positive
 
 
 def test_corrections_refuse_what_they_cannot_do(data):
@@ -150,10 +154,10 @@ def test_linear_response_of_several_latents_is_that_of_the_dense_form(data, plac
         return pgm.Model(pgm.HeteroscedasticGaussian(4.0), gps)
 
     chain, dense = (pgm.correct(q) for q in twins(model_of, pgm.cavi, X[:80], y, tolerance=1e-13))
-    assert_same(chain, dense, places, atol=1e-7)
+    assert_same(chain, dense, places, atol=2e-8)
     # The latents of a row are correlated through their likelihood.
     assert np.max(np.abs(dense.covariance[:, 0, 1])) > 1e-3
-    np.testing.assert_allclose(chain.covariance, dense.covariance, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(chain.covariance, dense.covariance, rtol=0, atol=2e-8)
     loaded = pgm.load(chain.save(tmp_path / "corrected"))
     for ours, theirs in zip(loaded.predict_latent(places), chain.predict_latent(places), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)

@@ -140,8 +140,13 @@ def test_coordinates_of_draws_are_those_of_the_latents():
     ours, _ = twins(*some_sites())
     f, coordinates = run(ours.draw, jax.random.key(0))
     np.testing.assert_allclose(run(ours.prior.latents, coordinates), f, rtol=0, atol=1e-12)
+
     # What is drawn at rows of the data is known there.
-    again = run(lambda v: ours.prior.conditional_mean(jnp.asarray(X), v), coordinates)
+    def at_the_data(coordinates):
+        pairs = zip(ours.prior.groups, coordinates, strict=True)
+        return jnp.concatenate([group.conditional(jnp.asarray(X), v)[0] for group, v in pairs], axis=1)
+
+    again = run(at_the_data, coordinates)
     np.testing.assert_allclose(again, f, rtol=0, atol=1e-8)
 
 

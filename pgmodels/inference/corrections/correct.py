@@ -206,9 +206,8 @@ def _is_concave(objective: Quadrature | ExpectedIndicator, mean: Any, spread: An
 
 
 def _by_response(approximation: Approximation) -> CorrectedApproximation:
-    return (
-        correct_by_scans(approximation) if approximation.posterior.prior.chained else correct_by_response(approximation)
-    )
+    by_scans = approximation.posterior.prior.chained
+    return correct_by_scans(approximation) if by_scans else correct_by_response(approximation)
 
 
 _METHODS: dict[str, Callable[[Approximation, bool | None], CorrectedApproximation]] = {

@@ -94,10 +94,15 @@ def linear_response(
     ``row_weights`` multiply what each datum contributes to M; they are 0 at padding rows.
     """
     mean, spread = read_at_data(objective, posterior, Phi, coupled)
-    precision = objective.local_sites(mean, spread, y, parameters)[1]
-    W = precision if precision.ndim == 3 else jax.vmap(jnp.diag)(precision if coupled else positive_part(precision))
     derivatives = sensitivity(objective, mean, spread, y, row_weights, parameters, not coupled)
-    gain, size, count = weighted(row_weights, W) + derivatives.by_means, W.shape[1], derivatives.mixed.shape[1]
+    if posterior.is_coupled:
+        precision = objective.local_sites(mean, spread, y, parameters)[1]
+        precision = precision if coupled else positive_part(precision)
+        W = weighted(row_weights, precision if precision.ndim == 3 else jax.vmap(jnp.diag)(precision))
+    else:
+        # Those of C, so that the Hessian is exact wherever the iterations ended.
+        W = jax.vmap(jnp.diag)(posterior.sites.precision)
+    gain, size, count = W + derivatives.by_means, W.shape[1], derivatives.mixed.shape[1]
     if Phi is None:
         # Rows with equal inputs respond together, by the sum of their derivatives.
         derivatives, gain = jax.tree.map(posterior.prior.total, (derivatives, gain))

@@ -60,7 +60,7 @@ def block_log_ratios(
         states, total = before
         at = starts + number
         mean, h, w, y_block = (part[at][:, None] for part in rows)
-        f = mean + layout.latents(states, moves.reads[at][:, None])
+        f = mean + layout.latents(states, moves.observation[at][:, None])
         # Rows are along the second axis but one of f, as a formula expects.
         terms = formula.log_evaluate(Environment(y_block[:, 0], jnp.swapaxes(f, 0, 1), parameters))[..., 0].T
         ratio = jnp.where(weights[at][:, None] > 0, weights[at][:, None] * terms, 0.0)

@@ -107,7 +107,7 @@ def traced_particle_runs(
             states, log_weights, gained = _resampled(place_key, states, log_weights)
             noise = jax.random.normal(noise_key, states.shape)
             states = apply(move.transition, states) + apply(move.root, noise)
-            f = mean + layout.latents(states, move.reads)
+            f = mean + layout.latents(states, move.observation)
             terms = formula.log_evaluate(Environment(y[None], f[:, None], parameters))[:, 0, 0]
             terms = jnp.where(weight > 0, weight * terms, 0.0)
             log_weights = log_weights + terms - log_site(h, w, f)

@@ -26,14 +26,14 @@ _UNROLL = 2
 class Chains(Module):
     """F and Q of n steps of chains of g kernels; ``kinds`` has the kernel of each of the l chains.
 
-    States of fewer entries are padded with zeros. ``heads`` are the entries of the concatenated state that sites read:
-    the first of each chain, if these are of latents.
+    States of fewer entries are padded with zeros. ``observed`` are the entries of the concatenated state that sites are
+    on: the first of each chain, if these are of latents.
     """
 
     transition: Float[Array, "n g d d"]
     noise: Float[Array, "n g d d"]
     kinds: tuple[int, ...] = eqx.field(static=True)
-    heads: tuple[int, ...] = eqx.field(static=True)
+    observed: tuple[int, ...] = eqx.field(static=True)
 
     @property
     def dimension(self) -> int:
@@ -41,16 +41,16 @@ class Chains(Module):
         return self.noise.shape[-1]
 
     def read(self, states: Float[Array, "*n ld c"]) -> Float[Array, "*n H c"]:
-        """The heads of columns."""
-        first, step = self.heads[0], self.heads[-1] - self.heads[-2] if len(self.heads) > 1 else 1
-        evenly = slice(first, self.heads[-1] + 1, step)
+        """The observed entries of columns."""
+        first, step = self.observed[0], self.observed[-1] - self.observed[-2] if len(self.observed) > 1 else 1
+        evenly = slice(first, self.observed[-1] + 1, step)
         # A slice is faster than a gather.
-        is_even = step > 0 and self.heads == tuple(range(first, evenly.stop, step))
-        return states[..., evenly if is_even else np.array(self.heads), :]
+        is_even = step > 0 and self.observed == tuple(range(first, evenly.stop, step))
+        return states[..., evenly if is_even else np.array(self.observed), :]
 
     def placed(self, direction: Float[Array, "*n H"]) -> Float[Array, "*n ld"]:
-        """A direction of the heads as one of the states."""
-        places = np.eye(len(self.kinds) * self.dimension)[list(self.heads)]
+        """A direction of the observed entries as one of the states."""
+        places = np.eye(len(self.kinds) * self.dimension)[list(self.observed)]
         return jnp.sum(direction[..., None] * places, axis=-2)
 
     def forward(self, F: Float[Array, "*n g d d"], columns: Float[Array, "*n ld c"]) -> Float[Array, "*n ld c"]:
@@ -86,7 +86,7 @@ class Chains(Module):
 
 
 class LineSites(NamedTuple):
-    """K sites exp(h z - w z^2 / 2) a row, on z = a . heads + b . v: ``direction`` is a, ``slope`` is b."""
+    """K sites exp(h z - w z^2 / 2) a row, on z = a . x + b . v of the observed entries x: ``direction``, ``slope``."""
 
     direction: Float[Array, "n k H"]
     slope: Float[Array, "n k r"]
