@@ -13,12 +13,15 @@ from pgmodels.inference.objectives import objective_of_result
 from pgmodels.numerics.psis import FEWEST_DRAWS, SmoothedWeights
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.results.sparse import name_type
+from pgmodels.runtime.memory import require_memory
 from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
 # Standard error of particles, in nats, up to which the estimate is reliable.
 _LARGEST_ERROR = 0.5
+# Bytes for each entry of a matrix of a state at a row: some eight matrices.
+_MATRICES = 64.0
 # Shares of the data's precisions in the proposals: wider Gaussians are tried while k-hat is above its limit.
 _SHARES = (1.0, 0.9, 0.7, 0.5, 0.35)
 
@@ -156,6 +159,11 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
 def _by_particles(result: Approximation, num_draws: int, seed: int) -> Evidence:
     posterior, model = result.posterior, result.model
     layout = require_line(posterior.prior, posterior.is_coupled, "log_evidence")
+    require_memory(
+        _MATRICES * posterior.prior.num_rows * len(layout.blocks) * layout.size**2,
+        "the matrices of the states at all rows",
+        "Use kernels with a smaller state, such as pgm.Periodic with fewer harmonics, or fewer linear effects.",
+    )
     y, row_weights = result.data.padded(posterior.prior.num_rows)
     keys, count = jax.random.split(jax.random.key(seed), NUM_RUNS), -(-num_draws // NUM_RUNS)
     tried: list[ParticleEstimate] = []
