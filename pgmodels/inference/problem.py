@@ -68,6 +68,11 @@ class Problem(Module):
         """See ``are_few_rows``."""
         return are_few_rows(len(self.y), self.coupled, self.objective.num_nodes)
 
+    @property
+    def takes_signed(self) -> bool:
+        """Whether precisions of sites may have any sign for which the posterior is proper."""
+        return self.coupled or self.prior.takes_signed(self.objective.predictors is not None)
+
     def with_coupled_sites(self) -> "Problem":
         """The same problem with sites that couple the predictors of a datum."""
         return replace(self, coupled=True)

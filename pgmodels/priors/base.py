@@ -1,8 +1,9 @@
 """Interfaces of priors at the data and of their posteriors given sites, independent of the representation.
 
 A *site* (h, w) of a latent value f is the factor exp(h f - w f^2 / 2), with potential h and precision w >= 0; w = 0 is
-allowed. *Coordinates* are the random vector that represents a draw of the latents: they determine the latents at the
-data (up to an independent residual) and the conditional distribution elsewhere.
+allowed, and w < 0 where a prior ``takes_signed`` precisions. *Coordinates* are the random vector that represents a draw
+of the latents: they determine the latents at the data (up to an independent residual) and the conditional distribution
+elsewhere.
 """
 
 from abc import abstractmethod
@@ -101,6 +102,9 @@ class LatentPrior(Module):
     extends: ClassVar[bool] = False
     # Whether it is a Markov chain, which sites may couple with others: see pgmodels.priors.chain_posterior.
     is_chain: ClassVar[bool] = False
+    # Whether independent sites may have negative precisions, with a log normaliser that is NaN if the posterior is
+    # improper.
+    takes_signed: ClassVar[bool] = False
     # Whether products with the factor cost a small share of conditioning.
     has_cheap_products: ClassVar[bool] = False
 

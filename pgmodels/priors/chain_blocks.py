@@ -15,8 +15,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.factored import FactoredPrior
-from pgmodels.priors.markov.chain import Chain, roots
-from pgmodels.priors.markov.response import information, place_of_product, steps_given
+from pgmodels.priors.markov.chain import Chain
+from pgmodels.priors.markov.information import information, roots_of, steps_given
+from pgmodels.priors.markov.response import place_of_product
 from pgmodels.priors.posterior import Posterior
 from pgmodels.priors.row_chains import chain_groups, chains_at, check_columns, factors_of_effects, times_of_rows
 from pgmodels.runtime.jit import is_traced
@@ -176,11 +177,6 @@ def moves_along(
     informed = information(steps, L, layout.on_states(jnp.swapaxes(observation, 1, 2) @ precision @ observation))
     transition, noise = steps_given(steps, L, informed)
     return order, Moves(transition, roots_of(noise), observation)
-
-
-def roots_of(matrices: Float[Array, "n b s s"]) -> Float[Array, "n b s s"]:
-    """Lower roots of positive semi-definite matrices."""
-    return roots(matrices.reshape(-1, *matrices.shape[-2:])).reshape(matrices.shape)
 
 
 def _nonzero(factor: Float[Array, "r n"]) -> tuple[int, ...]:

@@ -101,7 +101,7 @@ class ChainPosterior(DependentPosterior):
     def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
         """See Posterior."""
         centre, states = self.joint.centre, self.joint.states
-        v, deviation = _draw(self.joint, key)
+        v, deviation = _draw(self.joint, key, self._may_be_signed)
         # The chains' mean given v moves with v.
         deviation = deviation + states(v) - states(centre)
         return self._coordinates(centre, states(centre)), self._coordinates(v - centre, deviation)
@@ -134,7 +134,7 @@ class ChainPosterior(DependentPosterior):
 
         def one(key: Key) -> Array:
             of_joint, of_residual = jax.random.split(key)
-            v, deviation = _draw(joint, of_joint)
+            v, deviation = _draw(joint, of_joint, self._may_be_signed)
             states = chains.read((joint.states(v) + deviation)[places][..., None])[..., 0]
             f = _latents(self.prior, states, factors, v)
             noise = jax.random.normal(of_residual, f.shape)
@@ -164,6 +164,10 @@ class ChainPosterior(DependentPosterior):
     def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """See Posterior. Raises ValueError."""
         raise no_factor(chain_groups(self.prior)[0])
+
+    @property
+    def _may_be_signed(self) -> bool:
+        return any(group.may_be_signed for group in chain_groups(self.prior))
 
     def _coordinates(self, v: Float[Array, " r"], states: Float[Array, "n ld"]) -> tuple[Array, ...]:
         """The coordinates by group of effects v and sorted states."""
@@ -225,7 +229,7 @@ def decoupled(sites: Sites) -> tuple[Float[Array, "n L L"], Sites]:
     return jnp.stack(columns, axis=1), Sites(jnp.stack(potentials, axis=1), jnp.stack(pivots, axis=1))
 
 
-def _draw(joint: Joint, key: Key) -> tuple[Float[Array, " r"], Float[Array, "n ld"]]:
+def _draw(joint: Joint, key: Key, may_be_signed: bool) -> tuple[Float[Array, " r"], Float[Array, "n ld"]]:
     """A draw of v, and of the states' deviation from their mean given v."""
     of_effects, of_path, of_sites = jax.random.split(key, 3)
     u = jax.random.normal(of_effects, joint.centre.shape)
@@ -234,7 +238,14 @@ def _draw(joint: Joint, key: Key) -> tuple[Float[Array, " r"], Float[Array, "n l
     of_sites = jax.random.normal(of_sites, joint.sites.potential.shape)
     Q = joint.chains.noise
     of_steps = roots(Q.reshape(-1, *Q.shape[2:])).reshape(Q.shape)
-    return v, joint.deviations(of_steps, noise, of_sites)
+    if not may_be_signed:
+        return v, joint.deviations(of_steps, noise, of_sites)
+    deviation = jax.lax.cond(
+        jnp.any(joint.sites.precision < 0.0),
+        lambda: joint.signed_deviations(of_steps, noise),
+        lambda: joint.deviations(of_steps, noise, of_sites),
+    )
+    return v, deviation
 
 
 def _latents(prior: PriorCollection, chained: Array, factors: dict[int, Array], v: Array) -> Float[Array, "m L"]:

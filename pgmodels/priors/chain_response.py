@@ -14,18 +14,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from pgmodels.priors.base import Sites
-from pgmodels.priors.chain_blocks import Layout, roots_of
+from pgmodels.priors.chain_blocks import Layout
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.linear_predictor import condition_jointly
 from pgmodels.priors.markov.chain import Chain
+from pgmodels.priors.markov.information import one_step_back, roots_of, steps_given
 from pgmodels.priors.markov.joint import Chains, Joint, LineSites, condition
-from pgmodels.priors.markov.response import (
-    Given,
-    given_sites,
-    joint_steps,
-    one_step_back,
-    steps_given,
-)
+from pgmodels.priors.markov.response import Given, given_sites, joint_steps
 from pgmodels.priors.posterior import Marginals, Posterior
 from pgmodels.priors.row_chains import (
     chains_of_rows,

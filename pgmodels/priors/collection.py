@@ -202,6 +202,10 @@ class PriorCollection(Module):
         """Whether a group is a Markov chain."""
         return any(group.is_chain for group in self.groups)
 
+    def takes_signed(self, combined: bool) -> bool:
+        """Whether independent sites on latents, or on predictors that combine them, may have negative precisions."""
+        return self.chained if combined else all(group.takes_signed for group in self.groups)
+
     def require_coupling(self) -> None:
         """Raise ValueError unless sites may couple the latents: all have factors, or are Markov chains."""
         groups = self.groups if self.chained else self.spans().groups

@@ -16,6 +16,7 @@ import pgmodels as pgm
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.evidence.blocks import block_log_ratios
 from pgmodels.inference.evidence.importance import weigh_blocks
+from pgmodels.inference.objectives import expected_objective
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.chain_blocks import Layout
 from tests.covering import some
@@ -507,6 +508,37 @@ def test_slopes_in_hyperparameters_are_those_of_the_dense_form(data):
     assert slopes[0][0] == pytest.approx(slopes[1][0], abs=1e-8)
     np.testing.assert_allclose(slopes[0][1], slopes[1][1], rtol=0, atol=1e-6)
     assert np.all(np.abs(slopes[1][1]) > 1e-3)
+
+
+@pytest.fixture(scope="module")
+def outliers(data):
+    """Observations with outliers, where the log density is not concave."""
+    rng = np.random.default_rng(9)
+    return np.sin(data[0][:80, 0]) + 0.4 * rng.standard_t(3.0, 80)
+
+
+@pytest.mark.parametrize("kernel", ["Matern32", pytest.param("sum", marks=pytest.mark.slow)])
+def test_posteriors_with_outliers_are_those_of_the_dense_form(data, places, outliers, kernel):
+    def model_of(form):
+        return pgm.Model(pgm.StudentT(3.0, 0.4), pgm.GP(KERNELS[kernel], mean=0.4, form=form))
+
+    chain, dense = twins(model_of, pgm.gaussian_vi, data[0][:80], outliers, tolerance=1e-14)
+    # Precisions are negative where that is the optimum.
+    assert np.min(np.asarray(chain.posterior.sites.precision)) < -0.1
+    assert_same(chain, dense, places, atol=1e-6)
+    assert_same(pgm.correct(chain), pgm.correct(dense), places, atol=1e-6)
+
+
+def test_slopes_with_outliers_are_those_of_differences(data, outliers):
+    gp = pgm.GP(pgm.Matern32(1.7, 0.8), mean=0.4, form=pgm.Markov())
+    model = pgm.Model(pgm.StudentT(3.0, 0.4), gp)
+    with jax.enable_x64(True):
+        bound = MarginalBound(trainable(model), model.check(data[0][:80], outliers), expected_objective(model))
+        start = bound.learnable.start()
+        slope = bound(start)[1]
+        for i, step in enumerate(1e-4 * np.eye(len(start))):
+            difference = (bound(start + step)[0] - bound(start - step)[0]) / 2e-4
+            assert slope[i] == pytest.approx(difference, rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.slow

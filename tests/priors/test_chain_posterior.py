@@ -42,10 +42,12 @@ def model_of(form):
     return pgm.Model(pgm.with_predictor(pgm.Bernoulli(), SIZE), gps)
 
 
-def some_sites():
-    """Sites on two predictors, one in four without precision; and with precisions that couple the predictors."""
+def some_sites(signed=False):
+    """Sites on two predictors, one in four without precision; some precisions are negative if ``signed``."""
     Phi, h, w = RNG.normal(size=(N, 2, SIZE)), RNG.normal(size=(N, 2)), RNG.gamma(1.0, 1.0, (N, 2))
     w[::4] = 0.0
+    if signed:
+        w[1::4, 0] *= -0.05
     return jnp.asarray(Phi), Sites(jnp.asarray(h), jnp.asarray(w))
 
 
@@ -70,8 +72,9 @@ def assert_close(one, other):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=TIGHT), one, other)
 
 
-def test_the_posterior_is_that_of_the_dense_form():
-    ours, dense = twins(*some_sites())
+@pytest.mark.parametrize("signed", [False, True])
+def test_the_posterior_is_that_of_the_dense_form(signed):
+    ours, dense = twins(*some_sites(signed))
     assert_close(run(said, ours), run(said, dense))
     assert np.max(np.abs(run(dense.marginals)[1][:, 0, 2:])) > 0.01
     assert ours.coupled_latents() == dense.coupled_latents()
@@ -113,8 +116,9 @@ def test_slopes_of_the_log_normaliser_are_those_of_the_dense_form():
 
 
 @pytest.mark.slow
-def test_draws_have_the_covariance_of_the_dense_form():
-    ours, dense = twins(*some_sites())
+@pytest.mark.parametrize("signed", [False, True])
+def test_draws_have_the_covariance_of_the_dense_form(signed):
+    ours, dense = twins(*some_sites(signed))
     keys = jax.random.split(jax.random.key(1), 4000)
     at_data = run(lambda posterior: jax.lax.map(lambda key: posterior.draw(key)[0], keys), ours)[:, :4]
     at_new = run(ours.drawn_at, jnp.asarray(NEW), keys)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.priors.markov.chain import paths
+from pgmodels.priors.markov.chain import apply, paths
 from tests.covering import some
 
 KERNELS = [
@@ -28,7 +28,7 @@ def test_the_joint_covariance_with_the_data_is_the_kernels(kernel):
         draw_given = jax.jit(lambda *arrays: prior.draw_given(*arrays))
 
         def joint(noise, shocks):
-            states = paths(prior.chain, prior.noise_roots, noise.reshape(n, 1, d))
+            states = paths(prior.chain.transition, apply(prior.noise_roots[:, None], noise.reshape(n, 1, d)))
             coordinates = prior.coordinates(states)
             new = prior.draw_given(jnp.asarray(NEW), coordinates, shocks.reshape(m, 1, d))
             return jnp.concatenate([prior.latents(coordinates), new])[:, 0]

@@ -42,7 +42,8 @@ def correct_by_scans(approximation: Approximation) -> ChainCorrection:
     Phi = mixing(approximation.model, y)
     coupled, across = has_coupled_sites(approximation, objective), Phi[0] if Phi else None
     parameters = approximation.model.parameters
-    factors = factors_of(objective, coupled, posterior, across, y, row_weights, parameters)
+    clipped = not coupled and not posterior.prior.takes_signed(across is not None)
+    factors = factors_of(objective, coupled, clipped, posterior, across, y, row_weights, parameters)
     response = respond(posterior, factors, Layout.of(posterior.prior, posterior.is_coupled))
     shift, covariance = (np.asarray(part)[:n] for part in _moments(response))
     variance, negative = np.diagonal(covariance, axis1=1, axis2=2), response.negative()
@@ -69,13 +70,20 @@ def correct_by_scans(approximation: Approximation) -> ChainCorrection:
     )
 
 
-@partial(compiled, static_argnames=("objective", "coupled"))
+@partial(compiled, static_argnames=("objective", "coupled", "clipped"))
 def factors_of(
-    objective: Objective, coupled: bool, posterior: Posterior, Phi: Any, y: Any, row_weights: Any, parameters: Any
+    objective: Objective,
+    coupled: bool,
+    clipped: bool,
+    posterior: Posterior,
+    Phi: Any,
+    y: Any,
+    row_weights: Any,
+    parameters: Any,
 ) -> Factors:
     """What responds at each row, see ``linear_response``."""
     mean, spread = read_at_data(objective, posterior, Phi, coupled)
-    by_means, mixed, curved = sensitivity(objective, mean, spread, y, row_weights, parameters, not coupled)
+    by_means, mixed, curved = sensitivity(objective, mean, spread, y, row_weights, parameters, clipped)
     precision = -jnp.block([[by_means, jnp.swapaxes(mixed, 1, 2)], [mixed, curved]])
     slope = None
     # The variational Gaussian's means need no shift, with several predictors per datum the shift is inaccurate.

@@ -266,8 +266,8 @@ def _gaussian_of(problem: Problem, posterior: Posterior, across: Any) -> Predict
     """q at the predictors of the data, with the sites that the problem's quadrature has at its marginals."""
     mean, spread = at_data(posterior, across, problem.coupled)
     sites = problem.sites(mean, spread)
-    # Independent precisions are clipped, as the engine clips them.
-    sites = sites if problem.coupled else positive(sites, mean)
+    # Precisions as the engine clips them.
+    sites = sites if problem.takes_signed else positive(sites, mean)
     total, precision = (part if part.ndim == 3 else jax.vmap(jnp.diag)(part) for part in (spread, sites.precision))
     half = jnp.moveaxis(halves(posterior, across)[1], 0, -1)
     covariance = jnp.einsum("npd,nqd->npq", half, half)

@@ -46,7 +46,7 @@ def tangent_bound(problem: Problem, local: LocalParameters) -> Float[Array, ""]:
     if problem.coupled:
         v, squares = jax.vmap(jnp.diag)(v), m[:, :, None] * m[:, None, :]
     sites = problem.sites(m, v)
-    if problem.objective.signed and not problem.coupled:
+    if problem.objective.signed and not problem.takes_signed:
         # Precisions as the engine clips them.
         sites = positive(sites, m)
     rest = 0.5 * jnp.sum(sites.precision * (v + squares)) - jnp.sum(sites.potential * m)

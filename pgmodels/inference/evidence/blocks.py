@@ -11,8 +11,9 @@ from jaxtyping import Array, Float, Int
 from pgmodels.inference.evidence.particles import log_site
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import Model
-from pgmodels.priors.chain_blocks import Layout, moves_along, roots_of
+from pgmodels.priors.chain_blocks import Layout, moves_along
 from pgmodels.priors.markov.chain import apply, times
+from pgmodels.priors.markov.information import roots_of
 from pgmodels.priors.posterior import Posterior
 from pgmodels.runtime.jit import compiled
 

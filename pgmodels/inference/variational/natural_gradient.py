@@ -73,12 +73,12 @@ class NaturalGradient(Engine):
     def step(self, problem: Problem, state: GaussianState) -> GaussianState:
         """A natural-gradient step towards the sites at the marginals, halved until the ELBO does not fall.
 
-        Source: Khan and Lin 2017; the full step is the fixed point of Opper and Archambeau 2009. Independent precisions
-        are clipped at zero, which changes the direction for log densities that are not concave: if no step along it
-        raises the ELBO, only the mean moves, with precisions fixed, which always raises it. Coupled sites may have any
-        precisions for which the posterior is proper.
+        Source: Khan and Lin 2017; the full step is the fixed point of Opper and Archambeau 2009. Unless the problem
+        ``takes_signed`` precisions, they are clipped at zero, which changes the direction for log densities that are
+        not concave: if no step along it raises the ELBO, only the mean moves, with precisions fixed, which always
+        raises it. Signed precisions may have any values for which the posterior is proper.
         """
-        target = state.target if problem.coupled else positive(state.slope, state.mean)
+        target = state.target if problem.takes_signed else positive(state.slope, state.mean)
         fixed_precision = with_precision(state.slope, state.mean, state.sites.precision)
         memory = state.memory.after(state.sites, target)
         further = memory.extrapolated(target)
@@ -116,7 +116,7 @@ class NaturalGradient(Engine):
             "Check for extreme values in y, a likelihood scale close to zero, and kinks of the formula: quadrature is "
             "exact for a kink in one latent that is written with abs, as in abs(y - f)."
         )
-        if not problem.coupled:
+        if not problem.takes_signed:
             remedy += (
                 " Negative precisions are clipped at zero unless all latents are factorised jointly, which needs at "
                 f"most {MAX_BLOCK} coordinates in all, as with pgm.GP(kernel, form=pgm.Inducing(...))."
@@ -167,7 +167,7 @@ def _is_stalled(problem: Problem, state: GaussianState) -> bool:
     if float(state.length) > _SHORT:
         return False
     m, sites = state.mean, state.sites
-    wanted = state.slope if problem.coupled else positive(state.slope, m)
+    wanted = state.slope if problem.takes_signed else positive(state.slope, m)
     by_mean = wanted.potential - pull(wanted.precision, m) - (sites.potential - pull(sites.precision, m))
     by_precision, v = np.asarray(wanted.precision - sites.precision), np.asarray(state.variance)
     v = np.diagonal(v, axis1=1, axis2=2) if problem.coupled else v

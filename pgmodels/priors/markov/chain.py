@@ -85,6 +85,10 @@ class Smoothed(NamedTuple):
         mean = self.forward.mean[:, :, 0] - jnp.sum(row * vector, axis=-1)
         return mean, row[:, :, 0] - jnp.sum(row * apply(matrix, row), axis=-1)
 
+    def states(self) -> Float[Array, "n l d"]:
+        """Means of the states."""
+        return self.forward.mean - apply(self.forward.covariance, self.adjoint.vector)
+
     def with_sites(self) -> Adjoint:
         """The adjoints of each state's own site and the later ones."""
         return _with_site(self.adjoint, self.precision, self.forward)
@@ -94,13 +98,26 @@ class Smoothed(NamedTuple):
         mean, variance = self.moments()
         # K^-1 (E f) at each row, without the cancellation of h - w m.
         weights = self.adjoint.vector[:, :, 0] - self.with_sites().vector[:, :, 0]
-        return 0.5 * jnp.sum(jnp.log1p(self.forward.gained) - self.precision * variance + mean * weights)
+        log_determinant = log_determinant_of(self.forward.gained, self.precision)
+        return 0.5 * (log_determinant + jnp.sum(mean * weights - self.precision * variance))
 
 
 def smooth(chain: Chain, potential: Float[Array, "n l"], precision: Float[Array, "n l"]) -> Smoothed:
     """Condition on sites."""
     forward = _filter(chain, potential, precision)
     return Smoothed(potential, precision, forward, _adjoints(chain, precision, forward))
+
+
+def log_determinant_of(gained: Float[Array, "*sites"], precision: Float[Array, "*sites"]) -> Float[Array, ""]:
+    """log det(I + K W) from ``gained`` of each site; NaN if K^-1 + W is not positive definite.
+
+    The ratios 1 + w p0 of sites of negative precision may be negative, if later sites make up for them: K^-1 + W has as
+    many negative eigenvalues as such ratios, less those of positive precision (Haynsworth's inertia of W^-1 + K).
+    """
+    is_negative = 1.0 + gained < 0.0
+    count = -jnp.sum(jnp.where(is_negative, jnp.sign(precision), 0.0))
+    logs = jnp.log1p(jnp.where(is_negative, -2.0 - gained, gained))
+    return jnp.where(count == 0.0, jnp.sum(logs), jnp.nan)
 
 
 @jax.custom_jvp
@@ -114,7 +131,8 @@ def log_normalizer(chain: Chain, potential: Array, precision: Array, smoothed: S
     # The mean of each latent before its own site.
     variance = P[:, :, 0, 0]
     mean = m[:, :, 0] - variance * innovation
-    return 0.5 * jnp.sum(variance * h**2 + (2.0 * h - w * mean) * mean / (1.0 + gained) - jnp.log1p(gained))
+    of_means = jnp.sum(variance * h**2 + (2.0 * h - w * mean) * mean / (1.0 + gained))
+    return 0.5 * (of_means - log_determinant_of(gained, w))
 
 
 @log_normalizer.defjvp
@@ -134,15 +152,14 @@ def _derivative(
     return log_normalizer(*primals), spread - moved + sites
 
 
-def paths(chain: Chain, roots: Float[Array, "n d d"], noise: Float[Array, "n l d"]) -> Float[Array, "n l d"]:
-    """Draws of the chain from standard normals and the roots of its noise."""
+def paths(transition: Float[Array, "n *_ d d"], noise: Float[Array, "n *batch d"]) -> Float[Array, "n *batch d"]:
+    """The states of chains from the noise of each step."""
 
     def step(before: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         state = apply(now[0], before) + now[1]
         return state, state
 
-    start = jnp.zeros(noise.shape[1:], noise.dtype)
-    return jax.lax.scan(step, start, (chain.transition, apply(roots[:, None], noise)), unroll=_UNROLL)[1]
+    return jax.lax.scan(step, jnp.zeros_like(noise[0]), (transition, noise), unroll=_UNROLL)[1]
 
 
 def mean_and_deviation(
@@ -158,7 +175,7 @@ def mean_and_deviation(
     A deviation is a path of the prior less its mean given observations of it with the sites' noise (Durbin and Koopman
     2002). One scan in each direction finds both means.
     """
-    path, w = paths(chain, roots, noise), precision
+    path, w = paths(chain.transition, apply(roots[:, None], noise)), precision
     observed = w * path[:, :, 0] + jnp.sqrt(w) * of_sites
     forward = _filter(chain, jnp.stack([potential, observed], axis=1), w)
     means = forward.mean - apply(forward.covariance[:, None], _vectors(chain, w, forward))

@@ -16,7 +16,8 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, Int
 
 from pgmodels.priors.linalg import inverse_root, root_of_one_plus
-from pgmodels.priors.markov.chain import apply, times
+from pgmodels.priors.markov.chain import Chain, apply, log_determinant_of, times
+from pgmodels.priors.markov.information import draw_deviations
 from pgmodels.runtime.pickling import Module
 
 # Steps of a loop over time that are compiled together.
@@ -173,12 +174,20 @@ class Joint(Module):
         """KL(q || prior) without the sites' share: half of log det ratios and of the mean's square."""
         z, pull = self.pulls()
         log_roots = jnp.sum(jnp.log(jnp.diagonal(self.root)))
-        return 0.5 * (jnp.sum(jnp.log1p(self.forward.gained)) + jnp.sum(z[..., 0] * pull[..., 0])) + log_roots
+        log_determinant = log_determinant_of(self.forward.gained, self.sites.precision)
+        return 0.5 * (log_determinant + jnp.sum(z[..., 0] * pull[..., 0])) + log_roots
 
     def states(self, v: Float[Array, " r"]) -> Float[Array, "n ld"]:
         """The mean of the states given v."""
         weights = jnp.concatenate([jnp.ones(1), v])
         return self.forward.mean @ weights - apply(self.forward.covariance, self.adjoint.vector @ weights)
+
+    def signed_deviations(self, roots: Array, noise: Float[Array, "n ld"]) -> Float[Array, "n ld"]:
+        """Draws of the states' deviation from their mean given v, by standard normals; precisions of any sign."""
+        chains, a = self.chains, self.chains.placed(self.sites.direction)
+        precision = jnp.einsum("nk,nki,nkj->nij", self.sites.precision, a, a)
+        F, Q, L = map(chains.block_diagonal, (chains.transition, chains.noise, roots))
+        return draw_deviations(Chain(F, Q), L, precision, noise)
 
     def deviations(self, roots: Array, noise: Float[Array, "n ld"], of_sites: Float[Array, "n k"]) -> Array:
         """Draws (n, ld) of the states' deviation from their mean given v, by standard normals; precisions >= 0.
@@ -248,9 +257,9 @@ def log_normalizer(chains: Chains, sites: LineSites, joint: Joint) -> Float[Arra
     # The variance of z before its site: w may be zero.
     a, gain = sites.direction, jnp.swapaxes(joint.chains.read(jnp.swapaxes(forward.gain, -1, -2)), -1, -2)
     variance = jnp.sum(a * gain, axis=-1) * (1.0 + s)
-    of_sites = (variance * h**2 + (2.0 * h - w * z) * z) / (1.0 + s) - jnp.log1p(s)
+    of_means = jnp.sum((variance * h**2 + (2.0 * h - w * z) * z) / (1.0 + s))
     half = joint.root.T @ centre
-    return 0.5 * (jnp.sum(of_sites) + half @ half) - jnp.sum(jnp.log(jnp.diagonal(joint.root)))
+    return 0.5 * (of_means + half @ half - log_determinant_of(s, w)) - jnp.sum(jnp.log(jnp.diagonal(joint.root)))
 
 
 @log_normalizer.defjvp

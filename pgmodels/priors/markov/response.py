@@ -5,14 +5,15 @@ products of two entries: the first entry of y, x_0^2, has the covariance 2 V o V
 chain of (x, y) given factors of a row's latents and their products (math: section 5b).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pgmodels.priors.markov.chain import Chain, apply, repeat, solve, times
+from pgmodels.priors.markov.chain import Chain, times
+from pgmodels.priors.markov.information import information, steps_given
 
 
 class Given(NamedTuple):
@@ -30,7 +31,6 @@ class Given(NamedTuple):
 
 def given_sites(chain: Chain, L: Float[Array, "n *batch s s"], precision: Float[Array, "n *batch s s"]) -> Given:
     """The chain given sites of these precisions on its states; ``L`` are the roots of its noise."""
-
     informed = information(chain, L, precision)
     transition, noise = steps_given(chain, L, informed)
 
@@ -41,41 +41,6 @@ def given_sites(chain: Chain, L: Float[Array, "n *batch s s"], precision: Float[
 
     covariance = jax.lax.scan(ahead, jnp.zeros_like(noise[0]), (transition, noise))[1]
     return Given(transition, noise, covariance, informed)
-
-
-def information(
-    chain: Chain, L: Float[Array, "n *batch s s"], precision: Float[Array, "n *batch s s"]
-) -> Float[Array, "n *batch s s"]:
-    """The information that the sites from each state on have about it."""
-
-    def step(later: Array, now: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        F, L, w = now
-        informed = later + w
-        return one_step_back(F, L, informed), informed
-
-    return jax.lax.scan(step, jnp.zeros_like(precision[0]), (chain.transition, L, precision), reverse=True)[1]
-
-
-def one_step_back(F: Float[Array, "*batch s s"], L: Float[Array, "*batch s s"], J: Float[Array, "*batch s s"]) -> Array:
-    """F^T (J^-1 + L L^T)^-1 F, by an update for each column of L."""
-
-    def update(j: Any, J: Array) -> Array:
-        column = L[..., j]
-        moved = apply(J, column)
-        scale = 1.0 + jnp.sum(column * moved, axis=-1)
-        return J - moved[..., :, None] * (moved / scale[..., None])[..., None, :]
-
-    return times(times(jnp.swapaxes(F, -1, -2), repeat(L.shape[-1], update, J)), F)
-
-
-def steps_given(chain: Chain, L: Float[Array, "*batch s s"], informed: Float[Array, "*batch s s"]) -> Chain:
-    """Transitions and noise given the information that sites have about the state after each step."""
-    flat = [part.reshape(-1, *part.shape[-2:]) for part in (L, informed)]
-    across = jnp.swapaxes(flat[0], 1, 2)
-    share = solve(jnp.eye(L.shape[-1]) + times(times(across, flat[1]), flat[0]), across)
-    # (I + Q Λ)^-1 F and (I + Q Λ)^-1 Q, by the roots of Q, which may be singular.
-    noise = times(flat[0], share).reshape(L.shape)
-    return Chain(chain.transition - times(times(noise, informed), chain.transition), noise)
 
 
 def joint_steps(chain: Chain, conditioned: Chain, before: Float[Array, "*batch s s"]) -> Chain:
