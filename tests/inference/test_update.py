@@ -2,11 +2,14 @@
 
 import warnings
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 
 import pgmodels as pgm
+from pgmodels.inference import series_update
+from pgmodels.inference import update as update_module
 from tests.covering import some
 
 RNG = np.random.default_rng(0)
@@ -97,3 +100,99 @@ def test_what_cannot_be_updated_is_named():
         pgm.update(result, X[:2], [1, 2])
     with pytest.raises(ValueError, match="y_new must be finite"):
         pgm.update(result, X[:2], [1, np.nan])
+
+
+TIMES = np.random.default_rng(3).permutation(np.linspace(0.0, 40.0, 420))
+# Ties, also among the last rows.
+TIMES[[5, 9, 17]] = TIMES[30]
+TIMES[TIMES > 39.5] = np.round(TIMES[TIMES > 39.5], 1)
+LEVELS = np.random.default_rng(4).normal(size=len(TIMES))
+
+
+def series(name):
+    """A model of Markov processes along the second column, and y."""
+    rng, z = np.random.default_rng(5), np.sin(TIMES)
+    fast = pgm.On(pgm.Matern32(1.2, 0.7) + pgm.Matern12(0.2, 0.3), [1])
+    if name == "Bernoulli":
+        y = rng.random(len(z)) < 1.0 / (1.0 + np.exp(-2.0 * z))
+        return pgm.Model(pgm.Bernoulli(), pgm.GP(fast, mean=0.3, form=pgm.Markov())), y.astype(float)
+    if name == "StudentT":
+        return pgm.Model(pgm.StudentT(3.0, 0.4), pgm.GP(fast, form=pgm.Markov())), z + 0.4 * rng.standard_t(3.0, len(z))
+    if name == "LogisticSoftmax":
+        gps = [
+            pgm.GP(fast, mean=0.3, size=2, form=pgm.Markov()),
+            pgm.GP(pgm.On(pgm.Matern52(0.8, 0.5), [1]), form=pgm.Markov()),
+        ]
+        return pgm.Model(pgm.LogisticSoftmax(3), gps), (z > 0.5) + (z > -0.5) * 1.0
+    slow = pgm.On(pgm.Matern32(1.2, 300.0), [1])
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(slow, form=pgm.Markov())), (z > 0.0).astype(float)
+
+
+def ends(model, y, engine, count, monkeypatch, in_order=True, **options):
+    """The first times with an engine, the others with ``update``; how often all rows were passed over; all at once."""
+    monkeypatch.setattr(series_update, "_MOST", 200)
+    monkeypatch.setattr(series_update, "_LEAST", 60)
+    passes, converge = [], update_module.converge
+
+    def counted(*args, **kwargs):
+        passes.append(args)
+        return converge(*args, **kwargs)
+
+    monkeypatch.setattr(update_module, "converge", counted)
+    X = np.column_stack([LEVELS, TIMES])
+    is_new = np.sort(TIMES)[-count] <= TIMES if in_order else np.arange(len(TIMES)) < count
+    order = np.concatenate([np.flatnonzero(~is_new), np.flatnonzero(is_new)])
+    powers = np.random.default_rng(6).uniform(0.5, 2.0, len(order))
+    X, y = X[order], y[order]
+    old = getattr(pgm, engine)(model, X[:-count], y[:-count], weights=powers[:-count], **options)
+    updated = pgm.update(old, X[-count:], y[-count:], weights=powers[-count:], **options)
+    return updated, len(passes), getattr(pgm, engine)(model, X, y, weights=powers, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    some(
+        [(name, engine) for name in ("Bernoulli", "LogisticSoftmax", "StudentT") for engine in ("cavi", "gaussian_vi")],
+        ("Bernoulli", "gaussian_vi"),
+    ),
+)
+def test_a_series_goes_on_from_the_state_of_its_filter(name, engine, monkeypatch, tmp_path):
+    model, y = series(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pgm.MeanFieldWarning)
+        updated, passes, every = ends(model, y, engine, 7, monkeypatch, tolerance=1e-13)
+    assert passes == 0
+    assert updated.elbo == pytest.approx(every.elbo, abs=1e-5)
+    # Rows before those that move by less than 1e-4 deviations.
+    np.testing.assert_allclose(updated.mean, every.mean, atol=5e-5)
+    np.testing.assert_allclose(updated.variance, every.variance, atol=5e-5)
+    new = np.column_stack([np.zeros(7), [-3.0, 20.02, 38.9, 39.5, 39.71, 40.0, 41.0]])
+    for ours, theirs in zip(updated.predict_latent(new), every.predict_latent(new), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=5e-5)
+    draws = [q.draw_latents(new, num_draws=3, seed=0) for q in (updated, every)]
+    np.testing.assert_allclose(*draws, atol=1e-3)
+    with jax.enable_x64(True):
+        logs = [float(q.posterior.log_normalizer()) for q in (updated, every)]
+    assert logs[0] == pytest.approx(logs[1], abs=1e-3)
+    path = updated.save(tmp_path / "updated")
+    np.testing.assert_allclose(pgm.load(path).predict_latent(new), updated.predict_latent(new), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_corrections_of_a_series_are_made_again(monkeypatch):
+    model, y = series("Bernoulli")
+    updated, passes, every = ends(model, y, "gaussian_vi", 7, monkeypatch, tolerance=1e-13)
+    assert passes == 0
+    np.testing.assert_allclose(pgm.correct(updated).variance, pgm.correct(every).variance, atol=5e-5)
+    # And a second time.
+    again = pgm.update(updated, np.array([[0.0, 40.3], [0.0, 40.2]]), [1, 0], weights=[1.0, 1.0], tolerance=1e-13)
+    assert again.elbo_trace[-1] < updated.elbo
+    assert len(again.mean) == len(TIMES) + 2
+
+
+@pytest.mark.parametrize("name", ["slow", pytest.param("unordered", marks=pytest.mark.slow)])
+def test_a_series_that_cannot_go_on_is_passed_over(name, monkeypatch):
+    model, y = series("Bernoulli" if name == "unordered" else name)
+    updated, passes, every = ends(model, y, "gaussian_vi", 7, monkeypatch, in_order=name != "unordered")
+    assert passes == 1
+    np.testing.assert_allclose(updated.mean, every.mean, atol=1e-3)

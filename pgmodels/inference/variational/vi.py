@@ -441,12 +441,12 @@ def converge(
     begin = time.perf_counter() if begin is None else begin
     problem = _problem_for(start, model, data, objective, model.prior(data.X))
     _warn_independent(name, problem)
-    state = start_state(model, data, problem) if start is None else _continued(problem, start)
+    state = start_state(model, data, problem) if start is None else continued(problem, start)
     finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
     if finer is not problem.prior:
         problem = _problem_for(start, model, data, objective, finer)
         fresh = start is None and objective.is_monotone
-        state = start_state(model, data, problem) if fresh else _continued(problem, start or state)
+        state = start_state(model, data, problem) if fresh else continued(problem, start or state)
     problem, ascent = optimise(problem, state, tolerance, max_iterations, name, progress, callback)
     return conclude(name, model, data, problem, ascent, tolerance, begin)
 
@@ -459,7 +459,7 @@ def _problem_for(
     return problem.with_coupled_sites() if isinstance(start, Sites) and start.coupled else problem
 
 
-def _continued(problem: Problem, state: VariationalState | Sites) -> Any:
+def continued(problem: Problem, state: VariationalState | Sites) -> Any:
     """A state to continue from: a state of full steps unchanged, a state of backtracked steps by its sites."""
     if isinstance(state, Sites):
         extended = state_from(problem, pad_sites(state, len(problem.y)))
@@ -532,17 +532,22 @@ def optimise(
     return problem, ascent
 
 
-def conclude(
-    name: str, model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, begin: float
-) -> Approximation:
-    """The result of an engine's loop."""
-    check_finite(name, ascent.trace)
+def warn_unfinished(name: str, ascent: Ascent) -> None:
+    """Warn if iterations ended before the tolerance was reached."""
     if not ascent.converged:
         warn(
             f"{name} did not converge: after {len(ascent.trace) - 1} iterations the ELBO still changes by "
             f"{abs(ascent.trace[-1] - ascent.trace[-2]):.2g} per iteration. Raise max_iterations or tolerance.",
             ConvergenceWarning,
         )
+
+
+def conclude(
+    name: str, model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, begin: float
+) -> Approximation:
+    """The result of an engine's loop."""
+    check_finite(name, ascent.trace)
+    warn_unfinished(name, ascent)
     state, trace, converged = engine_of(problem.objective).finish(name, problem, ascent)
     neglect = problem.neglect(state.mean, state.variance, state.sites)
     precision = problem.largest_precision(state.sites)

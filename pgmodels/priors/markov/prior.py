@@ -58,6 +58,11 @@ class MarkovPrior(LatentPrior):
     size: int = eqx.field(static=True)
 
     @property
+    def centre(self) -> Float[Array, ""] | Float[Array, "n l"]:
+        """The mean of the latents that the chain deviates from."""
+        return self.mean
+
+    @property
     def dimension(self) -> int:
         """The number of entries of a state."""
         return self.chain.noise.shape[1]
@@ -227,7 +232,7 @@ class MarkovPrior(LatentPrior):
         return roots(self.chain.noise) if self.noise_roots is None else self.noise_roots
 
     def _smooth(self, sites: Sites) -> tuple[Smoothed, Array]:
-        potential, constant = centred(sites, self.mean)
+        potential, constant = centred(sites, self.centre)
         return smooth(self.chain, potential[self.order], sites.precision[self.order]), jnp.sum(constant)
 
 
@@ -242,7 +247,7 @@ class MarkovPosterior(GroupPosterior):
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """See GroupPosterior."""
         mean, variance = map(self.prior.unsorted, self.smoothed.moments())
-        return self.prior.mean + mean, variance
+        return self.prior.centre + mean, variance
 
     def log_normalizer(self) -> Float[Array, ""]:
         """See GroupPosterior."""
