@@ -23,7 +23,14 @@ LIKELIHOODS = {
     "NegativeBinomial": pgm.NegativeBinomial(4.0),
     "StudentT": pgm.StudentT(4.0, 0.4),
 }
-ENGINES = {"cavi": ("cavi",), "gaussian_vi": ("gaussian_vi", "correct", "predict_latent"), "fit": ("fit",)}
+ENGINES = {
+    "cavi": ("cavi",),
+    "gaussian_vi": ("gaussian_vi", "correct", "predict_latent"),
+    "fit": ("fit",),
+    "gibbs": ("gibbs, 100 sweeps",),
+}
+# With more rows ``gibbs`` is not run.
+MOST_OF_GIBBS = 100_000
 
 
 def simulated(name: str, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -51,6 +58,9 @@ def run(name: str, calls: list[str], count: int) -> list[dict[str, object]]:
         "correct": lambda: pgm.correct(result),
         "predict_latent": lambda: result.predict_latent(X + 0.001),
         "fit": lambda: pgm.fit(model, X, y, correct=False, progress=False),
+        "gibbs, 100 sweeps": lambda: pgm.gibbs(
+            model, X, y, num_samples=50, num_warmup=50, num_chains=1, keep="moments", progress=False
+        ),
     }
     rows = []
     for call in calls:
@@ -96,7 +106,9 @@ elif __name__ == "__main__":
     measured = []
     for count in sys.argv[1:] or ["10000", "100000", "1000000"]:
         for name in LIKELIHOODS:
-            for calls in ENGINES.values():
+            for engine, calls in ENGINES.items():
+                if engine == "gibbs" and int(count) > MOST_OF_GIBBS:
+                    continue
                 command = [sys.executable, __file__, "--run", name, ",".join(calls), count]
                 printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
                 measured += json.loads(printed.splitlines()[-1])

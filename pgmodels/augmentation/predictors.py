@@ -158,8 +158,15 @@ class _PredictorCollector:
         index, scale = self._index_and_scale(combination)
         return add(multiply(scale, predictors.symbol(index)), shift)
 
-    def _index_and_scale(self, combination: Combination) -> tuple[int, float]:
+    def _index_and_scale(self, combination: Combination) -> tuple[int, Expression]:
         """The index of the predictor that a combination is a multiple of (added if new), and the multiple."""
+        common = _common_factor(combination)
+        if common is not None:
+            combination = {latent: Constant(split_number(c)[0]) for latent, c in combination.items()}
+        index, multiple = self._index_and_number(combination)
+        return index, multiply(multiple, ONE if common is None else common)
+
+    def _index_and_number(self, combination: Combination) -> tuple[int, float]:
         scale = split_number(next(iter(combination.values())))[0]
         keys = [{latent: coefficient.key for latent, coefficient in existing.items()} for existing in self.rows]
         # -z is a multiple of z also where the sign is in a sum of indicators.
@@ -170,6 +177,13 @@ class _PredictorCollector:
                 return keys.index(row_keys), multiple
         self.rows.append({latent: multiply(1.0 / scale, coefficient) for latent, coefficient in combination.items()})
         return len(self.rows) - 1, scale
+
+
+def _common_factor(combination: Combination) -> Expression | None:
+    """What all coefficients are numbers times, as in y f[0] + y f[1]; None for numbers alone and indicators."""
+    rest, *others = (split_number(coefficient)[1] for coefficient in combination.values())
+    is_common = all(other.key == rest.key for other in others)
+    return rest if is_common and not isinstance(rest, Constant | Comparison) else None
 
 
 def linear_and_shift(expression: Expression, num_latents: int) -> tuple[Combination, Expression] | None:

@@ -51,12 +51,13 @@ class History(NamedTuple):
         return vector - weights @ self.moves[:, 0]
 
     def extrapolated(self, image: "Sites") -> "Sites":
-        """``combined`` as sites; uncoupled precisions are kept positive."""
+        """``combined`` as sites; uncoupled precisions stay positive where those of the image are."""
         vector = self.combined()
         size = image.potential.size
         precision = vector[size:].reshape(image.precision.shape)
         if not image.coupled:
-            precision = jnp.maximum(precision, _MIN_RATIO * image.precision)
+            positive = jnp.maximum(precision, _MIN_RATIO * image.precision)
+            precision = jnp.where(image.precision < 0.0, precision, positive)
         return image._replace(potential=vector[:size].reshape(image.potential.shape), precision=precision)
 
     def without_iterate(self) -> "History":

@@ -9,6 +9,7 @@ import pytest
 import pgmodels as pgm
 from pgmodels.inference.empirical_bayes.bound import MarginalBound
 from pgmodels.inference.evidence.blocks import block_log_ratios
+from pgmodels.inference.objectives import expected_objective
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.chain_blocks import Layout
 from tests.statistical.reference import z_scores
@@ -83,6 +84,24 @@ def assert_same(chain, dense, *new, covariates=None):
 @pytest.mark.parametrize("engine", [pgm.cavi, pytest.param(pgm.gaussian_vi, marks=pytest.mark.slow)])
 def test_a_series_beside_groups_and_lines(data, engine):
     assert_same(*twins(regression, engine, *data), NEW)
+
+
+@pytest.mark.parametrize("likelihood", [pgm.Poisson(), pytest.param(pgm.Gamma(2.0), marks=pytest.mark.slow)])
+def test_log_rates_that_are_sums_are_one_predictor(data, likelihood):
+    """In y (f[0] + f[1]) - exp(f[0] + f[1]) the data are a factor of the first sum."""
+    X, _ = data
+    y = np.random.default_rng(3).poisson(np.exp(0.5 * np.sin(X[:100, 0]))) + (likelihood.name == "Gamma") * 0.5
+
+    def model_of(form):
+        gps = [pgm.GP(pgm.On(pgm.Matern32(1.0, 2.0), [0]), form=form), pgm.GP(pgm.On(pgm.White(0.5), [1]))]
+        return pgm.Model(pgm.with_predictor(likelihood, 2), gps)
+
+    assert expected_objective(model_of(pgm.Markov())).size == 1
+    chain, dense = (
+        pgm.gaussian_vi(model_of(form), X[:100], y, tolerance=1e-13) for form in (pgm.Markov(), pgm.Dense())
+    )
+    assert chain.elbo == pytest.approx(dense.elbo, abs=1e-8)
+    np.testing.assert_allclose(chain.variance, dense.variance, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
-"""Geweke's test of Gibbs moves with GPs that are Markov processes: they keep the joint law of everything.
+"""Geweke's test of Gibbs moves with GPs that are Markov processes, and simulation-based calibration of ``gibbs``.
 
-Were the sweep exact, 1 run in 100 would fail by chance (Bonferroni over all scores).
+Were they exact, 1 run in 100 would fail by chance (Bonferroni over all scores).
 """
 
 import equinox as eqx
@@ -19,6 +19,7 @@ from pgmodels.inference.mcmc.gibbs.target import Chain, Target
 from pgmodels.inference.problem_family import ProblemFamily
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
+from tests.statistical.test_sbc import p_values
 
 pytestmark = pytest.mark.slow
 
@@ -168,3 +169,35 @@ def test_moves_of_hyperparameters_keep_the_joint_law(moves):
     moving = np.abs(vector - start).max(axis=0) > 0.1
     np.testing.assert_array_equal(moving, [len(moves) > 1 or name != "precision" for name in unknowns.names])
     assert np.max(np.abs(z)) < stats.norm.isf(0.5 * FALSE_ALARM / len(z))
+
+
+@pytest.mark.filterwarnings("ignore::pgmodels.MixingWarning")
+@pytest.mark.parametrize("planted", [False, True], ids=["exact", "planted"])
+def test_ranks_of_the_truth_are_uniform(planted, monkeypatch):
+    """See test_sbc.py; planted is a prior of lengthscales that is not the one they are drawn from."""
+    model, laws = heteroscedastic()
+    if planted:
+        monkeypatch.setitem(globals(), "LENGTHSCALE", dist.LogNormal(0.2, 0.6))
+        model, _ = heteroscedastic()
+    rng, replicates, thin, num_samples = np.random.default_rng(11), 200, 5, 300
+    values, f = joint_draws(rng, replicates)
+    y = data_given(rng, f, values["precision"])
+
+    def log_likelihood(f, precision, y):
+        rate = precision / (1.0 + np.exp(-f[..., 1]))
+        return np.sum(0.5 * np.log(rate) - 0.5 * rate * (y - f[..., 0]) ** 2, axis=-1)
+
+    rank_table = []
+    for i in range(replicates):
+        draws = pgm.gibbs(model, X, y[i], num_samples=num_samples, num_warmup=100, num_chains=2, seed=i, progress=False)
+        precision = draws.hyperparameters["precision"][..., None]
+        columns = [draws.latents.reshape(*draws.latents.shape[:2], -1)]
+        columns += [draws.hyperparameters[name][..., None] for name in laws]
+        columns += [log_likelihood(draws.latents, precision, y[i])[..., None]]
+        drawn = np.concatenate(columns, axis=2)[:, thin - 1 :: thin]
+        truth = [f[i].ravel(), [values[name][i] for name in laws], [log_likelihood(f[i], values["precision"][i], y[i])]]
+        # Equal inputs have one latent, with two rounding errors.
+        rank_table.append(np.sum(drawn < np.concatenate(truth), axis=(0, 1)))
+    p = p_values(np.stack(rank_table), 2 * num_samples // thin, rng)
+    print(f"least p-value {p.min():.2g}")
+    assert (p.min() < FALSE_ALARM / p.size) == planted

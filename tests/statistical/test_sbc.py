@@ -111,13 +111,17 @@ def ranks(law: JointLaw, truth: Joint, seed: int, scheme: str) -> np.ndarray:
 def verdict(name: str, seed: int, scheme: str = "auto") -> Verdict:
     law, rng = JointLaw(name, X, scheme not in SCHEMES), np.random.default_rng(seed)
     rank_table = np.stack([ranks(law, truth, i, scheme) for i, truth in enumerate(replicates(law, rng))])
-    num_draws = OPTIONS["num_chains"] * OPTIONS["num_samples"] // THIN
+    return Verdict(names_of(law), p_values(rank_table, OPTIONS["num_chains"] * OPTIONS["num_samples"] // THIN, rng))
+
+
+def p_values(rank_table: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Of location and shape, and of spread, (2, quantities), of ranks (replicates, quantities) among draws."""
     # A uniform number within the rank's interval makes the law exactly uniform.
     u = (rank_table + rng.random(rank_table.shape)) / (num_draws + 1)
     middle = np.sum(np.abs(u - 0.5) < 0.25, axis=0)
     shape = [stats.kstest(column, "uniform", method="exact").pvalue for column in u.T]
-    spread = [stats.binomtest(int(count), REPLICATES, 0.5).pvalue for count in middle]
-    return Verdict(names_of(law), np.array([shape, spread]))
+    spread = [stats.binomtest(int(count), len(u), 0.5).pvalue for count in middle]
+    return np.array([shape, spread])
 
 
 def choose(moves: str, patch: pytest.MonkeyPatch) -> None:
