@@ -27,7 +27,7 @@ ENGINES = {
     "cavi": ("cavi",),
     "gaussian_vi": ("gaussian_vi", "correct", "predict_latent"),
     "fit": ("fit",),
-    "gibbs": ("gibbs, 100 sweeps",),
+    "gibbs": ("100 sweeps of gibbs",),
 }
 # With more rows ``gibbs`` is not run.
 MOST_OF_GIBBS = 100_000
@@ -58,7 +58,7 @@ def run(name: str, calls: list[str], count: int) -> list[dict[str, object]]:
         "correct": lambda: pgm.correct(result),
         "predict_latent": lambda: result.predict_latent(X + 0.001),
         "fit": lambda: pgm.fit(model, X, y, correct=False, progress=False),
-        "gibbs, 100 sweeps": lambda: pgm.gibbs(
+        "100 sweeps of gibbs": lambda: pgm.gibbs(
             model, X, y, num_samples=50, num_warmup=50, num_chains=1, keep="moments", progress=False
         ),
     }

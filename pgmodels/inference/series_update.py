@@ -56,7 +56,7 @@ def append(
     if series is None or objective.predictors is not None or len(q.y) <= _MOST:
         return None
     later = data.X[len(q.y) :, series.column]
-    if later.min() <= series.times[-1]:
+    if not len(later) or later.min() <= series.times[-1]:
         return None
     count = max(_LEAST, _PER_ROW * len(later))
     while count < len(series.times):
