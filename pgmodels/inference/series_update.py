@@ -1,4 +1,4 @@
-"""New rows after all others: Markov processes go on from the state of their filter, at a cost free of the old rows.
+"""New rows after all others: Markov processes go on from the state of their filter, with iterations over the last rows.
 
 New rows change the Gaussian factors of old ones only as far back as they tell about them: the last rows are optimised
 together with the new ones, given the filter's state before, and more of them while the earliest ones still move.
@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pgmodels.inference.conditioning import condition
-from pgmodels.inference.engine import check_finite
 from pgmodels.inference.loop import Ascent
 from pgmodels.inference.problem import Problem, problem_of
-from pgmodels.inference.variational.vi import continued, engine_of, optimise, state_from, warn_unfinished
+from pgmodels.inference.variational.vi import checked, continued, optimise, state_from, warn_independent
 from pgmodels.model import Data
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
@@ -31,7 +30,7 @@ from pgmodels.runtime.x64 import as_array
 
 # Old times that are optimised again: _LEAST, or _PER_ROW for each new row if these are more, and _MORE times as many
 # until the marginals of their first quarter move by less than _MOVED deviations, as those of a run to the default
-# tolerance do by themselves. With more than _MOST rows all rows are passed over.
+# tolerance do by themselves. If these are more than _MOST, iterations go over all rows.
 _LEAST, _PER_ROW, _MORE, _MOVED, _MOST = 1000, 4, 4, 1e-4, 16_000
 
 
@@ -58,13 +57,13 @@ def append(
     later = data.X[len(q.y) :, series.column]
     if not len(later) or later.min() <= series.times[-1]:
         return None
-    count = max(_LEAST, _PER_ROW * len(later))
+    begin, count = time.perf_counter(), max(_LEAST, _PER_ROW * len(later))
     while count < len(series.times):
         first = len(series.times) - count
         rows = np.flatnonzero(data.X[:, series.column] >= series.times[first])
         if len(rows) > _MOST:
             break
-        end = _End(series, data, objective, first, rows)
+        end = _End(series, data, objective, first, rows, begin)
         result = end.optimised(max_iterations, tolerance, progress)
         if result is not None:
             return result
@@ -85,9 +84,9 @@ def _series(q: Approximation) -> _Series | None:
 class _End:
     """The ``rows`` from the time number ``first`` on, given the filter's state before."""
 
-    def __init__(self, series: _Series, data: Data, objective: Objective, first: int, rows: np.ndarray):
-        self.series, self.data, self.first, self.rows = series, data, first, rows
-        self.begin, q = time.perf_counter(), series.q
+    def __init__(self, series: _Series, data: Data, objective: Objective, first: int, rows: np.ndarray, begin: float):
+        self.series, self.data, self.first, self.rows, self.begin = series, data, first, rows, begin
+        q = series.q
         self.is_old = rows < len(q.y)
         part = data.at(rows)
         prior = q.model.prior(part.X).padded()
@@ -95,23 +94,24 @@ class _End:
         for group, posterior, at in zip(chain_groups(prior), series.groups, prior.copies.places, strict=True):
             groups += [go_on(group, posterior, first - 1, latent) for latent in range(group.size)]
             places += [at] * group.size
-        continued_prior = PriorCollection(tuple(groups), Copies(prior.copies.rows, tuple(places)))
-        self.problem = problem_of(q.model, part, continued_prior, objective)
+        prior = PriorCollection(tuple(groups), Copies(prior.copies.rows, tuple(places)))
+        self.problem = problem_of(q.model, part, prior, objective)
         self.sites = pad_sites(Sites(*(np.asarray(values)[rows[self.is_old]] for values in q.sites)), prior.num_rows)
 
     def optimised(self, max_iterations: int, tolerance: float, progress: bool | None) -> Approximation | None:
         """The result for all rows; None if rows before may move too."""
         q = self.series.q
         before = self._before()
+        if not np.isfinite(float(before.elbo)):
+            # Negative precisions up to here, without those that make up for them: the filter's state is improper.
+            return None
         problem, ascent = optimise(
             self.problem, continued(self.problem, self.sites), tolerance, max_iterations, q.method, progress
         )
-        check_finite(q.method, ascent.trace)
         if self._moves(before, ascent.state):
             return None
-        warn_unfinished(q.method, ascent)
-        ascent = engine_of(problem.objective).finish(q.method, problem, ascent)
-        return self._result(problem, ascent, q.elbo - float(before.elbo), tolerance)
+        warn_independent(q.method, problem)
+        return self._result(problem, checked(q.method, problem, ascent), q.elbo - float(before.elbo), tolerance)
 
     def _before(self) -> Any:
         """The state without the new rows."""

@@ -45,8 +45,8 @@ def update(
     The optimum of the same objective on all rows, from the result's: new rows change the Gaussian factors of the old
     ones too, unless the likelihood is Gaussian, where one sweep is exact. Each iteration costs as much as those of
     ``cavi`` on all rows, but for Markov processes with more than 16,000 rows, where new ones that are later than all
-    others leave old rows as they are that they move by less than 1e-4 posterior deviations. A corrected result is
-    corrected again.
+    others leave old rows as they are that they move by less than 1e-4 posterior deviations in each update. A corrected
+    result is corrected again, at all rows.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # The number of differences that are kept, and the ridge of the least-squares problem relative to the trace of its
 # normal matrix: differences soon become nearly collinear, and their weights would be rounding errors.
 _DEPTH, _RIDGE = 5, 1e-10
-# The smallest ratio of an extrapolated precision to that of the image, where precisions may not be negative.
+# The smallest ratio of an extrapolated precision to that of the image, where that of the image is not negative.
 _MIN_RATIO = 0.1
 
 

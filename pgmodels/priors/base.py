@@ -102,7 +102,7 @@ class LatentPrior(Module):
     extends: ClassVar[bool] = False
     # Whether it is a Markov chain, which sites may couple with others: see pgmodels.priors.chain_posterior.
     is_chain: ClassVar[bool] = False
-    # Whether independent sites may have negative precisions, with a log normaliser that is NaN if the posterior is
+    # Whether independent sites may have negative precisions; log normaliser and divergence are NaN if the posterior is
     # improper.
     takes_signed: ClassVar[bool] = False
     # Whether products with the factor cost a small share of conditioning.

@@ -33,7 +33,7 @@ from pgmodels.priors.row_chains import (
     times_of_rows,
 )
 
-# Pivots of a row's precisions below this share of their diagonal entry are rounding of zero.
+# Eigenvalues of a row's precisions below this share of the largest are rounding of zero.
 _ROUNDING = 1e-14
 # Draws that share one scan, and residual variances below this share of a kernel's that are rounding: see drawing.
 _TOGETHER, _LEAST = 16, 1e-12
@@ -212,21 +212,11 @@ def condition_chains(prior: PriorCollection, Phi: Float[Array, "n K L"], sites: 
 
 
 def decoupled(sites: Sites) -> tuple[Float[Array, "n L L"], Sites]:
-    """Predictors Phi f, and independent sites on them, that make up sites with precisions (n, L, L)."""
+    """Predictors Phi f, and independent sites on them, that make up sites with precisions (n, L, L) of any sign."""
     h, W = sites.as_coupled()
-    diagonal, entries = jnp.diagonal(W, axis1=1, axis2=2), np.arange(h.shape[1])
-    columns, pivots, potentials = [], [], []
-    for j in entries:
-        pivot = W[:, j, j]
-        counts = jnp.abs(pivot) > _ROUNDING * jnp.abs(diagonal[:, j])
-        below = jnp.where(counts[:, None], W[:, :, j] / jnp.where(counts, pivot, 1.0)[:, None], 0.0)
-        column = jnp.where(entries == j, 1.0, jnp.where(entries > j, below, 0.0))
-        pivots.append(jnp.where(counts, pivot, 0.0))
-        W = W - pivots[-1][:, None, None] * column[:, :, None] * column[:, None, :]
-        columns.append(column)
-        potentials.append(h[:, j])
-        h = h - potentials[-1][:, None] * column
-    return jnp.stack(columns, axis=1), Sites(jnp.stack(potentials, axis=1), jnp.stack(pivots, axis=1))
+    w, axes = jnp.linalg.eigh(W)
+    w = jnp.where(jnp.abs(w) > _ROUNDING * jnp.max(jnp.abs(w), axis=1, keepdims=True), w, 0.0)
+    return jnp.swapaxes(axes, 1, 2), Sites(jnp.einsum("nlp,nl->np", axes, h), w)
 
 
 def _draw(joint: Joint, key: Key, may_be_signed: bool) -> tuple[Float[Array, " r"], Float[Array, "n ld"]]:

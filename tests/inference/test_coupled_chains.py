@@ -105,6 +105,23 @@ def test_log_rates_that_are_sums_are_one_predictor(data, likelihood):
 
 
 @pytest.mark.slow
+def test_outliers_of_a_sum_are_those_of_the_dense_form(data):
+    X, rng = data[0][:90], np.random.default_rng(4)
+    y = np.sin(X[:, 0]) + 0.4 * rng.standard_t(2.0, len(X))
+
+    def model_of(form):
+        gps = [pgm.GP(pgm.On(pgm.Matern32(1.0, 2.0), [0]), 0.2, form=form), pgm.GP(pgm.On(pgm.White(0.5), [1]))]
+        return pgm.Model(pgm.with_predictor(pgm.StudentT(3.0, 0.4), 2), gps)
+
+    chain, dense = (pgm.gaussian_vi(model_of(form), X, y, tolerance=1e-14) for form in (pgm.Markov(), pgm.Dense()))
+    assert np.min(np.linalg.eigvalsh(np.asarray(chain.posterior.sites.precision))) < -0.1
+    assert chain.elbo == pytest.approx(dense.elbo, abs=1e-8)
+    for ours, theirs in ((chain, dense), (pgm.correct(chain), pgm.correct(dense))):
+        np.testing.assert_allclose(ours.mean, theirs.mean, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(ours.variance, theirs.variance, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [pgm.cavi, pgm.gaussian_vi])
 def test_ratings_by_differences_that_read_the_items_of_a_row(games, engine):
     assert_same(*twins(ratings, engine, *games), [[2.0], [30.0]], covariates=[[0, 1], [3, 2]])

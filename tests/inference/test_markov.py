@@ -539,6 +539,11 @@ def test_slopes_with_outliers_are_those_of_differences(data, outliers):
         for i, step in enumerate(1e-4 * np.eye(len(start))):
             difference = (bound(start + step)[0] - bound(start - step)[0]) / 2e-4
             assert slope[i] == pytest.approx(difference, rel=1e-5, abs=1e-5)
+        # Far away the precisions of the best values are improper.
+        far = start + np.array([0.0, 0.0, np.log(10.0), -np.log(5.0), 0.0])
+        assert bound.learnable.names[2:4] == ["variance", "lengthscale"]
+        afresh = MarginalBound(trainable(model), model.check(data[0][:80], outliers), expected_objective(model))
+        assert bound(far)[0] == pytest.approx(afresh(far)[0], rel=1e-6)
 
 
 @pytest.mark.slow

@@ -103,9 +103,10 @@ def test_what_cannot_be_updated_is_named():
 
 
 TIMES = np.random.default_rng(3).permutation(np.linspace(0.0, 40.0, 420))
-# Ties, also among the last rows.
+# Ties, also among the last rows and the new ones.
 TIMES[[5, 9, 17]] = TIMES[30]
-TIMES[TIMES > 39.5] = np.round(TIMES[TIMES > 39.5], 1)
+TIMES[(TIMES > 35.0) & (TIMES < 38.0)] = np.round(TIMES[(TIMES > 35.0) & (TIMES < 38.0)] / 0.2) * 0.2
+TIMES[np.sort(TIMES)[-3] == TIMES] = TIMES.max()
 LEVELS = np.random.default_rng(4).normal(size=len(TIMES))
 
 
@@ -184,10 +185,35 @@ def test_corrections_of_a_series_are_made_again(monkeypatch):
     updated, passes, every = ends(model, y, "gaussian_vi", 7, monkeypatch, tolerance=1e-13)
     assert passes == 0
     np.testing.assert_allclose(pgm.correct(updated).variance, pgm.correct(every).variance, atol=5e-5)
-    # And a second time.
-    again = pgm.update(updated, np.array([[0.0, 40.3], [0.0, 40.2]]), [1, 0], weights=[1.0, 1.0], tolerance=1e-13)
-    assert again.elbo_trace[-1] < updated.elbo
-    assert len(again.mean) == len(TIMES) + 2
+
+
+@pytest.mark.slow
+def test_a_series_goes_on_again_and_again(monkeypatch):
+    model, y = series("StudentT")
+    updated, passes, every = ends(model, y, "gaussian_vi", 7, monkeypatch, tolerance=1e-13)
+    X, y = every.X, np.append(every.y, [0.3, -0.4])
+    new = np.array([[0.0, 40.3], [0.0, 40.2]])
+    monkeypatch.setattr(update_module, "converge", None)
+    again = pgm.update(updated, new, y[-2:], tolerance=1e-13)
+    powers = np.append(every.weights, [1.0, 1.0])
+    every = pgm.gaussian_vi(model, np.concatenate([X, new]), y, weights=powers, tolerance=1e-13)
+    assert passes == 0
+    assert again.elbo == pytest.approx(every.elbo, abs=1e-5)
+    np.testing.assert_allclose(again.mean, every.mean, atol=1e-4)
+    np.testing.assert_allclose(again.variance, every.variance, atol=1e-4)
+
+
+def test_an_improper_state_of_the_filter_is_not_gone_on_from(monkeypatch):
+    """The outlier at a time far from all before is improper by itself."""
+    monkeypatch.setattr(f"{__name__}.TIMES", np.concatenate([np.linspace(0.0, 20.0, 300), 1e3 + 0.01 * np.arange(68)]))
+    monkeypatch.setattr(f"{__name__}.LEVELS", np.zeros(368))
+    model = pgm.Model(pgm.StudentT(3.0, 0.4), pgm.GP(pgm.On(pgm.Matern32(4.0, 0.7), [1]), form=pgm.Markov()))
+    y = np.random.default_rng(0).normal(0.0, 0.2, 368)
+    y[300] = 1.2
+    updated, passes, every = ends(model, y, "gaussian_vi", 7, monkeypatch)
+    assert np.asarray(every.posterior.sites.precision)[300, 0] < -0.5
+    assert passes == 1
+    np.testing.assert_allclose(updated.mean, every.mean, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["slow", pytest.param("unordered", marks=pytest.mark.slow)])

@@ -80,10 +80,14 @@ def test_the_posterior_is_that_of_the_dense_form(signed):
     assert ours.coupled_latents() == dense.coupled_latents()
 
 
-@pytest.mark.parametrize("rank", [2, SIZE])
-def test_precisions_of_latents_are_split_into_predictors(rank):
+@pytest.mark.parametrize(("rank", "sign"), [(2, 1.0), (SIZE, 1.0), (2, -1.0)])
+def test_precisions_of_latents_are_split_into_predictors(rank, sign):
     roots = RNG.normal(size=(N, SIZE, rank))
-    W = roots @ roots.swapaxes(1, 2)
+    W = roots[..., :-1] @ roots[..., :-1].swapaxes(1, 2) + sign * roots[..., -1:] @ roots[..., -1:].swapaxes(1, 2)
+    if sign < 0.0:
+        # Of f[0] + f[1] and, negative, of f[0] - f[1]: zero on the diagonal.
+        W[0] = 0.0
+        W[0, 0, 1] = W[0, 1, 0] = 2.0
     # Potentials outside the range of the precisions, as of a Poisson variable's linear factor, are kept too.
     sites = Sites(jnp.asarray(RNG.normal(size=(N, SIZE))), jnp.asarray(W))
     pulled = run(lambda sites: pull_sites(*decoupled(sites)), sites)
@@ -91,8 +95,9 @@ def test_precisions_of_latents_are_split_into_predictors(rank):
     np.testing.assert_allclose(pulled.potential, sites.potential, rtol=0, atol=1e-12)
 
 
-def test_slopes_of_the_log_normaliser_are_those_of_the_dense_form():
-    Phi, sites = some_sites()
+@pytest.mark.parametrize("signed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_slopes_of_the_log_normaliser_are_those_of_the_dense_form(signed):
+    Phi, sites = some_sites(signed)
     h, w = sites
 
     def slopes(form):
@@ -134,8 +139,10 @@ def test_draws_have_the_covariance_of_the_dense_form(signed):
 
 
 @pytest.mark.slow
-def test_a_share_of_the_precisions_is_that_of_the_dense_form():
-    ours, dense = (run(lambda posterior: posterior.tempered(0.3).marginals(), twin) for twin in twins(*some_sites()))
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_share_of_the_precisions_is_that_of_the_dense_form(signed):
+    both = twins(*some_sites(signed))
+    ours, dense = (run(lambda posterior: posterior.tempered(0.3).marginals(), twin) for twin in both)
     assert_close(ours, dense)
 
 

@@ -111,6 +111,11 @@ def _ascend(
 
 
 def _optimum(problem: Problem, start: Sites, tolerance: Any) -> VariationalState:
+    if problem.objective.signed and problem.takes_signed and not problem.coupled:
+        # The precisions of other hyperparameters may be improper at these.
+        is_proper = jnp.isfinite(problem.moments(start).divergence)
+        precision = jnp.where(is_proper, start.precision, jnp.maximum(start.precision, 0.0))
+        start = start._replace(precision=precision)
     first = NATURAL_GRADIENT.state_of(problem, start)
     return run_block(NATURAL_GRADIENT.step, problem, first, tolerance, _ITERATIONS, _ITERATIONS).state
 

@@ -76,7 +76,8 @@ class NaturalGradient(Engine):
         Source: Khan and Lin 2017; the full step is the fixed point of Opper and Archambeau 2009. Unless the problem
         ``takes_signed`` precisions, they are clipped at zero, which changes the direction for log densities that are
         not concave: if no step along it raises the ELBO, only the mean moves, with precisions fixed, which always
-        raises it. Signed precisions may have any values for which the posterior is proper.
+        raises it. Signed precisions may have any values for which the posterior is proper. Those of a state without a
+        bound, of other hyperparameters, may be improper at these: then the second attempt clips them.
         """
         target = state.target if problem.takes_signed else positive(state.slope, state.mean)
         fixed_precision = with_precision(state.slope, state.mean, state.sites.precision)
@@ -87,13 +88,17 @@ class NaturalGradient(Engine):
         # with its moments and history, belongs to another problem.
         known = jnp.isfinite(state.elbo)
         first = jnp.where(known & (state.length >= 1.0) & state.memory.started, -1, 0)
+        may_clip = problem.objective.signed and problem.takes_signed and not problem.coupled
+        clipped = positive(state.slope, state.mean) if may_clip else target
 
         def attempt(count: Int[Array, ""]) -> GaussianState:
             halvings = jnp.where(count < _OF_ALL, count, count - _OF_ALL)
-            length = jnp.where(count < 0, 1.0, longest * 0.5**halvings)
+            clips = may_clip & ~known & (count == 1)
+            length = jnp.where((count < 0) | clips, 1.0, longest * 0.5**halvings)
             aim = jax.tree.map(
-                lambda *choices: jnp.select([count < 0, count < _OF_ALL], choices[:2], choices[2]),
+                lambda *choices: jnp.select([count < 0, clips, count < _OF_ALL], choices[:3], choices[3]),
                 further,
+                clipped,
                 target,
                 fixed_precision,
             )

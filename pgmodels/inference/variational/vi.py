@@ -279,7 +279,7 @@ def gaussian_vi(
     -----
     ConvergenceWarning
         If ``max_iterations`` steps do not reach the tolerance, or if no step raises the ELBO although the sites are not
-        optimal: with independent latents precisions are clipped at zero.
+        optimal: precisions of independent latents that are no Markov processes are clipped at zero.
     MeanFieldWarning
         If the latents of a datum are independent under q because they have more than 3,200 coordinates in total; up to
         that size they are correlated.
@@ -440,7 +440,7 @@ def converge(
     """
     begin = time.perf_counter() if begin is None else begin
     problem = _problem_for(start, model, data, objective, model.prior(data.X))
-    _warn_independent(name, problem)
+    warn_independent(name, problem)
     state = start_state(model, data, problem) if start is None else continued(problem, start)
     finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
     if finer is not problem.prior:
@@ -481,7 +481,7 @@ def finish(
     )
     if goes_on:
         return converge(name, model, data, objective, ascent.state, MANY, tolerance, False, begin=begin)
-    _warn_independent(name, problem)
+    warn_independent(name, problem)
     return conclude(name, model, data, problem, ascent, tolerance, begin)
 
 
@@ -490,7 +490,7 @@ def _may_couple(problem: Problem) -> bool:
     return problem.objective.signed and not problem.coupled and is_affordable(problem.objective, problem.prior)
 
 
-def _warn_independent(name: str, problem: Problem) -> None:
+def warn_independent(name: str, problem: Problem) -> None:
     """Warn where the sites of a datum with several predictors are not coupled."""
     if couples(problem.objective) and not problem.coupled:
         warn(
@@ -532,26 +532,28 @@ def optimise(
     return problem, ascent
 
 
-def warn_unfinished(name: str, ascent: Ascent) -> None:
-    """Warn if iterations ended before the tolerance was reached."""
+def checked(name: str, problem: Problem, ascent: Ascent) -> Ascent:
+    """The ascent; raises and warns as engines do if it failed, did not converge or is not accurate."""
+    check_finite(name, ascent.trace)
     if not ascent.converged:
         warn(
             f"{name} did not converge: after {len(ascent.trace) - 1} iterations the ELBO still changes by "
             f"{abs(ascent.trace[-1] - ascent.trace[-2]):.2g} per iteration. Raise max_iterations or tolerance.",
             ConvergenceWarning,
         )
+    ascent = engine_of(problem.objective).finish(name, problem, ascent)
+    state = ascent.state
+    neglect = problem.neglect(state.mean, state.variance, state.sites)
+    precision = problem.largest_precision(state.sites)
+    warn_inaccurate(problem.prior, precision, float(state.elbo), float(state.rounding), neglect)
+    return ascent
 
 
 def conclude(
     name: str, model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, begin: float
 ) -> Approximation:
     """The result of an engine's loop."""
-    check_finite(name, ascent.trace)
-    warn_unfinished(name, ascent)
-    state, trace, converged = engine_of(problem.objective).finish(name, problem, ascent)
-    neglect = problem.neglect(state.mean, state.variance, state.sites)
-    precision = problem.largest_precision(state.sites)
-    warn_inaccurate(problem.prior, precision, float(state.elbo), float(state.rounding), neglect)
+    state, trace, converged = checked(name, problem, ascent)
     posterior, *moments, residual = condition(problem, state.sites)
     rows = len(data.y)
     mean, variance = (np.asarray(part)[:rows] for part in moments)

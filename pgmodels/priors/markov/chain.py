@@ -114,7 +114,7 @@ def log_determinant_of(gained: Float[Array, "*sites"], precision: Float[Array, "
     The ratios 1 + w p0 of sites of negative precision may be negative, if later sites make up for them: K^-1 + W has as
     many negative eigenvalues as such ratios, less those of positive precision (Haynsworth's inertia of W^-1 + K).
     """
-    is_negative = 1.0 + gained < 0.0
+    is_negative = 1.0 + gained <= 0.0
     count = -jnp.sum(jnp.where(is_negative, jnp.sign(precision), 0.0))
     logs = jnp.log1p(jnp.where(is_negative, -2.0 - gained, gained))
     return jnp.where(count == 0.0, jnp.sum(logs), jnp.nan)
