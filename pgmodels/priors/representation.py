@@ -53,6 +53,8 @@ class Representation(ABC):
     # Minimum number of rows of a subset for a warm start of hyperparameter learning: with fewer, compilation takes
     # longer than the search. None for no warm start.
     least_subset: ClassVar[int | None] = None
+    # Whether a subset is a stretch of the inputs, as dense as these; otherwise it thins them out.
+    subset_is_stretch: ClassVar[bool] = False
     # Whether a choice of inducing inputs depends on the site precisions.
     adapts: ClassVar[bool] = False
     # Whether it depends on the sites of the augmented bound for every objective.

@@ -52,6 +52,7 @@ class Markov(Representation):
     can_pad: ClassVar[bool] = True
     has_factor: ClassVar[bool] = False
     least_subset: ClassVar[int | None] = _LEAST_SUBSET
+    subset_is_stretch: ClassVar[bool] = True
 
     def check(self, kernel: Kernel, num_columns: int) -> None:
         """See Representation."""
