@@ -62,6 +62,7 @@ def test_fit_keeps_what_the_default_form_allows():
     result = pgm.fit(model, TIMES, y, progress=False)
     assert result.model.gps[0].form == pgm.Markov()
     # No correction by itself, after which the latents could not be drawn jointly.
+    assert "leaves no joint density to draw from" in result.fit.correction
     assert result.draw_latents(TIMES[:5], 3).shape == (3, 5, 1)
     asked = pgm.fit(model.with_form(pgm.Markov()), TIMES, y, progress=False)
     assert asked.fit.correction == "by linear response"

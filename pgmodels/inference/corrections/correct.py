@@ -138,6 +138,10 @@ def corrected_if(
     if result.model.is_augmentable and result.model.augmentation.is_gaussian:
         return _noted(result, "none: the likelihood is Gaussian in f, and so is the posterior")
     if not _is_affordable(result, size, by_scans):
+        if _is_affordable(result, size, by_scans=True):
+            return _noted(
+                result, "none: pgm.correct(result) makes it, in seconds, but leaves no joint density to draw from"
+            )
         many = f"{size:,} coordinates and {len(result.y):,} rows"
         return _noted(result, f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
     is_short = result.mean.shape[1] == 1 and len(result.mean) <= _MOST_NESTED
