@@ -17,7 +17,7 @@ from pgmodels.priors.base import Sites
 from pgmodels.priors.chain_blocks import Layout
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.linear_predictor import condition_jointly
-from pgmodels.priors.markov.chain import Chain
+from pgmodels.priors.markov.chain import Chain, negative_directions
 from pgmodels.priors.markov.information import one_step_back, roots_of, steps_given
 from pgmodels.priors.markov.joint import Chains, Joint, LineSites, condition
 from pgmodels.priors.markov.response import Given, given_sites, joint_steps
@@ -104,12 +104,9 @@ class ChainResponse(Module):
         return jnp.zeros(V.shape[:2]) if self.shifted is None else self.shifted.marginals_at(X_new)[0], V
 
     def negative(self) -> Int[Array, " m"]:
-        """Row by row that responds, what sums to the number of negative eigenvalues of the precision of all (x, y).
-
-        A factor's direction of precision w that turns the sign of the determinant adds one if w < 0, or takes one.
-        """
-        turns = jnp.where(self.joint.forward.gained < -1.0, -jnp.sign(self.joint.sites.precision), 0.0)
-        counts = jnp.sum(turns, axis=1).astype(int)
+        """Row by row that responds, what sums to the number of negative eigenvalues of the precision of all (x, y)."""
+        directions = negative_directions(self.joint.forward.gained, self.joint.sites.precision)
+        counts = jnp.sum(directions, axis=1).astype(int)
         return jnp.zeros_like(counts).at[self.order].set(counts)
 
     def _of_latents(self, V: Float[Array, "n H H"], factors: Mapping[int, Array]) -> Float[Array, "n L L"]:

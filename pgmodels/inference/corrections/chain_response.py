@@ -42,8 +42,7 @@ def correct_by_scans(approximation: Approximation) -> ChainCorrection:
     Phi = mixing(approximation.model, y)
     coupled, across = has_coupled_sites(approximation, objective), Phi[0] if Phi else None
     parameters = approximation.model.parameters
-    clipped = not coupled and not posterior.prior.takes_signed(across is not None)
-    factors = factors_of(objective, coupled, clipped, posterior, across, y, row_weights, parameters)
+    factors = factors_of(objective, coupled, posterior, across, y, row_weights, parameters)
     response = respond(posterior, factors, Layout.of(posterior.prior, posterior.is_coupled))
     shift, covariance = (np.asarray(part)[:n] for part in _moments(response))
     variance, negative = np.diagonal(covariance, axis1=1, axis2=2), response.negative()
@@ -70,19 +69,13 @@ def correct_by_scans(approximation: Approximation) -> ChainCorrection:
     )
 
 
-@partial(compiled, static_argnames=("objective", "coupled", "clipped"))
+@partial(compiled, static_argnames=("objective", "coupled"))
 def factors_of(
-    objective: Objective,
-    coupled: bool,
-    clipped: bool,
-    posterior: Posterior,
-    Phi: Any,
-    y: Any,
-    row_weights: Any,
-    parameters: Any,
+    objective: Objective, coupled: bool, posterior: Posterior, Phi: Any, y: Any, row_weights: Any, parameters: Any
 ) -> Factors:
     """What responds at each row, see ``linear_response``."""
     mean, spread = read_at_data(objective, posterior, Phi, coupled)
+    clipped = not coupled and not posterior.prior.takes_signed(Phi is not None)
     by_means, mixed, curved = sensitivity(objective, mean, spread, y, row_weights, parameters, clipped)
     precision = -jnp.block([[by_means, jnp.swapaxes(mixed, 1, 2)], [mixed, curved]])
     slope = None

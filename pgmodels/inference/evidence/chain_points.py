@@ -39,7 +39,7 @@ def _response(problem: Problem, posterior: Posterior) -> tuple[ChainResponse, An
     predictors = problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
     at = posterior, Phi, problem.y, problem.row_weights, problem.parameters
-    factors = factors_of(problem.objective, problem.coupled, not problem.takes_signed, *at)._replace(slope=None)
+    factors = factors_of(problem.objective, problem.coupled, *at)._replace(slope=None)
     response = respond(posterior, factors, Layout.of(posterior.prior, posterior.is_coupled))
     is_finite = jnp.all(jnp.isfinite(response.moments()[1]))
     return response, (jnp.sum(response.negative()) == 0) & is_finite

@@ -111,13 +111,18 @@ def smooth(chain: Chain, potential: Float[Array, "n l"], precision: Float[Array,
 def log_determinant_of(gained: Float[Array, "*sites"], precision: Float[Array, "*sites"]) -> Float[Array, ""]:
     """log det(I + K W) from ``gained`` of each site; NaN if K^-1 + W is not positive definite.
 
-    The ratios 1 + w p0 of sites of negative precision may be negative, if later sites make up for them: K^-1 + W has as
-    many negative eigenvalues as such ratios, less those of positive precision (Haynsworth's inertia of W^-1 + K).
+    The ratios 1 + w p0 of sites of negative precision may be negative, if later sites make up for them.
     """
-    is_negative = 1.0 + gained <= 0.0
-    count = -jnp.sum(jnp.where(is_negative, jnp.sign(precision), 0.0))
-    logs = jnp.log1p(jnp.where(is_negative, -2.0 - gained, gained))
-    return jnp.where(count == 0.0, jnp.sum(logs), jnp.nan)
+    logs = jnp.log1p(jnp.where(1.0 + gained <= 0.0, -2.0 - gained, gained))
+    return jnp.where(jnp.sum(negative_directions(gained, precision)) == 0.0, jnp.sum(logs), jnp.nan)
+
+
+def negative_directions(gained: Float[Array, "*sites"], precision: Float[Array, "*sites"]) -> Float[Array, "*sites"]:
+    """Site by site, what sums to the number of negative eigenvalues of K^-1 + W (Haynsworth's inertia of W^-1 + K).
+
+    A site that turns the sign of the determinant adds one if its precision is negative, and takes one otherwise.
+    """
+    return jnp.where(1.0 + gained <= 0.0, -jnp.sign(precision), 0.0)
 
 
 @jax.custom_jvp

@@ -4,13 +4,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.priors.base import Sites
-from pgmodels.priors.markov.chain import Adjoint, Chain, Forward, Smoothed, apply, paths, times
+from pgmodels.priors.markov.chain import Chain, Smoothed, apply, paths, times
 from pgmodels.priors.markov.prior import MarkovPosterior, MarkovPrior
+from pgmodels.priors.padding import pad_zeros
 from pgmodels.priors.posterior import IndependentPosterior, Posterior
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
@@ -28,6 +30,12 @@ class ContinuedPrior(MarkovPrior):
     def centre(self) -> Float[Array, "n 1"]:
         """See MarkovPrior."""
         return self.mean + self.unsorted(self.path[:, :1])
+
+    def about_mean(self, smoothed: Smoothed) -> Smoothed:
+        """See MarkovPrior."""
+        forward = smoothed.forward._replace(mean=smoothed.forward.mean + self.path[:, None])
+        potential = smoothed.potential + smoothed.precision * self.path[:, :1]
+        return smoothed._replace(potential=potential, forward=forward)
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """See LatentPrior; the variance is that before anything was observed."""
@@ -66,40 +74,16 @@ def joined(
     ``ends`` are those of each latent given what came before, under a ContinuedPrior. ``sites`` are at the rows of the
     series' prior. What the later rows tell about the kept ones is as before.
     """
-    later = [_uncentred(end) for end in ends]
-    padding = len(prior.X) - kept - count
+    later, end = [end.prior.about_mean(end.smoothed) for end in ends], kept + count
 
-    def join(old: Array, *new: Array, repeats: bool = False) -> Array:
-        end = np.concatenate([np.asarray(part)[:count] for part in new], axis=1)
+    def join(old: Array, *new: Array) -> np.ndarray:
+        last = np.concatenate([np.asarray(part)[:count] for part in new], axis=1)
+        return pad_zeros(np.concatenate([np.asarray(old)[:kept], last]), len(prior.X))
+
+    smoothed = jax.tree.map(join, before.smoothed, *later)
+    for states in smoothed.forward[:2]:
         # Rows of padding repeat the last state.
-        fill = np.repeat(end[-1:] if repeats else np.zeros_like(end[-1:]), padding, axis=0)
-        return as_array(np.concatenate([np.asarray(old)[:kept], end, fill]))
-
-    s = before.smoothed
-    smoothed = Smoothed(
-        join(s.potential, *(part.potential for part in later)),
-        join(s.precision, *(part.precision for part in later)),
-        Forward(
-            *(
-                join(
-                    getattr(s.forward, name), *(getattr(part.forward, name) for part in later), repeats=name in _STATES
-                )
-                for name in Forward._fields
-            )
-        ),
-        Adjoint(*(join(old, *new) for old, *new in zip(s.adjoint, *(part.adjoint for part in later), strict=True))),
-    )
+        states[end:] = states[end - 1]
     h, w, mean = *map(np.asarray, sites), float(prior.mean)
     constant = as_array(np.sum(h * mean - 0.5 * w * mean**2))
-    return replace(before, prior=prior, smoothed=smoothed, constant=constant)
-
-
-_STATES = "mean", "covariance"
-
-
-def _uncentred(end: MarkovPosterior) -> Smoothed:
-    """The scans of sites on deviations from the prior's mean, not from its path."""
-    assert isinstance(end.prior, ContinuedPrior)
-    path, s = end.prior.path, end.smoothed
-    forward = s.forward._replace(mean=s.forward.mean + path[:, None])
-    return s._replace(potential=s.potential + s.precision * path[:, :1], forward=forward)
+    return replace(before, prior=prior, smoothed=jax.tree.map(as_array, smoothed), constant=constant)

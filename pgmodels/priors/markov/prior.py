@@ -62,6 +62,10 @@ class MarkovPrior(LatentPrior):
         """The mean of the latents that the chain deviates from."""
         return self.mean
 
+    def about_mean(self, smoothed: Smoothed) -> Smoothed:
+        """Scans of deviations from ``centre`` as those of deviations from ``mean``."""
+        return smoothed
+
     @property
     def dimension(self) -> int:
         """The number of entries of a state."""
