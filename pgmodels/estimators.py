@@ -154,7 +154,9 @@ class _GPEstimator(BaseEstimator):
         return validate_data(self, X, dtype=np.float64, reset=False)
 
     def _predictive(self, X: Any) -> Predictive:
-        return self.result_.predict(self._new_inputs(X))
+        # Inputs first: they are read after the check that the estimator is fitted.
+        inputs = self._new_inputs(X)
+        return self.result_.predict(inputs)
 
     def latent_mean_and_variance(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the latents.
@@ -168,7 +170,8 @@ class _GPEstimator(BaseEstimator):
         -------
         mean, variance : ndarray of shape (n_samples,), or (n_samples, n_latents) with several latents
         """
-        mean, variance = self.result_.predict_latent(self._new_inputs(X))
+        inputs = self._new_inputs(X)
+        mean, variance = self.result_.predict_latent(inputs)
         return (mean[:, 0], variance[:, 0]) if mean.shape[1] == 1 else (mean, variance)
 
     @double_precision

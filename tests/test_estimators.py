@@ -11,7 +11,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -36,6 +36,21 @@ def test_checks_of_scikit_learn(estimator, check):
         # Checks fit noise with few rows.
         warnings.simplefilter("ignore", pgm.PgmodelsWarning)
         check(estimator)
+
+
+METHODS = ("predict", "predict_proba", "predict_log_proba", "latent_mean_and_variance", "sample_y")
+UNFITTED = [
+    (estimator, name)
+    for estimator in (pgm.GPClassifier, pgm.GPRegressor)
+    for name in METHODS
+    if hasattr(estimator, name)
+]
+
+
+@pytest.mark.parametrize(("estimator", "name"), UNFITTED)
+def test_methods_before_fit_raise_not_fitted_error(estimator, name):
+    with pytest.raises(NotFittedError, match="is not fitted yet"):
+        getattr(estimator(), name)(labels()[0])
 
 
 def test_a_classifier_is_its_model():

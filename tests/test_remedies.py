@@ -341,7 +341,7 @@ REMEDIES = {
     ),
     "the evidence of draws": (
         lambda: pgm.log_evidence(drawn()),
-        r"take (.*)\.$",
+        r"use (.*)\.$",
         "{}",
         {"model": MODEL, "y": Y},
     ),
@@ -353,7 +353,7 @@ REMEDIES = {
     ),
     "a diagnosis to second order": (
         lambda: pgm.diagnose(perturbed()),
-        r"diagnose (pgm\.correct\(result\))",
+        r"response, (pgm\.correct\(result\))",
         "pgm.diagnose({}, num_replicates=0)",
         {"result": Later(fitted)},
     ),
@@ -406,7 +406,7 @@ REMEDIES = {
     ),
     "inducing inputs without values": (
         lambda: pgm.svi(MODEL, X, Y, train_inducing=True),
-        r"goes with (train_hyperparameters=True):",
+        r"needs (train_hyperparameters=True):",
         "pgm.svi(of(pgm.Bernoulli(), form=pgm.Inducing(4)), X, Y, train_inducing=True, {}, max_epochs=1)",
     ),
     "64 bits of the model": (
