@@ -81,7 +81,8 @@ def vi(
         - ``"additive_noise"``, the expected log density given the latents plus noise, in closed form or by one
           integral, for formulas that are affine in one ``pgm.step(z)``, ``pgm.normal_cdf(z)`` or
           ``pgm.largest(f, y, noise)``; latents are independent under q (Liu et al. 2019, equations 5 to 19);
-        - ``"gumbel"``, a bound of a softmax whose ELBO is concave (Liu et al. 2019, equations 20 to 26);
+        - ``"gumbel"``, a bound of a softmax whose ELBO is concave; latents are independent under q (Liu et al. 2019,
+          equations 20 to 26);
         - ``"taylor"``, the expansion of a log density without kinks to second order about q's mean (Izmailov and
           Kropotov 2017, section 4.2): the mode of the posterior with the curvature there, and Laplace's evidence, which
           is no bound, in place of the ELBO. ``fit`` takes it with ``scheme="alternating"``; ``svi`` and ``correct`` do
@@ -127,7 +128,7 @@ def vi(
 
     References
     ----------
-    For ``"additive_noise"``, Liu et al. 2019.
+    For ``"additive_noise"`` and ``"gumbel"``, Liu et al. 2019.
 
     Examples
     --------
