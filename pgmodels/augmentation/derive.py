@@ -145,9 +145,10 @@ class Deriver:
             self.requirements.append(Requirement(expression, kind, line(*reason)))
 
     def name(self, symbol: str) -> str:
-        """A unique name for an auxiliary: the symbol, numbered from the second use on."""
-        self.name_counts[symbol] = self.name_counts.get(symbol, 0) + 1
-        return symbol if self.name_counts[symbol] == 1 else f"{symbol}{self.name_counts[symbol]}"
+        """A name for an auxiliary that no parameter has: the symbol, numbered from the second use on."""
+        self.name_counts[symbol] = count = self.name_counts.get(symbol, 0) + 1
+        name = symbol if count == 1 else f"{symbol}{count}"
+        return self.name(symbol) if name in _parameters_of(self.likelihood) else name
 
     def no_rule(self, factor: Expression, wanted: str) -> NoAugmentationError:
         """The error for a factor that no rule matches; ``wanted`` describes the supported forms."""
@@ -166,6 +167,13 @@ class Deriver:
                 f"the formula does not use latent {', '.join(f'f[{p}]' for p in unused)}: the model has {self.size} "
                 f"latent GPs, the formula reads {len(used)}. Give the model as many GPs as the formula reads."
             )
+
+
+def _parameters_of(expression: Expression) -> set[str]:
+    """The names of the parameters in a formula."""
+    if isinstance(expression, ParameterSymbol):
+        return {expression.name}
+    return {name for child in expression.children for name in _parameters_of(child)}
 
 
 def _name(auxiliary: Auxiliary | None) -> str | None:
@@ -197,6 +205,7 @@ def derive_formula(formula: Expression, size: int) -> Augmentation:
     except SharedPredictorError:
         over, predictors = over_predictors(formula, size)
     deriver = Deriver(over, len(predictors.rows))
+    deriver.likelihood = formula
     deriver.require_selected(formula)
     augmentation = deriver.derive()
     augmentation.predictors = predictors

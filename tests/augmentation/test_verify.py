@@ -23,10 +23,11 @@ from pgmodels.augmentation.rules.truncated_gaussian import TruncatedGaussianRule
 from pgmodels.augmentation.samplers import inverse_gaussian
 from pgmodels.augmentation.verify import verify_augmentation
 from pgmodels.likelihoods.expression import Environment
-from pgmodels.likelihoods.functions import log, normal_cdf, sigmoid
+from pgmodels.likelihoods.functions import exp, largest, log, normal_cdf, sigmoid
 from pgmodels.likelihoods.supports import Counts, Real, Undeclared
+from pgmodels.likelihoods.symbols import ParameterSymbol
 from tests.covering import some
-from tests.rules import FORMULAS, PARAMETERS, F, R, Y
+from tests.rules import F3, FORMULAS, PARAMETERS, F, R, Y
 
 PLANTED = {}
 
@@ -84,6 +85,29 @@ def test_changes_no_global_state():
 def test_takes_observations():
     y = np.array([[3.0, 0.4], [0.0, -1.2], [1.0, 2.5]])
     assert check("offset", y=y).figures[verify_case.TIGHT] <= verify_case.ROUNDING
+
+
+# Symbols of auxiliaries, and formulas with a parameter that is read after the auxiliary of that symbol is drawn.
+AUXILIARIES = {
+    "j": lambda p: (0.1 + 0.3 * sigmoid(F)) * sigmoid(-F) ** p,
+    "λ": lambda p: sigmoid(F) ** p / (1 + sigmoid(F)),
+    "k": lambda p: sigmoid(F) ** p * exp(-2 * sigmoid(F)),
+    "u": lambda p: normal_cdf(F - 0.3) * normal_cdf(p * F),
+    "g": lambda p: largest(F3, Y, p),
+    "ω": lambda p: sigmoid(F - 0.3) * sigmoid(F) ** p,
+}
+
+
+@pytest.mark.parametrize("symbol", AUXILIARIES)
+def test_a_parameter_with_the_name_of_an_auxiliary_changes_no_draw(symbol):
+    y, sites = np.array([0.0, 2.0, 1.0]), []
+    with jax.enable_x64(True):
+        for name in (symbol, "rate"):
+            formula = AUXILIARIES[symbol](ParameterSymbol(name, positive=True))
+            augmentation = derive_formula(formula, 3 if symbol == "g" else 1)
+            f = jnp.asarray(np.random.default_rng(1).normal(size=(3, augmentation.size)))
+            sites.append(augmentation.draw_auxiliaries(jax.random.key(0), f, y, {name: 1.7}))
+    np.testing.assert_array_equal(sites[0], sites[1])
 
 
 SURVIVAL = (R / Y[0] * sigmoid(R * (log(Y[0]) - F))) ** Y[1] * sigmoid(R * (F - log(Y[0])))
