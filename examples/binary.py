@@ -19,8 +19,9 @@ X = StandardScaler().fit_transform(X[:, [0, 1]])  # mean radius, mean texture
 X_train, X_test, y_train, y_test = train_test_split(X, y, train_size=200, random_state=0, stratify=y)
 
 # %%
-# Labels say little about the latent's scale, so its variance has a prior; the lengthscale, a number, starts at 1.5.
-kernel = pgm.RBF(variance=dist.LogNormal(1.0, 1.0), lengthscale=1.5)
+# Labels say little about the latent's scale, so its variance has a prior: 0.6 to 4.4 with probability 0.95. The
+# lengthscale, a number, starts at 1.5.
+kernel = pgm.RBF(variance=dist.LogNormal(0.5, 0.5), lengthscale=1.5)
 model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel))
 
 # %%

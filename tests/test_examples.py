@@ -16,7 +16,7 @@ SHOWN = {
     "binary": ["Learned: RBF", "gibbs (ref.)", "corrected: the latent variance"],
     "multiclass": ["logistic-softmax: 3 latents", "stick-breaking: 2 latents", "gibbs (ref.)"],
     "counts": ["true rate", "NegativeBinomial(dispersion=", "gibbs (ref.)"],
-    "robust_regression": ["Student-t", "Laplace", "corrected against gibbs"],
+    "robust_regression": ["Student-t", "Laplace", "fit against gibbs"],
     "heteroscedastic_regression": ["Held-out data", "corrected:"],
     "own_likelihood": ["λ | f, y ~ Gamma(1, rate", "the ELBO rises", "gibbs (ref.)", "no augmentation for the factor"],
     "additive": ["where z = f[0] + f[1] + f[2]", "f[2].variance", "gibbs (ref.)"],
