@@ -19,8 +19,9 @@ from pgmodels.data.frames import Columns, as_frame, with_new_levels
 from pgmodels.data.labels import Labels, coded, labels_of
 from pgmodels.data.missing import Missing, MissingChoice, check_covariates_of, check_missing, name_rows, without_value
 from pgmodels.data.text_and_dates import as_array_code
-from pgmodels.kernels.kernel import Kernel, as_kernel, check_lookups, check_traced
+from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
 from pgmodels.kernels.limits import intersection
+from pgmodels.kernels.lookups import check_lookups
 from pgmodels.likelihoods.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, Symbols, trace
@@ -34,7 +35,7 @@ from pgmodels.priors.low_rank import InducingPoints
 from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
 from pgmodels.priors.representation import Auto, Representation
 from pgmodels.runtime import hooks
-from pgmodels.runtime.formatting import write_value
+from pgmodels.runtime.formatting import shorten, write_value
 from pgmodels.runtime.identity import digest
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.memory import require_memory
@@ -95,7 +96,7 @@ class GP(Module):
         form: Representation = Auto(),  # noqa: B008
     ):
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-            raise ValueError(f"size of a GP must be a whole number >= 1; got {size!r}.")
+            raise ValueError(f"size of a GP must be a whole number >= 1; got {shorten(size)}.")
         self.kernel = as_kernel(kernel)
         self.mean = as_parameter(mean, "mean of a GP", positive=False)
         if np.ndim(self.mean.value):
@@ -105,7 +106,7 @@ class GP(Module):
             )
         self.size = int(size)
         if not isinstance(form, Representation):
-            raise ValueError(f"form of a GP must be a pgmodels form such as pgm.Dense(); got {form!r}.")
+            raise ValueError(f"form of a GP must be a pgmodels form such as pgm.Dense(); got {shorten(form)}.")
         self.form = form
 
     def __repr__(self) -> str:
@@ -174,13 +175,17 @@ class Model(Module):
         if isinstance(likelihood, LikelihoodFamily):
             raise ValueError(f"likelihood is the family {likelihood.__name__}: call it, as in {likelihood.__name__}().")
         if not isinstance(likelihood, Likelihood):
-            raise ValueError(f"likelihood must be a pgmodels likelihood such as pgm.Bernoulli(); got {likelihood!r}.")
+            raise ValueError(
+                f"likelihood must be a pgmodels likelihood such as pgm.Bernoulli(); got {shorten(likelihood)}."
+            )
         groups = (gps,) if isinstance(gps, GP) else tuple(gps) if isinstance(gps, Iterable) else (gps,)
         if not groups:
             raise ValueError("gps is an empty list: give a GP, as in pgm.GP(pgm.RBF()), or several.")
         for gp in groups:
             if not isinstance(gp, GP):
-                raise ValueError(f"gps must be a GP or a list of GPs; got {gp!r}. Wrap a kernel as pgm.GP(kernel).")
+                raise ValueError(
+                    f"gps must be a GP or a list of GPs; got {shorten(gp)}. Wrap a kernel as pgm.GP(kernel)."
+                )
         self.likelihood = likelihood
         self.gps = groups
         required = likelihood.num_latents
@@ -375,7 +380,7 @@ class Model(Module):
         for gp in self.gps:
             check_traced(gp.kernel, X.shape[1])
             gp.form.check(gp.kernel, X.shape[1])
-            check_lookups(gp.kernel, X, "X")
+            check_lookups(gp.kernel, X, "X", None if columns is None else tuple(column.name for column in columns))
         y = self.check_observations(y, len(X), remedy=remedy)
         self.warn_unseen(self.unseen(y[rows]), labels)
         return Data(X, y, columns, labels=labels)

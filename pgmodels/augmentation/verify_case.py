@@ -12,6 +12,7 @@ from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.errors import VerificationError
 from pgmodels.augmentation.rules.rule import Rule
 from pgmodels.likelihoods.expression import Environment
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.jit import compiled
 
 ROWS = 8
@@ -129,8 +130,8 @@ class Case:
         discrepancy, known = np.broadcast_arrays(np.asarray(discrepancy), known)
         if not known.any():
             raise ValueError(
-                f"verify: {name!r} cannot be computed at any of these observations (y = {self.y.tolist()}): pass "
-                "y= with smaller values."
+                f"verify: {name!r} cannot be computed at any of these observations (y = {shorten(self.y.tolist())}): "
+                "pass y= with smaller values."
             )
         size = np.where(known, np.where(np.isnan(discrepancy), np.inf, discrepancy), 0.0)
         worst = np.unravel_index(int(np.argmax(size)), size.shape)

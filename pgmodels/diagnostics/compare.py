@@ -26,7 +26,8 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result, same_hyperparameters
 from pgmodels.results.sparse import name_type
 from pgmodels.runtime import hooks
-from pgmodels.runtime.atomic_io import atomic_write
+from pgmodels.runtime.atomic_io import write_table
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.x64 import double_precision
 
@@ -107,12 +108,14 @@ class Comparison:
         return self._frame.copy()
 
     def save(self, folder: str | PathLike[str]) -> Path:
-        """Write comparison.csv to a folder, for ``pandas.read_csv(path, index_col=0)``; returns its path."""
+        """Write comparison.csv to a folder, for ``pandas.read_csv(path, index_col=0)``; returns its path.
+
+        A label that a spreadsheet would read as a formula, such as ``=A1``, gets an apostrophe before it.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "comparison.csv"
-        with atomic_write(path) as temporary:
-            self._frame.to_csv(temporary)
+        write_table(path, self._frame)
         return path
 
     def __str__(self) -> str:
@@ -293,7 +296,7 @@ def _reference(results: dict[str, Result], reference: str | None) -> tuple[str, 
         )
     if reference is not None and reference not in results:
         raise ValueError(
-            f"reference must be the label of one of the results ({', '.join(results)}); got {reference!r}."
+            f"reference must be the label of one of the results ({', '.join(results)}); got {shorten(reference)}."
         )
     drawn = {label: result for label, result in results.items() if isinstance(result, Draws)}
     if not drawn or (reference is not None and reference not in drawn):

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from pgmodels.runtime.atomic_io import make_folder, read_arrays, read_document
+from pgmodels.runtime.formatting import shorten
 
 # The file by which each engine recognises its folder.
 _FILES = {"gibbs": "index.json", "svi": "svi.npz"}
@@ -27,7 +28,7 @@ class CheckpointFolder:
         try:
             self.path = Path(checkpoint)
         except TypeError as error:
-            raise ValueError(f"checkpoint must be the path of a folder; got {checkpoint!r}.") from error
+            raise ValueError(f"checkpoint must be the path of a folder; got {shorten(checkpoint)}.") from error
         make_folder(self.path, "checkpoint")
         for other, name in _FILES.items():
             if other != engine and (self.path / name).exists():

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.progress import progress_bar
 
@@ -59,7 +60,9 @@ Callback = Callable[[Any, IterationInfo], None]
 def check_callback(callback: Any) -> None:
     """Raise ValueError if a callback cannot be called."""
     if callback is not None and not callable(callback):
-        raise ValueError(f"callback must be a function of the state and an IterationInfo, or None; got {callback!r}.")
+        raise ValueError(
+            f"callback must be a function of the state and an IterationInfo, or None; got {shorten(callback)}."
+        )
 
 
 class _Trial(NamedTuple):

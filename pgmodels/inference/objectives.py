@@ -23,6 +23,7 @@ from pgmodels.objectives.mean_field import MeanField
 from pgmodels.objectives.taylor import Taylor
 from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.sparse import SparseApproximation
+from pgmodels.runtime.formatting import shorten
 
 
 def _over_predictors(model: Model) -> tuple[Expression, int, Predictors | None]:
@@ -151,7 +152,7 @@ def check_objective(objective: str | Objective, *, auto: bool = False) -> None:
     if not isinstance(objective, Objective) and objective not in names:
         raise ValueError(
             f"objective must be one of {', '.join(map(repr, names))}, or an instance of a subclass of pgm.Objective; "
-            f"got {objective!r}."
+            f"got {shorten(objective)}."
         )
 
 

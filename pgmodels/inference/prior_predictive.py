@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
 from pgmodels.inference.adaptive_selection import choose_inputs, with_inputs
+from pgmodels.kernels.lookups import check_lookups
 from pgmodels.model import Model, require_model
 from pgmodels.parameters.parameter import Parameter
 from pgmodels.parameters.vector import ParameterVector, with_priors, with_values
@@ -72,6 +73,7 @@ def prior_predictive(
     model = model.resolve(inputs)
     for gp in model.gps:
         gp.form.check(gp.kernel, inputs.shape[1])
+        check_lookups(gp.kernel, inputs, "X")
     model = with_inputs(model, choose_inputs(model, inputs))
     unknowns = with_priors(model)
     values = _draw_unknowns(unknowns, num_draws, seed)

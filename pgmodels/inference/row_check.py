@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from pgmodels.data.sources.rows import Block
-from pgmodels.kernels.kernel import check_lookups, check_traced
+from pgmodels.kernels.kernel import check_traced
+from pgmodels.kernels.lookups import check_lookups
 from pgmodels.model import Model
 
 

@@ -15,7 +15,7 @@ from pgmodels.inference.objectives import objective_of_result
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.series_update import append
 from pgmodels.inference.variational.vi import converge, variational_problem
-from pgmodels.kernels.kernel import check_lookups
+from pgmodels.kernels.lookups import check_lookups
 from pgmodels.likelihoods.weights import check_weights
 from pgmodels.model import Data
 from pgmodels.objectives.base import Objective

@@ -15,6 +15,7 @@ from pgmodels.kernels.kernel import Change, Kernel, as_kernel
 from pgmodels.kernels.spectrum import Spectra, in_columns
 from pgmodels.kernels.state_space import StateSpace
 from pgmodels.parameters.parameter import is_parameter
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.x64 import as_array
 
 
@@ -249,7 +250,9 @@ def _read(columns: Iterable[Any], name: str) -> tuple[int, ...]:
         listed = []
     are_indices = all(isinstance(c, (int, np.integer)) and not isinstance(c, bool) and c >= 0 for c in listed)
     if not listed or not are_indices or len(set(listed)) < len(listed):
-        raise ValueError(f"{name} must be a list of different column numbers, from 0 on, or of names; got {columns!r}.")
+        raise ValueError(
+            f"{name} must be a list of different column numbers, from 0 on, or of names; got {shorten(columns)}."
+        )
     return tuple(int(c) for c in listed)
 
 

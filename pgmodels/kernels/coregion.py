@@ -12,6 +12,7 @@ from pgmodels.kernels.distance import Inputs
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_parameter
 from pgmodels.runtime.distributions import is_distribution
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.jit import double_outside_jit
 from pgmodels.runtime.x64 import as_array
 
@@ -67,7 +68,7 @@ class Coregion(Kernel):
     ):
         for name, value in (("num_outputs", num_outputs), ("rank", rank)):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise ValueError(f"{name} of Coregion must be a whole number >= 1; got {value!r}.")
+                raise ValueError(f"{name} of Coregion must be a whole number >= 1; got {shorten(value)}.")
         self.num_outputs, self.rank = int(num_outputs), int(rank)
         start = _start(self.num_outputs, self.rank)
         if is_distribution(loadings):

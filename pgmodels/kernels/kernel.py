@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.experimental import checkify
 from jaxtyping import Float
 
 from pgmodels.kernels.distance import Inputs, median_distance
@@ -20,7 +19,8 @@ from pgmodels.kernels.spectrum import Spectra, added, multiplied
 from pgmodels.kernels.state_space import ProductState, StateSpace, SumState
 from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare_arrays, is_parameter
 from pgmodels.runtime.distributions import is_distribution
-from pgmodels.runtime.jit import compiled, double_outside_jit, is_traced
+from pgmodels.runtime.formatting import shorten
+from pgmodels.runtime.jit import double_outside_jit, is_traced
 from pgmodels.runtime.pickling import Module, PickledByValue
 from pgmodels.runtime.x64 import as_array
 
@@ -419,7 +419,7 @@ def as_kernel(obj: Any) -> Kernel:
     if callable(obj) and not isinstance(obj, type):
         return CallableKernel(obj)
     hint = f" Did you mean {obj.__name__}()?" if isinstance(obj, type) and issubclass(obj, Kernel) else ""
-    raise ValueError(f"A kernel must be a pgmodels kernel or a callable (X, Z) -> matrix; got {obj!r}.{hint}")
+    raise ValueError(f"A kernel must be a pgmodels kernel or a callable (X, Z) -> matrix; got {shorten(obj)}.{hint}")
 
 
 def with_values(kernel: Any) -> Any:
@@ -429,36 +429,6 @@ def with_values(kernel: Any) -> Any:
             lambda p: p.with_value(1.0) if is_parameter(p) and p.value is None else p, kernel, is_leaf=is_parameter
         )
     )
-
-
-def check_lookups(kernel: Any, X: np.ndarray, name: str) -> None:
-    """Raise ValueError if a user's kernel indexes its arrays out of bounds, at rows of X (n, d).
-
-    JAX would silently use the last entry. An index below 0 counts from the end, as in NumPy; indices that the kernel
-    clips or wraps itself cannot be detected.
-    """
-    if isinstance(kernel, Kernel) and kernel.is_positive_semidefinite:
-        return
-    values, one = with_values(kernel), as_array(X[:1])
-    if "gather" not in str(jax.make_jaxpr(_between)(values, one, one)):
-        return
-    try:
-        fault = _lookups(values, as_array(X), one)[0].get()
-    except NotImplementedError:
-        # checkify does not support some loops and solvers.
-        return
-    if fault is not None:
-        raise ValueError(
-            f"{kernel!r} indexes an array out of bounds for some row of {name}: {fault.splitlines()[0].strip()} "
-            f"Use indices within the kernel's arrays in {name}, or larger arrays."
-        )
-
-
-def _between(kernel: Any, X: Array, Z: Array) -> Array:
-    return kernel(X, Z)
-
-
-_lookups = compiled(checkify.checkify(_between, errors=checkify.index_checks), optimise=False)
 
 
 def check_traced(kernel: Kernel, num_columns: int) -> None:

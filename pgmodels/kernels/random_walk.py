@@ -12,6 +12,7 @@ from pgmodels.kernels.kernel import Kernel, scalar
 from pgmodels.kernels.limits import unlimited
 from pgmodels.kernels.state_space import StateSpace, WalkState
 from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_parameter
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.x64 import as_array
 
 
@@ -120,5 +121,5 @@ def _start(value: Any) -> Parameter:
     name = "start of RandomWalk"
     parameter = Parameter(None) if value is None else as_parameter(value, name, positive=False)
     if parameter.prior is not None or np.ndim(parameter.value):
-        raise ValueError(f"{name} must be one number, which is not learned; got {value!r}.")
+        raise ValueError(f"{name} must be one number, which is not learned; got {shorten(value)}.")
     return Parameter(parameter.value, positive=False, fixed=True)

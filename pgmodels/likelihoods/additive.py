@@ -14,6 +14,7 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.substitution import substitute
 from pgmodels.likelihoods.supports import Given, Real
 from pgmodels.likelihoods.symbols import Latent, Latents, Observation
+from pgmodels.runtime.formatting import shorten
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def with_predictor(likelihood: Likelihood, terms: int | Sequence[int], offset: b
     """
     sizes = (terms,) if isinstance(terms, int | np.integer) else tuple(terms)
     if not sizes or any(isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1 for n in sizes):
-        raise ValueError(f"terms must be a whole number >= 1, or one for each latent; got {terms!r}.")
+        raise ValueError(f"terms must be a whole number >= 1, or one for each latent; got {shorten(terms)}.")
     required = likelihood.num_latents or len(sizes)
     if len(sizes) != required:
         raise ValueError(

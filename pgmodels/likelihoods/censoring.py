@@ -6,6 +6,7 @@ import numpy as np
 
 from pgmodels.likelihoods.pieces import Piece
 from pgmodels.likelihoods.supports import SWAP, Support
+from pgmodels.runtime.formatting import shorten
 
 
 class Clipped(Support):
@@ -103,7 +104,9 @@ class IntervalCensored(Support):
 
     def __init__(self, low: float = 0.0):
         if low not in (0.0, -np.inf):
-            raise ValueError(f"low of IntervalCensored must be 0 for times or -inf for any numbers; got {low!r}.")
+            raise ValueError(
+                f"low of IntervalCensored must be 0 for times or -inf for any numbers; got {shorten(low)}."
+            )
         self.low = float(low)
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 
 from pgmodels.data.text_and_dates import level_codes
 from pgmodels.likelihoods.pieces import Piece
+from pgmodels.runtime.formatting import shorten
 
 SWAP = "Use y = numpy.array(y); y[:, [0, 1]] = y[:, [1, 0]]."
 
@@ -141,7 +142,7 @@ class Classes(Support):
 
     def __init__(self, num_classes: int):
         if isinstance(num_classes, bool) or not isinstance(num_classes, (int, np.integer)) or num_classes < 2:
-            raise ValueError(f"num_classes must be a whole number >= 2; got {num_classes!r}.")
+            raise ValueError(f"num_classes must be a whole number >= 2; got {shorten(num_classes)}.")
         self.num_classes = int(num_classes)
 
     def check(self, y: np.ndarray) -> None:
@@ -300,7 +301,7 @@ class Given(Support):
         if not covariates or not all(isinstance(support, Support) for support in supports):
             raise ValueError(
                 "Given takes the support of the observation and that of each covariate column, as in "
-                f"pgm.Given(pgm.Counts(), pgm.Positive()); got {supports!r}."
+                f"pgm.Given(pgm.Counts(), pgm.Positive()); got {shorten(supports)}."
             )
         if any(part.num_columns != 1 for part in covariates):
             raise ValueError(f"each covariate of Given is one column; got {covariates!r}.")

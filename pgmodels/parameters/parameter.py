@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from pgmodels.parameters.transforms import EXPONENTIAL, IDENTITY, transform_to
 from pgmodels.runtime.distributions import is_constraint, is_distribution
-from pgmodels.runtime.formatting import write_constraint, write_distribution, write_value
+from pgmodels.runtime.formatting import shorten, write_constraint, write_distribution, write_value
 from pgmodels.runtime.identity import digest
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module, Picklable
@@ -265,12 +265,12 @@ def as_parameter(
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{name} must be a number, an array, pgm.Fixed(number) or a NumPyro distribution; got {value!r}."
+            f"{name} must be a number, an array, pgm.Fixed(number) or a NumPyro distribution; got {shorten(value)}."
         ) from error
     if not np.all(np.isfinite(array)):
-        raise ValueError(f"{name} must be finite; got {value!r}.")
+        raise ValueError(f"{name} must be finite; got {shorten(value)}.")
     if positive and not np.all(array > 0):
-        raise ValueError(f"{name} must be positive; got {value!r}.")
+        raise ValueError(f"{name} must be positive; got {shorten(value)}.")
     return Parameter(array, positive=positive)
 
 
@@ -327,7 +327,7 @@ def _constrained(value: Any, name: str, constraint: "Constraint", positive: bool
     bare_value = declared.value.value if isinstance(declared.value, Fixed) else declared.value
     start = as_parameter(bare_value, name, positive=False).value
     if start.ndim < constraint.event_dim or not np.all(constraint(start)):
-        raise ValueError(f"{name} must satisfy {constraint}; got {start.tolist()}.")
+        raise ValueError(f"{name} must satisfy {constraint}; got {shorten(start.tolist())}.")
     prior = declared.prior
     if prior is not None and prior.support != constraint:
         from pgmodels.parameters.restricted import Within
@@ -359,7 +359,9 @@ def _with_prior(value: Any, prior: Any, name: str, positive: bool) -> Parameter:
             prior = prior.expand(shape[: len(shape) - prior.event_dim])
         start = np.broadcast_to(start, shape).copy()
         if not np.all(prior.support(start)):
-            raise ValueError(f"{name} starts at {start.tolist()}, outside the support of its prior, {prior.support}.")
+            raise ValueError(
+                f"{name} starts at {shorten(start.tolist())}, outside the support of its prior, {prior.support}."
+            )
     return Parameter(start, positive=positive, prior=prior)
 
 

@@ -19,6 +19,7 @@ from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import name_type
+from pgmodels.runtime.formatting import shorten
 
 _MAX_DRAWS = 1000
 # The share of the data's range by which the grid goes on beyond it.
@@ -109,7 +110,9 @@ def _shown_classes(classes: np.ndarray | None, class_index: int | None) -> list[
         return [1] if len(classes) == 2 else list(range(len(classes)))
     is_whole = isinstance(class_index, (int, np.integer)) and not isinstance(class_index, bool)
     if not is_whole or not 0 <= class_index < len(classes):
-        raise ValueError(f"class_index must be a whole number from 0 to {len(classes) - 1}; got {class_index!r}.")
+        raise ValueError(
+            f"class_index must be a whole number from 0 to {len(classes) - 1}; got {shorten(class_index)}."
+        )
     return [int(class_index)]
 
 

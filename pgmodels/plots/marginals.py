@@ -26,6 +26,7 @@ from pgmodels.plots.style import (
 from pgmodels.results.correction import is_invalid
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
+from pgmodels.runtime.formatting import shorten
 
 _GREY = "0.8"
 
@@ -159,7 +160,7 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
     """
     comparison = require_comparison(comparison)
     if isinstance(num_points, bool) or not isinstance(num_points, (int, np.integer)) or num_points < 1:
-        raise ValueError(f"num_points must be a whole number >= 1; got {num_points!r}.")
+        raise ValueError(f"num_points must be a whole number >= 1; got {shorten(num_points)}.")
     draws = comparison.results[comparison.reference]
     others = {label: result for label, result in comparison.results.items() if label != comparison.reference}
     if not others:

@@ -5,11 +5,13 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from pgmodels.kernels.kernel import Kernel, check_lookups
+from pgmodels.kernels.kernel import Kernel
+from pgmodels.kernels.lookups import check_lookups
 from pgmodels.numerics.quadrature import chunk_length, equal_chunks
 from pgmodels.priors.base import LatentPrior
 from pgmodels.priors.factored import FactoredPrior
 from pgmodels.priors.padding import padded_size
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
 
@@ -47,8 +49,8 @@ def _check_rows(group: FactoredPrior, X_new: np.ndarray, rows: np.ndarray, name:
         if bad.any():
             row = int(rows[np.flatnonzero(bad)[0]])
             raise ValueError(
-                f"the kernel {group.kernel!r} {fault} at row {row} of {name}, {X_new[row].tolist()}. Check its formula "
-                "there, or leave such rows out."
+                f"the kernel {group.kernel!r} {fault} at row {row} of {name}, {shorten(X_new[row].tolist())}. Check "
+                "its formula there, or leave such rows out."
             )
     excess = across - diagonal
     if np.any(excess > _TOLERANCE * diagonal + rounding):
@@ -56,7 +58,7 @@ def _check_rows(group: FactoredPrior, X_new: np.ndarray, rows: np.ndarray, name:
         row = int(rows[worst])
         _reject(
             group,
-            f"at row {row} of {name}, {X_new[row].tolist()}, the latents at the data would explain "
+            f"at row {row} of {name}, {shorten(X_new[row].tolist())}, the latents at the data would explain "
             f"{across[worst]:.3g} of its variance {diagonal[worst]:.3g}",
         )
 

@@ -17,6 +17,7 @@ from pgmodels.results import intervals
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime import hooks
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.seeds import Seed
 
 if TYPE_CHECKING:
@@ -177,7 +178,9 @@ class RegressionResult:
             Columns: averages over the rows of each combination of their values, not over all rows.
         """
         if len(contrast) != 1 or len(pair := list(next(iter(contrast.values())))) != 2:
-            raise ValueError(f"contrast must be a dict of one column and its two values; got {dict(contrast)!r}.")
+            raise ValueError(
+                f"contrast must be a dict of one column and its two values; got {shorten(dict(contrast))}."
+            )
         operations: dict[str, tuple[str, Any]] = {
             "diff": ("-", lambda low, high: high - low),
             "ratio": ("/", lambda low, high: high / low),

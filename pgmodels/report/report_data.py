@@ -10,6 +10,7 @@ from pgmodels.diagnostics.compare import Comparison
 from pgmodels.report.html import Html, element, table
 from pgmodels.report.verdicts import Verdict
 from pgmodels.results.result import Result
+from pgmodels.runtime.formatting import shorten
 
 # Maximum number of unreliable latents listed for each result.
 _LISTED = 10
@@ -24,7 +25,9 @@ def check_class_names(comparison: Comparison, class_names: Sequence[str] | None)
         likelihood = _reference(comparison).likelihood
         raise ValueError(f"class_names need classes, but y of {likelihood.name} is not a class: leave them out.")
     if isinstance(class_names, str) or len(class_names) != len(values):
-        raise ValueError(f"class_names must be {len(values)} names, in the order of the classes; got {class_names!r}.")
+        raise ValueError(
+            f"class_names must be {len(values)} names, in the order of the classes; got {shorten(class_names)}."
+        )
     return [str(name) for name in class_names]
 
 

@@ -31,6 +31,7 @@ from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.markov.representation import Markov
 from pgmodels.priors.representation import Auto, Dense, Representation
 from pgmodels.results.stored_names import field_of, stored_class, stored_field
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.x64 import as_array
 
 # Values that JSON can hold.
@@ -333,7 +334,7 @@ def _build_likelihood(description: Description, argument: Any, size: int) -> Lik
     options = description.get("options", {})
     likelihood = _named(name, parameters, size, options) if argument is None and description["named"] else argument
     if not isinstance(likelihood, (Likelihood, LikelihoodFamily)):
-        fault = f"got {argument!r}" if argument is not None else "files hold no code"
+        fault = f"got {shorten(argument)}" if argument is not None else "files hold no code"
         raise ValueError(
             f"the likelihood {name} has a custom formula, {saved['formula'][0]}, and {fault}: pass the likelihood "
             f"or its family, as in pgm.load(path, likelihood={name})."

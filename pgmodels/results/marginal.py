@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_numbers
+from pgmodels.runtime.formatting import shorten
 
 # Bandwidth of the density, in standard deviations of the marginal: smoothing adds 2 % to the variance.
 _BANDWIDTH = 0.15
@@ -73,5 +74,5 @@ def check_levels(levels: ArrayLike) -> np.ndarray:
     """Levels of quantiles as numbers (levels,); raises ValueError unless all are between 0 and 1."""
     checked = np.atleast_1d(as_numbers(levels, "levels"))
     if checked.ndim != 1 or not ((checked > 0) & (checked < 1)).all():
-        raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {levels!r}.")
+        raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {shorten(levels)}.")
     return checked

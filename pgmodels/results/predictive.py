@@ -25,6 +25,7 @@ from pgmodels.objectives.additive_noise import AdditiveNoise
 from pgmodels.priors.linear_predictor import push_moments
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, Nodes
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Picklable
 from pgmodels.runtime.seeds import Seed, as_generator
@@ -235,7 +236,7 @@ class Predictive(Picklable):
         """
         wanted = np.atleast_1d(as_numbers(times, "times"))
         if wanted.ndim != 1 or not (np.isfinite(wanted) & (wanted >= 0)).all():
-            raise ValueError(f"times must be one finite number >= 0 or a list of them; got {times!r}.")
+            raise ValueError(f"times must be one finite number >= 0 or a list of them; got {shorten(times)}.")
         self._require_normalised("survival probabilities")
         self._require_columns("survival", self.likelihood.function)
         wanted, places = np.unique(wanted, return_inverse=True)
@@ -296,7 +297,9 @@ class Predictive(Picklable):
         """
         probabilities = np.atleast_1d(as_numbers(levels, "levels"))
         if probabilities.ndim != 1 or not ((probabilities > 0) & (probabilities < 1)).all():
-            raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {levels!r}.")
+            raise ValueError(
+                f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {shorten(levels)}."
+            )
         method: Literal["inverted_cdf", "linear"] = "inverted_cdf" if self.support.is_discrete else "linear"
         return np.quantile(self.draw(num_draws, seed), probabilities, axis=0, method=method)
 

@@ -1,5 +1,6 @@
 """Atomic writing of files of arrays with a JSON document, and safe reading: no pickles, sizes checked beforehand."""
 
+import csv
 import json
 import os
 import tempfile
@@ -7,13 +8,18 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib import format as npy
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 # The entry of the document, which lists the other entries.
 _DOCUMENT = "pgmodels"
+# Text that begins with one of these is a formula to a spreadsheet (OWASP, CSV injection).
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -33,6 +39,14 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Write a document as JSON."""
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(document), encoding="utf-8")
+
+
+def write_table(path: Path, table: "pd.DataFrame") -> None:
+    """Write a data frame as CSV, with an apostrophe before text that a spreadsheet would read as a formula."""
+    names = [_escaped(name) for name in table.index.names]
+    escaped = table.map(_escaped).rename(index=_escaped, columns=_escaped).rename_axis(index=names)
+    with atomic_write(path) as temporary:
+        escaped.to_csv(temporary, quoting=csv.QUOTE_NONNUMERIC)
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -94,6 +108,10 @@ def make_folder(folder: Path, option: str) -> None:
         raise ValueError(
             f"{option} must be a writable folder; got {folder} ({error.strerror or error}). Choose another one."
         ) from error
+
+
+def _escaped(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 @contextmanager

@@ -12,19 +12,33 @@ if TYPE_CHECKING:
     from numpyro.distributions import Distribution
     from numpyro.distributions.constraints import Constraint
 
-# Significant digits of printed values.
-_DIGITS = 6
+# Significant digits of printed values, and the largest array that is printed entry by entry.
+_DIGITS, _ENTRIES = 6, 20
+# The most characters of a value in an error message.
+_LENGTH = 200
 
 
 def write_value(value: Any) -> str:
-    """A number, or nested lists of numbers, to six digits; ``str`` of anything else."""
+    """A number, or nested lists of numbers, to six digits; the range of many numbers; ``str`` of anything else."""
     if value is None or isinstance(value, (str, bool, jax.core.Tracer)):
         return str(value)
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
         return str(value)
+    if array.size > _ENTRIES:
+        shape = " x ".join(map(str, array.shape))
+        return f"<{shape} numbers from {write_value(np.min(array))} to {write_value(np.max(array))}>"
     rounded = np.array([entry if array.dtype.kind != "f" else float(f"{entry:.{_DIGITS}g}") for entry in array.flat])
     return repr(rounded.reshape(array.shape).tolist())
+
+
+def shorten(value: Any) -> str:
+    """``repr`` of a value for an error message: of arrays shape and type, and else its beginning and end."""
+    if isinstance(value, (np.ndarray, jax.Array)) and value.size > _ENTRIES:
+        return f"an array of shape {value.shape} and type {value.dtype}"
+    text = repr(value)
+    half = _LENGTH // 2
+    return text if len(text) <= _LENGTH else f"{text[:half]} ... {text[-half:]}"
 
 
 def write_distribution(distribution: "Distribution") -> str:

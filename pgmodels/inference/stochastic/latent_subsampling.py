@@ -20,6 +20,7 @@ from pgmodels.objectives.tangent import Tangent
 from pgmodels.priors.lapack_loops import over_states
 from pgmodels.priors.linalg import solve_columns
 from pgmodels.priors.padding import weighted
+from pgmodels.runtime.formatting import shorten
 
 # Sites are of a log S0 at most this far below the log of the part of S in the step. Without this limit they may be so
 # strong, where S0 is wrong, that later steps hardly move q. At 0 they would often be those of a larger S0 than the
@@ -36,7 +37,7 @@ def latent_sample_of(model: Model, objective: Objective, count: int, key: Array)
     if len(model.gps) > 1 or not form.num_inputs or form.is_automatic:
         raise ValueError(
             f"class_batch_size needs one GP of size={size} with inducing inputs, so that all latents share a "
-            f"kernel; got {model.gps}. Use pgm.GP(kernel, size={size}, form=pgm.Inducing(100))."
+            f"kernel; got {shorten(model.gps)}. Use pgm.GP(kernel, size={size}, form=pgm.Inducing(100))."
         )
     return LatentSample(bound, count, jax.random.fold_in(key, size))
 

@@ -49,6 +49,7 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.padding import pad_rows
 from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.results.sparse import SparseApproximation
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.identity import digest
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import Seed, as_key, as_seed
@@ -474,7 +475,7 @@ def _decay(rate: Any, objective: Objective) -> tuple[float, float] | None:
         return _DELAY if objective.is_monotone else _CAREFUL_DELAY, _POWER
     if not isinstance(rate, tuple | list) or len(rate) != 2:
         raise ValueError(
-            f"rate must be 'adaptive', 'robbins-monro' or delay and power of (t + delay)^-power; got {rate!r}."
+            f"rate must be 'adaptive', 'robbins-monro' or delay and power of (t + delay)^-power; got {shorten(rate)}."
         )
     check_between(rate[0], "the delay of rate", 0.0, math.inf)
     if float(rate[0]) < 1.0:

@@ -15,6 +15,7 @@ from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.hilbert.basis import Basis, Interval, TruncatedKernel
 from pgmodels.priors.hilbert.prior import HilbertPrior
 from pgmodels.priors.representation import Representation
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
@@ -242,6 +243,7 @@ def _read_interval(interval: Any) -> Interval | None:
     ends = np.asarray(interval, dtype=np.float64)
     if ends.shape != (2,) or not np.all(np.isfinite(ends)) or ends[0] >= ends[1]:
         raise ValueError(
-            f"domain of Hilbert must have the two ends (low, high) of an interval for each column; got {interval!r}."
+            "domain of Hilbert must have the two ends (low, high) of an interval for each column; got "
+            f"{shorten(interval)}."
         )
     return float(ends[0]), float(ends[1])

@@ -33,6 +33,7 @@ from pgmodels.priors.low_rank import (
 from pgmodels.priors.new_inputs import check_new_inputs
 from pgmodels.priors.padding import pad_rows
 from pgmodels.priors.representation import Representation
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
@@ -381,10 +382,12 @@ def _rows(inputs: Any) -> tuple[tuple[float, ...], ...]:
     try:
         Z = np.asarray(inputs, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"inputs of Inducing must be numbers (M, d), or their number; got {inputs!r}.") from error
+        raise ValueError(
+            f"inputs of Inducing must be numbers (M, d), or their number; got {shorten(inputs)}."
+        ) from error
     if Z.ndim != 2 or not Z.size:
         raise ValueError(f"inputs of Inducing must have shape (M, d), one row per input; got shape {Z.shape}.")
     bad = np.argwhere(~np.isfinite(Z))
     if bad.size:
-        raise ValueError(f"inputs of Inducing must be finite; row {bad[0][0]} is {Z[bad[0][0]].tolist()}.")
+        raise ValueError(f"inputs of Inducing must be finite; row {bad[0][0]} is {shorten(Z[bad[0][0]].tolist())}.")
     return tuple(map(tuple, Z[distinct_rows(Z)].tolist()))

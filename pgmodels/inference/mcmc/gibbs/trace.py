@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pgmodels.runtime.formatting import shorten
+
 # Iterations compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.
 CHUNK = 50
 # Names of the first quantity that was not finite, for the error.
@@ -28,7 +30,7 @@ class Keep:
         except ValueError:
             rows = np.zeros(0)
         if isinstance(keep, str) or rows.ndim != 1 or not rows.size or rows.dtype.kind not in "iu":
-            raise ValueError(f'keep must be "all", "moments" or a list of rows of X; got {keep!r}.')
+            raise ValueError(f'keep must be "all", "moments" or a list of rows of X; got {shorten(keep)}.')
         if rows.min() < 0 or rows.max() >= num_rows:
             raise ValueError(
                 f"keep names row {rows.max() if rows.min() >= 0 else rows.min()}; X has rows 0 to {num_rows - 1}."
