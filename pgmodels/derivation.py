@@ -11,10 +11,10 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import GP, Model, require_model
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.runtime.x64 import DoublePrecision
 
 
-class Derivation:
+class Derivation(DoublePrecision):
     """The augmentation of a model, step by step: print it, verify it, draw its graph."""
 
     def __init__(self, model: Model):
@@ -26,7 +26,6 @@ class Derivation:
         """The augmented graphical model: ``str()``, ``.to_mermaid()``, ``.to_graphviz()``."""
         return build_graph(self.augmentation, self.model.likelihood.name, tuple(gp.size for gp in self.model.gps))
 
-    @double_precision
     def verify(self, seed: Seed = 0, y: ArrayLike | None = None) -> Verification:
         """Check the derivation numerically against the formula.
 

@@ -37,7 +37,7 @@ from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.representation import Auto, Representation
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime.warnings import renamed
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.runtime.x64 import DoublePrecision
 
 METHODS = ("fit", "cavi", "gaussian_vi", "svi", "gibbs", "integrate")
 # Rows above which inducing="auto" takes inducing inputs: dense covariances of more rows take over a minute to learn.
@@ -55,7 +55,7 @@ class SklearnWarning(ConvergenceWarning, SklearnConvergenceWarning):
     """A ConvergenceWarning of pgmodels that filters for scikit-learn's apply to."""
 
 
-class _GPEstimator(BaseEstimator):
+class _GPEstimator(DoublePrecision, BaseEstimator):
     """What the classifier and the regressor share."""
 
     def __init__(
@@ -174,7 +174,6 @@ class _GPEstimator(BaseEstimator):
         mean, variance = self.result_.predict_latent(inputs)
         return (mean[:, 0], variance[:, 0]) if mean.shape[1] == 1 else (mean, variance)
 
-    @double_precision
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draws of y, with latents drawn jointly over the rows.
 

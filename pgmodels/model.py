@@ -41,7 +41,7 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.memory import require_memory
 from pgmodels.runtime.pickling import Module
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
-from pgmodels.runtime.x64 import as_array
+from pgmodels.runtime.x64 import DoublePrecision, as_array
 
 _REMEDY = "Drop or impute these rows."
 # One entry per group of latents: a prior, the inducing points of a prior, or None.
@@ -145,7 +145,7 @@ class Data(NamedTuple):
         return as_array(pad_rows(self.y, size)), as_array(pad_zeros(self.row_weights, size))
 
 
-class Model(Module):
+class Model(DoublePrecision, Module):
     """A likelihood over latent GPs.
 
     Parameters

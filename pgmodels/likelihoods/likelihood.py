@@ -19,13 +19,14 @@ from pgmodels.likelihoods.symbols import Latent, Latents, Observation, Parameter
 from pgmodels.parameters.parameter import Parameter, as_declared
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Module, Named, PickledByValue, pack_function
+from pgmodels.runtime.x64 import DoublePrecision
 
 Formula = Callable[..., Expression]
 Sampler = Callable[..., np.ndarray]
 Symbols = tuple[tuple[str, bool, int | None], ...]
 
 
-class Likelihood(Module):
+class Likelihood(DoublePrecision, Module):
     """p(y | f) of one datum as a formula.
 
     ``parameters`` has a Parameter for each argument of the formula after ``y`` and ``f``. ``num_latents`` is the number

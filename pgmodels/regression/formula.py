@@ -26,6 +26,7 @@ from pgmodels.regression.response import Response
 from pgmodels.regression.result import RegressionResult
 from pgmodels.regression.terms import Term, with_chain
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
+from pgmodels.runtime.x64 import DoublePrecision
 
 
 class FormulaWarning(PgmodelsWarning):
@@ -156,7 +157,7 @@ def formula(
     return Regression(texts, likelihood, predictors, classes, response, frame, y, powers, family, link, index)
 
 
-class Regression:
+class Regression(DoublePrecision):
     """A model made of a formula: see ``pgmodels.formula``.
 
     ``model``, ``X``, ``y`` and ``weights`` are the arguments that a user could give to the engines; ``terms`` are the

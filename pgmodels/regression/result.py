@@ -19,6 +19,7 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.runtime import hooks
 from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.seeds import Seed
+from pgmodels.runtime.x64 import DoublePrecision
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,7 +64,7 @@ class Values(NamedTuple):
         return pd.concat([labels, table], axis=1)
 
 
-class RegressionResult:
+class RegressionResult(DoublePrecision):
     """The result of an engine for a regression formula.
 
     ``result`` is the engine's, for ``pgmodels.compare``, ``diagnose``, ArviZ and files, and ``regression`` the model of

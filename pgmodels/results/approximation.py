@@ -37,7 +37,7 @@ from pgmodels.results.result import DataResult, Result
 from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import Seed, as_seed
-from pgmodels.runtime.x64 import as_array, double_precision
+from pgmodels.runtime.x64 import as_array
 
 # The note in the report of a result of ``fit`` that was corrected.
 BEFORE_CORRECTION = "none: this is the result before it"
@@ -118,7 +118,6 @@ class GaussianResult(Result, GaussianPredictions):
     def nodes(self) -> GaussianNodes:
         """What integrates over the latents of each datum."""
 
-    @double_precision
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Joint draws at the data, (draws, n, latents), and their whitened coordinates by group.
 
@@ -133,7 +132,6 @@ class GaussianResult(Result, GaussianPredictions):
         A ``share`` of the data's precisions below 1 widens it. Raises ValueError if there is none.
         """
 
-    @double_precision
     def draw_with_density(
         self, num_draws: int, seed: Seed = 0, share: float = 1.0
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray]:
@@ -162,7 +160,6 @@ class GaussianResult(Result, GaussianPredictions):
         return inputs
 
     @property
-    @double_precision
     def sites(self) -> Sites:
         """The Gaussian factors of the data: potential (n, latents) and precision, see Sites."""
         return pad_sites(self.posterior.sites, len(self.y))
@@ -178,7 +175,6 @@ class GaussianResult(Result, GaussianPredictions):
         return len(self.elbo_trace) - 1
 
     @cached_property
-    @double_precision
     def mixing(self) -> np.ndarray | None:
         """The Φ of predictors z = Φ f at the data, (n, predictors, latents); None if no factor combines latents."""
         predictors = self.model.predictors
@@ -236,7 +232,6 @@ class Approximation(DataResult, GaussianResult):
         return True
 
     @cached_property
-    @double_precision
     def nodes(self) -> GaussianNodes:
         """See GaussianResult."""
         if not self.posterior.is_coupled:
@@ -244,7 +239,6 @@ class Approximation(DataResult, GaussianResult):
         mean, covariance = (np.asarray(part)[: len(self.y)] for part in _marginals_at_data(self.posterior))
         return PredictorNodes(mean, covariance, each_latent(covariance) if self.mixing is None else self.mixing)
 
-    @double_precision
     def gaussian(self, share: float = 1.0) -> Posterior:
         """See GaussianResult: q, by the sites' precisions times ``share``."""
         return self.posterior if share == 1.0 else _tempered(self.posterior, share)
@@ -431,7 +425,6 @@ class CorrectedApproximation(GaussianResult):
         warn_skewed(rows, "X_new")
         return mean, variance
 
-    @double_precision
     def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
         """Draws f (draws, n, latents) at the data, replaced by uncorrected draws in rows whose response is skewed."""
         corrected, plain = self._marginals_at(self.X), self.uncorrected._marginals_at(self.X)
@@ -493,7 +486,6 @@ class ResponseApproximation(CorrectedApproximation):
         return "linear_response"
 
     @cached_property
-    @double_precision
     def nodes(self) -> GaussianNodes:
         """What integrates over the latents of each datum."""
         if self.mean.shape[1] == 1:
@@ -529,7 +521,6 @@ class LinearResponse(ResponseApproximation):
                 "Take the uncorrected result, or gibbs."
             )
 
-    @double_precision
     def gaussian(self, share: float = 1.0) -> CorrectedGaussian:
         """The corrected Gaussian at the rows of the posterior; q if the response is not a covariance.
 

@@ -16,7 +16,7 @@ from pgmodels.priors.posterior import Marginals
 from pgmodels.results.approximation import ResponseApproximation
 from pgmodels.results.correction import mixing
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.x64 import as_array, double_precision
+from pgmodels.runtime.x64 import as_array
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -30,7 +30,6 @@ class ChainCorrection(ResponseApproximation):
     slope: np.ndarray | None
 
     @cached_property
-    @double_precision
     def response(self) -> ChainResponse:
         """The response at the data and at new inputs."""
         size = self.posterior.prior.num_rows

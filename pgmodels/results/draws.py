@@ -129,7 +129,6 @@ class Draws(DataResult):
         """
         return hooks.extend(self, num_samples, progress)
 
-    @double_precision
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at new inputs, over the draws.
 
@@ -148,7 +147,6 @@ class Draws(DataResult):
         variances = [centre.var(axis=0) + residual.mean(axis=0)[:, None] for centre, residual in conditionals]
         return np.concatenate(means, axis=-1), np.concatenate(variances, axis=-1)
 
-    @double_precision
     def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
         """Joint draws of the latents at new inputs, each conditional on one of the draws, which are used equally often.
 
@@ -177,7 +175,6 @@ class Draws(DataResult):
         """
         return self.joint_nodes(X_new, num_draws, seed).draws
 
-    @double_precision
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
         """``draw_latents``, with the likelihood parameters of the draws that they are conditional on."""
         check_whole_number(num_draws, "num_draws", 1)

@@ -21,10 +21,10 @@ from pgmodels.results.nodes import DrawNodes, GaussianNodes, IndependentNodes, P
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.seeds import Seed, as_seed
-from pgmodels.runtime.x64 import as_array, double_precision
+from pgmodels.runtime.x64 import DoublePrecision, as_array, double_precision
 
 
-class GaussianPredictions(ABC):
+class GaussianPredictions(DoublePrecision, ABC):
     """Predictions at new inputs from a model and a Gaussian posterior of its latents."""
 
     if TYPE_CHECKING:
@@ -117,7 +117,6 @@ class GaussianPredictions(ABC):
         """``_marginals_at`` for a chunk of rows."""
         return _marginals(self.posterior, inputs)
 
-    @double_precision
     def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
         """Joint draws of the latents at new inputs.
 

@@ -69,7 +69,6 @@ class IntegratedApproximation(DataResult):
     unreliable: float
 
     @cached_property
-    @double_precision
     def prior(self) -> PriorCollection:
         """See Result; at the mode."""
         return self.model.compiled_prior(self.X)
@@ -124,7 +123,6 @@ class IntegratedApproximation(DataResult):
         means, covariances, _ = self._moments_at(X_new)
         return mixed_moments(self.shares, means, _variances(covariances))
 
-    @double_precision
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
         """The predictive distribution of y at new inputs, averaged over the points.
 
@@ -223,7 +221,6 @@ class IntegratedApproximation(DataResult):
         f = self._draw_at(self.owners[chosen], self.covariances, rng)
         return f, {name: marginal.values[chosen] for name, marginal in self.hyperparameters.items()}
 
-    @double_precision
     def averaging_draws(self, num_draws: int, seed: Seed = 0) -> np.ndarray:
         """The latents of ``draw_at_data``, with uncorrected Gaussians in rows whose response is skewed."""
         rng = as_generator(seed)

@@ -15,7 +15,6 @@ from pgmodels.results.nodes import CopulaNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed
-from pgmodels.runtime.x64 import double_precision
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -70,7 +69,6 @@ class NestedApproximation(LinearResponse):
         marginals = self.marginals if X_new is None else self.marginals_at(X_new)
         return marginals.quantiles(levels)
 
-    @double_precision
     def marginals_at(self, X_new: ArrayLike) -> GridDensity:
         """The marginals of the latents at new inputs X_new (m, d): mean, variance, skewness, quantiles and pdf."""
         return hooks.nested_marginals(self, self._inputs_at(X_new), None)
@@ -80,7 +78,6 @@ class NestedApproximation(LinearResponse):
         marginals = self.marginals_at(X_new)
         return marginals.mean, marginals.variance
 
-    @double_precision
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
         """The predictive distribution of y at new inputs: see Approximation."""
         inputs = self._inputs_at(X_new)
@@ -89,7 +86,6 @@ class NestedApproximation(LinearResponse):
         return Predictive(self.likelihood, self._nodes_at(inputs, Phi), covariates, self.labels)
 
     @cached_property
-    @double_precision
     def nodes(self) -> CopulaNodes:
         """What integrates over the latents of each datum."""
         if self.mixing is None:
@@ -102,13 +98,11 @@ class NestedApproximation(LinearResponse):
         marginals = hooks.nested_marginals(self, inputs, Phi)
         return CopulaNodes(marginals, mean, covariance, each_latent(covariance) if Phi is None else Phi)
 
-    @double_precision
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Draws (draws, n, latents) of the copula at the data, without whitened coordinates: see GaussianResult."""
         f, _ = super().draw_at_data(num_draws, seed)
         return self._transported(f, *self._response_at(self.X), self.marginals), ()
 
-    @double_precision
     def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
         """Joint draws of the latents at new inputs, by the copula: see Approximation."""
         f = super().draw_latents(X_new, num_draws, seed)

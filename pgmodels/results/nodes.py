@@ -10,12 +10,13 @@ import numpy as np
 from pgmodels.numerics.quadrature import normal_nodes
 from pgmodels.results.grid_density import GridDensity
 from pgmodels.runtime.pickling import Picklable
+from pgmodels.runtime.x64 import DoublePrecision
 
 # Correlations of this size are rounding errors.
 _ROUNDING = 1e-9
 
 
-class Nodes(Picklable, ABC):
+class Nodes(DoublePrecision, Picklable, ABC):
     """Nodes and weights for integrals over the latents of each row, by a ``rule`` at several ``levels`` of refinement.
 
     ``values`` has likelihood parameters that differ between nodes.

@@ -30,7 +30,7 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.pickling import Picklable
 from pgmodels.runtime.seeds import Seed, as_generator
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
-from pgmodels.runtime.x64 import as_array, double_precision
+from pgmodels.runtime.x64 import DoublePrecision, as_array, double_precision
 
 # An integral has converged if two levels of nodes agree to this in log density; a warning is given if the last two
 # differ by more than _UNRESOLVED. The error of the trapezoid rule is at least ten times smaller than the last
@@ -65,7 +65,7 @@ def warn_if_unnormalised(likelihood: Likelihood, size: int, what: str) -> bool:
     return True
 
 
-class Predictive(Picklable):
+class Predictive(DoublePrecision, Picklable):
     """The predictive distribution of y at m new inputs; everything is computed on request.
 
     For censored times, y is the time of the event itself.
@@ -110,7 +110,6 @@ class Predictive(Picklable):
         return self._moments[1]
 
     @cached_property
-    @double_precision
     def probabilities(self) -> np.ndarray:
         """The probability of each value of y, (m, values), in the order of ``support.values()``.
 
@@ -165,7 +164,6 @@ class Predictive(Picklable):
             return self.log_density_at(coded(y_new, self.labels, "y_new"))
         return self.log_density_at(as_numbers(y_new, "y_new", is_new=True))
 
-    @double_precision
     def log_density_at(self, y_new: np.ndarray) -> np.ndarray:
         """``log_density`` of observations as numbers: of labels, their codes."""
         expected = (
@@ -180,7 +178,6 @@ class Predictive(Picklable):
         warn_if_unnormalised(self.likelihood, self.nodes.num_latents, "log_density")
         return self._log_density(y_new)
 
-    @double_precision
     def probabilities_of(self, values: ArrayLike) -> np.ndarray:
         """P(y = value) of each row for whole numbers: counts, or successes of the trials in covariates.
 
@@ -216,7 +213,6 @@ class Predictive(Picklable):
                 probabilities[group].reshape(-1)[there] = np.exp(self._log_probability(y[there], there % m))
         return probabilities[places].T
 
-    @double_precision
     def survival(self, times: ArrayLike) -> np.ndarray:
         """P(y > time) of each row: the probability that the event is later than each time.
 
@@ -330,7 +326,6 @@ class Predictive(Picklable):
         """Mean and variance of y given latents (nodes, rows, latents) of some rows, (nodes, rows)."""
         return self._given_moments(rows, f) or self._expectations(rows, f)
 
-    @double_precision
     def probabilities_given(self, f: np.ndarray) -> np.ndarray:
         """The probability of each value of y given latents (nodes, m, latents), (nodes, m, values)."""
         values = self.support.values()

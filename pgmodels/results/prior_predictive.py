@@ -9,13 +9,14 @@ from numpy.typing import ArrayLike
 from pgmodels.model import Model
 from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
+from pgmodels.runtime.x64 import DoublePrecision
 
 if TYPE_CHECKING:
     from xarray import DataTree
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class PriorPredictive(Picklable):
+class PriorPredictive(DoublePrecision, Picklable):
     """Joint draws of hyperparameters, latents and observations from the prior, at inputs X (n, d).
 
     ``latents`` (draws, n, latents) are joint over rows and latents; ``observations`` (draws, n) are the first column

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 from pgmodels.model import Model
 from pgmodels.parameters.vector import trainable
 from pgmodels.results import intervals
+from pgmodels.runtime.x64 import DoublePrecision
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class Summarised:
+class Summarised(DoublePrecision):
     """What has a model with hyperparameters: a table of their values."""
 
     if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable
-from functools import wraps
+from functools import cached_property, wraps
+from inspect import isfunction
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -43,6 +44,27 @@ def double_precision(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return wrapped
+
+
+class DoublePrecision:
+    """A class whose public methods and properties enter double precision, as ``double_precision`` does.
+
+    Those that its subclasses define do so too.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, member in list(vars(cls).items()):
+            if name.startswith("_") and name not in ("__init__", "__post_init__", "__call__"):
+                continue
+            if isinstance(member, cached_property):
+                member.func = double_precision(member.func)
+            elif isinstance(member, property) and member.fget is not None:
+                setattr(cls, name, member.getter(double_precision(member.fget)))
+            elif isinstance(member, classmethod | staticmethod):
+                setattr(cls, name, type(member)(double_precision(member.__func__)))
+            elif isfunction(member):
+                setattr(cls, name, double_precision(member))
 
 
 _HOST_TYPES = (np.ndarray, np.generic, bool, int, float, complex)
