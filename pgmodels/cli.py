@@ -18,7 +18,7 @@ from pgmodels.kernels import stationary as kernels
 from pgmodels.likelihoods import named as likelihoods
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import GP, Model
-from pgmodels.runtime import installation, program_store
+from pgmodels.runtime import installation
 from pgmodels.runtime.interruption import INTERRUPTED
 from pgmodels.runtime.provenance import environment
 from pgmodels.runtime.seeds import NUM_SEEDS
@@ -75,7 +75,7 @@ def _of_script(error: Exception, likelihood: str | None) -> str | None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pgmodels", description="Gaussian process models from their likelihood.")
-    about = "show versions, machine and where compiled programs are, and check the installation"
+    about = "show versions and machine, and check the installation"
     parser.add_argument("--version", action=_Version, nargs=0, help=about)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_validate(commands)
@@ -88,7 +88,6 @@ class _Version(argparse.Action):
         known = environment()
         lines = [f"{name} {number}" for name, number in known["versions"].items()]
         print("\n".join([*lines, f"{known['machine']}, JAX on {installation.devices()}"]))
-        print(f"compiled programs: {program_store.folder() or 'not stored (PGMODELS_CACHE=0)'}")
         if not installation.computes_correctly():
             print(f"pgmodels: {installation.ADVICE}", file=sys.stderr)
         parser.exit()

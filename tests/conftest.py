@@ -58,7 +58,6 @@ def _is_known(*flags):
 def pytest_configure(config):
     """Set the environment before JAX is imported, here, in the workers and in subprocesses of tests."""
     worker = hasattr(config, "workerinput")
-    os.environ["PGMODELS_CACHE"] = "0"
     if config.option.markexpr == "not slow" and not config.option.compile_as_users and not worker:
         known = CHEAP if _is_known(*CHEAP) else [flag for flag in CHEAP if _is_known(flag)]
         os.environ |= CHEAP_TRACES | _with_flags(*known)
@@ -111,8 +110,9 @@ def _forget_compiled_code():
     """Clear JAX's caches if a module leaves many programs, so that tests of the package's limit start below it."""
     import jax
 
-    from pgmodels.runtime.jit import MAX_PROGRAMS, num_programs
+    from pgmodels.runtime.jit import MAX_PROGRAMS, clear_programs, num_programs
 
     yield
     if num_programs() > MAX_PROGRAMS // 2:
         jax.clear_caches()
+        clear_programs()

@@ -55,8 +55,7 @@ def test_the_version_has_what_a_report_of_a_fault_needs(capsys):
     first, *others = capsys.readouterr().out.splitlines()
     assert first == f"pgmodels {version('pgmodels')}"
     assert {f"{name} {version(name)}" for name in ("numpy", "jax", "jaxlib", "numpyro")} < set(others)
-    assert re.search(rf"{platform.machine()}, .*Python {platform.python_version()}, JAX on \d+ \w+", others[-2])
-    assert others[-1] == "compiled programs: not stored (PGMODELS_CACHE=0)"
+    assert re.search(rf"{platform.machine()}, .*Python {platform.python_version()}, JAX on \d+ \w+", others[-1])
 
 
 @pytest.mark.parametrize("name", NAMED)

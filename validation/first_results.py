@@ -1,4 +1,4 @@
-"""How long the first call of an engine takes: where nothing is compiled yet, in a later process, and once more."""
+"""How long the first call of an engine takes: where nothing is compiled yet, and once more."""
 
 import argparse
 import json
@@ -6,7 +6,6 @@ import os
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 
@@ -54,9 +53,8 @@ def measure(name: str) -> None:
 
 
 def in_fresh_processes(name: str, folder: str) -> np.ndarray:
-    """Medians (3, 2) over processes, by the clock and by the processors.
+    """Medians (2, 2) over processes: of the first and the second call, by the clock and by the processors.
 
-    Of the first call in a process without stored programs, of the first in one that finds them, and of a second call.
     Of the package in a folder, the installed one where that is empty.
     """
     # A cache of compiled programs would hide what is measured, and an installed package has its bytecode.
@@ -64,20 +62,11 @@ def in_fresh_processes(name: str, folder: str) -> np.ndarray:
     environment = {key: value for key, value in os.environ.items() if key not in left_out}
     if folder:
         environment["PYTHONPATH"] = folder
-
-    def process(store: str) -> list[list[float]]:
-        command = [sys.executable, __file__, "--call", name]
-        done = subprocess.run(
-            command, env=environment | {"PGMODELS_CACHE": store}, check=True, capture_output=True, text=True
-        )
-        return json.loads(done.stdout)
-
     timings = []
-    with tempfile.TemporaryDirectory() as store:
-        process(store)
-        for _ in range(REPEATS):
-            (first, second), (later, _) = process("0"), process(store)
-            timings.append([first, later, second])
+    for _ in range(REPEATS):
+        command = [sys.executable, __file__, "--call", name]
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        timings.append(json.loads(done.stdout))
     return np.median(np.array(timings), axis=0)
 
 
@@ -90,7 +79,7 @@ def main(folders: list[str]) -> None:
         for folder in ("", *folders):
             measured = in_fresh_processes(name, folder)
             row = {"call": name, "package": f"beside it, {os.path.basename(folder)}" if folder else "this"}
-            for kind, (clock, processor) in zip(("first", "later process", "second call"), measured, strict=True):
+            for kind, (clock, processor) in zip(("first", "second call"), measured, strict=True):
                 is_known = name != "import" or kind == "first"
                 row |= {
                     f"{kind}, s": float(clock) if is_known else "",
@@ -104,8 +93,8 @@ def main(folders: list[str]) -> None:
         rows,
         f"Bernoulli, one RBF, {N} rows of {D} columns; gibbs with 100 iterations of warm-up and 200 draws of each of 4 "
         "chains, svi with 100 inducing inputs, diagnose of a result of cavi that was made before the clock. Each call "
-        "in a process of its own: first without stored programs, then in a later process, which finds those that "
-        f"another one stored; medians of {REPEATS}, on the clock and in seconds of the processors (user and system). "
+        f"in a process of its own, without a cache of compiled programs: medians of {REPEATS}, on the clock and in "
+        "seconds of the processors (user and system). "
         "The import is that of the package, once NumPy is there, and comes on top. The second call is the same again "
         f"in the first process, all compiled. The load at the end, these measurements included, was {load:.1f}.",
         seed=0,

@@ -37,7 +37,7 @@ ROWS_PER_UNIT, TESTED, WINDOW, LIMIT, SEED = 100, 10, 10, 300, 0
 # Rows on which variances are compared, in series of this many.
 SHORT, CHAINS = 2000, 4
 KINDS = ("Gaussian", "Bernoulli")
-ENVIRONMENT = os.environ | {"PGMODELS_CACHE": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def simulated(kind: str, count: int) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def race(name: str, python: str) -> dict[str, Any]:
     # A cache of compiled programs would hide what is measured.
     environment = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
     environment |= {key: "1" for key in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-    environment |= {"PGMODELS_CACHE": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment |= {"TF_CPP_MIN_LOG_LEVEL": "3"}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "case.npz"
         np.savez(path, **arrays, lengthscale=math.sqrt(columns), batch=min(case.batch, rows), classes=classes)
@@ -120,20 +120,12 @@ def race(name: str, python: str) -> dict[str, Any]:
             core = cores.get()
             program = python if method in PEERS else sys.executable
 
-            def process(seconds: float, **more: str) -> tuple[dict[str, Any], int]:
-                command = [program, str(CONTESTANT), str(path), str(core), method, str(rate), str(seconds)]
-                with tempfile.TemporaryFile("w+", dir=folder) as shown:
-                    # Who fails, or is stopped, has what it printed before; its error is shown.
-                    begun = [*command, str(time.time())]
-                    ended = subprocess.run(begun, env=environment | more, stdout=shown).returncode
-                    shown.seek(0)
-                    return json.loads(["{}", *shown][-1]), ended
-
-            outcome, ended = process(case.seconds)
-            if method in OURS:
-                # The second process has the programs that the first one stored.
-                store = {"PGMODELS_CACHE": str(Path(folder, method))}
-                outcome["stored"] = [process(-1.0, **store)[0] for _ in range(2)][1]
+            command = [program, str(CONTESTANT), str(path), str(core), method, str(rate), str(case.seconds)]
+            with tempfile.TemporaryFile("w+", dir=folder) as shown:
+                # Who fails, or is stopped, has what it printed before; its error is shown.
+                ended = subprocess.run([*command, str(time.time())], env=environment, stdout=shown).returncode
+                shown.seek(0)
+                outcome = json.loads(["{}", *shown][-1])
             cores.put(core)
             print(
                 name, method, rate or "", outcome.get("curve", [None])[-1], outcome.get("again", ""), ended, flush=True
@@ -160,8 +152,7 @@ def _rounded(value: object) -> object:
 class Standing(NamedTuple):
     """A contestant's run, and its seconds to the level.
 
-    On the clock; of the processor; without compilation; and of the whole process, imports included: the first one on a
-    machine, and a later one, which finds stored programs where a contestant stores them.
+    On the clock; of the processor; without compilation; and of the whole process, imports included.
     """
 
     run: dict[str, Any]
@@ -169,7 +160,6 @@ class Standing(NamedTuple):
     total: float
     compiled: float
     process: float
-    later: float
 
     @property
     def last(self) -> float:
@@ -181,12 +171,7 @@ def standing(run: dict[str, Any], level: float) -> Standing:
     """Where a run stands. What is compiled is known from a peer's first step, or from the same call on other rows."""
     clock, total = first_time(run["curve"], level) or (math.inf, math.inf)
     process = total + run.get("before", (math.inf, math.inf))[1]
-    stored = run.get("stored")
-    later = process
-    if stored:
-        reached = first_time(stored.get("curve", []), level)
-        later = min(process, reached[1] + stored["before"][1]) if reached else process
-    return Standing(run, clock, total, total - max(0.0, run.get("compile", (0.0, 0.0))[1]), process, later)
+    return Standing(run, clock, total, total - max(0.0, run.get("compile", (0.0, 0.0))[1]), process)
 
 
 def level_of(runs: list[dict[str, Any]]) -> float:
@@ -234,7 +219,6 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
                 "ratio": ratio(standing_by_name, "total"),
                 "compiled": ratio(standing_by_name, "compiled"),
                 "process": ratio(standing_by_name, "process"),
-                "later": ratio(standing_by_name, "later"),
                 "load": kept[name]["load"],
             }
         )
@@ -253,10 +237,9 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
                     "to the level, processor, s": one.total,
                     "to the level, compiled, s": one.compiled,
                     "whole process, s": one.process,
-                    "later process, s": one.later,
                 }
             )
-    kinds = ("process", "later", "ratio", "compiled")
+    kinds = ("process", "ratio", "compiled")
     medians = np.nanmedian([[row[part] for part in kinds] for row in rows], axis=0)
     figures = "; ".join(
         f"{part} {median:.2g}, {sum(row[part] < 1.0 for row in rows)}"
@@ -274,9 +257,8 @@ def write_tables(kept: dict[str, dict[str, Any]]) -> None:
         f"that is called again from its checkpoint, a window of {WINDOW} steps more each time. What `fit` compiles is "
         "what the same call on another split takes less in the same process, and `svi` what the same call takes less "
         "when it is made once more. Ratios: the fastest peer by the package's fastest, 0 where that is not there in "
-        "the end; `process` is of whole processes from the start of Python, on a machine that has never run them, and "
-        "`later` of later ones, which find stored programs; nan where a set was last measured without these, with "
-        "older code. Medians, and on how many sets the ratio is below 1: "
+        "the end; `process` is of whole processes from the start of Python; nan where a set was last measured without "
+        "these, with older code. Medians, and on how many sets the ratio is below 1: "
         f"{figures}. In all of "
         "them one RBF kernel with one lengthscale, variance 1 and lengthscale sqrt(d) to start from, mean 0, a "
         "logistic link; of classes a LogisticSoftmax here, robust maximum in GPflow and softmax in GPyTorch. The same "
@@ -313,11 +295,10 @@ def picture(kept: dict[str, dict[str, Any]]) -> plt.Figure:
             who = run["contestant"]
             # A single call is a point.
             marker = "o" if who in OURS else "D" if len(run["curve"]) == 1 else None
-            for outcome, style in ((run, "-"), (run.get("stored") or {}, "--")):
-                if outcome.get("curve") and "before" in outcome and who in colours:
-                    curve = np.array(outcome["curve"], dtype=float)
-                    seconds, loss = outcome["before"][1] + curve[:, 1], np.minimum.accumulate(curve[:, 2])
-                    axes.plot(seconds, loss, style, marker=marker, ms=3, lw=1, color=colours[who])
+            if run["curve"] and "before" in run and who in colours:
+                curve = np.array(run["curve"], dtype=float)
+                seconds, loss = run["before"][1] + curve[:, 1], np.minimum.accumulate(curve[:, 2])
+                axes.plot(seconds, loss, marker=marker, ms=3, lw=1, color=colours[who])
         axes.set(title=name, xscale="log", xlim=(1.0, 30.0), ylim=(level - 0.02, level + 0.15))
         axes.set_xticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
         axes.set_xticks([], minor=True)
@@ -325,7 +306,6 @@ def picture(kept: dict[str, dict[str, Any]]) -> plt.Figure:
     for axes in list(grid.flat)[len(names) :]:
         axes.axis("off")
     lines = [plt.Line2D([], [], color=colour, label=who) for who, colour in colours.items()]
-    lines += [plt.Line2D([], [], color="0.4", ls="--", label="with stored programs")]
     figure.legend(handles=lines, loc="outside upper center", ncols=4, fontsize=8)
     figure.supxlabel("processor seconds from the start of Python", fontsize=9)
     figure.supylabel("least loss on held-out rows so far, nats", fontsize=9)
@@ -333,23 +313,20 @@ def picture(kept: dict[str, dict[str, Any]]) -> plt.Figure:
 
 
 def picture_by_size(kept: dict[str, dict[str, Any]]) -> plt.Figure:
-    """Seconds of whole processes to the level against rows: first processes, and later ones dashed."""
+    """Seconds of whole processes to the level against rows."""
     figure, axes = plt.subplots(figsize=(5.5, 3.8), layout="constrained")
     names = [name for name in SIZES if name in kept]
     rows = [int(name.partition(":")[2]) for name in names]
     standings_by_size = [standings(kept[name]["runs"]) for name in names]
     for who, colour in zip((*PEERS, *OURS), plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False):
-        for part, style in (("process", "-o"), ("later", "--o")) if who in OURS else (("process", "-s"),):
-            seconds = [getattr(one[who], part) if who in one else math.nan for one in standings_by_size]
-            finite = np.where(np.isfinite(seconds), seconds, np.nan)
-            label = who if part == "process" else None
-            axes.plot(rows, finite, style, ms=4, lw=1.2, color=colour, label=label)
+        seconds = [one[who].process if who in one else math.nan for one in standings_by_size]
+        finite = np.where(np.isfinite(seconds), seconds, np.nan)
+        axes.plot(rows, finite, "-o" if who in OURS else "-s", ms=4, lw=1.2, color=colour, label=who)
     axes.set(xscale="log", yscale="log", xlabel="rows", ylabel="processor seconds to the level")
     axes.set_xticks(rows, [f"{count:,}" for count in rows])
     axes.set_xticks([], minor=True)
     axes.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
     axes.set_yticks([], minor=True)
-    axes.plot([], [], "--", color="0.4", label="with stored programs")
     axes.legend(fontsize=7, ncols=2)
     return figure
 

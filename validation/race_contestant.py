@@ -1,7 +1,7 @@
 """One contestant of race.py on one data set, in a process and on a core of its own: its losses as seconds go by.
 
 Usage: python validation/race_contestant.py CASE.npz CORE CONTESTANT RATE SECONDS BEGUN; prints JSON. ``BEGUN`` is the
-time at which the process was started; a contestant of the package with negative seconds makes its first calls only.
+time at which the process was started.
 """
 
 import json
@@ -354,9 +354,8 @@ def main(path: str, core: str, contestant: str, rate: str, seconds: str) -> None
     dense, before = "dense" in contestant, since_start()
     outcome: dict[str, object] = {"curve": [fit(first, dense)], "before": before}
     print(json.dumps(outcome), flush=True)
-    if float(seconds) > 0:
-        again = fit(second, dense)
-        print(json.dumps({**outcome, "again": again, "compile": list(np.subtract(outcome["curve"][0][:2], again[:2]))}))
+    again = fit(second, dense)
+    print(json.dumps({**outcome, "again": again, "compile": list(np.subtract(outcome["curve"][0][:2], again[:2]))}))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from functools import cache, partial, update_wrapper, wraps
-from threading import local
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
 import jax
 import numpy as np
 
-from pgmodels.runtime import program_store
 from pgmodels.runtime.installation import check_installation
 
 try:
@@ -47,24 +45,22 @@ def is_traced() -> bool:
     return get_opaque_trace_state("flax") != _OUTSIDE
 
 
-# No Exception, whose traceback JAX would rewrite, in a millisecond.
-class _FirstCall(BaseException):
-    """A program is traced in a call: it has not been called with arguments of these shapes."""
+class _Traces:
+    """Counts how often JAX traces a function. No attribute of ``compiled``: programs would keep that alive."""
 
+    def __init__(self) -> None:
+        self.count = 0
 
-_thread = local()
+    def counted(self, function: Callable[P, R]) -> Callable[P, R]:
+        """The function, which adds one where it is traced to the end."""
 
+        @wraps(function)
+        def traced(*args: P.args, **kwargs: P.kwargs) -> R:
+            result = function(*args, **kwargs)
+            self.count += 1
+            return result
 
-def _asking_the_store(function: Callable[P, R]) -> Callable[P, R]:
-    """The function; where a call of its program traces it, it raises _FirstCall if programs are stored."""
-
-    @wraps(function)
-    def traced(*args: P.args, **kwargs: P.kwargs) -> R:
-        if getattr(_thread, "in_call", False) and is_traced() and program_store.is_on():
-            raise _FirstCall
-        return function(*args, **kwargs)
-
-    return traced
+        return traced
 
 
 class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial is)
@@ -86,11 +82,10 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
         self._optimise = optimise if callable(optimise) else lambda *args, **kwargs: optimise
         self._options = _DEFAULT | (_ONE_THREAD if on_one_thread else {})
         self._programs: dict[bool, Any] = {}
-        self._traced_for_shapes = False
-        self._num_stored = 0
-        self._jit = partial(jax.jit, _asking_the_store(function), static_argnames=static_argnames)
+        self._traces = _Traces()
+        self._jit = partial(jax.jit, self._traces.counted(function), static_argnames=static_argnames)
         # JAX accepts compiler options for the outermost function only.
-        self._inner: Any = self._jit()
+        self._inner: Any = jax.jit(function, static_argnames=static_argnames)
         update_wrapper(self, function)
         _wrappers.add(self)
 
@@ -100,46 +95,16 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
             return self._inner(*args, **kwargs)
         check_installation()
         program = self.program(*args, **kwargs)
-        before = program._cache_size()
+        before = self._traces.count
         try:
-            return self._run(program, args, kwargs)
+            return program(*args, **kwargs)
         except (ValueError, RuntimeError) as error:
             if str(error).rstrip().endswith("KeyboardInterrupt:"):
                 raise KeyboardInterrupt from None
             raise
         finally:
-            if program._cache_size() > before:
-                _clear_beyond(MAX_PROGRAMS)
-
-    def _run(self, program: Any, args: Any, kwargs: Any) -> Any:
-        # Only JAX can tell in a microsecond whether it has compiled for these arguments: where it has not, it traces.
-        if not self._traced_for_shapes:
-            _thread.in_call = True
-            try:
-                return program(*args, **kwargs)
-            except _FirstCall:
-                pass
-            finally:
-                _thread.in_call = False
-            # JAX would dispatch calls of these shapes from Python from now on, 0.1 ms slower. Traces are kept.
-            program._clear_cache()
-        self._traced_for_shapes = False
-        self._num_stored += 1
-        _clear_beyond(MAX_PROGRAMS)
-        # Held until the call, which would lower again without it.
-        lowered = program.lower(*args, **kwargs)
-        path = program_store.path_of(lowered)
-        if path is None:
-            return program(*args, **kwargs)
-        if program_store.load(lowered, path):
-            try:
-                return program(*args, **kwargs)
-            except jax.errors.JaxRuntimeError:
-                program_store.forget(lowered, path)
-                return program(*args, **kwargs)
-        result = program(*args, **kwargs)
-        program_store.save(lowered, path)
-        return result
+            if self._traces.count > before and num_programs() > MAX_PROGRAMS:
+                clear_programs()
 
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The jitted function for a call with these arguments."""
@@ -152,13 +117,17 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
 
     def shapes(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The shapes of the result; the call itself does not trace again."""
-        self._traced_for_shapes = program_store.is_on()
         return self.program(*args, **kwargs).eval_shape(*args, **kwargs)
 
     def cache_size(self) -> int:
-        """The number of argument signatures that are compiled."""
-        # JAX does not count those that it has to look up again.
-        return max(self._num_stored, sum(program._cache_size() for program in self._programs.values()))
+        """The number of argument signatures that were traced, hence compiled, since programs were last cleared."""
+        return self._traces.count
+
+    def clear(self) -> None:
+        """Discard what is compiled and traced: the next call compiles again."""
+        for program in (self._inner, *self._programs.values()):
+            program.clear_cache()
+        self._traces.count = 0
 
 
 def double_outside_jit(function: Callable[P, Any]) -> Callable[P, Any]:
@@ -177,9 +146,8 @@ def double_outside_jit(function: Callable[P, Any]) -> Callable[P, Any]:
     return wrapped
 
 
-# Beyond this number all compiled programs are cleared, and with them JAX's own caches of traces and single operations,
-# which are as large and are not cleared otherwise. A program takes 7 MB with these: 22 fits of different sizes and
-# kernels take 1.1 GB in 153 programs, and 0.4 GB with a limit of 70. README's first model needs 45.
+# Beyond this number all compiled programs of the package are cleared, with their traces; those of the user's own
+# functions are not. README's first model needs 45.
 MAX_PROGRAMS = 128
 
 _wrappers: WeakSet[compiled] = WeakSet()
@@ -190,11 +158,10 @@ def num_programs() -> int:
     return sum(wrapper.cache_size() for wrapper in _wrappers)
 
 
-def _clear_beyond(limit: int) -> None:
-    if num_programs() > limit:
-        jax.clear_caches()
-        for wrapper in _wrappers:
-            wrapper._num_stored = 0
+def clear_programs() -> None:
+    """Discard all compiled programs of the package in this process."""
+    for wrapper in _wrappers:
+        wrapper.clear()
 
 
 @cache

@@ -146,6 +146,70 @@ def test_programs_are_forgotten_where_there_are_too_many(monkeypatch):
     assert compiling.num_programs() == 1
 
 
+def test_programs_of_the_users_own_functions_stay_compiled_where_there_are_too_many_of_the_package(monkeypatch):
+    traced, compilations = [], []
+
+    @jax.jit
+    def of_the_user(x):
+        traced.append(x.shape)
+        return jnp.linalg.cholesky(jnp.eye(len(x)) + x[:, None] * x)
+
+    program = compiled(lambda x: 3.0 * x)
+    inputs = [jnp.ones(size) for size in (2, 3)]
+    for x in inputs:
+        of_the_user(x)
+    monkeypatch.setattr(compiling, "MAX_PROGRAMS", 0)
+    np.testing.assert_array_equal(program(np.ones(2)), [3.0, 3.0])
+    assert compiling.num_programs() == 0
+
+    def listen(event, seconds, **_):
+        compilations.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        for x in inputs:
+            of_the_user(x)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert compilations == []
+    assert traced == [(2,), (3,)]
+
+
+def test_a_program_that_jax_has_forgotten_is_compiled_again():
+    square = compiled(lambda x: x**2)
+    assert square(3.0) == 9.0
+    jax.clear_caches()
+    assert square(3.0) == 9.0
+    square.clear()
+    assert square.cache_size() == 0
+    assert square(3.0) == 9.0
+    assert square.cache_size() == 1
+
+
+def test_a_call_that_fails_while_it_is_traced_is_not_counted():
+    @compiled
+    def raises(x):
+        raise OSError
+
+    with pytest.raises(OSError):
+        raises(1.0)
+    assert raises.cache_size() == 0
+
+
+def test_shapes_of_a_call_are_those_of_its_one_program():
+    traced = []
+
+    @compiled
+    def doubled(x):
+        traced.append(x.shape)
+        return 2.0 * x
+
+    assert doubled.shapes(np.ones(3)).shape == (3,)
+    np.testing.assert_array_equal(doubled(np.ones(3)), [2.0, 2.0, 2.0])
+    assert traced == [(3,)]
+    assert doubled.cache_size() == 1
+
+
 def test_fits_of_sizes_in_turn_compile_nothing_again():
     """As many programs as two data sets need are far from the bound."""
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.8)))
