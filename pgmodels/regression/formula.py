@@ -1,6 +1,5 @@
 """Regression models from a formula of terms and a data frame."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,9 +48,9 @@ def formula(
     Parameters
     ----------
     formula : str or sequence of str
-        ``response ~ term + term``, such as ``"p(ill, n) ~ gp(lon, lat) + s(age) + treat * sex + (1|herd)"``. It is
-        code: functions in it are called. Further formulas, ``"f[1] ~ s(t)"``, are of further latents of the family,
-        which are constant without one.
+        ``response ~ term + term``, such as ``"p(ill, n) ~ gp(lon, lat) + s(age) + treat * sex + (1|herd)"``, of
+        columns, numbers, operators and the functions under Notes. Further formulas, ``"f[1] ~ s(t)"``, are of further
+        latents of the family, which are constant without one.
     data : data frame
         Of pandas, polars or pyarrow.
     family : str, Likelihood or likelihood family
@@ -69,7 +68,7 @@ def formula(
         What to do with rows that have no value in a column of the formula. "predict" keeps those without a response,
         for predictions.
     context : dict, optional
-        Functions and kernels that the formula names.
+        Further functions, kernels and values that the formula names.
     link : str, optional
         "logit" or "probit" for "bernoulli" and "cumulative"; "softmax", "logistic_softmax" or "stick_breaking" for
         "categorical".
@@ -93,13 +92,22 @@ def formula(
 
     Notes
     -----
-    Terms: columns, interactions, ``C()``, ``poly()`` and functions, with independent normal priors; ``gp(x, z, by=,
+    Terms: columns, interactions and functions of columns, with independent normal priors; ``gp(x, z, by=,
     cov=, iso=, period=, k=, markov=)``, a Gaussian process, of each level with ``by`` a factor; ``s(x)``, a Matern52
     process beside a line; ``(1|g)``, ``(0 + x|g)``, ``(1 + x|g)`` and ``(x||g)``, effects of groups, nested as
     ``(1|a/b)``; ``ar1(t)``; ``offset(x)``. Each GP is a latent of its own, and their sum is the predictor.
 
     A Matern term of one column with 5,000 values or more is a Markov process by default (``pgm.Markov()``), the one
     with the most values; ``markov=True`` or ``False`` chooses.
+
+    Functions: ``log``, ``log1p``, ``log2``, ``log10``, ``exp``, ``expm1``, ``exp2``, ``sqrt``, ``cbrt``, ``square``,
+    ``abs``, ``sign``, ``floor``, ``ceil``, ``sin``, ``cos``, ``tan``, ``arcsin``, ``arccos``, ``arctan``, ``sinh``,
+    ``cosh``, ``tanh``, ``minimum``, ``maximum``, ``hypot``, ``arctan2``, ``power``, ``where`` and ``clip``, with or
+    without ``np.``; formulaic's ``C``, ``I``, ``center``, ``scale``, ``standardize``, ``poly``, ``bs``, ``cr``, ``cs``
+    and ``cc``, with the contrasts ``contr.treatment``, ``contr.sum``, ``contr.helmert``, ``contr.diff``,
+    ``contr.poly`` and ``contr.SAS``; and those of ``context``. A formula is read by this grammar, and nothing else in
+    it is evaluated. Arithmetic of columns is in ``I()``, powers are ``**``, and names of columns that are none of
+    Python are in backticks.
 
     Responses: a column, a function of one, ``p(successes, trials)``, ``y | se(sd)`` with the known standard deviation
     of the noise, ``Surv(time, event)``, ``Surv(time, time2, event)`` with R's codes of interval censoring, ``c(y, a)``
@@ -122,15 +130,17 @@ def formula(
     frame = _frame(data)
     if missing not in ("raise", "drop", "predict"):
         raise ValueError(f"missing must be 'raise', 'drop' or 'predict'; got {missing!r}.")
-    parsed, names, unused = parse_all(formula), dict(context or {}), dict(priors or {})
+    (read, parsed), names, unused = parse_all(formula), dict(context or {}), dict(priors or {})
     texts = [formula] if isinstance(formula, str) else list(formula)
-    used = [texts[0].split("~", 1)[1], *texts[1:], weights if isinstance(weights, str) else ""]
-    frame, rows = _without_holes(frame, parsed[0].response, " ".join(used), missing)
+    of_response = [name for name in read.names if name in frame.columns]
+    used = [name for one in parsed.values() for name in one.names]
+    used += [weights] if isinstance(weights, str) else []
+    frame, rows = _without_holes(frame, [*used, *([] if missing == "predict" else of_response)], missing)
     chosen = family_of(family, link)
-    observed = frame[used_columns(frame, parsed[0].response)].notna().all(axis=1).to_numpy()
+    observed = frame[of_response].notna().all(axis=1).to_numpy()
     if not observed.any():
-        raise ValueError(f"data: no row has a value of the response {parsed[0].response}.")
-    response = Response(parsed[0].response, frame[observed], names)
+        raise ValueError(f"data: no row has a value of the response {read.text}.")
+    response = Response(read, frame[observed], names)
     y = np.full((len(frame), len(response.columns.names)), np.nan)
     y[observed] = response.read(frame[observed])
     if response.kind != "Surv":
@@ -140,7 +150,7 @@ def formula(
     likelihood = chosen.make(Settings(scale, unused, response, num_levels))
     num_latents = likelihood.num_latents or max(parsed) + 1
     _check_predictors(parsed, num_latents, chosen.classes is not None, likelihood.name)
-    first, constant = Start(scale, level, not chosen.is_ordered), Parsed("", "1", (), ())
+    first, constant = Start(scale, level, not chosen.is_ordered), Parsed()
     predictors = [
         read_predictor(parsed.get(k, constant), k, Start() if k else first, frame, names, unused)
         for k in range(1 if chosen.classes is not None else num_latents)
@@ -285,14 +295,9 @@ def _frame(data: Any) -> pd.DataFrame:
     return frame.to_pandas().reset_index(drop=True)
 
 
-def used_columns(frame: pd.DataFrame, text: str) -> list[str]:
-    """The columns that a text names; a name before a parenthesis is a function."""
-    return [column for column in frame.columns if re.search(rf"(?<![\w.]){re.escape(column)}(?!\w|\s*\()", text)]
-
-
-def _without_holes(frame: pd.DataFrame, response: str, others: str, missing: str) -> tuple[pd.DataFrame, np.ndarray]:
+def _without_holes(frame: pd.DataFrame, names: Sequence[str], missing: str) -> tuple[pd.DataFrame, np.ndarray]:
     """The rows with a value in each column that is used, and which they are."""
-    used = used_columns(frame, others) + (used_columns(frame, response) if missing != "predict" else [])
+    used = [name for name in dict.fromkeys(names) if name in frame.columns]
     holes = frame[used].isna().to_numpy()
     keep = ~holes.any(axis=1)
     if keep.all():

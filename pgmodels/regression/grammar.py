@@ -2,178 +2,485 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+import pandas as pd
+
+from pgmodels.regression.expressions import TOKEN, Computed, Expression, expression, quoted, shortened, tree
+from pgmodels.regression.foreign import REMEDIES
 
 # Calls that are terms by themselves; everything else is a linear term.
 SPECIAL = ("gp", "s", "ar1", "offset")
+# Names before a parenthesis that are a response of several columns, not functions, with the numbers of columns.
+_RESPONSES = {"p": (2, 2), "Surv": (2, 3), "c": (1, 99)}
+# Products of factors beyond which a formula is a mistake.
+_MOST_TERMS = 2000
 
 
 class Call(NamedTuple):
-    """A term such as ``gp(lon, lat, cov="matern32")``: its name, arguments as text, options and text."""
+    """A term such as ``gp(lon, lat, cov="matern32")``: its name, arguments, options and text."""
 
     name: str
-    arguments: tuple[str, ...]
+    arguments: tuple[Expression, ...]
     options: dict[str, Any]
     text: str
 
 
-class Group(NamedTuple):
-    """A term (1 | factor), (0 + slope | factor), or (1 + slope | factor) with both, correlated."""
+class By(NamedTuple):
+    """The column of ``by``, and whether it is written as C(g), of levels, or as num(g), of numbers."""
 
-    factor: str
-    slope: str | None
+    column: Expression
+    marker: str | None = None
+
+
+class Group(NamedTuple):
+    """A term (1 | factor), (0 + slope | factor), or (1 + slope | factor) with both, correlated.
+
+    The factor is of the combinations of the levels of ``columns``.
+    """
+
+    columns: tuple[str, ...]
+    slope: Expression | None
     text: str
     is_correlated: bool = False
 
 
+class Observed(NamedTuple):
+    """A response: the name of its call or "column", its arguments, the level that is modelled, options and text."""
+
+    kind: str
+    arguments: tuple[Expression, ...]
+    level: Any
+    options: dict[str, Any]
+    text: str
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that it reads, among other names."""
+        return [name for one in self.arguments for name in one.names]
+
+
 class Parsed(NamedTuple):
-    """The parts of a formula; ``linear`` is the right-hand side of the linear terms."""
+    """The right-hand side of a formula; ``linear`` are products of factors, () for the intercept."""
 
-    response: str
-    linear: str
-    calls: tuple[Call, ...]
-    groups: tuple[Group, ...]
+    linear: tuple[tuple[Expression, ...], ...] = ((),)
+    calls: tuple[Call, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that it reads, among other names."""
+        expressions = [factor for product in self.linear for factor in product]
+        expressions += [argument for call in self.calls for argument in call.arguments]
+        expressions += [group.slope for group in self.groups if group.slope is not None]
+        names = [name for one in expressions for name in one.names]
+        names += [call.options["by"].column for call in self.calls if "by" in call.options]
+        return [*names, *(name for group in self.groups for name in group.columns)]
 
 
-def parse_all(formulas: Any) -> dict[int, Parsed]:
-    """The parts of a formula, and of further ones for other predictors, as in ``"f[1] ~ x"``, by predictor."""
-    texts = [formulas] if isinstance(formulas, str) else list(formulas) if isinstance(formulas, list | tuple) else []
-    parsed = [parse(text) for text in texts or [formulas]]
-    by_predictor = {0: parsed[0]}
-    for text, other in zip(texts[1:], parsed[1:], strict=True):
-        name = re.fullmatch(r"f\[(\d+)\]", other.response)
+def parse_all(formulas: Any) -> tuple[Observed, dict[int, Parsed]]:
+    """The response of a formula, and its terms and those of further ones, as in ``"f[1] ~ x"``, by predictor."""
+    texts = [formulas] if not isinstance(formulas, list | tuple) else list(formulas)
+    if not texts:
+        raise ValueError(f"formula must be text such as 'y ~ x + gp(t) + (1|group)'; got {formulas!r}.")
+    response, first = parse(texts[0])
+    by_predictor = {0: first}
+    for text in texts[1:]:
+        target, second = _sides(text)
+        name = re.fullmatch(r"f\[(\d{1,4})\]", target)
         if name is None or int(name[1]) in by_predictor:
             raise ValueError(
                 f"formula: after the first, formulas are of further latents of the family, each once, as in "
                 f"'f[1] ~ x'; got {text!r}."
             )
-        by_predictor[int(name[1])] = other
-    return by_predictor
+        by_predictor[int(name[1])] = _Terms(second).read()
+    return response, by_predictor
 
 
-def parse(formula: str) -> Parsed:
-    """The parts of a formula ``response ~ term + term``; ValueError for what is not one."""
-    if not isinstance(formula, str) or len(sides := _split(formula, "~")) != 2 or not all(map(str.strip, sides)):
-        raise ValueError(f"formula must be text such as 'y ~ x + gp(t) + (1|group)'; got {formula!r}.")
-    response, right = (side.strip() for side in sides)
-    linear, calls, groups = "1", [], []
-    for sign, chunk in _chunks(right):
-        name = _special(chunk)
-        is_group = chunk.startswith("(") and chunk.endswith(")") and "|" in chunk
-        if (name or is_group) and sign == "-":
-            raise ValueError(f"formula: the term {chunk} cannot be subtracted; leave it out.")
-        if name:
-            call = _call(chunk, name)
-            calls.append(call)
-            # A smooth is a GP beside a line.
-            linear += f" + {call.arguments[0]}" if name == "s" else ""
-        elif is_group:
-            groups += _groups(chunk)
-        else:
-            if re.search(r"\b(gp|s|ar1|offset)\s*\(", chunk) or _split(chunk, "|")[1:]:
+def parse(formula: Any) -> tuple[Observed, Parsed]:
+    """The response and the terms of ``response ~ term + term``; ValueError for what is not a formula."""
+    response, terms = _sides(formula)
+    return read_response(response), _Terms(terms).read()
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    start: int = 0
+    end: int = 0
+
+
+_END = _Token("end", "the end")
+
+
+def _tokens(text: str) -> list[_Token]:
+    matches = [match for match in TOKEN.finditer(text) if match.lastgroup != "space"]
+    return [_Token(str(match.lastgroup), match[0], match.start(), match.end()) for match in matches]
+
+
+def _sides(formula: Any) -> tuple[str, str]:
+    """The text on either side of ~; ValueError for a formula without two, or with brackets that do not match."""
+    if isinstance(formula, str):
+        expected, places = [], []
+        for token in _tokens(formula):
+            if token.text in ("(", "[", "{"):
+                expected.append({"(": ")", "[": "]", "{": "}"}[token.text])
+            elif token.text in (")", "]", "}"):
+                if not expected or expected.pop() != token.text:
+                    expected = [""]
+                    break
+            elif token.text in ("'", '"', "`"):
+                expected = [""]
+                break
+            elif token.text == "~" and not expected:
+                places.append(token.start)
+        if expected:
+            raise ValueError(f"formula: parentheses or quotes do not match in {shortened(formula)!r}.")
+        if len(places) == 1:
+            sides = formula[: places[0]].strip(), formula[places[0] + 1 :].strip()
+            if all(sides):
+                return sides
+    raise ValueError(f"formula must be text such as 'y ~ x + gp(t) + (1|group)'; got {shortened(repr(formula))}.")
+
+
+class _Sum(NamedTuple):
+    """Products of factors by their names, terms that are GPs, and the number, of terms that are one."""
+
+    products: dict[frozenset[str], tuple[Expression, ...]]
+    gps: list[Any]
+    number: str | None = None
+
+
+_ONE: dict[frozenset[str], tuple[Expression, ...]] = {frozenset(): ()}
+
+
+class _Terms:
+    """The terms of a text, from operators of formulas between names and calls."""
+
+    def __init__(self, text: str):
+        self.text, self.tokens, self.place, self.depth = text, _tokens(text), 0, 0
+
+    def read(self) -> Parsed:
+        """The terms of the whole text."""
+        total = self._sum()
+        if self._next.text in ("|", "||"):
+            raise ValueError(
+                f"formula: in {shortened(self.text)}, effects of groups must be in parentheses, as in (1|g)."
+            )
+        if self._next is not _END:
+            raise self._unexpected()
+        calls = tuple(gp for gp in total.gps if isinstance(gp, Call))
+        groups = tuple(gp for gp in total.gps if isinstance(gp, Group))
+        return Parsed(tuple(total.products.values()), calls, groups)
+
+    @property
+    def _next(self) -> _Token:
+        return self.tokens[self.place] if self.place < len(self.tokens) else _END
+
+    def _take(self) -> _Token:
+        token = self._next
+        self.place += 1
+        return token
+
+    def _since(self, start: int) -> str:
+        return self.text[start : self.tokens[self.place - 1].end]
+
+    def _unexpected(self) -> ValueError:
+        token = self._next
+        where = f"formula: {token.text} is not expected in {shortened(self.text)}"
+        if token.text == ".":
+            return ValueError(
+                "formula: . for all other columns is not available. Write their names: 'y ~ ' + ' + '.join(columns)."
+            )
+        if token.text == "[":
+            return ValueError(f"{where}: subscripts are not allowed. Compute a column of data.")
+        if token.kind == "string":
+            return ValueError(f"{where}: a column whose name is not one of Python is written in backticks.")
+        if token.text in ("%", "<", ">", "=", "!", "&", "@", "//"):
+            return ValueError(f"{where}: write arithmetic and comparisons in I(), as in I(x > 2).")
+        return ValueError(f"{where}.")
+
+    def _sum(self) -> _Sum:
+        total = _Sum(dict(_ONE), [])
+        is_first = True
+        while is_first or self._next.text in ("+", "-"):
+            start = self._next.start
+            is_minus = False
+            while self._next.text in ("+", "-"):
+                is_minus ^= self._take().text == "-"
+            term = self._product()
+            text = self._since(start)
+            if term.number is not None and float(term.number) not in (0.0, 1.0):
+                raise ValueError(f"formula: {text} is no term. Write a sum of numbers in I(), as in I(x {text}).")
+            products = _ONE if term.number is not None else term.products
+            if is_minus and term.gps:
+                raise ValueError(f"formula: the term {text.lstrip('-+ ')} cannot be subtracted; leave it out.")
+            # 0 is the same as -1.
+            if is_minus != (term.number is not None and float(term.number) == 0.0):
+                absent = [product for key, product in products.items() if key and key not in total.products]
+                if absent:
+                    raise ValueError(
+                        f"formula: {text} leaves out a term that is not there. Write a difference of columns in I(), "
+                        "as in I(x - z)."
+                    )
+                for key in products:
+                    total.products.pop(key, None)
+            else:
+                total.products.update((key, product) for key, product in products.items() if key not in total.products)
+                total.gps.extend(term.gps)
+                # A smooth is a GP beside a line.
+                lines = [gp.arguments[0] for gp in term.gps if isinstance(gp, Call) and gp.name == "s"]
+                total.products.update({frozenset([line]): (line,) for line in lines})
+            if len(total.products) > _MOST_TERMS:
+                raise self._too_many()
+            is_first = False
+        return total
+
+    def _too_many(self) -> ValueError:
+        return ValueError(f"formula: {shortened(self.text)} has more than {_MOST_TERMS} linear terms.")
+
+    def _product(self) -> _Sum:
+        """Terms joined by * and /."""
+        start = self._next.start
+        first = self._interaction()
+        while self._next.text in ("*", "/"):
+            sign = self._take().text
+            second = self._interaction()
+            self._check_factors(first, second, self._since(start))
+            # a / b is a + a:b, with the product of all terms of a.
+            outer = first.products if sign == "*" else _joined(list(first.products.values()))
+            others = second.products if sign == "*" else {}
+            first = _Sum(first.products | others | self._crossed(outer, second.products), [])
+        return first
+
+    def _interaction(self) -> _Sum:
+        """Terms joined by : and %in%."""
+        start = self._next.start
+        first = self._power()
+        while self._next.text in (":", "%in%"):
+            self._take()
+            second = self._power()
+            self._check_factors(first, second, self._since(start))
+            first = _Sum(self._crossed(first.products, second.products), [])
+        return first
+
+    def _power(self) -> _Sum:
+        start = self._next.start
+        base = self._primary()
+        while self._next.text in ("**", "^"):
+            self._take()
+            times = self._take()
+            text = self._since(start)
+            if (len(base.products) == 1 and not base.gps) or times.kind != "number" or not times.text.isdecimal():
                 raise ValueError(
-                    f"formula: in {chunk}, gp, s, ar1, offset and (1|g) must be terms by themselves. For a function of "
-                    "each level use by=, as in gp(x, by=g)."
+                    f"formula: {text}: a power of a sum of terms has their interactions, as in (a + b)**2. Write the "
+                    f"power of a column in I(), as in I(x**2)."
                 )
-            linear += f" {sign} {chunk}"
-    return Parsed(response, linear, tuple(calls), tuple(groups))
+            self._check_factors(base, base, text)
+            power = base.products
+            for _ in range(1, min(int(times.text[:4]), len(base.products))):
+                power = power | self._crossed(power, base.products)
+            base = _Sum(power, [])
+        return base
 
+    def _check_factors(self, first: _Sum, second: _Sum, text: str) -> None:
+        if first.gps or second.gps:
+            raise ValueError(f"formula: in {text}, {REMEDIES['gp']}")
+        if first.number is not None or second.number is not None:
+            raise ValueError(f"formula: write arithmetic in I(): I({text}).")
 
-def _split(text: str, separator: str) -> list[str]:
-    """Text split at a character outside parentheses and quotes."""
-    pieces, depth, quote = [""], 0, ""
-    for character in text:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"`":
-            quote = character
-        elif character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-        if character == separator and depth == 0 and not quote:
-            pieces.append("")
+    def _crossed(
+        self, first: dict[frozenset[str], tuple[Expression, ...]], second: dict[frozenset[str], tuple[Expression, ...]]
+    ) -> dict[frozenset[str], tuple[Expression, ...]]:
+        if len(first) * len(second) > 100 * _MOST_TERMS:
+            raise self._too_many()
+        crossed: dict[frozenset[str], tuple[Expression, ...]] = {}
+        for one in first.values():
+            for other in second.values():
+                crossed |= _joined([one, other])
+                if len(crossed) > _MOST_TERMS:
+                    raise self._too_many()
+        return crossed
+
+    def _primary(self) -> _Sum:
+        token = self._next
+        self.depth += 1
+        if self.depth > 20:
+            raise ValueError(f"formula: {shortened(self.text)} has too many parentheses in one another.")
+        if token.text == "(":
+            made = self._parenthesis()
+        elif token.text == "{":
+            made = _single(expression(tree(self._bracket(self.place)[1:-1])))
+        elif token.kind == "number":
+            made = _Sum({}, [], self._take().text)
+        elif token.kind in ("name", "quoted"):
+            following = self.tokens[self.place + 1].text if self.place + 1 < len(self.tokens) else ""
+            if token.kind == "name" and following == "(":
+                text = f"{token.text}{self._bracket(self.place + 1)}"
+                made = self._call(token.text, self.text[token.start : self.tokens[self.place - 1].end], text)
+            else:
+                self._take()
+                made = _single(expression(ast.Name(token.text, ast.Load())))
         else:
-            pieces[-1] += character
-    if depth or quote:
-        raise ValueError(f"formula: parentheses or quotes do not match in {text!r}.")
-    return pieces
+            raise self._unexpected()
+        if self._next.kind in ("name", "quoted", "string", "number") or self._next.text in ("(", "[", "{"):
+            raise self._unexpected()
+        self.depth -= 1
+        return made
+
+    def _bracket(self, place: int) -> str:
+        """The text of the brackets that open at a place, which is moved behind them."""
+        start, depth = place, 0
+        while depth or place == start:
+            depth += (self.tokens[place].text in ("(", "[", "{")) - (self.tokens[place].text in (")", "]", "}"))
+            place += 1
+        self.place = place
+        return self.text[self.tokens[start].start : self.tokens[place - 1].end]
+
+    def _call(self, name: str, written: str, text: str) -> _Sum:
+        node = tree(text)
+        if name not in SPECIAL:
+            return _single(expression(node))
+        assert isinstance(node, ast.Call)
+        arguments = tuple(expression(argument) for argument in node.args)
+        options = {
+            keyword.arg: _by(keyword.value, written) if keyword.arg == "by" else _option(keyword.value, written)
+            for keyword in node.keywords
+            if keyword.arg
+        }
+        if not arguments or len(options) < len(node.keywords):
+            raise ValueError(f"formula: {written} needs a column, as in {name}(x), and options by name.")
+        return _Sum({}, [Call(name, arguments, options, written)])
+
+    def _parenthesis(self) -> _Sum:
+        """Terms in parentheses, or the effects of groups of ``(effects | factor)`` and ``(effects || factor)``."""
+        start = self._take().start
+        effects = _Sum({}, []) if self._next.text in ("|", "||") else self._sum()
+        if self._next.text == ")":
+            self._take()
+            # The intercept is that of the whole formula.
+            products = {key: product for key, product in effects.products.items() if key}
+            return effects._replace(products=products)
+        bar = self._take().text
+        if bar not in ("|", "||"):
+            self.place -= 1
+            raise self._unexpected()
+        if (not effects.products and not effects.gps) or self._next.text == ")":
+            raise ValueError(
+                f"formula: {shortened(self.text[start:])} must have effects and a factor, as in (1|group)."
+            )
+        factor_start = self._next.start
+        factor = self._product()
+        if self._next.text != ")":
+            raise ValueError(
+                f"formula: in {shortened(self.text[start:])}, the factor must be a column, a:b, a*b or a/b; write the "
+                "sum of two factors as (1|a) + (1|b)."
+            )
+        factor_text = self._since(factor_start)
+        self._take()
+        return _Sum({}, _groups(effects, factor, bar == "||", self._since(start), factor_text))
 
 
-def _chunks(text: str) -> Iterator[tuple[str, str]]:
-    """The terms with their signs."""
-    for part in _split(text, "+"):
-        for number, chunk in enumerate(_split(part, "-")):
-            if chunk.strip():
-                yield "+" if number == 0 else "-", chunk.strip()
+def _joined(products: list[tuple[Expression, ...]]) -> dict[frozenset[str], tuple[Expression, ...]]:
+    factors = tuple(dict.fromkeys(factor for product in products for factor in product))
+    return {frozenset(factors): factors}
 
 
-def _special(chunk: str) -> str | None:
-    """The name of a call that is the whole term."""
-    match = re.match(r"(\w+)\s*\(", chunk)
-    if match is None or match[1] not in SPECIAL or not chunk.endswith(")"):
-        return None
-    inside = chunk[match.end() - 1 :]
-    return match[1] if _closes_at_end(inside) else None
+def _single(factor: Expression) -> _Sum:
+    return _Sum({frozenset([factor]): (factor,)}, [])
 
 
-def _closes_at_end(text: str) -> bool:
-    depth = 0
-    for place, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if depth == 0:
-            return place == len(text) - 1
-    return False
-
-
-def _call(chunk: str, name: str) -> Call:
+def _option(node: ast.expr, text: str) -> Any:
+    """A literal, a computed number, or the text of a name; ValueError for others."""
+    one = expression(node)
+    if one.is_name and one not in ("TRUE", "FALSE", "T", "F"):
+        return str(one)
     try:
-        node = ast.parse(chunk, mode="eval").body
-    except SyntaxError as error:
-        raise ValueError(f"formula: {chunk} cannot be read ({error.msg}).") from error
-    assert isinstance(node, ast.Call)
-    arguments = tuple(ast.unparse(argument) for argument in node.args)
-    options = {keyword.arg: _value(keyword.value) for keyword in node.keywords if keyword.arg}
-    if not arguments:
-        raise ValueError(f"formula: {chunk} needs a column, as in {name}(x).")
-    return Call(name, arguments, options, chunk)
-
-
-def _value(node: ast.expr) -> Any:
-    """A literal, or the text of a name."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)
-
-
-def _groups(chunk: str) -> list[Group]:
-    """The terms of ``(effects | factor)`` or ``(effects || factor)``."""
-    inner = chunk[1:-1]
-    uncorrelated = "||" in inner
-    effects, _, factor = (part.strip() for part in inner.partition("||" if uncorrelated else "|"))
-    names = [part.strip() for part in effects.split("+")]
-    slopes = [name for name in names if name not in ("0", "1")]
-    has_intercept = "0" not in names
-    if not factor or not effects:
-        raise ValueError(f"formula: {chunk} must have effects and a factor, as in (1|group).")
-    is_correlated = bool(slopes) and has_intercept and not uncorrelated
-    if is_correlated and len(slopes) > 1:
+        return Computed(one, {}).values(pd.DataFrame())
+    except ValueError as error:
         raise ValueError(
-            f"formula: {chunk} has correlations between several slopes, which are not available. Use "
-            f"({effects} || {factor}) for independent ones."
+            f"formula: {shortened(one)} in {shortened(text)} is not an option: these are numbers, text and names."
+        ) from error
+
+
+def _by(node: ast.expr, text: str) -> By:
+    marker = None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("C", "num"):
+        marker = node.func.id
+        node = node.args[0] if len(node.args) == 1 and not node.keywords else node
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        node = ast.Name(quoted(node.value), ast.Load())
+    if not isinstance(node, ast.Name):
+        raise ValueError(
+            f"formula: in {shortened(text)}, by must be a column, C(column) for its levels or num(column) for its "
+            f"numbers; got {shortened(ast.unparse(node))}. Compute another one as a column of data."
         )
-    factors = [factor]
-    if "/" in factor:
-        outer, *others = (part.strip() for part in factor.split("/"))
-        factors = [outer]
-        for other in others:
-            factors.append(f"{factors[-1]}:{other}")
-    if is_correlated:
-        return [Group(one, slopes[0], f"(1 + {slopes[0]}|{one})", True) for one in factors]
-    return [
-        Group(one, slope, f"(1|{one})" if slope is None else f"(0 + {slope}|{one})")
-        for one in factors
-        for slope in ([None] if has_intercept else []) + slopes
-    ]
+    return By(expression(node), marker)
+
+
+def _groups(effects: _Sum, factor: _Sum, is_uncorrelated: bool, text: str, factor_text: str) -> list[Group]:
+    """The terms of effects of the levels of a factor."""
+    if effects.gps or factor.gps:
+        raise ValueError(f"formula: in {text}, {REMEDIES['gp']}")
+    not_columns = [one for product in factor.products.values() for one in product if not one.is_name]
+    if not_columns or factor.number is not None:
+        raise ValueError(
+            f"formula: in {text}, the factor must be a column; got {factor_text}. Its values are levels already, "
+            "numbers too; compute another factor as a column of data."
+        )
+    has_intercept = frozenset() in effects.products
+    slopes = [product for product in effects.products.values() if product]
+    products = [product for product in slopes if len(product) > 1]
+    if products:
+        raise ValueError(
+            f"formula: in {text}, a slope must be of one column; write a product as I({' * '.join(products[0])})."
+        )
+    if len(slopes) > 1 and not is_uncorrelated:
+        plain = text[1:-1].partition("|")[0].strip()
+        raise ValueError(
+            f"formula: {text} has correlations between several slopes, which are not available. Use "
+            f"({plain} || {factor_text}) for independent ones."
+        )
+    groups = []
+    for product in factor.products.values():
+        columns = tuple(product)
+        name = ":".join(quoted(column) for column in columns)
+        if slopes and has_intercept and not is_uncorrelated:
+            slope = slopes[0][0]
+            groups.append(Group(columns, slope, f"(1 + {_written(slope)}|{name})", True))
+            continue
+        groups += [Group(columns, None, f"(1|{name})")] * has_intercept
+        groups += [Group(columns, slope, f"(0 + {_written(slope)}|{name})") for (slope,) in slopes]
+    return groups
+
+
+def _written(one: Expression) -> str:
+    return quoted(one) if one.is_name else one
+
+
+def read_response(text: str) -> Observed:
+    """The response of the left-hand side of a formula."""
+    node = tree(text)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        kinds = {"trials": "p", "se": "se"}
+        call = node.right
+        name = call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
+        if not isinstance(call, ast.Call) or name not in kinds or len(call.args) != 1 or call.keywords:
+            raise ValueError(
+                f"formula: {text} has {shortened(ast.unparse(call))} after the bar; there are trials(n) and se(sd). "
+                "Weights are the argument weights, rates an offset(log()) term, and censored times Surv(time, event)."
+            )
+        return Observed(kinds[name], (expression(node.left), expression(call.args[0])), None, {}, text)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("cbind", *_RESPONSES):
+        least, most = _RESPONSES.get(node.func.id, (0, 0))
+        if not least <= len(node.args) <= most:
+            raise ValueError(f"formula: {text}: {REMEDIES[node.func.id]}")
+        options = {one.arg: _option(one.value, text) for one in node.keywords if one.arg}
+        unknown = [name for name in options if node.func.id != "Surv" or name != "type"]
+        if unknown or len(options) < len(node.keywords):
+            raise ValueError(f"formula: {text} has no option {unknown[0] if unknown else '**'!r}.")
+        return Observed(node.func.id, tuple(expression(one) for one in node.args), None, options, text)
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        level = _option(node.slice, text)
+        return Observed("column", (expression(node.value),), level, {}, text)
+    return Observed("column", (expression(node),), None, {}, text)

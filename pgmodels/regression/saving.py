@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pgmodels.regression.formula import Regression, formula, used_columns
+from pgmodels.regression.formula import Regression, formula
+from pgmodels.regression.grammar import parse_all
 from pgmodels.regression.result import RegressionResult
 from pgmodels.results.saving import load
 from pgmodels.runtime import hooks
@@ -23,8 +24,9 @@ _ENTRY = "regression"
 def save(result: RegressionResult, path: str | PathLike[str]) -> Path:
     """See ``RegressionResult.save``."""
     regression = result.regression
-    columns = used_columns(regression.data, " ".join(regression.formula))
-    coded = {name: _coded(regression.data[name]) for name in columns}
+    response, predictors = parse_all(regression.formula)
+    names = {*response.names, *(name for parsed in predictors.values() for name in parsed.names)}
+    coded = {name: _coded(regression.data[name]) for name in regression.data.columns if name in names}
     file: Path = result.result.save(path)
     document, arrays = read_arrays(file)
     arrays |= {f"{_ENTRY} {place}": array for place, (array, _) in enumerate(coded.values())}

@@ -17,8 +17,9 @@ from pgmodels.parameters.parameter import Fixed
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.markov.representation import Markov
 from pgmodels.priors.representation import Auto, Dense
-from pgmodels.regression.columns import Columns, Design, Levels, Numbers
-from pgmodels.regression.grammar import Call, Group
+from pgmodels.regression.columns import Columns, Design, Levels, Numbers, require_columns
+from pgmodels.regression.expressions import quoted
+from pgmodels.regression.grammar import By, Call, Group
 
 _COVARIANCES: dict[str, Any] = {
     "rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52, "periodic": Periodic
@@ -121,7 +122,7 @@ def call_term(call: Call, frame: pd.DataFrame, scale: float, context: dict[str, 
     columns: tuple[Columns, ...] = (numbers,)
     by = call.options.get("by")
     if by is not None:
-        other, part = _by(str(by), frame, context, call.text)
+        other, part = _by(by, frame, context, call.text)
         width = X.shape[1]
         kernel = On(kernel, range(width)) * On(part, [width])
         columns = (numbers, other)
@@ -132,7 +133,7 @@ def group_term(
     group: Group, frame: pd.DataFrame, scale: float, context: dict[str, Any], priors: dict[str, Any]
 ) -> Term:
     """An effect of each level of a factor, or a slope of each."""
-    levels = Levels(group.factor, frame, group.text)
+    levels = Levels(group.columns, frame, group.text)
     if group.slope is None:
         return Term(group.text, (levels,), _with_priors(White, {"variance": _variance(scale)}, group.text, priors))
     numbers = Numbers([group.slope], frame, context, group.text)
@@ -185,12 +186,19 @@ def _covariance(call: Call, context: dict[str, Any]) -> Any:
     return chosen
 
 
-def _by(by: str, frame: pd.DataFrame, context: dict[str, Any], text: str) -> tuple[Columns, Kernel]:
+def _by(by: By, frame: pd.DataFrame, context: dict[str, Any], text: str) -> tuple[Columns, Kernel]:
     """The column of ``by``, and the kernel of it that multiplies the term's."""
-    is_number = by in frame.columns and pd.api.types.is_numeric_dtype(frame[by]) and frame[by].dtype != bool
-    if is_number:
-        return Numbers([by], frame, context, text), Linear(Fixed(1.0))
-    return Levels(by, frame, text), White(Fixed(1.0))
+    require_columns(frame, [by.column], "data", text)
+    column = frame[by.column]
+    is_number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
+    if is_number and by.marker is None and not column.is_unique and (column == np.floor(column)).all():
+        raise ValueError(
+            f"formula: in {text}, {by.column} has whole numbers that repeat. Write by=C({quoted(by.column)}) for a "
+            f"function of each level, or by=num({quoted(by.column)}) for a coefficient of the number."
+        )
+    if by.marker == "num" or (is_number and by.marker is None):
+        return Numbers([by.column], frame, context, text), Linear(Fixed(1.0))
+    return Levels([by.column], frame, text), White(Fixed(1.0))
 
 
 def _variance(scale: float) -> dist.LogNormal:

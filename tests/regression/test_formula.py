@@ -37,17 +37,17 @@ DATA["count"] = RNG.poisson(DATA["days"] * np.exp(0.3 * PREDICTOR - 1.0))
 
 def test_a_formula_is_read():
     terms = "gp(lon, lat, cov='rbf') + s(age) + treat*sex - 1 + (1|a/b) + (x||g) + offset(log(days))"
-    parsed = parse(f"p(ill, n) ~ {terms}")
-    assert parsed.response == "p(ill, n)"
-    assert parsed.linear == "1 + age + treat*sex - 1"
+    response, parsed = parse(f"p(ill, n) ~ {terms}")
+    assert (response.kind, response.arguments) == ("p", ("ill", "n"))
+    assert parsed.linear == (("age",), ("treat",), ("sex",), ("treat", "sex"))
     assert [(call.name, call.arguments) for call in parsed.calls] == [
         ("gp", ("lon", "lat")),
         ("s", ("age",)),
         ("offset", ("log(days)",)),
     ]
     assert parsed.calls[0].options == {"cov": "rbf"}
-    groups = [(group.factor, group.slope) for group in parsed.groups]
-    assert groups == [("a", None), ("a:b", None), ("g", None), ("g", "x")]
+    groups = [(group.columns, group.slope) for group in parsed.groups]
+    assert groups == [(("a",), None), (("a", "b"), None), (("g",), None), (("g",), "x")]
 
 
 def test_a_smooth_is_not_rougher_than_a_tenth_of_its_range():
@@ -324,7 +324,7 @@ REFUSED = {
     "two columns of a smooth": ("weight ~ s(lon, lat)", {}, "s(lon, lat) must have one column"),
     "a covariance": ("weight ~ gp(lon, cov='matern72')", {}, "cov must be one of 'rbf', 'matern12'"),
     "text in a process": ("weight ~ gp(herd)", {}, "herd has levels without an order"),
-    "an unknown column": ("weight ~ height", {}, "`height` is not present"),
+    "an unknown column": ("weight ~ height", {}, "data has no column 'height'"),
     "an unknown response": ("height ~ age", {}, "data has no column 'height'"),
     "an unknown group": ("weight ~ (1|farm)", {}, "data has no column 'farm', which (1|farm) reads"),
     "failures": ("cbind(ill, n) ~ age", {"family": "binomial"}, "is written p(successes, trials)"),

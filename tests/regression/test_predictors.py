@@ -24,7 +24,7 @@ GROUP = DATA["g"].map({"a": 0.0, "b": 1.0, "c": 2.0}).to_numpy()
 
 
 def test_formulas_of_further_latents_are_read():
-    parsed = parse_all(["y ~ x", "f[2] ~ s(t)"])
+    _, parsed = parse_all(["y ~ x", "f[2] ~ s(t)"])
     assert sorted(parsed) == [0, 2]
     assert parsed[2].calls[0].arguments == ("t",)
     for texts in (["y ~ x", "sigma ~ x"], ["y ~ x", "f[0] ~ x"], ["y ~ x", "f[1] ~ x", "f[1] ~ g"]):
