@@ -93,6 +93,16 @@ class Design(Columns):
             computed[str(one.text)] = values
         return computed
 
+    def constant(self, X: np.ndarray) -> np.ndarray:
+        """Which coefficients are the line's constant: the intercept, or without one the levels of a factor."""
+        if "Intercept" in self.names:
+            return np.array([name == "Intercept" for name in self.names])
+        for indices in self.spec.term_indices.values():
+            columns = np.isin(self.kept, indices)
+            if np.isin(X[:, columns], (0.0, 1.0)).all() and (X[:, columns].sum(axis=1) == 1.0).all():
+                return columns
+        return np.zeros(len(self.names), dtype=bool)
+
     def _with_days(self, frame: pd.DataFrame) -> pd.DataFrame:
         days = {name: (frame[name] - first) / pd.Timedelta(days=1) for name, first in self.origins.items()}
         return frame.assign(**days) if days else frame

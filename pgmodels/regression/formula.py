@@ -60,7 +60,7 @@ def formula(
         "weibull", "loglogistic" for ``Surv(time, event)``; or a likelihood of pgmodels.
     priors : dict, optional
         By term, the text of the term as in the formula: a dict of NumPyro distributions, as in ``{"(1|herd)":
-        {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(0.0, sd)``; by name for a parameter of
+        {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(mean, sd)``; by name for a parameter of
         the family, such as ``"scale"``. Terms of ``f[1]`` are named ``"f[1]: (1|herd)"``.
     weights : str or array_like, shape (n,), optional
         A column, or powers of the rows' likelihoods.
@@ -115,9 +115,11 @@ def formula(
     as in ``died['no']``.
 
     Default priors: coefficients are Normal(0, 2.5 s / sd(x)), with s the standard deviation of y where the latent is
-    in its units and else 1; variances are log-normal with a median deviation of 0.6 s; lengthscales are log-normal with
-    98 % between the 2 % quantile of distances, for ``s`` a tenth of the range, and the range. The prior mean of the
-    intercept is the mean of y, or its logarithm, where the latent is the mean or its logarithm.
+    in its units and else 1. The intercept of columns less their means is Normal(m, 2.5 s), with m the mean of y, or its
+    logarithm, where the latent is the mean or its logarithm, and else 0; m is also the prior mean of the levels of a
+    factor without an intercept. A prior that is given to the intercept, or such a level, is at the columns' origin.
+    Variances are log-normal with a median deviation of 0.6 s; lengthscales are log-normal with 98 % between the 2 %
+    quantile of distances, for ``s`` a tenth of the range, and the range.
 
     Examples
     --------
@@ -190,19 +192,19 @@ class Regression(DoublePrecision):
         if any(not predictor.terms for predictor in predictors):
             raise ValueError(f"formula: {'; '.join(formula)!r} has a latent without a term.")
         arrays = [term.read(data) for term in self.terms]
-        firsts = np.cumsum([0, *(part.shape[1] for part in arrays)])
-        gps = [
-            term.gp(int(first), part.shape[1], size)
-            for term, first, part in zip(self.terms, firsts, arrays, strict=False)
-        ]
+        ends = np.cumsum([part.shape[1] for part in arrays]).tolist()
+        # The columns of X of each term.
+        self.blocks = [range(end - part.shape[1], end) for end, part in zip(ends, arrays, strict=True)]
+        gps = [term.gp(block, size) for term, block in zip(self.terms, self.blocks, strict=True)]
         self.sums = [
             [self.latents[number][c] for number, term in enumerate(self.terms) if term.predictor == predictor]
             for predictor in range(len(predictors))
             for c in range(size)
         ]
-        places = [number for number, predictor in enumerate(predictors) if predictor.offsets]
-        columns = [self._offset(number, data, "data") for number in places]
-        self.model = Model(summed(likelihood, self.sums, places), gps)
+        # Of the sums with an offset; classes have that of their predictor.
+        self.offsets = [number for number in range(len(self.sums)) if predictors[number // size].has_offset]
+        columns = [self._offset(number, data, "data") for number in self.offsets]
+        self.model = Model(summed(likelihood, self.sums, self.offsets), gps)
         self.X = np.concatenate(arrays, axis=1)
         y = np.column_stack([y, *columns])
         self.y = y[:, 0] if y.shape[1] == 1 else y
@@ -239,19 +241,18 @@ class Regression(DoublePrecision):
     def covariates(self, frame: pd.DataFrame) -> np.ndarray | None:
         """The columns of y after the first for new data: 1 trial, offsets, and other columns of the response."""
         support = self.model.likelihood.support(self.model.num_latents)
-        places = [number for number, predictor in enumerate(self.predictors) if predictor.offsets]
-        columns = [self.response.covariates(frame, support.num_covariates - len(places))]
-        columns += [self._offset(number, frame)[:, None] for number in places]
+        columns = [self.response.covariates(frame, support.num_covariates - len(self.offsets))]
+        columns += [self._offset(number, frame)[:, None] for number in self.offsets]
         covariates = np.concatenate(columns, axis=1)
         return covariates if covariates.shape[1] else None
 
     def linear_predictor(self, frame: pd.DataFrame, f: np.ndarray, number: int) -> np.ndarray:
         """A predictor (draws, m) of draws of the latents (draws, m, latents), with its offset."""
-        has_offset = number < len(self.predictors) and self.predictors[number].offsets
-        return f[:, :, self.sums[number]].sum(axis=2) + (self._offset(number, frame) if has_offset else 0.0)
+        total = f[:, :, self.sums[number]].sum(axis=2)
+        return total + self._offset(number, frame) if number in self.offsets else total
 
     def _offset(self, number: int, frame: pd.DataFrame, name: str = "newdata") -> np.ndarray:
-        return np.sum([offset.read(frame, name)[:, 0] for offset in self.predictors[number].offsets], axis=0)
+        return self.predictors[number // len(self.classes)].offset(frame, name)
 
     def _run(self, engine: Any, options: dict[str, Any]) -> RegressionResult:
         if np.isnan(self.y).any():

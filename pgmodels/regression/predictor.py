@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from pgmodels.regression.columns import Design, Numbers
@@ -14,6 +15,19 @@ class Predictor(NamedTuple):
 
     terms: list[Term]
     offsets: list[Numbers]
+
+    @property
+    def has_offset(self) -> bool:
+        """Whether it has offsets, or coefficients whose prior means are a line that is one."""
+        return bool(self.offsets) or any(
+            term.coefficients is not None and term.coefficients.means.any() for term in self.terms
+        )
+
+    def offset(self, frame: pd.DataFrame, name: str) -> np.ndarray:
+        """The sum of its offsets (n,)."""
+        parts = [offset.read(frame, name)[:, 0] for offset in self.offsets]
+        parts += [term.read(frame, name) @ term.coefficients.means for term in self.terms if term.coefficients]
+        return np.sum(parts, axis=0)
 
 
 class Start(NamedTuple):

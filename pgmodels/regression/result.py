@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from pgmodels.likelihoods.supports import Classes
+from pgmodels.likelihoods.supports import Classes, Given
 from pgmodels.regression.columns import Levels
 from pgmodels.regression.grid import Conditional, conditional_grid
 from pgmodels.results import intervals
@@ -88,14 +88,15 @@ class RegressionResult(DoublePrecision):
         """
         regression = self.regression
         rows: dict[str, pd.Series] = {}
-        firsts = np.cumsum([0, *(len(gp.kernel.columns) for gp in regression.model.gps)])  # type: ignore[attr-defined]
         for number, term in enumerate(regression.terms):
-            if not term.is_linear:
+            if term.coefficients is None:
                 continue
-            names = term.columns[0].names
+            names, (centre, is_constant, means, _) = term.columns[0].names, term.coefficients
+            # The constant is the line at the origin of its columns.
+            rows_of_line = np.eye(len(names)) - np.outer(is_constant, centre)
             X = np.zeros((len(names), regression.X.shape[1]))
-            X[:, firsts[number] : firsts[number + 1]] = np.eye(len(names))
-            shift = np.array([0.0 if name == "Intercept" else term.mean for name in names])
+            X[:, regression.blocks[number]] = rows_of_line
+            shift = np.where(is_constant, 0.0, term.mean) - rows_of_line @ means
             for latent, level in zip(regression.latents[number], regression.classes, strict=True):
                 table = self._moments(X, latent, shift)
                 prefix, suffix = (
@@ -119,6 +120,9 @@ class RegressionResult(DoublePrecision):
         number = self._number(term)
         rows = self._rows(newdata)
         f = self._latents(rows.X).draws[:, :, list(self.regression.latents[number])]
+        coefficients = self.regression.terms[number].coefficients
+        if coefficients is not None:
+            f = f + (rows.X[:, self.regression.blocks[number]] @ coefficients.means)[:, None]
         columns = [name for part in self.regression.terms[number].columns for name in part.names]
         labels = rows.frame[[name for name in columns if name in rows.frame.columns]]
         levels = self.regression.classes
@@ -207,6 +211,8 @@ class RegressionResult(DoublePrecision):
     ) -> pd.DataFrame:
         """The derivative of predictions in a column of numbers, averaged over the rows.
 
+        Of linear terms it is exact, of others the difference over a thousandth of the column's deviation either way.
+
         Parameters
         ----------
         name : str
@@ -218,9 +224,16 @@ class RegressionResult(DoublePrecision):
         if name not in frame.columns or not pd.api.types.is_numeric_dtype(frame[name]):
             raise ValueError(f"slopes needs a column of numbers; got {name!r}, of {list(frame.columns)}.")
         step = _STEP * (float(frame[name].std()) or 1.0)
+        if target == "response":
+            raise ValueError("slopes: draws of y have no derivative; target must be 'mean', 'linear' or a predictor.")
         rows = self._rows(newdata, conditional)
-        moves = [lambda column: column - step, lambda column: column + step]
-        table = self._changes(rows, name, moves, lambda low, high: (high - low) / (2.0 * step), target, average_by)
+        at = rows.frame[name].astype(float)
+        low, high = (rows._replace(frame=rows.frame.assign(**{name: at + move})) for move in (-step, step))
+        widths = (high.frame[name] - low.frame[name]).to_numpy()
+        ends = [self._values(part, target, nodes) for part, nodes in self._sides(rows, low, high, target)]
+        slopes = (ends[1].draws - ends[0].draws) / widths[:, None]
+        labels, groups = _averages(rows, average_by)
+        table = Values(slopes, ends[0].levels).averaged(groups).beside(labels)
         table.insert(0, "slope", name)
         return table
 
@@ -313,13 +326,31 @@ class RegressionResult(DoublePrecision):
             raise ValueError(f"the data have no column {name!r}; they have {list(rows.frame.columns)}.")
         both = pd.concat([rows.frame.assign(**{name: move(rows.frame[name])}) for move in moves], ignore_index=True)
         values = self._values(rows._replace(X=self.regression.read(both)[0], frame=both), target)
-        labels, groups = pd.DataFrame(index=[0]), [np.arange(len(rows.frame))]
-        if average_by is not None:
-            labels, groups = _groups(rows.frame, average_by)
-        elif rows.by is not None:
-            labels, groups = rows.frame[rows.by], [np.array([row]) for row in range(len(rows.frame))]
+        labels, groups = _averages(rows, average_by)
         low, high = (Values(part, values.levels).averaged(groups) for part in np.split(values.draws, 2, axis=1))
         return Values(operation(low.draws, high.draws), values.levels).beside(labels)
+
+    def _sides(self, rows: Rows, low: Rows, high: Rows, target: str) -> list[tuple[Rows, DrawNodes]]:
+        """Rows with a column moved down and up, and joint draws of the latents there.
+
+        The change of linear terms is a multiple of their value at the slopes of their columns, without the rounding of
+        a difference; of a predictor only changes are needed, about 0.
+        """
+        regression = self.regression
+        X = np.stack([regression.read(part.frame)[0] for part in (low, high)])
+        lines = [number for number, term in enumerate(regression.terms) if term.is_linear]
+        for number in lines:
+            block = list(regression.blocks[number])
+            X[0, :, block], X[1, :, block] = rows.X[:, block].T, (X[1, :, block] - X[0, :, block]) / (2.0 * _STEP)
+        nodes = self._latents(X.reshape(-1, X.shape[2]))
+        at, end = np.split(nodes.draws, 2, axis=1)
+        middle, half = 0.5 * (at + end), 0.5 * (end - at)
+        for number in lines:
+            latents = list(regression.latents[number])
+            middle[:, :, latents] = at[:, :, latents]
+            half[:, :, latents] = _STEP * (end[:, :, latents] - regression.terms[number].mean)
+        middle = middle if target == "mean" else np.zeros_like(middle)
+        return [(low, DrawNodes(middle - half, nodes.values)), (high, DrawNodes(middle + half, nodes.values))]
 
     def _rows(
         self, newdata: Any, conditional: Conditional | None = None, exclude: Sequence[str] = (), changed: str = ""
@@ -356,14 +387,15 @@ class RegressionResult(DoublePrecision):
             nodes.draws[:, :, list(self.regression.latents[number])] = self.regression.terms[number].mean
         return nodes
 
-    def _values(self, rows: Rows, target: str) -> Values:
+    def _values(self, rows: Rows, target: str, nodes: DrawNodes | None = None) -> Values:
+        """Draws of a target, from given draws of the latents or new ones."""
         regression = self.regression
         predictor = re.fullmatch(r"f\[(\d+)\]", target)
         if target == "response":
             return Values(self._draws_of_y(rows)[:, :, None])
         if target not in ("mean", "linear") and (predictor is None or int(predictor[1]) >= len(regression.sums)):
             raise ValueError(f"target must be 'mean', 'linear', 'response' or a predictor, 'f[1]'; got {target!r}.")
-        nodes = self._without(self._latents(rows.X), rows)
+        nodes = self._without(self._latents(rows.X) if nodes is None else nodes, rows)
         if target == "mean":
             predictive = self._predictive(rows.frame, nodes)
             if self._has_classes:
@@ -374,7 +406,8 @@ class RegressionResult(DoublePrecision):
 
     @property
     def _has_classes(self) -> bool:
-        return isinstance(self.result.likelihood.support(self.regression.model.num_latents), Classes)
+        support = self.result.likelihood.support(self.regression.model.num_latents)
+        return isinstance(support.observed if isinstance(support, Given) else support, Classes)
 
     @property
     def _class_names(self) -> list[Any]:
@@ -431,6 +464,15 @@ class RegressionResult(DoublePrecision):
             return f"{terms[0].name} {name}" if "." in name else name
         number = next(place for place, latents in enumerate(self.regression.latents) if int(match[1]) in latents)
         return f"{terms[number].name} {match[2]}"
+
+
+def _averages(rows: Rows, by: str | Sequence[str] | None) -> tuple[pd.DataFrame, list[np.ndarray]]:
+    """The labels of averages and the rows of each: of columns, else of the rows of a grid, else of all rows."""
+    if by is not None:
+        return _groups(rows.frame, by)
+    if rows.by is not None:
+        return rows.frame[rows.by], [np.array([row]) for row in range(len(rows.frame))]
+    return pd.DataFrame(index=[0]), [np.arange(len(rows.frame))]
 
 
 def _groups(frame: pd.DataFrame, by: str | Sequence[str]) -> tuple[pd.DataFrame, list[np.ndarray]]:

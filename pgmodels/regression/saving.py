@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpyro.distributions as dist
 import pandas as pd
 
 from pgmodels.regression.formula import Regression, formula
@@ -35,6 +36,12 @@ def save(result: RegressionResult, path: str | PathLike[str]) -> Path:
         "family": regression.family if isinstance(regression.family, str) else None,
         "link": regression.link,
         "columns": {name: how for name, (_, how) in coded.items()},
+        "priors": {
+            f"f[{term.predictor}]: {name}" if term.predictor else name: prior
+            for term in regression.terms
+            if term.coefficients is not None
+            for name, prior in term.coefficients.given.items()
+        },
     }
     write_arrays(file, document, arrays)
     return file
@@ -73,9 +80,12 @@ def load_formula(
         )
     columns = enumerate(stored["columns"].items())
     frame = pd.DataFrame({name: _decoded(arrays[f"{_ENTRY} {place}"], how) for place, (name, how) in columns})
+    if "priors" not in stored:
+        raise ValueError(f"{path} was written by an earlier version, whose columns are not centred: fit it again.")
+    priors = {name: dist.Normal(mean, deviation) for name, (mean, deviation) in stored["priors"].items()}
     regression: Regression = formula(
         stored["formula"], frame, family=stored["family"] or family, link=stored["link"], context=context,
-        missing="predict",
+        missing="predict", priors=priors,
     )  # fmt: skip
     result = load(path, likelihood=regression.model.likelihood)
     regression.model, regression.weights = result.model, getattr(result, "weights", None)

@@ -39,10 +39,24 @@ _BENDS = 0.1
 _QUANTILE = 2.326
 
 
-class Term(NamedTuple):
-    """A term: its text, its columns, and the kernel of these; ``mean`` is the prior mean of its latent.
+class Coefficients(NamedTuple):
+    """What the prior of linear terms is besides the kernel, which reads the columns of the design less ``centre``.
 
-    ``predictor`` is the number of the likelihood's latent that it is a part of.
+    Coefficients where ``is_constant``, of the intercept or of levels in its place, have the constant mean of the
+    latent. ``means`` are the prior means of all beyond that; their line is an offset of the predictor. ``given`` are
+    the means and deviations of the priors that were given, by name.
+    """
+
+    centre: np.ndarray
+    is_constant: np.ndarray
+    means: np.ndarray
+    given: dict[str, tuple[float, float]]
+
+
+class Term(NamedTuple):
+    """A term: its text, its columns, and the kernel of these; ``mean`` is the constant prior mean of its latent.
+
+    ``predictor`` is the number of the likelihood's latent that it is a part of; linear terms have ``coefficients``.
     """
 
     text: str
@@ -51,6 +65,7 @@ class Term(NamedTuple):
     form: Any = Auto()
     mean: float = 0.0
     predictor: int = 0
+    coefficients: Coefficients | None = None
 
     @property
     def name(self) -> str:
@@ -61,35 +76,54 @@ class Term(NamedTuple):
     @property
     def is_linear(self) -> bool:
         """Whether these are the linear terms of a predictor."""
-        return isinstance(self.columns[0], Design)
+        return self.coefficients is not None
 
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
         """Its columns of X (n, k)."""
-        return np.concatenate([part.read(frame, name) for part in self.columns], axis=1)
+        X = np.concatenate([part.read(frame, name) for part in self.columns], axis=1)
+        return X if self.coefficients is None else X - self.coefficients.centre
 
-    def gp(self, first: int, width: int, size: int) -> GP:
-        """The GP of ``size`` latents of columns ``first``, ... of X."""
-        return GP(On(self.kernel, range(first, first + width)), mean=Fixed(self.mean), size=size, form=self.form)
+    def gp(self, block: range, size: int) -> GP:
+        """The GP of ``size`` latents of a block of columns of X."""
+        return GP(On(self.kernel, block), mean=Fixed(self.mean), size=size, form=self.form)
 
 
 def linear_term(design: Design, frame: pd.DataFrame, scale: float, level: float, priors: dict[str, Any]) -> Term:
-    """Coefficients with independent normal priors: one latent, linear in the columns of the design."""
+    """Coefficients with independent normal priors: one latent, linear in the columns of the design.
+
+    The default prior of an intercept, or of levels in its place, is of the line at the means of the other columns: at
+    their origin, which may be far away, the line is less certain. A prior that is given is of the line at the origin.
+    """
     X = design.read(frame)
     deviations = np.where(X.std(axis=0) > 0.0, X.std(axis=0), 1.0)
-    spread = SPREAD * scale / deviations
-    is_constant = X.std(axis=0) == 0.0
-    # At the origin of the columns the line is less certain than at their means.
-    away = np.sqrt(1.0 + np.sum((X.mean(axis=0) / deviations)[~is_constant] ** 2))
-    spread = np.where(is_constant, SPREAD * scale * away, spread)
-    for number, name in enumerate(design.names):
-        if name in priors:
-            prior = priors.pop(name)
-            if not isinstance(prior, dist.Normal) or float(prior.loc) != 0.0:
-                raise ValueError(f"priors: that of the coefficient {name} must be dist.Normal(0.0, sd); got {prior!r}.")
-            spread[number] = float(prior.scale)
-    # Without an intercept the line goes through 0.
-    mean = level if "Intercept" in design.names else 0.0
-    return Term(design.formula, (design,), Linear(Fixed(spread**2)), mean=mean)
+    spread, means = SPREAD * scale / deviations, np.zeros(len(design.names))
+    is_constant, is_given = design.constant(X), np.array([name in priors for name in design.names])
+    centre = np.where(is_constant, 0.0, X.mean(axis=0)) * is_constant.any()
+    if (is_constant & is_given).any():
+        spread[is_constant] *= np.sqrt(1.0 + np.sum((centre / deviations) ** 2))
+        centre = np.zeros_like(centre)
+    mean, given = level if is_constant.any() else 0.0, {}
+    for number in np.flatnonzero(is_given):
+        name = design.names[number]
+        given[name] = location, spread[number] = _normal(name, priors.pop(name))
+        if is_constant.sum() == is_constant[number] == 1:
+            mean = location
+        means[number] = location - mean * is_constant[number]
+    coefficients = Coefficients(centre, is_constant, means, given)
+    return Term(design.formula, (design,), Linear(Fixed(spread**2)), mean=mean, coefficients=coefficients)
+
+
+def _normal(name: str, prior: Any) -> tuple[float, float]:
+    """The mean and the deviation of the prior of a coefficient."""
+    if not isinstance(prior, dist.Normal) or np.ndim(prior.loc) or np.ndim(prior.scale):
+        raise ValueError(f"priors: that of the coefficient {name} must be dist.Normal(mean, sd); got {prior!r}.")
+    mean, deviation = float(prior.loc), float(prior.scale)
+    if not (np.isfinite(mean) and 0.0 < deviation < np.inf):
+        raise ValueError(
+            f"priors: that of the coefficient {name} must have a finite mean and a finite sd > 0; got "
+            f"dist.Normal({mean}, {deviation})."
+        )
+    return mean, deviation
 
 
 def check_call(call: Call) -> None:

@@ -1,0 +1,260 @@
+"""Priors of coefficients, and slopes: against the normal posterior in closed form."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from scipy import integrate
+
+import pgmodels as pgm
+
+N = 60
+RNG = np.random.default_rng(7)
+X = RNG.normal(size=N)
+NOISE = RNG.normal(size=N)
+G = np.repeat(["a", "b", "c"], [10, 20, 30])
+# Of means and deviations of 1,000 draws: four standard errors.
+MEAN, DEVIATION = 4.0 / np.sqrt(1000.0), 0.1
+
+
+def normal_posterior(B, y, mean, spread, scale=1.0):
+    """Mean and covariance of coefficients with independent normal priors, of rows B with noise of one scale."""
+    precision = B.T @ B / scale**2 + np.diag(1.0 / np.square(spread))
+    covariance = np.linalg.inv(precision)
+    return mean + covariance @ (B.T @ (y - B @ mean)) / scale**2, covariance
+
+
+def assert_draws(table, mean, deviation):
+    """The rows of a table are means and deviations of draws of normals."""
+    assert np.all(np.abs(table["mean"] - mean) < MEAN * deviation)
+    np.testing.assert_allclose(table["sd"], deviation, rtol=DEVIATION)
+
+
+@pytest.mark.parametrize("level", [0.0, 101325.0, 1e6, 1e8])
+def test_slopes_of_a_response_far_from_zero_are_those_of_the_coefficient(level):
+    y = level + 5.0 * (0.5 * X + NOISE)
+    result = pgm.formula("y ~ x", pd.DataFrame({"x": X, "y": y}), priors={"scale": pgm.Fixed(5.0)}).cavi()
+    B, spread = np.column_stack([np.ones(N), X - X.mean()]), 2.5 * y.std() / np.array([1.0, X.std()])
+    mean, covariance = normal_posterior(B, y, np.array([y.mean(), 0.0]), spread, 5.0)
+    linear, of_mean = result.slopes("x", target="linear"), result.slopes("x")
+    assert_draws(linear, mean[1], np.sqrt(covariance[1, 1]))
+    # Of values of 1e8 the difference over 0.002 has nine digits fewer than sixteen, or five per mille of 1e-2.
+    np.testing.assert_allclose(of_mean[["mean", "sd"]], linear[["mean", "sd"]], rtol=1e-13 * level + 1e-9)
+    assert_draws(result.predictions(), B @ mean, np.sqrt(np.einsum("ij,jk,ik->i", B, covariance, B)))
+
+
+# Days and seconds of 2001.
+@pytest.mark.parametrize("origin", [0.0, 2.45e6, 1e9])
+def test_slopes_of_a_column_far_from_zero_are_those_of_the_coefficient(origin):
+    x, y = origin + 100.0 * X, 0.3 * X + NOISE
+    result = pgm.formula("y ~ x", pd.DataFrame({"x": x, "y": y}), priors={"scale": pgm.Fixed(1.0)}).cavi()
+    B, spread = np.column_stack([np.ones(N), X - X.mean()]), 2.5 * y.std() / np.array([1.0, X.std()])
+    mean, covariance = normal_posterior(B, y, np.array([y.mean(), 0.0]), spread)
+    mean, deviation = mean[1] / 100.0, np.sqrt(covariance[1, 1]) / 100.0
+    coefficient = result.summary().loc["x"]
+    np.testing.assert_allclose(coefficient[["mean", "sd"]].to_numpy(float), [mean, deviation], rtol=1e-6)
+    for target in ("mean", "linear"):
+        rows = result.slopes("x", average_by="x", target=target)
+        assert_draws(rows, mean, deviation)
+        # A line has one slope.
+        np.testing.assert_allclose(rows["mean"], rows["mean"][0], rtol=1e-6)
+        np.testing.assert_allclose(rows["sd"], rows["sd"][0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("term", ["poly(x, 3)", "s(x)", "gp(x)", "gp(x, by=z)"])
+def test_slopes_do_not_depend_on_the_origin_of_a_column(term):
+    z = NOISE[::-1]
+    frames = [pd.DataFrame({"x": origin + 100.0 * X, "z": z, "y": X * (1.0 + z) + NOISE}) for origin in (0.0, 2.45e6)]
+    here, far = (pgm.formula(f"y ~ {term}", frame).cavi().slopes("x", average_by="z") for frame in frames)
+    assert np.all(np.abs(far["mean"] - here["mean"]) < 1.5 * MEAN * here["sd"])
+    np.testing.assert_allclose(far["sd"], here["sd"], rtol=1.5 * DEVIATION)
+
+
+def test_slopes_of_an_interaction_are_the_line_of_its_coefficients():
+    z = NOISE[::-1]
+    frame = pd.DataFrame({"x": 1e6 + X, "z": z, "y": X * (1.0 + z) + NOISE})
+    result = pgm.formula("y ~ x * z", frame, priors={"scale": pgm.Fixed(1.0)}).cavi()
+    B = np.column_stack([np.ones(N), frame["x"], z, frame["x"] * z])
+    B, deviations = B - np.append(0.0, B[:, 1:].mean(axis=0)), B.std(axis=0) + np.array([1.0, 0.0, 0.0, 0.0])
+    y = frame["y"].to_numpy()
+    mean, covariance = normal_posterior(B, y, np.array([y.mean(), 0, 0, 0]), 2.5 * y.std() / deviations)
+    table = result.slopes("x", conditional={"z": [-1.0, 0.5]}, target="linear")
+    rows = np.array([[0.0, 1.0, 0.0, -1.0], [0.0, 1.0, 0.0, 0.5]])
+    assert_draws(table, rows @ mean, np.sqrt(np.diag(rows @ covariance @ rows.T)))
+
+
+def test_slopes_of_draws_of_y_are_refused():
+    result = pgm.formula("y ~ x", pd.DataFrame({"x": X, "y": X + NOISE})).cavi()
+    with pytest.raises(ValueError, match="target must be 'mean', 'linear' or a predictor"):
+        result.slopes("x", target="response")
+
+
+def test_slopes_of_whole_and_single_numbers_are_of_doubles():
+    frame = pd.DataFrame({"x": np.arange(N) // 2, "y": X + NOISE})
+    tables = [
+        pgm.formula("y ~ x", frame.astype({"x": kind})).cavi().slopes("x") for kind in ("int64", "float32", float)
+    ]
+    for table in tables[:2]:
+        np.testing.assert_allclose(table.iloc[:, 1:].astype(float), tables[2].iloc[:, 1:].astype(float), rtol=1e-6)
+
+
+@pytest.mark.parametrize("text", ["y ~ 0 + g", "y ~ 0 + C(g)", "y ~ g - 1", "y ~ 0 + g + x", "y ~ 0 + x + g"])
+def test_levels_without_an_intercept_have_the_mean_of_y_as_prior_mean(text):
+    frame = pd.DataFrame({"g": G, "x": 500.0 + X, "y": 1e4 + 8.3 * NOISE})
+    result = pgm.formula(text, frame, priors={"scale": pgm.Fixed(8.3)}).cavi()
+    y, indicators = frame["y"].to_numpy(), (G[:, None] == ["a", "b", "c"]).astype(float)
+    B, means = indicators, np.full(3, y.mean())
+    if "x" in text:
+        B, means = np.column_stack([B, X - X.mean()]), np.append(means, 0.0)
+    mean, covariance = normal_posterior(B, y, means, 2.5 * y.std() / B.std(axis=0), 8.3)
+    summary = result.summary()
+    levels = summary[summary.index.str.contains("g")]
+    # The levels of the summary are at x = 0.
+    origin = np.column_stack([np.eye(3), *[np.full(3, -500.0 - X.mean())] * ("x" in text)])
+    np.testing.assert_allclose(levels["mean"], origin @ mean, rtol=1e-7)
+    np.testing.assert_allclose(levels["sd"], np.sqrt(np.diag(origin @ covariance @ origin.T)), rtol=1e-6)
+    if "x" in text:
+        assert summary.loc["x", "mean"] == pytest.approx(mean[3], rel=1e-6)
+    assert_draws(result.predictions(), B @ mean, np.sqrt(np.einsum("ij,jk,ik->i", B, covariance, B)))
+
+
+def test_levels_without_an_intercept_of_counts_have_the_logarithm_of_the_mean_as_prior_mean():
+    counts = np.random.default_rng(1).poisson(4e4, N)
+    summary = pgm.formula("y ~ 0 + g", pd.DataFrame({"g": G, "y": counts}), family="poisson").gaussian_vi().summary()
+    np.testing.assert_allclose(summary["mean"], [np.log(counts[g == G].mean()) for g in "abc"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "family", "mean"),
+    [("y ~ 0 + g", "bernoulli", 0.0), ("y ~ 0 + x", "gaussian", 0.0), ("y ~ 0 + g:x", "gaussian", 0.0)],
+)
+def test_without_a_constant_the_prior_mean_is_zero(text, family, mean):
+    frame = pd.DataFrame({"g": G, "x": 5.0 + X, "y": np.arange(N) % 2 + 0.0})
+    assert pgm.formula(text, frame, family=family).terms[0].mean == mean
+
+
+def test_levels_of_a_second_predictor_have_the_prior_mean_of_its_intercept():
+    frame = pd.DataFrame({"g": G, "y": np.arange(N) % 4})
+    with_levels, with_intercept = (
+        pgm.formula(["y ~ 1", f"f[1] ~ {text}"], frame, family="zero_inflated_poisson") for text in ("0 + g", "1 + g")
+    )
+    assert with_levels.terms[1].mean == with_intercept.terms[1].mean
+
+
+def test_a_prior_of_the_intercept_is_the_one_that_is_given():
+    y = np.array([10.0, 11.0, 10.5, 9.5])
+    priors = {"Intercept": dist.Normal(0.0, 0.1), "scale": pgm.Fixed(1.0)}
+    summary = pgm.formula("y ~ 1", pd.DataFrame({"y": y}), priors=priors).cavi().summary()
+    # y.sum() / (4 + 1 / 0.1^2) and (4 + 1 / 0.1^2)^-1/2.
+    assert summary.loc["Intercept", "mean"] == pytest.approx(41.0 / 104.0)
+    assert summary.loc["Intercept", "sd"] == pytest.approx(104.0**-0.5)
+
+
+def test_a_prior_of_the_intercept_of_counts_is_the_one_that_is_given():
+    y = np.array([3.0, 5.0, 4.0, 6.0])
+    priors = {"Intercept": dist.Normal(0.3, 0.2)}
+    summary = pgm.formula("y ~ 1", pd.DataFrame({"y": y}), family="poisson", priors=priors).gaussian_vi().summary()
+
+    def density(b, power):
+        return b**power * np.exp(y.sum() * b - 4.0 * np.exp(b) - 0.5 * ((b - 0.3) / 0.2) ** 2 - 20.0)
+
+    mass, first = (integrate.quad(density, -2.0, 3.0, args=(power,))[0] for power in (0, 1))
+    # The variational mean of 18 events differs by a thousandth of a deviation.
+    assert summary.loc["Intercept", "mean"] == pytest.approx(first / mass, abs=1e-3)
+
+
+GIVEN = {"Intercept": (3.0, 0.5), "x": (-2.0, 0.2), "g[T.b]": (1.0, 0.3)}
+
+
+@pytest.fixture(scope="module")
+def given():
+    """A regression whose coefficients have prior means, its result, and its posterior in closed form."""
+    frame = pd.DataFrame({"x": 4.0 + X, "g": G, "e": np.abs(NOISE), "y": 0.5 * X + NOISE})
+    priors = {name: dist.Normal(*pair) for name, pair in GIVEN.items()} | {"scale": pgm.Fixed(1.0)}
+    regression = pgm.formula("y ~ x + g + offset(e)", frame, priors=priors)
+    B = np.column_stack([np.ones(N), G == "b", G == "c", frame["x"]]).astype(float)
+    y = frame["y"].to_numpy()
+    mean, spread = np.array([3.0, 1.0, 0.0, -2.0]), np.array([0.5, 0.3, 2.5 * y.std() / B[:, 2].std(), 0.2])
+    return frame, regression.cavi(), B, mean, *normal_posterior(B, y - frame["e"].to_numpy(), mean, spread)
+
+
+def test_prior_means_of_coefficients_are_taken_in_summaries(given):
+    _, result, _, _, mean, covariance = given
+    summary = result.summary().loc[["Intercept", "g[T.b]", "g[T.c]", "x"]]
+    np.testing.assert_allclose(summary["mean"], mean, rtol=1e-6)
+    np.testing.assert_allclose(summary["sd"], np.sqrt(np.diag(covariance)), rtol=1e-6)
+
+
+def test_prior_means_of_coefficients_are_taken_in_predictions_and_slopes(given):
+    frame, result, B, _, mean, covariance = given
+    deviation = np.sqrt(np.einsum("ij,jk,ik->i", B, covariance, B))
+    for target in ("mean", "linear"):
+        assert_draws(result.predictions(target=target), B @ mean + frame["e"], deviation)
+        assert_draws(result.slopes("x", target=target), mean[3], np.sqrt(covariance[3, 3]))
+    C = B - B.mean(axis=0)
+    assert_draws(result.effects("linear"), C @ mean, np.sqrt(np.einsum("ij,jk,ik->i", C, covariance, C)))
+    new = frame.head(3).assign(x=[0.0, 10.0, -10.0])
+    table = result.comparisons({"x": [0.0, 2.0]}, new)
+    assert_draws(table, 2.0 * mean[3], 2.0 * np.sqrt(covariance[3, 3]))
+
+
+def test_an_excluded_term_is_at_its_prior_mean(given):
+    frame, result, B, prior_mean, *_ = given
+    table = result.predictions(exclude=["linear"])
+    np.testing.assert_allclose(table["mean"], B @ prior_mean + frame["e"], rtol=1e-9)
+    np.testing.assert_allclose(table["sd"], 0.0, atol=1e-9)
+
+
+def test_prior_means_of_coefficients_are_loaded(given, tmp_path):
+    frame, result, *_ = given
+    loaded = pgm.load_formula(result.save(tmp_path / "given.npz"))
+    pd.testing.assert_frame_equal(loaded.predictions(frame.head(5)), result.predictions(frame.head(5)))
+    pd.testing.assert_frame_equal(loaded.summary(), result.summary())
+
+
+def test_a_prior_mean_of_a_slope_leaves_the_default_of_the_intercept():
+    frame = pd.DataFrame({"x": 1e6 + X, "y": 0.5 * X + NOISE})
+    result = pgm.formula("y ~ x", frame, priors={"x": dist.Normal(2.0, 0.1), "scale": pgm.Fixed(1.0)}).cavi()
+    y, B = frame["y"].to_numpy(), np.column_stack([np.ones(N), X - X.mean()])
+    mean, covariance = normal_posterior(B, y, np.array([y.mean(), 2.0]), np.array([2.5 * y.std(), 0.1]))
+    assert result.summary().loc["x", "mean"] == pytest.approx(mean[1], rel=1e-6)
+    assert_draws(result.predictions(), B @ mean, np.sqrt(np.einsum("ij,jk,ik->i", B, covariance, B)))
+
+
+def test_a_prior_of_one_level_is_at_the_origin():
+    frame = pd.DataFrame({"g": G, "x": 5.0 + X, "y": 100.0 + NOISE})
+    priors = {"g[b]": dist.Normal(90.0, 0.5), "scale": pgm.Fixed(1.0)}
+    summary = pgm.formula("y ~ 0 + g + x", frame, priors=priors).cavi().summary()
+    B = np.column_stack([*(g == G for g in "abc"), frame["x"]]).astype(float)
+    y = frame["y"].to_numpy()
+    spread = 2.5 * y.std() / B.std(axis=0) * np.array([np.sqrt(1.0 + (frame["x"].mean() / X.std()) ** 2)] * 3 + [1.0])
+    spread[1] = 0.5
+    mean, covariance = normal_posterior(B, y, np.array([y.mean(), 90.0, y.mean(), 0.0]), spread)
+    np.testing.assert_allclose(summary["mean"], mean, rtol=1e-6)
+    np.testing.assert_allclose(summary["sd"], np.sqrt(np.diag(covariance)), rtol=1e-6)
+
+
+def test_offsets_and_prior_means_of_classes_are_of_every_class():
+    frame = pd.DataFrame({"x": X, "e": np.abs(NOISE), "y": np.array(["a", "b", "c"])[np.arange(N) % 3]})
+    priors = {"x": dist.Normal(2.0, 0.1)}
+    regression = pgm.formula("y ~ x + offset(e)", frame, family="categorical", priors=priors)
+    result = regression.gaussian_vi()
+    # At their prior means the classes have log odds of the offset and the line, about their means, against the first.
+    table = result.predictions(frame.head(4), exclude=["linear"])
+    odds = np.exp(frame["e"] - frame["e"].mean() + 2.0 * (X - X.mean()))[:4]
+    expected = np.column_stack([1.0 / (1.0 + 2.0 * odds), odds / (1.0 + 2.0 * odds), odds / (1.0 + 2.0 * odds)])
+    np.testing.assert_allclose(table["mean"].to_numpy().reshape(4, 3), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        (dist.StudentT(3.0, 0.0, 1.0), r"must be dist.Normal\(mean, sd\)"),
+        (2.0, r"must be dist.Normal\(mean, sd\)"),
+        (dist.Normal(np.zeros(2), 1.0), r"must be dist.Normal\(mean, sd\)"),
+        (dist.Normal(0.0, np.inf), "must have a finite mean and a finite sd"),
+    ],
+)
+def test_another_prior_of_a_coefficient_is_refused(prior, message):
+    with pytest.raises(ValueError, match=message):
+        pgm.formula("y ~ x", pd.DataFrame({"x": X, "y": X}), priors={"x": prior})
