@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from pgmodels.likelihoods.named import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Fixed
 from pgmodels.results.correction import is_invalid
-from pgmodels.runtime.atomic_io import atomic_write, make_folder, temporary_path
+from pgmodels.runtime.atomic_io import atomic_write, make_folder, remove_temporary
 from pgmodels.runtime.provenance import environment
 
 if TYPE_CHECKING:
@@ -185,8 +186,8 @@ def _write_result(path: Path, result: Any, seed: int) -> None:
 def _remove_results(folder: Path) -> None:
     """Remove the files of an earlier run, and no other files."""
     for name in _WRITTEN:
-        for path in (folder / name, temporary_path(folder / name)):
-            path.unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)
+    remove_temporary(folder, "|".join(map(re.escape, _WRITTEN)))
 
 
 def _variances(likelihood: Likelihood, y: np.ndarray) -> list[Any]:

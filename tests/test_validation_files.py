@@ -124,7 +124,7 @@ def test_what_was_found_before_an_interruption_is_there_and_does_not_look_whole(
     (output / "small" / "notes.txt").write_text("mine")
     (output / "small" / "settings.json").write_text("earlier")
     (output / "small.unfinished").mkdir()
-    (output / "small.unfinished" / ".gibbs.nc.tmp").write_text("half")
+    (output / "small.unfinished" / ".gibbs.nc.0123456789abcdef.tmp").write_text("half")
     with monkeypatch.context() as patch:
         patch.setattr(validation, "compare", interrupted_after(RESULTS, names))
         assert main(arguments) == 130

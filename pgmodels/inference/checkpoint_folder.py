@@ -1,17 +1,22 @@
 """The folder of an engine's checkpoints, validated before any work."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, Self
 
 import jax
 import numpy as np
 
-from pgmodels.runtime.atomic_io import make_folder, read_arrays, read_document
+from pgmodels.runtime.atomic_io import make_folder, read_arrays, read_document, remove_temporary
+from pgmodels.runtime.folder_lock import locked_folder
 from pgmodels.runtime.formatting import shorten
 
 # The file by which each engine recognises its folder.
 _FILES = {"gibbs": "index.json", "svi": "svi.npz"}
+# All files that each engine writes there.
+_WRITTEN = {"gibbs": r"index\.json|draws-\d{6}\.npz|state-\d{9}\.npz", "svi": r"svi\.npz"}
 # Minimum number of seconds between two saves.
 _INTERVAL = 2.0
 
@@ -36,6 +41,13 @@ class CheckpointFolder:
                     f"checkpoint: {self.path / name} belongs to a run of {other}, not of {engine}. Name another "
                     "folder, or delete this one."
                 )
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other runs from the folder within the context; what killed ones wrote in part is removed."""
+        with locked_folder(self.path, "checkpoint", self.engine):
+            remove_temporary(self.path, _WRITTEN[self.engine])
+            yield
 
     @property
     def file(self) -> Path:
@@ -100,6 +112,32 @@ class CheckpointFolder:
     def heading(self) -> dict[str, Any]:
         """The first entries of every document."""
         return {"kind": f"a checkpoint of {self.engine}", "format": self.format}
+
+
+class EngineCheckpoint:
+    """The base of an engine's checkpoints: a folder with the files of one run."""
+
+    engine: ClassVar[str]
+    # Version of the file format, increased by every change of its contents or of what an iteration computes.
+    format: ClassVar[int]
+
+    def __init__(self, folder: CheckpointFolder):
+        self.folder = folder
+
+    @classmethod
+    @contextmanager
+    def opened(cls, checkpoint: Any) -> Iterator[Self | None]:
+        """The checkpoint in a folder, which no other run may use within the context; None without a folder.
+
+        Raises ValueError, before any work, if the folder cannot be written to, is in use or contains other files.
+        """
+        if checkpoint is None:
+            yield None
+            return
+        folder = CheckpointFolder(checkpoint, cls.engine, cls.format)
+        # Of processes that share one run, the first writes and the others read.
+        with folder.lock() if jax.process_index() == 0 else nullcontext():
+            yield cls(folder)
 
 
 def named_leaves(tree: Any) -> dict[str, np.ndarray]:

@@ -3,10 +3,12 @@
 import csv
 import json
 import os
+import re
+import secrets
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,16 +80,27 @@ def read_document(path: Path) -> dict[str, Any]:
         return _decoded(path.read_bytes())
 
 
-def temporary_path(path: Path) -> Path:
-    """The temporary path that a file is written to before it is renamed."""
-    return path.with_name(f".{path.name}.tmp")
+def remove_temporary(folder: Path, names: str) -> None:
+    """Remove what killed processes left behind of files with these names, a regular expression.
+
+    No other process may be writing them.
+    """
+    temporary = re.compile(rf"\.({names})\.[0-9a-f]{{16}}\.tmp")
+    for entry in folder.iterdir():
+        if temporary.fullmatch(entry.name):
+            entry.unlink(missing_ok=True)
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, renamed to ``path`` on exit: an interrupted process leaves no partial file."""
-    # Always the same name, so that the next write replaces what a killed process left behind.
-    temporary = temporary_path(path)
+    """A temporary path to write to, renamed to ``path`` on exit: an interrupted process leaves no partial file.
+
+    Each write has a temporary file of its own, which is created here: several processes may write the same file, and a
+    link that someone has put there is not followed.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    # Unlike the files of tempfile, with the permissions of any new file.
+    temporary.open("xb").close()
     try:
         yield temporary
         with temporary.open("rb") as file:
@@ -95,6 +108,19 @@ def atomic_write(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names of a folder's files on disk; Windows offers no such call."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            # Some file systems of networks refuse it.
+            with suppress(OSError):
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def make_folder(folder: Path, option: str) -> None:

@@ -245,14 +245,14 @@ def test_arrays_of_other_shapes_and_types_are_refused(saved, tmp_path, pattern):
     assert_refused(path, "more is of type .* and should be missing")
 
 
-@pytest.mark.parametrize("pattern", ["gibbs/state-*.npz", "svi/svi.npz"])
-def test_a_state_whose_document_goes_with_its_wrong_arrays_is_refused(saved, tmp_path, pattern):
+@pytest.mark.parametrize(("pattern", "prefix"), [("gibbs/state-*.npz", ""), ("svi/svi.npz", "full_")])
+def test_a_state_whose_document_goes_with_its_wrong_arrays_is_refused(saved, tmp_path, pattern, prefix):
     path = copied(saved, tmp_path, pattern)
     document, arrays = storage.read_arrays(path)
     for name, other in [("leaf_1", np.zeros(7)), ("leaf_2", np.zeros((3, 3), np.float32))]:
-        storage.write_arrays(path, document, arrays | {name: other})
+        storage.write_arrays(path, document, arrays | {f"{prefix}{name}": other})
         assert_refused(path, f"{name} is of type .* and should be")
-    storage.write_arrays(path, document, {n: a for n, a in arrays.items() if n != "leaf_0"})
+    storage.write_arrays(path, document, {n: a for n, a in arrays.items() if n != f"{prefix}leaf_0"})
     assert_refused(path, "arrays of the state, and should have")
 
 
@@ -287,7 +287,17 @@ def test_an_index_that_does_not_fit_is_refused(saved, tmp_path, change):
 
 
 @pytest.mark.parametrize(
-    "change", [{"format": 5}, {"kind": "a checkpoint of gibbs"}, {"held": "two"}, {"starts": 3}, {"fingerprint": "0"}]
+    "change",
+    [
+        {"format": 5},
+        {"kind": "a checkpoint of gibbs"},
+        {"num_steps": "two"},
+        {"states": {}},
+        {"states": {"full": {"learning": 0.1}}},
+        {"states": {"half": {}}},
+        {"starts": 3},
+        {"fingerprint": "0"},
+    ],
 )
 def test_steps_whose_document_does_not_fit_are_refused(saved, tmp_path, change):
     path = copied(saved, tmp_path, "svi/svi.npz")
@@ -441,8 +451,9 @@ def test_a_kill_while_a_file_is_written_leaves_the_former_one(tmp_path, moment):
     assert process.returncode == -signal.SIGKILL
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 2
-    # What the kill left is written over.
+    # What the kill left is in nobody's way.
     storage.write_arrays(path, {"kind": "new"}, {"x": np.ones(3)})
+    storage.remove_temporary(tmp_path, "fit.npz")
     assert list(tmp_path.iterdir()) == [path]
     assert storage.read_arrays(path)[0]["kind"] == "new"
 

@@ -245,11 +245,11 @@ def maximise(
     ascent: Ascent,
     stream: Stream,
     settings: Settings,
-    save: Callable[[Ascent, bool], None],
+    save: Callable[[Ascent, bool, bool], None],
     progress: bool | None,
     callback: Callback | None = None,
 ) -> Outcome:
-    """Windows of steps until convergence; ``save`` is called after each, with whether it is the last."""
+    """Windows of steps until convergence; ``save`` is called after each, with whether it is full and the last."""
     done, begin = len(ascent.trace), time.perf_counter()
     rows = stream(done * settings.window)
     with progress_bar("svi", settings.windows, progress) as bar:
@@ -260,8 +260,7 @@ def maximise(
             following = _next if count == settings.window else _last
             ascent = following(problem, ascent, DataBatch.of(next(rows)), settings)
             speed = count * settings.batch_size / (time.perf_counter() - start)
-            if count == settings.window:
-                save(ascent, ascent.converged or settings.num_steps(done + 2) < (done + 2) * settings.window)
+            save(ascent, count == settings.window, ascent.converged or done + 1 == settings.windows)
             bar.advance(1, f"bound {ascent.trace[-1]:.4f}, {speed:,.0f} rows/s")
             if callback is not None:
                 values = map(np.asarray, problem.values_at(ascent.state.values.vector))

@@ -249,25 +249,34 @@ def svi(
         if conflicting:
             raise ValueError(f"class_batch_size cannot be combined with {conflicting[0]}: remove one of them.")
         sample = latent_sample_of(require_model(model), terms, class_batch_size, key)
-    saved = None if checkpoint is None else SviCheckpoint(checkpoint)
-    model, data, source = source_of(
-        require_model(model), X, y, weights, missing, train_hyperparameters, terms, as_seed(seed)
-    )
-    model = model.resolve(data.X, as_seed(seed))
-    if train_hyperparameters:
-        model = hold_unnormalised(model, "svi")
-    count, width = source.num_rows, data.X.shape[1] + data.y[:1].size + (data.weights is not None)
-    sweep = 1 if class_batch_size is None else -(-model.num_latents // class_batch_size)
-    settings = make_settings(
-        count, width, batch_size, decay, max_epochs, tolerance, train_hyperparameters, sweep, terms.is_monotone
-    )
-    options = _Options(
-        train_hyperparameters, train_inducing, decay is None, objective, key, saved, begin, callback, progress, sample
-    )
-    # Full steps on all rows from q lead to the optimum only where they never lower the bound.
-    ends_with_all = terms.is_monotone and sample is None and not isinstance(X, Rows)
-    result = _in_memory if ends_with_all else _streamed
-    return result(model, data, source, settings, options)
+    with SviCheckpoint.opened(checkpoint) as saved:
+        model, data, source = source_of(
+            require_model(model), X, y, weights, missing, train_hyperparameters, terms, as_seed(seed)
+        )
+        model = model.resolve(data.X, as_seed(seed))
+        if train_hyperparameters:
+            model = hold_unnormalised(model, "svi")
+        count, width = source.num_rows, data.X.shape[1] + data.y[:1].size + (data.weights is not None)
+        sweep = 1 if class_batch_size is None else -(-model.num_latents // class_batch_size)
+        settings = make_settings(
+            count, width, batch_size, decay, max_epochs, tolerance, train_hyperparameters, sweep, terms.is_monotone
+        )
+        options = _Options(
+            train_hyperparameters,
+            train_inducing,
+            decay is None,
+            objective,
+            key,
+            saved,
+            begin,
+            callback,
+            progress,
+            sample,
+        )
+        # Full steps on all rows from q lead to the optimum only where they never lower the bound.
+        ends_with_all = terms.is_monotone and sample is None and not isinstance(X, Rows)
+        result = _in_memory if ends_with_all else _streamed
+        return result(model, data, source, settings, options)
 
 
 class _Options(NamedTuple):
@@ -381,15 +390,18 @@ def _learned(
     stream = shuffled(source, settings, options.key)
     fingerprint = partial(_fingerprint, model, inputs, sample, source, settings, options)
     saved = options.checkpoint
-    restored = None if saved is None else saved.restore(fingerprint(), convergence.structure(problem, stream, settings))
+    restored = None
+    if saved is not None:
+        like = convergence.structure(problem, stream, settings)
+        restored = saved.restore(fingerprint(), like, settings.steps)
     with explain_lost_process():
         if jax.process_count() > 1:
             require_same_inputs(f"{fingerprint()} {settings.steps} {restored and restored[0].trace}")
         ascent, starts = restored or convergence.initial_ascent(problem, sample, stream, settings)
 
-        def save(ascent: convergence.Ascent, final: bool) -> None:
+        def save(ascent: convergence.Ascent, is_full: bool, final: bool) -> None:
             if saved is not None and jax.process_index() == 0:
-                saved.save(ascent, starts, final)
+                saved.save(ascent, starts, None if is_full else settings.steps, final)
 
         outcome = convergence.maximise(problem, ascent, stream, settings, save, options.progress, options.callback)
     if not outcome.converged:

@@ -14,6 +14,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.inference.mcmc.gibbs import checkpoint
+from pgmodels.runtime.folder_lock import locked_folder
 from tests.covering import some
 from tests.registry import CASES
 
@@ -153,6 +154,60 @@ def assert_same_draws(resumed, uninterrupted):
     assert np.array_equal(resumed.latents, uninterrupted.latents)
 
 
+@pytest.mark.parametrize("engine", ["gibbs", "svi"])
+def test_a_folder_that_another_run_uses_is_refused_before_any_work(problem, tmp_path, monkeypatch, engine):
+    def work(*args, **kwargs):
+        raise AssertionError("the folder is to be checked before any work")
+
+    monkeypatch.setattr("pgmodels.inference.mcmc.gibbs.sampler.GibbsRun", work)
+    monkeypatch.setattr("pgmodels.inference.stochastic.svi.source_of", work)
+    model, X, y = problem
+    calls = {
+        "gibbs": lambda: pgm.gibbs(model, X, y, num_samples=5, checkpoint=tmp_path, **OPTIONS),
+        "svi": lambda: pgm.svi(model.with_form(pgm.Inducing(3)), X, y, checkpoint=tmp_path),
+    }
+    message = f"checkpoint: {tmp_path} is in use by a run of gibbs in process {os.getpid()} on "
+    with locked_folder(tmp_path, "checkpoint", "gibbs"), pytest.raises(ValueError, match=message):
+        calls[engine]()
+    # An error within the call leaves the folder to the next one.
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="before any work"):
+            calls[engine]()
+
+
+def test_an_index_on_disk_names_a_state_that_is_there_at_any_moment(problem, tmp_path, monkeypatch, eager):
+    checked = []
+
+    def checking(function):
+        def checked_around(*arguments, **options):
+            for moment in ("before", "after"):
+                index = tmp_path / "index.json"
+                if index.exists():
+                    assert (tmp_path / json.loads(index.read_text())["state"]).exists(), moment
+                    checked.append(moment)
+                if moment == "before":
+                    result = function(*arguments, **options)
+            return result
+
+        return checked_around
+
+    monkeypatch.setattr(os, "replace", checking(os.replace))
+    monkeypatch.setattr(Path, "unlink", checking(Path.unlink))
+    pgm.gibbs(*problem, num_samples=110, checkpoint=tmp_path, **OPTIONS)
+    assert len(checked) > 10
+    # One state is left, and nothing that was written in part.
+    kinds = sorted(path.name.split("-")[0] for path in tmp_path.iterdir())
+    assert [kind for kind in kinds if kind != "draws"] == ["index.json", "pgmodels.lock", "state"]
+
+
+def test_what_a_killed_run_wrote_in_part_is_removed(problem, tmp_path):
+    (tmp_path / ".state-000000030.npz.0123456789abcdef.tmp").write_text("half")
+    (tmp_path / "notes.txt").write_text("mine")
+    pgm.gibbs(*problem, num_samples=5, checkpoint=tmp_path, **OPTIONS)
+    names = {path.name.split("-")[0] for path in tmp_path.iterdir()}
+    assert names == {"draws", "index.json", "notes.txt", "pgmodels.lock", "state"}
+
+
 def test_another_run_is_refused(problem, tmp_path):
     _, X, y = problem
     pgm.gibbs(*problem, num_samples=5, checkpoint=tmp_path, **OPTIONS)
@@ -161,7 +216,7 @@ def test_another_run_is_refused(problem, tmp_path):
             pgm.gibbs(*other, num_samples=5, checkpoint=tmp_path, **OPTIONS)
     with pytest.raises(ValueError, match="contains another run of gibbs, which differs in"):
         pgm.gibbs(*problem, num_samples=5, checkpoint=tmp_path, **{**OPTIONS, "seed": 5})
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 4
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(ValueError, match="must be a writable folder"):

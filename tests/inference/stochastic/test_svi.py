@@ -99,10 +99,41 @@ def test_passes_that_fill_no_window_are_all_that_are_made(monkeypatch):
     assert_alike(short, one_window)
 
 
+def test_a_run_that_ends_within_the_first_window_saves_its_last_step(monkeypatch, tmp_path):
+    # 24 steps of a window of 200.
+    first = few_steps(monkeypatch, 200, 2, tmp_path)
+    assert len(first.elbo_trace) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(windows, "advance", StepsAreShapesOnly(windows.advance))
+        again = few_steps(monkeypatch, 200, 2, tmp_path)
+    np.testing.assert_array_equal(again.elbo_trace, first.elbo_trace)
+    for one, other in zip(again.predict_latent(X[:5]), first.predict_latent(X[:5]), strict=True):
+        np.testing.assert_array_equal(one, other)
+    # Fewer and more steps are those of a run of their own.
+    for max_epochs in (1, 3):
+        ours, theirs = (few_steps(monkeypatch, 200, max_epochs, folder) for folder in (tmp_path, None))
+        np.testing.assert_array_equal(ours.elbo_trace, theirs.elbo_trace)
+
+
+class StepsAreShapesOnly:
+    """Steps that are not to be computed."""
+
+    def __init__(self, advance):
+        self.shapes = advance.shapes
+
+    def __call__(self, *arguments):
+        raise AssertionError("the steps were saved")
+
+
 @pytest.mark.slow
 def test_more_passes_go_on_from_the_last_window_that_was_filled(monkeypatch, tmp_path):
     first = few_steps(monkeypatch, 16, 3, tmp_path)
     assert (first.fit.num_steps, len(first.elbo_trace)) == (36, 3)
+    # The steps after the last full window are saved too.
+    with monkeypatch.context() as patched:
+        patched.setattr(windows, "advance", StepsAreShapesOnly(windows.advance))
+        again = few_steps(monkeypatch, 16, 3, tmp_path)
+    np.testing.assert_array_equal(again.elbo_trace, first.elbo_trace)
     ours, theirs = few_steps(monkeypatch, 16, 4, tmp_path), few_steps(monkeypatch, 16, 4)
     np.testing.assert_array_equal(ours.elbo_trace, theirs.elbo_trace)
     np.testing.assert_array_equal(ours.elbo_trace[:2], first.elbo_trace[:2])

@@ -7,26 +7,25 @@ from typing import Any
 import jax
 import numpy as np
 
-from pgmodels.inference.checkpoint_folder import CheckpointFolder, leaves_of, named_leaves
+from pgmodels.inference.checkpoint_folder import CheckpointFolder, EngineCheckpoint, leaves_of, named_leaves
 from pgmodels.inference.mcmc.gibbs.driver import GibbsRun
 from pgmodels.inference.mcmc.gibbs.trace import Record
 from pgmodels.runtime.atomic_io import write_arrays, write_document
 
-# Version of the file format, increased by every change of its contents or of the draws of an iteration.
-_FORMAT = 10
 _DRAWS, _STATE = re.compile(r"draws-\d{6}\.npz"), re.compile(r"state-\d{9}\.npz")
 
 
-class Checkpoint:
+class Checkpoint(EngineCheckpoint):
     """A folder with the state of a run and its draws.
 
     ``index.json`` is replaced last, atomically, and names the files of one state: a kill at any moment leaves a
-    complete state. Draws are written once, in chunks. Raises ValueError, before any work, if the folder cannot be
-    written to or contains other files.
+    complete state. Draws are written once, in chunks.
     """
 
-    def __init__(self, checkpoint: Any):
-        self.folder = CheckpointFolder(checkpoint, "gibbs", _FORMAT)
+    engine, format = "gibbs", 10
+
+    def __init__(self, folder: CheckpointFolder):
+        super().__init__(folder)
         self.index = self._read_index()
         self.draw_files: list[str] = [] if self.index is None else self.index["parts"]
         self.fingerprint: dict[str, str] = {}

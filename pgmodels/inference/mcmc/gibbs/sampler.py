@@ -147,13 +147,13 @@ def gibbs(
     chosen.check(model, data)
     check_sizes(num_samples, num_warmup, num_chains)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
-    saved = None if checkpoint is None else Checkpoint(checkpoint)
-    reached = partial(nearly_converged, objective=chosen.objective(model))
-    model = select_inducing_inputs(model.resolve(data.X, as_seed(seed)), data, reached)
-    run = GibbsRun(model, data, settings, chosen)
-    if saved is not None:
-        saved.restore(run)
-    run.advance(num_warmup + num_samples, saved, progress)
+    with Checkpoint.opened(checkpoint) as saved:
+        reached = partial(nearly_converged, objective=chosen.objective(model))
+        model = select_inducing_inputs(model.resolve(data.X, as_seed(seed)), data, reached)
+        run = GibbsRun(model, data, settings, chosen)
+        if saved is not None:
+            saved.restore(run)
+        run.advance(num_warmup + num_samples, saved, progress)
     run.warn()
     return run.draws(num_samples, time.perf_counter() - start)
 
