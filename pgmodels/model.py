@@ -15,10 +15,10 @@ from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.predictors import Predictors, rewrite_if_fewer
 from pgmodels.data.arrays import as_inputs, as_numbers, check_finite, read_inputs
-from pgmodels.data.frames import Columns, as_frame, with_new_levels
+from pgmodels.data.frames import Columns, as_frame, as_identifiers, with_new_levels
 from pgmodels.data.labels import Labels, coded, labels_of
 from pgmodels.data.missing import Missing, MissingChoice, check_covariates_of, check_missing, name_rows, without_value
-from pgmodels.data.text_and_dates import as_array_code
+from pgmodels.data.text_and_dates import EXACT, IDENTIFIER, as_array_code
 from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
 from pgmodels.kernels.limits import intersection
 from pgmodels.kernels.lookups import check_lookups
@@ -234,7 +234,20 @@ class Model(DoublePrecision, Module):
             gp.kernel.check(X.shape[1])
             gp.kernel.check_values(X, name)
             gp.form.check_values(X, name)
+        self._check_identifiers(X, name)
         return X
+
+    def _check_identifiers(self, X: np.ndarray, name: str) -> None:
+        """Raise ValueError for numbers beyond 2^53 that kernels only compare, of which float64 may have merged some."""
+        read = {column for gp in self.gps for column in gp.kernel.reads(X.shape[1])}
+        large = np.flatnonzero(np.any(np.abs(X) > EXACT, axis=0))
+        compared = [column for column in large if column in read - self._valued(X.shape[1])]
+        if compared:
+            value = X[np.argmax(np.abs(X[:, compared[0]])), compared[0]]
+            raise ValueError(
+                f"{name} has {value:.0f} in column {compared[0]}, which kernels only compare: float64 merges "
+                "neighbours beyond 2^53. Give an array of integers, or a data frame with integers in this column."
+            )
 
     def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
         """The lowest and the highest value of each column of X at which the GPs are defined."""
@@ -247,14 +260,21 @@ class Model(DoublePrecision, Module):
 
     def _may_be_new(self, num_columns: int, columns: Columns | None) -> list[str]:
         """The names of columns that may have new levels: no kernel has distances or entries of them."""
+        valued = self._valued(num_columns)
+        return [column.name for number, column in enumerate(columns or ()) if number not in valued]
+
+    def _valued(self, num_columns: int) -> set[int]:
+        """The columns whose values count, and not only which of them are equal."""
         kernels = [gp.kernel for gp in self.gps]
-        known = set().union(*(kernel.measures(num_columns) + kernel.indexes(num_columns) for kernel in kernels))
-        return [column.name for number, column in enumerate(columns or ()) if number not in known]
+        return set().union(*(kernel.measures(num_columns) + kernel.indexes(num_columns) for kernel in kernels))
 
     def with_new_levels(self, columns: Columns | None, X_new: ArrayLike, num_columns: int) -> Columns | None:
         """The columns of X with the levels of new rows that are to become rows of the data."""
+        if columns is None:
+            return None
         frame = as_frame(X_new)
-        if columns is None or frame is None:
+        frame = as_identifiers(X_new, columns) if frame is None else frame
+        if frame is None:
             return columns
         return with_new_levels(columns, frame, self._may_be_new(num_columns, columns))
 
@@ -366,6 +386,7 @@ class Model(DoublePrecision, Module):
         """The model with columns by number, X as a float64 array (n, d), and how a data frame's columns became X."""
         inputs, columns = read_inputs(X, "X")
         model = self.numbered(columns)
+        model._check_levels(columns or ())
         # Messages about the shape of an array have code for it.
         return model, model.check_inputs(X if columns is None else inputs, columns=columns), columns
 
@@ -387,6 +408,12 @@ class Model(DoublePrecision, Module):
 
     def _check_levels(self, columns: Columns) -> None:
         """Raise ValueError if a kernel measures distances between more than two levels without an order."""
+        for number in self._valued(len(columns)) if columns else ():
+            if columns[number].kind == IDENTIFIER:
+                raise ValueError(
+                    f"X has whole numbers beyond 2^53 in column {columns[number].name!r}, which float64 does not hold "
+                    "exactly, and a kernel measures distances in it. Subtract a constant from this column."
+                )
         for gp in self.gps:
             for number in gp.kernel.measures(len(columns)) if columns else ():
                 column = columns[number]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.data.frames import Columns, as_frame, columns_of, encoded
-from pgmodels.data.text_and_dates import as_array_code, describe, is_polars_frame, numbers_in
+from pgmodels.data.frames import Columns, as_frame, as_identifiers, columns_of, encoded
+from pgmodels.data.text_and_dates import IDENTIFIER, PLURALS, as_array_code, describe, is_polars_frame, numbers_in
 
 
 def as_numbers(value: Any, name: str, *, as_column: bool = False, is_new: bool = False) -> np.ndarray:
@@ -54,13 +54,20 @@ def read_inputs(
     """
     frame = as_frame(X)
     if frame is None:
+        frame = as_identifiers(X, known)
+    if frame is None:
         return as_numbers(X, name, as_column=True, is_new=is_new), None
     columns = columns_of(frame, name) if known is None else known
     coded = [column for column in columns if column.kind != "number"]
     if is_new and known is None and coded:
+        if coded[0].kind == IDENTIFIER:
+            raise ValueError(
+                f"{name} has whole numbers beyond 2^53 in column {coded[0].name!r}, and the training X had none there, "
+                "so that they have no codes: fit the model to a data frame with this column as a categorical."
+            )
         raise ValueError(
-            f"{name} has {coded[0].kind}s in column {coded[0].name!r}, and the training X had no column names: give an "
-            "array of numbers, or fit the model to a data frame."
+            f"{name} has {PLURALS[coded[0].kind]} in column {coded[0].name!r}, and the training X had no column names: "
+            "give an array of numbers, or fit the model to a data frame."
         )
     return encoded(frame, columns, name, may_be_new), columns
 

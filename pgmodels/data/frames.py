@@ -1,25 +1,42 @@
 """Columns of data frames as numbers: text and categories by codes, dates by days, in the same way for new data."""
 
-from collections.abc import Collection, Sequence
-from datetime import UTC, date, datetime
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pgmodels.data.text_and_dates import describe, is_polars_frame, kind_of_entries, numbers_in
+from pgmodels.data.text_and_dates import (
+    BOOLEAN,
+    DATE,
+    DURATION,
+    EXACT,
+    IDENTIFIER,
+    LEVEL,
+    NUMBER,
+    ORDERED,
+    PLURALS,
+    ZONED,
+    as_python,
+    describe,
+    is_missing,
+    is_polars_frame,
+    kind_of_entries,
+    numbers_in,
+)
 
 if TYPE_CHECKING:
     import narwhals.stable.v2 as nw
 
-_DAY = 86_400_000_000
-NUMBER, LEVEL, ORDERED, DATE, DURATION = "number", "level", "ordered", "date", "duration"
+# Kinds whose entries become the numbers of their levels.
+_CODED = (LEVEL, ORDERED, IDENTIFIER)
 
 
 class Column(NamedTuple):
     """A column of a data frame, and how its entries become numbers.
 
     ``kind`` is "number", "level" for text and categories without an order, whose codes are their places in ``levels``,
-    "ordered" for ordered categories, "date" for days since ``origin``, or "duration" for days.
+    "ordered" for ordered categories, "identifier" for whole numbers that float64 does not hold, "date" or "date with a
+    zone" for days since ``origin``, or "duration" for days.
     """
 
     name: str
@@ -29,9 +46,9 @@ class Column(NamedTuple):
 
     def __str__(self) -> str:
         match self.kind:
-            case "level" | "ordered":
+            case "level" | "ordered" | "identifier":
                 return f"{self.name}: {', '.join(f'{code} = {level!r}' for code, level in enumerate(self.levels))}"
-            case "date":
+            case "date" | "date with a zone":
                 return f"{self.name}: days since {self.origin}"
             case "duration":
                 return f"{self.name}: days"
@@ -51,6 +68,34 @@ def as_frame(value: Any) -> "nw.DataFrame[Any] | None":
         return None
     frame = nw.from_native(value, eager_only=True, pass_through=True)
     return frame if isinstance(frame, nw.DataFrame) and frame.columns else None
+
+
+def as_identifiers(value: Any, known: Columns | None = None) -> "nw.DataFrame[Any] | None":
+    """An array (n, d) as a data frame if it has whole numbers that float64 does not hold, or ``known`` columns have.
+
+    None for others, whose entries may become float64 as they are.
+    """
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    has_codes = any(column.kind == IDENTIFIER for column in known or ())
+    if array.ndim != 2 or array.dtype.kind not in ("biufO" if has_codes else "iuO"):
+        return None
+    numbers = numbers_in(array)
+    if numbers is None or (known is not None and len(known) != array.shape[1]):
+        return None
+    if not has_codes and not np.any(np.abs(numbers) > EXACT):
+        return None
+    import narwhals.stable.v2 as nw
+    import pandas as pd
+
+    from pgmodels.data.series import inexact, read_column
+
+    names = [str(number) for number in range(array.shape[1])] if known is None else [one.name for one in known]
+    frame = nw.from_native(pd.DataFrame(array, columns=names), eager_only=True)
+    columns = [read_column(frame[label]) for label in names]
+    return frame if has_codes or any(column is not None and inexact(column) for column in columns) else None
 
 
 def columns_of(frame: "nw.DataFrame[Any]", name: str) -> Columns:
@@ -83,7 +128,7 @@ def with_new_levels(columns: Columns, frame: "nw.DataFrame[Any]", may_be_new: Co
     """The columns, with new levels of a frame after the known ones, as ``encoded`` codes them."""
     extended = []
     for column in columns:
-        if column.name in may_be_new and column.name in frame.columns and column.kind in (LEVEL, ORDERED):
+        if column.name in may_be_new and column.name in frame.columns and column.kind in _CODED:
             column = column._replace(levels=(*column.levels, *_new_levels(frame[column.name], column)))
         extended.append(column)
     return tuple(extended)
@@ -96,47 +141,42 @@ def _new_levels(series: "nw.Series[Any]", column: Column) -> list[Any]:
 
 def _column(series: "nw.Series[Any]") -> Column | None:
     """How a column becomes numbers; None for one without numbers, and for text that holds numbers or dates."""
-    import narwhals.stable.v2 as nw
+    from pgmodels.data.series import days_in, inexact, kind_of_column, read_column
 
-    label, dtype = series.name, series.dtype
-    if isinstance(dtype, nw.Enum):
-        return Column(label, ORDERED, tuple(map(as_python, dtype.categories)))
-    if isinstance(dtype, nw.Categorical):
-        return Column(label, LEVEL, tuple(map(as_python, series.cat.get_categories().to_list())))
-    if _has_dates(series):
-        days = _days(series)
+    column, label = read_column(series), series.name
+    if column is None:
+        return None
+    kind = kind_of_column(column)
+    if hasattr(column, "cat"):
+        return Column(label, kind, tuple(map(as_python, column.cat.categories)))
+    if kind == LEVEL:
+        is_text = kind_of_entries(column.to_numpy())[0] == "text"
+        return Column(label, LEVEL, tuple(sorted(set(column.dropna())))) if is_text else None
+    if kind in (DATE, ZONED):
+        days = days_in(column)
         first = np.floor(np.nanmin(days)) if np.isfinite(days).any() else 0.0
-        return Column(label, DATE, origin=str(np.datetime64(int(first), "D")))
-    if isinstance(dtype, nw.Duration):
-        return Column(label, DURATION)
-    if series.dtype in (nw.String, nw.Object):
-        entries = np.array(series.to_list(), dtype=object)
-        kind, _ = kind_of_entries(entries)
-        if kind == "text" and not any(isinstance(entry, bytes) for entry in entries):
-            return Column(label, LEVEL, tuple(sorted({entry for entry in entries if isinstance(entry, str)})))
-        if kind not in ("number", "missing"):
-            return None
-    return None if numbers_in(series.to_numpy()) is None else Column(label)
+        return Column(label, kind, origin=str(np.datetime64(int(first), "D")))
+    if inexact(column):
+        return Column(label, IDENTIFIER, tuple(sorted(set(column.dropna().tolist()))))
+    return Column(label, DURATION) if kind == DURATION else Column(label)
 
 
 def _codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new: Collection[str]) -> np.ndarray:
     """The numbers (n,) of a series."""
-    import narwhals.stable.v2 as nw
+    from pgmodels.data.series import are_exact, days_in, floats_in, kind_of_column, read_column
 
-    if column.kind in (LEVEL, ORDERED):
+    values = read_column(series)
+    kind = None if values is None else kind_of_column(values)
+    is_whole = values is not None and (values.dtype.kind in "iu" or (values.dtype == float and are_exact(values)))
+    if column.kind in (LEVEL, ORDERED) or (column.kind == IDENTIFIER and is_whole):
         return _level_codes(series, column, name, column.name in may_be_new)
-    if column.kind == DATE and _has_dates(series):
-        return _days(series, column.origin)
-    if column.kind == DURATION and isinstance(series.dtype, nw.Duration):
-        return _as_float(series.dt.total_microseconds()) / _DAY
-    other = isinstance(series.dtype, nw.Duration | nw.Categorical | nw.Enum | nw.String) or _has_dates(series)
-    is_number = column.kind == NUMBER and not other
-    values = numbers_in(series.to_numpy()) if is_number else None
-    if values is None:
+    if values is not None and kind == column.kind and kind in (DATE, ZONED, DURATION):
+        return days_in(values, column.origin or "1970-01-01")
+    if values is None or kind not in (NUMBER, BOOLEAN) or column.kind != NUMBER:
         raise ValueError(
-            f"{name} must have {column.kind}s in column {column.name!r}, as the training X; got {series.dtype}."
+            f"{name} must have {PLURALS[column.kind]} in column {column.name!r}, as the training X; got {series.dtype}."
         )
-    return values
+    return floats_in(values, f"{name}, column {column.name!r},")
 
 
 def _level_codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new: bool) -> np.ndarray:
@@ -148,54 +188,25 @@ def _level_codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new
             f"{name} has {entries[row]!r} in row {row}, column {column.name!r}, which is not a level of the training X "
             f"({listed(column.levels)}). Only a column that White reads alone takes new levels."
         )
+    check_types_of_levels(unknown, column.levels, f"{name}, column {column.name!r},")
     codes = {level: float(code) for code, level in enumerate((*column.levels, *unknown))}
     return np.array([np.nan if is_missing(entry) else codes[entry] for entry in entries])
 
 
-def _has_dates(series: "nw.Series[Any]") -> bool:
-    """Whether the entries are dates or datetimes, of the library or of Python."""
-    import narwhals.stable.v2 as nw
-
-    if series.dtype == nw.Object:
-        entries = [entry for entry in series.to_list() if not is_missing(entry)]
-        return bool(entries) and all(isinstance(entry, date) for entry in entries)
-    return series.dtype == nw.Date or isinstance(series.dtype, nw.Datetime)
-
-
-def _days(series: "nw.Series[Any]", origin: str = "1970-01-01") -> np.ndarray:
-    """Days since an origin, of dates with a zone in UTC; NaN where there are none."""
-    import narwhals.stable.v2 as nw
-
-    if series.dtype == nw.Date:
-        series = series.cast(nw.Datetime("us"))
-    if series.dtype == nw.Object:
-        entries = series.to_list()
-        microseconds = np.array([np.nan if is_missing(entry) else _microseconds(entry) for entry in entries])
-    else:
-        microseconds = _as_float(series.dt.timestamp("us"))
-    # Differences of whole numbers are exact: those of days since 1970 would be off by 0.3 microseconds.
-    return (microseconds - float(np.datetime64(origin, "us").astype(np.int64))) / _DAY
+def check_types_of_levels(unknown: Iterable[Any], levels: Iterable[Any], place: str) -> None:
+    """Raise ValueError if an entry that is no level is the same text as one, as 1 and "1" are: ids of another type."""
+    texts = {_text_of(level): level for level in levels}
+    for entry in unknown:
+        if _text_of(entry) in texts:
+            level = texts[_text_of(entry)]
+            raise ValueError(
+                f"{place} has {entry!r} of type {type(entry).__name__}, and the training data have {level!r} of type "
+                f"{type(level).__name__}: convert the column to the type that it has there, so that levels are not new."
+            )
 
 
-def _microseconds(entry: date) -> float:
-    if isinstance(entry, datetime) and entry.tzinfo is not None:
-        entry = entry.astimezone(UTC).replace(tzinfo=None)
-    return float(np.datetime64(entry, "us").astype(np.int64))
-
-
-def _as_float(series: "nw.Series[Any]") -> np.ndarray:
-    values = numbers_in(series.to_numpy())
-    return np.full(len(series), np.nan) if values is None else values
-
-
-def is_missing(entry: Any) -> bool:
-    """Whether an entry is None, NaN or NaT, or missing for pandas."""
-    return entry is None or type(entry).__name__ in ("NAType", "NaTType") or entry != entry
-
-
-def as_python(entry: Any) -> Any:
-    """An entry as a Python object, not of a NumPy type."""
-    return entry.item() if isinstance(entry, np.generic) else entry
+def _text_of(level: Any) -> str:
+    return str(int(level)) if isinstance(level, float) and level.is_integer() else str(level)
 
 
 def listed(levels: Sequence[Any]) -> str:

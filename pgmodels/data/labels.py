@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from pgmodels.data.arrays import as_numbers
-from pgmodels.data.frames import as_python, is_missing, listed
-from pgmodels.data.text_and_dates import kind_of_entries
+from pgmodels.data.frames import listed
+from pgmodels.data.text_and_dates import as_python, is_missing, kind_of_entries
 
 Labels = tuple[Any, ...]
 _BOOLEANS: Labels = (False, True)

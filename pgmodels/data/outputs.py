@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_inputs, read_inputs
-from pgmodels.data.frames import NUMBER, as_frame
+from pgmodels.data.frames import as_frame
+from pgmodels.data.text_and_dates import NUMBER, PLURALS
 
 _COLUMN = "output"
 
@@ -81,7 +82,9 @@ def stack_outputs(X: ArrayLike, y: ArrayLike) -> StackedOutputs:
         )
     for column in columns or ():
         if column.kind != NUMBER:
-            raise ValueError(f"y must have numbers in each column; got {column.kind}s in column {column.name!r}.")
+            raise ValueError(
+                f"y must have numbers in each column; got {PLURALS[column.kind]} in column {column.name!r}."
+            )
     names = tuple(range(values.shape[1])) if columns is None else tuple(column.name for column in columns)
     measured = ~np.isnan(values)
     empty = np.flatnonzero(~measured.any(axis=0))

@@ -12,6 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+NUMBER, BOOLEAN, LEVEL, ORDERED, DURATION = "number", "boolean", "level", "ordered", "duration"
+IDENTIFIER = "identifier"
+DATE, ZONED = "date", "date with a zone"
+# Kinds of columns, for messages.
+PLURALS = {
+    NUMBER: "numbers", BOOLEAN: "booleans", LEVEL: "text or categories", ORDERED: "ordered categories",
+    IDENTIFIER: "whole numbers", DURATION: "durations", DATE: "dates or times without a time zone",
+    ZONED: "times with a time zone",
+}  # fmt: skip
+# Whole numbers up to this one are exact in float64.
+EXACT = 2.0**53
 # Up to this many levels are written out; more are computed, once, from the training data.
 _MAX_LEVELS = 50
 _ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ]\d{2}(:?\d{2}(:?\d{2}([.,]\d+)?)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?)?")
@@ -46,6 +57,16 @@ def kind_of(entry: type) -> str:
         "number": (numbers.Number, np.number, np.bool_),
     }
     return next((kind for kind, types in kinds.items() if issubclass(entry, types)), "object")
+
+
+def is_missing(entry: Any) -> bool:
+    """Whether an entry is None, NaN or NaT, or missing for pandas."""
+    return entry is None or type(entry).__name__ in ("NAType", "NaTType") or entry != entry
+
+
+def as_python(entry: Any) -> Any:
+    """An entry as a Python object, not of a NumPy type other than its times, which may be finer than Python's."""
+    return entry.item() if isinstance(entry, np.generic) and entry.dtype.kind not in "mM" else entry
 
 
 def numbers_in(array: np.ndarray) -> np.ndarray | None:

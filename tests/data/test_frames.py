@@ -146,7 +146,7 @@ READ = {
     "times with a zone": (
         lambda: pl.DataFrame({"a": [datetime(2020, 1, 1, 18, tzinfo=UTC), datetime(2020, 1, 3, tzinfo=UTC)]}),
         [0.75, 2.0],
-        "date",
+        "date with a zone",
     ),
     "durations": (lambda: pl.DataFrame({"a": [timedelta(hours=6), timedelta(days=-2)]}), [0.25, -2.0], "duration"),
     "whole numbers with holes": (
@@ -164,6 +164,78 @@ def test_columns_are_read(name):
     values, columns = read_inputs(make(), "X")
     np.testing.assert_allclose(values[:, 0], codes)
     assert columns[0].kind == kind
+
+
+def times(zone, count=6):
+    return pd.DataFrame({"t": pd.date_range("2024-03-01", periods=count, tz=zone)})
+
+
+@pytest.mark.parametrize(("trained", "asked"), [("Europe/Rome", None), (None, "UTC")])
+def test_new_times_without_a_zone_for_those_with_one_are_refused(trained, asked):
+    q = pgm.cavi(pgm.Model(pgm.Gaussian(0.1), pgm.GP(pgm.On(pgm.RBF(1.0, 3.0), ["t"]))), times(trained), np.arange(6.0))
+    with pytest.raises(ValueError, match=r"X_new must have .* with.* a time zone in column 't', as the training X"):
+        q.predict_latent(times(asked))
+    # The same instants in another zone are the same inputs.
+    if trained:
+        utc = times(trained)["t"].dt.tz_convert("UTC").to_frame()
+        np.testing.assert_array_equal(q.predict_latent(utc)[0], q.predict_latent(times(trained))[0])
+
+
+BIG = 2**53
+IDS = np.repeat(BIG + np.arange(4), 3)
+EFFECTS = np.repeat([-3.0, 3.0, -2.0, 2.0], 3)
+IDENTIFIERS = {
+    "pandas": lambda: pd.DataFrame({"id": IDS}),
+    "nullable": lambda: pd.DataFrame({"id": pd.array(IDS, dtype="Int64")}),
+    "objects": lambda: pd.DataFrame({"id": IDS.astype(object)}),
+    "polars": lambda: pl.DataFrame({"id": IDS}),
+    "unsigned": lambda: pd.DataFrame({"id": IDS.astype(np.uint64)}),
+    "pyarrow": lambda: pa.table({"id": IDS}),
+    "array": lambda: IDS[:, None],
+    "objects of an array": lambda: IDS[:, None].astype(object),
+    "lists": lambda: IDS[:, None].tolist(),
+}
+
+
+def of_ids(X, kernel=None):
+    named = not isinstance(X, np.ndarray | list)
+    kernel = pgm.On(pgm.White(4.0) if kernel is None else kernel, ["id"] if named else [0])
+    return pgm.cavi(pgm.Model(pgm.Gaussian(0.5), pgm.GP(kernel)), X, EFFECTS)
+
+
+@pytest.mark.parametrize("name", IDENTIFIERS)
+def test_identifiers_beyond_2_to_53_are_exact_where_they_are_compared(name, tmp_path):
+    X = IDENTIFIERS[name]()
+    q = of_ids(X)
+    # The mean of three values of noise 0.5 under a normal prior of variance 4.
+    expected = EFFECTS * 4.0 / (4.0 + 0.25 / 3.0)
+    np.testing.assert_allclose(q.predict_latent(X)[0][:, 0], expected, rtol=1e-9)
+    np.testing.assert_allclose(pgm.load(q.save(tmp_path / "q.npz")).predict_latent(X)[0][:, 0], expected, rtol=1e-9)
+    new = np.array([[BIG + 9], [BIG + 9]])
+    new = new if isinstance(X, np.ndarray | list) else pd.DataFrame(new, columns=["id"])
+    np.testing.assert_array_equal(q.predict_latent(new)[0], 0.0)
+    more = pgm.update(q, new, [5.0, 5.0])
+    np.testing.assert_allclose(more.predict_latent(new)[0], 5.0 * 4.0 / (4.0 + 0.25 / 2.0), rtol=1e-9)
+
+
+def test_identifiers_that_float64_has_merged_or_would_are_refused():
+    with pytest.raises(ValueError, match=r"X has 9007199254740996 in column 0, which kernels only compare"):
+        of_ids(np.column_stack([IDS, EFFECTS]))
+    with pytest.raises(ValueError, match=r"2\^53 in column 'id', .* a kernel measures distances in it. Subtract"):
+        of_ids(IDENTIFIERS["pandas"](), pgm.RBF(1.0, 1.0))
+    with pytest.raises(ValueError, match=r"X_new must have whole numbers in column '0', as .* got Float64"):
+        of_ids(IDS[:, None]).predict_latent(IDS[:, None].astype(float))
+    with pytest.raises(ValueError, match="X_new has whole numbers beyond 2\\^53 in column '0'"):
+        of_ids(IDS[:, None] - BIG).predict_latent(IDS[:, None])
+    with pytest.raises(ValueError, match="X_new, column 'id', has whole numbers beyond"):
+        of_ids(pd.DataFrame({"id": IDS - BIG})).predict_latent(pd.DataFrame({"id": IDS}))
+
+
+def test_levels_of_another_type_than_in_the_training_data_are_refused():
+    q = of_ids(pd.DataFrame({"id": pd.Categorical((IDS - BIG).astype(str))}))
+    with pytest.raises(ValueError, match="column 'id', has 0 of type int, and the training data have '0' of type str"):
+        q.predict_latent(pd.DataFrame({"id": [0, 1]}))
+    assert q.predict_latent(pd.DataFrame({"id": [17]}))[0][0, 0] == 0.0
 
 
 def frame_without(**changes):
@@ -207,7 +279,7 @@ REFUSED = {
     ),
     "text for an array": (
         lambda _: pgm.cavi(by_number(), CODES, Y).predict(pd.DataFrame(DATA)),
-        "X_new has levels in column 'herd', and the training X had no column names",
+        "X_new has text or categories in column 'herd', and the training X had no column names",
     ),
 }
 

@@ -62,7 +62,11 @@ def test_frames_name_outputs(library):
         (X, Y[:, 0], r"y must have shape \(7, outputs\), a row for each of X; got shape \(7,\)"),
         (X, Y[:5], r"got shape \(5, 3\)"),
         (X, np.where(np.arange(3) == 1, np.nan, Y), "y has no value in column 1: leave this output out"),
-        (X, pd.DataFrame(OUTPUTS).assign(tin="much"), "y must have numbers in each column; got levels in column 'tin'"),
+        (
+            X,
+            pd.DataFrame(OUTPUTS).assign(tin="much"),
+            "y must have numbers in each column; got text or categories in column 'tin'",
+        ),
         (pd.DataFrame({"output": X[:, 0]}), Y, "X has a column 'output'"),
     ],
 )
