@@ -318,9 +318,16 @@ def _coordinates(result: Result, f: np.ndarray, names: Mapping[str, Sequence[Any
                 f"coords[{name!r}] must have {len(coordinates[name])} labels; got {len(values)}. The data are without "
                 "rows that missing= or a weight of 0 leaves out."
             )
-    arrays = {name: np.asarray(values) for name, values in (coordinates | dict(names)).items()}
+    arrays = {name: _as_labels(values) for name, values in (coordinates | dict(names)).items()}
     # NetCDF stores numbers, dates and text.
     return {name: array if array.dtype.kind in "iufM" else array.astype(str) for name, array in arrays.items()}
+
+
+def _as_labels(values: Any) -> np.ndarray:
+    """Labels as an array; those of several parts, as of a MultiIndex of pandas, as text."""
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return values
+    return np.asarray([", ".join(map(str, value)) if isinstance(value, tuple) else value for value in values])
 
 
 def _kept_draws(result: Result, f: np.ndarray, num_draws: int) -> np.ndarray:

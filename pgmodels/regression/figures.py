@@ -35,17 +35,20 @@ def figure_of_effects(result: "RegressionResult") -> Figure:
     figure, panels = _panels(len(terms), max(2.9, 0.8 + _A_LEVEL * most))
     for axes, term in zip(panels, terms, strict=False):
         column = term.columns[0]
-        x = term.read(result.regression.data)[:, 0]
+        data, by = result.regression.data, "level" if len(result.regression.classes) > 1 else None
+        x = term.read(data)[:, 0]
+        # Dates are shown as such.
+        shown = data[column.names[0]] if column.names[0] in data.columns else x
         table = result.effects(term.name)
-        table = table.assign(x=np.repeat(x, len(table) // len(x))).drop_duplicates(["x", *_extra(table)])
+        repeated = {
+            name: np.repeat(np.asarray(part), len(table) // len(x)) for name, part in (("x", x), ("shown", shown))
+        }
+        table = table.assign(**repeated).drop_duplicates(["x", *[by] * (by is not None)])
         if isinstance(column, Levels):
-            _points(axes, table, [":".join(map(str, key)) for key in column.codes], is_upright=False)
+            _points(axes, table, [":".join(map(str, key)) for key in column.codes], by, is_upright=False)
             open_axes(axes, title=literal(term.name), xlabel="effect")
         else:
-            name = column.names[0]
-            # Dates are shown as such.
-            shown = table.assign(x=table[name]) if name in table.columns else table
-            _lines(axes, shown.sort_values("x"))
+            _lines(axes, table.sort_values("x").assign(x=lambda rows: rows["shown"]), by)
             open_axes(axes, title=literal(term.name), xlabel=literal(column.names[0]), ylabel="effect")
     return figure
 
@@ -92,7 +95,7 @@ def _lines(axes: Axes, table: pd.DataFrame, by: str | None = None) -> None:
         locator = AutoDateLocator()
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    _legend(axes, table, by)
+    _legend(axes, by)
 
 
 def _points(axes: Axes, table: pd.DataFrame, names: list[str], by: str | None = None, is_upright: bool = True) -> None:
@@ -111,29 +114,23 @@ def _points(axes: Axes, table: pd.DataFrame, names: list[str], by: str | None = 
         axes.set_xlim(-0.5, len(names) - 0.5)
     else:
         axes.set_yticks(range(len(names)), [literal(name) for name in names])
-    _legend(axes, table, by)
+    _legend(axes, by)
 
 
 def _series(table: pd.DataFrame, by: str | None) -> Any:
     """Label, rows and style of each line."""
-    extra = _extra(table) if by is None else [by]
-    if not extra:
+    if by is None:
         yield "", table, styles([""])[""]
         return
-    values = list(pd.unique(table[extra[0]]))
+    values = list(pd.unique(table[by]))
     chosen = styles([_text(value) for value in values])
     for value in values:
-        yield _text(value), table[table[extra[0]] == value], chosen[_text(value)]
+        yield _text(value), table[table[by] == value], chosen[_text(value)]
 
 
-def _extra(table: pd.DataFrame) -> list[str]:
-    return ["level"] if "level" in table.columns else []
-
-
-def _legend(axes: Axes, table: pd.DataFrame, by: str | None) -> None:
-    extra = _extra(table) if by is None else [by]
-    if extra:
-        axes.legend(title=literal(extra[0]), frameon=False, fontsize="small", title_fontsize="small")
+def _legend(axes: Axes, by: str | None) -> None:
+    if by is not None:
+        axes.legend(title=literal(by), frameon=False, fontsize="small", title_fontsize="small")
 
 
 def _text(value: Any) -> str:

@@ -54,14 +54,25 @@ class Values(NamedTuple):
         """Averages over groups of rows."""
         return Values(np.stack([self.draws[:, rows].mean(axis=1) for rows in groups], axis=1), self.levels)
 
-    def beside(self, labels: pd.DataFrame) -> pd.DataFrame:
-        """The table of the values, with the labels of the rows, and a row for each level."""
+    def beside(self, labels: pd.DataFrame, **constants: str) -> pd.DataFrame:
+        """The table of the values, with columns of constants, the labels of the rows, and a row for each level.
+
+        Labels with the name of another column of the table are prefixed by "data_".
+        """
         draws, count = self.draws, self.draws.shape[2]
         table = intervals.of_draws(draws.reshape(len(draws), -1))
         labels = labels.loc[labels.index.repeat(count)].reset_index(drop=True)
-        if self.levels is not None:
-            labels = labels.assign(level=self.levels * draws.shape[1])
-        return pd.concat([labels, table], axis=1)
+        levels = {} if self.levels is None else {"level": self.levels * draws.shape[1]}
+        taken = {*constants, *levels, *table.columns}
+        labels = labels.rename(columns={name: _free(name, taken, labels) for name in labels.columns if name in taken})
+        return pd.concat([pd.DataFrame(constants, index=labels.index), labels.assign(**levels), table], axis=1)
+
+
+def _free(name: str, taken: set[str], labels: pd.DataFrame) -> str:
+    """The name prefixed by "data_" until no other column has it."""
+    while name in taken or name in labels.columns:
+        name = f"data_{name}"
+    return name
 
 
 class RegressionResult(DoublePrecision):
@@ -69,7 +80,8 @@ class RegressionResult(DoublePrecision):
 
     ``result`` is the engine's, for ``pgmodels.compare``, ``diagnose``, ArviZ and files, and ``regression`` the model of
     the formula. Intervals are equal-tailed, with ArviZ's default probability ``stats.ci_prob``. All tables are data
-    frames of pandas, with a row for each level if y has more than two.
+    frames of pandas, with a row for each level if y has more than two. A column of the data that is called as one of
+    the table, such as "mean" or "sd", is "data_mean" or "data_sd" there.
 
     Several methods take new data by the same arguments: ``newdata``, a data frame, by default the data; or
     ``conditional``, columns that vary over a grid while the others stay at their means or most frequent levels, as a
@@ -196,9 +208,8 @@ class RegressionResult(DoublePrecision):
         name, (sign, operation) = next(iter(contrast)), operations[comparison]
         rows = self._rows(newdata, conditional, changed=name)
         moves = [lambda column, value=value: value for value in pair]
-        table = self._changes(rows, name, moves, operation, target, average_by)
-        table.insert(0, "contrast", f"{name}: {pair[1]} {sign} {pair[0]}")
-        return table
+        text = f"{name}: {pair[1]} {sign} {pair[0]}"
+        return self._changes(rows, name, moves, operation, target, average_by, contrast=text)
 
     def slopes(
         self,
@@ -233,9 +244,7 @@ class RegressionResult(DoublePrecision):
         ends = [self._values(part, target, nodes) for part, nodes in self._sides(rows, low, high, target)]
         slopes = (ends[1].draws - ends[0].draws) / widths[:, None]
         labels, groups = _averages(rows, average_by)
-        table = Values(slopes, ends[0].levels).averaged(groups).beside(labels)
-        table.insert(0, "slope", name)
-        return table
+        return Values(slopes, ends[0].levels).averaged(groups).beside(labels, slope=name)
 
     def draws(self, newdata: Any = None, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
         """Draws of y at new data, (num_draws, m), for one trial, with latents drawn jointly over the rows."""
@@ -319,7 +328,7 @@ class RegressionResult(DoublePrecision):
 
     def _changes(
         self, rows: Rows, name: str, moves: Sequence[Callable[[Any], Any]], operation: Callable[..., np.ndarray],
-        target: str, average_by: str | Sequence[str] | None,
+        target: str, average_by: str | Sequence[str] | None, **constants: str,
     ) -> pd.DataFrame:  # fmt: skip
         """A function of predictions after each of two changes of a column, by the same draws."""
         if name not in rows.frame.columns:
@@ -328,7 +337,7 @@ class RegressionResult(DoublePrecision):
         values = self._values(rows._replace(X=self.regression.read(both)[0], frame=both), target)
         labels, groups = _averages(rows, average_by)
         low, high = (Values(part, values.levels).averaged(groups) for part in np.split(values.draws, 2, axis=1))
-        return Values(operation(low.draws, high.draws), values.levels).beside(labels)
+        return Values(operation(low.draws, high.draws), values.levels).beside(labels, **constants)
 
     def _sides(self, rows: Rows, low: Rows, high: Rows, target: str) -> list[tuple[Rows, DrawNodes]]:
         """Rows with a column moved down and up, and joint draws of the latents there.

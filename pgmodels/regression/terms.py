@@ -1,5 +1,6 @@
 """Terms of a formula as Gaussian processes, with their default priors."""
 
+import ast
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,8 +133,18 @@ def check_call(call: Call) -> None:
     if unknown:
         taken = f"{call.name} takes {', '.join(_OPTIONS[call.name]) or 'none'}"
         raise ValueError(f"formula: {call.text} has no option {unknown[0]!r}; {taken}.")
+    node = call.arguments[0].node if call.arguments else None
+    if "by" in _OPTIONS[call.name] and isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        column, group = ast.unparse(node.left), ast.unparse(node.right)
+        raise ValueError(
+            f"formula: {call.text}: a function of {column} for each level of {group} is written "
+            f"{call.name}({column}, by={group})."
+        )
     if call.name != "gp" and len(call.arguments) != 1:
-        raise ValueError(f"formula: {call.text} must have one column; {call.name} takes no more.")
+        remedy = f" For a function of each level of a factor g write {call.name}(x, by=g)." * (
+            "by" in _OPTIONS[call.name]
+        )
+        raise ValueError(f"formula: {call.text} must have one column; {call.name} takes no more.{remedy}")
 
 
 def call_term(call: Call, frame: pd.DataFrame, scale: float, context: dict[str, Any], priors: dict[str, Any]) -> Term:

@@ -339,6 +339,9 @@ REFUSED = {
         "must be dist.Normal(mean",
     ),
     "no frame": ("weight ~ age", {"data": {"age": [1.0]}}, "data must be a data frame of pandas, polars or pyarrow"),
+    "a chain of each level": ("weight ~ ar1(days|herd)", {}, "for each level of herd is written ar1(days, by=herd)"),
+    "a process of each level": ("weight ~ gp(days | herd)", {}, "for each level of herd is written gp(days, by=herd)"),
+    "a chain with a factor": ("weight ~ ar1(days, herd)", {}, "write ar1(x, by=g)"),
     "an action": ("weight ~ age", {"missing": "omit"}, "missing must be 'raise', 'drop' or 'predict'"),
     "weights": ("weight ~ age", {"weights": [1.0]}, "weights must have shape (60,)"),
 }
@@ -408,6 +411,23 @@ def test_arviz_has_the_index_of_the_data_and_terms():
     tree = regression.cavi().to_arviz(20)
     np.testing.assert_array_equal(tree["observed_data"]["y"], data.drop(index=["row 4", "row 7"])["y"])
     assert "row 4" not in tree["posterior"]["datum"]
+
+
+def test_arviz_of_a_multiindex_has_its_levels_as_text(tmp_path):
+    rng = np.random.default_rng(3)
+    index = pd.MultiIndex.from_product([["u", "v"], range(3)], names=["site", "plot"])
+    data = pd.DataFrame({"y": rng.normal(size=6), "x": rng.normal(size=6)}, index=index)
+    result = pgm.formula("y ~ x", data).cavi()
+    tree = result.to_arviz(20)
+    assert list(tree["posterior"]["datum"].values) == ["u, 0", "u, 1", "u, 2", "v, 0", "v, 1", "v, 2"]
+    assert list(tree["observed_data"]["y"]) == list(data["y"])
+    named = result.result.to_arviz(20, coords={"datum": [(name, number) for name, number in index]})
+    assert list(named["posterior"]["datum"].values) == list(tree["posterior"]["datum"].values)
+
+
+def test_several_starts_of_a_regression_whose_hyperparameters_all_have_priors_end_where_one_does():
+    one, two = (pgm.formula("weight ~ age", DATA).fit(num_starts=number).summary() for number in (1, 2))
+    np.testing.assert_allclose(two["mean"], one["mean"], rtol=1e-3)
 
 
 def test_a_long_series_is_a_markov_process(monkeypatch):

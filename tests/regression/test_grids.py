@@ -8,6 +8,7 @@ import pgmodels as pgm
 
 pytest.importorskip("formulaic")
 from pgmodels.regression.grid import conditional_grid
+from pgmodels.results import intervals
 
 N = 60
 RNG = np.random.default_rng(5)
@@ -83,6 +84,50 @@ def test_comparisons_and_slopes_over_grids_and_groups(result):
     np.testing.assert_allclose(slopes["mean"], [summary["x"], summary["x"] + summary["x:sex[T.f]"]], atol=0.05)
     with pytest.raises(ValueError, match="comparison must be 'diff', 'ratio' or 'lift'"):
         result.comparisons(contrast, comparison="odds")
+
+
+CLASHES = {"mean": "no", "sd": "no", "level": "abc", "slope": "no", "contrast": "no", intervals.names()[1]: "no"}
+
+
+@pytest.mark.parametrize(("name", "levels"), CLASHES.items())
+def test_a_column_of_the_data_has_another_name_in_tables_with_its_name(name, levels):
+    x = np.linspace(-1.0, 1.0, 12)
+    y = x + np.cos(5.0 * x) if levels == "no" else np.resize(list(levels), 12)
+    family = {"no": "gaussian", "abc": "categorical"}[levels]
+    frame = pd.DataFrame({name: x, "data_sd": x, "y": y, "g": list("uvw") * 4})
+    result, plain = (
+        pgm.formula(f"y ~ {column} + g", data, family=family).gaussian_vi()
+        for column, data in ((name, frame), ("x", frame.rename(columns={name: "x"})))
+    )
+    calls = {
+        "predictions": lambda one, column: one.predictions(),
+        "grid": lambda one, column: one.predictions(conditional=[column, "g"]),
+        "averages": lambda one, column: one.predictions(average_by=column),
+        "effects": lambda one, column: one.effects("linear"),
+        "slopes": lambda one, column: one.slopes(column, conditional=column),
+        "comparisons": lambda one, column: one.comparisons({"g": ["u", "v"]}, conditional=column),
+    }
+    for call in calls.values():
+        table, expected = call(result, name), call(plain, "x")
+        assert table.columns.is_unique
+        # The same columns in the same order, but for names, and the text of a slope or contrast.
+        numbers = [
+            place for place, column in enumerate(expected) if column not in ("slope", "y", "g", "contrast", "level")
+        ]
+        np.testing.assert_allclose(
+            table.iloc[:, numbers].astype(float), expected.iloc[:, numbers].astype(float), rtol=1e-6, atol=1e-9
+        )
+        renamed = [after for after, before in zip(table, expected, strict=True) if before == "x"]
+        assert all(column.removeprefix("data_").removeprefix("data_") == name for column in renamed)
+
+
+def test_figures_of_a_column_called_level_have_one_line():
+    frame = pd.DataFrame({"level": np.linspace(-1.0, 1.0, 12), "y": np.linspace(-1.0, 1.0, 12) ** 2})
+    result = pgm.formula("y ~ gp(level)", frame).cavi()
+    for figure in (result.plot_effects(), result.plot_predictions("level"), result.plot_slopes("level", "level")):
+        (axes,) = figure.axes
+        assert len(axes.lines) == 1
+        assert len(axes.lines[0].get_xdata()) == 12
 
 
 def test_the_response_is_drawn(result):

@@ -132,7 +132,8 @@ def steps(learnable: ParameterVector, X: np.ndarray) -> np.ndarray:
     means = [d if gp.mean.is_free and d > 0 else 1.0 for gp, d in zip(model.gps, deviations, strict=True)]
     ones = eqx.tree_at(lambda m: [gp.mean.value for gp in m.gps], ones, means)
     pairs = zip(learnable.of(ones), learnable.shapes, learnable.free_shapes, strict=True)
-    return np.concatenate([np.ravel(value if free == shape else np.ones(free)) for value, shape, free in pairs])
+    units = [np.ravel(value if free == shape else np.ones(free)) for value, shape, free in pairs]
+    return np.concatenate([np.zeros(0), *units])
 
 
 def input_steps(inputs: Sequence[np.ndarray | None], X: np.ndarray) -> np.ndarray:
