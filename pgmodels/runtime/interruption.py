@@ -1,12 +1,14 @@
-"""Ctrl-C ends the command line at once, without a traceback."""
+"""Ctrl-C ends the command line at once, without a traceback, and is not lost in calls from Python."""
 
 import os
 import signal
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 # The exit status of an interrupted process, by a shell's convention.
 INTERRUPTED = 128 + 2
@@ -30,6 +32,42 @@ def end(signum: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn
             stream.write("\x1b[?25h\n" if stream is sys.stderr and stream.isatty() else "")
             stream.flush()
     os._exit(INTERRUPTED)
+
+
+# Seconds after which a discarded interruption is raised again: a callback of the garbage collector takes less.
+_DELAY = 0.01
+
+
+class _RaiseAgain:
+    """A hook for errors that Python discards: it sends SIGINT again for an interruption, and passes on all others."""
+
+    def __init__(self, previous: Any):
+        self.previous = previous
+
+    def __call__(self, unraisable: Any) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            # By another thread: raised here, it would be discarded once more.
+            threading.Timer(_DELAY, signal.raise_signal, [signal.SIGINT]).start()
+        else:
+            self.previous(unraisable)
+
+
+@contextmanager
+def no_lost_interrupt() -> Iterator[None]:
+    """Within the context, a KeyboardInterrupt that Python discards is raised again a moment later.
+
+    Python discards one that is raised within a callback of the garbage collector, and JAX registers such a callback.
+    """
+    previous = sys.unraisablehook
+    # Python interrupts the main thread alone.
+    if isinstance(previous, _RaiseAgain) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    sys.unraisablehook = _RaiseAgain(previous)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = previous
 
 
 def is_command() -> bool:

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from pgmodels.runtime.interruption import no_lost_interrupt
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -34,13 +36,13 @@ def check_process() -> None:
 def double_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Run a public entry point with 64-bit JAX arithmetic and restore the caller's setting afterwards.
 
-    Raises RuntimeError in a process forked from one that has computed.
+    Ctrl-C is not lost meanwhile. Raises RuntimeError in a process forked from one that has computed.
     """
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         check_process()
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), no_lost_interrupt():
             return function(*args, **kwargs)
 
     return wrapped
