@@ -3,6 +3,7 @@
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Int
 
 MissingChoice = Literal["raise", "drop", "predict"]
 _CHOICES = ("raise", "drop", "predict")
@@ -15,9 +16,9 @@ class Missing(NamedTuple):
     None if there are none: arguments of ``predict`` and ``predict_latent``.
     """
 
-    rows: np.ndarray
-    X: np.ndarray
-    covariates: np.ndarray | None = None
+    rows: Int[np.ndarray, " m"]
+    X: Float[np.ndarray, "m d"]
+    covariates: Float[np.ndarray, "m _"] | None = None
 
 
 def check_missing(missing: Any) -> None:

@@ -70,19 +70,20 @@ class Coregion(Kernel):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
                 raise ValueError(f"{name} of Coregion must be a whole number >= 1; got {shorten(value)}.")
         self.num_outputs, self.rank = int(num_outputs), int(rank)
-        start = _start(self.num_outputs, self.rank)
-        if is_distribution(loadings):
+        if loadings is None or is_distribution(loadings):
             # The centre of a prior, such as 0, may be a point from which the loadings cannot move.
-            loadings = Parameter(start, prior=loadings)
-        self.loadings = as_parameter(start if loadings is None else loadings, "loadings of Coregion", positive=False)
+            loadings = Parameter(_start(self.num_outputs, self.rank), prior=loadings)
+        self.loadings = as_parameter(loadings, "loadings of Coregion", positive=False)
+        self._check_shape("loadings", (self.num_outputs, self.rank))
         self.kappa = _one_each(as_parameter(kappa, "kappa of Coregion"), self.num_outputs)
-        shapes = {"loadings": (self.num_outputs, self.rank), "kappa": (self.num_outputs,)}
-        for name, shape in shapes.items():
-            if np.shape(value := getattr(self, name).value) != shape:
-                raise ValueError(
-                    f"{name} of Coregion({self.num_outputs}, rank={self.rank}) must have shape {shape}; got "
-                    f"{np.shape(value)}."
-                )
+        self._check_shape("kappa", (self.num_outputs,))
+
+    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        if np.shape(value := getattr(self, name).value) != shape:
+            raise ValueError(
+                f"{name} of Coregion({self.num_outputs}, rank={self.rank}) must have shape {shape}; got "
+                f"{np.shape(value)}."
+            )
 
     @property
     @double_outside_jit

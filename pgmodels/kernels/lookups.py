@@ -147,12 +147,12 @@ class _Reading:
             before, after = (atom.aval.dtype.kind for atom in (equation.invars[0], equation.outvars[0]))
             if before == "f" and after not in "iu":
                 return first if after == "f" else None
-            return first if before in "iu" else self._step(name, operands, shape)
+            return first if before in "iu" else self._step(name, operands)
         is_step = name in _STEPS and len(made) == 1 and not made[0].is_sign
         is_step = is_step and all(operand is not None for operand in operands)
-        return self._step(name, operands, shape) if is_step else None
+        return self._step(name, operands) if is_step else None
 
-    def _step(self, name: str, operands: list[Any], shape: tuple[int, ...]) -> Any:
+    def _step(self, name: str, operands: list[Any]) -> Any:
         """The numbers of the indices after an operation with at most one constant."""
         constants = [None if isinstance(operand, _Made) else np.asarray(operand) for operand in operands]
         if any(constant is not None and constant.size != 1 for constant in constants):

@@ -12,7 +12,7 @@ import pandas as pd
 from pgmodels.regression.formula import Regression, formula
 from pgmodels.regression.grammar import parse_all
 from pgmodels.regression.result import RegressionResult
-from pgmodels.results.saving import load
+from pgmodels.results.saving import faults_of, load, read_file
 from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import read_arrays, write_arrays
 from pgmodels.runtime.x64 import double_precision
@@ -70,24 +70,32 @@ def load_formula(
     ValueError
         For a file of another kind, or without a family that it needs.
     """
-    document, arrays = read_arrays(Path(path))
+    path = Path(path)
+    document, arrays = read_file(path)
     if _ENTRY not in document:
         raise ValueError(f"{path} is not a result of a formula: load it with pgm.load.")
-    stored = document[_ENTRY]
-    if stored["family"] is None and family is None:
+    with faults_of(path):
+        stored = document[_ENTRY]
+        named, link, texts, columns = (stored[name] for name in ("family", "link", "formula", "columns"))
+        coded = {name: _decoded(arrays[f"{_ENTRY} {place}"], how) for place, (name, how) in enumerate(columns.items())}
+        frame = pd.DataFrame(coded)
+        centres = stored.get("priors")
+        priors = {name: dist.Normal(mean, deviation) for name, (mean, deviation) in (centres or {}).items()}
+    if centres is None:
+        raise ValueError(f"{path} was written by an earlier version, whose columns are not centred: fit it again.")
+    if named is None and family is None:
         raise ValueError(
             f"{path} has a likelihood that is not one by name: pass it, as in load_formula(path, family=)."
         )
-    columns = enumerate(stored["columns"].items())
-    frame = pd.DataFrame({name: _decoded(arrays[f"{_ENTRY} {place}"], how) for place, (name, how) in columns})
-    if "priors" not in stored:
-        raise ValueError(f"{path} was written by an earlier version, whose columns are not centred: fit it again.")
-    priors = {name: dist.Normal(mean, deviation) for name, (mean, deviation) in stored["priors"].items()}
-    regression: Regression = formula(
-        stored["formula"], frame, family=stored["family"] or family, link=stored["link"], context=context,
-        missing="predict", priors=priors,
-    )  # fmt: skip
-    result = load(path, likelihood=regression.model.likelihood)
+    # The formula may need functions in context.
+    with faults_of(path, unsuitable=ValueError):
+        regression: Regression = formula(
+            texts, frame, family=named or family, link=link, context=context, missing="predict", priors=priors
+        )
+    result: Any = load(path, likelihood=regression.model.likelihood)
+    with faults_of(path):
+        if len(result.X) > len(regression.X) or result.X.shape[1] != regression.X.shape[1]:
+            raise ValueError(f"X has the shape {result.X.shape}, and the columns of the data {regression.X.shape}")
     regression.model, regression.weights = result.model, getattr(result, "weights", None)
     return RegressionResult(regression, result)
 

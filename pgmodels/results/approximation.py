@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from pgmodels.data.frames import Columns
@@ -206,9 +206,9 @@ class Approximation(DataResult, GaussianResult):
     """
 
     posterior: Posterior
-    mean: np.ndarray
-    variance: np.ndarray
-    elbo_trace: np.ndarray
+    mean: Float[np.ndarray, "n l"]
+    variance: Float[np.ndarray, "n l"]
+    elbo_trace: Float[np.ndarray, " iterations"]
     converged: bool
     tolerance: float
     # None for engines that learn nothing. Any, so that a script need not check the result of ``pgm.fit`` for None.
@@ -255,8 +255,8 @@ class CorrectedApproximation(GaussianResult):
     """
 
     uncorrected: Approximation
-    mean: np.ndarray
-    variance: np.ndarray
+    mean: Float[np.ndarray, "n l"]
+    variance: Float[np.ndarray, "n l"]
     seconds: float
     num_nonpositive: int
     # What reports of ``fit`` say of the correction.
@@ -443,8 +443,8 @@ class PerturbativeApproximation(CorrectedApproximation):
 
     description: ClassVar[str] = "to second order"
 
-    shift: np.ndarray
-    curvature: np.ndarray
+    shift: Float[np.ndarray, "n l"]
+    curvature: Float[np.ndarray, "n l"]
 
     @property
     def method(self) -> str:
@@ -477,7 +477,7 @@ class ResponseApproximation(CorrectedApproximation):
 
     description: ClassVar[str] = "by linear response"
 
-    covariance: np.ndarray
+    covariance: Float[np.ndarray, "n l l"]
     is_positive: bool
 
     @property
@@ -504,8 +504,8 @@ class LinearResponse(ResponseApproximation):
     equations if they are solved by conjugate gradients.
     """
 
-    shift: np.ndarray
-    response: np.ndarray
+    shift: Float[np.ndarray, " q"]
+    response: Float[np.ndarray, "q q"]
     residual: float
 
     @property

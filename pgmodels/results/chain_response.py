@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from pgmodels.priors import chain_response
@@ -26,8 +26,8 @@ class ChainCorrection(ResponseApproximation):
     ``factors`` (n, S, S) and ``slope`` (n,) are what responds at each row, see pgmodels.priors.chain_response.
     """
 
-    factors: np.ndarray
-    slope: np.ndarray | None
+    factors: Float[np.ndarray, "n s s"]
+    slope: Float[np.ndarray, " n"] | None
 
     @cached_property
     def response(self) -> ChainResponse:

@@ -112,6 +112,10 @@ _REPRESENTATIONS: dict[str, type[Representation]] = {
 }
 
 
+# Constraints with bounds, of numpyro.distributions.constraints.
+_BOUNDED = ("interval", "greater_than", "less_than")
+
+
 def describe(model: Model) -> Description:
     """A model as values that JSON can hold. Raises ValueError for a component not of pgmodels or NumPyro."""
     return {
@@ -128,12 +132,9 @@ def describe(model: Model) -> Description:
     }
 
 
-def build(description: Description, likelihood: Likelihood | LikelihoodFamily | None) -> Model:
-    """The model of a description; ``likelihood`` is needed for a custom formula.
-
-    Raises ValueError if it is missing or differs from the saved one.
-    """
-    gps = [
+def build_gps(description: Description) -> list[GP]:
+    """The GPs of a model's description."""
+    return [
         GP(
             _build_kernel(entry["kernel"]),
             mean=_build_parameter(entry["mean"]),
@@ -142,8 +143,6 @@ def build(description: Description, likelihood: Likelihood | LikelihoodFamily | 
         )
         for entry in description["gps"]
     ]
-    size = sum(gp.size for gp in gps)
-    return Model(_build_likelihood(description["likelihood"], likelihood, size), gps)
 
 
 def _describe_kernel(kernel: Kernel) -> Description:
@@ -193,6 +192,8 @@ def _describe_parameter(parameter: Parameter, name: str) -> Description:
 def _build_parameter(description: Description) -> Parameter:
     value = description["value"]
     prior = None if description["prior"] is None else _build_prior(description["prior"])
+    if prior is not None and prior.shape() != np.shape(value):
+        raise ValueError(f"a prior of shape {prior.shape()} is of a parameter of shape {np.shape(value)}")
     constraint = None if "constraint" not in description else _build_constraint(description["constraint"])
     if prior is not None and constraint is not None and prior.support != constraint:
         prior = Within(prior, constraint)
@@ -211,7 +212,7 @@ def _describe_constraint(constraint: Constraint, name: str) -> Description:
         if isinstance(value, Constraint) and type(value) is type(constraint) and value == constraint:
             return {"name": known}
     bounds = {key: getattr(constraint, key) for key in ("lower_bound", "upper_bound") if hasattr(constraint, key)}
-    for known in ("interval", "greater_than", "less_than"):
+    for known in _BOUNDED:
         if getattr(constraints, known) is type(constraint):
             return {"class": known, "bounds": {key: float(value) for key, value in bounds.items()}}
     raise _unnamed(f"the constraint {constraint} of {name}")
@@ -219,7 +220,12 @@ def _describe_constraint(constraint: Constraint, name: str) -> Description:
 
 def _build_constraint(description: Description) -> Constraint:
     if "name" in description:
-        return getattr(constraints, description["name"])
+        constraint = getattr(constraints, description["name"])
+        if not isinstance(constraint, Constraint):
+            raise ValueError(f"{description['name']} is not a constraint of NumPyro")
+        return constraint
+    if description["class"] not in _BOUNDED:
+        raise ValueError(f"{description['class']} is not a constraint with bounds")
     return getattr(constraints, description["class"])(**description["bounds"])
 
 
@@ -266,11 +272,16 @@ def _build_argument(description: Description, double: bool) -> Any:
     if not isinstance(description, dict):
         return description
     if "dtype" in description:
+        if np.dtype(description["dtype"]).kind not in "biuf":
+            raise ValueError(f"an argument of a prior is of type {shorten(description['dtype'])}")
         with jax.enable_x64(True):
             return as_array(np.asarray(description["values"], dtype=description["dtype"]))
+    kind = getattr(dist, description["class"])
+    if not (isinstance(kind, type) and issubclass(kind, dist.Distribution)):
+        raise ValueError(f"{description['class']} is not a distribution of NumPyro")
     arguments = {name: _build_argument(value, double) for name, value in description["arguments"].items()}
     with jax.enable_x64(double):
-        return getattr(dist, description["class"])(**arguments)
+        return kind(**arguments)
 
 
 def _describe_representation(form: Representation) -> Description:
@@ -313,6 +324,11 @@ def _formulas(likelihood: Likelihood, size: int) -> dict[str, list[str]]:
 
 def _named(name: str, parameters: dict[str, Parameter], size: int, options: Mapping[str, Any]) -> Likelihood | None:
     """The likelihood of pgmodels with this name, these parameters and options, None if there is none."""
+    largest = 1 + max((np.size(parameter.value) for parameter in parameters.values()), default=0)
+    if any(type(option) is int and option > largest for option in options.values()):
+        raise ValueError(
+            f"the options of {name}, {shorten(dict(options))}, do not fit its parameters: pass an unchanged file"
+        )
     if name in _WITH_OPTIONS:
         build_named, values = _WITH_OPTIONS[name], {**options, **parameters}
         return build_named(**values) if set(inspect.signature(build_named).parameters) == set(values) else None
@@ -328,7 +344,12 @@ def _named(name: str, parameters: dict[str, Parameter], size: int, options: Mapp
     return family(**parameters)
 
 
-def _build_likelihood(description: Description, argument: Any, size: int) -> Likelihood:
+def build_likelihood(description: Description, argument: Likelihood | LikelihoodFamily | None, size: int) -> Likelihood:
+    """The likelihood of a model's description with ``size`` latents; ``argument`` is needed for a custom formula.
+
+    Raises ValueError if it is missing or differs from the saved one.
+    """
+    description = description["likelihood"]
     name, saved = description["name"], description["formulas"]
     parameters = {p: _build_parameter(value) for p, value in description["parameters"].items()}
     options = description.get("options", {})

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
@@ -43,14 +44,14 @@ class Draws(DataResult):
     """
 
     prior: PriorCollection
-    whitened: tuple[np.ndarray, ...] | None
-    log_likelihood_trace: np.ndarray
+    whitened: tuple[Float[np.ndarray, "chains draws _ _"], ...] | None
+    log_likelihood_trace: Float[np.ndarray, "chains draws"]
     num_warmup: int
-    hyperparameters: dict[str, np.ndarray] = field(default_factory=dict)
+    hyperparameters: dict[str, Float[np.ndarray, "chains draws ..."]] = field(default_factory=dict)
     statistics: dict[str, np.ndarray] = field(default_factory=dict)
-    stored_latents: np.ndarray | None = None
-    rows: np.ndarray | None = None
-    moments: tuple[np.ndarray, np.ndarray] | None = None
+    stored_latents: Float[np.ndarray, "chains draws stored l"] | None = None
+    rows: Int[np.ndarray, " stored"] | None = None
+    moments: tuple[Float[np.ndarray, "n l"], Float[np.ndarray, "n l"]] | None = None
     tuning: dict[str, Any] = field(default_factory=dict)
     run: Any = None
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from pgmodels.data.options import check_whole_number
@@ -50,18 +51,18 @@ class IntegratedApproximation(DataResult):
     a k-hat above its limit.
     """
 
-    vectors: np.ndarray
-    shares: np.ndarray
-    log_densities: np.ndarray
-    elbos: np.ndarray
-    k_hats: np.ndarray
-    means: np.ndarray
-    covariances: np.ndarray
-    potential: np.ndarray
-    precision: np.ndarray
-    support: np.ndarray
-    mass: np.ndarray
-    owners: np.ndarray
+    vectors: Float[np.ndarray, "points p"]
+    shares: Float[np.ndarray, " points"]
+    log_densities: Float[np.ndarray, " points"]
+    elbos: Float[np.ndarray, " points"]
+    k_hats: Float[np.ndarray, " points"]
+    means: Float[np.ndarray, "points n l"]
+    covariances: Float[np.ndarray, "points n l l"]
+    potential: Float[np.ndarray, "points n l"]
+    precision: Float[np.ndarray, "points n l"] | Float[np.ndarray, "points n l l"]
+    support: Float[np.ndarray, "support p"]
+    mass: Float[np.ndarray, " support"]
+    owners: Int[np.ndarray, " support"]
     log_evidence: float
     converged: bool
     holds_mass: bool

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from pgmodels.results.approximation import LinearResponse
@@ -31,9 +32,9 @@ class NestedApproximation(LinearResponse):
     # Measured against quadrature with three latents.
     relative_error: ClassVar[float] = 0.02
 
-    location: np.ndarray
-    scale: np.ndarray
-    log_density: np.ndarray
+    location: Float[np.ndarray, "n l"]
+    scale: Float[np.ndarray, "n l"]
+    log_density: Float[np.ndarray, "n l grid"]
 
     @property
     def method(self) -> str:

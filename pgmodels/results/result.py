@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from pgmodels.data.frames import Columns
@@ -204,12 +205,12 @@ class DataResult(Result):
     """A result that holds the model and the data itself: see Result."""
 
     model: Model
-    X: np.ndarray
-    y: np.ndarray
+    X: Float[np.ndarray, "n d"]
+    y: Float[np.ndarray, "n ..."]
     seconds: float
     method: str
     columns: Columns | None = None
-    weights: np.ndarray | None = None
+    weights: Float[np.ndarray, " n"] | None = None
     labels: Labels | None = None
     missing: Missing | None = None
 

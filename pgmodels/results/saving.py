@@ -1,5 +1,7 @@
 """Saving a result to one npz file of arrays and a JSON document, without pickles or code."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from importlib.metadata import version
@@ -48,8 +50,10 @@ from pgmodels.results.nested import NestedApproximation
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import SparseApproximation
 from pgmodels.results.stored_names import engine_of, field_of, objective_of, stored_class, stored_field
+from pgmodels.results.stored_values import check_values
 from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import read_arrays, write_arrays
+from pgmodels.runtime.formatting import shorten_text
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array, double_precision
 
@@ -158,8 +162,8 @@ def load(
     Raises
     ------
     ValueError
-        For a file that is not a saved result, is damaged or has another format, and for a likelihood or an objective
-        that differs from the saved one.
+        For a file that is not a saved result, is damaged or has another format; for a pipe or a device, and a file
+        larger than the available memory; and for a likelihood or an objective that differs from the saved one.
 
     Examples
     --------
@@ -177,15 +181,43 @@ def load(
     True
     """
     path = Path(path)
-    document, arrays = _read(path)
-    try:
-        result = _built(document, arrays, likelihood)
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
+    document, arrays = read_file(path)
+    from pgmodels.results.description import build_gps, build_likelihood
+
+    with faults_of(path):
+        stored = {name: _decode(value, arrays) for name, value in document["fields"].items()}
+        sizes = _check_latents(document, stored, arrays)
+        gps = build_gps(document["model"])
+    # A custom likelihood is not in the file.
+    with faults_of(path, unsuitable=ValueError):
+        model = Model(build_likelihood(document["model"], likelihood, sizes["l"]), gps)
+    with faults_of(path):
+        result = _built(document, arrays, model, stored, sizes)
+    if result is None:
         raise ValueError(
-            f"{path} is damaged: its contents are not a valid {document['kind']} ({type(error).__name__}: {error}). "
-            "Pass an unchanged file written by save, or save the result again if you still have it."
-        ) from error
+            f"{path} stores one latent per row, and rows with equal inputs now share one: load it with the version of "
+            "pgmodels that saved it, or run the engine again."
+        )
     return result if objective is None else _with_objective(result, objective)
+
+
+@contextmanager
+def faults_of(path: Path, unsuitable: type[ValueError] | tuple[()] = ()) -> Iterator[None]:
+    """Within the context, errors about what a file holds become one ValueError that names it.
+
+    ``unsuitable`` are those of files that are not damaged.
+    """
+    try:
+        yield
+    except unsuitable as error:
+        raise ValueError(f"{path}: {error}") from error
+    # What a file claims may be anything, and is read by most of the package.
+    except Exception as error:
+        shown = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"{path} is damaged: {shorten_text(shown.rstrip('.'))}. Pass an unchanged file written by save, or save "
+            "the result again if you still have it."
+        ) from error
 
 
 def _with_objective(result: Loaded, objective: Objective) -> Loaded:
@@ -203,32 +235,98 @@ def _with_objective(result: Loaded, objective: Objective) -> Loaded:
     return result
 
 
-def _built(document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | LikelihoodFamily | None) -> Loaded:
-    from pgmodels.results.description import build
-
-    model = build(document["model"], likelihood)
-    stored = {name: _decode(value, arrays) for name, value in document["fields"].items()}
+def _built(
+    document: dict[str, Any], arrays: Arrays, model: Model, stored: dict[str, Any], sizes: dict[str, int]
+) -> Loaded | None:
+    """The result of the parts of a file; None if it has more coordinates than the prior."""
     stored = _renamed(stored, model)
     if document["model"].get("weighted", False) and "y" in stored:
         y, stored["weights"] = stored["y"][:, :-1], stored["y"][:, -1]
         stored["y"] = y[:, 0] if y.shape[1] == 1 else y
     cls: Any = _RESULTS[document["kind"]]
-    if cls is IntegratedApproximation:
-        return cls(model=model, **stored)
     if cls is SparseApproximation:
         stored["scaling"] = Scaling(*stored["scaling"])
+        _check_fields(cls, stored, sizes)
         posterior = saving_sparse.decode_posterior(document["blocks"], model, arrays)
         return cls(model=model, posterior=posterior, **stored)
+    _check_fields(cls, stored, sizes)
+    model.check_inputs(stored["X"])
+    if cls is IntegratedApproximation:
+        return cls(model=model, **stored)
+    model.check_memory(stored["X"])
     prior = _decode_prior(document["prior"], model, stored["X"], arrays)
-    _check_ranks(prior, stored)
+    if not _fits_ranks(prior, stored):
+        return None
     if issubclass(cls, Draws):
         return cls(model=model, prior=prior, **stored)
+    check_values(Sites, arrays, sizes)
     posterior = _decode_posterior(document["blocks"], prior, arrays)
     if cls is Approximation:
         return cls(model=model, posterior=posterior, **stored)
     if issubclass(cls, LinearResponse):
         stored |= _coordinates(stored, prior, posterior.prior)
     return cls(uncorrected=_uncorrected(model, posterior, stored), **_select(stored, cls))
+
+
+def _check_latents(document: dict[str, Any], stored: dict[str, Any], arrays: Arrays) -> dict[str, int]:
+    """The number of latents, ``{"l": number}``; ValueError if the model's GPs are not those of the file's arrays.
+
+    Before the model is built, since a file may claim any number of GPs.
+    """
+    sizes = [gp["size"] for gp in document["model"]["gps"]]
+    if not all(type(size) is int and size > 0 for size in sizes):
+        raise ValueError("sizes of GPs should be whole numbers >= 1")
+    match document["kind"], stored:
+        case "Draws", {"whitened": tuple(whitened)}:
+            counted = [part.shape[-1] for part in whitened]
+        case "Draws", {"moments": (mean, _)}:
+            counted = [mean.shape[-1]]
+        case "SparseApproximation", _:
+            saving_sparse.check_sizes(document["blocks"], sizes, arrays)
+            return {"l": sum(sizes)}
+        case "IntegratedApproximation", {"means": means}:
+            counted = [means.shape[-1]]
+        case _, {"mean": mean}:
+            counted = [mean.shape[-1]]
+    if counted not in (sizes, [sum(sizes)]):
+        raise ValueError(f"it holds {sum(counted)} latents, and a model of {sum(sizes)} in {len(sizes)} GPs")
+    return {"l": sum(sizes)}
+
+
+def _check_fields(cls: Any, stored: dict[str, Any], sizes: dict[str, int]) -> None:
+    """Raise ValueError if the fields of a result do not fit each other."""
+    if issubclass(cls, CorrectedApproximation):
+        check_values(Approximation, stored, sizes)
+    check_values(cls, stored, sizes)
+    if stored.get("fit") is not None:
+        check_values(FitReport, vars(stored["fit"]), {})
+    if stored.get("missing") is not None:
+        check_values(Missing, stored["missing"]._asdict(), {"d": sizes["d"]})
+    if "scaling" in stored:
+        check_values(Scaling, stored["scaling"]._asdict(), sizes)
+    columns = stored.get("columns")
+    for column in columns or ():
+        check_values(Column, column._asdict(), {})
+    if columns is not None and len(columns) != sizes["d"]:
+        raise ValueError(f"X has {sizes['d']} columns, and {len(columns)} have names")
+    num_rows, rows = sizes.get("n", 0), stored.get("rows")
+    wrong = {
+        "elbo_trace has no entry": np.size(stored.get("elbo_trace", 0)) == 0,
+        "X has no row": num_rows == 0 and "X" in stored,
+        "stored_latents do not have the rows of X": rows is None and sizes.get("stored", num_rows) != num_rows,
+        "rows are not those of X": rows is not None and not np.isin(rows, np.arange(num_rows)).all(),
+        "shares are not probabilities": not _are_probabilities(stored.get("shares")),
+        "mass has entries that are not probabilities": not _are_probabilities(stored.get("mass")),
+        "owners are not points": not np.isin(stored.get("owners", 0), np.arange(sizes.get("points", 1))).all(),
+        "scaling has a scale that is not positive": "scaling" in stored and not (stored["scaling"].scale > 0.0).all(),
+    }
+    for fault, holds in wrong.items():
+        if holds:
+            raise ValueError(fault)
+
+
+def _are_probabilities(values: np.ndarray | None) -> bool:
+    return values is None or bool((values >= 0.0).all() and np.isclose(values.sum(), 1.0))
 
 
 def _uncorrected(model: Model, posterior: Posterior, stored: dict[str, Any]) -> Approximation:
@@ -328,27 +426,27 @@ def _decode_prior(document: Any, model: Model, X: np.ndarray, arrays: Arrays) ->
     for i, saved in enumerate(document["groups"]):
         if saved is not None:
             group = groups[i]
-            stored = {field_of(name): as_array(arrays[f"prior.{i}.{name}"]) for name in saved["arrays"]}
+            stored = {field_of(name): arrays[f"prior.{i}.{name}"] for name in saved["arrays"]}
             cls: Any = _PRIORS[saved["class"]]
+            check_values(cls, stored, {"n": len(group.X), "d": group.X.shape[1]})
             # Older files have no mask.
             if cls is DensePrior:
-                stored.setdefault("row_mask", as_array(np.ones(len(group.X))))
-            groups[i] = cls(kernel=group.kernel, mean=group.mean, X=group.X, size=group.size, **stored)
+                stored.setdefault("row_mask", np.ones(len(group.X)))
+            values = {name: as_array(value) for name, value in stored.items()}
+            groups[i] = cls(kernel=group.kernel, mean=group.mean, X=group.X, size=group.size, **values)
     return PriorCollection(tuple(groups), prior.copies)
 
 
-def _check_ranks(prior: PriorCollection, stored: dict[str, Any]) -> None:
-    """Raise ValueError if there are more stored coordinates than the prior's rank."""
+def _fits_ranks(prior: PriorCollection, stored: dict[str, Any]) -> bool:
+    """Whether there are no more stored coordinates than the prior's rank; ValueError if there are fewer."""
     whitened, response = stored.get("whitened"), stored.get("response")
     more = response is not None and len(response) != sum(prior.ranks)
     if whitened is not None:
-        pairs = zip(whitened, prior.groups, strict=True)
-        more = more or any(v.shape[-2] > group.rank for v, group in pairs)
-    if more:
-        raise ValueError(
-            "the file stores one latent per row, and rows with equal inputs now share one: load it with the version "
-            "of pgmodels that saved it, or run the engine again."
-        )
+        pairs = [(v.shape[-2:], (group.rank, group.size)) for v, group in zip(whitened, prior.groups, strict=True)]
+        more = more or any(shape[0] > expected[0] for shape, expected in pairs)
+        if not more and any(shape != expected for shape, expected in pairs):
+            raise ValueError(f"whitened coordinates have other shapes than the prior's, {pairs}")
+    return not more
 
 
 def _priors(model: Model, X: np.ndarray, way: str) -> PriorCollection:
@@ -406,7 +504,7 @@ def _moments(posterior: Posterior) -> Any:
     return posterior.moments()
 
 
-def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
+def read_file(path: Path) -> tuple[dict[str, Any], Arrays]:
     """The document and the arrays of a file; raises ValueError unless it is a result of this format."""
     try:
         document, arrays = read_arrays(path)
@@ -416,7 +514,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
             "result again if you still have it."
         ) from error
     kind = document.get("kind")
-    if kind not in _RESULTS:
+    if kind not in [*_RESULTS]:
         raise ValueError(
             f"{path} is not a result saved by pgmodels; it contains {kind or 'something else'}: pass a file written by "
             "result.save(path)."

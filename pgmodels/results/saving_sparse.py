@@ -13,6 +13,7 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.inducing.representation import InducingPrior
 from pgmodels.priors.posterior import IndependentPosterior, Posterior
 from pgmodels.results.stored_names import stored_field
+from pgmodels.results.stored_values import check_values
 from pgmodels.runtime.x64 import as_array
 
 # The fields of an inducing-point prior that do not depend on the data.
@@ -30,6 +31,27 @@ def encode_posterior(posterior: Posterior, arrays: Arrays) -> list[list[int]] | 
     names = ["centre"] if posterior.is_coupled else [f"centre.{i}" for i in range(len(centres))]
     arrays |= {name: np.asarray(centre) for name, centre in zip(names, centres, strict=True)}
     return posterior.coupled_latents()
+
+
+def check_sizes(blocks: Any, sizes: list[int], arrays: Arrays) -> None:
+    """Raise ValueError if the arrays of a posterior do not fit GPs of these sizes, or the blocks of latents."""
+    for i in range(len(sizes)):
+        values = {name: arrays[f"prior.{i}.{stored_field(name)}"] for name in _FIELDS}
+        check_values(InducingPrior, values, {"d": arrays["prior.0.Z"].shape[1]})
+    ranks = [len(arrays[f"prior.{i}.Z"]) for i in range(len(sizes))]
+    shapes: dict[str, tuple[int, ...]]
+    if blocks is None:
+        shapes = {f"root.{i}": (sizes[i], rank, rank) for i, rank in enumerate(ranks)}
+        shapes |= {f"centre.{i}": (sizes[i], rank) for i, rank in enumerate(ranks)}
+    else:
+        by_latent = np.repeat(ranks, sizes)
+        if sorted(latent for block in blocks for latent in block) != [*range(len(by_latent))]:
+            raise ValueError("blocks do not have each latent once")
+        widths = [int(by_latent[block].sum()) for block in blocks]
+        shapes = {f"root.{i}": (width, width) for i, width in enumerate(widths)} | {"centre": (sum(widths),)}
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape or not np.isfinite(arrays[name]).all():
+            raise ValueError(f"{name} should have finite entries and the shape {shape}; it has {arrays[name].shape}")
 
 
 def decode_posterior(blocks: Any, model: Model, arrays: Arrays) -> Posterior:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from pgmodels.data.frames import Columns
@@ -41,7 +42,7 @@ class SparseApproximation(Summarised, Picklable, GaussianPredictions):
     scaling: Scaling
     num_rows: int
     columns: Columns | None
-    elbo_trace: np.ndarray
+    elbo_trace: Float[np.ndarray, " iterations"]
     converged: bool
     tolerance: float
     seconds: float

@@ -1,19 +1,24 @@
 """Atomic writing of files of arrays with a JSON document, and safe reading: no pickles, sizes checked beforehand."""
 
 import csv
+import errno
 import json
+import math
 import os
 import re
 import secrets
+import stat
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
+
+from pgmodels.runtime.memory import available_memory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,16 +27,22 @@ if TYPE_CHECKING:
 _DOCUMENT = "pgmodels"
 # Text that begins with one of these is a formula to a spreadsheet (OWASP, CSV injection).
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+# The largest document in bytes, and the kinds of NumPy types that files hold: booleans and numbers.
+_LARGEST, _KINDS = 2**26, "biufc"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def write_arrays(path: Path, document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays and a document, which also lists their types and shapes, as NumPy's npz; ValueError for objects."""
-    objects = [name for name, array in arrays.items() if array.dtype.hasobject]
-    if objects:
-        raise ValueError(f"{objects[0]} holds Python objects, which a file of arrays cannot store.")
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise ValueError(f"{name} holds Python objects, which a file of arrays cannot store.")
+        if array.dtype.kind not in _KINDS:
+            raise ValueError(f"{name} is of type {array.dtype}, and a file stores numbers and booleans.")
     table = {name: _described(array.dtype, array.shape) for name, array in arrays.items()}
     text = np.frombuffer(json.dumps({**document, "arrays": table}).encode(), dtype=np.uint8)
+    if len(text) > _LARGEST:
+        raise ValueError(f"the text of the file has {len(text)} bytes, more than {_LARGEST}: use pickle.")
     entries: dict[str, Any] = {_DOCUMENT: text, **arrays}
     with atomic_write(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **entries)
@@ -55,11 +66,14 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The document and the arrays of a file, using no more memory than the file's size on disk.
 
     Sizes are checked before anything is read: pgmodels never compresses arrays, so that a file with compressed entries,
-    such as a zip bomb, is rejected. Raises ValueError for a damaged file, FileNotFoundError for a missing one.
+    such as a zip bomb, is rejected. Raises ValueError for a damaged file and one that is not regular, or larger than
+    the available memory, FileNotFoundError for a missing one.
     """
-    with _faults_of(path, "npz"), zipfile.ZipFile(path) as archive:
+    with _faults_of(path, "npz"), _opened(path) as file, zipfile.ZipFile(file) as archive:
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-        _check_sizes(archive.infolist(), path.stat().st_size)
+        _check_sizes(archive.infolist(), os.fstat(file.fileno()).st_size)
+        if entries.get(_DOCUMENT, zipfile.ZipInfo()).file_size > _LARGEST:
+            raise ValueError(f"its document is larger than {_LARGEST} bytes")
         headers = {name: _header(archive, entry) for name, entry in entries.items()}
         if _DOCUMENT not in entries:
             raise ValueError("it was not written by pgmodels")
@@ -76,8 +90,8 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 def read_document(path: Path) -> dict[str, Any]:
     """Read a JSON document. Raises ValueError for a damaged file, FileNotFoundError for a missing one."""
-    with _faults_of(path, "JSON"):
-        return _decoded(path.read_bytes())
+    with _faults_of(path, "JSON"), _opened(path, _LARGEST) as file:
+        return _decoded(file.read())
 
 
 def remove_temporary(folder: Path, names: str) -> None:
@@ -141,6 +155,28 @@ def _escaped(cell: Any) -> Any:
 
 
 @contextmanager
+def _opened(path: Path, largest: float = math.inf) -> Iterator[BinaryIO]:
+    """A regular file of at most ``largest`` bytes, and not more than fit into memory, open to read.
+
+    Raises OSError for others: a pipe or a device may have no end.
+    """
+    _require_regular(os.stat(path))
+    # The file may have been replaced since: opening a pipe would wait for its writer.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+        status = os.fstat(file.fileno())
+        _require_regular(status)
+        largest = min(largest, available_memory())
+        if status.st_size > largest:
+            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and at most {largest:,.0f} are read")
+        yield file
+
+
+def _require_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a regular file")
+
+
+@contextmanager
 def _faults_of(path: Path, kind: str) -> Iterator[None]:
     """Within the context, errors of zipfile, NumPy and JSON on invalid bytes become one ValueError."""
     try:
@@ -170,6 +206,8 @@ def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> list[Any]:
         num_bytes = entry.file_size - stream.tell()
     if dtype.hasobject:
         raise ValueError(f"{entry.filename} holds pickled objects, which are never loaded")
+    if dtype.kind not in _KINDS:
+        raise ValueError(f"{entry.filename} is of type {dtype}, and files of pgmodels hold numbers and booleans")
     expected = dtype.itemsize
     for length in shape:
         expected *= length

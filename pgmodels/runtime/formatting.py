@@ -36,7 +36,11 @@ def shorten(value: Any) -> str:
     """``repr`` of a value for an error message: of arrays shape and type, and else its beginning and end."""
     if isinstance(value, (np.ndarray, jax.Array)) and value.size > _ENTRIES:
         return f"an array of shape {value.shape} and type {value.dtype}"
-    text = repr(value)
+    return shorten_text(repr(value))
+
+
+def shorten_text(text: str) -> str:
+    """A text for an error message: of a long one its beginning and end."""
     half = _LENGTH // 2
     return text if len(text) <= _LENGTH else f"{text[:half]} ... {text[-half:]}"
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 import pgmodels as pgm
 from pgmodels.parameters.vector import with_priors
-from pgmodels.results.description import build, describe
+from pgmodels.results.description import build_gps, build_likelihood, describe
 from tests.covering import some
 
 # Made where they are tested: NumPyro computes as it builds a distribution.
@@ -242,5 +242,5 @@ def test_a_sign_is_shown_with_the_model_and_asked_for_where_the_formula_needs_it
 
 def test_a_model_saved_when_bare_parameters_were_positive_is_positive_still():
     saved = describe(pgm.Model(unsaid(pgm.Parameter(2.0, positive=True)), pgm.GP(pgm.RBF(1.0, 1.0))))
-    loaded = build(saved, unsaid)
+    loaded = pgm.Model(build_likelihood(saved, unsaid, 1), build_gps(saved))
     assert repr(loaded.likelihood) == "unsaid(scale=Parameter(2.0, positive=True))"

@@ -2,17 +2,21 @@
 
 import io
 import json
+import os
 import pickle
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 import pgmodels as pgm
@@ -24,6 +28,7 @@ X = np.linspace(-1.0, 2.0, 12)[:, None]
 Y = (np.arange(12) % 3 == 0).astype(float)
 GP = pgm.GP(pgm.RBF(2.0, 1.0), form=pgm.Inducing(4))
 MODEL = pgm.Model(pgm.Bernoulli(), GP)
+GOLDEN = Path(__file__).parent / "golden"
 # What the file of another array declares, and what the bomb unpacks to.
 HUGE, MEGABYTES = 10**9, 200
 
@@ -474,3 +479,226 @@ def test_a_run_with_a_key_of_another_kind_is_taken_up(tmp_path, monkeypatch):
     gibbs(tmp_path, num_samples=60, **options)
     resumed = gibbs(tmp_path, num_samples=130, **options)
     assert np.array_equal(resumed.latents, gibbs(None, num_samples=130, **options).latents)
+
+
+@pytest.fixture(scope="module")
+def results(saved):
+    """A folder of files of results of all kinds: the golden files and others."""
+    shutil.copytree(GOLDEN, saved, dirs_exist_ok=True)
+    outputs = pgm.GP(pgm.On(pgm.RBF(), [0]) * pgm.On(pgm.Coregion(2), [1]))
+    two = np.column_stack([X[:, 0], np.arange(12) % 2])
+    pgm.cavi(pgm.Model(pgm.Ordinal(3), outputs), two, np.arange(12.0) % 3).save(saved / "outputs.npz")
+    frame = pd.DataFrame({"y": [1.0, 2.0, 4.0, 3.0], "x": [0.0, 1.0, 2.0, 3.0], "g": ["a", "b", "a", "b"]})
+    pgm.formula("y ~ x + (1|g)", frame).cavi().save(saved / "formula.npz")
+    return saved
+
+
+def tampered(results, name, tmp_path, change):
+    """A copy of a file of a result after a change of its document and arrays."""
+    document, arrays = storage.read_arrays(results / f"{name}.npz")
+    change(document, arrays)
+    path = tmp_path / f"{name}.npz"
+    limit = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(100_000)
+        storage.write_arrays(path, document, arrays)
+    finally:
+        sys.setrecursionlimit(limit)
+    return path
+
+
+def entry(name, value):
+    """A change of one array: to a value, or by a function."""
+
+    def change(document, arrays):
+        arrays[name] = value(arrays[name].copy()) if callable(value) else value
+
+    return change
+
+
+def put(*path):
+    """A change of one value of the document, the last of the arguments, at the place that the others name."""
+    *places, last, value = path
+
+    def change(document, arrays):
+        for place in places:
+            document = document[place]
+        document[last] = value(document[last]) if callable(value) else value
+
+    return change
+
+
+def with_nan(array):
+    array.flat[-1] = np.nan
+    return array
+
+
+def nested(depth):
+    def deep(kernel):
+        for _ in range(depth):
+            kernel = {"class": "On", "fields": {"kernel": kernel, "columns": [0]}}
+        return kernel
+
+    return deep
+
+
+KERNEL = ("model", "gps", 0, "kernel")
+PRIOR = {"class": "Normal", "arguments": {"loc": 0.0, "scale": 1.0}}
+
+
+def prior(**change):
+    return put(*KERNEL, "fields", "variance", "prior", {"double": True, "distribution": PRIOR | change})
+
+
+TAMPERED = {
+    "sites that are not a number": ("result", entry("precision", with_nan)),
+    "moments that are not a number": ("result", entry("mean", with_nan)),
+    "inputs that are not a number": ("result", entry("X", with_nan)),
+    "inputs of fewer rows": ("result", entry("X", lambda X: X[:5])),
+    "inputs of more columns": ("result", entry("X", lambda X: np.hstack([X, X])[:, :, None])),
+    "inputs without rows": ("result", entry("X", lambda X: X[:0])),
+    "observations of fewer rows": ("result", entry("y", lambda y: y[:5])),
+    "sites of fewer rows": ("result", entry("potential", lambda h: h[:5])),
+    "sites of more latents": ("result", entry("potential", lambda h: np.hstack([h, h]))),
+    "sites in single precision": ("result", entry("potential", lambda h: h.astype(np.float32))),
+    "inputs that are whole numbers": ("result", entry("X", lambda X: X.astype(int))),
+    "no trace": ("result", entry("elbo_trace", lambda trace: trace[:0])),
+    "a tolerance that is text": ("result", put("fields", "tolerance", "1e-9")),
+    "a tolerance that is no number": ("result", put("fields", "tolerance", float("nan"))),
+    "a flag that is a number": ("result", put("fields", "converged", 3)),
+    "columns for other inputs": ("result", put("fields", "columns", {"tuple": [{"tuple": ["a"]}, {"tuple": ["b"]}]})),
+    "a list as the kind": ("result", put("kind", ["Approximation"])),
+    "a kind that holds draws": ("result", put("kind", "Draws")),
+    "a table that is a number": ("result", put("fields", 3)),
+    "20,000 GPs": ("result", put("model", "gps", lambda gps: gps * 20_000)),
+    "a GP of many latents": ("result", put("model", "gps", 0, "size", 10**9)),
+    "a GP of no whole number of latents": ("result", put("model", "gps", 0, "size", 1.0)),
+    "deeply nested kernels": ("result", put(*KERNEL, nested(2_000))),
+    "a variance that is not a number": ("result", put(*KERNEL, "fields", "variance", "value", float("nan"))),
+    "a variance beyond all numbers": ("result", put(*KERNEL, "fields", "variance", "value", 10**400)),
+    "a kernel of no name": ("result", put(*KERNEL, "class", "Exec")),
+    "a kernel of another column": ("outputs", put(*KERNEL, "fields", "left", "fields", "columns", [10**9])),
+    "a lengthscale for each of many columns": ("result", put(*KERNEL, "fields", "lengthscale", "value", [1.0] * 99)),
+    "many outputs": ("outputs", put(*KERNEL, "fields", "right", "fields", "kernel", "fields", "num_outputs", 10**10)),
+    "many classes": ("outputs", put("model", "likelihood", "options", "num_classes", 10**10)),
+    "options that are a list": ("outputs", put("model", "likelihood", "options", [1])),
+    "inducing inputs that are text": ("result", put("model", "gps", 0, "form", "fields", "inputs", "many")),
+    "functions beyond memory": (
+        "cavi", put("model", "gps", 0, "form", {"class": "Hilbert", "fields": {"count": 10**10, "boundary": 2.0}})
+    ),
+    "a prior that is a module": ("result", prior(**{"class": "transforms"})),
+    "a prior that is a function": ("result", prior(**{"class": "biject_to"})),
+    "a prior with long text": (
+        "result", prior(arguments={"loc": {"dtype": "S100000000", "values": [0.0] * 50}, "scale": 1.0})
+    ),
+    "a prior of objects": ("result", prior(arguments={"loc": {"dtype": "O", "values": [0.0]}, "scale": 1.0})),
+    "a prior of many numbers": (
+        "result",
+        prior(**{"class": "ExpandedDistribution", "arguments": {"base_dist": PRIOR, "batch_shape": [10**12]}}),
+    ),
+    "a constraint that is a function": (
+        "result", put(*KERNEL, "fields", "variance", "constraint", {"name": "_boolean"})
+    ),
+    "a covariance of fewer rows": ("linear_response", entry("covariance", lambda c: c[:3])),
+    "a response of other coordinates": ("linear_response", entry("response", lambda R: R[:3, :3])),
+    "a shift that is not a number": ("linear_response", entry("shift", with_nan)),
+    "coordinates of more chains": ("gibbs_inducing", entry("whitened.0", lambda v: np.concatenate([v, v]))),
+    "coordinates that are not a number": ("gibbs_inducing", entry("whitened.0", with_nan)),
+    "coordinates of more latents": ("gibbs_inducing", entry("whitened.0", lambda v: np.repeat(v, 2, axis=-1))),
+    "coordinates of more rows": ("gibbs_inducing", entry("whitened.0", lambda v: np.repeat(v, 9, axis=-2))),
+    "coordinates of fewer rows": ("gibbs_inducing", entry("whitened.0", lambda v: v[:, :, :2])),
+    "weights of points below 0": ("integrate", entry("shares", lambda s: -s)),
+    "points that are not there": ("integrate", entry("owners", lambda places: places + 10**6)),
+    "moments of fewer points": ("integrate", entry("means", lambda m: m[1:])),
+    "covariances that are not a number": ("integrate", entry("covariances", with_nan)),
+    "a posterior of other inducing inputs": ("svi_rows", entry("root.0", lambda R: R[:, :2, :2])),
+    "a centre that is not a number": ("svi_rows", entry("centre.0", with_nan)),
+    "inducing inputs that are not a number": ("svi_rows", entry("prior.0.Z", with_nan)),
+    "many more GPs than inducing inputs": ("svi_rows", put("model", "gps", lambda gps: gps * 20_000)),
+    "a scale of 0": ("svi_rows", entry("scaling.1", np.zeros_like)),
+    "blocks of latents that are not there": ("svi_coupled", put("blocks", [[0, 7]])),
+    "blocks for latents on their own": ("svi_rows", put("blocks", [[0]])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", TAMPERED)
+def test_a_result_whose_parts_do_not_fit_is_refused(results, tmp_path, fault):
+    name, change = TAMPERED[fault]
+    path = tampered(results, name, tmp_path, change)
+    started = time.process_time()
+    with pytest.raises(ValueError, match=rf"{name}\.npz.*([Pp]ass (an unchanged|a) file|run the engine)") as caught:
+        pgm.load(path)
+    assert len(str(caught.value)) < 600
+    # Nothing is built of what it claims.
+    assert time.process_time() - started < 20.0
+
+
+TAMPERED_FORMULAS = {
+    "a column of fewer rows": entry("regression 1", lambda column: column[:2]),
+    "columns of fewer rows": lambda document, arrays: arrays.update(
+        {name: array[:2] for name, array in arrays.items() if name.startswith("regression")}
+    ),
+    "codes of no level": entry("regression 2", lambda codes: codes + 9),
+    "no columns": put("regression", "columns", {}),
+    "columns that are a list": put("regression", "columns", [1]),
+    "a column of another kind": put("regression", "columns", "x", "kind", "code"),
+    "a unit of no time": put("regression", "columns", "x", {"kind": "date", "unit": "eons"}),
+    "a family that is a list": put("regression", "family", ["gaussian"]),
+    "a link that is a list": put("regression", "link", ["logit"]),
+    "a formula that is a number": put("regression", "formula", 3),
+    "a formula of many parentheses": put("regression", "formula", ["y ~ " + "(" * 50_000 + "x" + ")" * 50_000]),
+    "sites that are not a number": entry("potential", with_nan),
+}
+
+
+@pytest.mark.parametrize("fault", TAMPERED_FORMULAS)
+def test_a_result_of_a_formula_whose_parts_do_not_fit_is_refused(results, tmp_path, fault):
+    path = tampered(results, "formula", tmp_path, TAMPERED_FORMULAS[fault])
+    with pytest.raises(ValueError, match=r"formula\.npz") as caught:
+        pgm.load_formula(path)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("dtype", ["S100000000", "V100", "U0", "M8[D]", "f4,i8"])
+def test_an_array_that_is_no_numbers_is_refused(saved, tmp_path, dtype):
+    path = copied(saved, tmp_path, "result.npz")
+    with np.load(path) as archive:
+        arrays = dict(archive) | {"X": np.zeros((0, 1), dtype)}
+    np.savez(path, **arrays)
+    assert_refused(path, "files of pgmodels hold numbers and booleans")
+
+
+@pytest.mark.parametrize("pattern", FILES)
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a link to a device"])
+def test_what_has_no_end_is_refused_before_it_is_opened(saved, tmp_path, pattern, kind):
+    path = copied(saved, tmp_path, pattern)
+    path.unlink()
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a device":
+        path.symlink_to("/dev/zero")
+    else:
+        (tmp_path / "link").symlink_to("/dev/zero")
+        path.symlink_to(tmp_path / "link")
+    assert_refused(path, "not a regular file")
+
+
+def test_a_pipe_in_the_place_of_a_formula_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "fit.npz")
+    with pytest.raises(ValueError, match="not a regular file"):
+        pgm.load_formula(tmp_path / "fit.npz")
+
+
+@pytest.mark.parametrize("pattern", FILES)
+def test_a_file_beyond_what_is_read_is_refused_with_its_size(saved, tmp_path, pattern):
+    path = copied(saved, tmp_path, pattern)
+    # Without blocks on disk.
+    os.truncate(path, 2**43)
+    assert_refused(path, "it has 8,796,093,022,208 bytes, and at most [0-9,]+ are read")
+
+
+def test_a_document_beyond_what_is_read_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "_LARGEST", 1000)
+    with pytest.raises(ValueError, match="more than 1000: use pickle"):
+        storage.write_arrays(tmp_path / "fit.npz", {"levels": ["a"] * 1000}, {})
+    assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from jaxtyping import Float
 
 # The number of rows per block, where it can be chosen.
 BLOCK = 16_384
@@ -31,8 +32,8 @@ class Rows(ABC):
 class Scaling(NamedTuple):
     """The standardisation of inputs, (X - location) / scale, with location and scale (d,)."""
 
-    location: np.ndarray
-    scale: np.ndarray
+    location: Float[np.ndarray, " d"]
+    scale: Float[np.ndarray, " d"]
 
     def __call__(self, X: np.ndarray) -> np.ndarray:
         """Standardised inputs."""
