@@ -77,8 +77,8 @@ def test_a_model_is_what_is_written_by_hand():
     regression = pgm.formula(text, DATA, family="binomial", priors=priors)
     a, t = DATA["age"].to_numpy(), (DATA["treat"] == "yes").to_numpy(float)
     herds = np.searchsorted(sorted(set(DATA["herd"])), DATA["herd"]).astype(float)
-    X = np.column_stack([np.ones(N), a, t, DATA["lon"], DATA["lat"], herds])
-    spread = [2.5 * np.sqrt(1.0 + (a.mean() / a.std()) ** 2 + (t.mean() / t.std()) ** 2), 2.5 / a.std(), 2.5 / t.std()]
+    X = np.column_stack([np.ones(N), a - a.mean(), t - t.mean(), DATA["lon"], DATA["lat"], herds])
+    spread = [2.5, 2.5 / a.std(), 2.5 / t.std()]
     y = np.column_stack([DATA["ill"], DATA["n"], np.log(DATA["days"])])
     np.testing.assert_allclose(regression.X, X)
     np.testing.assert_allclose(regression.y, y)
@@ -98,9 +98,11 @@ def test_a_model_is_what_is_written_by_hand():
     one = pgm.Model(pgm.with_predictor(pgm.Binomial(), 1, offset=True), pgm.GP(kernel, mean=level))
     together = pgm.gaussian_vi(one.fixed(), X, y)
     assert together.elbo == pytest.approx(by_hand.elbo, abs=1e-5)
-    # Coefficients: the moments of the line at unit vectors.
+    # Coefficients: the moments of the line at unit vectors, and at the origin of its columns.
     summary = result.summary()
-    mean, variance = by_hand.predict_latent(np.eye(3, 6))
+    rows = np.eye(3, 6)
+    rows[0, 1:3] = [-a.mean(), -t.mean()]
+    mean, variance = by_hand.predict_latent(rows)
     np.testing.assert_allclose(summary["mean"].iloc[:3], mean[:, 0] - [0, level.value, level.value], rtol=1e-5)
     np.testing.assert_allclose(summary["sd"].iloc[:3], np.sqrt(variance[:, 0]), rtol=1e-5)
     assert list(summary.index[:3]) == ["Intercept", "age", "treat[T.yes]"]

@@ -65,12 +65,12 @@ def test_a_predictor_of_the_noise_is_what_is_written_by_hand():
     )
     x, days = DATA["x"].to_numpy(), DATA["days"].to_numpy(float)
     # The first latent has the units of y.
-    spread, wide = float(np.std(DATA["y"])), 2.5 * np.sqrt(1.0 + (x.mean() / x.std()) ** 2)
+    spread = float(np.std(DATA["y"]))
     level = pgm.Fixed(float(np.mean(DATA["y"])) - days.mean())
-    slopes = spread**2 * np.array([wide**2, (2.5 / x.std()) ** 2])
+    slopes = spread**2 * np.array([2.5**2, (2.5 / x.std()) ** 2])
     gps = [
         pgm.GP(pgm.On(pgm.Linear(pgm.Fixed(slopes)), [0, 1]), mean=level),
-        pgm.GP(pgm.On(pgm.Linear(pgm.Fixed([wide**2, 0.25])), [2, 3]), mean=pgm.Fixed(-x.mean())),
+        pgm.GP(pgm.On(pgm.Linear(pgm.Fixed([2.5**2, 0.25])), [2, 3]), mean=pgm.Fixed(-x.mean())),
         pgm.GP(pgm.On(pgm.White(0.3), [4])),
     ]
 
@@ -78,8 +78,8 @@ def test_a_predictor_of_the_noise_is_what_is_written_by_hand():
     def by_hand(y, f):
         return pgm.normal_pdf(y[0], f[0] + y[1], 1 / pgm.sqrt(2.0 * pgm.sigmoid(f[1] + f[2] + y[2])))
 
-    ones = np.ones(N)
-    X, y = np.column_stack([ones, x, ones, x, GROUP]), np.column_stack([DATA["y"], days, x])
+    ones, centred = np.ones(N), x - x.mean()
+    X, y = np.column_stack([ones, centred, ones, centred, GROUP]), np.column_stack([DATA["y"], days, x])
     np.testing.assert_allclose(regression.X, X)
     np.testing.assert_allclose(regression.y, y)
     expected = pgm.cavi(pgm.Model(by_hand(), gps).fixed(), X, y)
@@ -88,8 +88,8 @@ def test_a_predictor_of_the_noise_is_what_is_written_by_hand():
     assert list(result.summary().index[:4]) == ["Intercept", "x", "f[1]: Intercept", "f[1]: x"]
     effects = result.effects("f[1]: (1|g)").drop_duplicates("g").sort_values("g")
     nodes = result.result.joint_nodes(X, 1000, 0)
-    centred = nodes.draws[:, :, 2] - nodes.draws[:, :, 2].mean(axis=1, keepdims=True)
-    by_group = [centred[:, np.flatnonzero(code == GROUP)[0]].mean() for code in range(3)]
+    effect = nodes.draws[:, :, 2] - nodes.draws[:, :, 2].mean(axis=1, keepdims=True)
+    by_group = [effect[:, np.flatnonzero(code == GROUP)[0]].mean() for code in range(3)]
     np.testing.assert_allclose(effects["mean"], by_group, atol=0.1)
     linear = result.predictions(target="f[1]")
     np.testing.assert_allclose(linear["mean"], expected.mean[:, 1] + expected.mean[:, 2] + x, atol=0.3)
