@@ -49,7 +49,7 @@ from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.likelihoods.additive import with_predictor
 from pgmodels.likelihoods.bounded import Beta, Gamma, LogNormal
-from pgmodels.likelihoods.censoring import Censored, Clipped, IntervalCensored
+from pgmodels.likelihoods.censoring import Censored, Clipped, IntervalCensored, LeftTruncated
 from pgmodels.likelihoods.counts import (
     BetaBinomial,
     HurdleNegativeBinomial,
@@ -238,6 +238,7 @@ __all__ = [
     "Kernel",
     "KnownNoise",
     "Laplace",
+    "LeftTruncated",
     "Likelihood",
     "Line",
     "Linear",

@@ -1,4 +1,4 @@
-"""Supports of observations that are cut short: bounded at an end, or censored."""
+"""Supports of observations that are cut short: bounded at an end, censored, or truncated."""
 
 from collections.abc import Sequence
 
@@ -85,6 +85,49 @@ class Censored(Support):
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         return np.stack([rng.gamma(2.0, 0.8, n), rng.integers(0, 2, n)], axis=1)
+
+
+class LeftTruncated(Censored):
+    """A time > 0, an event indicator as in ``Censored``, and a time of entry, 0 for none: y of shape (n, 3).
+
+    A row is in the data because its time is above that of entry, ``y[2]``. The formula is a density in ``y[0]`` where
+    ``y[1]`` is 1 and the survival probability where it is 0, both over the survival probability at entry. Predictions
+    are of times without an entry.
+    """
+
+    num_columns = 3
+
+    def others(self, covariates: np.ndarray) -> np.ndarray:
+        return np.column_stack([np.ones(len(covariates)), np.zeros(len(covariates))])
+
+    def beyond(self, first: np.ndarray, covariates: np.ndarray) -> np.ndarray:
+        return np.column_stack([super().beyond(first, covariates), np.zeros(len(first))])
+
+    def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Raise ValueError: a time before the entry is not recorded, and the others are not drawn given that."""
+        if (y[:, 2] > 0).any():
+            raise ValueError("y: times after an entry, y[2] > 0, cannot be simulated; leave rows with an entry out.")
+        inner = super().recorded(first, y[:, :2])
+        return np.concatenate([inner, np.zeros((*first.shape, 1))], axis=-1)
+
+    def check(self, y: np.ndarray) -> None:
+        super().check(y[:, :2])
+        bad = np.flatnonzero((y[:, 2] < 0) | (y[:, 2] >= y[:, 0]))
+        if bad.size:
+            raise ValueError(
+                f"y[2] must hold times of entry from 0, for none, to below the time y[0]; got {y[bad[0], 2]:g} with "
+                f"the time {y[bad[0], 0]:g} in row {bad[0]}. The columns are (time, event, entry)."
+            )
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        """Events between the entry and ``y[0]``, or none by then."""
+        time, entry = y[:, 0], y[:, 2]
+        event, none = (np.column_stack([np.full(len(y), code), entry]) for code in (1.0, 0.0))
+        return [Piece(entry, time, others=event), Piece(time, time, is_discrete=True, others=none)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        y = super().examples(rng, n)
+        return np.column_stack([y, y[:, 0] * rng.uniform(0.0, 0.9, n) * rng.integers(0, 2, n)])
 
 
 class IntervalCensored(Support):

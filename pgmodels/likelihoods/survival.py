@@ -1,10 +1,10 @@
-"""Likelihoods of times to an event, which may be censored."""
+"""Likelihoods of times to an event, which may be censored, or truncated by an entry."""
 
 from dataclasses import replace
 from typing import Any
 
 from pgmodels.likelihoods import samplers
-from pgmodels.likelihoods.censoring import Censored, IntervalCensored
+from pgmodels.likelihoods.censoring import Censored, IntervalCensored, LeftTruncated
 from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.functions import exp, gamma, log, sigmoid
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
@@ -19,6 +19,12 @@ def _width(between: Expression, low: Any, high: Any) -> Expression:
     return abs(between * (high - low) + (1 - between))
 
 
+def _entered(y: Any, shape: Any) -> Expression:
+    """(entry / time)^shape: the hazard, or the odds, cumulated until entry over that until the time."""
+    none = y[2] == 0
+    return (1 - none) * exp(shape * log((y[2] + none) / y[0]))
+
+
 def _weibull_moments() -> dict[str, Any]:
     return {
         "mean": lambda y, f, shape: exp(f) * gamma(1 + 1 / shape),
@@ -30,6 +36,12 @@ def _weibull_moments() -> dict[str, Any]:
 def _weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
     z = shape * (log(y[0]) - f)
     return (shape / y[0] * exp(z)) ** y[1] * exp(-exp(z))
+
+
+@likelihood(support=LeftTruncated(), num_latents=1, sampler=samplers.weibull, **_weibull_moments())
+def _truncated_weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+    z = shape * (log(y[0]) - f)
+    return (shape / y[0] * exp(z)) ** y[1] * exp(-exp(z) * (1 - _entered(y, shape)))
 
 
 @likelihood(support=IntervalCensored(), num_latents=1, sampler=samplers.weibull, **_weibull_moments())
@@ -46,6 +58,13 @@ def _interval_weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expressi
 def _log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
     z = shape * (log(y[0]) - f)
     return (shape / y[0] * sigmoid(z)) ** y[1] * sigmoid(-z)
+
+
+@likelihood(support=LeftTruncated(), num_latents=1, sampler=samplers.log_logistic)
+def _truncated_log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+    z, entered = shape * (log(y[0]) - f), _entered(y, shape)
+    # σ(-z) / σ(-a), with exp(a) = entered exp(z), is a mixture, whose augmentation is that of σ(-z).
+    return (shape / y[0] * sigmoid(z)) ** y[1] * (entered + (1 - entered) * sigmoid(-z))
 
 
 @likelihood(support=IntervalCensored(), num_latents=1, sampler=samplers.log_logistic)
@@ -67,8 +86,9 @@ def Weibull(shape: Any, censoring: str = "right") -> Likelihood:
     ----------
     shape : float, Fixed, Parameter or NumPyro distribution
         Positive; 1 is a constant hazard, the exponential distribution.
-    censoring : "right" or "interval"
-        Columns of y: (time, event) as in ``Censored``, or (time, code, second time) as in ``IntervalCensored``.
+    censoring : "right", "counting" or "interval"
+        Columns of y: (time, event) as in ``Censored``; (time, event, entry) as in ``LeftTruncated``, for rows that are
+        in the data since their time is above that of entry; or (time, code, second time) as in ``IntervalCensored``.
 
     Returns
     -------
@@ -79,7 +99,8 @@ def Weibull(shape: Any, censoring: str = "right") -> Likelihood:
     ValueError
         If ``shape`` is not positive, or ``censoring`` another.
     """
-    return _of_times("Weibull", {"right": _weibull, "interval": _interval_weibull}, shape, censoring)
+    families = {"right": _weibull, "counting": _truncated_weibull, "interval": _interval_weibull}
+    return _of_times("Weibull", families, shape, censoring)
 
 
 def LogLogistic(shape: Any, censoring: str = "right") -> Likelihood:
@@ -91,8 +112,9 @@ def LogLogistic(shape: Any, censoring: str = "right") -> Likelihood:
     ----------
     shape : float, Fixed, Parameter or NumPyro distribution
         Positive; times have a mean if it is above 1, and a variance if it is above 2.
-    censoring : "right" or "interval"
-        Columns of y: (time, event) as in ``Censored``, or (time, code, second time) as in ``IntervalCensored``.
+    censoring : "right", "counting" or "interval"
+        Columns of y: (time, event) as in ``Censored``; (time, event, entry) as in ``LeftTruncated``, for rows that are
+        in the data since their time is above that of entry; or (time, code, second time) as in ``IntervalCensored``.
 
     Returns
     -------
@@ -113,11 +135,12 @@ def LogLogistic(shape: Any, censoring: str = "right") -> Likelihood:
     >>> bool(1.0 < np.exp(vi.mean[1, 0]) < 5.0)
     True
     """
-    return _of_times("LogLogistic", {"right": _log_logistic, "interval": _interval_log_logistic}, shape, censoring)
+    families = {"right": _log_logistic, "counting": _truncated_log_logistic, "interval": _interval_log_logistic}
+    return _of_times("LogLogistic", families, shape, censoring)
 
 
 def _of_times(name: str, families: dict[str, LikelihoodFamily], shape: Any, censoring: str) -> Likelihood:
     if censoring not in families:
-        raise ValueError(f"censoring of {name} must be 'right' or 'interval'; got {censoring!r}.")
+        raise ValueError(f"censoring of {name} must be 'right', 'counting' or 'interval'; got {censoring!r}.")
     parameter = as_declared(shape, _POSITIVE, f"shape of {name}", positive=False)
     return replace(families[censoring](parameter), name=name, options=(("censoring", censoring),))

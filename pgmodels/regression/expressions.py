@@ -352,7 +352,8 @@ def _numbers(value: Any, node: ast.expr) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         return value.astype(np.float64)
     what = type(value).__name__ if kind is None else f"{kind}"
-    raise ValueError(f"formula: {shortened(ast.unparse(node))} must be numbers; got {what}.")
+    text = shortened(ast.unparse(node))
+    raise ValueError(f"formula: {text} must be numbers; got {what}. Text is compared, as in {text} == 'a'.")
 
 
 def _truth(value: Any, node: ast.expr) -> Any:

@@ -53,13 +53,15 @@ class Settings(NamedTuple):
 class Family(NamedTuple):
     """A likelihood by its settings, how its first latent relates to y, and whether y has labels or levels.
 
-    ``is_ordered``: without an intercept, which cutpoints have; ``classes``: those that have a latent of each term.
+    ``is_ordered``: without an intercept, which cutpoints have; ``classes``: those that have a latent of each term;
+    ``has_times``: y is a time that may be censored.
     """
 
     make: Callable[[Settings], Likelihood]
     relation: str = _OTHER
     is_ordered: bool = False
     classes: slice | None = None
+    has_times: bool = False
 
     def start(self, y: np.ndarray) -> tuple[float, float]:
         """The scale of the first latent and its prior mean."""
@@ -86,10 +88,14 @@ def _ordinal(link: str) -> Callable[[Settings], Likelihood]:
 
 def _survival(constructor: Any) -> Family:
     def make(settings: Settings) -> Likelihood:
-        censoring = "interval" if len(settings.response.columns.names) == 3 else "right"
-        return constructor(settings.positive("shape", 1.0), censoring=censoring)
+        if settings.response.censoring is None:
+            raise ValueError(
+                f"formula: the response {settings.response.text} must be Surv(time, event) for times to an event; "
+                "Surv(time) if all of them are."
+            )
+        return constructor(settings.positive("shape", 1.0), censoring=settings.response.censoring)
 
-    return Family(make, _LOG)
+    return Family(make, _LOG, has_times=True)
 
 
 def _with(constructor: Any, parameter: str, start: float, relation: str = _LOG_MEAN) -> Family:
@@ -161,6 +167,11 @@ def family_of(choice: Any, link: str | None) -> Family:
 
 def check_response(family: Family, choice: Any, response: Response, y: np.ndarray) -> int:
     """The number of levels of a response, 0 if it has none; ValueError for a response that a family cannot have."""
+    if response.kind == "Surv" and isinstance(choice, str) and not family.has_times:
+        raise ValueError(
+            f"formula: {response.text} is a time, and family {choice!r} has no censoring. Use family='weibull' or "
+            "'loglogistic'."
+        )
     needs_levels = family.is_ordered or family.classes is not None
     if not needs_levels:
         if len(response.levels) not in (0, 2):

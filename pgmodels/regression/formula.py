@@ -19,9 +19,9 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
 from pgmodels.regression.columns import require_columns
 from pgmodels.regression.families import Settings, check_response, family_of
-from pgmodels.regression.grammar import Parsed, parse_all
+from pgmodels.regression.grammar import Observed, Parsed, parse_all
 from pgmodels.regression.predictor import Predictor, Start, read_predictor
-from pgmodels.regression.response import Response
+from pgmodels.regression.response import Response, has_value
 from pgmodels.regression.result import RegressionResult
 from pgmodels.regression.terms import Term, with_chain
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
@@ -110,9 +110,11 @@ def formula(
     Python are in backticks.
 
     Responses: a column, a function of one, ``p(successes, trials)``, ``y | se(sd)`` with the known standard deviation
-    of the noise, ``Surv(time, event)``, ``Surv(time, time2, event)`` with R's codes of interval censoring, ``c(y, a)``
-    with further columns of y. The levels of a text column are sorted, and the last of two is modelled, or the one named
-    as in ``died['no']``.
+    of the noise, ``c(y, a)`` with further columns of y, and R's times: ``Surv(time, event)``, right-censored where the
+    event is 0; ``Surv(entry, exit, event)``, of rows that are in the data since their time is above that of entry;
+    ``Surv(lower, upper, type="interval2")``, whose open ends are NaN or infinite; ``Surv(time, time2, code,
+    type="interval")`` with R's codes; ``Surv(time, event, type="left")``. The levels of a text column are sorted, and
+    the last of two is modelled, or the one named as in ``died['no']``.
 
     Default priors: coefficients are Normal(0, 2.5 s / sd(x)), with s the standard deviation of y where the latent is
     in its units and else 1. The intercept of columns less their means is Normal(m, 2.5 s), with m the mean of y, or its
@@ -134,12 +136,10 @@ def formula(
         raise ValueError(f"missing must be 'raise', 'drop' or 'predict'; got {missing!r}.")
     (read, parsed), names, unused = parse_all(formula), dict(context or {}), dict(priors or {})
     texts = [formula] if isinstance(formula, str) else list(formula)
-    of_response = [name for name in read.names if name in frame.columns]
-    used = [name for one in parsed.values() for name in one.names]
-    used += [weights] if isinstance(weights, str) else []
-    frame, rows = _without_holes(frame, [*used, *([] if missing == "predict" else of_response)], missing)
+    used = [name for one in parsed.values() for name in one.names] + ([weights] if isinstance(weights, str) else [])
+    frame, rows = _without_holes(frame, used, read, names, missing)
     chosen = family_of(family, link)
-    observed = frame[of_response].notna().all(axis=1).to_numpy()
+    observed = has_value(read, frame, names)
     if not observed.any():
         raise ValueError(f"data: no row has a value of the response {read.text}.")
     response = Response(read, frame[observed], names)
@@ -296,10 +296,16 @@ def _frame(data: Any) -> pd.DataFrame:
     return frame.to_pandas().reset_index(drop=True)
 
 
-def _without_holes(frame: pd.DataFrame, names: Sequence[str], missing: str) -> tuple[pd.DataFrame, np.ndarray]:
-    """The rows with a value in each column that is used, and which they are."""
+def _without_holes(
+    frame: pd.DataFrame, names: Sequence[str], response: Observed, context: dict[str, Any], missing: str
+) -> tuple[pd.DataFrame, np.ndarray]:
+    """The rows with a value in each column that is used, and of the response, and which they are."""
     used = [name for name in dict.fromkeys(names) if name in frame.columns]
     holes = frame[used].isna().to_numpy()
+    if missing != "predict":
+        of_response = [name for name in dict.fromkeys(response.names) if name in frame.columns]
+        is_missing = ~has_value(response, frame, context)[:, None]
+        used, holes = used + of_response, np.concatenate([holes, frame[of_response].isna() & is_missing], axis=1)
     keep = ~holes.any(axis=1)
     if keep.all():
         return frame, keep

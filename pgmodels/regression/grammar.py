@@ -12,7 +12,15 @@ from pgmodels.regression.foreign import REMEDIES
 # Calls that are terms by themselves; everything else is a linear term.
 SPECIAL = ("gp", "s", "ar1", "offset")
 # Names before a parenthesis that are a response of several columns, not functions, with the numbers of columns.
-_RESPONSES = {"p": (2, 2), "Surv": (2, 3), "c": (1, 99)}
+_RESPONSES = {"p": (2, 2), "Surv": (1, 3), "c": (1, 99)}
+_SURV = ("time", "time2", "event", "type")
+_WRITTEN = {
+    "cbind": "cbind(successes, failures) is written p(successes, trials).",
+    "p": "write p(successes, trials).",
+    "c": "write c(y, a), with further columns of y.",
+    "Surv": "write Surv(time, event), Surv(entry, exit, event), Surv(lower, upper, type='interval2') or "
+    "Surv(time, time2, code, type='interval').",
+}
 # Products of factors beyond which a formula is a mistake.
 _MOST_TERMS = 2000
 
@@ -468,18 +476,19 @@ def read_response(text: str) -> Observed:
         if not isinstance(call, ast.Call) or name not in kinds or len(call.args) != 1 or call.keywords:
             raise ValueError(
                 f"formula: {text} has {shortened(ast.unparse(call))} after the bar; there are trials(n) and se(sd). "
-                "Weights are the argument weights, rates an offset(log()) term, and censored times Surv(time, event)."
+                "Weights are the argument weights, rates an offset(log()) term, and times Surv(time, 1 - censored)."
             )
         return Observed(kinds[name], (expression(node.left), expression(call.args[0])), None, {}, text)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("cbind", *_RESPONSES):
+        # R's names of the arguments, in their order.
+        named = {one.arg: one.value for one in node.keywords} if node.func.id == "Surv" else {}
+        arguments = [*node.args, *(named[name] for name in ("time", "time2", "event") if name in named)]
         least, most = _RESPONSES.get(node.func.id, (0, 0))
-        if not least <= len(node.args) <= most:
-            raise ValueError(f"formula: {text}: {REMEDIES[node.func.id]}")
-        options = {one.arg: _option(one.value, text) for one in node.keywords if one.arg}
-        unknown = [name for name in options if node.func.id != "Surv" or name != "type"]
-        if unknown or len(options) < len(node.keywords):
-            raise ValueError(f"formula: {text} has no option {unknown[0] if unknown else '**'!r}.")
-        return Observed(node.func.id, tuple(expression(one) for one in node.args), None, options, text)
+        others = [one for one in node.keywords if one.arg not in named or one.arg not in _SURV]
+        if others or not least <= len(arguments) <= most:
+            raise ValueError(f"formula: {text}: {_WRITTEN[node.func.id]}")
+        options = {"type": _option(named["type"], text)} if "type" in named else {}
+        return Observed(node.func.id, tuple(expression(one) for one in arguments), None, options, text)
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
         level = _option(node.slice, text)
         return Observed("column", (expression(node.value),), level, {}, text)

@@ -26,6 +26,13 @@ def test_intervals_are_recorded_as_they_were_looked_at():
         (pgm.Weibull(1.0, "interval"), [[1.0, 2.0, 0.0]], r"y\[2\] must hold times > 0.*repeats y\[0\]"),
         (pgm.LogLogistic(1.0, "interval"), [[1.0, 4.0, 1.0]], r"y\[1\] must hold a code.*got 4 in row 0"),
         (pgm.LogLogistic(1.0, "interval"), [[1.0, 3.0, 1.0]], r"above y\[0\] where the code y\[1\] is 3; got 1 to 1"),
+        (
+            pgm.Weibull(1.0, "counting"),
+            [[2.0, 1.0, 2.0]],
+            r"y\[2\] must hold times of entry from 0.*got 2 with the time 2",
+        ),
+        (pgm.Weibull(1.0, "counting"), [[2.0, 1.0, -1.0]], r"y\[2\] must hold times of entry from 0.*got -1 with"),
+        (pgm.Weibull(1.0, "counting"), [[2.0, 3.0, 0.0]], r"y\[1\] must hold 1 where a time was observed"),
         (pgm.CensoredGaussian(1.0), [[-1.0, 3.0, -2.0]], r"got -1 to -2 in row 0"),
         (pgm.Beta(2.0), [0.3, 1.0], r"above 0 and below 1; got 1 in row 1.*y \* \(n - 1\) \+ 0.5"),
         (pgm.Gamma(2.0), [0.3, 0.0], r"real numbers > 0; got 0 in row 1"),
@@ -53,7 +60,10 @@ def test_negative_values_of_the_line_may_be_censored():
         (lambda: pgm.Ordinal(3, cuts=[1.0, 0.0]), "cuts of Ordinal must satisfy"),
         (lambda: pgm.Ordinal(3, cuts=[0.0, 1.0, 2.0]), r"must be 2 increasing numbers.*got an array of shape \(3,\)"),
         (lambda: pgm.Weibull(-1.0), "shape of Weibull must be positive"),
-        (lambda: pgm.LogLogistic(1.0, "left"), "censoring of LogLogistic must be 'right' or 'interval'; got 'left'"),
+        (
+            lambda: pgm.LogLogistic(1.0, "left"),
+            "censoring of LogLogistic must be 'right', 'counting' or 'interval'; got",
+        ),
         (lambda: pgm.IntervalCensored(2.0), "low of IntervalCensored must be 0 for times or -inf"),
     ],
 )
