@@ -26,6 +26,7 @@ from pgmodels.likelihoods.ordinal import Ordinal
 from pgmodels.likelihoods.supports import Classes
 from pgmodels.likelihoods.survival import LogLogistic, Weibull
 from pgmodels.parameters.parameter import Fixed, Parameter
+from pgmodels.regression.foreign import FAMILIES
 from pgmodels.regression.response import Response
 
 # How the first latent relates to y: in its units, as the logarithm of its mean, of y itself, or neither.
@@ -54,14 +55,14 @@ class Family(NamedTuple):
     """A likelihood by its settings, how its first latent relates to y, and whether y has labels or levels.
 
     ``is_ordered``: without an intercept, which cutpoints have; ``classes``: those that have a latent of each term;
-    ``has_times``: y is a time that may be censored.
+    ``kinds``: those of its responses, or None for any.
     """
 
     make: Callable[[Settings], Likelihood]
     relation: str = _OTHER
     is_ordered: bool = False
     classes: slice | None = None
-    has_times: bool = False
+    kinds: tuple[str, ...] | None = ("column",)
 
     def start(self, y: np.ndarray) -> tuple[float, float]:
         """The scale of the first latent and its prior mean."""
@@ -88,19 +89,17 @@ def _ordinal(link: str) -> Callable[[Settings], Likelihood]:
 
 def _survival(constructor: Any) -> Family:
     def make(settings: Settings) -> Likelihood:
-        if settings.response.censoring is None:
-            raise ValueError(
-                f"formula: the response {settings.response.text} must be Surv(time, event) for times to an event; "
-                "Surv(time) if all of them are."
-            )
+        assert settings.response.censoring is not None
         return constructor(settings.positive("shape", 1.0), censoring=settings.response.censoring)
 
-    return Family(make, _LOG, has_times=True)
+    return Family(make, _LOG, kinds=("Surv",))
 
 
-def _with(constructor: Any, parameter: str, start: float, relation: str = _LOG_MEAN) -> Family:
+def _with(
+    constructor: Any, parameter: str, start: float, relation: str = _LOG_MEAN, kinds: tuple[str, ...] = ("column",)
+) -> Family:
     """A family with one positive parameter."""
-    return Family(lambda settings: constructor(settings.positive(parameter, start)), relation)
+    return Family(lambda settings: constructor(settings.positive(parameter, start)), relation, kinds=kinds)
 
 
 @likelihood
@@ -117,16 +116,30 @@ def _classes(constructor: Any, first: int | None = None, last: int | None = None
     return Family(lambda settings: constructor(settings.num_levels), classes=slice(first, last))
 
 
+# How responses are written, and what to use for one of another family.
+_WRITTEN = {
+    "column": "a column or a function of one",
+    "se": "y | se(sd)",
+    "p": "p(successes, trials)",
+    "Surv": "Surv(time, event), or Surv(time) if all are events",
+}
+_REMEDIES = {
+    "column": "For labels of single trials use family='bernoulli'.",
+    "se": "Known noise needs family='gaussian'.",
+    "p": "Successes of trials need family='binomial' or 'beta_binomial'.",
+    "Surv": "Times need family='weibull' or 'loglogistic'.",
+    "c": "Further columns are for a likelihood of your own.",
+}
 _FAMILIES: dict[str, dict[str, Family]] = {
-    "gaussian": {"identity": Family(_gaussian, _IDENTITY)},
+    "gaussian": {"identity": Family(_gaussian, _IDENTITY, kinds=("column", "se"))},
     "student": {"identity": Family(lambda one: named.StudentT(Fixed(4.0), one.noise()), _IDENTITY)},
     "laplace": {"identity": Family(lambda one: named.Laplace(one.noise()), _IDENTITY)},
     "lognormal": {"identity": Family(lambda one: LogNormal(one.noise()), _LOG)},
     "gamma": {"log": _with(Gamma, "shape", 1.0)},
     "beta": {"logit": _with(Beta, "precision", 5.0, _OTHER)},
     "bernoulli": {"logit": Family(lambda _: named.Bernoulli()), "probit": Family(lambda _: named.Probit())},
-    "binomial": {"logit": Family(lambda _: named.Binomial())},
-    "beta_binomial": {"logit": _with(BetaBinomial, "precision", 5.0, _OTHER)},
+    "binomial": {"logit": Family(lambda _: named.Binomial(), kinds=("p",))},
+    "beta_binomial": {"logit": _with(BetaBinomial, "precision", 5.0, _OTHER, ("p",))},
     "poisson": {"log": Family(lambda _: Poisson(), _LOG_MEAN)},
     "negbinomial": {"log": _with(NegativeBinomial2, "dispersion", 1.0)},
     "zero_inflated_poisson": {"log": Family(lambda _: ZeroInflatedPoisson(), _LOG_MEAN)},
@@ -154,10 +167,14 @@ def family_of(choice: Any, link: str | None) -> Family:
     if isinstance(choice, Likelihood):
         if link is not None:
             raise ValueError("link is for families by name: the link of a likelihood is in its formula.")
-        return Family(lambda _: choice, _IDENTITY if choice.is_gaussian(choice.num_latents or 1) else _OTHER)
-    if choice not in _FAMILIES:
+        relation = _IDENTITY if choice.is_gaussian(choice.num_latents or 1) else _OTHER
+        return Family(lambda _: choice, relation, kinds=None)
+    if not isinstance(choice, str) or choice not in _FAMILIES:
+        low = str(choice).lower()
+        name = low if low in _FAMILIES else FAMILIES.get(low)
         raise ValueError(
             f"family must be one of {', '.join(map(repr, _FAMILIES))}, or a pgmodels likelihood; got {choice!r}."
+            + (f" Write family={name!r}." if name else "")
         )
     links = _FAMILIES[choice]
     if link is not None and link not in links:
@@ -167,17 +184,19 @@ def family_of(choice: Any, link: str | None) -> Family:
 
 def check_response(family: Family, choice: Any, response: Response, y: np.ndarray) -> int:
     """The number of levels of a response, 0 if it has none; ValueError for a response that a family cannot have."""
-    if response.kind == "Surv" and isinstance(choice, str) and not family.has_times:
+    if family.kinds is not None and response.kind not in family.kinds:
+        needed = " or ".join(_WRITTEN[kind] for kind in family.kinds)
         raise ValueError(
-            f"formula: {response.text} is a time, and family {choice!r} has no censoring. Use family='weibull' or "
-            "'loglogistic'."
+            f"formula: the response of family {choice!r} is {needed}; got {response.text}. {_REMEDIES[response.kind]}"
         )
     needs_levels = family.is_ordered or family.classes is not None
     if not needs_levels:
-        if len(response.levels) not in (0, 2):
+        is_of_labels = family.kinds is None or choice == "bernoulli"
+        if len(response.levels) not in ((0, 2) if is_of_labels else (0,)):
             raise ValueError(
-                f"formula: the response {response.text} must be numbers or have two levels for family {choice!r}; it "
-                f"has {list(response.levels)!r}. Use 'categorical', or 'cumulative' for ordered levels."
+                f"formula: the response {response.text} must be numbers{' or have two levels' * is_of_labels} for "
+                f"family {choice!r}; it has {list(response.levels)!r}. Use 'bernoulli' for two levels, 'categorical', "
+                "or 'cumulative' for ordered ones."
             )
         return len(response.levels)
     num_levels = len(response.levels) or int(np.max(y[:, 0])) + 1

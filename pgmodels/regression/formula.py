@@ -134,6 +134,8 @@ def formula(
     frame = _frame(data)
     if missing not in ("raise", "drop", "predict"):
         raise ValueError(f"missing must be 'raise', 'drop' or 'predict'; got {missing!r}.")
+    if priors is not None and not (isinstance(priors, Mapping) and all(isinstance(name, str) for name in priors)):
+        raise ValueError(f"priors must be a dict by the text of a term, a coefficient or a parameter; got {priors!r}.")
     (read, parsed), names, unused = parse_all(formula), dict(context or {}), dict(priors or {})
     texts = [formula] if isinstance(formula, str) else list(formula)
     used = [name for one in parsed.values() for name in one.names] + ([weights] if isinstance(weights, str) else [])
@@ -292,6 +294,12 @@ def _prior_names(term: Term) -> Sequence[str]:
 def _frame(data: Any) -> pd.DataFrame:
     frame = as_frame(data)
     if frame is None:
+        names = list(data.columns) if isinstance(data, pd.DataFrame) else []
+        if names:
+            other = next((name for name in names if not isinstance(name, str)), names[0])
+            raise ValueError(
+                f"data: names of columns must be text, as in data.columns = ['y', 'x1', 'x2']; got {other!r}."
+            )
         raise ValueError(f"data must be a data frame of pandas, polars or pyarrow; got {type(data).__name__}.")
     return frame.to_pandas().reset_index(drop=True)
 

@@ -345,20 +345,20 @@ class _Terms:
         self.place = place
         return self.text[self.tokens[start].start : self.tokens[place - 1].end]
 
-    def _call(self, name: str, written: str, text: str) -> _Sum:
+    def _call(self, name: str, source: str, text: str) -> _Sum:
         node = tree(text)
         if name not in SPECIAL:
             return _single(expression(node))
         assert isinstance(node, ast.Call)
         arguments = tuple(expression(argument) for argument in node.args)
         options = {
-            keyword.arg: _by(keyword.value, written) if keyword.arg == "by" else _option(keyword.value, written)
+            keyword.arg: _by(keyword.value, source) if keyword.arg == "by" else _option(keyword.value, source)
             for keyword in node.keywords
             if keyword.arg
         }
         if not arguments or len(options) < len(node.keywords):
-            raise ValueError(f"formula: {written} needs a column, as in {name}(x), and options by name.")
-        return _Sum({}, [Call(name, arguments, options, written)])
+            raise ValueError(f"formula: {source} needs a column, as in {name}(x), and options by name.")
+        return _Sum({}, [Call(name, arguments, options, source)])
 
     def _parenthesis(self) -> _Sum:
         """Terms in parentheses, or the effects of groups of ``(effects | factor)`` and ``(effects || factor)``."""
@@ -455,14 +455,15 @@ def _groups(effects: _Sum, factor: _Sum, is_uncorrelated: bool, text: str, facto
         name = ":".join(quoted(column) for column in columns)
         if slopes and has_intercept and not is_uncorrelated:
             slope = slopes[0][0]
-            groups.append(Group(columns, slope, f"(1 + {_written(slope)}|{name})", True))
+            groups.append(Group(columns, slope, f"(1 + {written(slope)}|{name})", True))
             continue
         groups += [Group(columns, None, f"(1|{name})")] * has_intercept
-        groups += [Group(columns, slope, f"(0 + {_written(slope)}|{name})") for (slope,) in slopes]
+        groups += [Group(columns, slope, f"(0 + {written(slope)}|{name})") for (slope,) in slopes]
     return groups
 
 
-def _written(one: Expression) -> str:
+def written(one: Expression) -> str:
+    """An expression as it is written in a formula."""
     return quoted(one) if one.is_name else one
 
 

@@ -1,12 +1,13 @@
 """The predictor of one latent of a likelihood: its terms and offsets."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from pgmodels.regression.columns import Design, Numbers
-from pgmodels.regression.grammar import Parsed
+from pgmodels.regression.grammar import Parsed, parse
 from pgmodels.regression.terms import Term, call_term, check_call, group_term, linear_term
 
 
@@ -43,17 +44,37 @@ def read_predictor(
 ) -> Predictor:
     """The predictor of a parsed formula; priors of its terms are taken out of ``priors``."""
     prefix = f"f[{number}]: " if number else ""
-    chosen = {name[len(prefix) :]: priors[name] for name in priors if name.startswith(prefix)}
-    before = set(chosen)
     for call in parsed.calls:
         check_call(call)
     offsets = [Numbers(call.arguments, frame, context, call.text) for call in parsed.calls if call.name == "offset"]
     level = start.level - sum(float(offset.read(frame).mean()) for offset in offsets)
     design = Design(parsed.linear, frame, context, start.has_intercept)
+    texts = [*design.names, *(call.text for call in parsed.calls), *(group.text for group in parsed.groups)]
+    keys: dict[str, str] = {}
+    for name in priors:
+        if name.startswith(prefix):
+            text = _same_term(name.removeprefix(prefix), texts)
+            if text in keys:
+                raise ValueError(f"priors has {keys[text]!r} and {name!r}, which are the same.")
+            keys[text] = name
+    chosen = {text: priors[name] for text, name in keys.items()}
     terms = [linear_term(design, frame, start.scale, level, chosen)] if design.names else []
     calls = [call for call in parsed.calls if call.name != "offset"]
     terms += [call_term(call, frame, start.scale, context, chosen) for call in calls]
     terms += [group_term(group, frame, start.scale, context, chosen) for group in parsed.groups]
-    for name in before - set(chosen):
-        del priors[prefix + name]
+    for text in set(keys) - set(chosen):
+        del priors[keys[text]]
     return Predictor([term._replace(predictor=number) for term in terms], offsets)
+
+
+def _same_term(name: str, texts: Sequence[str]) -> str:
+    """The text of the term or coefficient that a name is but for spaces and an implied 1; the name if there is none."""
+    names = [name]
+    if "|" in name:
+        try:
+            _, parsed = parse(f"y ~ {name if name.startswith('(') else f'({name})'}")
+            names += [group.text for group in parsed.groups] if len(parsed.groups) == 1 else []
+        except ValueError:
+            pass
+    plain = {text.replace(" ", ""): text for text in texts}
+    return next((plain[one.replace(" ", "")] for one in names if one.replace(" ", "") in plain), name)

@@ -20,7 +20,8 @@ from pgmodels.priors.markov.representation import Markov
 from pgmodels.priors.representation import Auto, Dense
 from pgmodels.regression.columns import Columns, Design, Levels, Numbers, require_columns
 from pgmodels.regression.expressions import quoted
-from pgmodels.regression.grammar import By, Call, Group
+from pgmodels.regression.foreign import COVARIANCES, OPTIONS
+from pgmodels.regression.grammar import By, Call, Group, written
 
 _COVARIANCES: dict[str, Any] = {
     "rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52, "periodic": Periodic
@@ -132,7 +133,20 @@ def check_call(call: Call) -> None:
     unknown = sorted(set(call.options) - set(_OPTIONS[call.name]))
     if unknown:
         taken = f"{call.name} takes {', '.join(_OPTIONS[call.name]) or 'none'}"
-        raise ValueError(f"formula: {call.text} has no option {unknown[0]!r}; {taken}.")
+        remedy = OPTIONS.get(unknown[0], "")
+        raise ValueError(f"formula: {call.text} has no option {unknown[0]!r}; {taken}. {remedy}".rstrip())
+    for name, value in call.options.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name in ("iso", "sphere", "markov") and not isinstance(value, bool):
+            raise ValueError(f"formula: in {call.text}, {name} must be True or False; got {value!r}.")
+        if name == "k" and not (is_number and value >= 1 and value == int(value)):
+            raise ValueError(
+                f"formula: in {call.text}, k must be a whole number of inducing inputs, 1 or more; got {value!r}."
+            )
+        if name == "period" and not (is_number and 0.0 < value < np.inf):
+            raise ValueError(
+                f"formula: in {call.text}, period must be a positive number in units of the column; got {value!r}."
+            )
     node = call.arguments[0].node if call.arguments else None
     if "by" in _OPTIONS[call.name] and isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         column, group = ast.unparse(node.left), ast.unparse(node.right)
@@ -154,14 +168,14 @@ def call_term(call: Call, frame: pd.DataFrame, scale: float, context: dict[str, 
     is_sphere = bool(call.options.get("sphere", False))
     if is_sphere and X.shape[1] != 2:
         raise ValueError(f"formula: {call.text} must have a longitude and a latitude.")
-    chosen = _covariance(call, context)
+    chosen = _covariance(call, context, priors)
     places = Sphere(RBF()).inputs(X) if is_sphere else X
     is_isotropic = is_sphere or bool(call.options.get("iso", True))
     lengthscale = _lengthscales(places, is_isotropic, _BENDS if call.name == "s" else 0.0)
     values: dict[str, Any] = {"variance": _variance(scale), "lengthscale": lengthscale}
     if chosen is Periodic:
         # Its lengthscale is relative to the period.
-        values |= {"lengthscale": dist.LogNormal(0.0, 0.5), "period": Fixed(call.options.get("period", 1.0))}
+        values |= {"lengthscale": dist.LogNormal(0.0, 0.5), "period": Fixed(float(call.options.get("period", 1.0)))}
     kernel = _with_priors(chosen, values, call.text, priors) if isinstance(chosen, type) else chosen
     kernel = Sphere(kernel) if is_sphere else kernel
     columns: tuple[Columns, ...] = (numbers,)
@@ -218,7 +232,7 @@ def with_chain(terms: list[Term], frame: pd.DataFrame) -> list[Term]:
     return [term._replace(form=Markov()) if place == chosen else term for place, term in enumerate(terms)]
 
 
-def _covariance(call: Call, context: dict[str, Any]) -> Any:
+def _covariance(call: Call, context: dict[str, Any], priors: dict[str, Any]) -> Any:
     if call.name != "gp":
         return Matern12 if call.name == "ar1" else Matern52
     name = call.options.get("cov", "periodic" if "period" in call.options else "matern52")
@@ -226,7 +240,20 @@ def _covariance(call: Call, context: dict[str, Any]) -> Any:
     if chosen is None or not (isinstance(chosen, Kernel) or chosen in _COVARIANCES.values()):
         raise ValueError(
             f"formula: in {call.text}, cov must be one of {', '.join(map(repr, _COVARIANCES))}, or the name of a "
-            f"kernel in context; got {name!r}."
+            f"kernel in context; got {name!r}." + (f" Write cov={COVARIANCES[name]!r}." if name in COVARIANCES else "")
+        )
+    columns = ", ".join(map(written, call.arguments))
+    if "period" in call.options and chosen is not Periodic:
+        raise ValueError(
+            f"formula: {call.text} has a period, which cov={name!r} has not. Write gp({columns}, period=...) + "
+            f"gp({columns}, cov={name!r}) for a sum, and for a product pass a kernel, as in context={{'product': "
+            f"pgm.Periodic(1.0, 1.0, period) * pgm.RBF(1.0, 1.0)}} with gp({columns}, cov='product')."
+        )
+    prior = priors.get(call.text, {})
+    if chosen is Periodic and "period" not in call.options and not (isinstance(prior, dict) and "period" in prior):
+        raise ValueError(
+            f"formula: {call.text} needs a period in units of the column, as in gp({columns}, period=12), or a prior "
+            f"of it, as in priors={{{call.text!r}: {{'period': ...}}}}."
         )
     return chosen
 

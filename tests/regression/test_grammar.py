@@ -372,3 +372,137 @@ def test_regression_of_expressions_is_a_pickle_with_the_same_predictions():
     new = DATA.head(3)
     np.testing.assert_allclose(copy.predictions(new)["mean"], result.predictions(new)["mean"], rtol=1e-12)
     assert re.search(r"log\(z\)", repr(copy.regression))
+
+
+# What R, brms, mgcv, lme4, INLA, rstanarm and bambi have, as terms, responses, families and options.
+FOREIGN = {
+    "factor(k)": r"write C\(g\)",
+    "as.factor(k)": r"write C\(g\)",
+    "x + te(x, z)": r"write gp\(x, z, iso=False\)",
+    "t2(x, z)": r"write gp\(x, z, iso=False\)",
+    "ns(x, 3)": r"write s\(x\).*bs\(x, df=5\)",
+    "cut(x, 3)": "compute it as a column of data",
+    "mo(k)": r"s\(x\), or as ordered categories",
+    "mm(g, k)": r"\(1\|g\)",
+    "hsgp(x, m=10, c=2)": r"write gp\(x, k=20\)",
+    "f(x, model='rw2')": r"write s\(x\) for INLA's rw2",
+    "ar(time=x)": r"write ar1\(t\)",
+    "car(g)": r"\(1\|place\)",
+    "me(x, z)": "columns have no errors",
+    "ifelse(x > 0, 1, 0)": r"write np.where\(",
+    "pmax(x, z)": r"write np.maximum\(",
+    "log(s(x))": "must be terms by themselves",
+    "gp(x):z": "must be terms by themselves",
+    "weights(z)": "weights='w'",
+    "s(x, bs='cc')": r"gp\(x, period=12\) is cyclic",
+    "gp(x, m=20)": "Write k=20",
+    "gp(x, cov='exp_quad')": "Write cov='rbf'",
+    "gp(x, cov='matern15')": "Write cov='matern32'",
+    "gp(x, kernel='rbf')": "Write gp\\(x, cov='rbf'\\)",
+    "gp(x, k='many')": "k must be a whole number",
+    "gp(x, k=2.5)": "k must be a whole number",
+    "gp(x, iso=3)": "iso must be True or False",
+    "gp(x, period=-2)": "period must be a positive number",
+    "gp(x, period=12, cov='rbf')": r"cov='rbf' has not. Write gp\(x, period=...\) \+ gp\(x, cov='rbf'\)",
+    "gp(x, cov='periodic')": r"needs a period in units of the column, as in gp\(x, period=12\)",
+}
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_name_of_another_package_is_refused_with_what_to_write(text):
+    with pytest.raises(ValueError, match=FOREIGN[text]) as caught:
+        pgm.formula(f"y ~ {text}", DATA)
+    # Formulaic's messages had colour codes of terminals.
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "C(k) + (1|k) + gp(x, by=C(k))",
+        "gp(x, z, iso=False)",
+        "bs(x, df=5) + cr(z, df=5) + cc(x, df=5)",
+        "gp(x, k=20) + gp(x, period=12) + gp(x, cov='rbf')",
+        "I(x**2) + I(x / 10) + I(x > 2) + I(x - z) + np.where(x > 2, 1, 0) + np.minimum(x, z)",
+        "(0 + x + z || g) + (1|g) + (1|k)",
+        "gp(x, cov='product') + offset(log(z))",
+    ],
+)
+def test_remedies_of_messages_are_read(text):
+    product = pgm.Periodic(1.0, 1.0, 12.0) * pgm.RBF(1.0, 1.0)
+    assert len(pgm.formula(f"y ~ {text}", DATA, context={"product": product}).X) == N
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("Gaussian", "gaussian"),
+        ("Gamma", "gamma"),
+        ("nb", "negbinomial"),
+        ("zip", "zero_inflated_poisson"),
+        ("normal", "gaussian"),
+        ("multinomial", "categorical"),
+        ("cox", "weibull"),
+    ],
+)
+def test_family_of_another_package_is_refused_with_its_name_here(family, name):
+    with pytest.raises(ValueError, match=f"got {family!r}. Write family={name!r}"):
+        pgm.formula("y ~ x", DATA, family=family)
+
+
+@pytest.mark.parametrize(
+    ("response", "family", "message"),
+    [
+        ("k", "binomial", r"is p\(successes, trials\); got k. For labels of single trials use family='bernoulli'"),
+        ("p(k, trials)", "poisson", "need family='binomial' or 'beta_binomial'"),
+        ("y | se(0.1)", "student", "Known noise needs family='gaussian'"),
+        ("c(y, x)", "gaussian", "are for a likelihood of your own"),
+        ("`my g`", "gaussian", "must be numbers for family 'gaussian'.*Use 'bernoulli' for two levels"),
+        ("y | cens(k)", "weibull", r"Surv\(time, 1 - censored\)"),
+        ("cbind(k, trials)", "binomial", r"is written p\(successes, trials\)"),
+        ("p(k)", "binomial", r"write p\(successes, trials\)"),
+        ("y", ["gaussian"], "family must be one of"),
+    ],
+)
+def test_response_of_another_family_is_refused_with_a_remedy(response, family, message):
+    with pytest.raises(ValueError, match=message):
+        pgm.formula(f"{response} ~ x", DATA, family=family)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("(1 | g)", "y ~ x + (1|g)"),
+        ("1|g", "y ~ x + (1 |g)"),
+        ("( x|g )", "y ~ (1 + x|g)"),
+        ("gp(x,by = g)", "y ~ gp(x, by=g)"),
+        ("f[1]: (1 | g)", ["y ~ x", "f[1] ~ (1|g)"]),
+    ],
+)
+def test_key_of_priors_is_a_term_but_for_spaces(key, text):
+    family = "gaussian" if isinstance(text, str) else pgm.HeteroscedasticGaussian(2.0)
+    regression = pgm.formula(text, DATA, family=family, priors={key: {"variance": 0.123}})
+    assert "0.123" in repr(regression.model.gps[-1].kernel)
+
+
+def test_key_of_priors_of_a_coefficient_is_its_name_but_for_spaces():
+    regression = pgm.formula("y ~ poly(x, 2)", DATA, priors={"poly(x,2)[1]": dist.Normal(0.0, 0.321)})
+    other = pgm.formula("y ~ poly(x, 2)", DATA, priors={"poly(x, 2)[1]": dist.Normal(0.0, 0.321)})
+    assert repr(regression.model) == repr(other.model)
+    with pytest.raises(ValueError, match="which are the same"):
+        pgm.formula("y ~ (1|g)", DATA, priors={"(1|g)": {"variance": 1.0}, "(1 | g)": {"variance": 2.0}})
+    with pytest.raises(ValueError, match="priors must be a dict"):
+        pgm.formula("y ~ x", DATA, priors={0: dist.Normal(0.0, 1.0)})
+
+
+def test_names_of_columns_that_are_no_text_are_refused():
+    with pytest.raises(ValueError, match=r"data: names of columns must be text.*got 0"):
+        pgm.formula("y ~ x", pd.DataFrame({"y": [1.0, 2.0], 0: [1.0, 2.0]}))
+    with pytest.raises(ValueError, match="the name of column '0' is a number: rename it"):
+        pgm.formula("y ~ `0`", pd.DataFrame({"y": [1.0, 2.0], "0": [1.0, 2.0]}))
+
+
+def test_period_may_have_a_prior_in_place_of_a_number():
+    text = "gp(x, cov='periodic')"
+    priors = {text: {"period": dist.LogNormal(1.0, 0.1), "lengthscale": 1.0}}
+    assert "period" in repr(pgm.formula(f"y ~ {text}", DATA, priors=priors).model)
