@@ -88,6 +88,11 @@ FORMULAS = {
         Counts(),
         2,
     ),
+    "noisy or": RuleCase(
+        (sigmoid(F2[0]) + sigmoid(-F2[0]) * sigmoid(F2[1])) * (Y == 1) + sigmoid(-F2[0]) * sigmoid(-F2[1]) * (Y == 0),
+        Binary(),
+        2,
+    ),
     "noisy softmax": RuleCase(0.1 / 3 + 0.9 * sigmoid(F3[Y]) / sum_(sigmoid(F3)), Classes(3), 3),
     "a mixture in a mixture": RuleCase(
         sigmoid(-F2[1]) * (Y == 0) + sigmoid(F2[1]) * (0.1 + 0.8 * sigmoid(F2[0]) ** Y * sigmoid(-F2[0]) ** (1 - Y)),

@@ -16,6 +16,7 @@ from pgmodels.likelihoods.notation import (
     APART,
     Applied,
     Number,
+    ParameterName,
     Part,
     Tree,
     bracketed,
@@ -30,8 +31,10 @@ from pgmodels.likelihoods.notation import (
     line,
     listed,
     names_in,
+    nodes,
     over,
     raised,
+    renamed,
     tree,
     words,
 )
@@ -42,6 +45,8 @@ from pgmodels.likelihoods.symbols import Latent
 WIDTH = 100
 _ONE_DATUM = "are for one datum."
 _ONE = Number("1")
+# Parameters with the names of symbols of derivations are printed with another name, such as m_p.
+PARAMETERS = {name: f"{name}_p" for name in ("m", "v", "h", "w", "c", "B", "K", "V", "M", "μ", "π")}
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,12 @@ def explain_sections(
         "Local bound and ELBO": _elbo(augmentation),
         "Conditions on the data": _requirements(augmentation),
     }
-    return tuple(Section(title, tuple(lines)) for title, lines in sections.items() if lines)
+    sections[name] += _parameters(augmentation)
+    return tuple(
+        Section(title, tuple(replace(line, formula=renamed(line.formula, PARAMETERS)) for line in lines))
+        for title, lines in sections.items()
+        if lines
+    )
 
 
 def explain(augmentation: Augmentation, name: str, latents: Sequence[str] | None = None) -> str:
@@ -134,6 +144,19 @@ def _heading(augmentation: Augmentation, latents: Sequence[str] | None) -> list[
     data = words("at the data. Formulas without")
     lines.append(_line(*prior, call("N", "μ", "K"), data, "K", words("or"), "V", words(_ONE_DATUM)))
     return lines
+
+
+def _parameters(augmentation: Augmentation) -> list[Line]:
+    """The parameters that are printed with another name."""
+    formulas = [
+        augmentation.formula,
+        *(() if augmentation.predictors is None else augmentation.predictors.definitions()),
+    ]
+    names = dict.fromkeys(
+        node.text for part in formulas for node in nodes(tree(part)) if isinstance(node, ParameterName)
+    )
+    renames = [line(PARAMETERS[name], words(f"is the parameter {name}")) for name in names if name in PARAMETERS]
+    return [_line(words("where"), listed(*renames))] if renames else []
 
 
 def _range(augmentation: Augmentation) -> tuple[Part, ...]:

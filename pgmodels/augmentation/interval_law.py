@@ -1,5 +1,6 @@
 """A Gaussian truncated to one of several intervals, selected by the data."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.stats import norm
 
-from pgmodels.augmentation.laws import ONE, Grid, Law
+from pgmodels.augmentation.averages import Function
+from pgmodels.augmentation.laws import ONE, Grid, Law, holds
 from pgmodels.augmentation.samplers import interval_normal
-from pgmodels.likelihoods.algebra import add, multiply
+from pgmodels.likelihoods.algebra import add, multiply, power
 from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.functions import log, normal_cdf
-from pgmodels.likelihoods.notation import Bracketed, Part, Tree, call, line, listed, words
+from pgmodels.likelihoods.notation import Part, Tree, call, line, listed, words
 from pgmodels.likelihoods.operations import log_normal_interval
 
 
@@ -56,6 +58,18 @@ class IntervalNormal(Law):
         log_density = norm.logpdf(value - self.location.evaluate(env)) - log_normal_interval(*self.ends(env))
         return jnp.where(self.off(env), 0.0, log_density)
 
+    def masses(self) -> Iterator[tuple[Interval, Expression]]:
+        """Each interval and the mass of N(location, 1) on it, as a formula."""
+        z = multiply(-1.0, self.location)
+        for interval in self.intervals:
+            if interval.lower is None and interval.upper is not None:
+                yield interval, normal_cdf(add(interval.upper, z))
+            elif interval.upper is None and interval.lower is not None:
+                yield interval, normal_cdf(multiply(-1.0, add(interval.lower, z)))
+            else:
+                upper, lower = (add(end, z) for end in (interval.upper, interval.lower) if end is not None)
+                yield interval, add(normal_cdf(upper), multiply(-1.0, normal_cdf(lower)))
+
     def log_mass(self) -> Expression:
         """The logarithm of the mass of N(location, 1) on the interval, 0 where the law is switched off."""
         return IntervalMass(self)
@@ -94,9 +108,7 @@ def _limits(interval: Interval, variable: Part) -> Tree:
         inside[:0] = [] if interval.lower is None else [interval.lower, "<"]
     if interval.exponent.key == ONE.key:
         return line(*inside)
-    condition = interval.exponent.notation()
-    holds = (condition.body,) if isinstance(condition, Bracketed) else (condition, "=", 1)
-    return line(*inside, words("where"), *holds)
+    return line(*inside, words("where"), *holds(interval.exponent))
 
 
 class IntervalMass(Expression):
@@ -104,20 +116,7 @@ class IntervalMass(Expression):
 
     def __init__(self, law: IntervalNormal):
         self.law = law
-        self.children = (self._written(),)
-
-    def _written(self) -> Expression:
-        z, terms = multiply(-1.0, self.law.location), []
-        for interval in self.law.intervals:
-            if interval.lower is None and interval.upper is not None:
-                mass = normal_cdf(add(interval.upper, z))
-            elif interval.upper is None and interval.lower is not None:
-                mass = normal_cdf(multiply(-1.0, add(interval.lower, z)))
-            else:
-                upper, lower = (add(end, z) for end in (interval.upper, interval.lower) if end is not None)
-                mass = add(normal_cdf(upper), multiply(-1.0, normal_cdf(lower)))
-            terms.append(multiply(interval.exponent, log(mass)))
-        return add(*terms)
+        self.children = (add(*(multiply(interval.exponent, log(mass)) for interval, mass in law.masses())),)
 
     def evaluate(self, env: Environment) -> Any:
         return jnp.where(self.law.off(env), 0.0, log_normal_interval(*self.law.ends(env)))
@@ -131,7 +130,12 @@ class IntervalMean(Expression):
 
     def __init__(self, law: IntervalNormal):
         self.law = law
-        self.children = (law.location, law.switch)
+        z, terms = multiply(-1.0, law.location), [law.location]
+        for interval, mass in law.masses():
+            ends = [(end, sign) for end, sign in ((interval.upper, -1.0), (interval.lower, 1.0)) if end is not None]
+            densities = add(*(multiply(sign, Function("φ", norm.pdf, add(end, z))) for end, sign in ends))
+            terms.append(multiply(interval.exponent, densities, power(mass, -1.0)))
+        self.children = (add(*terms),)
 
     def evaluate(self, env: Environment) -> Any:
         low, high = self.law.ends(env)
@@ -141,4 +145,4 @@ class IntervalMean(Expression):
         return self.law.location.evaluate(env) + jnp.clip(below - above, low, high)
 
     def notation(self, precedence: int = 0) -> Tree:
-        return line(words("the mean of"), call("N", self.law.location, 1), words("truncated to the same"))
+        return self.children[0].notation(precedence)

@@ -19,7 +19,7 @@ from pgmodels.augmentation.samplers import inverse_gaussian, truncated_normal
 from pgmodels.likelihoods.algebra import add, multiply, power
 from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.functions import normal_cdf
-from pgmodels.likelihoods.notation import Part, Tree, call, line, words
+from pgmodels.likelihoods.notation import Bracketed, Part, Tree, call, line, words
 from pgmodels.likelihoods.symbols import Constant
 
 ONE = Constant(1.0)
@@ -273,7 +273,8 @@ class Categorical(Law):
         return Grid(values, np.zeros_like(values), np.ones(centre.shape, dtype=bool))
 
     def notation(self, variable: Part) -> Tree:
-        return call("Categorical", *self.weights)
+        law, condition = call("Categorical", *self.weights), where(self.switch)
+        return line(law, *condition, words(", else"), variable, "=", 0) if condition else law
 
     def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         # Kept: the other auxiliaries depend on the component.
@@ -287,7 +288,13 @@ def where(switch: Expression) -> tuple[Part, ...]:
         return ()
     if len(switch.children) > len(opposite.children):
         return words(", where"), opposite, "=", 0
-    return words(", where"), switch, "=", 1
+    return words(", where"), *holds(switch)
+
+
+def holds(switch: Expression) -> tuple[Part, ...]:
+    """The condition that a 0-1 exponent is 1, without the brackets of a single indicator."""
+    written = switch.notation()
+    return (written.body,) if isinstance(written, Bracketed) and written.opening == "[" else (written, "=", 1)
 
 
 def _positive_grid(centre: np.ndarray, t: np.ndarray | None = None, known: Any = True) -> Grid:

@@ -1,4 +1,4 @@
-"""Numerical verification of a derivation: eight checks, each against the formula itself."""
+"""Numerical verification of a derivation: nine checks, each against the formula itself."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from pgmodels.augmentation.verify_draws import (
     joint_minus_conditional,
     site_is_joint,
 )
+from pgmodels.augmentation.verify_print import print_is_computed
 from pgmodels.likelihoods.density import undefined_coefficients
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.supports import Support
@@ -111,4 +112,5 @@ CHECKS: tuple[Callable[[Case], Check], ...] = (
     bound_is_below,
     site_is_gradient,
     elbo_rises,
+    print_is_computed,
 )

@@ -28,6 +28,7 @@ TIGHT = "the bound is tight"
 BELOW = "the bound is below"
 GRADIENT = "the site is the gradient"
 RISES = "the ELBO rises"
+PRINTED = "the printed form is what is computed"
 
 # Quadrature of a Pólya-Gamma density stops where its series cancels: the tail beyond has up to 1e-5 of the mass.
 QUADRATURE = 3e-5
@@ -35,6 +36,8 @@ QUADRATURE = 3e-5
 ROUNDING = 1e-9
 # Richardson's differences with steps 1e-3 and 5e-4: a truncation error of fourth order, 1e-12 / length^4.
 DIFFERENCES = 1e-5
+# Numbers are printed with six digits, 5e-6 of their size; logarithms of powers multiply that by the exponents.
+SIX_DIGITS = 1e-4
 # Standard errors. With about 100 comparisons per formula, a false alarm occurs once in 5 million formulas.
 STANDARD_ERRORS = 6.0
 # The trapezoid rule is exact to rounding for smooth integrands; at kinks its error is far below the bound's gap.
@@ -124,9 +127,19 @@ class Case:
         return np.asarray(self.run(self.augmentation.predictor_log_density, self.y, z, self.parameters))
 
     def check(
-        self, name: str, discrepancy: Any, tolerance: float, f: Any, rule: Rule | None = None, known: Any = True
+        self,
+        name: str,
+        discrepancy: Any,
+        tolerance: float,
+        f: Any,
+        rule: Rule | None = None,
+        known: Any = True,
+        printed: str = "",
     ) -> Check:
-        """Raise VerificationError if a discrepancy (..., n) exceeds the tolerance or is nan; ``known`` is a mask."""
+        """Raise VerificationError if a discrepancy (..., n) exceeds the tolerance or is nan; ``known`` is a mask.
+
+        ``printed`` is the line of the derivation that the error names.
+        """
         discrepancy, known = np.broadcast_arrays(np.asarray(discrepancy), known)
         if not known.any():
             raise ValueError(
@@ -145,6 +158,7 @@ class Case:
             f"  likelihood: {self.augmentation.formula.text()}\n"
             f"  {'rule' if len(rules) == 1 else 'rules'}: "
             + "; ".join(f"{r.title} for {r.factor.text()}" for r in rules)
+            + (f"\n  printed: {printed}" if printed else "")
             + f"\n  worst at y = {self.y[worst[-1]].tolist()}, f = {[round(float(x), 6) for x in at]}"
         )
 

@@ -5,9 +5,9 @@ Operands that bind less tightly than their context are put in brackets.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
 
 # Names of one letter that are upright as functions: expectations, normal laws, Γ and the normal distribution function.
 UPRIGHT = {"E", "N", "Γ", "Φ"}
@@ -30,6 +30,11 @@ class Name(Tree):
     """A variable, a parameter or the name of a function."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class ParameterName(Name):
+    """The name of a parameter of the likelihood, chosen by the user."""
 
 
 @dataclass(frozen=True)
@@ -276,17 +281,31 @@ def is_word(part: Tree) -> bool:
 
 def names_in(part: Tree) -> set[str]:
     """The names in a tree."""
-    return {node.text for node in _nodes(part) if isinstance(node, Name)}
+    return {node.text for node in nodes(part) if isinstance(node, Name)}
+
+
+def renamed(part: Tree, names: Mapping[str, str]) -> Tree:
+    """A tree with other names of parameters."""
+    if isinstance(part, ParameterName):
+        return ParameterName(names.get(part.text, part.text))
+    changed: dict[str, Any] = {}
+    for field, value in vars(part).items():
+        if isinstance(value, tuple):
+            changed[field] = tuple(renamed(child, names) for child in value)
+        elif isinstance(value, Tree):
+            changed[field] = renamed(value, names)
+    return replace(part, **changed)  # type: ignore[type-var]
 
 
 def contains(part: Tree, kinds: tuple[type[Tree], ...]) -> bool:
     """Whether a tree has a node of one of the given kinds."""
-    return any(isinstance(node, kinds) for node in _nodes(part))
+    return any(isinstance(node, kinds) for node in nodes(part))
 
 
-def _nodes(part: Tree) -> Iterator[Tree]:
+def nodes(part: Tree) -> Iterator[Tree]:
+    """A tree and all trees in it."""
     yield part
     for value in vars(part).values():
         for child in value if isinstance(value, tuple) else (value,):
             if isinstance(child, Tree):
-                yield from _nodes(child)
+                yield from nodes(child)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from pgmodels.likelihoods.expression import Environment, Expression
-from pgmodels.likelihoods.notation import Name, Tree, indexed
+from pgmodels.likelihoods.notation import Indexed, Name, ParameterName, Tree, indexed, tree
 from pgmodels.runtime.x64 import as_array
 
 # The name in ``parameters`` of the positions of the latents in ``f``, (latents,) or (n, latents), if f is a subset.
@@ -104,7 +104,8 @@ class ParameterSymbol(Expression):
         return jnp.where(jnp.any(chosen, axis=-1, keepdims=True), entry, jnp.nan)
 
     def notation(self, precedence: int = 0) -> Tree:
-        return Name(self.name) if self.entry is None else indexed(self.name, self.entry)
+        name = ParameterName(self.name)
+        return name if self.entry is None else Indexed(name, tree(self.entry))
 
 
 class ParameterVector:

@@ -96,6 +96,12 @@ CASES = {
         "s",
         REAL,
     ),
+    "NoisyOr": (
+        lambda y, f: (S(f[0]) + S(-f[0]) * S(f[1])) * (y == 1) + S(-f[0]) * S(-f[1]) * (y == 0),
+        2,
+        "",
+        LABELS,
+    ),
     "Robust": (lambda y, f, s: exp(-sqrt(1 + (y - 2 * f) ** 2) / s), 1, "s", REAL),
 }
 
@@ -136,7 +142,7 @@ def test_printed_sites_are_those_of_gibbs(name):
             np.testing.assert_allclose(one[:, latents], other[:, latents], rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", some(CASES, "Bernoulli", "LogisticSoftmax", "Laplace", "ZeroInflated"))
+@pytest.mark.parametrize("name", some(CASES, "Bernoulli", "LogisticSoftmax", "Laplace", "NoisyOr"))
 def test_printed_updates_are_those_of_cavi(name):
     augmentation, y = derived(name), jnp.asarray(CASES[name][3])
     m, v = marginals(augmentation)
@@ -266,9 +272,17 @@ LINES = {
     ],
     "LabelNoise": [
         "j | f, y ~ Categorical(0.1, 0.8 σ(f)^y σ(-f)^(1 - y))",
+        "q(j = 1) = 0.1 / (0.1 + 0.8 σ̃₊(f)^y σ̃₋(f)^(1 - y))",
         "ω | j, f, y ~ PG([j = 2], f)",
         "h = q(j = 2) (2 y - 1) / 2",
         "E[ω] = q(j = 2) tanh(ζ / 2) / (2 ζ),  ζ = sqrt(m^2 + v)",
+    ],
+    "NoisyOr": [
+        "σ(f[0]) + σ(-f[0]) σ(f[1]) = Σ_j σ(f[0])^[j = 1] σ(-f[0])^[j = 2] σ(f[1])^[j = 2], where y = 1",
+        "j | f, y ~ Categorical(σ(f[0]), σ(-f[0]) σ(f[1])), where y = 1, else j = 0",
+        "ω | j, f, y ~ PG([j = 1] + [y = 0] + [j = 2], f[0])",
+        "q(j = 1) = [y = 1] (σ̃₊(f[0]) / (σ̃₊(f[0]) + σ̃₊(-f[0]) σ̃₊(f[1])))",
+        "h[0] = (q(j = 1) - [y = 0] - q(j = 2)) / 2",
     ],
     "Mixed": ["h[0] = (y - k[0]) / 2", "w[1] = ω2 + ω3[1]"],
 }

@@ -85,7 +85,7 @@ def model():
 
 def test_it_is_derived_proved_and_drawn(model):
     derivation = pgm.derive(model)
-    assert len(derivation.verify(seed=0).checks) == 8
+    assert len(derivation.verify(seed=0).checks) == 9
     text = re.sub(r"\s+", " ", str(derivation))
     assert "1. Secant" in text
     assert "exp((f - y) / scale)) = ∫ 2^-1 exp(-2 ω (y / scale - f / scale)^2) PG(ω; 1, 0) dω" in text

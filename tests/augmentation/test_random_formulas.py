@@ -215,7 +215,7 @@ def outcome(rng: np.random.Generator) -> str:
         verification = verify_augmentation(augmentation, PARAMETERS, grammar.support, seed)
     except Exception as error:
         raise AssertionError(f"verifying {formula.text()} raised {type(error).__name__}: {error}") from error
-    assert len(verification.checks) == 8
+    assert len(verification.checks) == 9
     return "verified"
 
 

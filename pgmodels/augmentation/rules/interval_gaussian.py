@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jax.scipy.stats import norm
@@ -13,11 +13,11 @@ from pgmodels.augmentation.normal_form import Factor
 from pgmodels.augmentation.predictor import Predictor
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule
 from pgmodels.augmentation.rules.selection import exclusive, value_of
-from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
+from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, auxiliaries_of, over_latents
 from pgmodels.likelihoods.algebra import add, multiply, power, split_number
 from pgmodels.likelihoods.expression import Environment, Expression
-from pgmodels.likelihoods.notation import Tree, density, integral, line, words
-from pgmodels.likelihoods.operations import Call, Comparison, Sum
+from pgmodels.likelihoods.notation import Tree, bracketed, density, factors, integral, line, raised, words
+from pgmodels.likelihoods.operations import Call, Comparison, Product, Sum
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver
@@ -83,11 +83,15 @@ class IntervalGaussianRule(Rule):
         return self.exponent.evaluate(env) * norm.logpdf(self.auxiliary.evaluate(env), z)
 
     def identity(self) -> Tree:
-        mass = integral(self.augmented(), self.auxiliary)
+        mass = integral(self._density(), self.auxiliary)
         return line(self.factor, "=", mass, words("over"), self.law.limits(self.auxiliary))
 
-    def augmented(self) -> Tree:
+    def _density(self) -> Tree:
         return density("N", self.auxiliary, self.predictor.expression, 1)
+
+    def augmented(self) -> Tree:
+        truncated = factors(self._density(), bracketed(self.law.limits(self.auxiliary), "[]"))
+        return truncated if self.exponent.key == ONE.key else raised(truncated, self.exponent)
 
     def prior(self) -> tuple[Expression, ...]:
         return (self.predictor.expression,)
@@ -96,7 +100,8 @@ class IntervalGaussianRule(Rule):
         return (SiteTerm(self.predictor, multiply(self.exponent, self.auxiliary), self.exponent),)
 
     def averaged(self) -> IntervalNormal:
-        return IntervalNormal(mean_of(self.predictor), self.intervals)
+        intervals = tuple(replace(part, exponent=_without_auxiliaries(part.exponent)) for part in self.intervals)
+        return IntervalNormal(mean_of(self.predictor), intervals)
 
 
 def _piece(factor: Factor, deriver: Deriver) -> Piece | None:
@@ -124,6 +129,12 @@ def _piece(factor: Factor, deriver: Deriver) -> Piece | None:
         above = None if low is None else multiply(-1.0, low.shift)
         interval = Interval(factor.exponent, multiply(-1.0, high.shift), above)
     return Piece(weight, predictor, interval, gap)
+
+
+def _without_auxiliaries(exponent: Expression) -> Expression:
+    """An exponent where the allocations in it are those of the factor, for which alone the mean is defined."""
+    factors = exponent.children if isinstance(exponent, Product) else (exponent,)
+    return multiply(*(factor for factor in factors if not auxiliaries_of(factor)))
 
 
 def _exclusive(exponents: list[Expression]) -> bool:

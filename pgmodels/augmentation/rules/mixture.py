@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pgmodels.augmentation.averages import Expected, Tilde
-from pgmodels.augmentation.laws import Categorical
+from pgmodels.augmentation.laws import Categorical, where
 from pgmodels.augmentation.normal_form import Factor, factorise, split_latents
 from pgmodels.augmentation.predictor import latents_of
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule
@@ -34,8 +34,9 @@ class MixtureRule(Rule):
     law: Categorical
 
     def __init__(self, name: str, factor: Factor, components: tuple[Expression, ...], shares: tuple[Expression, ...]):
-        self.components, self.shares, self.exponent, self.parent = components, shares, factor.exponent, factor.parent
-        self.factor = power(factor.base, factor.exponent)
+        self.components, self.shares, self.parent = components, shares, factor.parent
+        self.base, self.exponent = factor.base, factor.exponent
+        self.factor = power(self.base, self.exponent)
         self.auxiliary = Auxiliary(name, False)
         self.law = Categorical(components, factor.exponent)
         self.allocated = tuple(Allocated(self.auxiliary, number) for number in range(1, len(components) + 1))
@@ -84,7 +85,7 @@ class MixtureRule(Rule):
         terms = multiply(
             *(power(part, indicator) for part, indicator in zip(self.components, self.allocated, strict=True))
         )
-        return line(self.factor, "=", over("Σ", self.auxiliary, terms))
+        return line(self.base, "=", over("Σ", self.auxiliary, terms), *where(self.exponent))
 
     def augmented(self) -> Expression:
         return self.coefficient
@@ -94,8 +95,10 @@ class MixtureRule(Rule):
         return tuple(part for part in factors if not _observes(part))
 
     def expectations(self) -> tuple[tuple[Expected, Expression], ...]:
-        every = range(len(self.components))
-        return tuple((Expected(self.allocated[k]), Responsibility(self.shares, k)) for k in every)
+        return tuple(
+            (Expected(allocated), multiply(self.exponent, Responsibility(self.shares, k)))
+            for k, allocated in enumerate(self.allocated)
+        )
 
 
 class LogMixture(Expression):

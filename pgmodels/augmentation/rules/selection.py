@@ -32,7 +32,7 @@ class SelectionRule(Rewriting):
             return None
         deriver.require(add(*indicators), "positive", words("the number of terms that y selects in"), base)
         chosen = multiply(*(power(part, indicator) for indicator, part in cases if indicator is not None))
-        deriver.rules.append(cls(factor, chosen))
+        deriver.rules.append(cls(factor, power(chosen, factor.exponent)))
         return tuple(
             Factor(inner.base, multiply(inner.exponent, indicator, factor.exponent), factor.parent)
             for indicator, part in cases

@@ -1,0 +1,379 @@
+"""Check of the printed form: what a reader computes from it is what the engines compute."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from pgmodels.augmentation.argmax_law import ArgmaxNormal
+from pgmodels.augmentation.averages import VARIANCE
+from pgmodels.augmentation.explain import PARAMETERS, explain_sections
+from pgmodels.augmentation.interval_law import IntervalNormal
+from pgmodels.augmentation.laws import Categorical, Gamma, InverseGaussian, Law, Poisson, PolyaGamma, TruncatedNormal
+from pgmodels.augmentation.reading import (
+    Items,
+    Reader,
+    UndefinedError,
+    UnreadableError,
+    after,
+    arguments,
+    items_of,
+    split,
+    split_at,
+    symbol_of,
+)
+from pgmodels.augmentation.sites import expectations
+from pgmodels.augmentation.symbols import Allocated
+from pgmodels.augmentation.verify_case import DRAWS, POINTS, PRINTED, SIX_DIGITS, STANDARD_ERRORS, Case, Check
+from pgmodels.likelihoods.expression import Environment
+from pgmodels.likelihoods.notation import Applied, Chain, Indexed, Operator, Tree, Words, names_in
+from pgmodels.likelihoods.printers.text import to_text
+
+# What a reader may take as the value of a variable that has no law for a datum.
+ANY = 1.0
+# The value of a symbol whose definition cannot be read.
+NOTHING = np.full((1, 1), np.nan)
+
+
+def print_is_computed(case: Case) -> Check:
+    """The density, identities, joint, conditionals, sites, expectations and bound, as printed and as computed."""
+    return PrintedForm(case).check()
+
+
+class PrintedForm:
+    """The lines of a derivation, read as numbers and compared with the engines' functions.
+
+    ``unread`` are the lines that cannot be read, such as laws from outside the package.
+    """
+
+    def __init__(self, case: Case):
+        self.case, self.augmentation = case, case.augmentation
+        sections = explain_sections(self.augmentation, "")
+        self.lines = {section.title: [items_of(line.formula) for line in section.lines] for section in sections}
+        self.rules = {rule.auxiliary.name: rule for rule in self.augmentation.rules if rule.auxiliary is not None}
+        self.latent = "f" if self.augmentation.predictors is None else "z"
+        size = self.augmentation.size
+        values = {
+            "y": case.y[:, None] if case.y.ndim == 1 else case.y,
+            "π": np.full((1, 1), np.pi),
+            "c": np.arange(float(size))[None],
+            self.latent: case.f,
+        }
+        parameters = {PARAMETERS.get(name, name): np.atleast_2d(value) for name, value in case.parameters.items()}
+        self.reader = Reader(size, {**parameters, **values})
+        # Draws of all auxiliaries as the engines have them.
+        self.drawn: dict[str, Any] = {}
+        self.unread: list[str] = []
+        self.figure = 0.0
+
+    def check(self) -> Check:
+        """Compare everything. Raises VerificationError at the first line with another value."""
+        # Formulas as they are printed take logarithms of 0 and overflow.
+        with np.errstate(all="ignore"):
+            for part in (self.density, self.identities, self.conditionals, self.joint, self.updates, self.bound):
+                part()
+        return Check(PRINTED, self.figure, SIX_DIGITS)
+
+    @contextmanager
+    def reading(self, line: Items) -> Iterator[None]:
+        """Note a line that cannot be read. Raises VerificationError for a symbol that is not defined."""
+        try:
+            yield
+        except UnreadableError:
+            self.unread.append(to_text(Chain(tuple(line))))
+        except UndefinedError:
+            self.compare(line, 1.0, np.zeros((1, 1)))
+
+    def compare(self, line: Items, got: Any, expected: Any, slack: Any = 0.0, known: Any = True) -> None:
+        """Compare (..., n, entries); values are not known where naive formulas overflow.
+
+        Raises VerificationError if the discrepancy beyond ``slack`` exceeds the rounding of printed numbers.
+        """
+        got, expected = np.broadcast_arrays(got, np.asarray(expected))
+        known = known & np.isfinite(got) & np.isfinite(expected)
+        excess = np.maximum(np.abs(got - expected) - slack, 0.0) / (1.0 + np.abs(expected))
+        rows = np.max(np.where(known, excess, 0.0), axis=-1)
+        rows = np.broadcast_to(rows, (*rows.shape[:-1], len(self.case.y)))
+        check = self.case.check(PRINTED, rows, SIX_DIGITS, self.case.f, printed=to_text(Chain(tuple(line))))
+        self.figure = max(self.figure, check.figure)
+
+    def density(self) -> None:
+        """The density of y, and the predictors."""
+        line = split(self.lines[""][0], "")[0]
+        with self.reading(line):
+            density = self.reader.value(Chain(split(line, "=")[1]))
+            self.compare(line, np.log(density), self.case.log_density_alone(self.case.f)[:, None])
+        predictors = self.augmentation.predictors
+        if predictors is not None:
+            f = self.case.rng.normal(size=(len(self.case.y), predictors.num_latents))
+            z = np.einsum("ipl,il->ip", predictors.matrix(self.case.y, self.case.parameters), f)
+            definitions = split(self.lines[""][1][1:], ",")
+            for line, value in zip(definitions, z.T, strict=True):
+                with self.reading(line):
+                    self.compare(line, self.reader.including(f=f).value(Chain(split(line, "=")[1])), value[:, None])
+
+    def identities(self) -> None:
+        """Both sides of each identity, the auxiliary summed or integrated out."""
+        drawn = {name: value[0] for chain in self.case.chains for name, value in chain.items()}
+        env, at_draws = self.case.env(self.case.f, **drawn), self.reader.including(**drawn)
+        for rule, line in zip(self.augmentation.rules, self.lines.get("Augmentation", [])[1::2], strict=False):
+            with self.reading(line):
+                identity, *limits = split_at(line, "over")
+                identity, *condition = split_at(identity, "where")
+                known, reader = at_draws.holds(Chain(condition[0])) if condition else True, at_draws
+                if rule.auxiliary is not None and rule.law is not None:
+                    name = rule.auxiliary.name
+                    grid = rule.law.grid(drawn[name], env)
+                    known = known & grid.known
+                    if isinstance(rule.law, IntervalNormal) or _is_zero_by_parameters(rule.law):
+                        known = known & ~np.asarray(rule.law.off(env))
+                    measure = grid.log_measure
+                    if limits:
+                        inside = at_draws.including(**{name: grid.values}).holds(Chain(limits[0]))
+                        measure = np.where(inside, measure, -np.inf)
+                    reader = Reader(at_draws.size, at_draws.values, {name: (grid.values, measure)})
+                written = split(split_at(identity, "is Gaussian")[0], "=")
+                sides = [np.log(reader.value(Chain(side))) for side in written]
+                if len(sides) == 2:
+                    self.compare(line, sides[0], sides[1], known=known)
+                else:
+                    self.compare(line, sides[0], rule.factor.log_evaluate(env))
+
+    def conditionals(self) -> None:
+        """The law of each auxiliary, and the sites given the auxiliaries, block by block."""
+        block = 0
+        sites: dict[str, Items] = {}
+        for line in self.lines["Complete conditionals (Gibbs)"]:
+            if isinstance(line[0], Words) and line[0].text.startswith("Block "):
+                block, sites = int(line[0].text[6:-1]) - 1, {}
+            elif Operator("~", False) in line:
+                names, law = split(split(line, "")[0], "~")
+                variables, conditions = split(names, "|")
+                if symbol_of(variables[0]) in self.rules:
+                    with self.reading(line):
+                        self.law(line, block, symbol_of(variables[0]), law)
+                else:
+                    # The law of latents depends on their sites.
+                    read = sites if len(variables) > 1 else {_index(variables[0]): ()}
+                    law = tuple(part for index in read for part in sites.get(index, ()))
+                if names_in(Chain(law)) & set(self.rules) - names_in(Chain((*variables, *conditions))):
+                    self.compare(line, 1.0, np.zeros((1, 1)))
+            for symbol, right in _statements(line):
+                if symbol_of(symbol) in ("h", "w"):
+                    sites[_index(symbol)] = (*sites.get(_index(symbol), ()), *right)
+                    chain = {name: value[:POINTS] for name, value in self.case.chains[block].items()}
+                    h, w = self.case.sites_given(chain, self.case.f, block)
+                    self.site(line, symbol, right, self.reader, h if symbol_of(symbol) == "h" else w)
+
+    def law(self, line: Items, block: int, name: str, law: Items) -> None:
+        """Compare the parameters of a printed law; the reader has the engines' draws where it is a law of the datum."""
+        engine, drawn = self.rules[name].law, self.case.chains[block][name][:POINTS]
+        if engine is None:
+            return
+        env = self.case.env(self.case.f, **self.drawn)
+        off = np.broadcast_to(np.asarray(engine.off(env)), drawn.shape)
+        elsewhere: Any = 0.0 if _is_zero_by_parameters(engine) else ANY
+        if isinstance(engine, Categorical):
+            elsewhere = self.case.rng.integers(1, len(engine.weights) + 1, drawn.shape)
+        # The intervals have conditions of their own.
+        if not isinstance(engine, IntervalNormal) and not _is_zero_by_parameters(engine):
+            law, *condition = split_at(law, ", where")
+            on, *other = split_at(condition[0], "else") if condition else [()]
+            self.compare(line, 1.0 * self.reader.holds(Chain(on)) if on else 1.0, 1.0 * ~off)
+            elsewhere = self.reader.value(Chain(split(other[0], "=")[1])) if other else elsewhere
+        self.drawn[name] = drawn
+        self.reader = self.reader.including(**{name: np.where(off, elsewhere, drawn)})
+        if type(engine) not in _LAWS:
+            raise UnreadableError(to_text(Chain(tuple(law))))
+        for got, expected in _LAWS[type(engine)](engine, name, law, self.reader, env):
+            self.compare(line, got, expected, known=~off)
+
+    def site(self, line: Items, symbol: Tree, right: Items, reader: Reader, expected: Any) -> None:
+        """Compare a printed site of one latent, or of each, with the engines' (..., n, latents)."""
+        index = _index(symbol)
+        at = slice(int(index), int(index) + 1) if index.isdigit() else slice(None)
+        with self.reading(line):
+            self.compare(line, reader.value(Chain(tuple(right))), np.asarray(expected)[..., at])
+
+    def joint(self) -> None:
+        """The joint density of y and the auxiliaries."""
+        (line,) = self.lines["Augmented likelihood"]
+        if len(self.augmentation.blocks) > 1:
+            # Each block draws allocations anew, so that other variables may have a law.
+            self.reader = self.reader.including(**self.drawn)
+        with self.reading(line):
+            density = self.reader.value(Chain(split(line, "=")[1]))
+            expected = self.augmentation.log_joint(self.drawn, self.case.f, self.case.y, self.case.parameters)
+            self.compare(line, np.log(density), np.asarray(expected)[..., None])
+            env = self.case.env(self.case.f, **self.drawn)
+            for name, rule in self.rules.items():
+                law = rule.law
+                if law is not None and type(law) in _OUTSIDE:
+                    outside = self.reader.including(**{name: _OUTSIDE[type(law)](law, self.drawn[name], env)})
+                    on = ~np.asarray(law.off(env))
+                    self.compare(line, outside.value(Chain(split(line, "=")[1])), 0.0, known=on)
+
+    def updates(self) -> None:
+        """Expectations and sites under q, and expectations at a point as means of draws."""
+        m, v = self._moments()
+        sites = dict(zip("hw", self.case.local_sites(m, v), strict=True))
+        expected = self.case.run(self.expectations, m, v)
+        means, readers = self.means(), [self.marginal(m, v), self.marginal(self.case.f, np.zeros_like(v))]
+        for line in self.lines["CAVI updates"]:
+            for defined, right in _statements(line):
+                symbol = symbol_of(defined)
+                if symbol in sites:
+                    self.site(line, defined, right, readers[0], sites[symbol])
+                elif symbol in expected or symbol.startswith("ζ"):
+                    got = [expected.get(symbol, NOTHING), NOTHING]
+                    with self.reading(line):
+                        got = [reader.value(Chain(tuple(right))) for reader in readers]
+                        if symbol in expected:
+                            self.compare(line, got[0], expected[symbol])
+                            self.compare(line, got[1], *means[symbol])
+                    readers = [r.including(**{symbol: value}) for r, value in zip(readers, got, strict=True)]
+
+    def expectations(self, m: Any, v: Any) -> dict[str, Any]:
+        """The engines' expectations of auxiliaries at q's marginals, by symbol."""
+        values: dict[str, Any] = {**self.case.parameters, VARIANCE: v}
+        for symbol, formula in expectations(self.augmentation):
+            values[symbol.name] = formula.evaluate(Environment(self.case.y, m, values))
+        return {symbol_of(symbol.notation()): values[symbol.name] for symbol, _ in expectations(self.augmentation)}
+
+    def bound(self) -> None:
+        """The local bound."""
+        m, v = self._moments()
+        reader = self.marginal(m, v)
+        line = next(line for line in self.lines["Local bound and ELBO"] if to_text(line[0]) == "B")
+        with self.reading(line):
+            self.compare(line, reader.value(reader.functions["B"]), self.case.local_bound(m, v)[:, None])
+
+    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.clip(self.case.f, -3.0, 3.0), self.case.rng.uniform(0.2, 1.6, self.case.f.shape)
+
+    def marginal(self, m: Any, v: Any) -> Reader:
+        """The reader of formulas of q's marginals, with the printed definitions of σ̃₊ and σ̃₋."""
+        functions: dict[str, Tree] = {}
+        for line in self.lines["Local bound and ELBO"]:
+            is_root = isinstance(line[0], Words) and line[0].text == "Here, with"
+            for symbol, right in _statements(split(line, ",")[0][1:] if is_root else line):
+                functions[to_text(symbol.function if isinstance(symbol, Applied) else symbol)] = Chain(tuple(right))
+        undefined = {self.latent, *self.rules}
+        known = {name: value for name, value in self.reader.values.items() if name not in undefined}
+        return Reader(self.reader.size, {**known, "m": m, "v": v}, {}, functions)
+
+    def means(self) -> dict[str, tuple[Any, Any, Any]]:
+        """By symbol: means of draws at ``case.f``, their slack for random error, and where that is known."""
+        means = {}
+        for symbol, _ in expectations(self.augmentation):
+            allocated = symbol.auxiliary if isinstance(symbol.auxiliary, Allocated) else None
+            name = symbol.auxiliary.name if allocated is None else allocated.auxiliary.name
+            chain = next(chain for chain in self.case.chains if name in chain)
+            law, draws = self.rules[name].law, chain[name]
+            on = np.ones(draws.shape, bool)
+            if law is not None and not law.is_zero_where_off:
+                on = on & ~np.asarray(law.off(self.case.env(self.case.f, **chain)))
+            draws = draws if allocated is None else 1.0 * (draws == allocated.component)
+            count = np.maximum(on.sum(axis=0), 1)
+            mean = np.where(on, draws, 0.0).sum(axis=0) / count
+            squares = np.where(on, (draws - mean) ** 2, 0.0)
+            # A few draws that dominate the variance leave the standard error unreliable. A value that was never drawn
+            # may still have probability 1 / DRAWS.
+            known = (count > DRAWS // 20) & (squares.max(axis=0) <= 0.02 * squares.sum(axis=0) + SIX_DIGITS)
+            slack = STANDARD_ERRORS * (np.sqrt(squares.sum(axis=0)) / count + 2.0 / count)
+            means[symbol_of(symbol.notation())] = mean, slack, known
+        return means
+
+
+def _statements(line: Items) -> Iterator[tuple[Tree, Items]]:
+    """The symbol and the right side of each equation, the last one first: it defines symbols of the others."""
+    for statement in reversed(split(line, "")):
+        sides = split(statement, "=")
+        if len(sides) == 2 and len(sides[0]) == 1:
+            yield sides[0][0], sides[1]
+
+
+def _is_zero_by_parameters(law: Law) -> bool:
+    """Whether parameters of 0 make a variable 0, so that its law needs no condition."""
+    return law.is_zero_where_off and not isinstance(law, Categorical)
+
+
+def _index(tree: Tree) -> str:
+    return to_text(tree.index) if isinstance(tree, Indexed) else ""
+
+
+# What a reader computes of a law, and what the engines compute, by the law's class.
+_Pairs = list[tuple[Any, Any]]
+
+
+def _parameters(*names: str) -> Callable[[Any, str, Items, Reader, Environment], _Pairs]:
+    """The parameters of a law, in the order in which they are printed."""
+
+    def pairs(engine: Any, _: str, law: Items, reader: Reader, env: Environment) -> _Pairs:
+        expected = [(value() if callable(value := getattr(engine, name)) else value).evaluate(env) for name in names]
+        return list(zip(_arguments(law, reader), expected, strict=False))
+
+    return pairs
+
+
+def _arguments(law: Items, reader: Reader) -> list[Any]:
+    if not isinstance(law[0], Applied):
+        raise UnreadableError(to_text(Chain(tuple(law))))
+    return [reader.value(Chain(part)) for part in arguments(law[0].argument)]
+
+
+def _categorical(engine: Categorical, name: str, law: Items, reader: Reader, env: Environment) -> _Pairs:
+    weights = np.stack(np.broadcast_arrays(*_arguments(law, reader)))
+    logs = np.asarray(engine.log_weights(env))
+    expected = np.exp(logs - np.logaddexp.reduce(logs, axis=0))
+    return list(zip(weights / weights.sum(axis=0), expected, strict=True))
+
+
+def _truncated(engine: TruncatedNormal, name: str, law: Items, reader: Reader, env: Environment) -> _Pairs:
+    # All draws are inside.
+    return [
+        *_location(engine, name, law, reader, env),
+        (1.0 * reader.holds(after(law, "truncated to")), 1.0),
+    ]
+
+
+def _interval(engine: IntervalNormal, name: str, law: Items, reader: Reader, env: Environment) -> _Pairs:
+    limits, location = after(law, "truncated to"), np.asarray(engine.location.evaluate(env))
+    low, high = (np.asarray(end) for end in engine.ends(env))
+    step = 1e-3 * np.minimum(high - low, 1.0)
+    pairs = _location(engine, name, law, reader, env)
+    for shift, inside in ((low - step, np.isinf(low)), (low + step, True), (high - step, True), (high + step, False)):
+        at = location + np.where(np.isfinite(shift), shift, 0.0 * location)
+        inside = inside & np.isfinite(shift) | ~np.isfinite(shift) & (low < 0) & (high > 0)
+        pairs.append((1.0 * reader.including(**{name: at}).holds(limits), 1.0 * inside))
+    return pairs
+
+
+def _argmax(engine: ArgmaxNormal, name: str, law: Items, reader: Reader, env: Environment) -> _Pairs:
+    largest = 1.0 * reader.holds(after(law, "the largest at"))
+    return [*_location(engine, name, law, reader, env), (largest, 1.0 * np.asarray(engine.node.chosen(env)))]
+
+
+def _beyond(law: IntervalNormal, value: Any, env: Environment) -> Any:
+    low, high = (np.asarray(end) for end in law.ends(env))
+    return np.asarray(law.location.evaluate(env)) + np.where(np.isfinite(high), high + 0.3, low - 0.3)
+
+
+# Values at which the density is 0, from draws.
+_OUTSIDE: dict[type, Callable[[Any, Any, Environment], Any]] = {
+    TruncatedNormal: lambda law, value, env: -value,
+    IntervalNormal: _beyond,
+    ArgmaxNormal: lambda law, value, env: -value,
+}
+_location = _parameters("location")
+_LAWS: dict[type, Callable[[Any, str, Items, Reader, Environment], _Pairs]] = {
+    PolyaGamma: _parameters("shape", "tilt"),
+    Poisson: _parameters("rate"),
+    Gamma: _parameters("shape", "rate"),
+    InverseGaussian: _parameters("mean", "shape"),
+    Categorical: _categorical,
+    TruncatedNormal: _truncated,
+    IntervalNormal: _interval,
+    ArgmaxNormal: _argmax,
+}
