@@ -191,7 +191,7 @@ class _Terms:
         return token
 
     def _since(self, start: int) -> str:
-        return self.text[start : self.tokens[self.place - 1].end]
+        return self.text[start : self.tokens[min(self.place, len(self.tokens)) - 1].end]
 
     def _unexpected(self) -> ValueError:
         token = self._next

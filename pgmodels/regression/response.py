@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pgmodels.data.arrays import check_finite
 from pgmodels.regression.columns import Columns, Numbers
 from pgmodels.regression.expressions import Computed
 from pgmodels.regression.grammar import Observed
@@ -116,6 +117,11 @@ class _Times(Columns):
         }[self.censoring]  # fmt: skip
 
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
+        times = self._times(frame, name)
+        check_finite(times, f"{name}, {self.text}")
+        return times
+
+    def _times(self, frame: pd.DataFrame, name: str) -> np.ndarray:
         values = [one.column(frame) for one in self.arguments]
         if self.kind == "interval2":
             return self._intervals(values[0], values[1], name)

@@ -2,6 +2,8 @@
 
 import re
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
@@ -506,3 +508,81 @@ def test_period_may_have_a_prior_in_place_of_a_number():
     text = "gp(x, cov='periodic')"
     priors = {text: {"period": dist.LogNormal(1.0, 0.1), "lengthscale": 1.0}}
     assert "period" in repr(pgm.formula(f"y ~ {text}", DATA, priors=priors).model)
+
+
+TEMPLATES = [
+    *("y ~ {}", "y ~ x + {}", "y ~ ({}|g)", "y ~ (1|{})", "y ~ I({})", "y ~ gp({})", "y ~ s(x, by={})", "y ~ C({})"),
+    *("y ~ poly(x, {})", "y ~ offset({})", "{} ~ x", "p({}) ~ x", "Surv({}) ~ x"),
+]
+TOKENS = [
+    *(
+        "y",
+        "x",
+        "z",
+        "g",
+        "k",
+        "`my x`",
+        "log",
+        "I",
+        "C",
+        "gp",
+        "s",
+        "ar1",
+        "offset",
+        "poly",
+        "np.",
+        "contr.sum",
+        "Surv",
+    ),
+    *(
+        "p",
+        "se",
+        "trials",
+        "lambda",
+        "TRUE",
+        "0",
+        "1",
+        "2",
+        "9**9**9",
+        "'a'",
+        "'rbf'",
+        "by=",
+        "cov=",
+        "period=",
+        "type=",
+    ),
+    *("+", "-", "*", ":", "/", "**", "^", "(", ")", "(", ")", "|", "||", "~", ",", "==", ">", "&", "[", "]", "{", "}"),
+    *(".", "%in%", "\\", '"', "`", "é", "\n", "@", "!", " "),
+]
+
+
+def check_fuzzed(count):
+    @hypothesis.settings(max_examples=count, derandomize=True, deadline=None, database=None)
+    @hypothesis.given(st.sampled_from(TEMPLATES), st.lists(st.sampled_from(TOKENS), min_size=1, max_size=7))
+    def check(template, tokens):
+        family = {"p": "binomial", "S": "weibull"}.get(template[0], "gaussian")
+        try:
+            X = pgm.formula(template.format("".join(tokens)), DATA, family=family).X
+        except ValueError as error:
+            X, message = np.zeros(1), str(error)
+        else:
+            message = "data"
+        assert re.match(r"formula|data|priors|y\[|y must", message), message
+        assert np.isfinite(X).all()
+
+    check()
+
+
+def test_formula_of_any_tokens_is_read_or_refused_by_name():
+    check_fuzzed(300)
+
+
+@pytest.mark.slow
+def test_formula_of_any_tokens_is_read_or_refused_by_name_in_many_cases():
+    check_fuzzed(3000)
+
+
+@pytest.mark.parametrize("text", ["x**", "x^", "x*", "x:", "x/", "(x + z)**", "-", "x + -", "(x|", "gp(x) +"])
+def test_formula_that_ends_too_early_is_refused(text):
+    with pytest.raises(ValueError, match="formula: "):
+        parse(f"y ~ {text}")

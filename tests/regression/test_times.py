@@ -180,6 +180,7 @@ def test_forms_of_surv_are_those_of_r(response, expected):
         ("Surv(exit, outcome)", "weibull", "outcome must be numbers; got .* as in outcome == 'a'"),
         ("Surv(exit, entry, died)", "weibull", "must have an entry from 0 to below the exit; got"),
         ("Surv(exit, entry, type='interval2')", "weibull", "must have a lower end that is not above the upper one"),
+        ("Surv(9**9**9)", "weibull", r"data, Surv\(9\*\*9\*\*9\) must be finite; got inf"),
         ("Surv(exit, died, type='interval')", "weibull", "must be one of Surv"),
         ("Surv(exit, died, type='mstate')", "weibull", "must be one of Surv"),
         ("Surv(exit, died, origin=3)", "weibull", r"write Surv\(time, event\), Surv\(entry, exit, event\)"),
