@@ -1,7 +1,8 @@
 """Results of regression formulas: coefficients, effects of terms, predictions and comparisons."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -10,10 +11,15 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from pgmodels.inference.corrections.marginals import marginals
+from pgmodels.inference.objectives import objective_of_result
 from pgmodels.likelihoods.supports import Classes, Given
 from pgmodels.regression.columns import Levels
 from pgmodels.regression.grid import Conditional, conditional_grid
 from pgmodels.results import intervals
+from pgmodels.results.approximation import LinearResponse
+from pgmodels.results.grid_density import GridDensity
+from pgmodels.results.nested import NestedApproximation
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime import hooks
@@ -30,6 +36,9 @@ if TYPE_CHECKING:
 _DRAWS = 1000
 # The step of a slope, in standard deviations of the column.
 _STEP = 1e-3
+# A coefficient is skewed if linear response has more than this multiple of the variational Gaussian's variance: 2.8
+# where a column separates the labels, 1.01 for the others in the same model.
+_SKEWED = 1.25
 
 
 class Rows(NamedTuple):
@@ -75,6 +84,25 @@ def _free(name: str, taken: set[str], labels: pd.DataFrame) -> str:
     return name
 
 
+class Skewed(NamedTuple):
+    """A coefficient with a skewed marginal.
+
+    It is the value of a ``latent`` at the input ``X`` (1, d), with this mean and deviation by linear response, and
+    counts in the latent at other inputs by their products with ``factors`` (d,).
+    """
+
+    latent: int
+    X: np.ndarray
+    factors: np.ndarray
+    mean: float
+    deviation: float
+    marginal: GridDensity
+
+    def moved(self, values: np.ndarray) -> np.ndarray:
+        """What is added to values of the Gaussian to give values of the marginal."""
+        return self.marginal.transport((values - self.mean) / self.deviation) - values
+
+
 class RegressionResult(DoublePrecision):
     """The result of an engine for a regression formula.
 
@@ -100,15 +128,11 @@ class RegressionResult(DoublePrecision):
         """
         regression = self.regression
         rows: dict[str, pd.Series] = {}
-        for number, term in enumerate(regression.terms):
-            if term.coefficients is None:
-                continue
-            names, (centre, is_constant, means, _) = term.columns[0].names, term.coefficients
-            # The constant is the line at the origin of its columns.
-            rows_of_line = np.eye(len(names)) - np.outer(is_constant, centre)
-            X = np.zeros((len(names), regression.X.shape[1]))
-            X[:, regression.blocks[number]] = rows_of_line
-            shift = np.where(is_constant, 0.0, term.mean) - rows_of_line @ means
+        for number, X in self._coefficient_inputs():
+            term = regression.terms[number]
+            assert term.coefficients is not None
+            names, (_, is_constant, means, _) = term.columns[0].names, term.coefficients
+            shift = np.where(is_constant, 0.0, term.mean) - X[:, regression.blocks[number]] @ means
             for latent, level in zip(regression.latents[number], regression.classes, strict=True):
                 table = self._moments(X, latent, shift)
                 prefix, suffix = (
@@ -380,8 +404,13 @@ class RegressionResult(DoublePrecision):
     def _latents(self, X: np.ndarray, num_draws: int = _DRAWS, seed: Seed = 0) -> DrawNodes:
         """Joint draws (draws, m, latents) with their likelihood parameters; equal rows share theirs."""
         rows, places = np.unique(X, axis=0, return_inverse=True)
-        nodes = self.result.joint_nodes(rows, num_draws, seed)
-        return DrawNodes(nodes.draws[:, places.ravel()], nodes.values)
+        inputs = np.concatenate([rows, *(coefficient.X for coefficient in self._skewed)])
+        nodes = self.result.joint_nodes(inputs, num_draws, seed)
+        draws = nodes.draws[:, places.ravel()]
+        for number, coefficient in enumerate(self._skewed):
+            latent, values = coefficient.latent, nodes.draws[:, len(rows) + number, coefficient.latent]
+            draws[:, :, latent] += coefficient.moved(values)[:, None] * (X @ coefficient.factors)
+        return DrawNodes(draws, nodes.values)
 
     def _predictive(self, frame: pd.DataFrame, nodes: DrawNodes) -> Predictive:
         return Predictive(self.result.likelihood, nodes, self.regression.covariates(frame))
@@ -440,7 +469,7 @@ class RegressionResult(DoublePrecision):
 
     def _moments(self, X: np.ndarray, latent: int, shift: np.ndarray) -> pd.DataFrame:
         """The table of a latent at inputs, less a shift."""
-        mean, variance = (part[:, latent] for part in self.result.predict_latent(X))
+        mean, variance = (part[:, latent].copy() for part in self.result.predict_latent(X))
         low, high = intervals.bounds()
         if hasattr(self.result, "quantiles"):
             ends = self.result.quantiles([low, high], X)[:, :, latent]
@@ -448,7 +477,49 @@ class RegressionResult(DoublePrecision):
             ends = mean + np.sqrt(variance) * ndtri([[low], [high]])
         else:
             ends = np.quantile(self._latents(X).draws[:, :, latent], [low, high], axis=0)
+        for skewed in self._skewed:
+            if skewed.latent == latent:
+                at, marginal = (X == skewed.X).all(axis=1), skewed.marginal
+                mean[at], variance[at], ends[:, at] = (
+                    marginal.mean,
+                    marginal.variance,
+                    marginal.quantiles([low, high])[:, None],
+                )
         return intervals.table(mean - shift, np.sqrt(variance), ends - shift)
+
+    def _coefficient_inputs(self) -> Iterator[tuple[int, np.ndarray]]:
+        """The numbers of the linear terms, and the inputs at which their latents are one coefficient each."""
+        regression = self.regression
+        for number, term in enumerate(regression.terms):
+            if term.coefficients is not None:
+                centre, is_constant, *_ = term.coefficients
+                X = np.zeros((len(centre), regression.X.shape[1]))
+                # The constant is the line at the origin of its columns.
+                X[:, regression.blocks[number]] = np.eye(len(centre)) - np.outer(is_constant, centre)
+                yield number, X
+
+    @cached_property
+    def _skewed(self) -> list[Skewed]:
+        """The coefficients whose marginals by linear response are replaced by nested ones."""
+        result = self.result
+        skewed: list[Skewed] = []
+        by_response = isinstance(result, LinearResponse) and not isinstance(result, NestedApproximation)
+        if not by_response or not objective_of_result(result).is_exact:
+            return skewed
+        for number, X in self._coefficient_inputs():
+            block = self.regression.blocks[number]
+            factors = np.zeros(X.shape)
+            factors[:, block] = np.linalg.inv(X[:, block]).T
+            (mean, variance), (_, before) = result.predict_latent(X), result.uncorrected.predict_latent(X)
+            for latent in self.regression.latents[number]:
+                for row in np.flatnonzero(variance[:, latent] > _SKEWED * before[:, latent]):
+                    functional = np.eye(mean.shape[1])[[latent]]
+                    at = X[[row]]
+                    marginal = marginals(result, functional if mean.shape[1] > 1 else [1.0], X_new=at, progress=False)
+                    deviation = float(np.sqrt(variance[row, latent]))
+                    moments = float(mean[row, latent]), deviation
+                    skewed.append(Skewed(latent, at, factors[row], *moments, marginal))
+        return skewed
 
     def _hyperparameters(self) -> list[pd.DataFrame]:
         """The tables of what was learned, drawn or integrated out."""

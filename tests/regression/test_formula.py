@@ -450,3 +450,36 @@ def test_a_regression_by_a_markov_process_is_that_of_the_dense_form():
     )
     assert ours.elbo == pytest.approx(theirs.elbo, abs=1e-6)
     np.testing.assert_allclose(ours.mean, theirs.mean, rtol=0, atol=1e-6)
+
+
+def separated(num_rows):
+    """Labels that are 0 wherever x is 1, once in 25 rows, with a number z and groups."""
+    rng = np.random.default_rng(1)
+    x, z = (np.arange(num_rows) % 25 == 0) * 1.0, rng.normal(size=num_rows)
+    y = np.where(x == 1.0, 0, rng.random(num_rows) < 1.0 / (1.0 + np.exp(0.5 - z))).astype(int)
+    return pd.DataFrame({"y": y, "x": x, "z": z, "g": [f"g{i}" for i in rng.integers(6, size=num_rows)]})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("groups", ["", " + (1|g)"])
+def test_coefficients_that_separate_labels_keep_their_skewness_with_many_inputs(groups):
+    # Linear response has the interval (-19.6, 0.02) and the probability 0.05. Referee: 400,000 weighted draws of the
+    # three coefficients, without groups, whose variance is small: x -9.82, sd 5.63, (-20.30, -2.98), P(y = 1) 0.00527.
+    priors = {name: dist.Normal(0.0, 10.0) for name in ("Intercept", "x", "z")}
+    result = pgm.formula("y ~ x + z" + groups, separated(400), family="bernoulli", priors=priors).fit()
+    row = result.summary().loc["x"].to_numpy()
+    np.testing.assert_allclose(row, [-9.82, 5.63, -20.30, -2.98], atol=0.06)
+    new = pd.DataFrame({"x": [1.0], "z": [0.0], "g": ["g1"]})
+    assert result.predictions(new)["mean"][0] == pytest.approx(0.00527, abs=0.001)
+
+
+def test_a_fit_with_few_distinct_rows_has_skewed_marginals_at_any_number_of_rows():
+    # Quadrature over both coefficients: slope -9.90, sd 5.60, (-20.34, -3.10), P(y = 1 | x = 1) 0.00495.
+    x = (np.arange(1000) % 50 == 0) * 1.0
+    y = np.where(x == 1.0, 0, np.random.default_rng(0).random(1000) < 0.4).astype(int)
+    priors = {name: dist.Normal(0.0, 10.0) for name in ("Intercept", "x")}
+    model = pgm.formula("y ~ x", pd.DataFrame({"y": y, "x": x}), family="bernoulli", priors=priors)
+    result = model.fit()
+    np.testing.assert_allclose(result.summary().loc["x"].to_numpy(), [-9.90, 5.60, -20.34, -3.10], atol=0.04)
+    new, _ = model.read(pd.DataFrame({"x": [1.0]}))
+    assert result.result.predict(new).mean[0] == pytest.approx(0.00495, rel=0.01)

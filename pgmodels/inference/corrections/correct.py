@@ -34,8 +34,8 @@ MOST_COORDINATES, _MOST_ENTRIES = 2_000, 4_000_000
 # Entries of a matrix at each row up to which fit corrects by the scans of a Markov process: 200,000 rows of Matern32,
 # some 0.3 GB.
 _MOST_SCANNED = 5_000_000
-# Rows of one latent up to which fit computes nested marginals. On two CPU cores those of 300 binary rows take 1.9 s and
-# predictions at as many new inputs as long; a fit of these rows takes 0.6 s, and 2 s with compilation.
+# Distinct inputs of one latent up to which fit computes nested marginals. On two CPU cores those of 300 binary rows
+# take 1.9 s and predictions at as many new inputs as long; a fit of these rows takes 0.6 s, and 2 s with compilation.
 _MOST_NESTED = 300
 
 
@@ -124,9 +124,9 @@ def corrected_if(
 ) -> Approximation | CorrectedApproximation:
     """The result of ``fit``, corrected if ``choice`` allows it; ``.fit.correction`` says why or why not.
 
-    ``choice="auto"`` takes nested marginals if q is the variational Gaussian of one latent with few rows, and else
-    linear response, of long chains only with ``by_scans``. It does not correct if q is exact, the system too large, or
-    neither is reliable.
+    ``choice="auto"`` takes nested marginals if q is the variational Gaussian of one latent at few distinct inputs, and
+    else linear response, of long chains only with ``by_scans``. It does not correct if q is exact, the system too
+    large, or neither is reliable.
     """
     size, objective = sum(result.prior.ranks), objective_of_result(result)
     if choice is False:
@@ -144,9 +144,8 @@ def corrected_if(
             )
         many = f"{size:,} coordinates and {len(result.y):,} rows"
         return _noted(result, f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
-    is_short = result.mean.shape[1] == 1 and len(result.mean) <= _MOST_NESTED
     methods: tuple[Method, ...] = ("linear_response",)
-    if objective.is_exact and is_short:
+    if objective.is_exact and result.mean.shape[1] == 1 and len(np.unique(result.X, axis=0)) <= _MOST_NESTED:
         methods = ("nested", *methods)
     for method in methods:
         try:

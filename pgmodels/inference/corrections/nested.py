@@ -23,6 +23,7 @@ from pgmodels.inference.objectives import expected_objective, objective_of_resul
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.inference.variational.natural_gradient import positive
 from pgmodels.inference.variational.vi import vi
+from pgmodels.model import Data
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
 from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.priors.posterior import Posterior
@@ -115,18 +116,21 @@ class Pinning:
             problem = problem.with_coupled_sites()
         across = mixing(model, problem.y)
         self.parameters, self.elbo = model.parameters, gaussian.elbo
-        self.q = _gaussian_of(problem, self.posterior, across[0] if across else None)
+        self.q = _merged(_gaussian_of(problem, self.posterior, across[0] if across else None), gaussian.data)
 
     def latents(self, X_new: np.ndarray, Phi: np.ndarray | None, where: str, progress: bool | None) -> GridDensity:
         """The densities of the latents at new inputs (m, L), or of predictors Φ f with Φ (m, P, L).
 
         ``where`` names the inputs in warnings.
         """
-        mean, half, residual = self._moments_at(X_new)
+        table = X_new if Phi is None else np.column_stack([X_new, Phi.reshape(len(Phi), -1)])
+        _, rows, places = np.unique(table, axis=0, return_index=True, return_inverse=True)
+        mean, half, residual = self._moments_at(X_new[rows])
         if Phi is not None:
+            Phi = Phi[rows]
             mean, half = np.einsum("mpl,ml->mp", Phi, mean), np.einsum("mpl,mld->mpd", Phi, half)
             residual = np.einsum("mpl,ml->mp", Phi**2, residual)
-        return self._checked_densities(mean, half, residual, f"nested marginals at {where}", progress)
+        return self._checked_densities(mean, half, residual, f"nested marginals at {where}", progress, places.ravel())
 
     def functionals(self, X_new: np.ndarray, coefficients: np.ndarray, progress: bool | None) -> GridDensity:
         """The densities of sums of latents at new inputs times coefficients (k, m, L)."""
@@ -145,11 +149,18 @@ class Pinning:
         return mean, half, residual
 
     def _checked_densities(
-        self, mean: np.ndarray, half: np.ndarray, residual: np.ndarray, what: str, progress: bool | None
+        self,
+        mean: np.ndarray,
+        half: np.ndarray,
+        residual: np.ndarray,
+        what: str,
+        progress: bool | None,
+        places: np.ndarray | slice = slice(None),
     ) -> GridDensity:
-        """The densities of functionals, with a warning if some are cut off."""
+        """The densities of functionals at ``places``, with a warning if some are cut off."""
         with one_thread_up_to(NUM_UPDATED * self.q.mean.shape[1]):
             marginals, is_cut_off, is_coarse = self._densities(mean, half, residual, progress)
+        marginals, is_cut_off, is_coarse = marginals[places], is_cut_off[places], is_coarse[places]
         faults = (
             (is_cut_off, "reach beyond the grid that they are computed on: their variances are too small"),
             (is_coarse, "change too fast for the grid that they are computed on: their moments are not accurate"),
@@ -278,6 +289,35 @@ def _gaussian_of(problem: Problem, posterior: Posterior, across: Any) -> Predict
     if mean.shape[1] > 1:
         return q
     return q._replace(derivatives=Tilt(problem.objective, q, problem.parameters).derivatives())
+
+
+def _merged(q: PredictorGaussian, data: Data) -> PredictorGaussian:
+    """q with rows of equal inputs and observations as one row of their total weight, so that few rows count."""
+    table = np.column_stack([data.X, data.y])
+    _, rows, places = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    if len(rows) == len(table):
+        return q
+    size = padded_size(len(rows))
+
+    def of_first(part: Any) -> Array:
+        return as_array(pad_rows(np.asarray(part)[rows], size))
+
+    def total(part: Any) -> Array:
+        summed = np.zeros((size, *part.shape[1:]))
+        np.add.at(summed, places.ravel(), np.asarray(part)[: len(table)])
+        return as_array(summed)
+
+    return PredictorGaussian(
+        mean=of_first(q.mean),
+        half=of_first(q.half),
+        residual=of_first(q.residual),
+        potential=total(q.potential),
+        precision=total(q.precision),
+        y=of_first(q.y),
+        row_weights=total(data.row_weights),
+        covariance=of_first(q.covariance),
+        derivatives=None if q.derivatives is None else total(q.derivatives),
+    )
 
 
 @compiled

@@ -56,6 +56,9 @@ _THIRD, _FOURTH = 0.35, 0.2
 # At most so many rows whose squared correlation with u is above this have terms that are computed given q at all points
 # of the grid, since they may be steep or have kinks. What remains is interpolated: see grid_density.
 _NUM_STEEP, _CORRELATED = 8, 0.8
+# With this many nodes or more, all near rows are, since many rows of one label may be steep together. So many points of
+# the grid are computed at once.
+_MANY_NODES, _AT_ONCE = 65, 16
 # Log densities this far below the largest are cut off, nats: the spline does not follow them, and they have no mass.
 _DEPTH = 100.0
 # Errors of interpolation count where the log density is at most this far below its largest, nats. Kinks of a contrast
@@ -170,7 +173,7 @@ class _Updates(NamedTuple):
 class _Pinned:
     """The predictors given t, the deviations of a functional from its mean: z | t ~ N(mean + s t, C) under q."""
 
-    def __init__(self, tilt: Tilt, functional: Functional):
+    def __init__(self, tilt: Tilt, functional: Functional, num_nodes: int):
         q, self.functional = tilt.q, functional
         variance = jnp.sum(functional.half**2) + functional.residual
         self.deviation = jnp.where(variance > 0.0, jnp.sqrt(variance), 1.0)
@@ -189,26 +192,27 @@ class _Pinned:
         rounding = _ROUNDING * _diagonal(covariance)[:, :, None] * jnp.eye(s.shape[1])
         self.C = covariance - self.s[:, :, None] * self.s[:, None, :] + rounding
         # Of several predictors the functional determines at most one, and the others change the term given q.
-        self.is_steep = (correlation[:_NUM_STEEP] > _CORRELATED) & (s.shape[1] == 1)
+        num_steep = _NUM_STEEP if num_nodes < _MANY_NODES else num_near
+        self.is_steep, self.num_nodes = (correlation[:num_steep] > _CORRELATED) & (s.shape[1] == 1), num_nodes
 
     def mean(self, t: Any) -> Any:
         """The means of the predictors (n, P)."""
         return self.tilt.q.mean + t * self.s
 
-    def log_density(self, num_nodes: int) -> tuple[Any, Any, Any]:
+    def log_density(self) -> tuple[Any, Any, Any]:
         """The bound of log p(y, u = x) less the ELBO at the grid of the functional, (grid,), by a spline of nodes.
 
         Also whether the expansion of the far rows is within its limits there, and the largest error of a spline of
         every other node at the other nodes, where the density is not negligible.
         """
-        functional = self.functional
+        functional, num_nodes = self.functional, self.num_nodes
         updated = _UpdatedRows(self)
 
         def interpolated(x: Any) -> Any:
             return updated.bound((x - functional.mean) / self.deviation)
 
         t = (functional.location + functional.scale * GRID - functional.mean) / self.deviation
-        exact = jax.vmap(lambda t: jnp.sum(self.steep_terms(t)))(t)
+        exact = jax.lax.map(lambda t: jnp.sum(self.steep_terms(t)), t, batch_size=_AT_ONCE)
         log_q = -0.5 * t**2 - 0.5 * jnp.log(2.0 * jnp.pi) - jnp.log(self.deviation)
         third, fourth = self.far
         # The far rows' B(m + s t, v - s^2) about (m, v), where its first two derivatives are the sites'.
@@ -219,9 +223,9 @@ class _Pinned:
         nodes, spline = (as_array(part) for part in interpolation(num_nodes))
         step = (len(GRID) - 1) // (num_nodes - 1)
         values = jax.vmap(interpolated)(functional.location + functional.scale * nodes)
-        # Far out values may be minus infinity. With steep rows they are not comparable with log q.
-        base = jnp.where(jnp.any(self.is_steep), 0.0, others[::step])
-        values = jnp.maximum(values, jnp.nanmax(values + base) - _DEPTH - base)
+        # Far out values may be minus infinity, and so may the terms of steep rows.
+        base, known = others[::step], exact[::step]
+        values = jnp.maximum(values, jnp.nanmax(values + base + known) - _DEPTH - base - jnp.maximum(known, -_DEPTH))
         log_density = spline @ values + exact + others
         coarse = as_array(interpolation(num_nodes // 2 + 1)[1][step :: 2 * step])
         errors = abs(values[1::2] - coarse @ values[::2])
@@ -321,7 +325,7 @@ def log_densities(
     Also whether the expansion of the rows far from each converges, and errors of interpolation: see ``_Pinned``.
     """
     tilt = Tilt(objective, q, parameters)
-    return jax.lax.map(lambda functional: _Pinned(tilt, functional).log_density(num_nodes), functionals)
+    return jax.lax.map(lambda functional: _Pinned(tilt, functional, num_nodes).log_density(), functionals)
 
 
 @vmap_as_loop

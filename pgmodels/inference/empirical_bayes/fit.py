@@ -133,11 +133,11 @@ def fit(
         kind (there are several kinds for sums of kernels, several GPs, varying noise and learned periods), and more if
         the data do not determine the optimum. Start points beyond the built-in ones are random.
     correct : bool or "auto"
-        ``"auto"`` takes nested marginals of up to 300 rows with one latent, if the objective is ``"expected"``;
-        otherwise, and where these are not reliable, linear response. It does not correct if q is exact, if the
-        objective is ``"taylor"``, if the latents have more than 2,000 whitened coordinates or coordinates times rows
-        exceed 4 million (up to that size it takes about as long as one run of ``cavi``), or if the correction is not
-        reliable. ``True`` always corrects by linear response, with the warnings and errors of ``pgm.correct``;
+        ``"auto"`` takes nested marginals with one latent and up to 300 distinct inputs, if the objective is
+        ``"expected"``; otherwise, and where these are not reliable, linear response. It does not correct if q is exact,
+        if the objective is ``"taylor"``, if the latents have more than 2,000 whitened coordinates or coordinates times
+        rows exceed 4 million (up to that size it takes about as long as one run of ``cavi``), or if the correction is
+        not reliable. ``True`` always corrects by linear response, with the warnings and errors of ``pgm.correct``;
         ``False`` never corrects.
     seed : int or jax.Array
         An int or a JAX key; draws subsets of the rows, random starts, and inducing inputs as in ``cavi``.

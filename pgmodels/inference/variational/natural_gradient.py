@@ -27,7 +27,8 @@ class GaussianState(NamedTuple):
     ``slope`` has the optimal sites at the moments, ``target`` the same with ``Problem.with_responses``, ``rounding`` is
     the ELBO's rounding error, and ``length`` is the length of the last step, 0 if none raised the ELBO. Steps must not
     lower the sum of the ELBO and ``excess``: 0, or the difference to the log posterior density at the mean (see
-    ``Objective.is_maximised``).
+    ``Objective.is_maximised``). ``missed`` is the first-order change of the ELBO along the last step at its end, in
+    nats, which is large where the step passed the optimum.
     """
 
     mean: Float[Array, "n p"]
@@ -40,6 +41,7 @@ class GaussianState(NamedTuple):
     length: Float[Array, ""]
     memory: History
     excess: Float[Array, ""]
+    missed: Float[Array, ""]
 
 
 class NaturalGradient(Engine):
@@ -67,8 +69,8 @@ class NaturalGradient(Engine):
             excess = problem.log_posterior(mean, sites) - elbo.value
         memory = empty_history(sites) if memory is None else memory
         target = problem.with_responses(slope, sites, mean, coupling)
-        length = jnp.asarray(length, mean.dtype)
-        return GaussianState(mean, variance, sites, slope, target, *elbo, length, memory, excess)
+        length, missed = jnp.asarray(length, mean.dtype), jnp.zeros_like(elbo.value)
+        return GaussianState(mean, variance, sites, slope, target, *elbo, length, memory, excess, missed)
 
     def step(self, problem: Problem, state: GaussianState) -> GaussianState:
         """A natural-gradient step towards the sites at the marginals, halved until the ELBO does not fall.
@@ -106,7 +108,8 @@ class NaturalGradient(Engine):
             return self.state_of(problem, sites, length, memory.masked(known & (count == first) & (length >= 1.0)))
 
         moved, rises = backtrack(attempt, state, first, _HALVINGS - 1, _merit)
-        stays = state._replace(length=jnp.zeros_like(state.length))
+        moved = moved._replace(missed=_missed(problem, state, moved))
+        stays = state._replace(length=jnp.zeros_like(state.length), missed=jnp.zeros_like(state.missed))
         return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, stays)
 
     def plain_step(self, problem: Problem, state: GaussianState) -> GaussianState:
@@ -136,6 +139,17 @@ class NaturalGradient(Engine):
 
 def _merit(state: GaussianState) -> Array:
     return state.elbo + state.excess
+
+
+def _missed(problem: Problem, before: GaussianState, after: GaussianState) -> Array:
+    """See GaussianState: the gradient in the moments after a step, times the change of these; 0 if q is no maximum."""
+    if not problem.objective.is_maximised:
+        return jnp.zeros_like(after.elbo)
+    target = after.slope if problem.takes_signed else positive(after.slope, after.mean)
+    potential, precision = (aim - site for aim, site in zip(target, after.sites, strict=True))
+    mean, spread = after.mean - before.mean, after.variance - before.variance
+    outer = pull(precision, after.mean + before.mean) * mean
+    return abs(jnp.sum(potential * mean) - 0.5 * (jnp.sum(outer) + jnp.sum(precision * spread)))
 
 
 def with_precision(sites: Sites, mean: Array, precision: Array) -> Sites:

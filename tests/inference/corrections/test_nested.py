@@ -142,6 +142,38 @@ def test_a_narrow_peak_between_wide_tails():
     assert np.all(result.log_evidence_bounds >= result.elbo)
 
 
+def separated_marginal(y_at_zero, num_at_one, slopes):
+    """The marginal of the slope at ``slopes``, and of E[sigmoid(intercept + slope)], by quadrature over both.
+
+    Labels ``y_at_zero`` at x = 0 and ``num_at_one`` zeros at x = 1, with priors of deviation 10.
+    """
+    intercepts = np.linspace(-4.0, 4.0, 2001)[:, None]
+    ones = np.sum(y_at_zero)
+    log_p = -ones * np.logaddexp(0.0, -intercepts) - (len(y_at_zero) - ones) * np.logaddexp(0.0, intercepts)
+    log_p = log_p - num_at_one * np.logaddexp(0.0, intercepts + slopes) - (intercepts**2 + slopes**2) / 200.0
+    p = np.exp(log_p - logsumexp(log_p))
+    return p.sum(axis=0), np.sum(p / (1.0 + np.exp(-intercepts - slopes)))
+
+
+@pytest.mark.slow
+def test_a_coefficient_that_separates_many_rows_is_skewed():
+    # Linear response has the interval (-20, -1.4), which a Gaussian about the mean extends beyond the steep side.
+    x = np.repeat([0.0, 1.0], 200)
+    y = np.where(x == 1.0, 0.0, np.random.default_rng(0).random(400) < 0.4)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Linear(variance=[100.0, 100.0]), mean=0.0))
+    gaussian = pgm.gaussian_vi(model, np.column_stack([np.ones(400), x]), y, tolerance=1e-12)
+    result = pgm.correct(gaussian, method="nested")
+    slopes, levels = np.linspace(-70.0, 5.0, 3001), [0.055, 0.945]
+    p, probability = separated_marginal(y[:200], 200, slopes)
+    mean, marginal = slopes @ p, result.marginals_at([[0.0, 1.0]])
+    assert marginal.mean == pytest.approx(mean, abs=0.03)
+    assert np.sqrt(marginal.variance) == pytest.approx(np.sqrt((slopes - mean) ** 2 @ p), rel=0.01)
+    np.testing.assert_allclose(
+        marginal.quantiles(levels)[:, 0, 0], slopes[np.searchsorted(p.cumsum(), levels)], atol=0.1
+    )
+    assert result.predict([[1.0, 1.0]]).mean[0] == pytest.approx(probability, rel=0.02)
+
+
 @pytest.mark.slow
 def test_rows_of_little_correlation_are_expanded(monkeypatch):
     rng = np.random.default_rng(3)

@@ -287,3 +287,27 @@ def test_a_formula_without_an_augmentation_is_learned():
         pgm.fit(result.model, X, y, objective="svi")
     with pytest.raises(pgm.NoAugmentationError, match=r"pgm\.gaussian_vi"):
         pgm.fit(result.model, X, y, objective="augmented")
+
+
+def test_a_damped_step_past_the_optimum_is_not_convergence():
+    # Twelve steps in the search of fit end where the ELBO is the same to 2e-8 nats, 8e-4 below the optimum.
+    x = np.repeat([0.0, 1.0], 125)
+    y = np.where(x == 1.0, 0, np.random.default_rng(0).random(250) < 0.4).astype(int)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Linear(variance=pgm.Fixed([100.0, 100.0])), mean=pgm.Fixed(0.0)))
+    X = np.column_stack([np.ones(250), x])
+    nodes, weights = np.polynomial.hermite_e.hermegauss(200)
+    weights = weights / weights.sum()
+
+    def loss(point):
+        mean, root = point[:2], np.array([[np.exp(point[2]), 0.0], [point[3], np.exp(point[4])]])
+        total = 0.5 * (np.sum(root**2) + mean @ mean) / 100.0 - 1.0 + np.log(100.0) - point[2] - point[4]
+        for row, ones, count in (([1.0, 0.0], y.sum(), 125), ([1.0, 1.0], 0, 125)):
+            z = row @ mean + np.linalg.norm(row @ root) * nodes
+            total += weights @ (ones * np.logaddexp(0.0, -z) + (count - ones) * np.logaddexp(0.0, z))
+        return total
+
+    best = minimize(loss, [-0.6, -10.0, -1.7, -0.2, 1.1], method="BFGS", options={"gtol": 1e-7})
+    result = pgm.fit(model, X, y, correct=False)
+    assert result.elbo == pytest.approx(-best.fun, abs=1e-6)
+    root = np.array([[np.exp(best.x[2]), 0.0], [best.x[3], np.exp(best.x[4])]])
+    np.testing.assert_allclose(result.variance[-1], np.sum(np.sum(root, axis=0) ** 2), rtol=1e-3)
