@@ -26,9 +26,9 @@ class Predictor(NamedTuple):
 
     def offset(self, frame: pd.DataFrame, name: str) -> np.ndarray:
         """The sum of its offsets (n,)."""
-        parts = [offset.read(frame, name)[:, 0] for offset in self.offsets]
-        parts += [term.read(frame, name) @ term.coefficients.means for term in self.terms if term.coefficients]
-        return np.sum(parts, axis=0)
+        columns = [offset.read(frame, name)[:, 0] for offset in self.offsets]
+        columns += [term.read(frame, name) @ term.coefficients.means for term in self.terms if term.coefficients]
+        return np.sum(columns, axis=0)
 
 
 class Start(NamedTuple):

@@ -40,7 +40,7 @@ def save(result: RegressionResult, path: str | PathLike[str]) -> Path:
             f"f[{term.predictor}]: {name}" if term.predictor else name: prior
             for term in regression.terms
             if term.coefficients is not None
-            for name, prior in term.coefficients.given.items()
+            for name, prior in term.coefficients.priors.items()
         },
     }
     write_arrays(file, document, arrays)

@@ -45,14 +45,14 @@ class Coefficients(NamedTuple):
     """What the prior of linear terms is besides the kernel, which reads the columns of the design less ``centre``.
 
     Coefficients where ``is_constant``, of the intercept or of levels in its place, have the constant mean of the
-    latent. ``means`` are the prior means of all beyond that; their line is an offset of the predictor. ``given`` are
-    the means and deviations of the priors that were given, by name.
+    latent. ``means`` are the prior means of all beyond that; their line is an offset of the predictor. ``priors`` are
+    the means and deviations of the priors of the user, by name.
     """
 
     centre: np.ndarray
     is_constant: np.ndarray
     means: np.ndarray
-    given: dict[str, tuple[float, float]]
+    priors: dict[str, tuple[float, float]]
 
 
 class Term(NamedTuple):
@@ -104,14 +104,14 @@ def linear_term(design: Design, frame: pd.DataFrame, scale: float, level: float,
     if (is_constant & is_given).any():
         spread[is_constant] *= np.sqrt(1.0 + np.sum((centre / deviations) ** 2))
         centre = np.zeros_like(centre)
-    mean, given = level if is_constant.any() else 0.0, {}
+    mean, pairs = level if is_constant.any() else 0.0, {}
     for number in np.flatnonzero(is_given):
         name = design.names[number]
-        given[name] = location, spread[number] = _normal(name, priors.pop(name))
+        pairs[name] = location, spread[number] = _normal(name, priors.pop(name))
         if is_constant.sum() == is_constant[number] == 1:
             mean = location
         means[number] = location - mean * is_constant[number]
-    coefficients = Coefficients(centre, is_constant, means, given)
+    coefficients = Coefficients(centre, is_constant, means, pairs)
     return Term(design.formula, (design,), Linear(Fixed(spread**2)), mean=mean, coefficients=coefficients)
 
 

@@ -167,7 +167,7 @@ GIVEN = {"Intercept": (3.0, 0.5), "x": (-2.0, 0.2), "g[T.b]": (1.0, 0.3)}
 
 
 @pytest.fixture(scope="module")
-def given():
+def with_prior_means():
     """A regression whose coefficients have prior means, its result, and its posterior in closed form."""
     frame = pd.DataFrame({"x": 4.0 + X, "g": G, "e": np.abs(NOISE), "y": 0.5 * X + NOISE})
     priors = {name: dist.Normal(*pair) for name, pair in GIVEN.items()} | {"scale": pgm.Fixed(1.0)}
@@ -178,15 +178,15 @@ def given():
     return frame, regression.cavi(), B, mean, *normal_posterior(B, y - frame["e"].to_numpy(), mean, spread)
 
 
-def test_prior_means_of_coefficients_are_taken_in_summaries(given):
-    _, result, _, _, mean, covariance = given
+def test_prior_means_of_coefficients_are_taken_in_summaries(with_prior_means):
+    _, result, _, _, mean, covariance = with_prior_means
     summary = result.summary().loc[["Intercept", "g[T.b]", "g[T.c]", "x"]]
     np.testing.assert_allclose(summary["mean"], mean, rtol=1e-6)
     np.testing.assert_allclose(summary["sd"], np.sqrt(np.diag(covariance)), rtol=1e-6)
 
 
-def test_prior_means_of_coefficients_are_taken_in_predictions_and_slopes(given):
-    frame, result, B, _, mean, covariance = given
+def test_prior_means_of_coefficients_are_taken_in_predictions_and_slopes(with_prior_means):
+    frame, result, B, _, mean, covariance = with_prior_means
     deviation = np.sqrt(np.einsum("ij,jk,ik->i", B, covariance, B))
     for target in ("mean", "linear"):
         assert_draws(result.predictions(target=target), B @ mean + frame["e"], deviation)
@@ -198,16 +198,16 @@ def test_prior_means_of_coefficients_are_taken_in_predictions_and_slopes(given):
     assert_draws(table, 2.0 * mean[3], 2.0 * np.sqrt(covariance[3, 3]))
 
 
-def test_an_excluded_term_is_at_its_prior_mean(given):
-    frame, result, B, prior_mean, *_ = given
+def test_an_excluded_term_is_at_its_prior_mean(with_prior_means):
+    frame, result, B, prior_mean, *_ = with_prior_means
     table = result.predictions(exclude=["linear"])
     np.testing.assert_allclose(table["mean"], B @ prior_mean + frame["e"], rtol=1e-9)
     np.testing.assert_allclose(table["sd"], 0.0, atol=1e-9)
 
 
-def test_prior_means_of_coefficients_are_loaded(given, tmp_path):
-    frame, result, *_ = given
-    loaded = pgm.load_formula(result.save(tmp_path / "given.npz"))
+def test_prior_means_of_coefficients_are_loaded(with_prior_means, tmp_path):
+    frame, result, *_ = with_prior_means
+    loaded = pgm.load_formula(result.save(tmp_path / "result.npz"))
     pd.testing.assert_frame_equal(loaded.predictions(frame.head(5)), result.predictions(frame.head(5)))
     pd.testing.assert_frame_equal(loaded.summary(), result.summary())
 
