@@ -19,6 +19,7 @@ from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.memory import require_draws
 from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.x64 import double_precision
 
@@ -55,6 +56,8 @@ def prior_predictive(
     ValueError
         If the formula is not normalised over the support of y; if covariates that it reads are missing or invalid; if
         hardly any draw of a prior satisfies the parameter's constraint.
+    MemoryError
+        If the prior at X or the draws do not fit into memory.
 
     Examples
     --------
@@ -74,6 +77,8 @@ def prior_predictive(
     for gp in model.gps:
         gp.form.check(gp.kernel, inputs.shape[1])
         check_lookups(gp.kernel, inputs, "X")
+    model.check_memory(inputs)
+    require_draws(num_draws, len(inputs), model.num_latents)
     model = with_inputs(model, choose_inputs(model, inputs))
     unknowns = with_priors(model)
     values = _draw_unknowns(unknowns, num_draws, seed)

@@ -101,6 +101,7 @@ def update(
     check_between(tolerance, "tolerance", 0.0, math.inf)
     q, objective = result.uncorrected, objective_of_result(result)
     data = _joined(q, X_new, y_new, weights)
+    q.model.check_memory(data.X)
     with one_thread_up_to(len(data.X)):
         updated = append(q, data, objective, max_iterations, tolerance, progress)
         if updated is None:

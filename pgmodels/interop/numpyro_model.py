@@ -104,6 +104,7 @@ class Program:
 
     def __init__(self, model: Model, data: Data):
         self.unknowns = checked_unknowns(model)
+        model.check_memory(data.X)
         powers, rows = with_powers(model, data)
         self.formula, self.y = powers.likelihood.formula(model.num_latents), as_array(rows.y)
         inputs = model.inputs(data.X)

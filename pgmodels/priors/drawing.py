@@ -58,6 +58,19 @@ def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng:
     return mean + np.swapaxes(deviations, 1, 2)
 
 
+def draw_deviations(spread: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Deviations from the mean (num_draws, m, latents), of all rows by the same standard normals.
+
+    ``spread`` has variances (m, latents) or covariances (m, latents, latents), whose symmetric roots are continuous.
+    """
+    noise = rng.standard_normal((num_draws, 1, spread.shape[1]))
+    if spread.ndim == 2:
+        return np.sqrt(np.maximum(spread, 0.0)) * noise
+    values, vectors = np.linalg.eigh(spread)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    return np.einsum("mlk,smk->sml", root, np.broadcast_to(noise, (num_draws, *spread.shape[:2])))
+
+
 def draw_given(
     prior: PriorCollection, X_new: Float[Array, "m d"], coordinates: Coordinates, noise: Float[Array, "*batch m l k"]
 ) -> Float[Array, "*batch m l"]:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pgmodels.regression.formula import Regression
 
 _DRAWS = 1000
+# Numbers of the draws of a part of a table, 64 MB, and its latents if these are drawn jointly.
+_ENTRIES, _JOINT = 2**23, 1000
 # The step of a slope, in standard deviations of the column.
 _STEP = 1e-3
 # A coefficient is skewed if linear response has more than this multiple of the variational Gaussian's variance: 2.8
@@ -116,6 +118,10 @@ class RegressionResult(DoublePrecision):
     name, names, or a dict with values, such as ``{"age": [20, 40], "sex": None}``. Groups that a grid does not name are
     left out. ``target`` is "mean", the mean of y given the latents (of one trial; of a class its probability);
     "linear", the first predictor; or another one by name, such as "f[1]".
+
+    Predictions of rows cost memory for a part of them at a time. Averages over rows, comparisons, slopes and effects
+    are by draws that are joint over distinct rows, whose number counts squared: they raise MemoryError where these do
+    not fit. Pass a sample of the rows then, as in ``newdata=data.sample(1000)``.
     """
 
     def __init__(self, regression: "Regression", result: Any):
@@ -187,11 +193,14 @@ class RegressionResult(DoublePrecision):
             Columns: predictions are averaged over the rows of each combination of their values.
         """
         rows = self._rows(newdata, conditional, exclude)
-        values = self._values(rows, target)
         if average_by is not None:
             labels, groups = _groups(rows.frame, average_by)
-            return values.averaged(groups).beside(labels)
-        return values.beside(rows.frame if rows.by is None else rows.frame[rows.by])
+            return self._values(rows, target).averaged(groups).beside(labels)
+        tables = []
+        for part in self._parts(rows):
+            values = self._values(part, target, self._latents(part.X, jointly=False))
+            tables.append(values.beside(part.frame if part.by is None else part.frame[part.by]))
+        return pd.concat(tables, ignore_index=True)
 
     def comparisons(
         self,
@@ -401,11 +410,27 @@ class RegressionResult(DoublePrecision):
         X, grid = self.regression.read(grid)
         return Rows(X, grid, tuple(left_out), by)
 
-    def _latents(self, X: np.ndarray, num_draws: int = _DRAWS, seed: Seed = 0) -> DrawNodes:
-        """Joint draws (draws, m, latents) with their likelihood parameters; equal rows share theirs."""
+    def _parts(self, rows: Rows) -> list[Rows]:
+        """The rows in parts whose draws, and covariances if they are joint, are few megabytes."""
+        size = self.regression.model.num_latents
+        width = max(size, len(self._class_names) if self._has_classes else 1)
+        length = max(1, (_JOINT // size if self._skewed else _ENTRIES // (_DRAWS * width)))
+        starts = range(0, max(len(rows.X), 1), length)
+        return [
+            rows._replace(X=rows.X[at : at + length], frame=rows.frame[at : at + length].reset_index(drop=True))
+            for at in starts
+        ]
+
+    def _latents(self, X: np.ndarray, num_draws: int = _DRAWS, seed: Seed = 0, jointly: bool = True) -> DrawNodes:
+        """Draws (draws, m, latents) with their likelihood parameters, joint or for rows one by one.
+
+        Equal rows share theirs.
+        """
         rows, places = np.unique(X, axis=0, return_inverse=True)
         inputs = np.concatenate([rows, *(coefficient.X for coefficient in self._skewed)])
-        nodes = self.result.joint_nodes(inputs, num_draws, seed)
+        # Skewed coefficients are moved jointly with the rows.
+        draw = self.result.joint_nodes if jointly or self._skewed else self.result.marginal_nodes
+        nodes = draw(inputs, num_draws, seed)
         draws = nodes.draws[:, places.ravel()]
         for number, coefficient in enumerate(self._skewed):
             latent, values = coefficient.latent, nodes.draws[:, len(rows) + number, coefficient.latent]
@@ -415,8 +440,10 @@ class RegressionResult(DoublePrecision):
     def _predictive(self, frame: pd.DataFrame, nodes: DrawNodes) -> Predictive:
         return Predictive(self.result.likelihood, nodes, self.regression.covariates(frame))
 
-    def _draws_of_y(self, rows: Rows, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
-        nodes = self._without(self._latents(rows.X, num_draws, seed), rows)
+    def _draws_of_y(
+        self, rows: Rows, num_draws: int = _DRAWS, seed: Seed = 0, nodes: DrawNodes | None = None
+    ) -> np.ndarray:
+        nodes = self._without(self._latents(rows.X, num_draws, seed) if nodes is None else nodes, rows)
         return self._predictive(rows.frame, nodes).draw(num_draws, seed)
 
     def _without(self, nodes: DrawNodes, rows: Rows) -> DrawNodes:
@@ -430,7 +457,7 @@ class RegressionResult(DoublePrecision):
         regression = self.regression
         predictor = re.fullmatch(r"f\[(\d+)\]", target)
         if target == "response":
-            return Values(self._draws_of_y(rows)[:, :, None])
+            return Values(self._draws_of_y(rows, nodes=nodes)[:, :, None])
         if target not in ("mean", "linear") and (predictor is None or int(predictor[1]) >= len(regression.sums)):
             raise ValueError(f"target must be 'mean', 'linear', 'response' or a predictor, 'f[1]'; got {target!r}.")
         nodes = self._without(self._latents(rows.X) if nodes is None else nodes, rows)

@@ -30,12 +30,13 @@ from pgmodels.results.correction import (
 )
 from pgmodels.results.gaussian import GaussianPredictions, each_latent
 from pgmodels.results.grid_density import GridDensity
-from pgmodels.results.nodes import GaussianNodes, IndependentNodes, PredictorNodes
+from pgmodels.results.nodes import DrawNodes, GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.normal_density import NormalDensity
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult, Result
 from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.memory import require_draws
 from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.x64 import as_array
 
@@ -123,6 +124,7 @@ class GaussianResult(Result, GaussianPredictions):
 
         Raises ValueError if moments were corrected without a joint density.
         """
+        require_draws(num_draws, *self.mean.shape)
         return self._at_rows(*draw_latents(self.gaussian(), num_draws, as_seed(seed)))
 
     @abstractmethod
@@ -139,6 +141,7 @@ class GaussianResult(Result, GaussianPredictions):
 
         Densities (draws,) are relative to that of the prior.
         """
+        require_draws(num_draws, *self.mean.shape)
         gaussian = self.gaussian(share)
         f, coordinates = draw_latents(gaussian, num_draws, as_seed(seed))
         return *self._at_rows(f, coordinates), np.asarray(_log_density_ratio(gaussian, f, coordinates))
@@ -410,6 +413,19 @@ class CorrectedApproximation(GaussianResult):
     def _averaging(
         self, X_new: ArrayLike, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
+        self._require_variances(variance)
+        plain = self.uncorrected._marginals_at(X_new)
+        mean, variance, rows = averaging(self.model, self.y, (mean, variance), plain, covariates)
+        warn_skewed(rows, "X_new")
+        return mean, variance
+
+    def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
+        """See GaussianPredictions. Raises ValueError if a corrected variance is not positive."""
+        self._require_variances(self._marginals_at(X_new)[1])
+        return super().marginal_nodes(X_new, num_draws, seed)
+
+    def _require_variances(self, variance: np.ndarray) -> None:
+        """Raise ValueError if a corrected variance at X_new is not valid, with a warning of all."""
         variances = variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
         warn_invalid(variances, "X_new")
         bad = is_invalid(variances)
@@ -420,10 +436,6 @@ class CorrectedApproximation(GaussianResult):
                 f"({int(bad.sum())} in all): the correction is not valid there. Predict with the uncorrected result or "
                 "with draws."
             )
-        plain = self.uncorrected._marginals_at(X_new)
-        mean, variance, rows = averaging(self.model, self.y, (mean, variance), plain, covariates)
-        warn_skewed(rows, "X_new")
-        return mean, variance
 
     def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
         """Draws f (draws, n, latents) at the data, replaced by uncorrected draws in rows whose response is skewed."""

@@ -23,6 +23,7 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult
 from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.memory import require_draws
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 from pgmodels.runtime.x64 import double_precision
 
@@ -179,9 +180,21 @@ class Draws(DataResult):
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
         """``draw_latents``, with the likelihood parameters of the draws that they are conditional on."""
         check_whole_number(num_draws, "num_draws", 1)
+        count = len(self.check_inputs(X_new))
+        # Three copies of the covariance of a group given its coordinates.
+        has_matrix = not all(group.extends for group in self.prior.groups)
+        require_draws(num_draws, count, self.model.num_latents, 24.0 * has_matrix * count**2)
         rng = np.random.default_rng(as_seed(seed))
         chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
         f = self._drawn_given(self._inputs_at(X_new, jointly=True), chosen, rng)
+        return DrawNodes(f, {name: value[chosen] for name, value in self.flat_likelihood_values.items()})
+
+    def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
+        """See GaussianPredictions."""
+        check_whole_number(num_draws, "num_draws", 1)
+        rng = np.random.default_rng(as_seed(seed))
+        chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
+        f = self.draw_marginals(X_new, int(rng.integers(2**31)), common_noise=True)[chosen]
         return DrawNodes(f, {name: value[chosen] for name, value in self.flat_likelihood_values.items()})
 
     def _drawn_given(self, X_new: np.ndarray, chosen: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -238,6 +251,7 @@ class Draws(DataResult):
     @double_precision
     def _at(self, X_new: ArrayLike) -> list[tuple[np.ndarray, np.ndarray]]:
         """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), one pair for each group."""
+        require_draws(self.num_chains * self.num_samples, len(self.check_inputs(X_new)), self.model.num_latents)
         X_new, whitened = self._inputs_at(X_new), self._flat_whitened()
         count, inputs = len(X_new), pad_rows(X_new, padded_size(len(X_new)))
         prior = self.prior.padded() if self.model.can_pad else self.prior

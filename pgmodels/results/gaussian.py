@@ -13,14 +13,15 @@ from pgmodels.data.options import check_whole_number
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
 from pgmodels.numerics.quadrature import chunk_length, equal_chunks
-from pgmodels.priors.drawing import draw_gaussian
+from pgmodels.priors.drawing import draw_deviations, draw_gaussian
 from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.priors.posterior import Posterior
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import DrawNodes, GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.seeds import Seed, as_seed
+from pgmodels.runtime.memory import require_draws
+from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 from pgmodels.runtime.x64 import DoublePrecision, as_array, double_precision
 
 
@@ -138,6 +139,8 @@ class GaussianPredictions(DoublePrecision, ABC):
         ------
         ValueError
             For a GP whose form has no factor.
+        MemoryError
+            If the covariances between the rows do not fit into memory.
 
         Notes
         -----
@@ -149,10 +152,15 @@ class GaussianPredictions(DoublePrecision, ABC):
 
     def _drawn_at(self, X_new: ArrayLike, num_draws: int, seed: int) -> np.ndarray:
         """See ``draw_latents``."""
+        count, size = len(self.check_inputs(X_new)), self.model.num_latents
         if self.posterior.extends:
+            require_draws(num_draws, count, size)
             inputs, keys = self._inputs_at(X_new, jointly=True), jax.random.split(jax.random.key(seed), num_draws)
             padded = as_array(pad_rows(inputs, padded_size(len(inputs))))
             return np.asarray(_drawn_at(self.posterior, padded, keys))[:, : len(inputs)]
+        # Three copies of the covariance of each latent, or five of all together.
+        entries = 3.0 * size * count**2 if not self.posterior.is_coupled else 5.0 * (size * count) ** 2
+        require_draws(num_draws, count, size, 8.0 * entries)
         mean, _ = self._marginals_at(X_new)
         covariance = self._covariance_at(as_array(self._inputs_at(X_new, jointly=True)))
         return draw_gaussian(mean, covariance, num_draws, np.random.default_rng(seed))
@@ -160,6 +168,16 @@ class GaussianPredictions(DoublePrecision, ABC):
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
         """``draw_latents``, with the likelihood parameters that are drawn with them: none here."""
         return DrawNodes(self.draw_latents(X_new, num_draws, seed))
+
+    def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
+        """Draws of the latents of each row, and the likelihood parameters that are drawn with them: none here.
+
+        All rows are drawn by the same standard normals, so that tables over rows are smooth: O(m), for rows one by one.
+        """
+        check_whole_number(num_draws, "num_draws", 1)
+        mean, spread = self._marginals_at(X_new)
+        require_draws(num_draws, *mean.shape)
+        return DrawNodes(mean + draw_deviations(spread, num_draws, as_generator(seed)))
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
         """The covariance of each latent at X_new (latents, m, m), or of all of them (latents, m, latents, m)."""

@@ -1,5 +1,6 @@
 """Mixtures of Gaussians over hyperparameters."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from pgmodels.data.options import check_whole_number
 from pgmodels.model import Model
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.drawing import draw_gaussian
+from pgmodels.priors.drawing import draw_deviations, draw_gaussian
 from pgmodels.results import intervals
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.gaussian import nodes_at
@@ -26,6 +27,7 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult
 from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.runtime import hooks
+from pgmodels.runtime.memory import require_draws
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
 
@@ -183,13 +185,34 @@ class IntegratedApproximation(DataResult):
 
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
         """``draw_latents``, with the likelihood parameters of their points."""
+        count, size = len(self.check_inputs(X_new)), self.model.num_latents
+        require_draws(num_draws, count, size, 8.0 * (3.0 if size == 1 else 5.0) * (size * count) ** 2)
+        inputs = self._inputs_at(X_new, jointly=True)
+
+        def draw(point: int, number: int, rng: np.random.Generator) -> np.ndarray:
+            mean, covariance = hooks.joint_moments_at(self, inputs, point)
+            return draw_gaussian(mean, covariance, number, rng)
+
+        return self._nodes_by_point(draw, num_draws, seed)
+
+    def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
+        """See GaussianPredictions."""
+        means, covariances, _ = self._moments_at(X_new)
+        require_draws(num_draws, *means.shape[1:])
+
+        def draw(point: int, number: int, rng: np.random.Generator) -> np.ndarray:
+            return means[point] + draw_deviations(covariances[point], number, rng)
+
+        return self._nodes_by_point(draw, num_draws, seed)
+
+    def _nodes_by_point(
+        self, draw: Callable[[int, int, np.random.Generator], np.ndarray], num_draws: int, seed: Seed
+    ) -> DrawNodes:
+        """Draws of the latents at points, as often as these weigh, with the likelihood parameters of their points."""
         check_whole_number(num_draws, "num_draws", 1)
-        seed = as_seed(seed)
-        inputs, rng = self._inputs_at(X_new, jointly=True), np.random.default_rng(seed)
-        counts, draws = rng.multinomial(num_draws, self.shares), []
-        for point in np.flatnonzero(counts):
-            mean, covariance = hooks.joint_moments_at(self, inputs, int(point))
-            draws.append(draw_gaussian(mean, covariance, int(counts[point]), rng))
+        rng = np.random.default_rng(as_seed(seed))
+        counts = rng.multinomial(num_draws, self.shares)
+        draws = [draw(int(point), int(counts[point]), rng) for point in np.flatnonzero(counts)]
         order = rng.permutation(num_draws)
         points, values = np.repeat(np.arange(len(counts)), counts)[order], self._values(self.vectors)
         of_likelihood = with_priors(self.model).of_likelihood
@@ -217,6 +240,7 @@ class IntegratedApproximation(DataResult):
 
         Latents (num_draws, n, latents), and hyperparameters by name, (num_draws, ...).
         """
+        require_draws(num_draws, *self.means.shape[1:])
         rng = as_generator(seed)
         chosen = rng.choice(len(self.mass), size=num_draws, p=self.mass)
         f = self._draw_at(self.owners[chosen], self.covariances, rng)

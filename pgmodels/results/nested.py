@@ -12,7 +12,7 @@ from pgmodels.results.approximation import LinearResponse
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.gaussian import each_latent, mixing_at
 from pgmodels.results.grid_density import GridDensity
-from pgmodels.results.nodes import CopulaNodes
+from pgmodels.results.nodes import CopulaNodes, DrawNodes
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed
@@ -108,6 +108,11 @@ class NestedApproximation(LinearResponse):
         """Joint draws of the latents at new inputs, by the copula: see Approximation."""
         f = super().draw_latents(X_new, num_draws, seed)
         return self._transported(f, *self._response_at(X_new), self.marginals_at(X_new))
+
+    def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
+        """See GaussianPredictions; by the copula."""
+        f = super().marginal_nodes(X_new, num_draws, seed).draws
+        return DrawNodes(self._transported(f, *self._response_at(X_new), self.marginals_at(X_new)))
 
     def _response_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances (m, latents) of linear response."""

@@ -27,6 +27,7 @@ from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import GaussianNodes, Nodes
 from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.memory import require_draws
 from pgmodels.runtime.pickling import Picklable
 from pgmodels.runtime.seeds import Seed, as_generator
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
@@ -261,6 +262,7 @@ class Predictive(DoublePrecision, Picklable):
             If y cannot be drawn from the formula.
         """
         check_whole_number(num_draws, "num_draws", 1)
+        require_draws(num_draws, self.nodes.num_rows, self.nodes.num_latents)
         rng = as_generator(seed)
         return self.draw_given(*self.nodes.draw(num_draws, rng), rng)
 

@@ -290,20 +290,3 @@ def test_chains_that_differ_are_warned_of():
     warn_unmixed("gibbs", 500, 0.1 * means, np.ones(means.shape))
     # Two draws say nothing.
     warn_unmixed("gibbs", 2, means, np.ones(means.shape))
-
-
-@pytest.mark.parametrize("names", [("", "max", "current"), ("memory", "limit_in_bytes", "usage_in_bytes")])
-def test_memory_at_hand_is_what_a_container_leaves(tmp_path, monkeypatch, names):
-    folder, limit, usage = tmp_path / names[0], *names[1:]
-    folder.mkdir(exist_ok=True)
-    monkeypatch.setattr(memory, "_GROUP", tmp_path)
-    free = memory.available_memory()
-    # In use are 700 bytes, of which 250 are of files that are read again if need be.
-    (folder / f"memory.{limit}").write_text("1000\n")
-    (folder / f"memory.{usage}").write_text("700\n")
-    (folder / "memory.stat").write_text("anon 400\ninactive_file 150\nactive_file 100\nunevictable 50\n")
-    assert memory.available_memory() == 550.0
-    (folder / "memory.stat").unlink()
-    assert memory.available_memory() == 300.0
-    (folder / f"memory.{limit}").write_text("max\n")
-    assert memory.available_memory() == pytest.approx(free, rel=0.5)

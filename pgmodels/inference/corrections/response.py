@@ -16,8 +16,11 @@ from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.correction import CorrectionWarning, added_moments, is_invalid, mixing, warn_invalid
 from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.memory import require_memory
 from pgmodels.runtime.warnings import warn
 
+# Matrices of the size of the coordinates that are in memory together.
+_MATRICES = 4.0
 # Relative residual above which to warn.
 _RESIDUAL = 1e-6
 # Values of second derivatives of log densities up to which they take longer to compile than to compute unoptimised.
@@ -28,6 +31,12 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     """Covariances by linear response (math: section 5b)."""
     start = time.perf_counter()
     model, posterior, n = approximation.model, approximation.posterior, len(approximation.y)
+    count = sum(posterior.prior.ranks)
+    require_memory(
+        _MATRICES * 8.0 * count**2,
+        f"the matrices of linear response of {count:,} coordinates",
+        "Take the uncorrected result, fewer inducing inputs, as in form=pgm.Inducing(300), or gibbs.",
+    )
     y, row_weights = approximation.data.padded(posterior.prior.num_rows)
     Phi = mixing(model, y)
     objective = objective_of_result(approximation)

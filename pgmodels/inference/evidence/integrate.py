@@ -300,6 +300,7 @@ def integrate(
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
     seed = as_seed(seed)
     model = model.resolve(data.X, seed)
+    model.check_memory(data.X)
     model = with_selected_inputs(model, data, expected_objective(model))
     unknowns = checked_unknowns(model)
     if not unknowns.leaf_indices:

@@ -60,6 +60,7 @@ def numpyro_bound(
     check_objective(objective)
     model, data = require_model(model).prepare(X, y)
     model = model.with_form(Auto()).resolve(data.X)
+    model.check_memory(data.X)
     unknowns = checked_unknowns(model)
     if not unknowns.names:
         raise ValueError(

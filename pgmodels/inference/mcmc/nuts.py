@@ -28,6 +28,7 @@ from pgmodels.priors.padding import pad_rows
 from pgmodels.priors.representation import Auto
 from pgmodels.results.draws import Draws
 from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.memory import require_draws
 from pgmodels.runtime.progress import shows_progress
 from pgmodels.runtime.seeds import Seed, as_key
 from pgmodels.runtime.threads import one_thread_if_small
@@ -131,6 +132,7 @@ def nuts(
     key = as_key(seed)
     model = model.with_form(Auto()).resolve(data.X)
     model.check_memory(data.X)
+    require_draws(num_samples * num_chains, len(data.X), model.num_latents)
     # Raises a helpful error if a kernel's matrix is not a covariance, where NumPyro would find no start.
     model.prior(data.X)
     program = Program(model, data)

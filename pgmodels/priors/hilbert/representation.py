@@ -1,5 +1,6 @@
 """GPs as weighted basis functions on a box: ``pgm.GP(kernel, form=pgm.Hilbert(30))``."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -166,6 +167,14 @@ class Hilbert(Representation):
                 for column in range(X.shape[1])
             ],
         )
+
+    def memory(self, kernel: Kernel, X: np.ndarray) -> float:
+        """See Representation."""
+        counts = (self.count,) * X.shape[1] if isinstance(self.count, int) else self.count
+        spectra = bare_arrays(kernel).spectra(X.shape[1])
+        number = sum(math.prod(counts[column] for column in columns) for columns in spectra)
+        # The functions, as Python's tuples of frequencies at first, and the square matrix of their weights.
+        return number * (8.0 * len(X) + 100.0) + 8.0 * number**2
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> HilbertPrior:
         """See Representation."""

@@ -20,6 +20,7 @@ from pgmodels.inference.variational.vi import nearly_converged
 from pgmodels.model import Model, require_model
 from pgmodels.results.draws import Draws
 from pgmodels.runtime import hooks
+from pgmodels.runtime.memory import require_draws
 from pgmodels.runtime.seeds import Seed, as_key, as_seed
 from pgmodels.runtime.threads import one_thread_if_small, one_thread_up_to
 from pgmodels.runtime.x64 import double_precision
@@ -147,9 +148,13 @@ def gibbs(
     chosen.check(model, data)
     check_sizes(num_samples, num_warmup, num_chains)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
+    model = model.resolve(data.X, as_seed(seed))
+    model.check_memory(data.X)
+    if settings.keep.what == "all":
+        require_draws(num_samples * num_chains, len(data.X), model.num_latents)
     with Checkpoint.opened(checkpoint) as saved:
         reached = partial(nearly_converged, objective=chosen.objective(model))
-        model = select_inducing_inputs(model.resolve(data.X, as_seed(seed)), data, reached)
+        model = select_inducing_inputs(model, data, reached)
         run = GibbsRun(model, data, settings, chosen)
         if saved is not None:
             saved.restore(run)
