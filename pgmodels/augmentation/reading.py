@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -56,6 +57,8 @@ _SIGNS = ("+", "-", "·")
 Items = Sequence[Tree]
 # A relative step of central differences: their error is the square, as large as the rounding of numbers near 1.
 _STEP = 1e-5
+# The relative error of noise, 1e4 times that of rounding.
+NOISE = 1e-12
 
 
 class UnreadableError(VerificationError):
@@ -71,20 +74,31 @@ class Reader:
     """Values of symbols, (..., n, entries): one entry, or one for each latent or column of y.
 
     ``grids`` are the values of auxiliaries, (points, n, entries), and the logarithms of their weights, over which sums
-    and integrals are computed; ``functions`` are the printed definitions of functions of z, σ̃₊ and σ̃₋.
+    and integrals are computed; ``functions`` are the printed definitions of functions of z, σ̃₊ and σ̃₋. With ``noise``
+    each intermediate value has a random relative error, except in conditions and exponents.
     """
 
     size: int
     values: Mapping[str, Any]
     grids: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     functions: Mapping[str, Tree] = field(default_factory=dict)
+    noise: np.random.Generator | None = None
 
     def including(self, **values: Any) -> "Reader":
         """The reader with more values."""
         return replace(self, values={**self.values, **values})
 
+    @cached_property
+    def exact(self) -> "Reader":
+        """The reader without noise."""
+        return replace(self, noise=None)
+
     def value(self, tree: Tree) -> Any:
         """The value of a formula. Raises UnreadableError or UndefinedError."""
+        value = self._value(tree)
+        return value if self.noise is None else value * (1.0 + NOISE * self.noise.uniform(-1.0, 1.0, np.shape(value)))
+
+    def _value(self, tree: Tree) -> Any:
         match tree:
             case Number(text):
                 return np.full((1, 1), float(text))
@@ -93,11 +107,11 @@ class Reader:
             case Indexed(Name(text), index):
                 return self._entry(self._symbol(text), index)
             case Powered(base, exponent):
-                return self.value(base) ** self.value(exponent)
+                return self.value(base) ** self.exact.value(exponent)
             case Fraction(above, below):
                 return self.value(above) / self.value(below)
             case Bracketed("[", body):
-                return self.holds(body).astype(float)
+                return self.exact.holds(body).astype(float)
             case Bracketed("|", body):
                 return np.abs(self.value(body))
             case Bracketed(_, body):
@@ -139,7 +153,7 @@ class Reader:
     def _entry(self, array: Any, index: Tree) -> Any:
         if index == Name("c"):
             return array
-        place = self.value(index)
+        place = self.exact.value(index)
         return np.sum(np.where(place == np.arange(array.shape[-1]), array, 0.0), axis=-1, keepdims=True)
 
     def _applied(self, name: str, argument: Tree) -> Any:

@@ -148,6 +148,11 @@ NOTATIONS = {
 }
 
 
+def test_a_printed_difference_that_cancels_in_the_tails_is_no_error():
+    # 15 f is up to 45 here, and Φ is 1 to double precision from 8.3 on.
+    assert form(normal_cdf(15 * F) - normal_cdf(15 * F - 7), 1, np.zeros(ROWS)).unread == []
+
+
 @pytest.mark.parametrize("name", ["m", "v", "c"])
 def test_a_parameter_with_the_name_of_a_printed_symbol_is_printed_with_another(name):
     formula = normal_pdf(Y, F, ParameterSymbol(name, positive=True))
