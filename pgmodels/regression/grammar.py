@@ -219,7 +219,8 @@ class _Terms:
             term = self._product()
             text = self._since(start)
             if term.number is not None and float(term.number) not in (0.0, 1.0):
-                raise ValueError(f"formula: {text} is no term. Write a sum of numbers in I(), as in I(x {text}).")
+                shift = text if text[0] in "+-" else f"+ {text}"
+                raise ValueError(f"formula: {text} is no term. Write a sum of numbers in I(), as in I(x {shift}).")
             products = _ONE if term.number is not None else term.products
             if is_minus and term.gps:
                 raise ValueError(f"formula: the term {text.lstrip('-+ ')} cannot be subtracted; leave it out.")

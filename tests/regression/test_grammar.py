@@ -287,6 +287,8 @@ REFUSED = {
     "(1|log(z))": "the factor must be a column; got log",
     "1|g": r"must be in parentheses, as in \(1\|g\)",
     "x +": "the end is not expected",
+    "3": r"as in I\(x \+ 3\)",
+    "x - 3": r"as in I\(x - 3\)",
     "'x'": "written in backticks",
     ".": "for all other columns is not available",
 }
