@@ -62,7 +62,7 @@ axes.stackplot(
     grid,
     probabilities.T,
     labels=[f"grade {k}" for k in range(GRADES)],
-    colors=plt.cm.viridis(np.linspace(0.1, 0.9, GRADES)),
+    colors=plt.colormaps["viridis"](np.linspace(0.1, 0.9, GRADES)),
 )
 axes.set(
     xlabel="first input (standardised)",
