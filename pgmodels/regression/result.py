@@ -1,6 +1,7 @@
 """Results of regression formulas: coefficients, effects of terms, predictions and comparisons."""
 
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
@@ -357,7 +358,10 @@ class RegressionResult(DoublePrecision):
         return figure_over_grid(table.iloc[:, 1:], f"slope of {self._label_of(target)} in {name}")
 
     def __repr__(self) -> str:
-        return f"{self.regression!r}\n{self.summary()}"
+        lines = [
+            textwrap.fill(f"  {line}", 100, subsequent_indent="  ") for line in hooks.status(self.result).split("\n")
+        ]
+        return "\n".join([repr(self.regression), *lines, str(self.summary())])
 
     def _changes(
         self, rows: Rows, name: str, moves: Sequence[Callable[[Any], Any]], operation: Callable[..., np.ndarray],

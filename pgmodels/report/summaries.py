@@ -53,6 +53,24 @@ def result_text(result: AnyResult) -> str:
     return textwrap.fill(text, WIDTH, break_on_hyphens=False)
 
 
+@hooks.status.register(Result)
+def result_status(result: Result) -> str:
+    """The engine with its objective, convergence, bound or log evidence, and how the result is corrected."""
+    if isinstance(result, Draws):
+        return f"{_METHODS[result.method]}: " + "; ".join([_chains(result), *map(" ".join, _mixing(result)[:3])])
+    if isinstance(result, IntegratedApproximation):
+        return "integrate: " + "; ".join(map(" ".join, _points(result)[:2]))
+    assert isinstance(result, GaussianResult)
+    objective = known_objective(result)
+    title = (Objective if objective is None else objective).title
+    name, value = _iterations(result.uncorrected)[0]
+    state = "converged" if result.converged else "not converged"
+    correction = "none" if result.fit is None else result.fit.correction
+    if result.corrects_another:
+        correction = _CORRECTED[result.method].removeprefix(", corrected ")
+    return f"{result.uncorrected.method} on {title}: {name} {value}, {state}\ncorrection: {correction}"
+
+
 @hooks.line.register(SparseApproximation)
 @hooks.line.register(Result)
 def result_line(result: AnyResult) -> str:
@@ -151,7 +169,7 @@ def _iterations(result: GaussianResult) -> list[tuple[str, str]]:
         facts.append(("largest skewness", f"{result.skewness.flat[np.argmax(abs(result.skewness))]:.2f}"))
     if result.fit is not None:
         facts.append(("hyperparameters", _learned(result)))
-        if not isinstance(result, CorrectedApproximation):
+        if not isinstance(result, CorrectedApproximation) or result.fit.exceptions:
             facts.append(("correction", result.fit.correction))
     return facts
 

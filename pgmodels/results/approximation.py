@@ -50,7 +50,7 @@ class FitReport:
 
     ``start`` names the chosen start, or the subset of rows of a warm start, and ``start_elbos`` has the (penalised)
     ELBO at each start. ``values`` are the learned values by name, on the natural scale. ``correction`` says how the
-    result is corrected, or why not.
+    result is corrected, or why not, and ``exceptions`` where the correction is not reliable.
     """
 
     start: str
@@ -61,6 +61,7 @@ class FitReport:
     converged: bool
     message: str
     correction: str = "none"
+    exceptions: str = ""
 
 
 class GaussianResult(Result, GaussianPredictions):
@@ -336,7 +337,10 @@ class CorrectedApproximation(GaussianResult):
     def fit(self) -> FitReport | Any:
         """How hyperparameters were learned; None if they were not."""
         report = self.uncorrected.fit
-        return None if report is None else replace(report, correction=self.description)
+        if report is None:
+            return None
+        exceptions = f", but {report.exceptions}" if report.exceptions else ""
+        return replace(report, correction=self.description + exceptions)
 
     @property
     def has_density(self) -> bool:

@@ -15,6 +15,12 @@ def line(value: object) -> str:
 
 
 @singledispatch
+def status(value: object) -> str:
+    """What an engine did, in one or two lines: objective, convergence, bound or log evidence, and correction."""
+    raise _not_registered("status", value)
+
+
+@singledispatch
 def text(value: object) -> str:
     """The text of an object for a terminal."""
     raise _not_registered("text", value)

@@ -1,11 +1,16 @@
 """Formulas of several predictors, of classes and of ordered levels, beside models written by hand."""
 
+import re
+
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from scipy import stats
+from scipy.special import expit
 
 import pgmodels as pgm
+from pgmodels.inference.objectives import objective_of
 from pgmodels.likelihoods.density import log_density
 from pgmodels.regression.grammar import parse_all
 
@@ -194,3 +199,49 @@ def test_rows_without_a_response_are_predicted(response):
     table, other = result.predictions(), expected.predictions(data)
     assert len(table) == len(other) == N * max(1, 3 * (response == "grade"))
     np.testing.assert_allclose(table["mean"], other["mean"], rtol=1e-5)
+
+
+def excess_zeros():
+    """Eighty counts with excess zeros, of twelve groups of six rows and eight of one, and an outlier."""
+    rng, groups = np.random.default_rng(0), np.r_[np.repeat(np.arange(12), 6), np.arange(12, 20)]
+    x, effects = rng.normal(size=80), 0.5 * rng.normal(size=20)
+    rate = np.exp(1.0 + 0.4 * x + effects[groups])
+    y = np.where(rng.random(80) < 0.3, 0, rng.poisson(rate * rng.gamma(2.0, 0.5, 80)))
+    y[-1] = 40
+    return pd.DataFrame({"y": y, "x": x, "g": [f"g{number:02}" for number in groups]})
+
+
+@pytest.mark.parametrize(("num_rows", "name"), [(2000, "expected"), (2001, "augmented")])
+def test_fit_of_two_predictors_with_several_terms_maximises_the_expected_log_density(num_rows, name):
+    model = pgm.formula("y ~ x + (1|g)", excess_zeros(), family="zero_inflated_negbinomial").model
+    assert objective_of(model, "auto", num_rows).name == name
+
+
+def test_a_result_prints_its_engine_objective_convergence_and_bound():
+    result = pgm.formula("count ~ x", DATA, family="poisson").gaussian_vi()
+    lines = str(result).split("\n")
+    bound = f"{result.result.elbo:.4f}"
+    assert f"  gaussian_vi on the expected log density: ELBO {bound} nats, converged" in lines
+    assert "  correction: none" in lines
+
+
+@pytest.mark.slow
+def test_fit_of_excess_zeros_in_groups_has_the_deviations_of_weighted_draws():
+    # One of 240 variances is 0.5 % above the prior's, which a likelihood that is not log-concave allows.
+    regression = pgm.formula("y ~ x + (1|g)", excess_zeros(), family="zero_inflated_negbinomial")
+    result = regression.fit()
+    assert re.search(r"by linear response, but 1 of 240 variances are up to 0\.\d% above the prior's", str(result))
+    f, _, log_density = result.result.draw_with_density(100_000, share=0.7)
+    rate, zero = np.exp(f[:, :, 0] + f[:, :, 1]), expit(f[:, :, 2])
+    size = float(result.result.model.likelihood.parameters["dispersion"].value)
+    y = regression.y.astype(int)
+    p = (1.0 - zero) * stats.nbinom.pmf(y, size, size / (size + rate)) + zero * (y == 0)
+    log_weights = np.log(p).sum(axis=1) - log_density
+    weights = np.exp(log_weights - log_weights.max())
+    weights /= weights.sum()
+    assert 1.0 / np.sum(weights**2) > 2_000
+    slope = (f[:, 0, 0] - f[:, 1, 0]) / (regression.X[0, 1] - regression.X[1, 1])
+    mean = weights @ slope
+    row = result.summary().loc["x"]
+    assert row["mean"] == pytest.approx(mean, abs=0.03)
+    assert row["sd"] == pytest.approx(np.sqrt(weights @ (slope - mean) ** 2), rel=0.06)

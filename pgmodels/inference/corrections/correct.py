@@ -34,6 +34,9 @@ MOST_COORDINATES, _MOST_ENTRIES = 2_000, 4_000_000
 # Entries of a matrix at each row up to which fit corrects by the scans of a Markov process: 200,000 rows of Matern32,
 # some 0.3 GB.
 _MOST_SCANNED = 5_000_000
+# Corrected variances that may be above the prior's in a result of fit, as a share of all, and by what factor: under a
+# likelihood that is not log-concave the right ones may be.
+_FEW, _JUST_ABOVE = 0.01, 1.1
 # Distinct inputs of one latent up to which fit computes nested marginals. On two CPU cores those of 300 binary rows
 # take 1.9 s and predictions at as many new inputs as long; a fit of these rows takes 0.6 s, and 2 s with compilation.
 _MOST_NESTED = 300
@@ -108,10 +111,33 @@ def correct(
         )
     if isinstance(approximation, CorrectedApproximation) and method in (None, approximation.method):
         return approximation
-    approximation = approximation.uncorrected
+    return _corrected(approximation.uncorrected, method or "linear_response", progress)
+
+
+def _corrected(
+    approximation: Approximation, method: Method, progress: bool | None, tolerates_few: bool = False
+) -> CorrectedApproximation:
+    """``correct``; with ``tolerates_few`` the report of ``fit`` names few variances just above the prior's."""
     require_maximised("correct", objective_of_result(approximation))
-    corrected = _METHODS[method or "linear_response"](approximation, progress)
+    corrected = _METHODS[method](approximation, progress)
     prior = np.asarray(_prior_variances(approximation.posterior.prior))[: len(approximation.y)]
+    variance = corrected.variance
+    beyond = variance > (1.0 + corrected.relative_error) * prior
+    is_little = np.sum(beyond) <= _FEW * beyond.size and np.all(variance[beyond] <= _JUST_ABOVE * prior[beyond])
+    if (
+        tolerates_few
+        and beyond.any()
+        and is_little
+        and not _is_concave_at(approximation.model, approximation.y, approximation.predictor_moments)
+    ):
+        row, latent = (int(place) for place in np.argwhere(beyond)[0])
+        excess = np.max(variance[beyond] / prior[beyond]) - 1.0
+        exceptions = (
+            f"{int(beyond.sum())} of {variance.size} variances are up to {excess:.1%} above the prior's (first of "
+            f"f[{latent}] in row {row})"
+        )
+        fit = replace(approximation.fit, exceptions=exceptions)
+        return replace(corrected, uncorrected=replace(corrected.uncorrected, fit=fit))
     marginals = approximation.predictor_moments
     check_against_prior(
         "correct", approximation.model, approximation.y, prior, corrected.variance, marginals, corrected.relative_error
@@ -150,7 +176,7 @@ def corrected_if(
     for method in methods:
         try:
             with raised(CorrectionWarning):
-                return correct(_noted(result, BEFORE_CORRECTION), method=method, progress=progress)
+                return _corrected(_noted(result, BEFORE_CORRECTION), method, progress, tolerates_few=True)
         except (CorrectionWarning, ValueError) as fault:
             reason = fault
     return _noted(result, f"none, since it is not reliable here: {reason}")
@@ -197,10 +223,15 @@ def check_against_prior(
         f"{variance[row, latent]:.4g} where the prior's is {prior[row, latent]:.4g})"
     )
     remedy = "Take gaussian_vi uncorrected, or gibbs. Kinks of one latent are exact where written as abs(y - f)."
-    mean, spread, observed = (as_array(pad_rows(part, padded_size(len(y)))) for part in (*marginals(), y))
-    if bool(np.all(_is_concave(expected_objective(model), mean, spread, observed, model.parameters))):
+    if _is_concave_at(model, y, marginals):
         raise ValueError(f"{engine}: {what}, and a log-concave likelihood allows none. {remedy}")
     warn(f"{engine}: {what}, which a likelihood that is not log-concave seldom does. {remedy}", CorrectionWarning)
+
+
+def _is_concave_at(model: Model, y: np.ndarray, marginals: Callable[[], tuple[Any, Any]]) -> bool:
+    """Whether the likelihood is log-concave at all data within the predictors' marginals."""
+    mean, spread, observed = (as_array(pad_rows(part, padded_size(len(y)))) for part in (*marginals(), y))
+    return bool(np.all(_is_concave(expected_objective(model), mean, spread, observed, model.parameters)))
 
 
 @partial(compiled, static_argnames="objective")

@@ -106,8 +106,9 @@ def fit(
         tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and does not
         favour long lengthscales and small variances as the bound of ``cavi`` does; or another objective of ``vi``.
         ``"auto"`` is ``"expected"`` if each row has one predictor; with several, such as classes, ``"mean_field"`` up
-        to 4,000 predictors of all rows and ``"augmented"`` beyond. It is ``"augmented"`` where the two bounds are equal
-        or factors combine several latents, and ``"expected"`` or ``"mean_field"`` where there is no augmentation.
+        to 4,000 predictors of all rows and ``"augmented"`` beyond; two predictors that are sums of latents have
+        ``"expected"`` up to that number. It is ``"augmented"`` where the two bounds are equal or factors combine more
+        latents, and ``"expected"`` or ``"mean_field"`` where there is no augmentation.
         ``"taylor"`` is Laplace's evidence, which is no bound, and is for ``scheme="alternating"`` only.
     train_inducing : bool
         Learn the inducing inputs too, as in ``svi``: after the search, hyperparameters and inputs are moved jointly by
@@ -137,8 +138,8 @@ def fit(
         ``"expected"``; otherwise, and where these are not reliable, linear response. It does not correct if q is exact,
         if the objective is ``"taylor"``, if the latents have more than 2,000 whitened coordinates or coordinates times
         rows exceed 4 million (up to that size it takes about as long as one run of ``cavi``), or if the correction is
-        not reliable. ``True`` always corrects by linear response, with the warnings and errors of ``pgm.correct``;
-        ``False`` never corrects.
+        not reliable; ``.fit.correction`` says where a few variances are just above the prior's. ``True`` always
+        corrects by linear response, with the warnings and errors of ``pgm.correct``; ``False`` never corrects.
     seed : int or jax.Array
         An int or a JAX key; draws subsets of the rows, random starts, and inducing inputs as in ``cavi``.
     progress : bool, optional
