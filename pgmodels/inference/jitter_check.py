@@ -25,7 +25,15 @@ class PrecisionWarning(PgmodelsWarning):
 
 
 def accurate_prior(model: Model, data: Data, prior: PriorCollection, precision: float) -> PriorCollection:
-    """The prior itself if it is accurate enough for sites of a given precision, else a more accurate one."""
+    """The prior itself if it is accurate enough for sites of a given precision, else a more accurate one.
+
+    Raises ValueError if its variances overflow.
+    """
+    if not np.isfinite(prior.approximation_error):
+        raise ValueError(
+            "X: the kernel's variances at the data overflow double precision. Check the scale of X and the kernel's "
+            "hyperparameters, or standardise X."
+        )
     if prior.approximation_error * precision <= _WANTED:
         return prior
     return model.prior(data.X, max_error=_WANTED / precision)

@@ -19,6 +19,7 @@ from pgmodels.priors.posterior import Posterior
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.nodes import DrawNodes, GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.predictive import Predictive
+from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.memory import require_draws
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
@@ -107,6 +108,13 @@ class GaussianPredictions(DoublePrecision, ABC):
         chunks = equal_chunks(np.arange(len(inputs)), min(padded_size(len(inputs)), chunk_length(width)))
         moments = zip(*(self._moments_at(as_array(inputs[rows])) for rows in chunks), strict=True)
         mean, variance = (np.concatenate([np.asarray(part) for part in both])[: len(inputs)] for both in moments)
+        bad = ~np.isfinite(variance.reshape(len(inputs), -1)).all(axis=1)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(
+                f"X_new: the variance of a latent overflows double precision in row {row}, "
+                f"{shorten(inputs[row].tolist())}. Check the scale of X_new, or leave such rows out."
+            )
         return mean, variance
 
     @property

@@ -356,9 +356,12 @@ class Predictive(DoublePrecision, Picklable):
                 return None
             mean_f, variance_f = (np.asarray(part) for part in conditional_moments)
             weights = np.exp(log_weights)[:, None]
-            means[rows] = (weights * mean_f).sum(axis=0)
-            spread = (weights * (mean_f - means[rows]) ** 2).sum(axis=0)
-            variances[rows] = (weights * variance_f).sum(axis=0) + spread
+            # Means beyond the largest double are infinite, and so are their variances.
+            with np.errstate(over="ignore", invalid="ignore"):
+                means[rows] = (weights * mean_f).sum(axis=0)
+                spread = (weights * (mean_f - means[rows]) ** 2).sum(axis=0)
+                total = (weights * variance_f).sum(axis=0) + spread
+            variances[rows] = np.where(np.isinf(means[rows]), np.inf, total)
         return means, variances
 
     def _moments_of_times(self, level: int) -> tuple[np.ndarray, np.ndarray]:
@@ -413,7 +416,8 @@ class Predictive(DoublePrecision, Picklable):
         if coarse is None:
             return
         (mean, variance), (other, less) = moments, coarse
-        gap = np.maximum(np.abs(variance - less), (mean - other) ** 2) / np.maximum(variance, np.finfo(float).tiny)
+        with np.errstate(over="ignore", invalid="ignore"):
+            gap = np.maximum(np.abs(variance - less), (mean - other) ** 2) / np.maximum(variance, np.finfo(float).tiny)
         bad = gap[gap > _UNSURE]
         if bad.size:
             warn(
