@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pgmodels.data.series import days_in, floats_in
 from pgmodels.regression.foreign import REMEDIES
 
 # Functions of numpy, with the number of their arguments; more would be arrays to write to.
@@ -348,7 +349,9 @@ def _numbers(value: Any, node: ast.expr) -> Any:
             raise ValueError(f"formula: {shortened(ast.unparse(node))} is too large a number.") from error
     kind = getattr(value, "dtype", None)
     if isinstance(value, pd.Series) and pd.api.types.is_numeric_dtype(kind):
-        return pd.Series(value.to_numpy(dtype=np.float64, na_value=np.nan), value.index)
+        return pd.Series(floats_in(value, f"formula: {shortened(ast.unparse(node))}"), value.index)
+    if isinstance(value, pd.Series) and pd.api.types.is_timedelta64_dtype(kind):
+        return pd.Series(days_in(value), value.index)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         return value.astype(np.float64)
     what = type(value).__name__ if kind is None else f"{kind}"

@@ -26,6 +26,7 @@ from pgmodels.likelihoods.ordinal import Ordinal
 from pgmodels.likelihoods.supports import Classes
 from pgmodels.likelihoods.survival import LogLogistic, Weibull
 from pgmodels.parameters.parameter import Fixed, Parameter
+from pgmodels.regression.columns import moments
 from pgmodels.regression.foreign import FAMILIES
 from pgmodels.regression.response import Response
 
@@ -64,15 +65,18 @@ class Family(NamedTuple):
     classes: slice | None = None
     kinds: tuple[str, ...] | None = ("column",)
 
-    def start(self, y: np.ndarray) -> tuple[float, float]:
-        """The scale of the first latent and its prior mean."""
-        if self.relation == _IDENTITY:
-            return float(np.std(y)) or 1.0, float(np.mean(y))
-        if self.relation == _LOG and (y > 0).all():
-            return float(np.std(np.log(y))) or 1.0, float(np.mean(np.log(y)))
-        if self.relation == _LOG_MEAN and np.mean(y) > 0:
-            return 1.0, math.log(np.mean(y))
-        return 1.0, 0.0
+    @property
+    def has_levels(self) -> bool:
+        """Whether y are labels or levels."""
+        return self.is_ordered or self.classes is not None
+
+    def start(self, y: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
+        """The scale of the first latent and its prior mean, of rows that count as often as they have weight."""
+        is_log = self.relation == _LOG and (y > 0).all()
+        mean, deviation = moments(np.log(y) if is_log else y, counts)
+        if self.relation == _IDENTITY or is_log:
+            return float(deviation) or 1.0, float(mean)
+        return 1.0, math.log(mean) if self.relation == _LOG_MEAN and mean > 0 else 0.0
 
 
 def _gaussian(settings: Settings) -> Likelihood:
@@ -189,8 +193,7 @@ def check_response(family: Family, choice: Any, response: Response, y: np.ndarra
         raise ValueError(
             f"formula: the response of family {choice!r} is {needed}; got {response.text}. {_REMEDIES[response.kind]}"
         )
-    needs_levels = family.is_ordered or family.classes is not None
-    if not needs_levels:
+    if not family.has_levels:
         is_of_labels = family.kinds is None or choice == "bernoulli"
         if len(response.levels) not in ((0, 2) if is_of_labels else (0,)):
             raise ValueError(
@@ -199,7 +202,7 @@ def check_response(family: Family, choice: Any, response: Response, y: np.ndarra
                 "or 'cumulative' for ordered ones."
             )
         return len(response.levels)
-    num_levels = len(response.levels) or int(np.max(y[:, 0])) + 1
+    num_levels = len(response.levels)
     if num_levels < 2:
         raise ValueError(f"formula: the response {response.text} has one level; family {choice!r} needs two or more.")
     return num_levels

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from pgmodels.data.arrays import check_finite
-from pgmodels.data.frames import as_frame
+from pgmodels.data.series import floats_in, kind_of_column
+from pgmodels.data.text_and_dates import BOOLEAN, NUMBER
 from pgmodels.inference.empirical_bayes.fit import fit
 from pgmodels.inference.evidence.integrate import integrate
 from pgmodels.inference.mcmc.gibbs.sampler import gibbs
@@ -16,8 +16,9 @@ from pgmodels.inference.mcmc.nuts import nuts
 from pgmodels.inference.variational.vi import cavi, gaussian_vi
 from pgmodels.likelihoods.additive import summed
 from pgmodels.likelihoods.likelihood import Likelihood
+from pgmodels.likelihoods.weights import check_weights
 from pgmodels.model import Model
-from pgmodels.regression.columns import require_columns
+from pgmodels.regression.columns import Design, Levels, Numbers, check_kinds, read_frame, require_columns, settled
 from pgmodels.regression.families import Settings, check_response, family_of
 from pgmodels.regression.grammar import Observed, Parsed, parse_all
 from pgmodels.regression.predictor import Predictor, Start, read_predictor
@@ -63,7 +64,8 @@ def formula(
         {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(mean, sd)``; by name for a parameter of
         the family, such as ``"scale"``. Terms of ``f[1]`` are named ``"f[1]: (1|herd)"``.
     weights : str or array_like, shape (n,), optional
-        A column, or powers of the rows' likelihoods.
+        A column, or powers of the rows' likelihoods: how often a row counts, in default priors too. Rows of weight 0
+        are left out.
     missing : {"raise", "drop", "predict"}
         What to do with rows that have no value in a column of the formula. "predict" keeps those without a response,
         for predictions.
@@ -131,7 +133,6 @@ def formula(
     >>> pgm.formula("y ~ x", data).fit().summary().loc["x", "mean"].round(1)
     np.float64(1.0)
     """
-    frame = _frame(data)
     if missing not in ("raise", "drop", "predict"):
         raise ValueError(f"missing must be 'raise', 'drop' or 'predict'; got {missing!r}.")
     if priors is not None and not (isinstance(priors, Mapping) and all(isinstance(name, str) for name in priors)):
@@ -139,24 +140,28 @@ def formula(
     (read, parsed), names, unused = parse_all(formula), dict(context or {}), dict(priors or {})
     texts = [formula] if isinstance(formula, str) else list(formula)
     used = [name for one in parsed.values() for name in one.names] + ([weights] if isinstance(weights, str) else [])
-    frame, rows = _without_holes(frame, used, read, names, missing)
+    frame = read_frame(data, "data", {*used, *read.names})
+    powers = _weights(weights, frame)
+    frame, rows = _without_holes(frame, powers != 0.0, used, read, names, missing)
+    powers = powers[rows]
     chosen = family_of(family, link)
     observed = has_value(read, frame, names)
+    counts = np.where(observed, powers, 0.0)
     if not observed.any():
         raise ValueError(f"data: no row has a value of the response {read.text}.")
-    response = Response(read, frame[observed], names)
+    response = Response(read, frame[observed], names, chosen.has_levels, counts[observed])
     y = np.full((len(frame), len(response.columns.names)), np.nan)
     y[observed] = response.read(frame[observed])
     if response.kind != "Surv":
         y[~observed, 1:] = response.covariates(frame[~observed], y.shape[1] - 1, "data")
     num_levels = check_response(chosen, family, response, y[observed])
-    scale, level = chosen.start(y[observed, 0])
+    scale, level = chosen.start(y[observed, 0], counts[observed])
     likelihood = chosen.make(Settings(scale, unused, response, num_levels))
     num_latents = likelihood.num_latents or max(parsed) + 1
     _check_predictors(parsed, num_latents, chosen.classes is not None, likelihood.name)
     first, constant = Start(scale, level, not chosen.is_ordered), Parsed()
     predictors = [
-        read_predictor(parsed.get(k, constant), k, Start() if k else first, frame, names, unused)
+        read_predictor(parsed.get(k, constant), k, Start() if k else first, frame, names, unused, counts)
         for k in range(1 if chosen.classes is not None else num_latents)
     ]
     if unused:
@@ -164,11 +169,14 @@ def formula(
         raise ValueError(
             f"priors has {next(iter(unused))!r}, which is not a term, a coefficient or a parameter; there are {known}."
         )
-    powers = _weights(weights, frame, rows)
-    levels = list(response.levels or range(num_levels))
-    classes = [""] if chosen.classes is None else levels[chosen.classes]
+    classes = [""] if chosen.classes is None else list(response.levels)[chosen.classes]
     index = np.asarray(data.index if isinstance(data, pd.DataFrame) else np.arange(len(rows)))[rows]
-    return Regression(texts, likelihood, predictors, classes, response, frame, y, powers, family, link, index)
+    read_of_new = {*used, *(read.names if response.has_covariates else ())}
+    kinds = {name: kind_of_column(frame[name]) for name in frame.columns if name in read_of_new}
+    return Regression(
+        texts, likelihood, predictors, classes, response, frame, y, None if weights is None else powers, family, link,
+        index, kinds,
+    )  # fmt: skip
 
 
 class Regression(DoublePrecision):
@@ -176,15 +184,17 @@ class Regression(DoublePrecision):
 
     ``model``, ``X``, ``y`` and ``weights`` are the arguments that a user could give to the engines; ``terms`` are the
     terms in the order of the latents, ``latents`` the numbers of the latents of each, and ``classes`` what these are
-    of. ``index`` are the labels of the rows: of a data frame of pandas its index, which files do not hold.
+    of. ``index`` are the labels of the rows: of a data frame of pandas its index, which files do not hold; ``kinds``
+    are the kinds of the columns that new data need. Rows of weight 0 are left out of all.
     """
 
     def __init__(
         self, formula: list[str], likelihood: Likelihood, predictors: list[Predictor], classes: list[Any],
         response: Response, data: pd.DataFrame, y: np.ndarray, weights: np.ndarray | None, family: Any,
-        link: str | None, index: np.ndarray,
+        link: str | None, index: np.ndarray, kinds: dict[str, str],
     ):  # fmt: skip
         self.formula, self.response, self.data, self.weights = formula, response, data, weights
+        self.kinds = kinds
         self.predictors, self.classes = predictors, classes
         self.family, self.link, self.index = family, link, index
         self.terms: list[Term] = with_chain([term for predictor in predictors for term in predictor.terms], data)
@@ -235,9 +245,20 @@ class Regression(DoublePrecision):
         """Draws by NUTS: see ``pgmodels.nuts``."""
         return self._run(nuts, options)
 
+    @property
+    def compared(self) -> set[str]:
+        """The columns whose values are levels for some term, and of groups those that no term reads as numbers."""
+        columns = [(place, part) for term in self.terms for place, part in enumerate(term.columns)]
+        fixed = {name for _, part in columns if isinstance(part, Design) for name in part.compared.values()}
+        by = {name for place, part in columns if isinstance(part, Levels) and place for name in part.factors}
+        groups = {name for _, part in columns if isinstance(part, Levels) for name in part.factors}
+        numbers = {name for _, part in columns if isinstance(part, Design | Numbers) for name in part.reads}
+        return fixed | by | (groups - numbers)
+
     def read(self, newdata: Any) -> tuple[np.ndarray, pd.DataFrame]:
         """Inputs (m, d) of new data, and the data as a frame of pandas."""
-        frame = _frame(newdata)
+        frame = settled(read_frame(newdata, "newdata", self.kinds))
+        check_kinds(frame, self.kinds, "newdata")
         return np.concatenate([term.read(frame, "newdata") for term in self.terms], axis=1), frame
 
     def covariates(self, frame: pd.DataFrame) -> np.ndarray | None:
@@ -291,52 +312,40 @@ def _prior_names(term: Term) -> Sequence[str]:
     )
 
 
-def _frame(data: Any) -> pd.DataFrame:
-    frame = as_frame(data)
-    if frame is None:
-        names = list(data.columns) if isinstance(data, pd.DataFrame) else []
-        if names:
-            other = next((name for name in names if not isinstance(name, str)), names[0])
-            raise ValueError(
-                f"data: names of columns must be text, as in data.columns = ['y', 'x1', 'x2']; got {other!r}."
-            )
-        raise ValueError(f"data must be a data frame of pandas, polars or pyarrow; got {type(data).__name__}.")
-    return frame.to_pandas().reset_index(drop=True)
-
-
 def _without_holes(
-    frame: pd.DataFrame, names: Sequence[str], response: Observed, context: dict[str, Any], missing: str
-) -> tuple[pd.DataFrame, np.ndarray]:
-    """The rows with a value in each column that is used, and of the response, and which they are."""
+    frame: pd.DataFrame, has_weight: np.ndarray, names: Sequence[str], response: Observed, context: dict[str, Any],
+    missing: str,
+) -> tuple[pd.DataFrame, np.ndarray]:  # fmt: skip
+    """The rows with a weight, and a value in each column that is used and of the response, and which they are."""
     used = [name for name in dict.fromkeys(names) if name in frame.columns]
     holes = frame[used].isna().to_numpy()
     if missing != "predict":
         of_response = [name for name in dict.fromkeys(response.names) if name in frame.columns]
         is_missing = ~has_value(response, frame, context)[:, None]
         used, holes = used + of_response, np.concatenate([holes, frame[of_response].isna() & is_missing], axis=1)
-    keep = ~holes.any(axis=1)
-    if keep.all():
-        return frame, keep
-    row, column = (int(place) for place in np.argwhere(holes)[0])
-    what = f"{int((~keep).sum())} of {len(frame)} rows have no value in a column of the formula"
-    where = f"(the first is row {row}, column {used[column]!r})"
-    if missing != "drop":
-        which = " other than the response" if missing == "predict" else ""
-        raise ValueError(f"data: {what}{which} {where}. Fill them in, or leave these rows out with missing='drop'.")
-    if not keep.any():
-        raise ValueError(f"data: {what}, so that none is left {where}.")
-    warn(f"formula: {what} and are left out {where}.", FormulaWarning)
-    return frame[keep].reset_index(drop=True), keep
+    holes = holes.astype(bool) & has_weight[:, None]
+    keep = has_weight & ~holes.any(axis=1)
+    if holes.any():
+        row, column = (int(place) for place in np.argwhere(holes)[0])
+        what = f"{int(holes.any(axis=1).sum())} of {len(frame)} rows have no value in a column of the formula"
+        where = f"(the first is row {row}, column {used[column]!r})"
+        if missing != "drop":
+            which = " other than the response" if missing == "predict" else ""
+            raise ValueError(f"data: {what}{which} {where}. Fill them in, or leave these rows out with missing='drop'.")
+        if not keep.any():
+            raise ValueError(f"data: {what}, so that none is left {where}.")
+        warn(f"formula: {what} and are left out {where}.", FormulaWarning)
+    return settled(frame[keep].reset_index(drop=True)), keep
 
 
-def _weights(weights: Any, frame: pd.DataFrame, rows: np.ndarray) -> np.ndarray | None:
+def _weights(weights: Any, frame: pd.DataFrame) -> np.ndarray:
+    """The weights of the rows (n,), NaN where a column of them has none."""
     if weights is None:
-        return None
-    if isinstance(weights, str):
-        require_columns(frame, [weights], "data", "weights")
-        return frame[weights].to_numpy(dtype=np.float64)
-    values = np.asarray(weights, dtype=np.float64)
-    if values.shape != rows.shape:
-        raise ValueError(f"weights must have shape {rows.shape}, one for each row of data; got {values.shape}.")
-    check_finite(values[rows], "weights")
-    return values[rows]
+        return np.ones(len(frame))
+    if not isinstance(weights, str):
+        return check_weights(weights, len(frame))
+    require_columns(frame, [weights], "data", "weights")
+    if kind_of_column(frame[weights]) not in (NUMBER, BOOLEAN):
+        raise ValueError(f"weights: column {weights!r} must have numbers; it has {frame[weights].iloc[0]!r} in row 0.")
+    values, is_hole = floats_in(frame[weights], f"data, column {weights!r},"), frame[weights].isna().to_numpy()
+    return np.where(is_hole, np.nan, check_weights(np.where(is_hole, 1.0, values), len(frame)))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pgmodels.regression.columns import Design, Numbers
+from pgmodels.regression.columns import Design, Numbers, moments
 from pgmodels.regression.grammar import Parsed, parse
 from pgmodels.regression.terms import Term, call_term, check_call, group_term, linear_term
 
@@ -40,15 +40,21 @@ class Start(NamedTuple):
 
 
 def read_predictor(
-    parsed: Parsed, number: int, start: Start, frame: pd.DataFrame, context: dict[str, Any], priors: dict[str, Any]
-) -> Predictor:
-    """The predictor of a parsed formula; priors of its terms are taken out of ``priors``."""
+    parsed: Parsed, number: int, start: Start, frame: pd.DataFrame, context: dict[str, Any], priors: dict[str, Any],
+    counts: np.ndarray,
+) -> Predictor:  # fmt: skip
+    """The predictor of a parsed formula; priors of its terms are taken out of ``priors``.
+
+    Default priors are those of data in which each row occurs as often as in ``counts``.
+    """
     prefix = f"f[{number}]: " if number else ""
     for call in parsed.calls:
         check_call(call)
-    offsets = [Numbers(call.arguments, frame, context, call.text) for call in parsed.calls if call.name == "offset"]
-    level = start.level - sum(float(offset.read(frame).mean()) for offset in offsets)
-    design = Design(parsed.linear, frame, context, start.has_intercept)
+    offsets = [
+        Numbers(call.arguments, frame, context, call.text, counts) for call in parsed.calls if call.name == "offset"
+    ]
+    level = start.level - sum(float(moments(offset.read(frame), counts)[0][0]) for offset in offsets)
+    design = Design(parsed.linear, frame, context, start.has_intercept, counts)
     texts = [*design.names, *(call.text for call in parsed.calls), *(group.text for group in parsed.groups)]
     keys: dict[str, str] = {}
     for name in priors:
@@ -58,10 +64,10 @@ def read_predictor(
                 raise ValueError(f"priors has {keys[text]!r} and {name!r}, which are the same.")
             keys[text] = name
     chosen = {text: priors[name] for text, name in keys.items()}
-    terms = [linear_term(design, frame, start.scale, level, chosen)] if design.names else []
+    terms = [linear_term(design, frame, start.scale, level, chosen, counts)] if design.names else []
     calls = [call for call in parsed.calls if call.name != "offset"]
-    terms += [call_term(call, frame, start.scale, context, chosen) for call in calls]
-    terms += [group_term(group, frame, start.scale, context, chosen) for group in parsed.groups]
+    terms += [call_term(call, frame, start.scale, context, chosen, counts) for call in calls]
+    terms += [group_term(group, frame, start.scale, context, chosen, counts) for group in parsed.groups]
     for text in set(keys) - set(chosen):
         del priors[keys[text]]
     return Predictor([term._replace(predictor=number) for term in terms], offsets)

@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 
 from pgmodels.data.arrays import check_finite
-from pgmodels.regression.columns import Columns, Numbers
+from pgmodels.data.series import kind_of_column
+from pgmodels.data.text_and_dates import DATE, LEVEL, ORDERED, ZONED
+from pgmodels.regression.columns import Columns, Numbers, settled
 from pgmodels.regression.expressions import Computed
 from pgmodels.regression.grammar import Observed
 
@@ -22,30 +24,45 @@ class Response:
     ``levels`` are the labels of a column of text or categories, coded in this order; () for numbers.
     """
 
-    def __init__(self, observed: Observed, frame: pd.DataFrame, context: dict[str, Any]):
-        self.text, self.kind, self.levels = observed.text, observed.kind, ()
+    def __init__(
+        self, observed: Observed, frame: pd.DataFrame, context: dict[str, Any], has_levels: bool, counts: np.ndarray
+    ):
+        frame = settled(frame)
+        self.text, self.kind = observed.text, observed.kind
+        self.levels: tuple[Any, ...] = ()
         self.censoring: str | None = None
         expressions = observed.arguments
         name = expressions[0]
+        for expression in expressions:
+            if expression in frame.columns and kind_of_column(frame[expression]) in (DATE, ZONED):
+                raise ValueError(f"formula: the response {self.text} has dates in column {expression!r}: give numbers.")
         self.columns: Columns
         if self.kind == "Surv":
             self.columns = times = _Times(observed, context)
             self.censoring = times.censoring
-        elif self.kind == "column" and name in frame.columns and not _is_number(frame[name]):
+        elif self.kind == "column" and name in frame.columns and kind_of_column(frame[name]) in (LEVEL, ORDERED):
             self.columns = labels = _Labels(name, frame, observed.level)
             self.levels = labels.levels
         else:
             if observed.level is not None:
                 raise ValueError(f"formula: {self.text} names a level of {name}, which is not a column of text.")
-            self.columns = Numbers(expressions, frame, context, self.text)
+            self.columns = Numbers(expressions, frame, context, self.text, counts)
+            if self.kind == "column" and has_levels:
+                self.columns = codes = _Codes(self.columns, frame)
+                self.levels = codes.levels
+
+    @property
+    def has_covariates(self) -> bool:
+        """Whether new data have columns of it."""
+        return self.kind in _COVARIATES
 
     def read(self, frame: pd.DataFrame) -> np.ndarray:
         """The columns of y (n, k)."""
-        return self.columns.read(frame)
+        return self.columns.read(settled(frame))
 
     def covariates(self, frame: pd.DataFrame, count: int, name: str = "newdata") -> np.ndarray:
         """The last ``count`` columns of y for new data: 1 trial, and else the columns of the formula."""
-        if self.kind not in _COVARIATES or count == 0:
+        if not self.has_covariates or count == 0:
             return np.ones((len(frame), count))
         columns = self.columns
         assert isinstance(columns, Numbers)
@@ -68,6 +85,23 @@ class _Labels(Columns):
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
         codes = {level: float(code) for code, level in enumerate(self.levels)}
         return np.array([[codes.get(value, np.nan)] for value in frame[self.names[0]]])
+
+
+class _Codes(Columns):
+    """Whole numbers as labels: those that occur, in their order."""
+
+    def __init__(self, numbers: Numbers, frame: pd.DataFrame):
+        self.numbers, self.names = numbers, numbers.names
+        values = np.unique(numbers.read(frame))
+        if (values != np.floor(values)).any():
+            raise ValueError(
+                f"formula: the response {self.names[0]} must have labels or whole numbers; got "
+                f"{values[values != np.floor(values)][0]}."
+            )
+        self.levels = tuple(map(int, values))
+
+    def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
+        return np.searchsorted(self.levels, self.numbers.read(frame, name)).astype(np.float64)
 
 
 # The arguments of Surv by its type, R's names, of which "counting" is (entry, exit, event).
@@ -161,7 +195,3 @@ class _Times(Columns):
         code = np.select([is_left, is_right, lower == upper], [2.0, 0.0, 1.0], default=3.0)
         time = np.where(is_left, upper, lower)
         return np.column_stack([time, code, np.where(code == 3, upper, time)])
-
-
-def _is_number(column: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(column)

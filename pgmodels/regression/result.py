@@ -47,13 +47,14 @@ _SKEWED = 1.25
 class Rows(NamedTuple):
     """New data: the inputs of the model, the data frame, and terms that are left out at their prior means.
 
-    ``by`` are the columns of a grid, None for data that are no grid.
+    ``by`` are the columns of a grid, None for data that are no grid. ``counts`` are weights of the rows.
     """
 
     X: np.ndarray
     frame: pd.DataFrame
     exclude: tuple[int, ...]
     by: list[str] | None = None
+    counts: np.ndarray | None = None
 
 
 class Values(NamedTuple):
@@ -62,9 +63,11 @@ class Values(NamedTuple):
     draws: np.ndarray
     levels: list[Any] | None = None
 
-    def averaged(self, groups: Sequence[np.ndarray]) -> "Values":
-        """Averages over groups of rows."""
-        return Values(np.stack([self.draws[:, rows].mean(axis=1) for rows in groups], axis=1), self.levels)
+    def averaged(self, groups: Sequence[np.ndarray], counts: np.ndarray | None) -> "Values":
+        """Averages over groups of rows, which count as often as they have weight."""
+        chosen = [None if counts is None else counts[rows] for rows in groups]
+        means = [np.average(self.draws[:, rows], 1, some) for rows, some in zip(groups, chosen, strict=True)]
+        return Values(np.stack(means, axis=1), self.levels)
 
     def beside(self, labels: pd.DataFrame, **constants: str) -> pd.DataFrame:
         """The table of the values, with columns of constants, the labels of the rows, and a row for each level.
@@ -169,7 +172,8 @@ class RegressionResult(DoublePrecision):
         columns = [name for part in self.regression.terms[number].columns for name in part.names]
         labels = rows.frame[[name for name in columns if name in rows.frame.columns]]
         levels = self.regression.classes
-        return Values(f - f.mean(axis=1, keepdims=True), levels if len(levels) > 1 else None).beside(labels)
+        middle = np.average(f, axis=1, weights=rows.counts)[:, None]
+        return Values(f - middle, levels if len(levels) > 1 else None).beside(labels)
 
     def predictions(
         self,
@@ -196,7 +200,7 @@ class RegressionResult(DoublePrecision):
         rows = self._rows(newdata, conditional, exclude)
         if average_by is not None:
             labels, groups = _groups(rows.frame, average_by)
-            return self._values(rows, target).averaged(groups).beside(labels)
+            return self._values(rows, target).averaged(groups, rows.counts).beside(labels)
         tables = []
         for part in self._parts(rows):
             values = self._values(part, target, self._latents(part.X, jointly=False))
@@ -278,7 +282,7 @@ class RegressionResult(DoublePrecision):
         ends = [self._values(part, target, nodes) for part, nodes in self._sides(rows, low, high, target)]
         slopes = (ends[1].draws - ends[0].draws) / widths[:, None]
         labels, groups = _averages(rows, average_by)
-        return Values(slopes, ends[0].levels).averaged(groups).beside(labels, slope=name)
+        return Values(slopes, ends[0].levels).averaged(groups, rows.counts).beside(labels, slope=name)
 
     def draws(self, newdata: Any = None, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
         """Draws of y at new data, (num_draws, m), for one trial, with latents drawn jointly over the rows."""
@@ -373,7 +377,8 @@ class RegressionResult(DoublePrecision):
         both = pd.concat([rows.frame.assign(**{name: move(rows.frame[name])}) for move in moves], ignore_index=True)
         values = self._values(rows._replace(X=self.regression.read(both)[0], frame=both), target)
         labels, groups = _averages(rows, average_by)
-        low, high = (Values(part, values.levels).averaged(groups) for part in np.split(values.draws, 2, axis=1))
+        sides = np.split(values.draws, 2, axis=1)
+        low, high = (Values(side, values.levels).averaged(groups, rows.counts) for side in sides)
         return Values(operation(low.draws, high.draws), values.levels).beside(labels, **constants)
 
     def _sides(self, rows: Rows, low: Rows, high: Rows, target: str) -> list[tuple[Rows, DrawNodes]]:
@@ -403,10 +408,13 @@ class RegressionResult(DoublePrecision):
     ) -> Rows:
         left_out = {self._number(term) for term in exclude}
         if conditional is None:
-            data = (self.regression.X, self.regression.data) if newdata is None else self.regression.read(newdata)
-            return Rows(*data, tuple(left_out))
-        frame = self.regression.data if newdata is None else self.regression.read(newdata)[1]
-        grid, by = conditional_grid(frame, conditional)
+            if newdata is not None:
+                return Rows(*self.regression.read(newdata), tuple(left_out))
+            return Rows(self.regression.X, self.regression.data, tuple(left_out), counts=self.regression.weights)
+        regression = self.regression
+        frame = regression.data if newdata is None else regression.read(newdata)[1]
+        counts = regression.weights if newdata is None else None
+        grid, by = conditional_grid(frame, conditional, regression.kinds, regression.compared, counts)
         for number, term in enumerate(self.regression.terms):
             factor = term.columns[0]
             if isinstance(factor, Levels) and not set(factor.factors) <= {*by, changed}:

@@ -9,6 +9,8 @@ import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 
+from pgmodels.data.series import kind_of_column
+from pgmodels.data.text_and_dates import DATE, DURATION, ZONED
 from pgmodels.regression.formula import Regression, formula
 from pgmodels.regression.grammar import parse_all
 from pgmodels.regression.result import RegressionResult
@@ -31,6 +33,8 @@ def save(result: RegressionResult, path: str | PathLike[str]) -> Path:
     file: Path = result.result.save(path)
     document, arrays = read_arrays(file)
     arrays |= {f"{_ENTRY} {place}": array for place, (array, _) in enumerate(coded.values())}
+    if regression.weights is not None:
+        arrays[f"{_ENTRY} weights"] = regression.weights
     document[_ENTRY] = {
         "formula": regression.formula,
         "family": regression.family if isinstance(regression.family, str) else None,
@@ -90,13 +94,14 @@ def load_formula(
     # The formula may need functions in context.
     with faults_of(path, unsuitable=ValueError):
         regression: Regression = formula(
-            texts, frame, family=named or family, link=link, context=context, missing="predict", priors=priors
-        )
+            texts, frame, family=named or family, link=link, context=context, missing="predict", priors=priors,
+            weights=arrays.get(f"{_ENTRY} weights"),
+        )  # fmt: skip
     result: Any = load(path, likelihood=regression.model.likelihood)
     with faults_of(path):
         if len(result.X) > len(regression.X) or result.X.shape[1] != regression.X.shape[1]:
             raise ValueError(f"X has the shape {result.X.shape}, and the columns of the data {regression.X.shape}")
-    regression.model, regression.weights = result.model, getattr(result, "weights", None)
+    regression.model = result.model
     return RegressionResult(regression, result)
 
 
@@ -104,12 +109,13 @@ def _coded(column: pd.Series) -> tuple[np.ndarray, dict[str, Any]]:
     """A column as an array of numbers, and how to make the column of it."""
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
         return column.to_numpy(), {"kind": "number"}
-    if pd.api.types.is_datetime64_any_dtype(column):
-        if getattr(column.dtype, "tz", None) is not None:
-            raise ValueError(
-                f"save: column {column.name!r} has a time zone, which files do not hold; convert it to UTC."
-            )
-        return column.to_numpy().astype(np.int64), {"kind": "date", "unit": np.datetime_data(column.dtype)[0]}
+    kind = kind_of_column(column)
+    if kind in (DATE, ZONED, DURATION):
+        how: dict[str, Any] = {"kind": "duration" if kind == DURATION else "date", "unit": column.dt.unit}
+        if kind == ZONED:
+            how["zone"] = str(column.dt.tz)
+            column = column.dt.tz_convert(None)
+        return column.to_numpy().astype(np.int64), how
     is_category = hasattr(column, "cat")
     entries = column if is_category else column.astype("category")
     levels = [level.item() if isinstance(level, np.generic) else level for level in entries.cat.categories]
@@ -123,6 +129,9 @@ def _decoded(array: np.ndarray, how: dict[str, Any]) -> Any:
     if how["kind"] == "number":
         return array
     if how["kind"] == "date":
-        return array.astype(f"datetime64[{how['unit']}]")
+        times = pd.Series(array.astype(f"datetime64[{how['unit']}]"))
+        return times.dt.tz_localize("UTC").dt.tz_convert(how["zone"]) if "zone" in how else times
+    if how["kind"] == "duration":
+        return array.astype(f"timedelta64[{how['unit']}]")
     column = pd.Series(pd.Categorical.from_codes(array, how["levels"], how["ordered"]))
     return column if how["kind"] == "category" else column.astype(object)

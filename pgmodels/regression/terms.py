@@ -18,7 +18,7 @@ from pgmodels.parameters.parameter import Fixed
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.markov.representation import Markov
 from pgmodels.priors.representation import Auto, Dense
-from pgmodels.regression.columns import Columns, Design, Levels, Numbers, require_columns
+from pgmodels.regression.columns import Columns, Design, Levels, Numbers, moments, require_columns
 from pgmodels.regression.expressions import quoted
 from pgmodels.regression.foreign import COVARIANCES, OPTIONS
 from pgmodels.regression.grammar import By, Call, Group, written
@@ -90,17 +90,21 @@ class Term(NamedTuple):
         return GP(On(self.kernel, block), mean=Fixed(self.mean), size=size, form=self.form)
 
 
-def linear_term(design: Design, frame: pd.DataFrame, scale: float, level: float, priors: dict[str, Any]) -> Term:
+def linear_term(
+    design: Design, frame: pd.DataFrame, scale: float, level: float, priors: dict[str, Any], counts: np.ndarray
+) -> Term:
     """Coefficients with independent normal priors: one latent, linear in the columns of the design.
 
     The default prior of an intercept, or of levels in its place, is of the line at the means of the other columns: at
     their origin, which may be far away, the line is less certain. A prior that is given is of the line at the origin.
     """
     X = design.read(frame)
-    deviations = np.where(X.std(axis=0) > 0.0, X.std(axis=0), 1.0)
+    middle, deviations = moments(X, counts)
+    # Deviations of a column of one value are rounding errors.
+    deviations = np.where(np.ptp(X[counts > 0.0], axis=0) > 0.0, deviations, 1.0)
     spread, means = SPREAD * scale / deviations, np.zeros(len(design.names))
     is_constant, is_given = design.constant(X), np.array([name in priors for name in design.names])
-    centre = np.where(is_constant, 0.0, X.mean(axis=0)) * is_constant.any()
+    centre = np.where(is_constant, 0.0, middle) * is_constant.any()
     if (is_constant & is_given).any():
         spread[is_constant] *= np.sqrt(1.0 + np.sum((centre / deviations) ** 2))
         centre = np.zeros_like(centre)
@@ -161,9 +165,11 @@ def check_call(call: Call) -> None:
         raise ValueError(f"formula: {call.text} must have one column; {call.name} takes no more.{remedy}")
 
 
-def call_term(call: Call, frame: pd.DataFrame, scale: float, context: dict[str, Any], priors: dict[str, Any]) -> Term:
+def call_term(
+    call: Call, frame: pd.DataFrame, scale: float, context: dict[str, Any], priors: dict[str, Any], counts: np.ndarray
+) -> Term:
     """The GP of ``gp``, ``s`` or ``ar1``."""
-    numbers = Numbers(call.arguments, frame, context, call.text)
+    numbers = Numbers(call.arguments, frame, context, call.text, counts)
     X = numbers.read(frame)
     is_sphere = bool(call.options.get("sphere", False))
     if is_sphere and X.shape[1] != 2:
@@ -171,7 +177,7 @@ def call_term(call: Call, frame: pd.DataFrame, scale: float, context: dict[str, 
     chosen = _covariance(call, context, priors)
     places = Sphere(RBF()).inputs(X) if is_sphere else X
     is_isotropic = is_sphere or bool(call.options.get("iso", True))
-    lengthscale = _lengthscales(places, is_isotropic, _BENDS if call.name == "s" else 0.0)
+    lengthscale = _lengthscales(places[counts > 0.0], is_isotropic, _BENDS if call.name == "s" else 0.0)
     values: dict[str, Any] = {"variance": _variance(scale), "lengthscale": lengthscale}
     if chosen is Periodic:
         # Its lengthscale is relative to the period.
@@ -189,14 +195,15 @@ def call_term(call: Call, frame: pd.DataFrame, scale: float, context: dict[str, 
 
 
 def group_term(
-    group: Group, frame: pd.DataFrame, scale: float, context: dict[str, Any], priors: dict[str, Any]
-) -> Term:
+    group: Group, frame: pd.DataFrame, scale: float, context: dict[str, Any], priors: dict[str, Any],
+    counts: np.ndarray,
+) -> Term:  # fmt: skip
     """An effect of each level of a factor, or a slope of each."""
     levels = Levels(group.columns, frame, group.text)
     if group.slope is None:
         return Term(group.text, (levels,), _with_priors(White, {"variance": _variance(scale)}, group.text, priors))
-    numbers = Numbers([group.slope], frame, context, group.text)
-    spread = float(numbers.read(frame).std()) or 1.0
+    numbers = Numbers([group.slope], frame, context, group.text, counts)
+    spread = float(moments(numbers.read(frame), counts)[1][0]) or 1.0
     if group.is_correlated:
         values = {
             "variance": _variance(scale),

@@ -165,9 +165,6 @@ def test_a_file_has_the_result_and_its_formula(result, tmp_path):
     pd.testing.assert_frame_equal(loaded.predictions(new), result.predictions(new))
     pd.testing.assert_frame_equal(loaded.effects("s(day)"), result.effects("s(day)"))
     assert "z" not in loaded.regression.data.columns
-    zoned = result.regression.data.assign(day=DATA["day"].dt.tz_localize("UTC"))
-    with pytest.raises(ValueError, match="has a time zone, which files do not hold"):
-        pgm.formula("died ~ s(day)", zoned, family="bernoulli").gaussian_vi().save(tmp_path / "zoned.npz")
     plain = tmp_path / "plain.npz"
     result.result.save(plain)
     with pytest.raises(ValueError, match="is not a result of a formula"):
