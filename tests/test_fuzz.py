@@ -109,3 +109,85 @@ def test_calls_with_odd_data_are_finite_or_name_an_argument(call):
 @given(calls())
 def test_many_calls_with_odd_data_are_finite_or_name_an_argument(call):
     check_call(call)
+
+
+# Columns of data frames, each of eight rows.
+LENGTH = 8
+DAYS = pd.date_range("2024-02-27", periods=LENGTH)
+COLUMNS = {
+    "numbers": st.lists(numbers(holes=False), min_size=LENGTH, max_size=LENGTH).map(np.array),
+    "holes": st.lists(numbers(), min_size=LENGTH, max_size=LENGTH).map(np.array),
+    "whole": st.lists(st.integers(-3, 3), min_size=LENGTH, max_size=LENGTH).map(np.array),
+    "ids": st.just(2**53 + np.arange(LENGTH)),
+    "constant": st.sampled_from([np.zeros(LENGTH), np.full(LENGTH, 7.5)]),
+    "truth": st.lists(st.booleans(), min_size=LENGTH, max_size=LENGTH),
+    "text": st.lists(st.sampled_from(["a", "b", "c d", ""]), min_size=LENGTH, max_size=LENGTH),
+    "digits": st.lists(st.sampled_from(["1", "2", "10"]), min_size=LENGTH, max_size=LENGTH),
+    "category": st.lists(st.sampled_from("ab"), min_size=LENGTH, max_size=LENGTH).map(
+        lambda labels: pd.Categorical(labels, categories=list("cab"), ordered=True)
+    ),
+    "nullable": st.just(pd.array([1, 2, 3, 4, 1, 2, 3, None], dtype="Int64")),
+    "string": st.just(pd.array(list("ababacac"), dtype="string")),
+    "object": st.sampled_from([[1.5, None, 2.0, 3.0] * 2, [1, "a", 2.0, None] * 2, [[1], [2]] * 4, [1j] * LENGTH]),
+    "date": st.sampled_from([DAYS, DAYS.tz_localize("UTC"), DAYS.astype(object), DAYS - DAYS[0]]),
+    "empty": st.just([None] * LENGTH),
+}
+TERMS = ["{a}", "C({a})", "s({a})", "gp({a})", "gp({a}, {b})", "gp({a}, by={b})", "(1|{a})", "({a}|{b})", "({a}||{b})"]
+TERMS += ["(1|{a}/{b})", "{a}:{b}", "{a}*{b}", "ar1({a})", "offset({a})", "I({a}**2)", "log({a})", "poly({a}, 2)", "0"]
+TERMS += ["standardize({a})", "-1", "{a}^2", "s({a}, k=3)", "te({a}, {b})", "factor({a})", "np.sqrt({a})", "{a} > 0"]
+FAMILIES = ["gaussian", "student", "bernoulli", "poisson", "negbinomial", "cumulative", "categorical", "gamma", "nb"]
+
+
+@st.composite
+def regressions(draw):
+    """A data frame, a formula of its columns, a family and weights."""
+    counts = st.lists(st.integers(0, 3), min_size=LENGTH, max_size=LENGTH)
+    frame = pd.DataFrame({name: draw(COLUMNS[draw(st.sampled_from(list(COLUMNS)))]) for name in "xzg"})
+    frame["y"] = draw(st.one_of(counts, counts, counts, *COLUMNS.values()))
+    terms = draw(st.lists(st.sampled_from(TERMS), min_size=1, max_size=3))
+    named = [term.format(a=draw(st.sampled_from("xyzg")), b=draw(st.sampled_from("xyzg"))) for term in terms]
+    response = draw(st.sampled_from(["y"] * 6 + ["log(y)", "p(y, x)", "Surv(y, x)", "y | se(x)", "c(y, x)"]))
+    text = f"{response} ~ {' + '.join(named)}"
+    if draw(st.integers(0, 9)) == 9:
+        text += draw(st.text("xyzg~+-*/|:()[]{},.^0123 '\"=_<I", min_size=1, max_size=12))
+    return (
+        text,
+        frame,
+        draw(st.sampled_from(FAMILIES)),
+        draw(st.one_of(st.none(), st.none(), st.sampled_from(["x", "z"]))),
+        draw(st.sampled_from(["drop", "drop", "drop", "raise", "predict"])),
+    )
+
+
+def check_regression(call):
+    text, frame, family, weights, missing = call
+    before = frame.copy(deep=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pgm.PgmodelsWarning)
+        try:
+            regression = pgm.formula(text, frame, family=family, weights=weights, missing=missing)
+        except (ValueError, TypeError) as error:
+            message = str(error)
+            assert any(name in message for name in ("formula", "data", "family", "weights", "column")), message
+            assert len(message) < 1000, message[:1000]
+            return message[:30]
+    pd.testing.assert_frame_equal(frame, before)
+    assert np.isfinite(regression.X).all()
+    assert missing == "predict" or np.isfinite(regression.y).all()
+    # New data are read as the data were.
+    X, _ = regression.read(regression.data)
+    np.testing.assert_array_equal(X, regression.X)
+    return "model"
+
+
+@settings(FUZZ, max_examples=FEW)
+@given(regressions())
+def test_formulas_of_odd_columns_are_models_or_name_an_argument(call):
+    check_regression(call)
+
+
+@pytest.mark.slow
+@settings(FUZZ, max_examples=MANY)
+@given(regressions())
+def test_many_formulas_of_odd_columns_are_models_or_name_an_argument(call):
+    check_regression(call)

@@ -295,9 +295,19 @@ def settled(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def moments(X: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means and standard deviations of columns, of rows that count as often as they have weight."""
-    mean = np.average(X, axis=0, weights=counts)
-    return mean, np.sqrt(np.average((X - mean) ** 2, axis=0, weights=counts))
+    """Means and standard deviations of columns, of rows that count as often as they have weight.
+
+    Raises ValueError if variances overflow.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.average(X, axis=0, weights=counts)
+        deviation = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=counts))
+    if not np.isfinite(deviation).all():
+        raise ValueError(
+            f"data: numbers of the formula are up to {np.abs(X).max():.3g}, so that their variance overflows double "
+            "precision. Change the units of these columns."
+        )
+    return mean, deviation
 
 
 def require_columns(frame: pd.DataFrame, names: Sequence[str], name: str, term: str) -> None:
