@@ -55,8 +55,8 @@ def _as(values, kind):
             case "frame":
                 return pd.DataFrame(values) if values.ndim == 2 else pd.Series(values, index=range(5, 5 + len(values)))
             case "Int64":
-                whole = pd.DataFrame(np.where(np.isfinite(values), np.clip(values, -1e9, 1e9), 0.0).astype("i8"))
-                frame = whole.astype("Int64").rename(columns=str)
+                rounded = pd.DataFrame(np.where(np.isfinite(values), np.clip(values, -1e9, 1e9), 0.0).astype("i8"))
+                frame = rounded.astype("Int64").rename(columns=str)
                 return frame if values.ndim == 2 else frame["0"]
             case _:
                 return values.astype(kind)

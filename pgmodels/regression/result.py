@@ -202,7 +202,7 @@ class RegressionResult(DoublePrecision):
             labels, groups = _groups(rows.frame, average_by)
             return self._values(rows, target).averaged(groups, rows.counts).beside(labels)
         tables = []
-        for part in self._parts(rows):
+        for part in self._in_chunks(rows):
             values = self._values(part, target, self._latents(part.X, jointly=False))
             tables.append(values.beside(part.frame if part.by is None else part.frame[part.by]))
         return pd.concat(tables, ignore_index=True)
@@ -422,8 +422,8 @@ class RegressionResult(DoublePrecision):
         X, grid = self.regression.read(grid)
         return Rows(X, grid, tuple(left_out), by)
 
-    def _parts(self, rows: Rows) -> list[Rows]:
-        """The rows in parts whose draws, and covariances if they are joint, are few megabytes."""
+    def _in_chunks(self, rows: Rows) -> list[Rows]:
+        """The rows in chunks whose draws, and covariances if they are joint, are few megabytes."""
         size = self.regression.model.num_latents
         width = max(size, len(self._class_names) if self._has_classes else 1)
         length = max(1, (_JOINT // size if self._skewed else _ENTRIES // (_DRAWS * width)))

@@ -53,11 +53,11 @@ class Fails:
 
 
 def test_other_discarded_errors_reach_the_hook_of_the_user(monkeypatch):
-    seen = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: seen.append(unraisable.exc_type))
+    errors = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: errors.append(unraisable.exc_type))
     with no_lost_interrupt(), no_lost_interrupt():
         Fails()
-    assert seen == [OSError]
+    assert errors == [OSError]
 
 
 def test_calls_in_other_threads_leave_the_hook_of_the_process():
