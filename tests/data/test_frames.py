@@ -227,6 +227,12 @@ def test_identifiers_that_float64_has_merged_or_would_are_refused():
         of_ids(IDS[:, None]).predict_latent(IDS[:, None].astype(float))
     with pytest.raises(ValueError, match="X_new has whole numbers beyond 2\\^53 in column '0'"):
         of_ids(IDS[:, None] - BIG).predict_latent(IDS[:, None])
+    inducing = pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.On(pgm.White(4.0), [0]), form=pgm.Inducing(4)))
+    for ids in (IDS[:, None], IDS[:, None].astype(float)):
+        with pytest.raises(
+            ValueError, match=r"X has .* beyond 2\^53|X has 9007199254740996 in column 0, which kernels"
+        ):
+            pgm.svi(inducing, pgm.ArrayRows(ids, EFFECTS), max_epochs=1)
     with pytest.raises(ValueError, match="X_new, column 'id', has whole numbers beyond"):
         of_ids(pd.DataFrame({"id": IDS - BIG})).predict_latent(pd.DataFrame({"id": IDS}))
 
