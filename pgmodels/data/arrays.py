@@ -82,8 +82,8 @@ def as_inputs(X: Any, name: str, num_columns: int | None = None, columns: Column
     columns = columns or of_frame
     if of_frame is not None and any(column.kind == IDENTIFIER for column in of_frame):
         raise ValueError(
-            f"{name} has whole numbers beyond 2^53, which float64 does not hold exactly, and there are no codes for them "
-            "here: subtract a constant, or number the identifiers from 0."
+            f"{name} has whole numbers beyond 2^53, which float64 does not hold exactly, and there are no codes "
+            "for them here: subtract a constant, or number the identifiers from 0."
         )
     if X.ndim != 2:
         hint = f"{array}.reshape(len({name}), -1)"
