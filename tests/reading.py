@@ -57,7 +57,7 @@ def infix(element):
     children = [infix(child) for child in element]
     match element.tag:
         case "mi" | "mn" | "mtext":
-            return element.text
+            return element.text.replace("\u00a0", " ")
         case "mo":
             bars = {("|", "prefix"): "abs(", ("|", "postfix"): ")"}
             signs = {"\u2061": "", "\u2062": " ", "−": "-", "∑": "Σ_", "∏": "Π_"}
@@ -141,7 +141,8 @@ class Reader:
 
     def starts_factor(self):
         bars = self.token == "|" and self.apart[self.at]
-        return bars or self.token in ("(", "[") or bool(re.match(r"\w", self.token))
+        is_name = self.token != "where" and bool(re.match(r"\w", self.token))
+        return bars or self.token in ("(", "[") or is_name
 
     def power(self):
         base = self.atom()
@@ -159,8 +160,10 @@ class Reader:
             self.take(")" if token == "(" else "|")
             return abs(inside) if token == "|" else inside
         if token == "[":
-            lhs, relation = self.sum(), RELATIONS[self.take()]
-            holds = relation(lhs, self.sum())
+            holds = self.case()
+            while self.token == ";":
+                self.take()
+                holds |= self.case()
             self.take("]")
             return float(holds)
         if token in ("Σ_", "Π_"):
@@ -168,6 +171,22 @@ class Reader:
         if token[0].isdecimal():
             return float(token)
         return self.named(token)
+
+    def case(self):
+        """A comparison, and the one under which it counts."""
+        holds = self.comparison()
+        if self.token == "where":
+            self.take()
+            holds &= self.comparison()
+        return holds
+
+    def comparison(self):
+        """Comparisons in a row, such as a < u < b."""
+        left, holds = self.sum(), True
+        while self.token != "" and self.token in RELATIONS:
+            relation, right = RELATIONS[self.take()], self.sum()
+            left, holds = right, holds & bool(relation(left, right))
+        return holds
 
     def over(self, token):
         """A sum or a product over the latents, of all following factors."""

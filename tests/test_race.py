@@ -26,14 +26,13 @@ def test_a_contestant_stands_where_its_losses_first_reach_the_level(race):
             "compile": [6.0, 6.0],
             "curve": [[7.0, 8.0, 0.405]],
             "before": [1.0, 2.0],
-            "stored": {"curve": [[3.0, 3.0, 0.405]], "before": [1.5, 2.0]},
         },
         {"contestant": "svi", "curve": [[1.0, 1.0, 0.406]]},
     ]
     standings = race.standings(runs)
     assert standings["GPflow"].run["rate"] == 0.01
-    assert standings["GPflow"][1:] == (6.0, 4.0, 2.0, 7.5, 7.5)
-    assert standings["fit"][1:] == (7.0, 8.0, 2.0, 10.0, 5.0)
+    assert standings["GPflow"][1:] == (6.0, 4.0, 2.0, 7.5)
+    assert standings["fit"][1:] == (7.0, 8.0, 2.0, 10.0)
     assert standings["svi"].total == math.inf
-    ratios = [race.ratio(standings, part) for part in ("total", "compiled", "process", "later")]
-    assert ratios == [0.5, 1.0, 0.75, 1.5]
+    ratios = [race.ratio(standings, part) for part in ("total", "compiled", "process")]
+    assert ratios == [0.5, 1.0, 0.75]

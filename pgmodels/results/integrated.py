@@ -185,6 +185,7 @@ class IntegratedApproximation(DataResult):
 
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
         """``draw_latents``, with the likelihood parameters of their points."""
+        seed = as_seed(seed)
         count, size = len(self.check_inputs(X_new)), self.model.num_latents
         require_draws(num_draws, count, size, 8.0 * (3.0 if size == 1 else 5.0) * (size * count) ** 2)
         inputs = self._inputs_at(X_new, jointly=True)
@@ -240,8 +241,8 @@ class IntegratedApproximation(DataResult):
 
         Latents (num_draws, n, latents), and hyperparameters by name, (num_draws, ...).
         """
-        require_draws(num_draws, *self.means.shape[1:])
         rng = as_generator(seed)
+        require_draws(num_draws, *self.means.shape[1:])
         chosen = rng.choice(len(self.mass), size=num_draws, p=self.mass)
         f = self._draw_at(self.owners[chosen], self.covariances, rng)
         return f, {name: marginal.values[chosen] for name, marginal in self.hyperparameters.items()}

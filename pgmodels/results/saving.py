@@ -377,7 +377,9 @@ def _encode(value: Any, name: str, arrays: Arrays) -> Any:
     if isinstance(value, tuple):
         return {"tuple": [_encode(part, f"{name}.{i}", arrays) for i, part in enumerate(value)]}
     if isinstance(value, FitReport):
-        return {"fit": _encode(dict(vars(value)), name, arrays)}
+        # A report without exceptions is written as before there were any.
+        fields = {key: part for key, part in vars(value).items() if key != "exceptions" or part}
+        return {"fit": _encode(fields, name, arrays)}
     if isinstance(value, dict):
         return {"dict": {key: _encode(part, f"{name}.{key}", arrays) for key, part in value.items()}}
     raise ValueError(f"save: {name} is a {type(value).__name__}, which cannot be saved as arrays: use pickle.")
