@@ -1,7 +1,6 @@
 """Columns of a term, computed in the same way for training data and new data."""
 
 import ast
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
@@ -70,8 +69,12 @@ class Design(Columns):
         self.compared = {name: name for name in self.reads if kind_of_column(frame[name]) in (LEVEL, ORDERED)}
         for factor in factors:
             match factor.node:
-                case ast.Call(ast.Name("C"), [ast.Name(), *_]):
+                case ast.Call(ast.Name("C"), [ast.Name(), *others], options):
                     self.compared[factor] = factor.names[0]
+                    levels = others[1:2] + [option.value for option in options if option.arg == "levels"]
+                    if levels and factor.names[0] in frame.columns:
+                        chosen = Computed(Expression(ast.unparse(levels[0]), levels[0]), context).values(frame)
+                        self._require_levels(frame[factor.names[0]], chosen, factor, "data")
         others = [factor for factor in factors if factor not in self.reads]
         self.computed = [_learned(factor, frame, context, counts) for factor in others]
         numbers = [name for name in self.reads if name in factors and name.isdecimal()]
@@ -151,16 +154,18 @@ class Design(Columns):
             if "categories" not in state:
                 continue
             values = computed[factor] if factor in computed else data[factor]
-            values = pd.Series(getattr(values, "__wrapped__", values))
-            unknown = np.flatnonzero(~values.isin(state["categories"]))
-            if len(unknown):
-                column = self.compared.get(factor)
-                place = factor if column is None else f"column {column!r}"
-                raise ValueError(
-                    f"{name} has {as_python(values.iloc[unknown[0]])!r} in row {unknown[0]}, {place}, which is not a "
-                    f"level of this fixed effect in the training data ({listed(state['categories'])}). A group effect, "
-                    f"(1|{column or 'group'}), takes new levels."
-                )
+            self._require_levels(pd.Series(getattr(values, "__wrapped__", values)), state["categories"], factor, name)
+
+    def _require_levels(self, values: pd.Series, levels: Sequence[Any], factor: str, name: str) -> None:
+        unknown = np.flatnonzero(~values.isin(levels))
+        if len(unknown):
+            column = self.compared.get(factor)
+            place = factor if column is None else f"column {column!r}"
+            raise ValueError(
+                f"{name} has {as_python(values.iloc[unknown[0]])!r} in row {unknown[0]}, {place}, which is not a level "
+                f"of this fixed effect in the training data ({listed(levels)}). A group effect, "
+                f"(1|{column or 'group'}), takes new levels."
+            )
 
 
 class Numbers(Columns):
@@ -361,14 +366,8 @@ def require_formulaic() -> Any:
 
 def _evaluated(call: Any, formula: str) -> Any:
     """The result of a call of formulaic, with its errors as ValueError."""
-    from formulaic.errors import DataMismatchWarning
-
     try:
-        with warnings.catch_warnings():
-            # Of levels that a factor does not have: Design names them.
-            warnings.simplefilter("ignore", DataMismatchWarning)
-            warnings.filterwarnings("ignore", "Constructing a Categorical")
-            return call()
+        return call()
     # Transforms and contrasts raise errors of all kinds for columns that they cannot have.
     except Exception as error:
         raise ValueError(f"formula: {formula} cannot be evaluated: {error}") from error
