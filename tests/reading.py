@@ -182,10 +182,10 @@ class Reader:
 
     def comparison(self):
         """Comparisons in a row, such as a < u < b."""
-        left, holds = self.sum(), True
+        previous, holds = self.sum(), True
         while self.token != "" and self.token in RELATIONS:
             relation, right = RELATIONS[self.take()], self.sum()
-            left, holds = right, holds & bool(relation(left, right))
+            previous, holds = right, holds & bool(relation(previous, right))
         return holds
 
     def over(self, token):

@@ -69,9 +69,9 @@ class Design(Columns):
         self.compared = {name: name for name in self.reads if kind_of_column(frame[name]) in (LEVEL, ORDERED)}
         for factor in factors:
             match factor.node:
-                case ast.Call(ast.Name("C"), [ast.Name(), *others], options):
+                case ast.Call(ast.Name("C"), [ast.Name(), *arguments], options):
                     self.compared[factor] = factor.names[0]
-                    levels = others[1:2] + [option.value for option in options if option.arg == "levels"]
+                    levels = arguments[1:2] + [option.value for option in options if option.arg == "levels"]
                     if levels and factor.names[0] in frame.columns:
                         chosen = Computed(Expression(ast.unparse(levels[0]), levels[0]), context).values(frame)
                         self._require_levels(frame[factor.names[0]], chosen, factor, "data")
