@@ -1,4 +1,4 @@
-"""Checks that kernels of users read their tables at valid indices, which JAX would silently replace by others."""
+"""Checks that kernels of users read their tables at valid indices, which JAX would silently clip or wrap."""
 
 import math
 from collections.abc import Callable

@@ -548,7 +548,7 @@ class RegressionResult(DoublePrecision):
         for number, X in self._coefficient_inputs():
             block = self.regression.blocks[number]
             factors = np.zeros(X.shape)
-            factors[:, block] = np.linalg.inv(X[:, block]).T
+            factors[:, block] = np.linalg.solve(X[:, block].T, np.eye(len(X)))
             (mean, variance), (_, before) = result.predict_latent(X), result.uncorrected.predict_latent(X)
             for latent in self.regression.latents[number]:
                 for row in np.flatnonzero(variance[:, latent] > _SKEWED * before[:, latent]):
