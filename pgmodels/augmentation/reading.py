@@ -296,7 +296,7 @@ def _log_levy(value: Any, location: Any, scale: Any) -> Any:
     return np.where(scale > 0, density, 0.0)
 
 
-# Log densities of a value and parameters; that of a variable that is 0 because a parameter is 0 is 0.
+# Log densities of a value and parameters; 0 for a variable that is constant at 0 because a parameter is 0.
 DENSITIES: dict[str, Callable[..., Any]] = {
     "PG": _log_polya_gamma,
     "Poisson": _log_poisson,

@@ -33,7 +33,7 @@ REMEDIES: dict[str, str] = {
     "f": "write s(x) for INLA's rw2, ar1(t), gp(x, z) for spde, gp(t, period=12) for seasonal, and (1|g) for iid. A "
     "function f of your own is passed by context={'f': f}.",
     "fs": "write s(x, by=g).",
-    **dict.fromkeys(("mm", "gr", "re", "car", "us", "diag", "cs_group", "fcor"), _GROUPS),
+    **dict.fromkeys(("mm", "gr", "re", "us", "diag", "cs_group", "fcor"), _GROUPS),
     **dict.fromkeys(("car", "sar", "mrf", "besag", "bym2", "mat", "exp_cov"), _SPACE),
     **dict.fromkeys(("ar", "ma", "arma", "cosy", "unstr", "ou", "AR1", "corAR1", "rw1", "rw2"), _SERIES),
     **dict.fromkeys(("mo",), _ORDINAL),
