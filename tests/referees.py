@@ -10,6 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy import stats
 from jax.scipy.special import expit, gammaln
+from scipy.interpolate import PchipInterpolator
 
 from tests.own_likelihoods import FIRST, GAPS
 
@@ -190,3 +191,41 @@ def shared_bound(m, v, y):
 
 def shared_generate(rng, f):
     return np.column_stack([labels(rng, sigma(f[:, 0] + f[:, 1])), f[:, 1] + 0.8 * rng.normal(size=len(f))])
+
+
+# The data of gp_regr, a benchmark of Stan's.
+GP_REGRESSION = (
+    np.arange(-10.0, 11.0, 2.0),
+    np.array([4.75906, 1.59423, 2.99548, 5.27501, 1.66472, 2.24347, 2.8914, 4.08681, 4.60588, 0.802364, 3.92136]),
+)
+
+
+def gp_regression(lengthscale, amplitude, noise):
+    """The log posterior of logarithms of an RBF's lengthscale and standard deviation and of the noise's variance.
+
+    Up to a constant, for gp_regr, with its priors: Gamma(25, 4), half-normal of scale 2 and half-normal. ``amplitude``
+    and ``noise`` may be arrays.
+    """
+    x, y = GP_REGRESSION
+    eigenvalues, vectors = np.linalg.eigh(rbf(x[:, None], 1.0, np.exp(lengthscale)))
+    variance = np.exp(2.0 * np.asarray(amplitude))[..., None] * eigenvalues + np.exp(noise)[..., None]
+    log_p = -0.5 * np.sum(np.log(variance) + (vectors.T @ y) ** 2 / variance, axis=-1)
+    log_prior = 25.0 * lengthscale - 4.0 * np.exp(lengthscale)
+    log_prior = log_prior + amplitude - np.exp(2.0 * amplitude) / 8.0
+    return log_p + log_prior + noise - 0.5 * np.exp(2.0 * noise)
+
+
+def gp_regression_marginals():
+    """For each of ``gp_regression``'s logarithms 61 evenly spaced values and their posterior shares, by quadrature."""
+    ends = ((2.0, 16.0), (0.05, 9.0), (0.1, 6.0))
+    lengthscales, amplitudes, noises = (np.linspace(*np.log(end), 61) for end in ends)
+    log_p = np.array([gp_regression(length, amplitudes[:, None], noises) for length in lengthscales])
+    shares = np.exp(log_p - log_p.max()) / np.exp(log_p - log_p.max()).sum()
+    grids = lengthscales, amplitudes, noises
+    return [(values, shares.sum(axis=tuple({0, 1, 2} - {axis}))) for axis, values in enumerate(grids)]
+
+
+def cdf_of(values, shares):
+    """The distribution function of evenly spaced values with shares."""
+    step = values[1] - values[0]
+    return PchipInterpolator(np.append(values - 0.5 * step, values[-1] + 0.5 * step), np.append(0.0, shares.cumsum()))

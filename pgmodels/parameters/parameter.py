@@ -175,6 +175,11 @@ class Parameter(Module):
         return positive if self.positive else real
 
     @property
+    def bounds(self) -> tuple[Any, Any]:
+        """The lower and the upper bound of each entry of the value, infinite where there is none."""
+        return _bounds(self.support)
+
+    @property
     def transform(self) -> Any:
         """The bijection from the real line to ``support``, with the methods of NumPyro's."""
         if self.constraint is None and self.prior is None:
@@ -311,12 +316,17 @@ def _implies_positive(value: Any) -> bool:
 
 def _is_positive(constraint: "Constraint") -> bool:
     """Whether a constraint allows positive numbers only."""
+    return bool(np.all(np.asarray(_bounds(constraint)[0]) >= 0))
+
+
+def _bounds(constraint: "Constraint") -> tuple[Any, Any]:
+    """The lower and the upper bound of each entry of what satisfies a constraint, infinite where there is none."""
     from numpyro.distributions.constraints import positive_ordered_vector, simplex
 
-    if constraint.event_dim and not hasattr(constraint, "base_constraint"):
-        return constraint in (simplex, positive_ordered_vector)
-    bound = getattr(getattr(constraint, "base_constraint", constraint), "lower_bound", -np.inf)
-    return bool(np.all(np.asarray(bound) >= 0))
+    if constraint in (simplex, positive_ordered_vector):
+        return 0.0, (1.0 if constraint == simplex else np.inf)
+    base = getattr(constraint, "base_constraint", constraint)
+    return getattr(base, "lower_bound", -np.inf), getattr(base, "upper_bound", np.inf)
 
 
 def _constrained(value: Any, name: str, constraint: "Constraint", positive: bool) -> Parameter:

@@ -7,7 +7,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from pgmodels.results.marginal import check_levels
+from pgmodels.data.arrays import as_numbers
+from pgmodels.runtime.formatting import shorten
 
 # A density's grid, in units of its scale.
 REACH = 7.0
@@ -71,7 +72,7 @@ class GridDensity:
         """The densities at values (k, ...), broadcast against the densities; zero beyond the grid."""
         with np.errstate(divide="ignore", invalid="ignore"):
             z = (values - self.location) / self.scale
-        flat = np.broadcast_to(z, (len(z), *self.shape)).reshape(len(z), -1)
+        flat = np.broadcast_to(z, (len(z), *self.shape)).reshape(len(z), self.location.size)
         rows = zip(flat.T, self.density.reshape(-1, len(GRID)), strict=True)
         at = np.stack([np.interp(row, GRID, density, 0.0, 0.0) for row, density in rows], axis=1)
         return at.reshape(len(z), *self.shape) / self.scale
@@ -128,6 +129,14 @@ class GridDensity:
             table[row] = _monotone(known[kept], GRID[kept]) if len(kept) else np.nan
         coefficients = CubicSpline(_SCORES, table, axis=1).c
         return np.moveaxis(coefficients, 1, -1).reshape(4, *self.shape, len(_SCORES) - 1)
+
+
+def check_levels(levels: ArrayLike) -> np.ndarray:
+    """Levels of quantiles as numbers (levels,); raises ValueError unless all are between 0 and 1."""
+    checked = np.atleast_1d(as_numbers(levels, "levels"))
+    if checked.ndim != 1 or not ((checked > 0) & (checked < 1)).all():
+        raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {shorten(levels)}.")
+    return checked
 
 
 def _monotone(scores: np.ndarray, values: np.ndarray) -> np.ndarray:

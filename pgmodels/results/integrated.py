@@ -19,7 +19,7 @@ from pgmodels.results import intervals
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.gaussian import nodes_at
 from pgmodels.results.grid_density import GRID, GridDensity
-from pgmodels.results.marginal import Marginal
+from pgmodels.results.marginal import BANDWIDTH, CONTRACTION, Marginal
 from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.normal_density import NormalDensity
@@ -79,7 +79,9 @@ class IntegratedApproximation(DataResult):
     @cached_property
     def hyperparameters(self) -> dict[str, Marginal]:
         """The marginals of the hyperparameters that were integrated out, by name."""
-        return {name: Marginal(values, self.mass) for name, values in self._values(self.support).items()}
+        unknowns, values = with_priors(self.model), self._values(self.support)
+        bounds = {name: p.bounds for name, p in zip(unknowns.names, unknowns.parameters, strict=True)}
+        return {name: Marginal(array, self.mass, bounds[name]) for name, array in values.items()}
 
     @property
     def estimates(self) -> "dict[str, pd.DataFrame]":
@@ -239,13 +241,18 @@ class IntegratedApproximation(DataResult):
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Draws of hyperparameters, and of the latents given the points that represent them, independent across data.
 
-        Latents (num_draws, n, latents), and hyperparameters by name, (num_draws, ...).
+        Latents (num_draws, n, latents), and hyperparameters by name, (num_draws, ...), smoothed as their marginals.
         """
         rng = as_generator(seed)
         require_draws(num_draws, *self.means.shape[1:])
         chosen = rng.choice(len(self.mass), size=num_draws, p=self.mass)
         f = self._draw_at(self.owners[chosen], self.covariances, rng)
-        return f, {name: marginal.values[chosen] for name, marginal in self.hyperparameters.items()}
+        mean = self.mass @ self.support
+        away = np.sqrt(self.mass)[:, None] * (self.support - mean)
+        # The rows of the root of their covariance.
+        root = np.linalg.qr(away, mode="r")
+        noise = rng.standard_normal((num_draws, len(root))) @ root
+        return f, self._values(mean + CONTRACTION * (self.support[chosen] - mean) + BANDWIDTH * noise)
 
     def averaging_draws(self, num_draws: int, seed: Seed = 0) -> np.ndarray:
         """The latents of ``draw_at_data``, with uncorrected Gaussians in rows whose response is skewed."""

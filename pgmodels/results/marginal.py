@@ -3,24 +3,33 @@
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
-from pgmodels.data.arrays import as_numbers
-from pgmodels.runtime.formatting import shorten
 
-# Bandwidth of the density, in standard deviations of the marginal: smoothing adds 2 % to the variance.
-_BANDWIDTH = 0.15
+from pgmodels.data.arrays import as_numbers
+from pgmodels.results.grid_density import GRID, GridDensity, check_levels
+
+# Bandwidth of the density, in standard deviations: that of the points of a grid in three dimensions, whose projections
+# on an axis may be a third of a standard deviation apart.
+BANDWIDTH = 0.15
+# Points contract by this factor about their mean, so that smoothing does not change mean and variance (West 1993).
+CONTRACTION = np.sqrt(1.0 - BANDWIDTH**2)
 
 
 @dataclass(frozen=True, eq=False)
 class Marginal:
     """A posterior marginal: ``values`` (points, ...) of a hyperparameter, with the ``mass`` (points,) of each.
 
-    Moments and quantiles are computed for each entry of the hyperparameter.
+    Moments and quantiles are computed for each entry of the hyperparameter. Quantiles and densities are those of the
+    points smoothed on the unconstrained scale, where smoothing changes neither mean nor variance. ``bounds`` are the
+    lower and upper bounds of all entries, infinite where there is none; None stands for (0, infinity) if all values
+    are positive, else for no bounds.
     """
 
     values: np.ndarray
     mass: np.ndarray
+    bounds: tuple[ArrayLike, ArrayLike] | None = None
 
     @property
     def mean(self) -> np.ndarray:
@@ -35,21 +44,23 @@ class Marginal:
     @property
     def logarithm(self) -> "Marginal":
         """The marginal of the hyperparameter's logarithm."""
-        return Marginal(np.log(self.values), self.mass)
+        with np.errstate(divide="ignore"):
+            low, high = (np.log(np.maximum(bound, 0.0)) for bound in self.bounds or (0.0, np.inf))
+        return Marginal(np.log(self.values), self.mass, (low, high))
 
     def quantiles(self, levels: ArrayLike) -> np.ndarray:
-        """Quantiles at levels between 0 and 1, (levels, ...)."""
-        levels_checked = check_levels(levels)
-        flat = self.values.reshape(len(self.values), -1)
-        quantiles = np.empty((len(levels_checked), flat.shape[1]))
-        for entry, values in enumerate(flat.T):
-            order = np.argsort(values)
-            mass = self.mass[order]
-            quantiles[:, entry] = np.interp(levels_checked, np.cumsum(mass) - 0.5 * mass, values[order])
-        return quantiles.reshape(len(levels_checked), *self.values.shape[1:])
+        """Quantiles of the smoothed marginal at levels between 0 and 1, (levels, ...)."""
+        levels_checked, shape = check_levels(levels), self.values.shape[1:]
+        bounds = np.broadcast_arrays(*self._bounds(), np.empty(shape))[:2]
+        entries = zip(self.values.reshape(len(self.values), -1).T, *map(np.ravel, bounds), strict=True)
+        quantiles = [
+            _constrained(self._smoothed(values, low, high).quantiles(levels_checked), low, high)
+            for values, low, high in entries
+        ]
+        return np.reshape(np.transpose(quantiles), (len(levels_checked), *shape))
 
     def density(self, at: ArrayLike) -> np.ndarray:
-        """The density of a scalar hyperparameter at the values ``at``, smoothed on the log scale if it is positive.
+        """The smoothed density of a scalar hyperparameter at the values ``at``.
 
         Raises ValueError for a hyperparameter with several entries: take one, as in
         ``pgm.Marginal(marginal.values[:, 0], marginal.mass)``.
@@ -60,19 +71,45 @@ class Marginal:
                 f"density needs a scalar hyperparameter; this one has shape {self.values.shape[1:]}: take one entry, "
                 "as in pgm.Marginal(marginal.values[:, 0], marginal.mass)."
             )
-        values, is_positive = self.values.ravel(), bool(np.all(self.values > 0))
-        inside = at > 0 if is_positive else np.full(at.shape, True)
-        x = np.log(np.where(inside, at, 1.0)) if is_positive else at
-        centres = np.log(values) if is_positive else values
-        width = _BANDWIDTH * float(Marginal(centres, self.mass).deviation)
-        scores = (x[..., None] - centres) / width
-        density = np.exp(-0.5 * scores**2) @ self.mass / (width * np.sqrt(2.0 * np.pi))
-        return np.where(inside, density / np.where(inside, at, 1.0) if is_positive else density, 0.0)
+        low, high = (float(np.ravel(bound)[0]) for bound in self._bounds())
+        values, inside = self.values.ravel(), (at > low) & (at < high)
+        at = np.where(inside, at, values[0])
+        density = self._smoothed(values, low, high).pdf(_unconstrained(at.ravel(), low, high)).reshape(at.shape)
+        return np.where(inside, density * _slope(at, low, high), 0.0)
+
+    def _bounds(self) -> tuple[ArrayLike, ArrayLike]:
+        if self.bounds is not None:
+            return self.bounds
+        return (0.0 if np.all(self.values > 0) else -np.inf), np.inf
+
+    def _smoothed(self, values: np.ndarray, low: float, high: float) -> GridDensity:
+        """The density of one entry on the unconstrained scale."""
+        x = _unconstrained(values, low, high)
+        mean = self.mass @ x
+        deviation = np.sqrt(self.mass @ (x - mean) ** 2)
+        centres = CONTRACTION * (x - mean) / (deviation or 1.0)
+        density = np.exp(-0.5 * ((GRID[:, None] - centres) / BANDWIDTH) ** 2) @ self.mass
+        return GridDensity(mean, deviation, np.log(np.maximum(density, 1e-300)))
 
 
-def check_levels(levels: ArrayLike) -> np.ndarray:
-    """Levels of quantiles as numbers (levels,); raises ValueError unless all are between 0 and 1."""
-    checked = np.atleast_1d(as_numbers(levels, "levels"))
-    if checked.ndim != 1 or not ((checked > 0) & (checked < 1)).all():
-        raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {shorten(levels)}.")
-    return checked
+def _unconstrained(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    # Rounding may put a value on its bound.
+    values = np.clip(values, np.nextafter(low, np.inf), np.nextafter(high, -np.inf))
+    above = np.log(values - low) if np.isfinite(low) else 0.0
+    below = np.log(high - values) if np.isfinite(high) else 0.0
+    return above - below if np.isfinite(low) or np.isfinite(high) else values
+
+
+def _constrained(x: np.ndarray, low: float, high: float) -> np.ndarray:
+    if np.isfinite(low) and np.isfinite(high):
+        return low + (high - low) * scipy.special.expit(x)
+    if np.isfinite(low):
+        return low + np.exp(x)
+    return high - np.exp(-x) if np.isfinite(high) else x
+
+
+def _slope(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """The derivative of the unconstrained values by the values."""
+    above = 1.0 / (values - low) if np.isfinite(low) else 0.0
+    below = 1.0 / (high - values) if np.isfinite(high) else 0.0
+    return above + below if np.isfinite(low) or np.isfinite(high) else np.ones_like(values)

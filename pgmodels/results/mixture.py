@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import in_units_of
 from pgmodels.data.options import check_whole_number
-from pgmodels.results.marginal import check_levels
+from pgmodels.results.grid_density import check_levels
 from pgmodels.results.predictive import Predictive
 from pgmodels.runtime.seeds import Seed, as_generator
 

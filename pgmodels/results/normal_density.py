@@ -7,7 +7,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import in_units_of
-from pgmodels.results.marginal import check_levels
+from pgmodels.results.grid_density import check_levels
 
 
 class NormalDensity:

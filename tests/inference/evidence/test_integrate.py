@@ -17,7 +17,8 @@ from pgmodels.interop.arviz import _drawn
 from pgmodels.numerics import central_composite as design
 from pgmodels.numerics.psis import smoothed
 from pgmodels.numerics.quadrature import sobol_normals
-from tests.referees import rbf
+from pgmodels.results import intervals
+from tests.referees import GP_REGRESSION, cdf_of, gp_regression_marginals, rbf
 
 NEW = np.array([[-2.5], [0.4], [3.0]])
 
@@ -96,13 +97,51 @@ def test_hyperparameters_of_a_regression_are_those_of_quadrature():
     assert result.num_failed == result.unreliable == 0
 
 
+def test_draws_of_hyperparameters_have_their_smoothed_marginals():
+    _, _, _, result = regression()
+    values = result.draw_at_data(20_000, seed=3)[1]
+    levels = [0.05, 0.3, 0.5, 0.7, 0.95]
+    for name, marginal in result.hyperparameters.items():
+        # Four standard errors of a share of 20,000 draws.
+        below = [np.mean(values[name] < end) for end in marginal.quantiles(levels)]
+        np.testing.assert_allclose(below, levels, atol=4.0 * np.sqrt(0.25 / 20_000))
+        # No draw repeats a point.
+        assert len(np.unique(values[name])) == 20_000
+        low, high = marginal.quantiles(intervals.bounds())
+        np.testing.assert_array_equal(result.summary().loc[name].iloc[2:], [low, high])
+    correlation, expected = (np.corrcoef(np.log(list(v)))[0, 1] for v in (values.values(), _weighted(result)))
+    assert abs(correlation - expected) < 0.03
+
+
+def _weighted(result):
+    """Draws of the points themselves."""
+    chosen = np.random.default_rng(1).choice(len(result.mass), 20_000, p=result.mass)
+    return [marginal.values[chosen] for marginal in result.hyperparameters.values()]
+
+
+@pytest.mark.slow
+def test_quantiles_of_three_hyperparameters_are_those_of_quadrature():
+    x, y = GP_REGRESSION
+    square, root = (dist.transforms.PowerTransform(power) for power in (2.0, 0.5))
+    amplitude = dist.TransformedDistribution(dist.HalfNormal(2.0), square)
+    noise = dist.TransformedDistribution(dist.HalfNormal(1.0), root)
+    kernel = pgm.RBF(pgm.Parameter(4.0, prior=amplitude), dist.Gamma(25.0, 4.0))
+    model = pgm.Model(pgm.Gaussian(pgm.Parameter(1.0, prior=noise)), pgm.GP(kernel, mean=pgm.Fixed(0.0)))
+    result = pgm.integrate(model, x[:, None], y)
+    levels = np.array([0.025, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975])
+    powers = {"lengthscale": 1.0, "variance": 0.5, "scale": 2.0}
+    for (name, power), (values, shares) in zip(powers.items(), gp_regression_marginals(), strict=True):
+        quantiles = power * np.log(result.hyperparameters[name].quantiles(levels))
+        np.testing.assert_allclose(cdf_of(values, shares)(quantiles), levels, atol=0.007)
+
+
 def test_densities_are_those_of_quadrature():
     _, _, _, result = regression()
     points, shares, _, _, _ = regression_by_quadrature()
     marginal = result.hyperparameters["scale"]
     values = np.unique(points[:, 0])
     by_value = np.array([shares[points[:, 0] == value].sum() for value in values]) / (values[1] - values[0])
-    # Of the logarithm, over the value; smoothing takes 1 % off the peak.
+    # Of the logarithm, over the value.
     np.testing.assert_allclose(marginal.density(np.exp(values)) * np.exp(values), by_value, atol=0.03 * by_value.max())
     np.testing.assert_array_equal(marginal.density([-1.0, 0.0]), 0.0)
     with pytest.raises(ValueError, match=r"density needs a scalar hyperparameter; this one has shape \(2,\)"):
