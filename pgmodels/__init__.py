@@ -136,6 +136,7 @@ if TYPE_CHECKING:
     from pgmodels.interop.log_density import log_density
     from pgmodels.interop.numpyro_guide import numpyro_guide
     from pgmodels.interop.numpyro_model import to_numpyro
+    from pgmodels.parameters.restricted import sd
     from pgmodels.plots.auxiliaries import plot_auxiliaries
     from pgmodels.plots.calibration import plot_reliability
     from pgmodels.plots.chains import plot_rank, plot_trace
@@ -178,6 +179,7 @@ _LAZY = {
     "log_density": "interop.log_density",
     "numpyro_bound": "inference.evidence.numpyro_bound",
     "numpyro_guide": "interop.numpyro_guide",
+    "sd": "parameters.restricted",
     "to_numpyro": "interop.numpyro_model",
 }
 
@@ -340,6 +342,7 @@ __all__ = [
     "positions",
     "prior_predictive",
     "prod",
+    "sd",
     "sigmoid",
     "sqrt",
     "stack_outputs",

@@ -25,7 +25,7 @@ from pgmodels.likelihoods import named as likelihoods
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Hashable, Parameter
-from pgmodels.parameters.restricted import Within
+from pgmodels.parameters.restricted import Within, sd
 from pgmodels.priors.hilbert.representation import Hilbert
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.markov.representation import Markov
@@ -251,7 +251,7 @@ def _describe_argument(value: Any, name: str) -> Description:
     if isinstance(value, (bool, int, float)) or value is None:
         return value
     kind = type(value)
-    if not isinstance(value, dist.Distribution) or getattr(dist, kind.__name__, None) is not kind:
+    if not isinstance(value, dist.Distribution) or _distribution(kind.__name__) is not kind:
         raise _unnamed(name)
     arguments = [argument for argument in inspect.signature(kind).parameters if argument != "validate_args"]
     if not all(hasattr(value, argument) for argument in arguments):
@@ -260,6 +260,11 @@ def _describe_argument(value: Any, name: str) -> Description:
         "class": kind.__name__,
         "arguments": {argument: _describe_argument(getattr(value, argument), name) for argument in arguments},
     }
+
+
+def _distribution(name: str) -> Any:
+    """The class of a distribution of pgmodels or NumPyro; None if there is none."""
+    return sd if name == sd.__name__ else getattr(dist, name, None)
 
 
 def _build_prior(description: Description) -> dist.Distribution:
@@ -276,9 +281,9 @@ def _build_argument(description: Description, double: bool) -> Any:
             raise ValueError(f"an argument of a prior is of type {shorten(description['dtype'])}")
         with jax.enable_x64(True):
             return as_array(np.asarray(description["values"], dtype=description["dtype"]))
-    kind = getattr(dist, description["class"])
+    kind = _distribution(description["class"])
     if not (isinstance(kind, type) and issubclass(kind, dist.Distribution)):
-        raise ValueError(f"{description['class']} is not a distribution of NumPyro")
+        raise ValueError(f"{description['class']} is not a distribution of NumPyro or pgmodels")
     arguments = {name: _build_argument(value, double) for name, value in description["arguments"].items()}
     with jax.enable_x64(double):
         return kind(**arguments)
