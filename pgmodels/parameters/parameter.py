@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from numpyro.distributions import Distribution
     from numpyro.distributions.constraints import Constraint
 
+# Logarithms of start values of positive numbers are below this: a median further away, such as 1e-300 of
+# Gamma(1e-3, 1e-3), is where nothing can be learned.
+_FARTHEST = 25.0
+
 
 class Fixed:
     """A hyperparameter that is never learned: ``RBF(variance=Fixed(1.0))``.
@@ -444,20 +448,69 @@ def _compiled_median(prior: "Distribution") -> jax.Array:
 
 
 def _centre(prior: "Distribution", name: str) -> np.ndarray:
-    """The prior's median if it has a quantile function, else its mean: the start value."""
-    remedy = "give a start value too, as in pgm.Parameter(1.0, prior=...)."
-    try:
-        value = _median(prior)
-    except (NotImplementedError, ImportError):  # NumPyro needs a further package for some quantile functions
+    """The start value: the prior's median, or else its mean, or else its mode on the unconstrained scale."""
+    for centre in (_median, lambda law: law.mean):
         try:
-            value = prior.mean
-        except NotImplementedError as error:
-            kind = type(prior).__name__
-            raise ValueError(f"the prior {kind} of {name} has no quantile function and no mean: {remedy}") from error
-    value = np.asarray(value, dtype=np.float64)
-    if not np.isfinite(value).all():
+            with np.errstate(divide="ignore"):
+                value = np.asarray(centre(prior), dtype=np.float64)
+        except (NotImplementedError, ZeroDivisionError, ImportError):
+            # NumPyro needs a further package for some quantile functions, and divides by zero for some infinite means.
+            continue
+        if _is_usable(value, prior):
+            return value
+    return _mode(prior, name)
+
+
+def _is_usable(value: np.ndarray, prior: "Distribution") -> bool:
+    """Whether a search can start at a value: inside the support, and not next to 0 or infinity."""
+    if not (np.isfinite(value).all() and np.all(prior.support(value))):
+        return False
+    return transform_to(prior.support) is not EXPONENTIAL or bool(np.all(np.abs(np.log(value)) < _FARTHEST))
+
+
+def _mode(prior: "Distribution", name: str) -> np.ndarray:
+    """The highest value of a grid by the density on the unconstrained scale; its middle where this has no maximum.
+
+    Entries with a joint density are all the same there.
+    """
+    from numpyro.distributions import Independent
+
+    base = prior
+    while isinstance(base, Independent):
+        base = base.base_dist
+    x = np.sinh(np.linspace(-30.0, 30.0, 6001))
+    grid = np.broadcast_to(x.reshape(len(x), *[1] * len(base.shape())), (len(x), *base.shape()))
+    try:
+        log_densities = _compiled_log_densities(base, grid)
+    except (TypeError, AttributeError):  # a user-defined distribution
+        log_densities = _log_densities(base, grid)
+    except NotImplementedError as error:
         raise ValueError(
-            f"the prior {type(prior).__name__} of {name} has no quantile function here and no finite mean to start "
-            f"from: {remedy}"
+            f"the prior {type(prior).__name__} of {name} has no log density in NumPyro: use another distribution."
+        ) from error
+    columns = np.where(np.isfinite(log_densities), log_densities, -np.inf).reshape(len(x), -1)
+    if not np.isfinite(columns).any(axis=0).all():
+        raise ValueError(
+            f"the prior {type(prior).__name__} of {name} has no finite density at any start value that was tried: give "
+            "a start value too, as in pgm.Parameter(1.0, prior=...)."
         )
-    return value
+    modes = np.zeros(columns.shape[1])
+    for entry, column in enumerate(columns.T):
+        highest, finite = np.flatnonzero(column == column.max()), np.flatnonzero(np.isfinite(column))
+        best = highest[np.argmin(np.abs(x[highest]))]
+        if finite[0] < best < finite[-1]:
+            modes[entry] = x[best]
+    of_batch = modes.reshape((*base.batch_shape, *[1] * len(base.event_shape)))
+    return np.asarray(transform_to(base.support)(np.broadcast_to(of_batch, base.shape())), dtype=np.float64)
+
+
+@compiled
+def _compiled_log_densities(prior: "Distribution", x: jax.Array) -> jax.Array:
+    return _log_densities(prior, x)
+
+
+def _log_densities(prior: "Distribution", x: Any) -> Any:
+    """The log densities of unconstrained values (points, ...)."""
+    transform = transform_to(prior.support)
+    values = transform(x)
+    return prior.log_prob(values) + transform.log_abs_det_jacobian(x, values)

@@ -6,7 +6,6 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-
 from pgmodels.data.arrays import as_numbers
 from pgmodels.results.grid_density import GRID, GridDensity, check_levels
 

@@ -5,13 +5,37 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
-from numpyro.distributions.transforms import AffineTransform, ExpTransform
+from numpyro.distributions.transforms import AffineTransform, ExpTransform, PowerTransform
 from scipy import stats
 
 import pgmodels as pgm
+from pgmodels.parameters.parameter import as_parameter
 from pgmodels.parameters.vector import with_priors
 from pgmodels.results.description import build_gps, build_likelihood, describe
+from tests import hyperpriors
 from tests.covering import some
+
+
+class Undefined(dist.Uniform):
+    """A distribution without quantiles, mean or density."""
+
+    @property
+    def mean(self):
+        raise NotImplementedError
+
+    def icdf(self, q):
+        raise NotImplementedError
+
+    def log_prob(self, value):
+        raise NotImplementedError
+
+
+class Nowhere(Undefined):
+    """A distribution whose density is 0."""
+
+    def log_prob(self, value):
+        return jnp.full(jnp.shape(value), -jnp.inf)
+
 
 # Made where they are tested: NumPyro computes as it builds a distribution.
 REFUSED = {
@@ -34,13 +58,13 @@ REFUSED = {
     "counts": (lambda: dist.Poisson(3.0), ["prior of lengthscale of RBF is Poisson", "continuous one"]),
     "a simplex": (lambda: dist.Dirichlet(jnp.ones(2)), ["Dirichlet, with a joint constraint on its entries"]),
     "one point": (lambda: dist.Delta(1.5), ["prior of lengthscale of RBF is a Delta", "pgm.Fixed(1.5)"]),
-    "no centre": (
-        lambda: dist.ImproperUniform(constraints.positive, (), ()),
-        ["no quantile function and no mean", "start value"],
+    "no density": (
+        lambda: Undefined(0.1, 5.0),
+        ["Undefined of lengthscale of RBF has no log density in NumPyro", "use another distribution"],
     ),
-    "no finite centre": (
-        lambda: dist.TransformedDistribution(dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)), ExpTransform()),
-        ["no quantile function and no mean", "pgm.Parameter(1.0, prior=...)"],
+    "no density anywhere": (
+        lambda: Nowhere(0.1, 5.0),
+        ["Nowhere of lengthscale of RBF has no finite density", "pgm.Parameter(1.0, prior=...)"],
     ),
     "real, declared so": (
         lambda: pgm.Parameter(1.0, positive=False, prior=dist.Normal(1.0, 1.0)),
@@ -247,3 +271,55 @@ def test_a_model_saved_when_bare_parameters_were_positive_is_positive_still():
     saved = describe(pgm.Model(unsaid(pgm.Parameter(2.0, positive=True)), pgm.GP(pgm.RBF(1.0, 1.0))))
     loaded = pgm.Model(build_likelihood(saved, unsaid, 1), build_gps(saved))
     assert repr(loaded.likelihood) == "unsaid(scale=Parameter(2.0, positive=True))"
+
+
+# Priors without a quantile function and a finite mean, or with a median next to 0; the mode of the unconstrained value.
+WITHOUT_CENTRE = {
+    # a log v' - b v' has its maximum where the precision v' is a / b.
+    "inverse gamma": (lambda: dist.InverseGamma(1e-3, 1e-3), 1.0),
+    "inverse gamma without a mean": (lambda: dist.InverseGamma(1.0, 2.0), 2.0),
+    "inverse gammas": (lambda: dist.InverseGamma(np.array([1e-3, 0.5]), np.array([1e-3, 2.0])), [1.0, 4.0]),
+    "independent": (lambda: dist.InverseGamma(np.array([1e-3, 0.5]), np.array([1e-3, 2.0])).to_event(1), [1.0, 4.0]),
+    "expanded": (lambda: dist.HalfCauchy(1.5).expand([2]), 1.5),
+    # Its median is 5e-302.
+    "gamma": (lambda: dist.Gamma(1e-3, 2e-3), 0.5),
+    "half-Cauchy": (lambda: dist.FoldedDistribution(dist.Cauchy(0.0, 2.5)), 2.5),
+    "half-t": (lambda: dist.FoldedDistribution(dist.StudentT(3.0, 0.0, 2.5)), 2.5),
+    "truncated t": (lambda: dist.LeftTruncatedDistribution(dist.StudentT(3.0, 0.0, 2.5), low=0.0), 2.5),
+    "root of an inverse gamma": (
+        lambda: dist.TransformedDistribution(dist.InverseGamma(1e-3, 4e-3), PowerTransform(0.5)),
+        2.0,
+    ),
+    "log-normals that depend on each other": (
+        lambda: dist.TransformedDistribution(dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)), ExpTransform()),
+        1.0,
+    ),
+    # No maximum: 1, where the logarithm is 0.
+    "flat": (lambda: dist.ImproperUniform(constraints.positive, (), ()), 1.0),
+    "flat over the logarithm": (
+        lambda: dist.TransformedDistribution(dist.ImproperUniform(constraints.real, (), ()), ExpTransform()),
+        1.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_CENTRE)
+def test_a_prior_without_a_median_and_a_mean_starts_at_its_unconstrained_mode(name):
+    prior, mode = WITHOUT_CENTRE[name]
+    lengthscale = pgm.RBF(1.0, prior()).lengthscale
+    # The grid has a step of 1 % in log(value), and more for large values.
+    np.testing.assert_allclose(lengthscale.value, np.broadcast_to(mode, lengthscale.prior.shape()), rtol=0.02)
+
+
+def test_real_priors_without_a_median_and_a_mean_start_where_their_density_is_highest():
+    cauchys = dist.MixtureSameFamily(dist.CategoricalProbs(np.array([0.8, 0.2])), dist.Cauchy(np.array([-50.0, 2.0])))
+    for prior, mode in ((cauchys, -50.0), (dist.ImproperUniform(constraints.real, (), ()), 0.0)):
+        value = pgm.GP(pgm.RBF(), mean=pgm.Parameter(None, positive=False, prior=prior)).mean.value
+        np.testing.assert_allclose(value, mode, atol=0.6)
+
+
+def test_every_continuous_distribution_of_numpyro_gives_a_start_value():
+    for name, prior in hyperpriors.made().items():
+        parameter = as_parameter(prior, name, positive=False)
+        assert np.isfinite(parameter.value).all(), name
+        assert np.all(prior.support(parameter.value)), name

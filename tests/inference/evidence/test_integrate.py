@@ -119,6 +119,33 @@ def _weighted(result):
     return [marginal.values[chosen] for marginal in result.hyperparameters.values()]
 
 
+def test_a_weak_inverse_gamma_prior_is_integrated_as_by_quadrature():
+    # Levels with one row each: y has the variance v + 1/4.
+    y = 2.0 * np.random.default_rng(6).normal(size=14)
+    model = pgm.Model(
+        pgm.Gaussian(pgm.Fixed(0.5)), pgm.GP(pgm.White(dist.InverseGamma(1e-3, 1e-3)), mean=pgm.Fixed(0.0))
+    )
+    result = pgm.integrate(model, np.arange(14.0)[:, None], y)
+    logs = np.linspace(-3.0, 7.0, 2001)
+    log_p = stats.norm(0.0, np.sqrt(np.exp(logs) + 0.25)[:, None]).logpdf(y).sum(axis=1)
+    log_p += stats.invgamma(1e-3, scale=1e-3).logpdf(np.exp(logs)) + logs
+    shares = np.exp(log_p - np.logaddexp.reduce(log_p))
+    levels = np.array([0.025, 0.05, 0.25, 0.5, 0.75, 0.95, 0.975])
+    quantiles = np.log(result.hyperparameters["variance"].quantiles(levels))
+    np.testing.assert_allclose(cdf_of(logs, shares)(quantiles), levels, atol=0.006)
+    np.testing.assert_allclose(result.log_evidence, np.logaddexp.reduce(log_p) + np.log(0.005), atol=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [pgm.fit, pgm.gibbs, pgm.nuts])
+def test_other_engines_start_at_the_mode_of_a_weak_inverse_gamma_prior(engine):
+    X, y = np.repeat(np.arange(8.0), 5)[:, None], np.repeat(np.random.default_rng(2).normal(size=8), 5)
+    y = y + 0.5 * np.random.default_rng(3).normal(size=40)
+    model = pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.White(dist.InverseGamma(1e-3, 1e-3)), mean=pgm.Fixed(0.0)))
+    result = engine(model, X, y)
+    assert 0.2 < result.summary().loc["variance", "mean"] < 5.0
+
+
 @pytest.mark.slow
 def test_quantiles_of_three_hyperparameters_are_those_of_quadrature():
     x, y = GP_REGRESSION
