@@ -29,9 +29,12 @@ from pgmodels.parameters.parameter import Fixed, Parameter
 from pgmodels.regression.columns import moments
 from pgmodels.regression.foreign import FAMILIES
 from pgmodels.regression.response import Response
+from pgmodels.regression.terms import half_student
 
 # How the first latent relates to y: in its units, as the logarithm of its mean, of y itself, or neither.
 _IDENTITY, _LOG_MEAN, _LOG, _OTHER = "identity", "log mean", "log", "other"
+# The prior deviation of the logarithms of precisions, dispersions and shapes: 95 % within a factor of 350.
+_WIDE = 3.0
 
 
 class Settings(NamedTuple):
@@ -42,14 +45,15 @@ class Settings(NamedTuple):
     response: Response
     num_levels: int
 
-    def positive(self, name: str, start: float) -> Any:
-        """A positive parameter: as in the priors, or log-normal about a start value."""
-        chosen = self.priors.pop(name, dist.LogNormal(math.log(start), 1.0))
+    def positive(self, name: str, start: float, prior: Any = None) -> Any:
+        """A positive parameter: as in the priors, or with a prior, by default log-normal about the start value."""
+        default = dist.LogNormal(math.log(start), _WIDE) if prior is None else prior
+        chosen = self.priors.pop(name, default)
         return Parameter(start, positive=True, prior=chosen) if isinstance(chosen, dist.Distribution) else chosen
 
     def noise(self) -> Any:
         """The scale of noise, in units of the first latent."""
-        return self.positive("scale", 0.5 * self.scale)
+        return self.positive("scale", 0.5 * self.scale, dist.FoldedDistribution(half_student(self.scale)))
 
 
 class Family(NamedTuple):
@@ -71,12 +75,18 @@ class Family(NamedTuple):
         return self.is_ordered or self.classes is not None
 
     def start(self, y: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
-        """The scale of the first latent and its prior mean, of rows that count as often as they have weight."""
-        is_log = self.relation == _LOG and (y > 0).all()
-        mean, deviation = moments(np.log(y) if is_log else y, counts)
-        if self.relation == _IDENTITY or is_log:
+        """The scale of the first latent and its prior mean, of rows that count as often as they have weight.
+
+        The scale is the standard deviation of y or, where the latent is a logarithm, of that, and then at least 1.
+        """
+        mean, deviation = moments(y, counts)
+        if self.relation == _IDENTITY:
             return float(deviation) or 1.0, float(mean)
-        return 1.0, math.log(mean) if self.relation == _LOG_MEAN and mean > 0 else 0.0
+        if self.relation == _OTHER or mean <= 0 or (self.relation == _LOG and not (y > 0).all()):
+            return 1.0, 0.0
+        # Counts of 0 have no logarithm.
+        middle, deviation = moments(np.log(np.where(y > 0, y, 0.5)), counts)
+        return max(1.0, float(deviation)), float(middle) if self.relation == _LOG else math.log(mean)
 
 
 def _gaussian(settings: Settings) -> Likelihood:

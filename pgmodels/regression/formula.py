@@ -118,12 +118,16 @@ def formula(
     type="interval")`` with R's codes; ``Surv(time, event, type="left")``. The levels of a text column are sorted, and
     the last of two is modelled, or the one named as in ``died['no']``.
 
-    Default priors: coefficients are Normal(0, 2.5 s / sd(x)), with s the standard deviation of y where the latent is
-    in its units and else 1. The intercept of columns less their means is Normal(m, 2.5 s), with m the mean of y, or its
-    logarithm, where the latent is the mean or its logarithm, and else 0; m is also the prior mean of the levels of a
-    factor without an intercept. A prior that is given to the intercept, or such a level, is at the columns' origin.
-    Variances are log-normal with a median deviation of 0.6 s; lengthscales are log-normal with 98 % between the 2 %
-    quantile of distances, for ``s`` a tenth of the range, and the range.
+    Default priors, of rows whose y is not censored: let s be the standard deviation of y where the latent is in its
+    units, that of the logarithm of y (of 0.5 for 0), but at least 1, where the latent is that of y or its mean, and
+    else 1. Coefficients are Normal(0, 2.5 s / sd(x)). The intercept of columns less their means is Normal(m, 6.25 s),
+    with m the mean of y, or its logarithm, where the latent is the mean or its logarithm, and else 0; m is also the
+    prior mean of the levels of a factor without an intercept. A prior that is given to the intercept, or such a level,
+    is at the columns' origin. Standard deviations of groups, smooths, processes and noise are the positive half of
+    StudentT(3, 0, 2.5 s), of slopes over sd(x); variances, which are the parameters, have these as priors of their
+    roots, ``pgm.sd(...)``. Precisions, dispersions and shapes are log-normal with a log-sd of 3; correlations uniform;
+    lengthscales log-normal with 98 % between the 2 % quantile of distances, for ``s`` a tenth of the range, and the
+    range.
 
     Examples
     --------
@@ -155,7 +159,7 @@ def formula(
     if response.kind != "Surv":
         y[~observed, 1:] = response.covariates(frame[~observed], y.shape[1] - 1, "data")
     num_levels = check_response(chosen, family, response, y[observed])
-    scale, level = chosen.start(y[observed, 0], counts[observed])
+    scale, level = chosen.start(y[observed, 0], response.uncensored(y[observed], counts[observed]))
     likelihood = chosen.make(Settings(scale, unused, response, num_levels))
     num_latents = likelihood.num_latents or max(parsed) + 1
     _check_predictors(parsed, num_latents, chosen.classes is not None, likelihood.name)

@@ -14,7 +14,8 @@ from pgmodels.kernels.others import Linear, Periodic, White
 from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52
 from pgmodels.model import GP
-from pgmodels.parameters.parameter import Fixed
+from pgmodels.parameters.parameter import Fixed, Parameter
+from pgmodels.parameters.restricted import sd
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.markov.representation import Markov
 from pgmodels.priors.representation import Auto, Dense
@@ -33,8 +34,9 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 # Kernels of one column that are Markov processes, and the number of values from which a term is one by default: with
 # as many a dense sweep takes minutes, and gibbs and integrate, which need a factor, hours.
 _CHAINS, _MANY = (Matern12, Matern32, Matern52), 5000
-# Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi.
-SPREAD = 2.5
+# Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi, and of an intercept, in
+# those of a coefficient.
+SPREAD, _OF_INTERCEPT = 2.5, 2.5
 # A smooth bends as often as the ten basis functions that mgcv has by default.
 _BENDS = 0.1
 # Normal quantile of 99 %: lengthscales have 98 % of their prior between two distances.
@@ -105,6 +107,7 @@ def linear_term(
     spread, means = SPREAD * scale / deviations, np.zeros(len(design.names))
     is_constant, is_given = design.constant(X), np.array([name in priors for name in design.names])
     centre = np.where(is_constant, 0.0, middle) * is_constant.any()
+    spread[is_constant] *= _OF_INTERCEPT
     if (is_constant & is_given).any():
         spread[is_constant] *= np.sqrt(1.0 + np.sum((centre / deviations) ** 2))
         centre = np.zeros_like(centre)
@@ -178,19 +181,23 @@ def call_term(
     places = Sphere(RBF()).inputs(X) if is_sphere else X
     is_isotropic = is_sphere or bool(call.options.get("iso", True))
     lengthscale = _lengthscales(places[counts > 0.0], is_isotropic, _BENDS if call.name == "s" else 0.0)
+    by = call.options.get("by")
+    columns: tuple[Columns, ...] = (numbers,)
+    if by is not None:
+        other, part = _by(by, frame, context, call.text)
+        columns = (numbers, other)
+        if isinstance(other, Numbers):
+            # The process is a slope.
+            scale /= _spread(other, frame, counts)
     values: dict[str, Any] = {"variance": _variance(scale), "lengthscale": lengthscale}
     if chosen is Periodic:
         # Its lengthscale is relative to the period.
         values |= {"lengthscale": dist.LogNormal(0.0, 0.5), "period": Fixed(float(call.options.get("period", 1.0)))}
     kernel = _with_priors(chosen, values, call.text, priors) if isinstance(chosen, type) else chosen
     kernel = Sphere(kernel) if is_sphere else kernel
-    columns: tuple[Columns, ...] = (numbers,)
-    by = call.options.get("by")
     if by is not None:
-        other, part = _by(by, frame, context, call.text)
         width = X.shape[1]
         kernel = On(kernel, range(width)) * On(part, [width])
-        columns = (numbers, other)
     return Term(call.text, columns, kernel, _form(call))
 
 
@@ -203,7 +210,7 @@ def group_term(
     if group.slope is None:
         return Term(group.text, (levels,), _with_priors(White, {"variance": _variance(scale)}, group.text, priors))
     numbers = Numbers([group.slope], frame, context, group.text, counts)
-    spread = float(moments(numbers.read(frame), counts)[1][0]) or 1.0
+    spread = _spread(numbers, frame, counts)
     if group.is_correlated:
         values = {
             "variance": _variance(scale),
@@ -280,9 +287,19 @@ def _by(by: By, frame: pd.DataFrame, context: dict[str, Any], text: str) -> tupl
     return Levels([by.column], frame, text), White(Fixed(1.0))
 
 
-def _variance(scale: float) -> dist.LogNormal:
-    """Of a latent: a median deviation of 0.6 times the scale."""
-    return dist.LogNormal(2.0 * np.log(scale) - 1.0, 1.0)
+def _spread(column: Numbers, frame: pd.DataFrame, counts: np.ndarray) -> float:
+    """The standard deviation of a column, 1 for a constant."""
+    return float(moments(column.read(frame), counts)[1][0]) or 1.0
+
+
+def half_student(scale: float) -> dist.StudentT:
+    """The default prior of standard deviations of a scale, of which the positive half is meant: wide, as in brms."""
+    return dist.StudentT(3.0, 0.0, SPREAD * scale)
+
+
+def _variance(scale: float) -> Parameter:
+    """Of a latent, which starts at a deviation of 0.6 times the scale."""
+    return Parameter(np.exp(2.0 * np.log(scale) - 1.0), prior=sd(half_student(scale)))
 
 
 def _lengthscales(X: np.ndarray, iso: bool, share: float) -> dist.LogNormal:

@@ -362,7 +362,9 @@ def test_a_model_with_default_priors_is_what_is_written_by_hand():
     regression = pgm.formula(text, DATA, family="negbinomial")
     a, days = DATA["age"].to_numpy(), DATA["days"].to_numpy()
     level = np.log(DATA["count"].mean()) - np.log(days).mean()
-    spread = [2.5, 2.5 / a.std()]
+    # Where it is more than 1, the deviation of the logarithms of the counts is the scale.
+    scale = max(1.0, np.log(DATA["count"].where(DATA["count"] > 0, 0.5)).std(ddof=0))
+    spread = [2.5**2 * scale, 2.5 * scale / a.std()]
 
     def lengthscale(x):
         x = np.unique(x)
@@ -370,17 +372,20 @@ def test_a_model_with_default_priors_is_what_is_written_by_hand():
         low, high = np.log([np.quantile(distances, 0.02), distances.max()])
         return dist.LogNormal((low + high) / 2, (high - low) / (2 * 2.326))
 
-    def matern(x):
-        return pgm.Matern52(variance=dist.LogNormal(-1.0, 1.0), lengthscale=lengthscale(x))
+    def variance(unit):
+        return pgm.Parameter(np.exp(2.0 * np.log(unit) - 1.0), prior=pgm.sd(dist.StudentT(3.0, 0.0, 2.5 * unit)))
 
-    slope = pgm.White(variance=dist.LogNormal(2.0 * np.log(1.0 / a.std()) - 1.0, 1.0))
+    def matern(x):
+        return pgm.Matern52(variance(scale), lengthscale=lengthscale(x))
+
+    slope = pgm.White(variance(scale / a.std()))
     gps = [
         pgm.GP(pgm.On(pgm.Linear(pgm.Fixed(np.square(spread))), [0, 1]), mean=pgm.Fixed(level)),
         pgm.GP(pgm.On(matern(DATA["lon"]), [2]), form=pgm.Inducing(20)),
         pgm.GP(pgm.On(pgm.On(matern(DATA["lat"]), [0]) * pgm.On(pgm.White(pgm.Fixed(1.0)), [1]), [3, 4])),
         pgm.GP(pgm.On(pgm.On(slope, [0]) * pgm.On(pgm.Linear(pgm.Fixed(1.0)), [1]), [5, 6])),
     ]
-    dispersion = pgm.Parameter(1.0, positive=True, prior=dist.LogNormal(0.0, 1.0))
+    dispersion = pgm.Parameter(1.0, positive=True, prior=dist.LogNormal(0.0, 3.0))
     likelihood = pgm.with_predictor(pgm.NegativeBinomial2(dispersion), 4, offset=True)
     model = pgm.Model(likelihood, gps)
     assert repr(regression.model) == repr(model)

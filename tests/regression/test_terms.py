@@ -1,10 +1,11 @@
 """Priors of coefficients, and slopes: against the normal posterior in closed form."""
 
+import jax
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
-from scipy import integrate
+from scipy import integrate, stats
 
 import pgmodels as pgm
 
@@ -13,6 +14,7 @@ RNG = np.random.default_rng(7)
 X = RNG.normal(size=N)
 NOISE = RNG.normal(size=N)
 G = np.repeat(["a", "b", "c"], [10, 20, 30])
+# The default prior deviation of an intercept is 2.5^2 standard deviations of y, 2.5 times that of a coefficient.
 # Of means and deviations of 1,000 draws: four standard errors.
 MEAN, DEVIATION = 4.0 / np.sqrt(1000.0), 0.1
 
@@ -34,7 +36,7 @@ def assert_draws(table, mean, deviation):
 def test_slopes_of_a_response_far_from_zero_are_those_of_the_coefficient(level):
     y = level + 5.0 * (0.5 * X + NOISE)
     result = pgm.formula("y ~ x", pd.DataFrame({"x": X, "y": y}), priors={"scale": pgm.Fixed(5.0)}).cavi()
-    B, spread = np.column_stack([np.ones(N), X - X.mean()]), 2.5 * y.std() / np.array([1.0, X.std()])
+    B, spread = np.column_stack([np.ones(N), X - X.mean()]), 2.5 * y.std() / np.array([0.4, X.std()])
     mean, covariance = normal_posterior(B, y, np.array([y.mean(), 0.0]), spread, 5.0)
     linear, of_mean = result.slopes("x", target="linear"), result.slopes("x")
     assert_draws(linear, mean[1], np.sqrt(covariance[1, 1]))
@@ -48,7 +50,7 @@ def test_slopes_of_a_response_far_from_zero_are_those_of_the_coefficient(level):
 def test_slopes_of_a_column_far_from_zero_are_those_of_the_coefficient(origin):
     x, y = origin + 100.0 * X, 0.3 * X + NOISE
     result = pgm.formula("y ~ x", pd.DataFrame({"x": x, "y": y}), priors={"scale": pgm.Fixed(1.0)}).cavi()
-    B, spread = np.column_stack([np.ones(N), X - X.mean()]), 2.5 * y.std() / np.array([1.0, X.std()])
+    B, spread = np.column_stack([np.ones(N), X - X.mean()]), 2.5 * y.std() / np.array([0.4, X.std()])
     mean, covariance = normal_posterior(B, y, np.array([y.mean(), 0.0]), spread)
     mean, deviation = mean[1] / 100.0, np.sqrt(covariance[1, 1]) / 100.0
     coefficient = result.summary().loc["x"]
@@ -75,9 +77,10 @@ def test_slopes_of_an_interaction_are_the_line_of_its_coefficients():
     frame = pd.DataFrame({"x": 1e6 + X, "z": z, "y": X * (1.0 + z) + NOISE})
     result = pgm.formula("y ~ x * z", frame, priors={"scale": pgm.Fixed(1.0)}).cavi()
     B = np.column_stack([np.ones(N), frame["x"], z, frame["x"] * z])
-    B, deviations = B - np.append(0.0, B[:, 1:].mean(axis=0)), B.std(axis=0) + np.array([1.0, 0.0, 0.0, 0.0])
+    B, deviations = B - np.append(0.0, B[:, 1:].mean(axis=0)), B.std(axis=0) + np.array([0.4, 0.0, 0.0, 0.0])
     y = frame["y"].to_numpy()
-    mean, covariance = normal_posterior(B, y, np.array([y.mean(), 0, 0, 0]), 2.5 * y.std() / deviations)
+    spread = 2.5 * y.std() / deviations
+    mean, covariance = normal_posterior(B, y, np.array([y.mean(), 0, 0, 0]), spread)
     table = result.slopes("x", conditional={"z": [-1.0, 0.5]}, target="linear")
     rows = np.array([[0.0, 1.0, 0.0, -1.0], [0.0, 1.0, 0.0, 0.5]])
     assert_draws(table, rows @ mean, np.sqrt(np.diag(rows @ covariance @ rows.T)))
@@ -103,10 +106,10 @@ def test_levels_without_an_intercept_have_the_mean_of_y_as_prior_mean(text):
     frame = pd.DataFrame({"g": G, "x": 500.0 + X, "y": 1e4 + 8.3 * NOISE})
     result = pgm.formula(text, frame, priors={"scale": pgm.Fixed(8.3)}).cavi()
     y, indicators = frame["y"].to_numpy(), (G[:, None] == ["a", "b", "c"]).astype(float)
-    B, means = indicators, np.full(3, y.mean())
+    B, means, times = indicators, np.full(3, y.mean()), np.full(3, 2.5)
     if "x" in text:
-        B, means = np.column_stack([B, X - X.mean()]), np.append(means, 0.0)
-    mean, covariance = normal_posterior(B, y, means, 2.5 * y.std() / B.std(axis=0), 8.3)
+        B, means, times = np.column_stack([B, X - X.mean()]), np.append(means, 0.0), np.append(times, 1.0)
+    mean, covariance = normal_posterior(B, y, means, times * 2.5 * y.std() / B.std(axis=0), 8.3)
     summary = result.summary()
     levels = summary[summary.index.str.contains("g")]
     # The levels of the summary are at x = 0.
@@ -216,7 +219,7 @@ def test_a_prior_mean_of_a_slope_leaves_the_default_of_the_intercept():
     frame = pd.DataFrame({"x": 1e6 + X, "y": 0.5 * X + NOISE})
     result = pgm.formula("y ~ x", frame, priors={"x": dist.Normal(2.0, 0.1), "scale": pgm.Fixed(1.0)}).cavi()
     y, B = frame["y"].to_numpy(), np.column_stack([np.ones(N), X - X.mean()])
-    mean, covariance = normal_posterior(B, y, np.array([y.mean(), 2.0]), np.array([2.5 * y.std(), 0.1]))
+    mean, covariance = normal_posterior(B, y, np.array([y.mean(), 2.0]), np.array([2.5**2 * y.std(), 0.1]))
     assert result.summary().loc["x", "mean"] == pytest.approx(mean[1], rel=1e-6)
     assert_draws(result.predictions(), B @ mean, np.sqrt(np.einsum("ij,jk,ik->i", B, covariance, B)))
 
@@ -227,7 +230,8 @@ def test_a_prior_of_one_level_is_at_the_origin():
     summary = pgm.formula("y ~ 0 + g + x", frame, priors=priors).cavi().summary()
     B = np.column_stack([*(g == G for g in "abc"), frame["x"]]).astype(float)
     y = frame["y"].to_numpy()
-    spread = 2.5 * y.std() / B.std(axis=0) * np.array([np.sqrt(1.0 + (frame["x"].mean() / X.std()) ** 2)] * 3 + [1.0])
+    of_levels = 2.5 * np.sqrt(1.0 + (frame["x"].mean() / X.std()) ** 2)
+    spread = 2.5 * y.std() / B.std(axis=0) * np.array([of_levels, of_levels, of_levels, 1.0])
     spread[1] = 0.5
     mean, covariance = normal_posterior(B, y, np.array([y.mean(), 90.0, y.mean(), 0.0]), spread)
     np.testing.assert_allclose(summary["mean"], mean, rtol=1e-6)
@@ -258,3 +262,98 @@ def test_offsets_and_prior_means_of_classes_are_of_every_class():
 def test_another_prior_of_a_coefficient_is_refused(prior, message):
     with pytest.raises(ValueError, match=message):
         pgm.formula("y ~ x", pd.DataFrame({"x": X, "y": X}), priors={"x": prior})
+
+
+def priors_of(regression):
+    """The priors of a regression's likelihood, and of its kernels in the order of the terms."""
+    parameters = [*regression.model.likelihood.parameters.values()]
+    for gp in regression.model.gps:
+        leaves = jax.tree.leaves(gp.kernel, is_leaf=lambda node: isinstance(node, pgm.Parameter))
+        parameters += [leaf for leaf in leaves if isinstance(leaf, pgm.Parameter)]
+    return [parameter.prior for parameter in parameters if parameter.prior is not None]
+
+
+def test_default_priors_of_standard_deviations_are_half_student_of_the_scale_of_y_and_of_the_column():
+    rng = np.random.default_rng(1)
+    n = 40
+    frame = pd.DataFrame({"x": rng.normal(3.0, 20.0, n), "z": rng.normal(0.0, 0.1, n), "g": list("abcde") * 8})
+    frame["y"], frame["w"] = rng.normal(50.0, 7.0, n), rng.integers(1, 4, n)
+    # A row of weight 0 counts for nothing, and one of weight 2 twice.
+    frame.loc[0, ["y", "x", "w"]] = 1e6, 1e5, 0.0
+    text = "y ~ (1 + x|g) + (0 + x|g) + s(x) + gp(x, by=num(z))"
+    priors = priors_of(pgm.formula(text, frame, weights="w"))
+    scale, smooth, _, varying, _, intercept, slope, _, alone = priors
+    times = np.repeat(np.arange(n), frame["w"].astype(int))
+    s, of_x, of_z = (frame[name].to_numpy()[times].std() for name in ("y", "x", "z"))
+    values = np.array([0.1, 1.0, 5.0, 50.0])
+    # The density of a half-Student-t is twice that of the Student-t; of the square, over the derivative 2 sd.
+    expected = {scale: s, intercept: s, slope: s / of_x, alone: s / of_x, smooth: s, varying: s / of_z}
+    for prior, unit in expected.items():
+        density = 2.0 * stats.t(3, scale=2.5 * unit).pdf(values)
+        if prior is scale:
+            np.testing.assert_allclose(np.exp(prior.log_prob(values)), density, rtol=1e-5)
+        else:
+            np.testing.assert_allclose(np.exp(prior.log_prob(values**2)), density / (2.0 * values), rtol=1e-5)
+
+
+def test_default_priors_of_a_logarithm_are_of_a_scale_of_at_least_one():
+    near, far = np.exp(0.1 * NOISE), np.exp(4.0 * NOISE)
+    counts = np.where(NOISE > 0.0, np.round(far), 0.0)
+    expected = {
+        ("lognormal", tuple(near)): 1.0,
+        ("lognormal", tuple(far)): 4.0 * NOISE.std(),
+        ("gamma", tuple(far)): 4.0 * NOISE.std(),
+        ("poisson", tuple(counts)): np.log(np.where(counts > 0.0, counts, 0.5)).std(),
+        ("bernoulli", tuple(counts > 0.0)): 1.0,
+    }
+    for (family, y), scale in expected.items():
+        regression = pgm.formula("y ~ x + (1|g)", pd.DataFrame({"x": X, "g": G, "y": y}), family=family)
+        assert priors_of(regression)[-1].prior.scale == pytest.approx(2.5 * scale, rel=1e-6)
+        slope = regression.model.gps[0].kernel.kernel.variance.value[1]
+        assert slope == pytest.approx((2.5 * scale / X.std()) ** 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "response", ["Surv(t, event)", "Surv(t - t + 0.0, t, event)", "Surv(lower, upper, type='interval2')"]
+)
+def test_default_priors_of_times_are_of_events(response):
+    # Censored at times that are far above those of events.
+    t, event = np.exp(np.where(X > 0.0, 10.0 + X, X)), (X <= 0.0).astype(float)
+    frame = pd.DataFrame({"t": t, "event": event, "lower": t, "upper": np.where(event == 1.0, t, np.inf)})
+    regression = pgm.formula(f"{response} ~ 1", frame, family="weibull")
+    assert regression.terms[0].mean == pytest.approx(np.log(t[event == 1.0]).mean())
+    assert regression.model.gps[0].kernel.kernel.variance.value[0] == pytest.approx(2.5**4)
+    (shape,) = priors_of(regression)
+    assert (shape.loc, shape.scale) == (0.0, 3.0)
+
+
+def test_default_priors_of_times_are_of_all_where_none_is_of_an_event():
+    frame = pd.DataFrame({"lower": np.exp(X), "upper": np.exp(X) + 1.0})
+    regression = pgm.formula("Surv(lower, upper, type='interval2') ~ 1", frame, family="weibull")
+    assert regression.terms[0].mean == pytest.approx(X.mean())
+
+
+# betareg's GasolineYield: the end points in degrees Fahrenheit and the percentages of gasoline, by batch.
+GASOLINE = {
+    1: [(365, 8.5), (379, 14.7), (428, 18.0)],
+    2: [(351, 14.0), (424, 23.2)],
+    3: [(267, 10.0), (360, 24.8), (402, 31.7)],
+    4: [(285, 5.0), (365, 17.6), (444, 32.1)],
+    5: [(235, 6.9), (300, 15.2), (365, 26.0), (410, 33.6)],
+    6: [(307, 14.4), (367, 26.8), (395, 34.9)],
+    7: [(218, 8.0), (273, 13.1), (347, 26.6)],
+    8: [(212, 7.4), (272, 18.2), (340, 30.4)],
+    9: [(235, 2.8), (275, 6.4), (358, 16.1), (416, 27.8)],
+    10: [(205, 12.2), (275, 22.3), (345, 34.7), (407, 45.7)],
+}
+
+
+@pytest.mark.slow
+def test_default_priors_leave_a_large_precision_and_small_slopes_to_the_data():
+    rows = [(batch, degrees / 100.0, share / 100.0) for batch, pairs in GASOLINE.items() for degrees, share in pairs]
+    frame = pd.DataFrame(rows, columns=["batch", "temp", "y"]).astype({"batch": str})
+    summary = pgm.formula("y ~ temp + (1|batch)", frame, family="beta").fit().summary()
+    # glmmTMB by maximum likelihood: 1.0829 with a standard error of 0.0494, and a precision of 302.
+    assert summary.loc["temp", "sd"] == pytest.approx(0.0494, rel=0.12)
+    assert summary.loc["temp", "mean"] == pytest.approx(1.0829, abs=0.15 * 0.0494)
+    assert summary.loc["precision", "mean"] == pytest.approx(302.0, rel=0.15)
