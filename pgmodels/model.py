@@ -478,6 +478,13 @@ class Model(DoublePrecision, Module):
         inputs, numbered = self.inputs(np.asarray(X)), enumerate(are_fixed)
         return tuple(self._bound(index, inputs, 0.0).for_sampling() if fixed else None for index, fixed in numbered)
 
+    def coefficient_groups(self, X: ArrayLike) -> Groups:
+        """The prior of each group of coefficients whose variances are not learned; None for the others."""
+        inputs = self.inputs(np.asarray(X), padded=True)
+        pairs = zip(self.gps, inputs.X, strict=True)
+        are_known = [gp.form.has_coefficients(gp.kernel, Z) and not _is_learned(gp.kernel) for gp, Z in pairs]
+        return tuple(self._bound(index, inputs, 0.0) if known else None for index, known in enumerate(are_known))
+
     def _bound(self, index: int, inputs: DistinctInputs, max_error: float) -> LatentPrior:
         gp, X, count = self.gps[index], inputs.X[index], inputs.counts[index]
         bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, max_error)
@@ -707,3 +714,8 @@ def _required(
 @compiled
 def _compiled_prior(model: Model, inputs: DistinctInputs, fixed_groups: Groups) -> PriorCollection:
     return model.traced_prior(inputs, fixed_groups)
+
+
+def _is_learned(kernel: Kernel) -> bool:
+    """Whether a parameter of a kernel is learned, with a prior or without."""
+    return any(is_parameter(leaf) and leaf.learned for leaf in jax.tree.leaves(kernel, is_leaf=is_parameter))

@@ -51,8 +51,8 @@ class Problem(Module):
 
     If ``coupled``, sites couple the predictors of a datum, and covariances (n, p, p) replace variances (n, p).
     ``row_weights`` multiply each datum's term of the bound, and so its sites; 0 for padding, None if all are 1.
-    A share ``floor`` of each prior variance is added to the posterior's and not reduced by sites, like the residual
-    variance of inducing inputs: it lowers the ELBO.
+    A share ``floor`` of each prior variance, except of exact priors, is added to the posterior's and not reduced by
+    sites, like the residual variance of inducing inputs: it lowers the ELBO.
     """
 
     objective: Objective = eqx.field(static=True)
@@ -130,7 +130,10 @@ class Problem(Module):
 
     def kept(self) -> Spread | float:
         """The predictors' variance that sites do not reduce: ``floor`` times the prior's."""
-        return self.floor * self.marginals()[1] if self.floor else 0.0
+        if not self.floor:
+            return 0.0
+        mean, variance = self.prior.marginals()[0], self.prior.rounded_variances()
+        return self.floor * self.of_latents(mean, jax.vmap(jnp.diag)(variance))[1]
 
     def floor_loss(self, sites: Sites) -> Float[Array, ""]:
         """Decrease of the log normaliser due to the variance that sites do not reduce."""
@@ -233,7 +236,7 @@ class Problem(Module):
         precision = sites.precision.diagonal(axis1=1, axis2=2) if self.coupled else sites.precision
         pull, digits = abs(_pull(sites, mean)), _DIGIT * abs(mean)
         of_means = jnp.sum(pull * digits + 0.5 * abs(precision) * digits**2)
-        of_prior = self._off_by(_DIGIT * self.prior.marginals()[1], mean, variance, sites)
+        of_prior = self._off_by(_DIGIT * self.prior.rounded_variances(), mean, variance, sites)
         sizes = jnp.sum(abs(terms)) + abs(divergence)
         return Bound(jnp.sum(terms) - divergence, _DIGIT * sizes + of_means + of_prior)
 

@@ -112,6 +112,9 @@ def points_at(
     points: list[InducingPoints | None] = []
     expands = objective.is_monotone and is_simple(objective)
     for gp, X in zip(model.gps, distinct, strict=True):
+        if gp.form.has_coefficients(gp.kernel, X):
+            points.append(None)
+            continue
         most = max(_SMALL_RANK, _SHARE_OF_ROWS * len(X)) if expands else np.inf
         group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size)
         is_low = group is not None and group.rank <= most

@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 
 from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.normalisation import checked_unknowns
-from pgmodels.model import Data, Model, require_model, with_powers
+from pgmodels.model import GP, Data, Model, require_model, with_powers
 from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import have_fixed_kernels
 from pgmodels.priors.representation import Auto
@@ -119,8 +119,10 @@ class Program:
     def whitened_shapes(self) -> list[tuple[int, int]]:
         """The shape (r, size) of the whitened coordinates of each group."""
         pairs = zip(self.factors, self.inputs, self.spanning, strict=True)
-        ranks = [len(A) if A is not None else len(X if few is None else few) for A, X, few in pairs]
-        return [(rank, gp.size) for rank, gp in zip(ranks, self.unknowns.model.gps, strict=True)]
+        return [
+            (self._bound(gp, X, rows).rank if A is None else len(A), gp.size)
+            for gp, (A, X, rows) in zip(self.unknowns.model.gps, pairs, strict=True)
+        ]
 
     def __call__(self) -> Any:
         pairs = zip(self.unknowns.names, self.unknowns.parameters, strict=True)
@@ -139,12 +141,12 @@ class Program:
         """The latents f = mean + A^T v (n, latents) of whitened coordinates v by group."""
         latents = []
         for gp, A, X, rows, v in zip(model.gps, self.factors, self.inputs, self.spanning, whitened, strict=True):
-            mean = as_array(gp.mean.value)
-            if A is None:
-                latents.append(_REPRESENTATION.bind_traced(bare(gp.kernel), mean, X, gp.size, spanning=rows).latents(v))
-            else:
-                latents.append(mean + A.T @ v)
+            latents.append(self._bound(gp, X, rows).latents(v) if A is None else as_array(gp.mean.value) + A.T @ v)
         return self.copies.side_by_side(latents)
+
+    @staticmethod
+    def _bound(gp: GP, X: Any, rows: Any) -> Any:
+        return _REPRESENTATION.bind_traced(bare(gp.kernel), as_array(gp.mean.value), X, gp.size, spanning=rows)
 
 
 def _active(group: Any, count: int) -> Any:

@@ -129,6 +129,9 @@ class On(Restricted):
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         return self.kernel.rank_at(self._select(X))
 
+    def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
+        return self.kernel.features(self._select(X))
+
     def to_state_space(self) -> StateSpace:
         return self.kernel.to_state_space()
 
@@ -211,6 +214,10 @@ class Difference(Restricted):
     def indexes(self, num_columns: int) -> tuple[int, ...]:
         indices = self.kernel.indexes(len(self.left))
         return tuple(sorted({columns[index] for columns in (self.left, self.right) for index in indices}))
+
+    def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
+        left, right = (self.kernel.features(item) for item in self._items(X))
+        return None if left is None or right is None else left - right
 
     def numbered(self, names: tuple[str, ...] | None) -> "Difference":
         return self

@@ -102,6 +102,10 @@ class Kernel(Module):
         """An upper bound of the rank of the matrix at X: the number of rows unless functions are known to be few."""
         return len(X)
 
+    def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
+        """The F with kernel(X, Z) = F(X) F(Z)^T at all inputs: the latent is F v with v ~ N(0, I). None without one."""
+        return None
+
     def to_state_space(self) -> StateSpace:
         """The kernel, of one column, as a Markov process whose first entry is the latent.
 
@@ -281,6 +285,10 @@ class Sum(Kernel):
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         return min(len(X), self.left.rank_at(X) + self.right.rank_at(X))
 
+    def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
+        left, right = self.left.features(X), self.right.features(X)
+        return None if left is None or right is None else jnp.concatenate([left, right], axis=1)
+
     def to_state_space(self) -> StateSpace:
         return SumState(self.left.to_state_space(), self.right.to_state_space())
 
@@ -326,6 +334,12 @@ class Product(Kernel):
 
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         return min(len(X), self.left.rank_at(X) * self.right.rank_at(X))
+
+    def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
+        left, right = self.left.features(X), self.right.features(X)
+        if left is None or right is None:
+            return None
+        return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
 
     def to_state_space(self) -> StateSpace:
         first, second = self.left.to_state_space(), self.right.to_state_space()

@@ -80,6 +80,15 @@ class Line(Kernel):
         x = as_array(X)[:, 0]
         return variance + 2.0 * covariance * x + slope * jnp.square(x)
 
+    def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n 2"]:
+        variance, slope, correlation = (
+            as_array(parameter.value) for parameter in (self.variance, self.slope_variance, self.correlation)
+        )
+        line = jnp.sqrt(slope) * as_array(X)[:, 0]
+        # The intercept's deviation from its mean given the slope.
+        intercept = jnp.sqrt(variance * (1.0 - jnp.square(correlation)))
+        return jnp.stack([correlation * jnp.sqrt(variance) + line, jnp.broadcast_to(intercept, line.shape)], axis=1)
+
     def _moments(self) -> tuple[Array, Array, Array]:
         """The variances of intercept and slope, and their covariance."""
         variance, slope = as_array(self.variance.value), as_array(self.slope_variance.value)

@@ -190,6 +190,9 @@ class Linear(Kernel):
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         return min(X.shape)
 
+    def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n d"]:
+        return as_array(X) * jnp.sqrt(as_array(self.variance.value))
+
     def to_state_space(self) -> StateSpace:
         return LineState(as_array(self.variance.value).reshape(()))
 
@@ -219,6 +222,9 @@ class Constant(Kernel):
 
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         return 1
+
+    def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n 1"]:
+        return jnp.broadcast_to(jnp.sqrt(as_array(self.variance.value)), (X.shape[0], 1))
 
     def to_state_space(self) -> StateSpace:
         return ConstantState(as_array(self.variance.value))

@@ -98,6 +98,8 @@ class LatentPrior(Module):
     can_pad: ClassVar[bool] = False
     # Whether it stores the covariance at X.
     is_dense: ClassVar[bool] = False
+    # Whether rounding errors of posterior variances are relative to themselves, not to the prior's.
+    is_exact: ClassVar[bool] = False
     # Whether its posteriors have ``extended``, and it has ``draw_given``, for joint draws at new inputs.
     extends: ClassVar[bool] = False
     # Whether it is a Markov chain, which sites may couple with others: see pgmodels.priors.chain_posterior.

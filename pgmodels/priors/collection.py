@@ -164,6 +164,11 @@ class PriorCollection(Module):
         means, variances = zip(*(group.marginals() for group in self.groups), strict=True)
         return self.side_by_side(means), self.side_by_side(variances)
 
+    def rounded_variances(self) -> Float[Array, "n l"]:
+        """The prior variances at the data to which rounding errors of posterior variances are relative."""
+        variances = (group.marginals()[1] * (not group.is_exact) for group in self.groups)
+        return self.side_by_side(list(variances))
+
     def latents(self, coordinates: Sequence[Array]) -> Float[Array, "*batch n l"]:
         """The latents at the data from the coordinates of each group."""
         return self.side_by_side([group.latents(v) for group, v in zip(self.groups, coordinates, strict=True)])

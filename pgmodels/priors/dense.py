@@ -134,9 +134,9 @@ class DensePrior(FactoredPrior):
     def _cross_covariance(self, state: DenseState, cross: tuple[Array, Array]) -> Array:
         return algebra.dense_cross_covariance(self.K, cross[0], state.factor)
 
-    def _taken(self, state: DenseState, cross: tuple[Array, Array]) -> Array:
+    def _covariance_at(self, state: DenseState, X_new: Array, cross: tuple[Array, Array]) -> Array:
         V = state.factor.half_solve(state.factor.scale[:, None] * cross[0])
-        return V.T @ V
+        return self.kernel(X_new, X_new) - V.T @ V
 
 
 def whitened_root(kernel: Any, X: Float[Array, "n d"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:

@@ -82,8 +82,8 @@ class FactoredPrior(LatentPrior):
         """Covariance of the latents at new inputs with those at X."""
 
     @abstractmethod
-    def _taken(self, state: Any, cross: Any) -> Array:
-        """The reduction of the prior covariance at new inputs by the sites, (m, m)."""
+    def _covariance_at(self, state: Any, X_new: Array, cross: Any) -> Array:
+        """Covariance at new inputs, (m, m)."""
 
     def condition(self, sites: Sites) -> "FactoredPosterior":
         """See LatentPrior."""
@@ -167,8 +167,8 @@ class FactoredPosterior(GroupPosterior):
 
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
         """The covariance of each latent at new inputs."""
-        cross, K = self.prior._cross(X_new), self.prior.kernel(X_new, X_new)
-        return over_states(lambda state: K - self.prior._taken(state, cross), self.states)
+        cross = self.prior._cross(X_new)
+        return over_states(lambda state: self.prior._covariance_at(state, X_new, cross), self.states)
 
 
 def centred(sites: Sites, mean: Array) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Low-rank priors: any factor of few rows, inducing points, or a pivoted Cholesky factor of the covariance."""
+"""Low-rank priors: any factor of few rows, coefficients, inducing points, or pivoted Cholesky of the covariance."""
 
 from dataclasses import fields, replace
 from typing import Any, ClassVar, NamedTuple
@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
@@ -72,9 +73,72 @@ class SpanPrior(FactoredPrior):
             state.root, self.factor
         )
 
-    def _taken(self, state: Any, cross: tuple[Array, Array]) -> Array:
+    def _covariance_at(self, state: Any, X_new: Array, cross: tuple[Array, Array]) -> Array:
         U = algebra.factor_half_covariance(state.root, cross[0])
-        return cross[0].T @ cross[0] - U.T @ U
+        return self.residual_covariance(X_new) + U.T @ U
+
+
+class CoefficientPrior(SpanPrior):
+    """f = mean + F v with the ``features`` F of a kernel, exactly: the coordinates are coefficients, turned.
+
+    A = (F turn)^T with an orthogonal ``turn``, None for the identity. That of ``turned_features`` makes the rows of A
+    nearly orthogonal, so that the posterior is as accurate with collinear columns and any prior variances.
+    """
+
+    can_pad: ClassVar[bool] = True
+    is_exact: ClassVar[bool] = True
+
+    kernel: Any
+    mean: Float[Array, ""]
+    X: Float[Array, "n d"]
+    A: Float[Array, "r n"]
+    turn: Float[Array, "r r"] | None
+    size: int = eqx.field(static=True)
+
+    @property
+    def rank(self) -> int:
+        """The number of features."""
+        return len(self.A)
+
+    @property
+    def active(self) -> Float[Array, " r"]:
+        """1 for each coordinate: there is no padding."""
+        return jnp.ones(self.rank)
+
+    @property
+    def factor(self) -> Float[Array, "r n"]:
+        """See FactoredPrior."""
+        return self.A
+
+    def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
+        """See FactoredPrior: without a residual."""
+        F = self.kernel.features(X_new)
+        A = F.T if self.turn is None else self.turn.T @ F.T
+        return A, jnp.zeros(len(X_new), self.A.dtype)
+
+    def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        """See FactoredPrior: zero."""
+        return jnp.zeros((len(X_new), len(X_new)), self.A.dtype)
+
+    def resized(self, size: int) -> "CoefficientPrior":
+        """See LatentPrior."""
+        return replace(self, X=as_array(pad_rows(self.X, size)), A=as_array(pad_rows(self.A.T, size).T))
+
+
+def turned_features(F: Float[np.ndarray, "n r"]) -> tuple[Float[np.ndarray, "r n"], Float[np.ndarray, "r r"]]:
+    """The (F turn)^T with nearly orthogonal rows, of decreasing size, and the orthogonal turn; outside ``jit``.
+
+    F = Q R with the columns in decreasing order of size, R = L turn^T, and the result is (Q L)^T: each row is accurate
+    relative to its own size, however small, where the product F turn would lose it against the largest.
+    """
+    order = np.argsort(-np.linalg.norm(F, axis=0), kind="stable")
+    Q, R = scipy.linalg.qr(F[:, order], mode="economic")
+    turn, upper = scipy.linalg.qr(R.T)
+    signs = np.ones(len(turn))
+    signs[: len(Q.T)] = np.where(np.diagonal(upper) < 0.0, -1.0, 1.0)
+    A = np.zeros(F.shape[::-1])
+    A[: len(Q.T)] = (upper * signs[:, None])[: len(Q.T)] @ Q.T
+    return A, (turn * signs)[np.argsort(order)]
 
 
 class InducingPointPrior(SpanPrior):

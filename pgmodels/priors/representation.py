@@ -4,12 +4,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from pgmodels.kernels.kernel import Kernel
+from pgmodels.kernels.kernel import Kernel, with_values
 from pgmodels.kernels.limits import unlimited
 from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.base import LatentPrior
@@ -25,8 +26,9 @@ from pgmodels.priors.gram import (
     pivoted_cholesky,
     pivoted_columns,
 )
-from pgmodels.priors.low_rank import InducingPoints, LowRankPrior, low_rank_at
+from pgmodels.priors.low_rank import CoefficientPrior, InducingPoints, LowRankPrior, low_rank_at, turned_features
 from pgmodels.priors.padding import pad_rows, padded_size
+from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
 # Peak bytes per entry of K while it is computed and factorised: K, its root and one copy.
@@ -34,6 +36,8 @@ _MADE = 24.0
 _LEAST_SUBSET = 512
 # From this many rows on, kernels whose rank is known to be below this share of them are factorised without the matrix.
 _MANY, _FEW = 2048, 0.05
+# Up to this many coefficients are used with any number of rows.
+_SMALL = 32
 
 
 class Representation(ABC):
@@ -81,6 +85,10 @@ class Representation(ABC):
     def resolve(self, kernel: Kernel, X: np.ndarray) -> "Representation":
         """The representation with what it takes from the data, at the kernel's values, and keeps from then on."""
         return self
+
+    def has_coefficients(self, kernel: Any, X: Any) -> bool:
+        """Whether bound priors at X (n, d) are a ``CoefficientPrior``."""
+        return False
 
     def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray | None:
         """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None by default."""
@@ -163,11 +171,13 @@ class Dense(Representation):
 class Auto(Representation):
     """Dense, or an exact low-rank factor, whichever needs fewer operations per update.
 
-    A pivoted Cholesky factorisation of K = kernel(X, X) stops once all residual variances are below 1e-10 of the
-    largest variance, the first jitter of ``Dense``, so that both are equally exact. A smaller ``max_error`` lowers this
-    to rounding; the low-rank factor is then also chosen, at any cost, if the dense form needs more jitter. With
-    sampled kernel parameters it is dense, unless the latent is a sum of functions with few levels, as of crossed
-    groups. Of many distinct times it becomes a Markov process: see pgmodels.inference.chain_choice.
+    Sums and products of Linear, Line and Constant have coefficients, in which the prior is exact, unless these are far
+    more than the rows. For other kernels, a pivoted Cholesky factorisation of K = kernel(X, X) stops once all residual
+    variances are below 1e-10 of the largest variance, the first jitter of ``Dense``, so that both are equally exact. A
+    smaller ``max_error`` lowers this to rounding; the low-rank factor is then also chosen, at any cost, if the dense
+    form needs more jitter. With sampled kernel parameters it is dense, unless the latent is a sum of functions with few
+    levels, as of crossed groups. Of many distinct times it becomes a Markov process: see
+    pgmodels.inference.chain_choice.
     """
 
     can_pad: ClassVar[bool] = True
@@ -179,8 +189,19 @@ class Auto(Representation):
         rank = _known_rank(kernel, X)
         return _MADE * len(X) ** 2 if rank is None else 8.0 * rank * len(X)
 
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> DensePrior | LowRankPrior:
+    def has_coefficients(self, kernel: Any, X: Any) -> bool:
         """See Representation."""
+        if not isinstance(kernel, Kernel):
+            return False
+        shape = jax.eval_shape(_features, with_values(kernel), jax.ShapeDtypeStruct(np.shape(X), np.float64))
+        return shape is not None and shape.shape[1] <= max(len(X), _SMALL)
+
+    def bind(
+        self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf
+    ) -> DensePrior | LowRankPrior | CoefficientPrior:
+        """See Representation."""
+        if self.has_coefficients(kernel, X) and (exact := _of_coefficients(kernel, mean, X, size)) is not None:
+            return exact
         if (low_rank := _of_few_functions(kernel, mean, X, size)) is not None:
             return low_rank
         kernel, mean, X, K = _evaluated(kernel, mean, X)
@@ -208,6 +229,8 @@ class Auto(Representation):
         spanning: Float[Array, "r d"] | None = None,
     ) -> LatentPrior:
         """See Representation; with ``spanning`` inputs Z by A = L^-1 K(Z, X), with the jitter of ``exact_root``."""
+        if self.has_coefficients(kernel, X):
+            return _coefficient_prior(kernel, mean, X, size)
         if spanning is None:
             return whitened_prior(kernel, mean, X, size, row_mask)
         root, jitter = exact_root(kernel, spanning)
@@ -223,6 +246,14 @@ class Auto(Representation):
             size=size,
         )
 
+    def bind_traced_for_moments(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
+    ) -> LatentPrior:
+        """See Representation."""
+        if self.has_coefficients(kernel, X):
+            return _coefficient_prior(kernel, mean, X, size)
+        return super().bind_traced_for_moments(kernel, mean, X, size, row_mask)
+
     def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
         """See Representation."""
         if (low_rank := _of_few_functions(kernel, mean, X, size)) is not None:
@@ -230,6 +261,26 @@ class Auto(Representation):
         kernel, mean, X, K = _evaluated(kernel, mean, X)
         factor = pivoted_cholesky(K, TOLERANCE)
         return _low_rank(kernel, mean, X, K, size, TOLERANCE, factor) if _is_cheap(factor) else None
+
+
+@compiled
+def _features(kernel: Kernel, X: Array) -> Array | None:
+    return kernel.features(X)
+
+
+def _coefficient_prior(kernel: Any, mean: Array, X: Array, size: int) -> CoefficientPrior:
+    """The prior in the coefficients themselves; usable under ``jit``."""
+    return CoefficientPrior(kernel=kernel, mean=mean, X=X, A=kernel.features(X).T, turn=None, size=size)
+
+
+def _of_coefficients(kernel: Any, mean: Any, X: Any, size: int) -> CoefficientPrior | None:
+    """The prior in turned coefficients; None if a variance is not finite or all are zero."""
+    kernel, mean, X = bare_arrays(kernel), as_array(mean), as_array(X)
+    F = np.asarray(_features(kernel, as_array(pad_rows(X, padded_size(len(X))))))[: len(X)]
+    if not (np.isfinite(F).all() and F.any()):
+        return None
+    A, turn = map(as_array, turned_features(F))
+    return CoefficientPrior(kernel=kernel, mean=mean, X=X, A=A, turn=turn, size=size)
 
 
 def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.ndarray]:

@@ -29,7 +29,7 @@ from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.representation import InducingPrior
 from pgmodels.priors.linear_predictor import condition_jointly
-from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.priors.low_rank import CoefficientPrior, LowRankPrior
 from pgmodels.priors.markov.prior import MarkovPrior
 from pgmodels.priors.padding import pad_sites
 from pgmodels.priors.posterior import Posterior
@@ -74,7 +74,16 @@ _RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
 }
 _PRIORS: dict[str, type[LatentPrior]] = {
     stored_class(cls): cls
-    for cls in (DensePrior, LowRankPrior, InducingPrior, ChunkedInducingPrior, FICPrior, HilbertPrior, MarkovPrior)
+    for cls in (
+        DensePrior,
+        LowRankPrior,
+        CoefficientPrior,
+        InducingPrior,
+        ChunkedInducingPrior,
+        FICPrior,
+        HilbertPrior,
+        MarkovPrior,
+    )
 }
 # How engines build a prior: ``Model.prior``, ``Model.compiled_prior``, or either with ``for_sampling``.
 _WAYS = ("bound", "compiled", "generative", "compiled generative")

@@ -36,14 +36,14 @@ X_NEW = rng.uniform(-2.0, 2.0, (5, 2))
 
 
 def prior() -> PriorCollection:
-    """Dense and low-rank groups, of unequal means and lengthscales."""
+    """A dense group and one of coefficients, of unequal means and lengthscales."""
     gps = [
         pgm.GP(pgm.Matern12(variance=2.0, lengthscale=0.7), mean=0.4, size=1),
         pgm.GP(pgm.Linear(variance=0.5) + pgm.Constant(0.3), mean=-1.3, size=2),
     ]
     with jax.enable_x64(True):
         bound = [gp.form.bind(gp.kernel, gp.mean.value, X, gp.size) for gp in gps]
-    assert [type(group).__name__ for group in bound] == ["DensePrior", "LowRankPrior"]
+    assert [type(group).__name__ for group in bound] == ["DensePrior", "CoefficientPrior"]
     return PriorCollection(tuple(bound))
 
 

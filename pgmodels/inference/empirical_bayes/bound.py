@@ -196,8 +196,8 @@ class MarginalBound:
         floor = _floor(learnable, self.distinct)
         # Spanning inputs are used only for draws.
         distinct = replace(distinct, spanning=(None,) * len(model.gps))
-        bare = without_inputs(model).bare()
-        self.family = ProblemFamily(terms, learnable, bare, distinct, y, row_weights, floor=floor)
+        bare, known = without_inputs(model).bare(), model.coefficient_groups(data.X)
+        self.family = ProblemFamily(terms, learnable, bare, distinct, y, row_weights, known, floor=floor)
         self.state: Any = None
         self.ascent: tuple[Ascent, float] | None = None
         self.lost = 0.0

@@ -2,8 +2,9 @@
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -241,7 +242,7 @@ def fit(
         else:
             maximum = learn(model, data, terms, limits, bar)
         undetermined = _undetermined(maximum)
-        if undetermined and num_starts is None and not published:
+        if undetermined.flat and num_starts is None and not published:
             # The bound is flat once a latent's variance has collapsed, which may be a poor local optimum.
             more = limits._replace(num_starts=maximum.num_tried + _MORE_STARTS)
             other = learn(model, data, terms, more, bar)
@@ -259,10 +260,12 @@ def fit(
     result = _result(final, data, bound, inner)
     _report_floor(bound, values)
     _report_shift(maximum)
-    if undetermined:
+    if undetermined.rising:
+        _report_rising(undetermined.rising)
+    if undetermined.flat:
         remedy = "Use scheme='auto'" if published else "Raise num_starts"
         remedy += "" if terms.is_maximised else " and objective='expected'"
-        _report(undetermined, maximum.num_tried, remedy)
+        _report(undetermined.flat, maximum.num_tried, remedy)
     if not maximum.converged:
         warn(
             f"fit did not converge: {maximum.message} after {maximum.num_steps} steps, ELBO {result.elbo:.6g}. Raise "
@@ -327,9 +330,10 @@ def _report_floor(bound: MarginalBound, values: list[Any]) -> None:
     at_floor = [f"{name} = " + ", ".join(f"{x:.3g}" for x in np.ravel(v)) for name, v in pairs if name in names]
     if at_floor:
         warn(
-            f"fit: y has almost no noise, and {', '.join(at_floor)} is at the smallest value that rounding errors "
-            f"allow: below it posterior variances would be less than {bound.family.floor:.0e} of the prior's. Fix it "
-            "with pgm.Fixed at the known noise of y, or give it a prior.",
+            f"fit: {', '.join(at_floor)} is at the smallest value that rounding errors allow: below it posterior "
+            f"variances would be less than {bound.family.floor:.0e} of the prior's. Lower the kernel's variance if it "
+            "is far above that of y. If y has almost no noise, fix it with pgm.Fixed at the known noise, or give it a "
+            "prior.",
             FitWarning,
         )
 
@@ -359,10 +363,17 @@ def _report_shift(maximum: Maximum) -> None:
         )
 
 
-def _undetermined(maximum: Maximum) -> dict[str, str]:
-    """Values far from every start that the data do not determine: names and formatted values.
+class _Undetermined(NamedTuple):
+    """Values far from every start, names and formatted values: ``flat``, or where the bound is still ``rising``."""
 
-    A value is undetermined if a further factor of ten hardly changes the bound, alone or along a ridge of the inverse
+    flat: dict[str, str]
+    rising: dict[str, str]
+
+
+def _undetermined(maximum: Maximum) -> _Undetermined:
+    """Values far from every start that the data do not determine.
+
+    A value is flat if a further factor of ten hardly changes the bound, alone or along a ridge of the inverse
     Hessian (other values compensate). If there is one, other values that are as free along the ridge are listed too.
     """
     bound, (low, high) = maximum.bound, within(maximum.box, _SUSPECT)
@@ -374,7 +385,7 @@ def _undetermined(maximum: Maximum) -> dict[str, str]:
     at_floor = np.array([name in _at_floor(bound) for name in learnable.names], bool)[owners]
     far = np.flatnonzero(((vector < low) | (vector > high) | runs) & ~at_floor)
     if not far.size:
-        return {}
+        return _Undetermined({}, {})
     known = bound.best, bound.vector, bound.slope, bound.state, bound.ascent, bound.lost
     inverse_hessian = inverse_hessian_at(maximum, _LEAST_CURVATURE)
     loose = (
@@ -382,25 +393,32 @@ def _undetermined(maximum: Maximum) -> dict[str, str]:
         if inverse_hessian is None
         else 0.5 * np.log(_FURTHER) ** 2 / np.diag(inverse_hessian) < _FELT
     )
-    flat, best = [], bound.best - bound.lost
+    flat, rising, best = [], [], bound.best - bound.lost
     for i in far:
         further = vector.copy()
         further[i] += np.log(_FURTHER) * np.sign(vector[i] - low[i])
-        if loose[i] or not _is_felt(bound, further, best):
+        loss = _loss(bound, further, best)
+        if loss < -_FELT:
+            rising.append(i)
+        elif loose[i] or loss < _FELT:
             flat.append(i)
     if flat:
         flat = sorted({*flat, *np.flatnonzero(loose & np.isfinite(low))})
     # Restore the optimum: the points evaluated above may be equally good, but not better.
     bound.best, bound.vector, bound.slope, bound.state, bound.ascent, bound.lost = known
     values, names = learnable.constrain(vector), names_of(learnable)
-    written = {}
-    for i in flat:
-        owner, parameter = owners[i], learnable.parameters[owners[i]]
-        name, value = names[i], f"{np.exp(vector[i]):.3g}"
-        if parameter.constraint is not None:
-            name, value = learnable.names[owner], str([float(f"{v:.3g}") for v in np.ravel(values[owner])])
-        written[name] = value
-    return written
+
+    def written(numbers: Iterable[Any]) -> dict[str, str]:
+        texts = {}
+        for i in numbers:
+            owner, parameter = owners[i], learnable.parameters[owners[i]]
+            name, value = names[i], f"{np.exp(vector[i]):.3g}"
+            if parameter.constraint is not None:
+                name, value = learnable.names[owner], str([float(f"{v:.3g}") for v in np.ravel(values[owner])])
+            texts[name] = value
+        return texts
+
+    return _Undetermined(written(flat), written(rising))
 
 
 def _report(undetermined: dict[str, str], num_tried: int, remedy: str) -> None:
@@ -422,11 +440,21 @@ def _report(undetermined: dict[str, str], num_tried: int, remedy: str) -> None:
     )
 
 
-def _is_felt(objective: MarginalBound, vector: np.ndarray, best: float) -> bool:
-    """Whether the bound at a vector is below the best value by at least _FELT nats."""
+def _report_rising(rising: dict[str, str]) -> None:
+    """Warn of values at the end of the search, beyond which the bound is higher."""
+    listed = ", ".join(f"{name} = {value}" for name, value in rising.items())
+    warn(
+        f"fit: the ELBO still rises beyond {listed}, where the search ends: for a scale of noise, the latents fit y "
+        "exactly. Fix it with pgm.Fixed at a known value, or give it a prior.",
+        FitWarning,
+    )
+
+
+def _loss(objective: MarginalBound, vector: np.ndarray, best: float) -> float:
+    """By how much the bound at a vector is below the best value, exact enough to compare with _FELT nats."""
     for tolerance in _LOOKS:
         # A tighter tolerance only raises the bound.
         loss = objective.without_floor(vector, tolerance) - best
         if loss < _FELT or loss > _FELT + _STILL_TO_GAIN * tolerance * (1.0 + abs(best)):
             break
-    return loss >= _FELT
+    return loss

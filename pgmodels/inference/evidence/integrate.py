@@ -504,7 +504,8 @@ class _Integration:
 def problem_family(model: Model, data: Data, unknowns: ParameterVector, coupled: bool) -> ProblemFamily:
     """The problem family of a resolved model and checked data."""
     objective, padded = expected_objective(model), model.padded(data)
-    return ProblemFamily(objective, unknowns, model.bare(), *padded, coupled=coupled, needs_factors=True)
+    known = model.coefficient_groups(data.X)
+    return ProblemFamily(objective, unknowns, model.bare(), *padded, known, coupled=coupled, needs_factors=True)
 
 
 def _points_at(family: ProblemFamily, vector: Any) -> Points:

@@ -71,7 +71,7 @@ def numpyro_bound(
     require_maximised("numpyro_bound", terms)
     inputs, padded, row_weights = model.padded(data)
     inputs = replace(inputs, spanning=(None,) * len(model.gps))
-    family = ProblemFamily(terms, unknowns, model.bare(), inputs, padded, row_weights)
+    family = ProblemFamily(terms, unknowns, model.bare(), inputs, padded, row_weights, model.coefficient_groups(data.X))
     points, engine = (None,) * len(model.gps), engine_of(terms)
 
     def bound(vector: Any) -> Any:

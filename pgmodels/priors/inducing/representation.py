@@ -125,8 +125,8 @@ class InducingPrior(LowRankPrior):
     def _cross_covariance(self, state: Any, cross: tuple[Array, Array]) -> Array:
         return super()._cross_covariance(state.span, cross)
 
-    def _taken(self, state: Any, cross: tuple[Array, Array]) -> Array:
-        return super()._taken(state.span, cross)
+    def _covariance_at(self, state: Any, X_new: Array, cross: tuple[Array, Array]) -> Array:
+        return super()._covariance_at(state.span, X_new, cross)
 
 
 def inducing_at(
