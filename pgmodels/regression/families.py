@@ -52,8 +52,12 @@ class Settings(NamedTuple):
         return Parameter(start, positive=True, prior=chosen) if isinstance(chosen, dist.Distribution) else chosen
 
     def noise(self) -> Any:
-        """The scale of noise, in units of the first latent."""
-        return self.positive("scale", 0.5 * self.scale, dist.FoldedDistribution(half_student(self.scale)))
+        """The scale of noise, in units of the first latent, which summaries call sigma."""
+        return self.positive(
+            "sigma" if "sigma" in self.priors else "scale",
+            0.5 * self.scale,
+            dist.FoldedDistribution(half_student(self.scale)),
+        )
 
 
 class Family(NamedTuple):

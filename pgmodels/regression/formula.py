@@ -1,7 +1,9 @@
 """Regression models from a formula of terms and a data frame."""
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,7 @@ from pgmodels.likelihoods.additive import summed
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.weights import check_weights
 from pgmodels.model import Model
+from pgmodels.parameters.vector import trainable
 from pgmodels.regression.columns import Design, Levels, Numbers, check_kinds, read_frame, require_columns, settled
 from pgmodels.regression.families import Settings, check_response, family_of
 from pgmodels.regression.grammar import Observed, Parsed, parse_all
@@ -62,7 +65,8 @@ def formula(
     priors : dict, optional
         By term, the text of the term as in the formula: a dict of NumPyro distributions, as in ``{"(1|herd)":
         {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(mean, sd)``; by name for a parameter of
-        the family, such as ``"scale"``. Terms of ``f[1]`` are named ``"f[1]: (1|herd)"``.
+        the family, such as ``"shape"``; that of the scale of noise is ``"sigma"`` or ``"scale"``. Terms of ``f[1]`` are
+        named ``"f[1]: (1|herd)"``.
     weights : str or array_like, shape (n,), optional
         A column, or powers of the rows' likelihoods: how often a row counts, in default priors too. Rows of weight 0
         are left out.
@@ -183,6 +187,13 @@ def formula(
     )  # fmt: skip
 
 
+class Printed(NamedTuple):
+    """The name of a hyperparameter in summaries, and whether its root is what they have."""
+
+    name: str
+    is_root: bool
+
+
 class Regression(DoublePrecision):
     """A model made of a formula: see ``pgmodels.formula``.
 
@@ -258,6 +269,24 @@ class Regression(DoublePrecision):
         groups = {name for _, part in columns if isinstance(part, Levels) for name in part.factors}
         numbers = {name for _, part in columns if isinstance(part, Design | Numbers) for name in part.reads}
         return fixed | by | (groups - numbers)
+
+    @cached_property
+    def names(self) -> dict[str, Printed]:
+        """How summaries name and scale the hyperparameters that are not fixed, by their names in the model."""
+        return {name: self._printed(name) for name in trainable(self.model).names}
+
+    def _printed(self, name: str) -> Printed:
+        match = re.fullmatch(r"f\[(\d+)[^]]*\]\.(.*)", name)
+        if match is None and "." not in name:
+            # With a single latent names of kernels have no number; those of the likelihood have no dot.
+            return Printed("sigma" if name == "scale" and isinstance(self.family, str) else name, False)
+        latent, text = (0, name) if match is None else (int(match[1]), match[2])
+        term = next(term for term, latents in zip(self.terms, self.latents, strict=True) if latent in latents)
+        field = text.rpartition(".")[2]
+        if field not in term.names:
+            return Printed(f"{term.name} {text}", False)
+        prefix = term.name.removesuffix(term.text)
+        return Printed(prefix + term.names[field], field.endswith("variance"))
 
     def read(self, newdata: Any) -> tuple[np.ndarray, pd.DataFrame]:
         """Inputs (m, d) of new data, and the data as a frame of pandas."""

@@ -134,6 +134,8 @@ class RegressionResult(DoublePrecision):
     def summary(self) -> pd.DataFrame:
         """Coefficients of linear terms and hyperparameters: mean, sd and the bounds of an interval.
 
+        For variances it has their roots: ``sd(Intercept | g)`` of a group, ``sd(x | g)`` of its slopes, ``sd(s(x))`` of
+        a smooth; ``cor(Intercept, x | g)`` is a correlation, and ``sigma`` the scale of the noise.
         Hyperparameters that were learned have no sd.
         """
         regression = self.regression
@@ -291,7 +293,8 @@ class RegressionResult(DoublePrecision):
     def to_arviz(self, num_draws: int = _DRAWS, seed: Seed = 0, *, prior: Any = None) -> "DataTree":
         """The result for ArviZ, with the data's index and terms as labels: see ``pgmodels.to_arviz``.
 
-        Latents have the names of the terms, with the level if y has several.
+        Latents have the names of the terms, with the level if y has several. Hyperparameters have both their names in
+        the model and, with standard deviations for variances, those of ``summary``.
         """
         regression, result = self.regression, self.result
         levels = regression.classes
@@ -302,7 +305,16 @@ class RegressionResult(DoublePrecision):
         if regression.weights is not None and len(regression.weights) == len(is_used):
             is_used &= np.asarray(regression.weights) > 0.0
         coords = {"datum": regression.index[is_used], "latent": names}
-        return result.to_arviz(num_draws, seed, coords=coords, prior=prior)
+        tree = result.to_arviz(num_draws, seed, coords=coords, prior=prior)
+        for group in {"posterior", "prior"} & set(tree.children):
+            drawn = tree[group].to_dataset()
+            for path, printed in regression.names.items():
+                if path in drawn and printed.name != path:
+                    values = np.sqrt(drawn[path]) if printed.is_root else drawn[path]
+                    # Files of netCDF have no slash in names.
+                    drawn = drawn.assign({printed.name.replace("/", " over "): values})
+            tree[group] = drawn
+        return tree
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the result to a file that ``pgm.load_formula`` reads, without pickles or code; returns its path.
@@ -561,28 +573,19 @@ class RegressionResult(DoublePrecision):
         return skewed
 
     def _hyperparameters(self) -> list[pd.DataFrame]:
-        """The tables of what was learned, drawn or integrated out."""
-        estimates = self.result.estimates
-        names = getattr(self.result, "hyperparameters", None) or self._learned()
+        """The tables of what was learned, drawn or integrated out: standard deviations for variances."""
+        names = self.regression.names
+        estimates = self.result.estimates_of({name: np.sqrt for name, printed in names.items() if printed.is_root})
+        uncertain = getattr(self.result, "hyperparameters", None) or self._learned()
         columns = ["mean", "sd", *intervals.names()]
         return [
-            estimates[name][columns].set_axis([self._label(name) + entry for entry in estimates[name].index])
-            for name in names
+            estimates[name][columns].set_axis([names[name].name + entry for entry in estimates[name].index])
+            for name in uncertain
         ]
 
     def _learned(self) -> dict[str, Any]:
         report = getattr(self.result, "fit", None)
         return {} if report is None else report.values
-
-    def _label(self, name: str) -> str:
-        """A hyperparameter's name with the term for the number of its latent."""
-        terms = self.regression.terms
-        match = re.fullmatch(r"f\[(\d+)[^]]*\]\.(.*)", name)
-        if match is None:
-            # With a single latent names of kernels have no number; those of the likelihood have no dot.
-            return f"{terms[0].name} {name}" if "." in name else name
-        number = next(place for place, latents in enumerate(self.regression.latents) if int(match[1]) in latents)
-        return f"{terms[number].name} {match[2]}"
 
 
 def _averages(rows: Rows, by: str | Sequence[str] | None) -> tuple[pd.DataFrame, list[np.ndarray]]:

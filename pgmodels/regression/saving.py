@@ -25,7 +25,7 @@ _ENTRY = "regression"
 @hooks.save.register(RegressionResult)
 @double_precision
 def save(result: RegressionResult, path: str | PathLike[str]) -> Path:
-    """See ``RegressionResult.save``."""
+    """See ``RegressionResult.save``; hyperparameters have both their names in the model and those of summaries."""
     regression = result.regression
     response, predictors = parse_all(regression.formula)
     names = {*response.names, *(name for parsed in predictors.values() for name in parsed.names)}
@@ -40,6 +40,7 @@ def save(result: RegressionResult, path: str | PathLike[str]) -> Path:
         "family": regression.family if isinstance(regression.family, str) else None,
         "link": regression.link,
         "columns": {name: how for name, (_, how) in coded.items()},
+        "names": {name: printed.name for name, printed in regression.names.items()},
         "priors": {
             f"f[{term.predictor}]: {name}" if term.predictor else name: prior
             for term in regression.terms

@@ -34,8 +34,8 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 # Kernels of one column that are Markov processes, and the number of values from which a term is one by default: with
 # as many a dense sweep takes minutes, and gibbs and integrate, which need a factor, hours.
 _CHAINS, _MANY = (Matern12, Matern32, Matern52), 5000
-# Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi, and of an intercept, in
-# those of a coefficient.
+# Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi, and that of an
+# intercept, in those of a coefficient.
 SPREAD, _OF_INTERCEPT = 2.5, 2.5
 # A smooth bends as often as the ten basis functions that mgcv has by default.
 _BENDS = 0.1
@@ -61,11 +61,13 @@ class Term(NamedTuple):
     """A term: its text, its columns, and the kernel of these; ``mean`` is the constant prior mean of its latent.
 
     ``predictor`` is the number of the likelihood's latent that it is a part of; linear terms have ``coefficients``.
+    ``names`` are those that summaries have for hyperparameters of the kernel, standard deviations for variances.
     """
 
     text: str
     columns: tuple[Columns, ...]
     kernel: Kernel
+    names: dict[str, str]
     form: Any = Auto()
     mean: float = 0.0
     predictor: int = 0
@@ -119,7 +121,7 @@ def linear_term(
             mean = location
         means[number] = location - mean * is_constant[number]
     coefficients = Coefficients(centre, is_constant, means, pairs)
-    return Term(design.formula, (design,), Linear(Fixed(spread**2)), mean=mean, coefficients=coefficients)
+    return Term(design.formula, (design,), Linear(Fixed(spread**2)), {}, mean=mean, coefficients=coefficients)
 
 
 def _normal(name: str, prior: Any) -> tuple[float, float]:
@@ -198,7 +200,8 @@ def call_term(
     if by is not None:
         width = X.shape[1]
         kernel = On(kernel, range(width)) * On(part, [width])
-    return Term(call.text, columns, kernel, _form(call))
+    names = {"variance": f"sd({call.text})"} if isinstance(chosen, type) else {}
+    return Term(call.text, columns, kernel, names, _form(call))
 
 
 def group_term(
@@ -207,8 +210,11 @@ def group_term(
 ) -> Term:  # fmt: skip
     """An effect of each level of a factor, or a slope of each."""
     levels = Levels(group.columns, frame, group.text)
+    factor = levels.names[0]
+    intercept, slope = f"sd(Intercept | {factor})", f"sd({group.slope} | {factor})"
     if group.slope is None:
-        return Term(group.text, (levels,), _with_priors(White, {"variance": _variance(scale)}, group.text, priors))
+        kernel = _with_priors(White, {"variance": _variance(scale)}, group.text, priors)
+        return Term(group.text, (levels,), kernel, {"variance": intercept})
     numbers = Numbers([group.slope], frame, context, group.text, counts)
     spread = _spread(numbers, frame, counts)
     if group.is_correlated:
@@ -218,9 +224,13 @@ def group_term(
             "correlation": dist.Uniform(-1.0, 1.0),
         }
         line = _with_priors(Line, values, group.text, priors)
-        return Term(group.text, (levels, numbers), On(White(Fixed(1.0)), [0]) * On(line, [1]))
+        kernel = On(White(Fixed(1.0)), [0]) * On(line, [1])
+        correlation = f"cor(Intercept, {group.slope} | {factor})"
+        names = {"variance": intercept, "slope_variance": slope, "correlation": correlation}
+        return Term(group.text, (levels, numbers), kernel, names)
     white = _with_priors(White, {"variance": _variance(scale / spread)}, group.text, priors)
-    return Term(group.text, (levels, numbers), On(white, [0]) * On(Linear(Fixed(1.0)), [1]))
+    kernel = On(white, [0]) * On(Linear(Fixed(1.0)), [1])
+    return Term(group.text, (levels, numbers), kernel, {"variance": slope})
 
 
 def _form(call: Call) -> Any:

@@ -21,6 +21,7 @@ from pgmodels.results import intervals
 from pgmodels.results.nodes import DrawNodes, spread_evenly
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult
+from pgmodels.results.summary import Functions
 from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.memory import require_draws
@@ -114,10 +115,10 @@ class Draws(DataResult):
         """
         return np.ptp(self.latents, axis=(0, 1)) > 0.0
 
-    @property
-    def estimates(self) -> "dict[str, pd.DataFrame]":
+    def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
         """See Summarised; hyperparameters without a prior keep their values."""
-        return super().estimates | {name: intervals.of_chains(v) for name, v in self.hyperparameters.items()}
+        drawn = {name: functions.get(name, np.asarray)(values) for name, values in self.hyperparameters.items()}
+        return super().estimates_of(functions) | {name: intervals.of_chains(values) for name, values in drawn.items()}
 
     def _latent_table(self) -> "pd.DataFrame":
         rows = range(self.num_rows) if self.rows is None else self.rows

@@ -26,6 +26,7 @@ from pgmodels.results.normal_density import NormalDensity
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult
 from pgmodels.results.skewness import averaging, warn_skewed
+from pgmodels.results.summary import Functions
 from pgmodels.runtime import hooks
 from pgmodels.runtime.memory import require_draws
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
@@ -83,10 +84,12 @@ class IntegratedApproximation(DataResult):
         bounds = {name: p.bounds for name, p in zip(unknowns.names, unknowns.parameters, strict=True)}
         return {name: Marginal(array, self.mass, bounds[name]) for name, array in values.items()}
 
-    @property
-    def estimates(self) -> "dict[str, pd.DataFrame]":
+    def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
         """See Summarised."""
-        return super().estimates | {name: intervals.of_marginal(v) for name, v in self.hyperparameters.items()}
+        marginals = {
+            name: m.of(functions[name]) if name in functions else m for name, m in self.hyperparameters.items()
+        }
+        return super().estimates_of(functions) | {name: intervals.of_marginal(m) for name, m in marginals.items()}
 
     @cached_property
     def mean(self) -> np.ndarray:

@@ -1,6 +1,8 @@
 """The posterior marginal of a hyperparameter, as weighted points."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy
@@ -43,9 +45,13 @@ class Marginal:
     @property
     def logarithm(self) -> "Marginal":
         """The marginal of the hyperparameter's logarithm."""
+        return self.of(np.log)
+
+    def of(self, function: Callable[[Any], Any]) -> "Marginal":
+        """The marginal of an increasing function of the hyperparameter, which is positive."""
         with np.errstate(divide="ignore"):
-            low, high = (np.log(np.maximum(bound, 0.0)) for bound in self.bounds or (0.0, np.inf))
-        return Marginal(np.log(self.values), self.mass, (low, high))
+            low, high = (function(np.maximum(bound, 0.0)) for bound in self.bounds or (0.0, np.inf))
+        return Marginal(function(self.values), self.mass, (low, high))
 
     def quantiles(self, levels: ArrayLike) -> np.ndarray:
         """Quantiles of the smoothed marginal at levels between 0 and 1, (levels, ...)."""

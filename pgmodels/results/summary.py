@@ -1,6 +1,9 @@
 """Tables of a result: its hyperparameters and latents."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from pgmodels.model import Model
 from pgmodels.parameters.vector import trainable
@@ -9,6 +12,8 @@ from pgmodels.runtime.x64 import DoublePrecision
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Functions: TypeAlias = Mapping[str, Callable[[Any], Any]]
 
 
 class Summarised(DoublePrecision):
@@ -23,9 +28,13 @@ class Summarised(DoublePrecision):
     @property
     def estimates(self) -> "dict[str, pd.DataFrame]":
         """The table of each hyperparameter that is not fixed, by name, with a row for each entry."""
+        return self.estimates_of({})
+
+    def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
+        """``estimates``, of increasing functions of some hyperparameters, by the names of these."""
         unknowns = trainable(self.model)
         pairs = zip(unknowns.names, unknowns.parameters, strict=True)
-        return {name: intervals.of_value(parameter.value) for name, parameter in pairs}
+        return {name: intervals.of_value(functions.get(name, np.asarray)(p.value)) for name, p in pairs}
 
     def summary(self, latents: bool = False) -> "pd.DataFrame":
         """A table of the hyperparameters, as ``az.summary`` has it.

@@ -13,6 +13,7 @@ import pgmodels as pgm
 
 pytest.importorskip("formulaic")
 from pgmodels.regression.grammar import parse
+from pgmodels.runtime.atomic_io import read_arrays
 
 N = 60
 RNG = np.random.default_rng(3)
@@ -68,6 +69,60 @@ def test_an_intercept_and_a_slope_of_a_group_are_correlated():
     covariance = np.array([[0.5, -0.3 * np.sqrt(0.01)], [-0.3 * np.sqrt(0.01), 0.02]])
     expected = (herds[:, None] == herds) * (features @ covariance @ features.T)
     np.testing.assert_allclose(group(regression.X, regression.X), expected, rtol=1e-6)
+
+
+def test_summaries_name_standard_deviations_and_correlations():
+    terms = "(1|sex) + (1 + age|herd) + (0 + lon|treat) + (1|sex:treat) + s(lat) + gp(lon, cov='own')"
+    context = {"own": pgm.RBF(1.0, 1.0) * pgm.Matern52(1.0, 1.0)}
+    regression = pgm.formula(f"weight ~ {terms}", DATA, context=context)
+    assert [printed.name for printed in regression.names.values()] == [
+        *("sigma", "sd(s(lat))", "s(lat) lengthscale"),
+        *(f"gp(lon, cov='own') {name}" for name in ("RBF.variance", "RBF.lengthscale")),
+        *(f"gp(lon, cov='own') {name}" for name in ("Matern52.variance", "Matern52.lengthscale")),
+        *("sd(Intercept | sex)", "sd(Intercept | herd)", "sd(age | herd)", "cor(Intercept, age | herd)"),
+        *("sd(lon | treat)", "sd(Intercept | sex:treat)"),
+    ]
+    roots = [printed.name for printed in regression.names.values() if printed.is_root]
+    assert all(name.startswith("sd(") for name in roots)
+    assert len(roots) == 6
+    # Parameters of likelihoods that a user made have the names that the user gave.
+    alone = pgm.formula(["count ~ (1|sex)", "f[1] ~ (1|sex)"], DATA, family="zero_inflated_negbinomial")
+    names = [printed.name for printed in alone.names.values()]
+    assert names == ["dispersion", "sd(Intercept | sex)", "f[1]: sd(Intercept | sex)"]
+    assert [one.name for one in pgm.formula("weight ~ age", DATA, family=pgm.Gaussian(1.0)).names.values()] == ["scale"]
+
+
+def test_priors_name_the_noise_as_summaries_do():
+    for name in ("sigma", "scale"):
+        regression = pgm.formula("weight ~ age", DATA, priors={name: dist.HalfNormal(0.123)})
+        assert "HalfNormal(0.123)" in repr(regression)
+
+
+def test_arviz_and_files_have_standard_deviations_beside_variances(tmp_path):
+    regression = pgm.formula("weight ~ (1 + age|herd)", DATA)
+    result = regression.cavi()
+    tree = result.to_arviz(20, prior=pgm.prior_predictive(regression.model, regression.X, num_draws=20))
+    prior = tree["prior"]
+    np.testing.assert_allclose(prior["sd(age | herd)"] ** 2, prior["f[1].slope_variance"], rtol=1e-12)
+    np.testing.assert_allclose(prior["sd(Intercept | herd)"] ** 2, prior["f[1].Line.variance"], rtol=1e-12)
+    np.testing.assert_array_equal(prior["cor(Intercept, age | herd)"], prior["f[1].correlation"])
+    np.testing.assert_array_equal(prior["sigma"], prior["scale"])
+    document, _ = read_arrays(result.save(tmp_path / "fit.npz"))
+    assert document["regression"]["names"]["f[1].slope_variance"] == "sd(age | herd)"
+
+
+@pytest.mark.slow
+def test_summaries_have_standard_deviations_of_draws_and_of_integrated_variances(tmp_path):
+    regression = pgm.formula("weight ~ age + (1|herd)", DATA)
+    draws = regression.gibbs(num_samples=100, num_warmup=10, num_chains=1)
+    row = draws.summary().loc["sd(Intercept | herd)"]
+    roots = np.sqrt(draws.result.hyperparameters["f[1].variance"])
+    np.testing.assert_allclose(row[["mean", "sd"]].astype(float), [roots.mean(), roots.std()], rtol=1e-12)
+    pd.testing.assert_frame_equal(pgm.load_formula(draws.save(tmp_path / "draws.npz")).summary(), draws.summary())
+    integrated = regression.integrate()
+    row, marginal = integrated.summary().loc["sd(Intercept | herd)"], integrated.result.hyperparameters["f[1].variance"]
+    assert row["mean"] == pytest.approx(marginal.mass @ np.sqrt(marginal.values), rel=1e-12)
+    np.testing.assert_allclose(row.iloc[2:].astype(float) ** 2, marginal.quantiles([0.055, 0.945]), rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -272,9 +327,9 @@ def test_predictions_take_each_draw_with_its_likelihood_parameters(engine):
 @pytest.mark.parametrize(
     ("response", "family", "parameters"),
     [
-        ("weight", "student", ["scale"]),
-        ("weight", "laplace", ["scale"]),
-        ("weight", "lognormal", ["scale"]),
+        ("weight", "student", ["sigma"]),
+        ("weight", "laplace", ["sigma"]),
+        ("weight", "lognormal", ["sigma"]),
         ("weight", "gamma", ["shape"]),
         ("I(n / 10)", "beta", ["precision"]),
         ("died", "bernoulli", []),
@@ -301,7 +356,7 @@ def test_families_by_name(response, family, parameters):
     summary = result.summary()
     assert np.isfinite(summary["mean"].astype(float)).all()
     zeros = ["f[1]: Intercept"] * str(family).startswith(("zero", "hurdle"))
-    assert list(summary.index) == ["Intercept", "age", *zeros, *parameters, "(1|herd) variance"]
+    assert list(summary.index) == ["Intercept", "age", *zeros, *parameters, "sd(Intercept | herd)"]
     assert np.isfinite(result.predictions(target="linear")["mean"]).all()
     assert np.isfinite(result.predictions(data.head(3))["mean"]).all()
     assert "(1|herd)" in repr(result)

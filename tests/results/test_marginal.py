@@ -117,3 +117,14 @@ def test_a_marginal_of_one_value_has_this_value_as_its_quantiles():
 def test_bounds_of_a_parameter_are_those_of_its_support(prior, constraint, bounds):
     parameter = pgm.Parameter(np.array([0.25, 0.75]), prior=prior, constraint=constraint)
     np.testing.assert_allclose(parameter.bounds, bounds)
+
+
+def test_a_marginal_of_a_function_has_its_moments_and_the_functions_of_quantiles():
+    # The square of a log-normal, as weighted points; its root is the log-normal.
+    levels = (np.arange(400) + 0.5) / 400
+    values, mass = stats.lognorm(0.5).ppf(levels), np.full(400, 1.0 / 400.0)
+    squares = pgm.Marginal(values**2, mass, (0.0, np.inf))
+    roots = squares.of(np.sqrt)
+    assert roots.mean == pytest.approx(values.mean(), rel=1e-12)
+    assert roots.deviation == pytest.approx(values.std(), rel=1e-12)
+    np.testing.assert_allclose(roots.quantiles([0.1, 0.9]), np.sqrt(squares.quantiles([0.1, 0.9])), rtol=1e-9)
