@@ -45,13 +45,13 @@ class IntegratedApproximation(DataResult):
 
     ``vectors`` (K, d) are the points, unconstrained, and ``shares`` (K,) their weights. At each point,
     ``log_densities`` is log p(y, θ), ``elbos`` the bound on log p(y | θ), and ``k_hats`` Pareto k-hat of the importance
-    weights (nan where particles give the evidence). ``means`` (K, n, latents) and ``covariances`` (K, n, latents,
-    latents) are the moments of each datum's latents, and ``potential`` and ``precision`` the sites. Marginals of
-    hyperparameters are weighted points, ``support`` (S, d) with ``mass`` (S,); ``owners`` (S,) index the point that
-    represents each. ``log_evidence`` is log p(y). ``model`` has the hyperparameters at their mode (of their logarithms,
-    if positive); ``converged`` says whether the search for it converged, and ``holds_mass`` whether the points cover
-    the posterior. ``num_failed`` counts points without a finite evidence, and ``unreliable`` is the mass of points with
-    a k-hat above its limit.
+    weights (nan without any: with particles, and where the evidence is exact). ``means`` (K, n, latents) and
+    ``covariances`` (K, n, latents, latents) are the moments of each datum's latents, and ``potential`` and
+    ``precision`` the sites. Marginals of hyperparameters are weighted points, ``support`` (S, d) with ``mass`` (S,);
+    ``owners`` (S,) index the point that represents each. ``log_evidence`` is log p(y). ``model`` has the
+    hyperparameters at their mode (of their logarithms, if positive); ``converged`` says whether the search for it
+    converged, and ``holds_mass`` whether the points cover the posterior. ``num_failed`` counts points without a finite
+    evidence, and ``unreliable`` is the mass of points with a k-hat above its limit.
     """
 
     vectors: Float[np.ndarray, "points p"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from pgmodels.inference.corrections.chain_response import factors_of
 from pgmodels.inference.evidence.particles import NUM_RUNS, traced_particle_runs
@@ -21,11 +21,11 @@ def log_evidences(model: Model, problem: Problem, posterior: Posterior, keys: Ar
     return traced_particle_runs(model, posterior, problem.y, problem.row_weights, keys[:NUM_RUNS], count, layout)
 
 
-def corrected_marginals(problem: Problem, posterior: Posterior) -> tuple[Marginals, Bool[Array, ""]]:
-    """Moments of each row's latents, corrected if the response is a covariance, and whether it is."""
+def corrected_marginals(problem: Problem, posterior: Posterior) -> Marginals:
+    """Moments of each row's latents, corrected if the response is a covariance."""
     mean, plain = posterior.marginals()
     response, is_positive = _response(problem, posterior)
-    return (mean, jnp.where(is_positive, response.moments()[1], plain)), is_positive
+    return mean, jnp.where(is_positive, response.moments()[1], plain)
 
 
 def predicted(problem: Problem, posterior: Posterior, X_new: Array) -> tuple[Array, Array, Array]:

@@ -17,7 +17,7 @@ from pgmodels.inference.adaptive_selection import warn_left_out
 from pgmodels.inference.corrections.correct import check_against_prior
 from pgmodels.inference.corrections.linear_response import linear_response
 from pgmodels.inference.corrections.response import corrected_moments
-from pgmodels.inference.empirical_bayes.bound import collapsed_bound
+from pgmodels.inference.empirical_bayes.bound import collapsed_bound, many_rows
 from pgmodels.inference.engine import ConvergenceWarning, VariationalState
 from pgmodels.inference.evidence.chain_points import corrected_marginals, log_evidences, predicted
 from pgmodels.inference.evidence.log_evidence import EvidenceWarning
@@ -44,6 +44,7 @@ from pgmodels.numerics.central_composite import (
 )
 from pgmodels.numerics.finite_differences import hessian
 from pgmodels.numerics.psis import smoothed
+from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.base import Sites
 from pgmodels.priors.corrected_gaussian import move
@@ -81,8 +82,8 @@ class _PointFit(NamedTuple):
     """The corrected Gaussian at a point: its sites, moments of the latents, and importance weights of its draws.
 
     ``mean`` (n, L), ``covariance`` (n, L, L) of each datum's latents; ``log_ratios`` of p(y, f) to its density, or
-    without factors log p(y) of independent runs of particles, with the log prior of the hyperparameters;
-    ``is_positive`` says whether the linear response is a covariance.
+    without factors log p(y) of independent runs of particles, or log p(y) itself, with the log prior of the
+    hyperparameters.
     """
 
     sites: Sites
@@ -90,7 +91,6 @@ class _PointFit(NamedTuple):
     covariance: Array
     elbo: Array
     log_ratios: Array
-    is_positive: Array
 
 
 @compiled
@@ -128,10 +128,9 @@ def _evaluate(family: ProblemFamily, vector: Array, points: Points, start: Sites
     log_prior = family.parameters.log_prior_unconstrained(vector)
     if not family.model.has_factors:
         posterior = problem.condition(state.sites)
-        marginals, is_positive = corrected_marginals(problem, posterior)
         runs = log_evidences(family.model_at(vector), problem, posterior, keys) + log_prior
-        return _PointFit(state.sites, *marginals, state.elbo, runs, is_positive)
-    posterior, response, is_positive = _corrected(problem, state.sites)
+        return _PointFit(state.sites, *corrected_marginals(problem, posterior), state.elbo, runs)
+    posterior, response = _corrected(problem, state.sites)
     still = jnp.zeros(len(response))
     proposal = move(posterior, still, response, _SHARE)
     likelihood = family.model.likelihood
@@ -145,18 +144,42 @@ def _evaluate(family: ProblemFamily, vector: Array, points: Points, start: Sites
 
     log_ratios = jax.lax.map(weigh, keys.reshape(-1, _AT_A_TIME)).ravel()
     mean, covariance = corrected_moments(posterior, still, response)
-    return _PointFit(state.sites, mean, covariance, state.elbo, log_ratios + log_prior, is_positive)
+    return _PointFit(state.sites, mean, covariance, state.elbo, log_ratios + log_prior)
 
 
-def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array, Array]:
-    """The posterior of sites, the covariance added by linear response (zero if not positive definite), and whether."""
+@partial(compiled, optimise=many_rows)
+def _evaluate_exactly(family: ProblemFamily, vector: Array, points: Points) -> tuple[_PointFit, Array]:
+    """The posterior at a point for a likelihood that is Gaussian in the latents, and the slope of the log density.
+
+    Its sites do not depend on the marginals, and the ELBO is the log evidence.
+    """
+
+    def log_density(vector: Array) -> tuple[Array, _PointFit]:
+        problem = family.problem(vector, points)
+        sites = jax.lax.stop_gradient(problem.sites(*problem.marginals()))
+        moments = problem.moments(sites)
+        m, v = jax.lax.stop_gradient(moments[:2])
+        elbo = problem.elbo(m, v, moments.divergence, sites).value
+        log_prior = family.parameters.log_prior_unconstrained(vector)
+        point = _PointFit(sites, *problem.condition(sites).marginals(), elbo, elbo + log_prior)
+        return moments.log_normalizer + problem.local_bound(m, v) + log_prior, point
+
+    slope, point = jax.grad(log_density, has_aux=True)(vector)
+    return point, slope
+
+
+def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array]:
+    """The posterior of sites, and the covariance added by linear response: zero if that is not positive definite."""
     posterior, predictors = problem.condition(sites), problem.objective.predictors
+    if problem.objective.is_monotone:
+        # The posterior of a likelihood that is Gaussian in the latents.
+        return posterior, jnp.zeros((sum(posterior.prior.ranks),) * 2)
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
     response = linear_response(
         problem.objective, problem.coupled, posterior, Phi, problem.y, problem.row_weights, problem.parameters
     )
     is_positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(response.kept))) & jnp.isfinite(response.residual)
-    return posterior, jnp.where(is_positive, response.covariance, 0.0), is_positive
+    return posterior, jnp.where(is_positive, response.covariance, 0.0)
 
 
 @compiled
@@ -177,9 +200,12 @@ def _predict(
 ) -> tuple[Array, Array, Array]:
     """Means (m, L) and covariances (m, L, L) of the latents at new inputs, with the correction and without it."""
     problem = family.problem(vector, points)
+    if problem.objective.is_monotone:
+        mean, covariance = problem.condition(sites).marginals_at(X_new)
+        return mean, covariance, covariance
     if not family.model.has_factors:
         return predicted(problem, problem.condition(sites), X_new)
-    posterior, response, _ = _corrected(problem, sites)
+    posterior, response = _corrected(problem, sites)
     _, added = added_moments(posterior.prior.factors_at(X_new), jnp.zeros(len(response)), response)
     mean, covariance = posterior.marginals_at(X_new)
     return mean, covariance + added, covariance
@@ -190,7 +216,7 @@ def _predict_jointly(
     family: ProblemFamily, vector: Array, points: Points, sites: Sites, X_new: Array
 ) -> tuple[Array, Array]:
     """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs."""
-    posterior, response, _ = _corrected(family.problem(vector, points), sites)
+    posterior, response = _corrected(family.problem(vector, points), sites)
     return posterior.predict(X_new)[0], joint_covariance(posterior, X_new, response)
 
 
@@ -204,7 +230,11 @@ class _Search:
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         points = _points_at(self.family, vector)
-        sites, bound, slope = _ascend(self.family, as_array(vector), points, self.sites, _MODE_TOLERANCE)
+        if self.family.objective.is_monotone:
+            point, slope = _evaluate_exactly(self.family, as_array(vector), points)
+            sites, bound = point.sites, point.log_ratios
+        else:
+            sites, bound, slope = _ascend(self.family, as_array(vector), points, self.sites, _MODE_TOLERANCE)
         value, gradient = -float(bound), -np.asarray(slope)
         if not (math.isfinite(value) and np.isfinite(gradient).all()):
             return barrier(vector, self.vector, self.best)
@@ -230,7 +260,8 @@ def integrate(
 
     The hyperparameters are evaluated at points about their mode: a grid for up to three numbers, a central composite
     design for more. At each point the latents' posterior is computed by ``gaussian_vi``, corrected by linear response,
-    and the evidence is estimated by importance sampling.
+    and the evidence is estimated by importance sampling; both are exact for a likelihood that is Gaussian in the
+    latents, without inducing inputs.
 
     Parameters
     ----------
@@ -301,7 +332,7 @@ def integrate(
     seed = as_seed(seed)
     model = model.resolve(data.X, seed)
     model.check_memory(data.X)
-    model = with_selected_inputs(model, data, expected_objective(model))
+    model = with_selected_inputs(model, data, _objective(model))
     unknowns = checked_unknowns(model)
     if not unknowns.leaf_indices:
         raise ValueError(
@@ -317,7 +348,22 @@ class _Integration:
 
     def __init__(self, model: Model, data: Data, unknowns: ParameterVector, num_draws: int, seed: int):
         self.model, self.data, self.unknowns = model, data, unknowns
-        problem = variational_problem(model, data, expected_objective(model), model.compiled_prior(data.X))
+        objective = _objective(model)
+        self.is_gaussian = objective.is_monotone
+        coupled, self.first = (False, None) if self.is_gaussian else self._start(objective)
+        self.family = problem_family(model, data, unknowns, coupled)
+        count = -(-num_draws // _AT_A_TIME) * _AT_A_TIME
+        self.keys = None if self.is_gaussian else jax.random.split(jax.random.key(seed), count)
+        self.mode, self.axes = unknowns.start(), np.eye(len(unknowns.start()))
+        self.points: list[_PointFit] = []
+        self.usable: list[bool] = []
+        self.k_hats: list[float] = []
+        self.reliable: list[bool] = []
+
+    def _start(self, objective: Objective) -> tuple[bool, Sites]:
+        """Whether sites couple the predictors of a datum, and the sites at the start values."""
+        model, data = self.model, self.data
+        problem = variational_problem(model, data, objective, model.compiled_prior(data.X))
         if not model.has_factors:
             is_coupled = problem.coupled or problem.objective.predictors is not None
             layout = layout_along(problem.prior, is_coupled)
@@ -332,15 +378,7 @@ class _Integration:
                 "integrate: the ELBO is not finite at the initial values. Give hyperparameters on "
                 "the scale of the data."
             )
-        self.family = problem_family(model, data, unknowns, problem.coupled)
-        self.first = ascent.state.sites
-        count = -(-num_draws // _AT_A_TIME) * _AT_A_TIME
-        self.keys = jax.random.split(jax.random.key(seed), count)
-        self.mode, self.axes = unknowns.start(), np.eye(len(unknowns.start()))
-        self.points: list[_PointFit] = []
-        self.usable: list[bool] = []
-        self.k_hats: list[float] = []
-        self.reliable: list[bool] = []
+        return problem.coupled, ascent.state.sites
 
     def run(self, begin: float, progress: bool | None) -> IntegratedApproximation:
         """Mode, points, and the result."""
@@ -359,8 +397,9 @@ class _Integration:
         k_hats = np.array(self.k_hats)[kept]
         unreliable = float(support.weights[~np.array(self.reliable)[kept]].sum())
         self._warn(design, converged, unreliable)
-        heaviest = int(np.argmax(support.weights))
-        self._check(self._vectors(design.points[kept][heaviest]), points[heaviest])
+        if not self.is_gaussian:
+            heaviest = int(np.argmax(support.weights))
+            self._check(self._vectors(design.points[kept][heaviest]), points[heaviest])
         middle = [np.asarray(value) for value in self.unknowns.constrain(self.mode)]
         model = self.unknowns.with_values(middle)
         self._warn_inaccurate(model)
@@ -417,13 +456,19 @@ class _Integration:
         """The log posterior of the hyperparameters at standardised coordinates, up to the log evidence."""
         start = self.first if near is None or not self.usable[near] else self.points[near].sites
         vector = as_array(self._vectors(point))
-        evaluation = _evaluate(self.family, vector, _points_at(self.family, vector), start, self.keys)
+        points = _points_at(self.family, vector)
+        if self.is_gaussian:
+            evaluation = _evaluate_exactly(self.family, vector, points)[0]
+        else:
+            evaluation = _evaluate(self.family, vector, points, start, self.keys)
         ratios = np.asarray(evaluation.log_ratios)
         usable = bool(np.isfinite(ratios).all())
         self.points.append(evaluation)
         self.usable.append(usable)
         value, k_hat, reliable = -math.inf, math.inf, False
-        if usable and self.model.has_factors:
+        if usable and self.is_gaussian:
+            value, k_hat, reliable = float(ratios), math.nan, True
+        elif usable and self.model.has_factors:
             weights = smoothed(ratios)
             value, k_hat, reliable = weights.log_mean, weights.k, weights.k <= weights.limit
         elif usable:
@@ -501,9 +546,19 @@ class _Integration:
             )
 
 
+def _objective(model: Model) -> Objective:
+    """The expected log density, in closed form (and ``is_monotone``) where the posterior is Gaussian.
+
+    With inducing inputs q is not the posterior, whatever the likelihood.
+    """
+    is_gaussian = model.is_augmentable and model.augmentation.is_gaussian
+    has_inputs = any(gp.form.num_inputs for gp in model.gps)
+    return model.augmentation if is_gaussian and not has_inputs else expected_objective(model)
+
+
 def problem_family(model: Model, data: Data, unknowns: ParameterVector, coupled: bool) -> ProblemFamily:
     """The problem family of a resolved model and checked data."""
-    objective, padded = expected_objective(model), model.padded(data)
+    objective, padded = _objective(model), model.padded(data)
     known = model.coefficient_groups(data.X)
     return ProblemFamily(objective, unknowns, model.bare(), *padded, known, coupled=coupled, needs_factors=True)
 

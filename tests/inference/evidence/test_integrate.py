@@ -97,6 +97,33 @@ def test_hyperparameters_of_a_regression_are_those_of_quadrature():
     assert result.num_failed == result.unreliable == 0
 
 
+def test_points_of_a_gaussian_likelihood_are_exact():
+    _, X, y, result = regression()
+    for point, value, means, covariances in zip(
+        result.vectors[::9], result.log_densities[::9], result.means[::9], result.covariances[::9], strict=True
+    ):
+        log_p, mean, covariance = exact_regression(X, y, point[1], point[0], X)
+        np.testing.assert_allclose(value, log_p + _log_priors(point[None])[0], atol=1e-7)
+        np.testing.assert_allclose(means[:, 0], mean, atol=1e-7)
+        np.testing.assert_allclose(covariances[:, 0, 0], np.diagonal(covariance), atol=1e-7)
+    np.testing.assert_allclose(result.elbos, result.log_densities - _log_priors(result.vectors), atol=1e-9)
+    assert np.isnan(result.k_hats).all()
+
+
+def _log_priors(vectors):
+    return stats.norm(-1.0, 0.5).logpdf(vectors[:, 0]) + stats.norm(0.0, 0.6).logpdf(vectors[:, 1])
+
+
+def test_a_gaussian_likelihood_needs_one_program_for_all_points():
+    model, X, y, _ = regression()
+    # Seven rows have no program yet.
+    before = {engine._evaluate_exactly: engine._evaluate_exactly.cache_size()}
+    before |= {function: function.cache_size() for function in (engine._ascend, engine._evaluate, engine._marginals)}
+    pgm.integrate(model, X[:7], y[:7])
+    pgm.integrate(model, X[2:9], y[1:8])
+    assert [function.cache_size() - count for function, count in before.items()] == [1, 0, 0, 0]
+
+
 def test_draws_of_hyperparameters_have_their_smoothed_marginals():
     _, _, _, result = regression()
     values = result.draw_at_data(20_000, seed=3)[1]
