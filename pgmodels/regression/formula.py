@@ -285,8 +285,7 @@ class Regression(DoublePrecision):
         field = text.rpartition(".")[2]
         if field not in term.names:
             return Printed(f"{term.name} {text}", False)
-        prefix = term.name.removesuffix(term.text)
-        return Printed(prefix + term.names[field], field.endswith("variance"))
+        return Printed(term.prefix + term.names[field], field.endswith("variance"))
 
     def read(self, newdata: Any) -> tuple[np.ndarray, pd.DataFrame]:
         """Inputs (m, d) of new data, and the data as a frame of pandas."""
@@ -338,11 +337,7 @@ def _check_predictors(parsed: Mapping[int, Parsed], num_latents: int, is_categor
 
 def _prior_names(term: Term) -> Sequence[str]:
     """The names by which priors are given to a term: of its coefficients, or its own."""
-    return (
-        [f"f[{term.predictor}]: {name}" if term.predictor else name for name in term.columns[0].names]
-        if term.is_linear
-        else [term.name]
-    )
+    return [term.prefix + name for name in term.columns[0].names] if term.is_linear else [term.name]
 
 
 def _without_holes(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pgmodels.regression.formula import Regression
 
-_DRAWS = 1000
+_DRAWS, _DRAWS_OF_LEVELS = 1000, 4000
 # Numbers of the draws of a part of a table, 64 MB, and its latents if these are drawn jointly.
 _ENTRIES, _JOINT = 2**23, 1000
 # The step of a slope, in standard deviations of the column.
@@ -140,18 +140,13 @@ class RegressionResult(DoublePrecision):
         """
         regression = self.regression
         rows: dict[str, pd.Series] = {}
-        for number, X in self._coefficient_inputs():
+        for number, X, shift in self._coefficient_inputs():
             term = regression.terms[number]
-            assert term.coefficients is not None
-            names, (_, is_constant, means, _) = term.columns[0].names, term.coefficients
-            shift = np.where(is_constant, 0.0, term.mean) - X[:, regression.blocks[number]] @ means
+            names = term.columns[0].names
             for latent, level in zip(regression.latents[number], regression.classes, strict=True):
                 table = self._moments(X, latent, shift)
-                prefix, suffix = (
-                    f"f[{term.predictor}]: " if term.predictor else "",
-                    f"[{level}]" if len(regression.classes) > 1 else "",
-                )
-                rows |= {f"{prefix}{name}{suffix}": table.loc[place] for place, name in enumerate(names)}
+                suffix = f"[{level}]" if len(regression.classes) > 1 else ""
+                rows |= {f"{term.prefix}{name}{suffix}": table.loc[place] for place, name in enumerate(names)}
         return pd.concat([pd.DataFrame(rows).T, *self._hyperparameters()])
 
     def effects(self, term: str, newdata: Any = None) -> pd.DataFrame:
@@ -176,6 +171,35 @@ class RegressionResult(DoublePrecision):
         levels = self.regression.classes
         middle = np.average(f, axis=1, weights=rows.counts)[:, None]
         return Values(f - middle, levels if len(levels) > 1 else None).beside(labels)
+
+    def ranef(self) -> pd.DataFrame:
+        """The effects of the levels of groups, ``(1|g)`` or ``(1 + x|g)``, about their prior mean 0.
+
+        A row for each term, level and effect, which is "Intercept" or the text of a slope.
+
+        Raises
+        ------
+        ValueError
+            If no term is one of groups.
+        """
+        return self._effects_of_groups(with_coefficients=False)
+
+    def coef(self) -> pd.DataFrame:
+        """The coefficients of each level of groups: effects, as in ``ranef``, plus the coefficient of that name.
+
+        Raises
+        ------
+        ValueError
+            If no term is one of groups.
+        """
+        return self._effects_of_groups(with_coefficients=True)
+
+    def VarCorr(self) -> pd.DataFrame:
+        """The rows of ``summary`` for standard deviations and correlations of groups, and for the noise."""
+        groups = [term for term in self.regression.terms if isinstance(term.columns[0], Levels)]
+        names = ["sigma", *(term.prefix + name for term in groups for name in term.names.values())]
+        rows = pd.concat([intervals.of_value([]), *self._hyperparameters()])
+        return rows[rows.index.isin(names)]
 
     def predictions(
         self,
@@ -538,16 +562,76 @@ class RegressionResult(DoublePrecision):
                 )
         return intervals.table(mean - shift, np.sqrt(variance), ends - shift)
 
-    def _coefficient_inputs(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The numbers of the linear terms, and the inputs at which their latents are one coefficient each."""
+    def _coefficient_inputs(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """The numbers of the linear terms, the inputs at which their latents are one coefficient each, and what more.
+
+        The coefficients are the values of the latents less the last.
+        """
         regression = self.regression
         for number, term in enumerate(regression.terms):
             if term.coefficients is not None:
-                centre, is_constant, *_ = term.coefficients
+                centre, is_constant, means, _ = term.coefficients
                 X = np.zeros((len(centre), regression.X.shape[1]))
                 # The constant is the line at the origin of its columns.
                 X[:, regression.blocks[number]] = np.eye(len(centre)) - np.outer(is_constant, centre)
-                yield number, X
+                yield number, X, np.where(is_constant, 0.0, term.mean) - X[:, regression.blocks[number]] @ means
+
+    def _effects_of_groups(self, with_coefficients: bool) -> pd.DataFrame:
+        """The table of the effects of levels, or of their sums with coefficients."""
+        terms = self.regression.terms
+        lines = {terms[part[0]].predictor: part for part in self._coefficient_inputs() if with_coefficients}
+        tables = [
+            table
+            for number, term in enumerate(terms)
+            if isinstance(term.columns[0], Levels)
+            for table in self._effects_of_levels(number, lines.get(term.predictor))
+        ]
+        if not tables:
+            names = ", ".join(repr(term.name) for term in terms)
+            raise ValueError(f"ranef and coef need a term of groups, such as (1|g); the terms are {names}.")
+        return pd.concat(tables, ignore_index=True)
+
+    def _effects_of_levels(
+        self, number: int, line: tuple[int, np.ndarray, np.ndarray] | None
+    ) -> Iterator[pd.DataFrame]:
+        """Tables of the effects of some levels each, plus coefficients as ``_coefficient_inputs`` has them."""
+        regression, term = self.regression, self.regression.terms[number]
+        block, (factor, *slopes) = list(regression.blocks[number]), term.columns
+        assert isinstance(factor, Levels)
+        # The latent at these ends is the effects times ``design``.
+        far = float(np.abs(regression.X[:, block[-1]]).max()) or 1.0
+        names, ends = [str(slope.names[0]) for slope in slopes], [far] * len(slopes)
+        design = np.array([ends]).T
+        if not slopes or "correlation" in term.names:
+            names, ends = ["Intercept", *names], [0.0, *ends]
+            design = np.column_stack([np.ones(len(ends)), *[ends] * len(slopes)])
+        inputs, size = np.zeros((len(ends), regression.X.shape[1])), len(regression.classes)
+        inputs[:, block[1:]] = np.array(ends)[:, None]
+        fixed, shifts = np.zeros(len(ends)), np.zeros(len(ends))
+        if line is not None:
+            for place, name in enumerate(regression.terms[line[0]].columns[0].names):
+                if name in names:
+                    row = names.index(name)
+                    inputs[row] += line[1][place]
+                    fixed[row], shifts[row] = 1.0, line[2][place]
+        step = max(1, _JOINT // (regression.model.num_latents * len(ends)))
+        for at in range(0, len(factor.codes), step):
+            keys = list(factor.codes)[at : at + step]
+            X = np.tile(inputs, (len(keys), 1))
+            X[:, block[0]] = np.repeat([factor.codes[key] for key in keys], len(ends))
+            f = self._latents(X, _DRAWS_OF_LEVELS).draws
+            if not self._skewed:
+                f += self.result.predict_latent(X)[0] - f.mean(axis=0)
+            f = f.reshape(len(f), len(keys), len(ends), -1)
+            values = np.einsum("ek,sgkc->sgec", np.linalg.inv(design), f[..., list(regression.latents[number])])
+            if line is not None:
+                values += fixed[:, None] * (f[..., list(regression.latents[line[0]])] - shifts[:, None])
+            labels = {"term": term.name, "group": np.repeat([":".join(map(str, key)) for key in keys], len(ends))}
+            if len(factor.factors) == 1:
+                labels["group"] = np.repeat([key[0] for key in keys], len(ends))
+            values = values.reshape(len(f), -1, size)
+            frame = pd.DataFrame(labels | {"effect": names * len(keys)})
+            yield Values(values, regression.classes if size > 1 else None).beside(frame)
 
     @cached_property
     def _skewed(self) -> list[Skewed]:
@@ -557,7 +641,7 @@ class RegressionResult(DoublePrecision):
         by_response = isinstance(result, LinearResponse) and not isinstance(result, NestedApproximation)
         if not by_response or not objective_of_result(result).is_exact:
             return skewed
-        for number, X in self._coefficient_inputs():
+        for number, X, _ in self._coefficient_inputs():
             block = self.regression.blocks[number]
             factors = np.zeros(X.shape)
             factors[:, block] = np.linalg.solve(X[:, block].T, np.eye(len(X)))

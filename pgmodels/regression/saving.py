@@ -42,7 +42,7 @@ def save(result: RegressionResult, path: str | PathLike[str]) -> Path:
         "columns": {name: how for name, (_, how) in coded.items()},
         "names": {name: printed.name for name, printed in regression.names.items()},
         "priors": {
-            f"f[{term.predictor}]: {name}" if term.predictor else name: prior
+            term.prefix + name: prior
             for term in regression.terms
             if term.coefficients is not None
             for name, prior in term.coefficients.priors.items()

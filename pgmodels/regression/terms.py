@@ -76,8 +76,12 @@ class Term(NamedTuple):
     @property
     def name(self) -> str:
         """The text by which results and priors name the term."""
-        text = "linear" if self.is_linear else self.text
-        return f"f[{self.predictor}]: {text}" if self.predictor else text
+        return self.prefix + ("linear" if self.is_linear else self.text)
+
+    @property
+    def prefix(self) -> str:
+        """What names of a further latent of the likelihood begin with."""
+        return f"f[{self.predictor}]: " if self.predictor else ""
 
     @property
     def is_linear(self) -> bool:
