@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 
 from pgmodels.likelihoods import named
 from pgmodels.likelihoods.bounded import Beta, Gamma, LogNormal
+from pgmodels.likelihoods.censoring import Censored, IntervalCensored
 from pgmodels.likelihoods.counts import (
     BetaBinomial,
     HurdleNegativeBinomial,
@@ -20,7 +21,7 @@ from pgmodels.likelihoods.counts import (
     ZeroInflatedPoisson,
 )
 from pgmodels.likelihoods.functions import exp, positions, prod, sum_
-from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
+from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood, trace
 from pgmodels.likelihoods.measurements import KnownNoise
 from pgmodels.likelihoods.ordinal import Ordinal
 from pgmodels.likelihoods.supports import Classes
@@ -33,6 +34,8 @@ from pgmodels.regression.terms import half_student
 
 # How the first latent relates to y: in its units, as the logarithm of its mean, of y itself, or neither.
 _IDENTITY, _LOG_MEAN, _LOG, _OTHER = "identity", "log mean", "log", "other"
+# By the mean of y.
+_RELATIONS = {"f": _IDENTITY, "f[0]": _IDENTITY, "exp(f)": _LOG_MEAN, "exp(f[0])": _LOG_MEAN}
 # The prior deviation of the logarithms of precisions, dispersions and shapes: 95 % within a factor of 350.
 _WIDE = 3.0
 
@@ -64,7 +67,7 @@ class Family(NamedTuple):
     """A likelihood by its settings, how its first latent relates to y, and whether y has labels or levels.
 
     ``is_ordered``: without an intercept, which cutpoints have; ``classes``: those that have a latent of each term;
-    ``kinds``: those of its responses, or None for any.
+    ``kinds``: those of its responses, or None for any; ``is_censored``: whether y has times and their codes.
     """
 
     make: Callable[[Settings], Likelihood]
@@ -72,6 +75,7 @@ class Family(NamedTuple):
     is_ordered: bool = False
     classes: slice | None = None
     kinds: tuple[str, ...] | None = ("column",)
+    is_censored: bool = False
 
     @property
     def has_levels(self) -> bool:
@@ -82,7 +86,10 @@ class Family(NamedTuple):
         """The scale of the first latent and its prior mean, of rows that count as often as they have weight.
 
         The scale is the standard deviation of y or, where the latent is a logarithm, of that, and then at least 1.
+        Censored rows count only where there are no others.
         """
+        known = counts * (y[:, 1] == 1.0) if self.is_censored else counts
+        counts, y = known if known.any() else counts, y[:, 0]
         mean, deviation = moments(y, counts)
         if self.relation == _IDENTITY:
             return float(deviation) or 1.0, float(mean)
@@ -110,7 +117,7 @@ def _survival(constructor: Any) -> Family:
         assert settings.response.censoring is not None
         return constructor(settings.positive("shape", 1.0), censoring=settings.response.censoring)
 
-    return Family(make, _LOG, kinds=("Surv",))
+    return Family(make, _LOG, kinds=("Surv",), is_censored=True)
 
 
 def _with(
@@ -185,8 +192,11 @@ def family_of(choice: Any, link: str | None) -> Family:
     if isinstance(choice, Likelihood):
         if link is not None:
             raise ValueError("link is for families by name: the link of a likelihood is in its formula.")
-        relation = _IDENTITY if choice.is_gaussian(choice.num_latents or 1) else _OTHER
-        return Family(lambda _: choice, relation, kinds=None)
+        size = choice.num_latents or 1
+        mean = choice.conditional_mean and trace(choice.conditional_mean, size, choice.symbols).text()
+        relation = _RELATIONS.get(mean, _IDENTITY if choice.is_gaussian(size) else _OTHER)
+        is_censored = isinstance(choice.support(size), Censored | IntervalCensored)
+        return Family(lambda _: choice, relation, kinds=None, is_censored=is_censored)
     if not isinstance(choice, str) or choice not in _FAMILIES:
         low = str(choice).lower()
         name = low if low in _FAMILIES else FAMILIES.get(low)

@@ -163,7 +163,7 @@ def formula(
     if response.kind != "Surv":
         y[~observed, 1:] = response.covariates(frame[~observed], y.shape[1] - 1, "data")
     num_levels = check_response(chosen, family, response, y[observed])
-    scale, level = chosen.start(y[observed, 0], response.uncensored(y[observed], counts[observed]))
+    scale, level = chosen.start(y[observed], counts[observed])
     likelihood = chosen.make(Settings(scale, unused, response, num_levels))
     num_latents = likelihood.num_latents or max(parsed) + 1
     _check_predictors(parsed, num_latents, chosen.classes is not None, likelihood.name)

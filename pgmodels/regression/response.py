@@ -60,11 +60,6 @@ class Response:
         """The columns of y (n, k)."""
         return self.columns.read(settled(frame))
 
-    def uncensored(self, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The weights (n,) of rows whose y is known, 0 for censored times; unchanged if all are censored."""
-        known = np.where(y[:, 1] == 1.0, counts, 0.0) if self.kind == "Surv" else counts
-        return known if known.any() else counts
-
     def covariates(self, frame: pd.DataFrame, count: int, name: str = "newdata") -> np.ndarray:
         """The last ``count`` columns of y for new data: 1 trial, and else the columns of the formula."""
         if not self.has_covariates or count == 0:

@@ -133,7 +133,7 @@ def test_a_model_is_what_is_written_by_hand():
     a, t = DATA["age"].to_numpy(), (DATA["treat"] == "yes").to_numpy(float)
     herds = np.searchsorted(sorted(set(DATA["herd"])), DATA["herd"]).astype(float)
     X = np.column_stack([np.ones(N), a - a.mean(), t - t.mean(), DATA["lon"], DATA["lat"], herds])
-    spread = [2.5, 2.5 / a.std(), 2.5 / t.std()]
+    spread = [2.5**2, 2.5 / a.std(), 2.5 / t.std()]
     y = np.column_stack([DATA["ill"], DATA["n"], np.log(DATA["days"])])
     np.testing.assert_allclose(regression.X, X)
     np.testing.assert_allclose(regression.y, y)

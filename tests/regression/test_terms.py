@@ -327,6 +327,29 @@ def test_default_priors_of_times_are_of_events(response):
     assert (shape.loc, shape.scale) == (0.0, 3.0)
 
 
+@pytest.mark.parametrize(
+    ("family", "response"),
+    [
+        (pgm.StudentT(pgm.Fixed(4.0), 1.0), "y"),
+        (pgm.HeteroscedasticGaussian(2.0), "y"),
+        (pgm.CensoredGaussian(1.0), "c(y, code, y)"),
+        (pgm.NegativeBinomial2(1.0), "count"),
+    ],
+)
+def test_default_priors_of_a_likelihood_are_in_the_units_of_its_mean(family, response):
+    frame = pd.DataFrame({"x": X, "y": 1e3 + 50.0 * NOISE, "count": np.round(np.exp(8.0 + 2.0 * NOISE))})
+    # A censored value is no measurement.
+    frame["code"] = np.where(X > 1.0, 0.0, 1.0)
+    used = (X <= 1.0) | ("code" not in response)
+    frame.loc[~used, "y"] = 1e6
+    regression = pgm.formula(f"{response} ~ x", frame, family=family)
+    y = np.log(frame["count"]) if response == "count" else frame["y"]
+    level = np.log(frame["count"].mean()) if response == "count" else y[used].mean()
+    assert regression.terms[0].mean == pytest.approx(level)
+    spread = np.sqrt(regression.model.gps[0].kernel.kernel.variance.value)
+    np.testing.assert_allclose(spread, 2.5 * y[used].std(ddof=0) / np.array([0.4, X.std()]), rtol=1e-6)
+
+
 def test_default_priors_of_times_are_of_all_where_none_is_of_an_event():
     frame = pd.DataFrame({"lower": np.exp(X), "upper": np.exp(X) + 1.0})
     regression = pgm.formula("Surv(lower, upper, type='interval2') ~ 1", frame, family="weibull")
