@@ -35,6 +35,8 @@ Spread = Float[Array, "n p"] | Float[Array, "n p p"]
 _FEW_ROWS, _FEW_VALUES = 512, 40_000
 # Assumed relative rounding error of the terms of an ELBO.
 _DIGIT = 4.0 * np.finfo(np.float64).eps
+# Error of an ELBO, in nats, below which the largest neglected variance need not be told from those of the rows.
+_LITTLE = 0.01
 # Relative residual, and maximum products with covariances, of a Newton step for the means of all predictors of a datum.
 _LEFT, _PRODUCTS = 0.05, 20
 
@@ -242,8 +244,11 @@ class Problem(Module):
 
     def neglect(self, mean: Array, variance: Spread, sites: Sites) -> float:
         """First-order error of the ELBO due to the variance that the prior's representation adds or neglects."""
-        added = float(self.prior.approximation_error)
-        return float(self._off_by(added, *jax.tree.map(np.asarray, (mean, variance, sites))))
+        at = jax.tree.map(np.asarray, (mean, variance, sites))
+        most = float(self._off_by(float(self.prior.approximation_error), *at))
+        if most <= _LITTLE:
+            return most
+        return min(most, float(self._off_by(np.asarray(self.prior.neglected_variances()), *at)))
 
     def _off_by(self, added: Any, mean: Any, variance: Any, sites: Sites) -> Any:
         """First-order change of the ELBO if ``added`` is added to the latents' prior variances.

@@ -136,6 +136,10 @@ class LatentPrior(Module):
         """
         return jnp.zeros(())
 
+    def neglected_variance(self) -> Float[Array, " n"]:
+        """The variance at each X that the representation adds or omits; by default the largest."""
+        return jnp.full(len(self.X), self.approximation_error)
+
     def truncated_shares(self) -> Float[Array, " n"] | None:
         """The share of the kernel's variance at X that the prior leaves out; None if it is zero."""
         return None

@@ -169,6 +169,11 @@ class PriorCollection(Module):
         variances = (group.marginals()[1] * (not group.is_exact) for group in self.groups)
         return self.side_by_side(list(variances))
 
+    def neglected_variances(self) -> Float[Array, "n l"]:
+        """The variance of each latent at the data that the representations add or omit."""
+        pairs = ((group.neglected_variance(), group.size) for group in self.groups)
+        return self.side_by_side([jnp.tile(variance[:, None], size) for variance, size in pairs])
+
     def latents(self, coordinates: Sequence[Array]) -> Float[Array, "*batch n l"]:
         """The latents at the data from the coordinates of each group."""
         return self.side_by_side([group.latents(v) for group, v in zip(self.groups, coordinates, strict=True)])

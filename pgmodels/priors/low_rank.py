@@ -196,6 +196,10 @@ class LowRankPrior(InducingPointPrior):
         A = pad_rows(np.asarray(self.A).T, size).T
         return {"X": as_array(pad_rows(self.X, size)), "A": as_array(A)}
 
+    def neglected_variance(self) -> Float[Array, " n"]:
+        """See LatentPrior."""
+        return jnp.abs(self.kernel.diagonal(self.X) - self._diagonal())
+
     def with_mean(self, mean: Array) -> "LowRankPrior":
         """See LatentPrior."""
         return replace(self, mean=mean)
