@@ -481,7 +481,7 @@ def _mode(prior: "Distribution", name: str) -> np.ndarray:
     x = np.sinh(np.linspace(-30.0, 30.0, 6001))
     grid = np.broadcast_to(x.reshape(len(x), *[1] * len(base.shape())), (len(x), *base.shape()))
     try:
-        log_densities = _compiled_log_densities(base, grid)
+        log_densities = _compiled_log_densities(base, as_array(grid))
     except (TypeError, AttributeError):  # a user-defined distribution
         log_densities = _log_densities(base, grid)
     except NotImplementedError as error:

@@ -100,9 +100,11 @@ class Marginal:
 def _unconstrained(values: np.ndarray, low: float, high: float) -> np.ndarray:
     # Rounding may put a value on its bound.
     values = np.clip(values, np.nextafter(low, np.inf), np.nextafter(high, -np.inf))
-    above = np.log(values - low) if np.isfinite(low) else 0.0
-    below = np.log(high - values) if np.isfinite(high) else 0.0
-    return above - below if np.isfinite(low) or np.isfinite(high) else values
+    if np.isfinite(low) and np.isfinite(high):
+        return np.log(values - low) - np.log(high - values)
+    if np.isfinite(low):
+        return np.log(values - low)
+    return -np.log(high - values) if np.isfinite(high) else values
 
 
 def _constrained(x: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -115,6 +117,6 @@ def _constrained(x: np.ndarray, low: float, high: float) -> np.ndarray:
 
 def _slope(values: np.ndarray, low: float, high: float) -> np.ndarray:
     """The derivative of the unconstrained values by the values."""
-    above = 1.0 / (values - low) if np.isfinite(low) else 0.0
-    below = 1.0 / (high - values) if np.isfinite(high) else 0.0
-    return above + below if np.isfinite(low) or np.isfinite(high) else np.ones_like(values)
+    if not (np.isfinite(low) or np.isfinite(high)):
+        return np.ones_like(values)
+    return 1.0 / (values - low) + 1.0 / (high - values)

@@ -350,10 +350,15 @@ class _Integration:
         self.model, self.data, self.unknowns = model, data, unknowns
         objective = _objective(model)
         self.is_gaussian = objective.is_monotone
-        coupled, self.first = (False, None) if self.is_gaussian else self._start(objective)
+        # An exact point has neither a start nor draws.
+        coupled = False
+        self.first: Any = None
+        self.keys: Any = None
+        if not self.is_gaussian:
+            coupled, self.first = self._start(objective)
+            count = -(-num_draws // _AT_A_TIME) * _AT_A_TIME
+            self.keys = jax.random.split(jax.random.key(seed), count)
         self.family = problem_family(model, data, unknowns, coupled)
-        count = -(-num_draws // _AT_A_TIME) * _AT_A_TIME
-        self.keys = None if self.is_gaussian else jax.random.split(jax.random.key(seed), count)
         self.mode, self.axes = unknowns.start(), np.eye(len(unknowns.start()))
         self.points: list[_PointFit] = []
         self.usable: list[bool] = []
