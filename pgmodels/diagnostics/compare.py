@@ -230,6 +230,10 @@ def compare(
     name, draws = _reference(results, reference)
     _check_same_data(results, name)
     notes: list[str] = []
+    for label, result in results.items():
+        if isinstance(result, GaussianResult) and result.uncertainty is not None and not draws.hyperparameters:
+            results[label] = result.conditional
+            notes.append(f"{label} is compared at its learned parameters, without their uncertainty: {name} has none.")
     test = _check_test_data(draws, X, y, covariates)
     sorted_draws = np.sort(draws.latents.reshape(-1, draws.mean.size), axis=0)
     rows, predictions = {}, {}

@@ -204,7 +204,7 @@ def _check(result: Any, num_replicates: Any, num_draws: Any) -> None:
         raise ValueError(f"result must be a result of cavi, gaussian_vi, fit or correct; got {name_type(result)}.")
     if isinstance(result, LinearResponse):
         result.require_covariance()
-    elif isinstance(result, CorrectedApproximation):
+    elif isinstance(result, CorrectedApproximation) and result.is_corrected:
         raise ValueError(
             f"result is a correction {result.description} which has marginals but no joint density: diagnose the "
             "uncorrected result or, for a GP of another form than pgm.Markov(), its linear response, "

@@ -63,6 +63,9 @@ def loo(result: Result, *, num_draws: int = 4000, seed: Seed = 0) -> Any:
     if not isinstance(result, Result):
         raise ValueError(f"result must be a result, such as those of gibbs, fit or integrate; got {name_type(result)}.")
     check_whole_number(num_draws, "num_draws", FEWEST_DRAWS)
+    if isinstance(result, GaussianResult):
+        # Importance sampling needs a density.
+        result = result.conditional
     if isinstance(result, GaussianResult) and not result.has_density:
         raise ValueError(
             f"loo needs the joint density of an approximation, and a result of method {result.method!r} has none: take "

@@ -175,7 +175,7 @@ class Problem(Module):
         def product(moved: Array, raw: Array) -> Array:
             return raw + jnp.einsum("ipq,iq->ip", change, moved)
 
-        gradient = _pull(target, mean) - _pull(sites, mean)
+        gradient = gradient_of(target, mean) - gradient_of(sites, mean)
         moved = conjugate_gradients(product, gradient, posterior.times, _LEFT, _PRODUCTS).x
         return target._replace(potential=target.potential - jnp.einsum("ipq,iq->ip", coupling, moved))
 
@@ -227,7 +227,7 @@ class Problem(Module):
         """log p(y, f) at the mean f of the posterior given sites, without the normaliser of the prior."""
         terms = weighted(self.row_weights, self.objective.predictor_log_density(self.y, mean, self.parameters))
         # The distance of f from the prior mean in the prior's metric, since K^-1 (f - m) = h - w f.
-        distances = (mean - self.marginals()[0]) * _pull(sites, mean)
+        distances = (mean - self.marginals()[0]) * gradient_of(sites, mean)
         return jnp.sum(terms) - 0.5 * jnp.sum(distances)
 
     def _terms(self, mean: Array, variance: Spread) -> Float[Array, " n"]:
@@ -236,7 +236,7 @@ class Problem(Module):
 
     def _elbo(self, terms: Float[Array, " n"], mean: Array, variance: Spread, divergence: Array, sites: Sites) -> Bound:
         precision = sites.precision.diagonal(axis1=1, axis2=2) if self.coupled else sites.precision
-        pull, digits = abs(_pull(sites, mean)), _DIGIT * abs(mean)
+        pull, digits = abs(gradient_of(sites, mean)), _DIGIT * abs(mean)
         of_means = jnp.sum(pull * digits + 0.5 * abs(precision) * digits**2)
         of_prior = self._off_by(_DIGIT * self.prior.rounded_variances(), mean, variance, sites)
         sizes = jnp.sum(abs(terms)) + abs(divergence)
@@ -256,7 +256,7 @@ class Problem(Module):
         From the derivative of the log normaliser in the prior covariance: squares of the sites' gradients in the mean,
         summed over rows that share a latent, and the diagonal of W - W V W for each row. Accepts NumPy arrays too.
         """
-        w, pull, predictors = sites.precision, _pull(sites, mean), self.objective.predictors
+        w, pull, predictors = sites.precision, gradient_of(sites, mean), self.objective.predictors
         taken = abs((w - w @ variance @ w).diagonal(axis1=1, axis2=2) if sites.coupled else w - w**2 * variance)
         if predictors is not None:
             Phi = predictors.matrix(self.y, self.parameters)
@@ -264,7 +264,7 @@ class Problem(Module):
         return 0.5 * (added * (pull * self.prior.shared_total(pull) + taken)).sum()
 
 
-def _pull(sites: Sites, mean: Any) -> Any:
+def gradient_of(sites: Sites, mean: Any) -> Any:
     """The gradient of the sites' log density at a mean, h - W m; at q's mean, the gradient of KL(q || prior)."""
     h, w = sites
     return h - ((w @ mean[..., None])[..., 0] if sites.coupled else w * mean)

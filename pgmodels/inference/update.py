@@ -108,7 +108,7 @@ def update(
             start = _start(q, objective)
             updated = converge(q.method, q.model, data, objective, start, max_iterations, tolerance, progress)
         updated = replace(updated, fit=q.fit)
-        return updated if q is result else correct(updated, method=cast(Method, result.method))
+        return correct(updated, method=cast(Method, result.method)) if result.is_corrected else updated
 
 
 def _start(q: Approximation, objective: Objective) -> Sites:

@@ -128,7 +128,12 @@ def to_arviz(
     seed = as_seed(seed)
     exported = result
     if isinstance(result, IntegratedApproximation):
-        result = _drawn(result, int(num_draws), seed)
+        result = _as_draws(result, *result.draw_at_data(int(num_draws), seed))
+    elif isinstance(result, GaussianResult) and result.uncertainty is not None:
+        scores = result.uncertainty.scores(int(num_draws), seed)
+        conditional = _latents(result.conditional, int(num_draws), seed).f[0]
+        f = conditional + np.tensordot(scores, result.uncertainty.shifts, axes=1)
+        result = _as_draws(result, f, result.uncertainty.values(result.model, scores))
     f, draws_of, whitened, log_q = _latents(result, int(num_draws), seed)
     coordinates = _coordinates(result, f, coords or {})
     likelihood, y = result.likelihood, result.y
@@ -237,18 +242,15 @@ def prior_to_arviz(draws: PriorPredictive) -> "DataTree":
     )
 
 
-def _drawn(result: IntegratedApproximation, num_draws: int, seed: int) -> Draws:
-    """One chain of draws of the hyperparameters and of the latents given them."""
-    f, values = result.draw_at_data(num_draws, seed)
+def _as_draws(result: Result, f: np.ndarray, values: Mapping[str, np.ndarray]) -> Draws:
+    """One chain of draws of the latents (draws, n, latents) and of hyperparameters (draws, ...) by name."""
+    copied = ("model", "X", "y", "seconds", "method", "columns", "weights", "labels", "prior")
     return Draws(
-        **{
-            name: getattr(result, name)
-            for name in ("model", "X", "y", "seconds", "method", "columns", "weights", "prior")
-        },
+        **{name: getattr(result, name) for name in copied},
         whitened=None,
         stored_latents=f[None],
         hyperparameters={name: value[None] for name, value in values.items()},
-        log_likelihood_trace=np.zeros((1, num_draws)),
+        log_likelihood_trace=np.zeros((1, len(f))),
         num_warmup=0,
     )
 
@@ -277,7 +279,8 @@ class _Latents(NamedTuple):
 
 def _latents(result: Result, num_draws: int, seed: int) -> _Latents:
     if isinstance(result, Draws):
-        return _Latents(result.latents, f"the posterior, by {_SAMPLERS[result.method]}", result.whitened)
+        about = _SAMPLERS.get(result.method, "a normal approximation of the learned parameters, and latents given them")
+        return _Latents(result.latents, f"the posterior, by {about}", result.whitened)
     if isinstance(result, NestedApproximation) and result.is_positive:
         about = "nested variational marginals, joined by a Gaussian copula with the correlations of linear response"
         return _Latents(result.draw_at_data(num_draws, seed)[0][None], about)

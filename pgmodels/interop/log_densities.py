@@ -51,9 +51,9 @@ def likelihood_values(result: Result) -> dict[str, np.ndarray]:
 
 def _of_hyperparameters(draws: Draws) -> dict[str, np.ndarray]:
     """The log prior density of each draw of each sampled hyperparameter, (chains, draws)."""
-    parameters = with_priors(draws.model).parameters if draws.hyperparameters else []
-    terms = {}
-    for parameter, (name, values) in zip(parameters, draws.hyperparameters.items(), strict=True):
-        density = np.asarray(parameter.prior.log_prob(as_array(values)))
+    sampled, terms = with_priors(draws.model), {}
+    pairs = zip(sampled.names, sampled.parameters, strict=True) if draws.hyperparameters else ()
+    for name, parameter in pairs:
+        density = np.asarray(parameter.prior.log_prob(as_array(draws.hyperparameters[name])))
         terms[name] = density.reshape(*draws.log_likelihood_trace.shape, -1).sum(axis=-1)
     return terms

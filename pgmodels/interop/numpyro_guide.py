@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 
 from pgmodels.interop.numpyro_model import WHITENED, Program, require_x64
 from pgmodels.priors.representation import Auto
-from pgmodels.results.approximation import Approximation
+from pgmodels.results.approximation import Approximation, LearnedApproximation
 from pgmodels.results.sparse import name_type
 from pgmodels.runtime.x64 import as_array, double_precision
 
@@ -42,6 +42,8 @@ def numpyro_guide(result: Approximation) -> Callable[[], dict[str, Any]]:
     q is the prior N(v; 0, I) of all whitened coordinates times the result's Gaussian factors of f = m + B v; O(D^3)
     for D coordinates.
     """
+    if isinstance(result, LearnedApproximation):
+        result = result.uncorrected
     if not isinstance(result, Approximation):
         raise ValueError(
             f"result must be what cavi, gaussian_vi or vi return, or result.uncorrected of a corrected one; got "

@@ -77,13 +77,17 @@ class ParameterVector(Picklable):
         return sum((jnp.sum(p.prior.log_prob(v)) for p, v in pairs if p.prior is not None), jnp.zeros(()))
 
     def log_prior_unconstrained(self, vector: Any) -> Any:
-        """The log prior density of an unconstrained vector, including the transforms' log Jacobian."""
+        """The log prior density of an unconstrained vector, summed over the parameters that have a prior.
+
+        It includes the log Jacobian of their transforms, so that it does not depend on the parametrisation.
+        """
         if not self.leaf_indices:
             return jnp.zeros(())
         total = self.log_prior(self.constrain(vector))
         for p, entries, shape in zip(self.parameters, jnp.split(vector, self.splits), self.free_shapes, strict=True):
-            x = entries.reshape(shape)
-            total = total + jnp.sum(p.transform.log_abs_det_jacobian(x, p.transform(x)))
+            if p.prior is not None:
+                x = entries.reshape(shape)
+                total = total + jnp.sum(p.transform.log_abs_det_jacobian(x, p.transform(x)))
         return total
 
     def median(self, draws: list[np.ndarray]) -> list[np.ndarray]:

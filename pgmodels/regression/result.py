@@ -646,8 +646,9 @@ class RegressionResult(DoublePrecision):
             factors = np.zeros(X.shape)
             factors[:, block] = np.linalg.solve(X[:, block].T, np.eye(len(X)))
             (mean, variance), (_, before) = result.predict_latent(X), result.uncorrected.predict_latent(X)
+            _, conditional = result.conditional.predict_latent(X)
             for latent in self.regression.latents[number]:
-                for row in np.flatnonzero(variance[:, latent] > _SKEWED * before[:, latent]):
+                for row in np.flatnonzero(conditional[:, latent] > _SKEWED * before[:, latent]):
                     functional = np.eye(mean.shape[1])[[latent]]
                     at = X[[row]]
                     marginal = marginals(result, functional if mean.shape[1] > 1 else [1.0], X_new=at, progress=False)

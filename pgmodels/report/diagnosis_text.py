@@ -12,7 +12,6 @@ from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import LEVELS, Calibration
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.report.html import Html, bullets, join, table
-from pgmodels.results.approximation import CorrectedApproximation
 from pgmodels.results.nested import NestedApproximation
 from pgmodels.runtime import hooks
 
@@ -148,7 +147,7 @@ def _of_gap(diagnosis: Diagnosis) -> str:
 
 def _is_corrected(diagnosis: Diagnosis) -> bool:
     """Whether the ELBO refers to the uncorrected q."""
-    return isinstance(diagnosis.result, CorrectedApproximation)
+    return diagnosis.result.is_corrected
 
 
 def _of_importance(diagnosis: Diagnosis) -> list[str]:

@@ -68,7 +68,10 @@ def result_status(result: Result) -> str:
     correction = "none" if result.fit is None else result.fit.correction
     if result.corrects_another:
         correction = _CORRECTED[result.method].removeprefix(", corrected ")
-    return f"{result.uncorrected.method} on {title}: {name} {value}, {state}\ncorrection: {correction}"
+    lines = [f"{result.uncorrected.method} on {title}: {name} {value}, {state}", f"correction: {correction}"]
+    if result.fit is not None and result.fit.intervals:
+        lines.append(f"uncertainty of parameters: {result.fit.intervals}")
+    return "\n".join(lines)
 
 
 @hooks.line.register(SparseApproximation)
@@ -161,7 +164,7 @@ def _iterations(result: GaussianResult) -> list[tuple[str, str]]:
     objective = known_objective(result)
     name = "ELBO" if objective is None or objective.is_bound else "approximate log evidence"
     facts = [(name, f"{result.elbo:.4f} nats"), ("iterations", f"{result.num_iterations}, {state}")]
-    if isinstance(result, CorrectedApproximation):
+    if isinstance(result, CorrectedApproximation) and result.is_corrected:
         facts[0] = ("ELBO before the correction", facts[0][1])
         facts.append(("variances that are not positive", f"{result.num_nonpositive} of {result.variance.size}"))
     if isinstance(result, NestedApproximation):
@@ -169,8 +172,13 @@ def _iterations(result: GaussianResult) -> list[tuple[str, str]]:
         facts.append(("largest skewness", f"{result.skewness.flat[np.argmax(abs(result.skewness))]:.2f}"))
     if result.fit is not None:
         facts.append(("hyperparameters", _learned(result)))
-        if not isinstance(result, CorrectedApproximation) or result.fit.exceptions:
+        if not result.is_corrected or result.fit.exceptions:
             facts.append(("correction", result.fit.correction))
+        if result.uncertainty is not None:
+            for path, values in result.uncertainty.nodes(result.model).items():
+                facts.append((path, _ranges(*np.quantile(values.reshape(len(values), -1), (0.05, 0.5, 0.95), axis=0))))
+        elif result.fit.intervals:
+            facts.append(("uncertainty of hyperparameters", result.fit.intervals))
     return facts
 
 
@@ -183,9 +191,8 @@ def _windows(result: SparseApproximation) -> list[tuple[str, str]]:
 def _learned(result: GaussianResult | SparseApproximation) -> str:
     if not result.fit.converged:
         return f"not optimal: {result.fit.message}"
-    # With priors the mode depends on the parametrisation.
     with_prior = bool(with_priors(result.model).leaf_indices)
-    mode = ", with priors: the mode on the original scale, not the log scale" if with_prior else ""
+    mode = ", with priors: the mode of the unconstrained parameters, such as log(variance)" if with_prior else ""
     objective = known_objective(result)
     if objective is None:
         return f"learned on {Objective.title}{mode}"

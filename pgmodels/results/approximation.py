@@ -12,14 +12,18 @@ from numpy.typing import ArrayLike
 from pgmodels.data.frames import Columns
 from pgmodels.data.labels import Labels
 from pgmodels.data.missing import Missing
+from pgmodels.data.options import check_whole_number
 from pgmodels.model import Model
+from pgmodels.numerics.quadrature import chunk_length, equal_chunks
 from pgmodels.objectives.base import Objective
+from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.corrected_gaussian import CorrectedGaussian, move
-from pgmodels.priors.drawing import draw_latents
-from pgmodels.priors.padding import pad_sites
+from pgmodels.priors.drawing import draw_deviations, draw_latents
+from pgmodels.priors.padding import pad_sites, padded_size
 from pgmodels.priors.posterior import Posterior
+from pgmodels.results import intervals
 from pgmodels.results.correction import (
     correct_at,
     is_invalid,
@@ -28,17 +32,23 @@ from pgmodels.results.correction import (
     respond_at,
     warn_invalid,
 )
-from pgmodels.results.gaussian import GaussianPredictions, each_latent
+from pgmodels.results.covariates import check_covariates
+from pgmodels.results.gaussian import GaussianPredictions, each_latent, nodes_at
 from pgmodels.results.grid_density import GridDensity
+from pgmodels.results.mixture import MixedPredictive
 from pgmodels.results.nodes import DrawNodes, GaussianNodes, IndependentNodes, PredictorNodes
 from pgmodels.results.normal_density import NormalDensity
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult, Result
 from pgmodels.results.skewness import averaging, warn_skewed
+from pgmodels.results.uncertainty import ParameterUncertainty, cubature, shifts_at, with_shifts
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.memory import require_draws
-from pgmodels.runtime.seeds import Seed, as_seed
+from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 from pgmodels.runtime.x64 import as_array
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The note in the report of a result of ``fit`` that was corrected.
 BEFORE_CORRECTION = "none: this is the result before it"
@@ -50,7 +60,8 @@ class FitReport:
 
     ``start`` names the chosen start, or the subset of rows of a warm start, and ``start_elbos`` has the (penalised)
     ELBO at each start. ``values`` are the learned values by name, on the natural scale. ``correction`` says how the
-    result is corrected, or why not, and ``exceptions`` where the correction is not reliable.
+    result is corrected, or why not, and ``exceptions`` where the correction is not reliable. ``density`` is what the
+    values maximise, and ``intervals`` says how the uncertainty of the parameters is computed, or why it is not.
     """
 
     start: str
@@ -62,6 +73,8 @@ class FitReport:
     message: str
     correction: str = "none"
     exceptions: str = ""
+    density: str = ""
+    intervals: str = ""
 
 
 class GaussianResult(Result, GaussianPredictions):
@@ -104,6 +117,15 @@ class GaussianResult(Result, GaussianPredictions):
         @property
         def uncorrected(self) -> "Approximation":
             """The result before its correction; itself if it is not corrected."""
+
+    # Whether the moments are corrected, and the uncertainty of learned parameters that they include.
+    is_corrected: ClassVar[bool] = False
+    uncertainty: ParameterUncertainty | None = None
+
+    @property
+    def conditional(self) -> "GaussianResult":
+        """The result with its parameters held at their learned values, without their uncertainty."""
+        return self
 
     @property
     @abstractmethod
@@ -255,7 +277,9 @@ class CorrectedApproximation(GaussianResult):
     No ELBO stands behind them: that of ``elbo`` is the bound before the correction, and ``posterior`` is what was
     corrected. ``mean`` and ``variance`` are the corrected moments at the data, (n, latents), ``seconds`` is the time of
     inference and correction, and ``num_nonpositive`` counts the corrected variances at the data that came out
-    non-positive, beyond the reach of the correction; 0 where the prior's is 0 is right.
+    non-positive, beyond the reach of the correction; 0 where the prior's is 0 is right. ``uncertainty`` is that of
+    learned parameters, None if they are held at their values: variances and predictions include it, and
+    ``conditional`` is the result without it. ``draw_at_data``, ``gaussian`` and densities are at the learned values.
     """
 
     uncorrected: Approximation
@@ -263,6 +287,8 @@ class CorrectedApproximation(GaussianResult):
     variance: Float[np.ndarray, "n l"]
     seconds: float
     num_nonpositive: int
+    uncertainty: ParameterUncertainty | None = None
+    is_corrected: ClassVar[bool] = True
     # What reports of ``fit`` say of the correction.
     description: ClassVar[str]
     # Relative error of variances to allow for where they are compared with the prior's: rounding and quadrature.
@@ -357,6 +383,48 @@ class CorrectedApproximation(GaussianResult):
         """See GaussianResult."""
         return self.uncorrected.nodes if self.posterior.is_coupled else IndependentNodes(self.mean, self.variance)
 
+    @property
+    def conditional(self) -> "Approximation | CorrectedApproximation":
+        """See GaussianResult."""
+        return self.with_uncertainty(None)
+
+    def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "Approximation | CorrectedApproximation":
+        """The result with another uncertainty of its parameters, None to hold them."""
+        variance = self.variance
+        for part, sign in ((self.uncertainty, -1.0), (uncertainty, 1.0)):
+            if part is not None:
+                variance = variance + sign * np.sum(part.shifts**2, axis=0)
+        return replace(self, uncertainty=uncertainty, variance=variance)
+
+    @property
+    def estimates(self) -> "dict[str, pd.DataFrame]":
+        """See Summarised: with intervals of learned parameters, by draws from their normal density."""
+        tables = super().estimates
+        if self.uncertainty is None:
+            return tables
+        for name, values in self.uncertainty.nodes(self.model).items():
+            flat = values.reshape(len(values), -1)
+            tables[name] = intervals.of_draws(flat).set_axis(intervals.entries(values.shape[1:]))
+        return tables
+
+    def _conditional_marginals_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """``_marginals_at`` with the parameters held."""
+        return super()._marginals_at(X_new)
+
+    def _marginals_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        mean, spread = self._conditional_marginals_at(X_new)
+        return mean, spread if self.uncertainty is None else with_shifts(spread, self.shifts_at(X_new))
+
+    def shifts_at(self, X_new: ArrayLike) -> Float[np.ndarray, "k m l"]:
+        """The derivatives of the means at new inputs along the directions of the parameters' uncertainty."""
+        assert self.uncertainty is not None
+        inputs = self._inputs_at(X_new)
+        width = self._num_across * self.model.num_latents
+        chunks = equal_chunks(np.arange(len(inputs)), min(padded_size(len(inputs)), chunk_length(width)))
+        prior = self.posterior.prior
+        shifts = [shifts_at(self.uncertainty, self.model, self.X, prior, as_array(inputs[rows])) for rows in chunks]
+        return np.concatenate(shifts, axis=1)[:, : len(inputs)]
+
     def gaussian(self, share: float = 1.0) -> Posterior | CorrectedGaussian:
         """Raise ValueError: corrected moments have no joint density."""
         raise ValueError(
@@ -412,21 +480,74 @@ class CorrectedApproximation(GaussianResult):
         PredictionWarning
             If the response of y is skewed in some rows, where the uncorrected moments are used.
         """
-        return super().predict(X_new, covariates)
+        uncertainty = self.uncertainty
+        varying = 0 if uncertainty is None else uncertainty.count_of_likelihood(self.model)
+        if uncertainty is None or not varying:
+            return super().predict(X_new, covariates)
+        # Averaged over nodes of the likelihood's parameters; the latents are normal given them.
+        shifts = self.shifts_at(X_new)
+        scores, weights = cubature(varying)
+        padded = np.pad(scores, ((0, 0), (0, len(shifts) - varying)))
+        values = uncertainty.values(self.model, padded)
+        learned, components = trainable(self.model), []
+        for k, score in enumerate(scores):
+            model = learned.with_values([values[name][k] for name in learned.names])
+            moved, rest = np.tensordot(score, shifts[:varying], axes=1), shifts[varying:]
+            components.append(self._predictive(X_new, covariates, model, moved, rest))
+        return MixedPredictive(weights, components)
+
+    def _predictive(
+        self, X_new: ArrayLike, covariates: ArrayLike | None, model: Model, moved: np.ndarray, shifts: np.ndarray
+    ) -> Predictive:
+        """The predictive distribution with a model's likelihood, means moved and variances of further directions."""
+        mean, spread = self._conditional_marginals_at(X_new)
+        mean, spread = mean + moved, with_shifts(spread, shifts)
+        covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(mean))
+        mean, spread = self._averaging(X_new, mean, spread, covariates, moved, shifts)
+        nodes = nodes_at(model, mean, spread, covariates)
+        return Predictive(model.likelihood, nodes, covariates, self.labels)
 
     def _averaging(
-        self, X_new: ArrayLike, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, X_new: ArrayLike, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None,
+        moved: Any = 0.0, shifts: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         self._require_variances(variance)
-        plain = self.uncorrected._marginals_at(X_new)
-        mean, variance, rows = averaging(self.model, self.y, (mean, variance), plain, covariates)
+        plain_mean, plain = self.uncorrected._marginals_at(X_new)
+        if self.uncertainty is not None:
+            plain = with_shifts(plain, self.shifts_at(X_new) if shifts is None else shifts)
+        mean, variance, rows = averaging(self.model, self.y, (mean, variance), (plain_mean + moved, plain), covariates)
         warn_skewed(rows, "X_new")
         return mean, variance
 
+    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
+        """Joint draws of the latents at new inputs: see Approximation; of learned parameters too."""
+        return self.joint_nodes(X_new, num_draws, seed).draws
+
+    def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
+        """See GaussianPredictions."""
+        f = super().draw_latents(X_new, num_draws, seed)
+        return self._with_parameters(f, X_new, seed)
+
     def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
         """See GaussianPredictions. Raises ValueError if a corrected variance is not positive."""
-        self._require_variances(self._marginals_at(X_new)[1])
-        return super().marginal_nodes(X_new, num_draws, seed)
+        mean, spread = self._conditional_marginals_at(X_new)
+        self._require_variances(spread)
+        check_whole_number(num_draws, "num_draws", 1)
+        require_draws(num_draws, *mean.shape)
+        f = self._transported(mean + draw_deviations(spread, num_draws, as_generator(seed)), X_new)
+        return self._with_parameters(f, X_new, seed)
+
+    def _transported(self, f: np.ndarray, X_new: ArrayLike) -> np.ndarray:
+        """Draws of the joint Gaussian at new inputs as draws with the result's marginals."""
+        return f
+
+    def _with_parameters(self, f: np.ndarray, X_new: ArrayLike, seed: Seed) -> DrawNodes:
+        """Draws f (draws, m, latents) given the learned values, moved with draws of the parameters."""
+        if self.uncertainty is None:
+            return DrawNodes(f)
+        scores = self.uncertainty.scores(len(f), seed)
+        moved = f + np.tensordot(scores, self.shifts_at(X_new), axes=1)
+        return DrawNodes(moved, self.uncertainty.of_likelihood(self.model, scores))
 
     def _require_variances(self, variance: np.ndarray) -> None:
         """Raise ValueError if a corrected variance at X_new is not valid, with a warning of all."""
@@ -443,11 +564,16 @@ class CorrectedApproximation(GaussianResult):
 
     def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
         """Draws f (draws, n, latents) at the data, replaced by uncorrected draws in rows whose response is skewed."""
-        corrected, plain = self._marginals_at(self.X), self.uncorrected._marginals_at(self.X)
+        corrected, plain = self._conditional_marginals_at(self.X), self.uncorrected._marginals_at(self.X)
         covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.y)
         *_, rows = averaging(self.model, self.y, corrected, plain, covariates)
         warn_skewed(rows, "the data")
-        return np.where(rows[:, None], self.uncorrected.draw_at_data(len(f), seed)[0], f) if rows.any() else f
+        if not rows.any():
+            return f
+        others = self.uncorrected.draw_at_data(len(f), seed)[0]
+        if self.uncertainty is not None:
+            others = others + np.tensordot(self.uncertainty.scores(len(f), seed), self.uncertainty.shifts, axes=1)
+        return np.where(rows[:, None], others, f)
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -508,6 +634,61 @@ class ResponseApproximation(CorrectedApproximation):
             return IndependentNodes(self.mean, self.variance)
         Phi = each_latent(self.covariance) if self.mixing is None else self.mixing
         return PredictorNodes(self.mean, self.covariance, Phi)
+
+    def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "Approximation | CorrectedApproximation":
+        """See CorrectedApproximation."""
+        covariance = self.covariance
+        for part, sign in ((self.uncertainty, -1.0), (uncertainty, 1.0)):
+            if part is not None:
+                covariance = covariance + sign * np.einsum("knl,knj->nlj", part.shifts, part.shifts)
+        variance = np.diagonal(covariance, axis1=1, axis2=2)
+        return replace(self, uncertainty=uncertainty, covariance=covariance, variance=variance)
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class LearnedApproximation(ResponseApproximation):
+    """The q(f) of ``fit`` given the learned parameters, not corrected, with the uncertainty of these."""
+
+    is_corrected: ClassVar[bool] = False
+    is_positive: bool = True
+
+    @property
+    def method(self) -> str:
+        """The engine: no correction."""
+        return "fit"
+
+    @property
+    def has_density(self) -> bool:
+        """See GaussianResult."""
+        return True
+
+    @property
+    def fit(self) -> FitReport | Any:
+        """How hyperparameters were learned."""
+        return self.uncorrected.fit
+
+    def gaussian(self, share: float = 1.0) -> Posterior:
+        """See GaussianResult: q, at the learned values."""
+        return self.uncorrected.gaussian(share)
+
+    def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "Approximation | CorrectedApproximation":
+        """See CorrectedApproximation; without one it is the result of ``fit`` itself."""
+        return self.uncorrected if uncertainty is None else super().with_uncertainty(uncertainty)
+
+
+def with_parameters(
+    result: Approximation | CorrectedApproximation, uncertainty: ParameterUncertainty
+) -> CorrectedApproximation:
+    """A result of ``fit`` with the uncertainty of its parameters."""
+    if isinstance(result, Approximation):
+        covariance = np.asarray(_marginals_at_data(result.posterior)[1])[: len(result.y)]
+        result = LearnedApproximation(
+            uncorrected=result, mean=result.mean, variance=result.variance, seconds=result.seconds,
+            num_nonpositive=0, covariance=covariance,
+        )  # fmt: skip
+    moved = result.with_uncertainty(uncertainty)
+    assert isinstance(moved, CorrectedApproximation)
+    return moved
 
 
 @dataclass(eq=False, kw_only=True, repr=False)

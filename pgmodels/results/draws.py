@@ -13,7 +13,7 @@ from pgmodels.data.options import check_whole_number
 from pgmodels.model import Groups
 from pgmodels.numerics.quadrature import power_of_two
 from pgmodels.parameters.parameter import bare
-from pgmodels.parameters.vector import has_one_prior, have_fixed_kernels, with_priors, with_values
+from pgmodels.parameters.vector import has_one_prior, have_fixed_kernels, trainable, with_priors, with_values
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.drawing import draw_given
 from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
@@ -72,10 +72,8 @@ class Draws(DataResult):
     @property
     def likelihood_values(self) -> dict[str, np.ndarray]:
         """Draws of the sampled likelihood parameters by name, (chains, draws, 1, entries)."""
-        if not self.hyperparameters:
-            return {}
-        pairs = with_priors(self.model).of_likelihood.items()
-        drawn = {parameter: self.hyperparameters[name] for parameter, name in pairs}
+        pairs = trainable(self.model).of_likelihood.items()
+        drawn = {parameter: self.hyperparameters[name] for parameter, name in pairs if name in self.hyperparameters}
         return {parameter: values.reshape(*values.shape[:2], 1, -1) for parameter, values in drawn.items()}
 
     @property

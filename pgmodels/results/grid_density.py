@@ -8,12 +8,15 @@ import scipy
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_numbers
+from pgmodels.numerics.quadrature import gauss_hermite
 from pgmodels.runtime.formatting import shorten
 
 # A density's grid, in units of its scale.
 REACH = 7.0
 GRID = np.linspace(-REACH, REACH, 193)
 _STEP = GRID[1] - GRID[0]
+# Nodes of a narrow normal, and the least density.
+_FEW_NODES, _TINY = 8, 1e-300
 # Standard normal scores of the map's knots.
 _SCORES = np.linspace(-8.0, 8.0, 129)
 
@@ -50,6 +53,29 @@ class GridDensity:
     def shape(self) -> tuple[int, ...]:
         """The shape of the array of densities."""
         return self.location.shape
+
+    def moved(self, by: np.ndarray) -> "GridDensity":
+        """The densities of the variables plus constants (...)."""
+        return GridDensity(self.location + by, self.scale, self.log_density)
+
+    def widened(self, variance: Any) -> "GridDensity":
+        """The densities of the variables plus independent normal ones with these variances (...)."""
+        if not np.any(variance):
+            return self
+        scale = np.sqrt(self.scale**2 + variance)
+        # Deviations of both in units of the new scale.
+        added, share = (np.ravel(part / scale) for part in (np.sqrt(variance * np.ones(self.shape)), self.scale))
+        total, nodes = np.empty((added.size, len(GRID))), gauss_hermite(_FEW_NODES)
+        for row, density in enumerate(self.density.reshape(-1, len(GRID))):
+            if added[row] < _STEP * share[row]:
+                # A normal that is narrow against the grid.
+                places = (GRID[:, None] - added[row] * nodes[0]) / share[row]
+                total[row] = np.interp(places, GRID, density, 0.0, 0.0) @ nodes[1]
+            else:
+                scores = (GRID[:, None] - share[row] * GRID) / added[row]
+                total[row] = np.exp(-0.5 * scores**2) @ density
+        log_density = np.log(np.maximum(total, _TINY)).reshape(self.density.shape)
+        return GridDensity(self.location, scale, log_density)
 
     @cached_property
     def mean(self) -> np.ndarray:

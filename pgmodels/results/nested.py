@@ -8,12 +8,14 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from pgmodels.model import Model
 from pgmodels.results.approximation import LinearResponse
 from pgmodels.results.covariates import check_covariates
 from pgmodels.results.gaussian import each_latent, mixing_at
 from pgmodels.results.grid_density import GridDensity
-from pgmodels.results.nodes import CopulaNodes, DrawNodes
+from pgmodels.results.nodes import CopulaNodes
 from pgmodels.results.predictive import Predictive
+from pgmodels.results.uncertainty import with_shifts
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed
 
@@ -49,6 +51,11 @@ class NestedApproximation(LinearResponse):
     @cached_property
     def marginals(self) -> GridDensity:
         """The marginals of the latents at the data, (n, latents)."""
+        added = 0.0 if self.uncertainty is None else np.sum(self.uncertainty.shifts**2, axis=0)
+        return self._conditional_marginals.widened(added)
+
+    @property
+    def _conditional_marginals(self) -> GridDensity:
         return GridDensity(self.location, self.scale, self.log_density)
 
     @property
@@ -58,7 +65,7 @@ class NestedApproximation(LinearResponse):
         The KL divergence of a latent's marginal from the posterior's is at most log p(y) less its bound. With more than
         256 rows, up to the error of an expansion (math: section 5c).
         """
-        return self.marginals.log_masses
+        return self._conditional_marginals.log_masses
 
     @property
     def skewness(self) -> np.ndarray:
@@ -72,7 +79,9 @@ class NestedApproximation(LinearResponse):
 
     def marginals_at(self, X_new: ArrayLike) -> GridDensity:
         """The marginals of the latents at new inputs X_new (m, d): mean, variance, skewness, quantiles and pdf."""
-        return hooks.nested_marginals(self, self._inputs_at(X_new), None)
+        inputs = self._inputs_at(X_new)
+        added = 0.0 if self.uncertainty is None else np.sum(self.shifts_at(inputs) ** 2, axis=0)
+        return hooks.nested_marginals(self, inputs, None).widened(added)
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at new inputs: see CorrectedApproximation."""
@@ -81,45 +90,56 @@ class NestedApproximation(LinearResponse):
 
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
         """The predictive distribution of y at new inputs: see Approximation."""
+        if self.uncertainty is not None and self.uncertainty.count_of_likelihood(self.model):
+            return super().predict(X_new, covariates)
+        shifts = None if self.uncertainty is None else self.shifts_at(X_new)
+        return self._predictive(X_new, covariates, self.model, 0.0, shifts)
+
+    def _predictive(
+        self, X_new: ArrayLike, covariates: ArrayLike | None, model: Model, moved: Any, shifts: np.ndarray | None
+    ) -> Predictive:
         inputs = self._inputs_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(inputs))
         Phi = mixing_at(self.model, len(inputs), covariates)
-        return Predictive(self.likelihood, self._nodes_at(inputs, Phi), covariates, self.labels)
+        nodes = self._nodes_at(inputs, Phi, moved, shifts)
+        return Predictive(model.likelihood, nodes, covariates, self.labels)
 
     @cached_property
     def nodes(self) -> CopulaNodes:
         """What integrates over the latents of each datum."""
         if self.mixing is None:
             return CopulaNodes(self.marginals, self.mean, self.covariance, each_latent(self.covariance))
-        return self._nodes_at(self._inputs_at(self.X), self.mixing)
+        shifts = None if self.uncertainty is None else self.uncertainty.shifts
+        return self._nodes_at(self._inputs_at(self.X), self.mixing, 0.0, shifts)
 
-    def _nodes_at(self, inputs: np.ndarray, Phi: np.ndarray | None) -> CopulaNodes:
-        mean, spread = self._marginals_at(inputs)
+    def _nodes_at(
+        self, inputs: np.ndarray, Phi: np.ndarray | None, moved: Any, shifts: np.ndarray | None
+    ) -> CopulaNodes:
+        """Nodes at new inputs, with means ``moved`` and the variances of further directions (k, m, latents)."""
+        mean, spread = self._conditional_marginals_at(inputs)
         covariance = spread if spread.ndim == 3 else spread[:, :, None] * np.eye(spread.shape[1])
-        marginals = hooks.nested_marginals(self, inputs, Phi)
-        return CopulaNodes(marginals, mean, covariance, each_latent(covariance) if Phi is None else Phi)
+        marginals, across = hooks.nested_marginals(self, inputs, Phi), each_latent(covariance) if Phi is None else Phi
+        if shifts is not None:
+            covariance = with_shifts(covariance, shifts)
+            marginals = marginals.widened(np.sum(np.einsum("mpl,kml->kmp", across, shifts) ** 2, axis=0))
+        moved = np.broadcast_to(moved, mean.shape)
+        marginals = marginals.moved(np.einsum("mpl,ml->mp", across, moved))
+        return CopulaNodes(marginals, mean + moved, covariance, across)
 
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Draws (draws, n, latents) of the copula at the data, without whitened coordinates: see GaussianResult."""
         f, _ = super().draw_at_data(num_draws, seed)
-        return self._transported(f, *self._response_at(self.X), self.marginals), ()
+        return self._to_marginals(f, self.X, self._conditional_marginals), ()
 
-    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        """Joint draws of the latents at new inputs, by the copula: see Approximation."""
-        f = super().draw_latents(X_new, num_draws, seed)
-        return self._transported(f, *self._response_at(X_new), self.marginals_at(X_new))
+    def _drawn_at(self, X_new: ArrayLike, num_draws: int, seed: int) -> np.ndarray:
+        return self._transported(super()._drawn_at(X_new, num_draws, seed), X_new)
 
-    def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        """See GaussianPredictions; by the copula."""
-        f = super().marginal_nodes(X_new, num_draws, seed).draws
-        return DrawNodes(self._transported(f, *self._response_at(X_new), self.marginals_at(X_new)))
+    def _transported(self, f: np.ndarray, X_new: ArrayLike) -> np.ndarray:
+        return self._to_marginals(f, X_new, hooks.nested_marginals(self, self._inputs_at(X_new), None))
 
-    def _response_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Means and variances (m, latents) of linear response."""
-        mean, spread = self._marginals_at(X_new)
-        return mean, spread if spread.ndim == 2 else np.diagonal(spread, axis1=1, axis2=2)
-
-    @staticmethod
-    def _transported(f: Any, mean: np.ndarray, variance: np.ndarray, marginals: GridDensity) -> np.ndarray:
+    def _to_marginals(self, f: np.ndarray, X_new: ArrayLike, marginals: GridDensity) -> np.ndarray:
+        """Draws of the Gaussian of linear response as draws with these marginals."""
+        mean, spread = self._conditional_marginals_at(X_new)
+        variance = spread if spread.ndim == 2 else np.diagonal(spread, axis1=1, axis2=2)
         deviation = np.sqrt(np.where(variance > 0.0, variance, 1.0))
         return marginals.transport((f - mean) / deviation)

@@ -40,6 +40,7 @@ from pgmodels.results.approximation import (
     CorrectedApproximation,
     FitReport,
     GaussianResult,
+    LearnedApproximation,
     LinearResponse,
     PerturbativeApproximation,
 )
@@ -51,6 +52,7 @@ from pgmodels.results.result import Result
 from pgmodels.results.sparse import SparseApproximation
 from pgmodels.results.stored_names import engine_of, field_of, objective_of, stored_class, stored_field
 from pgmodels.results.stored_values import check_values
+from pgmodels.results.uncertainty import ParameterUncertainty
 from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import read_arrays, write_arrays
 from pgmodels.runtime.formatting import shorten_text
@@ -63,6 +65,7 @@ _RESULTS: dict[str, type[Result] | type[SparseApproximation]] = {
     cls.__name__: cls
     for cls in (
         Approximation,
+        LearnedApproximation,
         LinearResponse,
         NestedApproximation,
         PerturbativeApproximation,
@@ -131,8 +134,9 @@ def _values(result: Any) -> dict[str, Any]:
     """The values that are stored by themselves, without rows of padding; for corrections, of what they correct too."""
     known = (*fields(Approximation), *fields(result)) if isinstance(result, CorrectedApproximation) else fields(result)
     values = {field.name: getattr(result, field.name) for field in known if field.name not in _OTHER_FIELDS}
-    # Results without labels and missing observations are as in older files.
-    values = {name: value for name, value in values.items() if value is not None or name not in ("labels", "missing")}
+    # Results without these are as in older files.
+    optional = ("labels", "missing", "uncertainty")
+    values = {name: value for name, value in values.items() if value is not None or name not in optional}
     if isinstance(result, Result) and result.weights is not None:
         # Files have weights as the last column of y.
         values["y"] = np.column_stack([result.y, result.weights])
@@ -309,6 +313,8 @@ def _check_fields(cls: Any, stored: dict[str, Any], sizes: dict[str, int]) -> No
     check_values(cls, stored, sizes)
     if stored.get("fit") is not None:
         check_values(FitReport, vars(stored["fit"]), {})
+    if stored.get("uncertainty") is not None:
+        check_values(ParameterUncertainty, vars(stored["uncertainty"]), sizes)
     if stored.get("missing") is not None:
         check_values(Missing, stored["missing"]._asdict(), {"d": sizes["d"]})
     if "scaling" in stored:
@@ -386,9 +392,11 @@ def _encode(value: Any, name: str, arrays: Arrays) -> Any:
     if isinstance(value, tuple):
         return {"tuple": [_encode(part, f"{name}.{i}", arrays) for i, part in enumerate(value)]}
     if isinstance(value, FitReport):
-        # A report without exceptions is written as before there were any.
-        fields = {key: part for key, part in vars(value).items() if key != "exceptions" or part}
+        # Empty notes are left out, as in older files.
+        fields = {key: part for key, part in vars(value).items() if part != ""}
         return {"fit": _encode(fields, name, arrays)}
+    if isinstance(value, ParameterUncertainty):
+        return {"uncertainty": _encode(vars(value), name, arrays)}
     if isinstance(value, dict):
         return {"dict": {key: _encode(part, f"{name}.{key}", arrays) for key, part in value.items()}}
     raise ValueError(f"save: {name} is a {type(value).__name__}, which cannot be saved as arrays: use pickle.")
@@ -402,6 +410,8 @@ def _decode(value: Any, arrays: Arrays) -> Any:
             return tuple(_decode(part, arrays) for part in entries)
         case {"fit": report}:
             return FitReport(**_decode(report, arrays))
+        case {"uncertainty": values}:
+            return ParameterUncertainty(**_decode(values, arrays))
         case {"dict": entries}:
             return {key: _decode(part, arrays) for key, part in entries.items()}
     return value

@@ -18,7 +18,13 @@ from pgmodels.objectives.expected import Quadrature
 from pgmodels.priors.chain_response import response_entries
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.padding import pad_rows, padded_size
-from pgmodels.results.approximation import BEFORE_CORRECTION, Approximation, CorrectedApproximation, GaussianResult
+from pgmodels.results.approximation import (
+    BEFORE_CORRECTION,
+    Approximation,
+    CorrectedApproximation,
+    GaussianResult,
+    with_parameters,
+)
 from pgmodels.results.correction import CorrectionWarning
 from pgmodels.results.sparse import name_type
 from pgmodels.runtime.jit import compiled
@@ -109,9 +115,17 @@ def correct(
         raise ValueError(
             f"approximation must be the result of cavi, gaussian_vi or fit; got {name_type(approximation)}."
         )
-    if isinstance(approximation, CorrectedApproximation) and method in (None, approximation.method):
+    if (
+        isinstance(approximation, CorrectedApproximation)
+        and approximation.is_corrected
+        and method in (None, approximation.method)
+    ):
         return approximation
-    return _corrected(approximation.uncorrected, method or "linear_response", progress)
+    corrected, uncertainty = (
+        _corrected(approximation.uncorrected, method or "linear_response", progress),
+        approximation.uncertainty,
+    )
+    return corrected if uncertainty is None else with_parameters(corrected, uncertainty)
 
 
 def _corrected(

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from pgmodels.data.arrays import as_numbers, check_finite
 from pgmodels.inference.corrections.nested import Pinning, variational_gaussian
 from pgmodels.inference.objectives import objective_of_result, require_maximised
-from pgmodels.results.approximation import GaussianResult
+from pgmodels.results.approximation import CorrectedApproximation, GaussianResult
 from pgmodels.results.grid_density import GridDensity
 from pgmodels.results.sparse import name_type
 from pgmodels.runtime.x64 import double_precision
@@ -94,6 +94,9 @@ def marginals(
         )
     pinning = Pinning(variational_gaussian(approximation))
     densities = pinning.functionals(inputs[rows], several[:, rows], progress)
+    if isinstance(result, CorrectedApproximation) and result.uncertainty is not None:
+        moved = np.einsum("fnl,knl->kf", several[:, rows], result.shifts_at(inputs[rows]))
+        densities = densities.widened(np.sum(moved**2, axis=0))
     return densities if coefficients.ndim == 3 else densities[0]
 
 

@@ -69,6 +69,8 @@ def _floor(learnable: ParameterVector, distinct: Sequence[np.ndarray]) -> float:
 
 # Tolerated rounding error of a value, in nats.
 _NATS = 0.1
+# A change of the bound that matters, in nats.
+FELT = 0.1
 
 
 def collapsed_bound(problem: Problem, state: VariationalState) -> Any:
@@ -131,8 +133,7 @@ def _ascend(
         elif can_expand(problem):
             bound = partial(expanded_bound, state=ascent.state, expansions=expansions_at(problem, ascent.state.sites))
 
-    def log_prior(vector: Array) -> Array:
-        return family.parameters.log_prior(family.parameters.constrain(vector))
+    log_prior = family.parameters.log_prior_unconstrained
 
     def penalised(vector: Array, points: Points) -> Array:
         return bound(family.problem(vector, points)) + log_prior(vector)
@@ -164,7 +165,7 @@ def _left_out(family: ProblemFamily, vector: Array, points: Points, weights: Arr
     return jax.grad(nats)(vector)
 
 
-class _Evaluation(NamedTuple):
+class Evaluation(NamedTuple):
     """Final loop state of q(f), value, gradient in the vector, loss due to the variances' lower limit.
 
     ``of_inputs`` has the gradient in the inducing inputs (M, d) of each group, None if they do not move.
@@ -210,7 +211,7 @@ class MarginalBound:
 
     def __call__(self, vector: np.ndarray, tolerance: float = TIGHT) -> tuple[float, np.ndarray]:
         """The value and its gradient, with q(f) optimised to a tolerance."""
-        evaluation = self._evaluate(vector, tolerance)
+        evaluation = self.evaluate(vector, tolerance)
         if evaluation is None or not self._keep_if_best(vector, evaluation, tolerance):
             return self.barrier(vector)
         return evaluation.value, evaluation.slope
@@ -223,7 +224,7 @@ class MarginalBound:
         They are kept if the value is the best.
         """
         known, self.inputs = self.inputs, inputs
-        evaluation = self._evaluate(vector, tolerance, moves=True)
+        evaluation = self.evaluate(vector, tolerance, moves=True)
         if evaluation is None or not self._keep_if_best(vector, evaluation, tolerance):
             self.inputs = known
             return None
@@ -231,7 +232,7 @@ class MarginalBound:
             self.inputs = known
         return evaluation.value, evaluation.slope, evaluation.of_inputs
 
-    def _keep_if_best(self, vector: np.ndarray, evaluation: _Evaluation, tolerance: float) -> bool:
+    def _keep_if_best(self, vector: np.ndarray, evaluation: Evaluation, tolerance: float) -> bool:
         """Keep q(f) and the vector if the value is the smallest; False if its improvement is within rounding."""
         loop, value = evaluation.loop, evaluation.value
         if float(loop.state.rounding) > max(_NATS, self.best - value) > 0.0:
@@ -246,10 +247,10 @@ class MarginalBound:
 
     def without_floor(self, vector: np.ndarray, tolerance: float) -> float:
         """The value without the loss due to the lower limit on variances; infinite if it is not finite."""
-        evaluation = self._evaluate(vector, tolerance)
+        evaluation = self.evaluate(vector, tolerance)
         return np.inf if evaluation is None else evaluation.value - evaluation.lost
 
-    def _evaluate(self, vector: np.ndarray, tolerance: float, moves: bool = False) -> _Evaluation | None:
+    def evaluate(self, vector: np.ndarray, tolerance: float, moves: bool = False) -> Evaluation | None:
         """The bound with q(f) optimised to a tolerance; None if it or a gradient is not finite."""
         self.evaluations += 1
         try:
@@ -266,7 +267,7 @@ class MarginalBound:
         value, slope = -float(bound), -np.asarray(slopes[0])
         if not all(np.isfinite(part).all() for part in (value, slope, *of_inputs) if part is not None):
             return None
-        return _Evaluation(loop, value, slope, float(lost), of_inputs)
+        return Evaluation(loop, value, slope, float(lost), of_inputs)
 
     @property
     def rounding(self) -> float:

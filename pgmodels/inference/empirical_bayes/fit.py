@@ -15,7 +15,7 @@ from pgmodels.data.options import check_between, check_whole_number
 from pgmodels.inference.adaptive_selection import InducingWarning, count_inputs, with_inputs
 from pgmodels.inference.chain_choice import with_chain
 from pgmodels.inference.corrections.correct import corrected_if
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.inference.empirical_bayes.bound import FELT, MarginalBound
 from pgmodels.inference.empirical_bayes.moving_inputs import check_moving, move_inputs
 from pgmodels.inference.empirical_bayes.schemes import (
     AUTO_SCHEME,
@@ -26,6 +26,7 @@ from pgmodels.inference.empirical_bayes.schemes import (
 )
 from pgmodels.inference.empirical_bayes.search import Limits, Maximum, SearchBar, names_of, within
 from pgmodels.inference.empirical_bayes.subset_warm_start import inverse_hessian_at, learn
+from pgmodels.inference.empirical_bayes.uncertainty import uncertainty_of
 from pgmodels.inference.engine import MANY, ConvergenceWarning
 from pgmodels.inference.loop import Callback, check_callback
 from pgmodels.inference.objectives import AUTO, AutoChoice, check_objective, objective_of, require_maximised
@@ -35,7 +36,8 @@ from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.model import Data, Model, require_model
 from pgmodels.parameters.parameter import is_parameter
 from pgmodels.parameters.vector import trainable
-from pgmodels.results.approximation import Approximation, CorrectedApproximation, FitReport
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, FitReport, with_parameters
+from pgmodels.results.uncertainty import ParameterUncertainty
 from pgmodels.runtime.progress import progress_bar
 from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.threads import one_thread_if_small
@@ -45,8 +47,8 @@ from pgmodels.runtime.x64 import double_precision
 # Tolerance of q(f) at the learned values.
 _INNER_TOLERANCE = 1e-9
 # A value more than a factor of _SUSPECT from every start is reported if a further factor of _FURTHER changes the ELBO
-# by less than _FELT nats.
-_SUSPECT, _FURTHER, _FELT = 30.0, 10.0, 0.1
+# by less than FELT nats.
+_SUSPECT, _FURTHER = 30.0, 10.0
 # Smallest curvature assumed along a ridge of the bound, and the number of extra starts if the optimum lies on one.
 _LEAST_CURVATURE, _MORE_STARTS = 1e-4, 3
 # Warn if the inducing inputs shift the values by this many posterior deviations. The estimate is about half of the true
@@ -84,8 +86,8 @@ def fit(
 ) -> Approximation | CorrectedApproximation:
     """Learn all hyperparameters and likelihood parameters that are not Fixed; return the converged result.
 
-    Maximises the ELBO (plus log priors, if any) over the unconstrained hyperparameters by L-BFGS and, near the optimum,
-    BFGS, with q(f) at its optimum throughout. The result is corrected by linear response, as by ``pgm.correct``, since
+    Maximises the ELBO (plus the log prior density, if any) of the unconstrained hyperparameters by L-BFGS and, near the
+    optimum, BFGS, with q(f) at its optimum throughout. The result is corrected by linear response, as by ``pgm.correct``, since
     variances of q may be several times too small.
 
     Parameters
@@ -175,9 +177,10 @@ def fit(
 
     Notes
     -----
-    With priors the result is the mode in the original parametrisation: the density of a variance or a lengthscale
-    itself, without the Jacobian of its logarithm, whose mode is larger. For posterior means and medians see
-    ``integrate``.
+    With priors the result is the mode of the density of the unconstrained parameters, such as the logarithm of a
+    variance: it includes the Jacobian, so that it is the same whether a variance or a standard deviation has the
+    prior, and lies nearer to the posterior median than the mode of the variance itself. Parameters without a prior
+    have no Jacobian: their values maximise the marginal likelihood. For posterior means and medians see ``integrate``.
 
     vi-Taylor changes hyperparameters by the gradient of Laplace's evidence at a fixed mode, without the part that moves
     the mode: it ends where this gradient is zero, which is not a maximum of the evidence.
@@ -246,7 +249,7 @@ def fit(
             # The bound is flat once a latent's variance has collapsed, which may be a poor local optimum.
             more = limits._replace(num_starts=maximum.num_tried + _MORE_STARTS)
             other = learn(model, data, terms, more, bar)
-            if other.bound.best < maximum.bound.best - _FELT:
+            if other.bound.best < maximum.bound.best - FELT:
                 maximum, undetermined = other, _undetermined(other)
             maximum = maximum._replace(num_tried=other.num_tried)
         if train_inducing:
@@ -272,14 +275,18 @@ def fit(
             "max_iterations, or fix or give priors to hyperparameters that the data do not determine.",
             ConvergenceWarning,
         )
+    num_evaluations, uncertainty = bound.evaluations, _uncertainty(maximum, result, correct is not False, published)
+    has_prior = any(parameter.prior is not None for parameter in learnable.parameters)
     report = FitReport(
         start=maximum.start,
         start_elbos=maximum.start_elbos,
         values={name: np.asarray(value) for name, value in zip(learnable.names, values, strict=True)},
         num_steps=maximum.num_steps,
-        num_evaluations=bound.evaluations,
+        num_evaluations=num_evaluations,
         converged=maximum.converged,
         message=maximum.message,
+        density="posterior density of the unconstrained parameters" if has_prior else "marginal likelihood",
+        intervals=uncertainty if isinstance(uncertainty, str) else "by the delta method",
     )
     result = replace(
         result,
@@ -289,7 +296,20 @@ def fit(
     )
     corrected = corrected_if(result, correct, progress, by_scans)
     warn_narrow("fit", corrected)
-    return corrected
+    return corrected if isinstance(uncertainty, str) else with_parameters(corrected, uncertainty)
+
+
+def _uncertainty(
+    maximum: Maximum, result: Approximation, is_wanted: bool, published: bool
+) -> ParameterUncertainty | str:
+    """The uncertainty of the parameters, or why it is left out."""
+    if not maximum.bound.learnable.leaf_indices:
+        return "none: no parameter was learned"
+    if not is_wanted:
+        return "none, with correct=False"
+    if published:
+        return "none: a published scheme ends at another point than a maximum of the bound"
+    return uncertainty_of(maximum, result)
 
 
 def _result(final: Model, data: Data, bound: MarginalBound, tolerance: float) -> Approximation:
@@ -321,7 +341,7 @@ def hold_unnormalised(model: Model, engine: str) -> Model:
 
 def _at_floor(bound: MarginalBound) -> set[str]:
     """The likelihood parameters determined by the lower limit on variances."""
-    return set(bound.learnable.of_likelihood.values()) if bound.lost > _FELT else set()
+    return set(bound.learnable.of_likelihood.values()) if bound.lost > FELT else set()
 
 
 def _report_floor(bound: MarginalBound, values: list[Any]) -> None:
@@ -391,16 +411,16 @@ def _undetermined(maximum: Maximum) -> _Undetermined:
     loose = (
         np.zeros(len(vector), bool)
         if inverse_hessian is None
-        else 0.5 * np.log(_FURTHER) ** 2 / np.diag(inverse_hessian) < _FELT
+        else 0.5 * np.log(_FURTHER) ** 2 / np.diag(inverse_hessian) < FELT
     )
     flat, rising, best = [], [], bound.best - bound.lost
     for i in far:
         further = vector.copy()
         further[i] += np.log(_FURTHER) * np.sign(vector[i] - low[i])
         loss = _loss(bound, further, best)
-        if loss < -_FELT:
+        if loss < -FELT:
             rising.append(i)
-        elif loose[i] or loss < _FELT:
+        elif loose[i] or loss < FELT:
             flat.append(i)
     if flat:
         flat = sorted({*flat, *np.flatnonzero(loose & np.isfinite(low))})
@@ -424,7 +444,7 @@ def _undetermined(maximum: Maximum) -> _Undetermined:
 def _report(undetermined: dict[str, str], num_tried: int, remedy: str) -> None:
     """Warn of values that the data do not determine, or of a possibly poor optimum."""
     listed = ", ".join(f"{name} = {value}" for name, value in undetermined.items())
-    flat = f"a further factor of {_FURTHER:g} changes the ELBO by less than {_FELT:g}"
+    flat = f"a further factor of {_FURTHER:g} changes the ELBO by less than {FELT:g}"
     if num_tried == 1:
         warn(
             f"fit: {listed} may be a poor local optimum: {flat}, and no other start was tried. {remedy}. If "
@@ -451,10 +471,10 @@ def _report_rising(rising: dict[str, str]) -> None:
 
 
 def _loss(objective: MarginalBound, vector: np.ndarray, best: float) -> float:
-    """By how much the bound at a vector is below the best value, exact enough to compare with _FELT nats."""
+    """By how much the bound at a vector is below the best value, exact enough to compare with FELT nats."""
     for tolerance in _LOOKS:
         # A tighter tolerance only raises the bound.
         loss = objective.without_floor(vector, tolerance) - best
-        if loss < _FELT or loss > _FELT + _STILL_TO_GAIN * tolerance * (1.0 + abs(best)):
+        if loss < FELT or loss > FELT + _STILL_TO_GAIN * tolerance * (1.0 + abs(best)):
             break
     return loss

@@ -53,10 +53,6 @@ def tangent_bound(problem: Problem, local: LocalParameters) -> Float[Array, ""]:
     return problem.moments(sites).log_normalizer + problem.local_bound(m, v) + rest
 
 
-def _log_prior(family: ProblemFamily, vector: Array) -> Array:
-    return family.parameters.log_prior(family.parameters.constrain(vector))
-
-
 @partial(compiled, optimise=many_rows)
 def value_and_slopes(
     family: ProblemFamily, vector: Array, points: Points, local: LocalParameters
@@ -64,7 +60,7 @@ def value_and_slopes(
     """``tangent_bound`` plus the log prior of the hyperparameters, with its gradients in both arguments."""
 
     def penalised(vector: Array, local: LocalParameters) -> Array:
-        return tangent_bound(family.problem(vector, points), local) + _log_prior(family, vector)
+        return tangent_bound(family.problem(vector, points), local) + family.parameters.log_prior_unconstrained(vector)
 
     return jax.value_and_grad(penalised, argnums=(0, 1))(vector, local)
 
@@ -76,7 +72,7 @@ def sweep(
     """The state after ``count`` plain steps of the objective's engine, and its ELBO plus the log prior."""
     problem, step = family.problem(vector, points), engine_of(family.objective).plain_step
     state = jax.lax.fori_loop(0, count, lambda _, state: step(problem, state), state)
-    return state, state.elbo + _log_prior(family, vector)
+    return state, state.elbo + family.parameters.log_prior_unconstrained(vector)
 
 
 @partial(compiled, optimise=many_rows)

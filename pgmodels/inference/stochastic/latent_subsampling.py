@@ -229,7 +229,7 @@ def step(
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Sampled]]:
         batch = problem.batch(vector, rows)
         sampled = sampled_marginals(sample, batch, naturals, before, log_sum, latents)
-        log_prior = problem.learnable.log_prior(problem.values_at(vector))
+        log_prior = problem.log_prior_at(vector)
         return estimated_bound(problem, sample, batch, sampled, latents) + log_prior, (batch, sampled)
 
     (value, (batch, sampled)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)

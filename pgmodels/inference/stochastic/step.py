@@ -155,6 +155,10 @@ class StochasticProblem(Module):
         """The constrained values of a vector."""
         return self.learnable.constrain(self._split(vector)[0])
 
+    def log_prior_at(self, vector: Float[Array, " values"]) -> Array:
+        """The log prior density of the unconstrained values of a vector."""
+        return self.learnable.log_prior_unconstrained(self._split(vector)[0])
+
     def inputs_at(self, vector: Float[Array, " values"]) -> tuple[Array, ...]:
         """The inducing inputs of a vector."""
         arrays = self._split(vector)[1:] if self.inputs_move else self.inputs
@@ -357,7 +361,7 @@ def penalised_bound(
     """
     batch = problem.batch(vector, rows)
     bound, moments = _bound_at(problem, batch, naturals)
-    return bound + problem.learnable.log_prior(problem.values_at(vector)), (batch, moments)
+    return bound + problem.log_prior_at(vector), (batch, moments)
 
 
 def _bound_at(

@@ -61,8 +61,8 @@ def test_prior_mean_and_prior_density_are_part_of_the_objective():
     assert abs(best - y.mean()) > 0.05  # the prior matters, so a result without it would fail
 
 
-def test_the_optimum_with_priors_is_the_mode_of_the_values_themselves_and_says_so():
-    """Of a variance, not of its logarithm, against a grid of the exact evidence."""
+def test_the_optimum_with_priors_is_the_mode_of_the_unconstrained_values_and_says_so():
+    """Of the logarithm of a variance, against a grid of the exact evidence."""
     X, y = np.arange(5.0)[:, None], np.array([0.4, 1.3, -0.2, 0.6, 0.9])
     kernel = pgm.RBF(dist.Gamma(2.0, 1.5), pgm.Fixed(0.8))
     fitted = pgm.fit(pgm.Model(pgm.Gaussian(pgm.Fixed(0.3)), pgm.GP(kernel)), X, y, progress=False)
@@ -71,10 +71,25 @@ def test_the_optimum_with_priors_is_the_mode_of_the_values_themselves_and_says_s
     spectrum = grid[:, None] * values + 0.09
     evidence = -0.5 * np.sum(np.log(spectrum) + (y @ vectors) ** 2 / spectrum, axis=1)
     posterior = evidence + np.log(grid) - 1.5 * grid
-    assert np.isclose(fitted.fit.values["variance"], grid[posterior.argmax()], atol=2e-4)
-    assert grid[(posterior + np.log(grid)).argmax()] > 1.2 * grid[posterior.argmax()]
-    assert "the mode on the original scale, not the log scale" in " ".join(str(fitted).split())
+    mode = grid[(posterior + np.log(grid)).argmax()]
+    assert np.isclose(fitted.fit.values["variance"], mode, atol=2e-4)
+    assert mode > 1.2 * grid[posterior.argmax()]
+    assert "the mode of the unconstrained parameters" in " ".join(str(fitted).split())
     assert "with priors" not in str(pgm.cavi(fitted.model.fixed(), X, y))
+
+
+def test_a_prior_with_a_pole_at_zero_gives_the_mode_of_the_deviation():
+    """The square of a half-normal deviation: its density is infinite at 0, and that of the logarithm has a mode."""
+    prior = dist.TransformedDistribution(
+        dist.HalfNormal(2.5), dist.transforms.PowerTransform(2.0, domain=dist.constraints.positive)
+    )
+    X, y = np.arange(4.0)[:, None], np.array([0.3, -0.2, 0.1, 0.4])
+    kernel = pgm.White(pgm.Parameter(1.0, prior=prior))
+    fitted = pgm.fit(pgm.Model(pgm.Gaussian(pgm.Fixed(0.5)), pgm.GP(kernel)), X, y, progress=False)
+    deviation = np.exp(np.linspace(-6.0, 2.0, 80_001))
+    total = deviation**2 + 0.25
+    density = -2.0 * np.log(total) - 0.5 * np.sum(y**2) / total - 0.5 * (deviation / 2.5) ** 2 + np.log(deviation)
+    np.testing.assert_allclose(fitted.fit.values["variance"], deviation[density.argmax()] ** 2, rtol=1e-3)
 
 
 def test_fixed_values_stay_and_the_rest_moves():

@@ -223,7 +223,8 @@ def written_out(vector, naturals, X, y):
     terms = terms + 0.5 * (y - dispersion) * m - (y + dispersion) * jnp.log(2.0 * jnp.cosh(0.5 * c))
     ratio = jnp.linalg.slogdet(K)[1] - jnp.linalg.slogdet(S)[1]
     divergence = 0.5 * (jnp.trace(jnp.linalg.solve(K, S)) + location @ jnp.linalg.solve(K, location) - 4.0 + ratio)
-    log_prior = -0.5 * (vector[1] - 0.5) ** 2 - vector[1] - 0.5 * jnp.log(2.0 * jnp.pi)
+    # The density of the logarithm.
+    log_prior = -0.5 * (vector[1] - 0.5) ** 2 - 0.5 * jnp.log(2.0 * jnp.pi)
     return jnp.sum(terms) - divergence + log_prior
 
 

@@ -1,0 +1,92 @@
+"""The uncertainty of learned parameters, from the curvature of the bound and the response of q at its optimum."""
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
+
+from pgmodels.inference.empirical_bayes.bound import FELT, MarginalBound
+from pgmodels.inference.empirical_bayes.initial_values import steps
+from pgmodels.inference.empirical_bayes.search import Maximum, names_of
+from pgmodels.inference.engine import VariationalState
+from pgmodels.inference.problem import gradient_of
+from pgmodels.results.approximation import Approximation
+from pgmodels.results.uncertainty import ParameterUncertainty, shifts_at
+from pgmodels.runtime.x64 import as_array
+
+# Most parameters whose curvature is computed, at two gradients each.
+_MOST = 30
+# Steps of central differences, in units of the parameters: their error is 1e-4 of the curvature of a variance's
+# logarithm, and rounding and the tolerance of q(f) change it less.
+_STEP, _TOLERANCE = 0.02, 1e-11
+# A normal density in the logarithm describes no parameter that the data and the prior leave a larger deviation than
+# this, a factor of 20.
+_LARGEST = 3.0
+
+
+def uncertainty_of(maximum: Maximum, result: Approximation) -> ParameterUncertainty | str:
+    """The uncertainty of the parameters at a maximum of the bound, or the reason why there is none.
+
+    Parameters that the data do not determine one by one have no interval: they stay at their values.
+    """
+    bound, count = maximum.bound, len(maximum.bound.vector)
+    if count > _MOST:
+        return f"none: there are {count} parameters, and their curvature is computed for at most {_MOST}"
+    if not maximum.converged:
+        return "none: the search did not converge"
+    learned, n = bound.learnable, len(bound.data.y)
+    scale = steps(learned, bound.X)
+    curvature, pulls = np.zeros((count, count)), np.zeros((count, n, result.model.num_latents))
+    for k, step in enumerate(_STEP * np.diag(scale)):
+        for sign in (1.0, -1.0):
+            vector = bound.vector + sign * step
+            evaluation = bound.evaluate(vector, _TOLERANCE)
+            if evaluation is None:
+                return f"none: the bound is not finite near the value of {names_of(learned)[k]}"
+            curvature[k] += sign * evaluation.slope * scale / (2.0 * _STEP)
+            pulls[k] += sign * pull_of_latents(bound, vector, evaluation.loop.state) / (2.0 * _STEP)
+    curvature = 0.5 * (curvature + curvature.T)
+    # The likelihood's parameters come first: directions of others do not move them.
+    order = np.argsort(learned.gps >= 0, kind="stable")
+    free = order[_are_determined(maximum, np.diag(curvature))[order]]
+    if not free.size:
+        return "none: the data determine no parameter"
+    try:
+        half = np.linalg.cholesky(np.linalg.inv(curvature[np.ix_(free, free)]))
+    except np.linalg.LinAlgError:
+        return "none: the bound has no maximum in all directions; integrate averages over the parameters"
+    deviations = np.linalg.norm(half, axis=1)
+    if deviations.max() > _LARGEST:
+        name = names_of(learned)[free[deviations.argmax()]]
+        return (
+            f"none: the data hardly determine {name}, whose deviation is {deviations.max():.1f} in its logarithm or "
+            "unit; integrate averages over the parameters"
+        )
+    root = np.zeros((count, len(free)))
+    root[free] = scale[free, None] * half
+    along = np.tensordot(half.T, pulls[free], axes=1)
+    uncertainty = ParameterUncertainty(
+        np.array(bound.vector), root, pull_of_latents(bound, bound.vector, bound.state), along, np.zeros_like(along)
+    )
+    return replace(
+        uncertainty,
+        shifts=shifts_at(uncertainty, result.model, result.X, result.posterior.prior, as_array(result.X)),
+    )
+
+
+def pull_of_latents(bound: MarginalBound, vector: np.ndarray, state: VariationalState) -> Float[np.ndarray, "n l"]:
+    """K^-1 (m - mean) of the latents at the data: the gradient of the sites' log density at q's mean."""
+    n, predictors = len(bound.data.y), bound.family.objective.predictors
+    of_predictors = np.asarray(gradient_of(state.sites, state.mean))[:n]
+    if predictors is None:
+        return of_predictors
+    Phi = np.asarray(predictors.matrix(bound.family.y, bound.at(vector).parameters))[:n]
+    return np.einsum("ip,ipl->il", of_predictors, Phi)
+
+
+def _are_determined(maximum: Maximum, curvature: np.ndarray) -> np.ndarray:
+    """Which parameters have a curvature of their own, in their units, and are not at a limit."""
+    bound, (low, high) = maximum.bound, maximum.box
+    inside = (bound.vector > low) & (bound.vector < high)
+    at_floor = (bound.learnable.gps < 0) & (bound.lost > FELT)
+    return (curvature > _LARGEST**-2) & inside & ~at_floor
