@@ -105,6 +105,22 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 
 
+@pytest.fixture
+def planting(monkeypatch):
+    """``monkeypatch`` for code that is compiled: programs from before the change, and with it, are not used again."""
+    import jax
+
+    from pgmodels.runtime.jit import clear_programs
+
+    def forget():
+        jax.clear_caches()
+        clear_programs()
+
+    forget()
+    yield monkeypatch
+    forget()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled_code():
     """Clear JAX's caches if a module leaves many programs, so that tests of the package's limit start below it."""

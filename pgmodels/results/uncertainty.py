@@ -40,7 +40,7 @@ class ParameterUncertainty:
     is the derivative of the means m at the data.
 
     Given t, the latents have the mean m + J (t - vector), and the covariance V at the learned values: their covariance
-    is V + J C J^T (the generalised delta method, as of the standard errors of TMB: Kristensen et al. 2016, equation 9).
+    is V + J C J^T (the generalised delta method: Kass and Steffey 1989; math: section 5b).
     """
 
     vector: Float[np.ndarray, " p"]

@@ -1,6 +1,6 @@
 """Errors to plant into the Gibbs engine, one at a time: a test that passes with one of them tests nothing.
 
-Each takes pytest's ``monkeypatch``. ``ERRORS`` names with each the case and the kernel (``Geweke.kernels``) that it
+Each takes ``planting``, a ``monkeypatch``. ``ERRORS`` names with each the case and the kernel (``Geweke.kernels``) that it
 breaks, and whether hyperparameters must be sampled.
 """
 

@@ -57,9 +57,9 @@ def test_a_low_rank_prior_keeps_the_joint_law():
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=[f"{e.plant.__name__}-{e.case}-{e.kernel}" for e in ERRORS])
-def test_a_planted_error_is_found(error, monkeypatch):
+def test_a_planted_error_is_found(error, planting):
     # Before the likelihood's rules are derived.
-    error.plant(monkeypatch)
+    error.plant(planting)
     geweke = Geweke(JointLaw(error.case, inputs(), error.sampled), seed=3)
     scores = geweke.scores(geweke.kernels()[error.kernel], REPLICAS, STEPS)
     print(f"|z| {scores.worst()[0]:.1f}")

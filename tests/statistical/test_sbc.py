@@ -16,7 +16,6 @@ failure is not chance twice.
 from functools import cache
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -154,11 +153,9 @@ def test_ranks_of_the_truth_are_uniform_with_published_schemes(scheme):
         (planted.no_factors, "probit", "slice"),
     ],
 )
-def test_a_planted_error_is_found(plant, name, moves, monkeypatch):
-    jax.clear_caches()
-    choose(moves, monkeypatch)
-    plant(monkeypatch)
+def test_a_planted_error_is_found(plant, name, moves, planting):
+    choose(moves, planting)
+    plant(planting)
     p, what = verdict(name, seed=99).worst()
-    jax.clear_caches()
     print(f"{plant.__name__}: least p-value {p:.2g} ({what})")
     assert p < limit()

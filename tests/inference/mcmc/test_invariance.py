@@ -85,8 +85,8 @@ def test_keeps_the_joint_law_of_the_sparse_model(name, kernel):
         (planted.no_factors, "bernoulli", "slice of latents"),
     ],
 )
-def test_a_planted_error_is_found_with_the_sparse_model(plant, name, kernel, monkeypatch):
-    plant(monkeypatch)
+def test_a_planted_error_is_found_with_the_sparse_model(plant, name, kernel, planting):
+    plant(planting)
     geweke = Geweke(JointLaw(name, inputs(), True, Z), seed=1)
     assert geweke.scores(geweke.kernels()[kernel], REPLICAS, STEPS).broken(FALSE_ALARMS)
 
@@ -114,8 +114,8 @@ def test_a_planted_error_is_found_with_the_sparse_model(plant, name, kernel, mon
         (planted.poisson_at_the_wrong_sign, "sigmoid_poisson", False, "sweep"),
     ),
 )
-def test_a_planted_error_is_found(plant, name, sampled, kernel, monkeypatch):
+def test_a_planted_error_is_found(plant, name, sampled, kernel, planting):
     # Before the likelihood's rules are derived.
-    plant(monkeypatch)
+    plant(planting)
     geweke = Geweke(JointLaw(name, inputs(), sampled), seed=1)
     assert geweke.scores(geweke.kernels()[kernel], REPLICAS, STEPS).broken(FALSE_ALARMS)
