@@ -49,8 +49,8 @@ class Summarised(DoublePrecision):
         pandas.DataFrame
             A row for each number that is not fixed: ``mean``, ``sd`` and the ends of the equal-tailed interval of
             ArviZ's probability ``stats.ci_prob``; of draws ``ess_bulk``, ``ess_tail`` and ``r_hat``. A hyperparameter
-            that was learned has a normal density on its unconstrained scale; without one, or if it kept its start value, it
-            has no ``sd``.
+            that was learned has a normal density on its unconstrained scale; without one, or if it kept its start
+            value, it has no ``sd``.
 
         Raises
         ------

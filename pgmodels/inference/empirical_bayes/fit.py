@@ -198,8 +198,7 @@ def fit(
 
     References
     ----------
-    Titsias 2009; for the schemes, Izmailov and Kropotov 2017; for the delta method, Kass and Steffey 1989, Kristensen et
-    al. 2016.
+    Titsias 2009; for the schemes, Izmailov and Kropotov 2017; for the delta method, Kass and Steffey 1989.
 
     Examples
     --------

@@ -126,7 +126,8 @@ def test_draws_and_predictions_are_joint_in_parameters_and_latents():
 def test_the_uncertainty_is_left_out_with_its_reason():
     model = pgm.Model(pgm.Bernoulli(), gp())
     held = pgm.fit(model, X, LABELS, correct=False, progress=False)
-    assert held.fit.intervals == "none, with correct=False" and held.uncertainty is None
+    assert held.fit.intervals == "none, with correct=False"
+    assert held.uncertainty is None
     assert np.isnan(held.summary()["sd"]).all()
     # A variance of 0 maximises the bound: it stays, and the mean has its interval.
     alternating = pgm.Model(pgm.Gaussian(1.0), pgm.GP(pgm.RBF(1.0, pgm.Fixed(0.7)), mean=0.0))
@@ -134,7 +135,8 @@ def test_the_uncertainty_is_left_out_with_its_reason():
         flat = pgm.fit(alternating, X, np.tile([1.0, -1.0], N // 2) + 3.0, progress=False)
     assert flat.fit.values["variance"] < 1e-3
     sds = flat.summary()["sd"]
-    assert np.isnan(sds["variance"]) and np.isclose(sds["mean"], N**-0.5, rtol=0.02)
+    assert np.isnan(sds["variance"])
+    assert np.isclose(sds["mean"], N**-0.5, rtol=0.02)
 
 
 def test_a_file_and_arviz_have_the_uncertainty(tmp_path):
