@@ -1,7 +1,7 @@
 """Errors to plant into the Gibbs engine, one at a time: a test that passes with one of them tests nothing.
 
-Each takes ``planting``, a ``monkeypatch``. ``ERRORS`` names with each the case and the kernel (``Geweke.kernels``) that it
-breaks, and whether hyperparameters must be sampled.
+Each takes ``planting``, a ``monkeypatch``. ``ERRORS`` names with each the case and the kernel (``Geweke.kernels``)
+that it breaks, and whether hyperparameters must be sampled.
 """
 
 from dataclasses import replace

@@ -143,9 +143,9 @@ def test_fit_corrects_its_result(tmp_path):
     fitted, q = pgm.fit(model, X, y, **options), pgm.fit(model, X, y, **options, correct=False)
     # As by hand, at the same values, of the q that the other call returns.
     by_hand = pgm.correct(q)
-    np.testing.assert_allclose(fitted.variance, by_hand.variance, rtol=1e-8)
+    np.testing.assert_allclose(fitted.conditional.variance, by_hand.variance, rtol=1e-8)
     np.testing.assert_allclose(fitted.mean, by_hand.mean, rtol=1e-8, atol=1e-10)
-    assert (fitted.variance > q.variance).all()
+    assert (fitted.conditional.variance > q.variance).all()
     np.testing.assert_allclose(fitted.uncorrected.variance, q.variance, rtol=1e-8)
     assert fitted.elbo == q.elbo
     assert fitted.converged
@@ -164,7 +164,8 @@ def test_fit_corrects_its_result(tmp_path):
     assert pgm.correct(fitted) is fitted
     assert pgm.correct(fitted, method="linear_response") is fitted
     other = pgm.correct(fitted, method="perturbative")
-    np.testing.assert_allclose(other.variance, pgm.correct(q, method="perturbative").variance, rtol=1e-8)
+    by_hand = pgm.correct(q, method="perturbative")
+    np.testing.assert_allclose(other.conditional.variance, by_hand.variance, rtol=1e-8)
     assert pgm.correct(other) is other
     assert other.uncorrected is fitted.uncorrected
     assert other.fit.correction == "to second order"
@@ -220,7 +221,7 @@ def test_fit_leaves_results_that_are_exact(monkeypatch):
     x = np.linspace(0.0, 3.0, 12)[:, None]
     fitted = pgm.fit(pgm.Model(pgm.Gaussian(Fixed(0.3)), pgm.GP(pgm.RBF(1.0, 1.0))), x, np.sin(2 * x[:, 0]))
     assert fitted.fit.correction == "none: the likelihood is Gaussian in f, and so is the posterior"
-    assert type(fitted) is pgm.Approximation
+    assert type(fitted.conditional) is pgm.Approximation
     assert "so is the posterior" in " ".join(str(fitted).split())
 
 
@@ -242,7 +243,7 @@ def test_fit_says_why_it_does_not_correct(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted = pgm.fit(model, X, y)
-    assert type(fitted) is pgm.Approximation
+    assert type(fitted.conditional) is pgm.Approximation
     assert "not reliable here: covariances mean" in fitted.fit.correction
     with pytest.warns(pgm.CorrectionWarning, match="covariances mean nothing"):
         pgm.fit(model, X, y, correct=True)

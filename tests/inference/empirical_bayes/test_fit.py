@@ -80,11 +80,8 @@ def test_the_optimum_with_priors_is_the_mode_of_the_unconstrained_values_and_say
 
 def test_a_prior_with_a_pole_at_zero_gives_the_mode_of_the_deviation():
     """The square of a half-normal deviation: its density is infinite at 0, and that of the logarithm has a mode."""
-    prior = dist.TransformedDistribution(
-        dist.HalfNormal(2.5), dist.transforms.PowerTransform(2.0, domain=dist.constraints.positive)
-    )
     X, y = np.arange(4.0)[:, None], np.array([0.3, -0.2, 0.1, 0.4])
-    kernel = pgm.White(pgm.Parameter(1.0, prior=prior))
+    kernel = pgm.White(pgm.sd(dist.HalfNormal(2.5)))
     fitted = pgm.fit(pgm.Model(pgm.Gaussian(pgm.Fixed(0.5)), pgm.GP(kernel)), X, y, progress=False)
     deviation = np.exp(np.linspace(-6.0, 2.0, 80_001))
     total = deviation**2 + 0.25

@@ -8,7 +8,8 @@ import pytest
 from numpyro.distributions.constraints import ordered_vector
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes.fit import _FELT, _loss, _report, _undetermined
+from pgmodels.inference.empirical_bayes.bound import FELT
+from pgmodels.inference.empirical_bayes.fit import _loss, _report, _undetermined
 from pgmodels.inference.empirical_bayes.search import Limits, SearchBar
 from pgmodels.inference.empirical_bayes.spectrum import spectral_periods
 from pgmodels.inference.empirical_bayes.subset_warm_start import learn
@@ -144,8 +145,8 @@ def test_a_ridge_that_no_value_shows_by_itself_is_named():
         assert ridge[0] > np.log(1e4)
         np.testing.assert_allclose(ridge.sum(), np.log(5.5), atol=0.02)
         np.testing.assert_array_equal(bound.vector, ridge)
-        assert _loss(bound, ridge + np.log([10.0, 1.0]), bound.best) > _FELT
-        assert abs(_loss(bound, ridge + np.log([10.0, 0.1]), bound.best)) < _FELT
+        assert _loss(bound, ridge + np.log([10.0, 1.0]), bound.best) > FELT
+        assert abs(_loss(bound, ridge + np.log([10.0, 0.1]), bound.best)) < FELT
 
 
 @pgm.likelihood(support=pgm.Classes(3))

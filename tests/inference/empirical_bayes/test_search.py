@@ -8,7 +8,7 @@ import pytest
 import pgmodels as pgm
 from pgmodels.inference.empirical_bayes import fit as fit_module
 from pgmodels.inference.empirical_bayes import search as maximum
-from pgmodels.inference.empirical_bayes.bound import TIGHT, MarginalBound
+from pgmodels.inference.empirical_bayes.bound import FELT, TIGHT, MarginalBound
 from tests.covering import some
 from tests.registry import CASES
 
@@ -74,7 +74,7 @@ class Falling:
 def test_what_the_bound_feels_is_looked_at_as_closely_as_it_takes(losses, is_felt, count):
     """A tenth of a nat above the best, 100: at once where no more ascent can change the answer."""
     bound = Falling(dict(zip(fit_module._LOOKS, losses, strict=True)))
-    assert (fit_module._loss(bound, np.zeros(1), 100.0) >= fit_module._FELT) is is_felt
+    assert (fit_module._loss(bound, np.zeros(1), 100.0) >= FELT) is is_felt
     assert len(bound.asked) == count
 
 

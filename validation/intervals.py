@@ -1,0 +1,206 @@
+"""Standard deviations of coefficients and parameters: fit and integrate against R's values and published posteriors.
+
+Usage: python validation/intervals.py [sets], with R's data sets in PGMODELS_DATA/r; an hour on two cores.
+       python validation/intervals.py coverage [--count 500]: coverage of 90 % intervals by simulation; hours.
+"""
+
+import argparse
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import arviz_base as az
+import numpy as np
+import pandas as pd
+from table import write_table
+
+import pgmodels as pgm
+
+# Crowder 1978: germinated and sown seeds on 21 plates.
+GERMINATED = [10, 23, 23, 26, 17, 5, 53, 55, 32, 46, 10, 8, 10, 8, 23, 0, 3, 22, 15, 32, 3]
+SOWN = [39, 62, 81, 51, 39, 6, 74, 72, 51, 79, 13, 16, 30, 28, 45, 4, 12, 41, 30, 51, 7]
+# Deaths in cardiac surgery of infants in 12 hospitals (Spiegelhalter et al. 1996).
+DEATHS = [0, 18, 8, 46, 8, 13, 9, 31, 14, 8, 29, 24]
+OPERATIONS = [47, 148, 119, 810, 211, 196, 148, 215, 207, 97, 256, 360]
+# Rubin 1981: effects of coaching in eight schools and their standard errors.
+EFFECTS, ERRORS = [28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], [15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0]
+# Numbers of matched pairs by the outcomes before and after.
+PAIRS = {(1, 1): 20, (0, 0): 20, (0, 1): 9, (1, 0): 4}
+
+
+class Case(NamedTuple):
+    """A formula, its data and options, and reference deviations (of coefficients, or estimates of sds) by row."""
+
+    formula: str
+    data: Callable[[], pd.DataFrame]
+    options: Mapping[str, Any]
+    deviations: Mapping[str, float]
+    estimates: Mapping[str, float]
+    source: str
+
+
+def _r(name: str, **types: Any) -> Callable[[], pd.DataFrame]:
+    def read() -> pd.DataFrame:
+        folder = os.environ.get("PGMODELS_DATA")
+        if folder is None:
+            raise FileNotFoundError("PGMODELS_DATA is not set: name the folder whose folder r has R's data sets.")
+        return pd.read_csv(Path(folder) / "r" / f"{name}.csv", dtype=types)
+
+    return read
+
+
+def _seeds() -> pd.DataFrame:
+    frame = pd.DataFrame({"r": GERMINATED, "n": SOWN, "x1": [0] * 11 + [1] * 10})
+    frame["x2"] = [0] * 5 + [1] * 6 + [0] * 5 + [1] * 5
+    return frame.assign(plate=[f"p{i:02d}" for i in range(21)])
+
+
+def _pairs() -> pd.DataFrame:
+    both = [outcomes for outcomes, count in PAIRS.items() for _ in range(count)]
+    rows = [(f"p{i:02d}", x, y) for i, outcomes in enumerate(both) for x, y in enumerate(outcomes)]
+    return pd.DataFrame(rows, columns=["pair", "x", "y"])
+
+
+def _schools() -> pd.DataFrame:
+    return pd.DataFrame({"y": EFFECTS, "s": ERRORS, "school": list("ABCDEFGH")})
+
+
+CASES = {
+    "seeds": Case("p(r, n) ~ x1*x2 + (1|plate)", _seeds, {"family": "binomial"}, {}, {}, "integrate"),
+    "surgical": Case(
+        "p(r, n) ~ 1 + (1|hospital)",
+        lambda: pd.DataFrame({"r": DEATHS, "n": OPERATIONS, "hospital": list("ABCDEFGHIJKL")}),
+        {"family": "binomial"}, {}, {}, "integrate",
+    ),
+    "sleepstudy": Case(
+        "Reaction ~ Days + (1 + Days|Subject)", _r("sleepstudy", Subject=str), {},
+        {"Intercept": 6.825, "Days": 1.546}, {}, "lme4, REML",
+    ),
+    "Penicillin": Case(
+        "diameter ~ 1 + (1|plate) + (1|sample)", _r("penicillin"), {}, {"Intercept": 0.809}, {}, "lme4, REML"
+    ),
+    "BodyWeight": Case(
+        "weight ~ Time*Diet + (1 + Time|Rat)", _r("BodyWeight", Rat=str, Diet=str), {},
+        {"Time": 0.0911, "Time:Diet[2]": 0.158}, {}, "nlme, REML",
+    ),
+    "Gasoline": Case(
+        "y ~ temp + (1|Sample)", _r("gasbeta", Sample=str), {"family": "beta"}, {"temp": 0.0494},
+        {"precision": 302.0}, "glmmTMB, ML",
+    ),
+    "InstEval": Case(
+        "y ~ service + (1|s) + (1|d) + (1|dept)", _r("insteval", s=str, d=str, dept=str), {},
+        {"Intercept": 0.074}, {}, "lme4, REML",
+    ),
+    "soup": Case(
+        "SURENESS ~ PROD + (1|RESP)", _r("soup", RESP=str), {"family": "cumulative"}, {"PROD[Test]": 0.0918}, {},
+        "ordinal, ML",
+    ),
+    "eight schools": Case("y | se(s) ~ 1 + (1|school)", _schools, {}, {}, {}, "integrate"),
+    "matched pairs": Case("y ~ x + (1|pair)", _pairs, {"family": "bernoulli"}, {}, {}, "integrate"),
+}  # fmt: skip
+
+
+def compared(name: str, case: Case) -> list[dict[str, object]]:
+    """Rows of one set: coefficients and parameters by fit, with parameters uncertain and held, and by integrate."""
+    regression = pgm.formula(case.formula, case.data(), **case.options)
+    start = time.perf_counter()
+    learned = regression.fit(progress=False)
+    seconds = time.perf_counter() - start
+    held = type(learned)(regression, learned.result.conditional).summary()
+    table, start = learned.summary(), time.perf_counter()
+    integrated = regression.integrate(progress=False).summary()
+    others = time.perf_counter() - start
+    rows = []
+    for row in table.index:
+        reference = case.deviations.get(row, integrated.loc[row, "sd"])
+        low, high = (float(table.loc[row, column]) for column in table.columns[2:4])
+        width = float(integrated[table.columns[3]][row] - integrated[table.columns[2]][row])
+        rows.append({
+            "set": name, "row": row, "mean": float(table.loc[row, "mean"]),
+            "mean, integrate": float(integrated.loc[row, "mean"]), "sd": float(table.loc[row, "sd"]),
+            "sd, parameters held": float(held.loc[row, "sd"]), "sd, integrate": float(integrated.loc[row, "sd"]),
+            "reference": reference, "from": case.source if row in case.deviations else "integrate",
+            "ratio": float(table.loc[row, "sd"]) / reference, "ratio, held": float(held.loc[row, "sd"]) / reference,
+            "width over integrate's": (high - low) / width, "seconds": seconds, "seconds, integrate": others,
+        })  # fmt: skip
+    return rows
+
+
+# Coverage: the truth of each family, with a slope, a group deviation, and rows of each group.
+SLOPE, SPREAD, EACH = 0.8, 0.7, 12
+FAMILIES = ("gaussian", "bernoulli", "poisson", "negbinomial", "cumulative", "beta")
+
+
+def simulated(family: str, groups: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Data of a family with known parameters: an intercept, a slope and groups."""
+    count = groups * EACH
+    frame = pd.DataFrame({"x": rng.normal(size=count), "g": np.repeat([f"g{i:02d}" for i in range(groups)], EACH)})
+    f = 0.3 + SLOPE * frame["x"] + np.repeat(SPREAD * rng.normal(size=groups), EACH)
+    mean = 1.0 / (1.0 + np.exp(-f))
+    draws = {
+        "gaussian": lambda: f + rng.normal(size=count),
+        "bernoulli": lambda: (rng.random(count) < mean).astype(int),
+        "poisson": lambda: rng.poisson(np.exp(f)),
+        "negbinomial": lambda: rng.negative_binomial(3.0, 3.0 / (3.0 + np.exp(f))),
+        "cumulative": lambda: np.array(list("abc"))[np.digitize(f + rng.logistic(size=count), [-0.5, 1.0])],
+        "beta": lambda: np.clip(rng.beta(8.0 * mean, 8.0 * (1.0 - mean)), 1e-6, 1.0 - 1e-6),
+    }
+    return frame.assign(y=draws[family]())
+
+
+def coverage(family: str, groups: int, count: int) -> dict[str, object]:
+    """How often 90 % intervals of the slope and of the groups' deviation contain the truth."""
+    inside, failed, start = [], 0, time.perf_counter()
+    for seed in range(count):
+        frame = simulated(family, groups, np.random.default_rng([seed, groups]))
+        try:
+            with az.rc_context({"stats.ci_prob": 0.9}):
+                table = pgm.formula("y ~ x + (1|g)", frame, family=family).fit(progress=False).summary()
+        except ValueError:
+            failed += 1
+            continue
+        low, high = table.columns[2:4]
+        deviation = next(row for row in table.index if "sd(" in row or "variance" in row)
+        truth = {"x": SLOPE, deviation: SPREAD if "sd(" in deviation else SPREAD**2}
+        inside.append([table.loc[row, low] < value < table.loc[row, high] for row, value in truth.items()])
+    slope, spread = np.mean(inside, axis=0)
+    return {
+        "family": family, "groups": groups, "data sets": len(inside), "failed": failed, "slope": float(slope),
+        "sd of groups": float(spread), "standard error": (0.09 / len(inside)) ** 0.5,
+        "seconds": time.perf_counter() - start,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Write the table of the sets, or that of the coverage."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", help="sets, or coverage; by default all sets")
+    parser.add_argument("--count", type=int, default=500, help="simulated data sets of each family")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if arguments.what == ["coverage"]:
+        rows = []
+        for groups in (8, 30):
+            for family in FAMILIES:
+                rows.append(coverage(family, groups, arguments.count))
+                write_table(
+                    "Coverage of 90 % intervals", rows,
+                    f"`formula('y ~ x + (1|g)').fit()` on simulated data, {EACH} rows a group, a slope of {SLOPE} and "
+                    f"a deviation of groups of {SPREAD}.", 0, "coverage",
+                )  # fmt: skip
+        return
+    rows = []
+    for name in arguments.what or CASES:
+        rows += compared(name, CASES[name])
+        write_table(
+            "Intervals of fit", rows,
+            "Deviations of coefficients and parameters by `fit`, with the delta method and with parameters held, over "
+            "R's (REML where there is one) or over those of `integrate`.", 0,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
