@@ -109,7 +109,7 @@ def compared(name: str, case: Case) -> list[dict[str, object]]:
     start = time.perf_counter()
     learned = regression.fit(progress=False)
     seconds = time.perf_counter() - start
-    held = type(learned)(regression, learned.result.conditional).summary()
+    conditional = type(learned)(regression, learned.result.conditional).summary()
     table, start = learned.summary(), time.perf_counter()
     integrated = regression.integrate(progress=False).summary()
     others = time.perf_counter() - start
@@ -121,9 +121,10 @@ def compared(name: str, case: Case) -> list[dict[str, object]]:
         rows.append({
             "set": name, "row": row, "mean": float(table.loc[row, "mean"]),
             "mean, integrate": float(integrated.loc[row, "mean"]), "sd": float(table.loc[row, "sd"]),
-            "sd, parameters held": float(held.loc[row, "sd"]), "sd, integrate": float(integrated.loc[row, "sd"]),
+            "sd, parameters held": float(conditional.loc[row, "sd"]), "sd, integrate": float(integrated.loc[row, "sd"]),
             "reference": reference, "from": case.source if row in case.deviations else "integrate",
-            "ratio": float(table.loc[row, "sd"]) / reference, "ratio, held": float(held.loc[row, "sd"]) / reference,
+            "ratio": float(table.loc[row, "sd"]) / reference,
+            "ratio, parameters held": float(conditional.loc[row, "sd"]) / reference,
             "width over integrate's": (high - low) / width, "seconds": seconds, "seconds, integrate": others,
         })  # fmt: skip
     return rows

@@ -125,10 +125,10 @@ def test_draws_and_predictions_are_joint_in_parameters_and_latents():
 
 def test_the_uncertainty_is_left_out_with_its_reason():
     model = pgm.Model(pgm.Bernoulli(), gp())
-    held = pgm.fit(model, X, LABELS, correct=False, progress=False)
-    assert held.fit.intervals == "none, with correct=False"
-    assert held.uncertainty is None
-    assert np.isnan(held.summary()["sd"]).all()
+    uncorrected = pgm.fit(model, X, LABELS, correct=False, progress=False)
+    assert uncorrected.fit.intervals == "none, with correct=False"
+    assert uncorrected.uncertainty is None
+    assert np.isnan(uncorrected.summary()["sd"]).all()
     # A variance of 0 maximises the bound: it stays, and the mean has its interval.
     alternating = pgm.Model(pgm.Gaussian(1.0), pgm.GP(pgm.RBF(1.0, pgm.Fixed(0.7)), mean=0.0))
     with pytest.warns(pgm.FitWarning, match="do not determine variance"):
