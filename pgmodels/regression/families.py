@@ -193,7 +193,7 @@ def family_of(choice: Any, link: str | None) -> Family:
         if link is not None:
             raise ValueError("link is for families by name: the link of a likelihood is in its formula.")
         size = choice.num_latents or 1
-        mean = choice.conditional_mean and trace(choice.conditional_mean, size, choice.symbols).text()
+        mean = trace(choice.conditional_mean, size, choice.symbols).text() if choice.conditional_mean else ""
         relation = _RELATIONS.get(mean, _IDENTITY if choice.is_gaussian(size) else _OTHER)
         is_censored = isinstance(choice.support(size), Censored | IntervalCensored)
         return Family(lambda _: choice, relation, kinds=None, is_censored=is_censored)
