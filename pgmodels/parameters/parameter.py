@@ -448,7 +448,13 @@ def _compiled_median(prior: "Distribution") -> jax.Array:
 
 
 def _centre(prior: "Distribution", name: str) -> np.ndarray:
-    """The start value: the prior's median, or else its mean, or else its mode on the unconstrained scale."""
+    """The start value: the prior's middle, or else its mode on the unconstrained scale."""
+    middle = middle_of(prior)
+    return _mode(prior, name) if middle is None else middle
+
+
+def middle_of(prior: "Distribution") -> np.ndarray | None:
+    """The prior's median, or else its mean; None if a search cannot start at either."""
     for centre in (_median, lambda law: law.mean):
         try:
             with np.errstate(divide="ignore"):
@@ -458,7 +464,7 @@ def _centre(prior: "Distribution", name: str) -> np.ndarray:
             continue
         if _is_usable(value, prior):
             return value
-    return _mode(prior, name)
+    return None
 
 
 def _is_usable(value: np.ndarray, prior: "Distribution") -> bool:

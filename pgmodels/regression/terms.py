@@ -14,7 +14,7 @@ from pgmodels.kernels.others import Linear, Periodic, White
 from pgmodels.kernels.sphere import Sphere
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52
 from pgmodels.model import GP
-from pgmodels.parameters.parameter import Fixed, Parameter
+from pgmodels.parameters.parameter import Fixed, Parameter, middle_of
 from pgmodels.parameters.restricted import sd
 from pgmodels.priors.inducing.representation import Inducing
 from pgmodels.priors.markov.representation import Markov
@@ -340,10 +340,17 @@ def _distances(X: np.ndarray) -> tuple[float, float]:
 
 
 def _with_priors(cls: Any, values: dict[str, Any], text: str, priors: dict[str, Any]) -> Kernel:
-    """A kernel with default priors, or those of ``priors`` for the term."""
+    """A kernel with default priors, or those of ``priors`` for the term.
+
+    A prior without a median or a mean starts at the default's start value, in the units of the data.
+    """
     chosen = priors.pop(text, {})
     if not isinstance(chosen, dict) or set(chosen) - set(values):
         raise ValueError(
             f"priors: that of {text} must be a dict with some of {', '.join(map(repr, values))}; got {chosen!r}."
         )
-    return cls(**(values | chosen))
+    for name, prior in chosen.items():
+        start = getattr(values[name], "value", None)
+        is_weak = start is not None and isinstance(prior, dist.Distribution) and middle_of(prior) is None
+        values[name] = Parameter(start, prior=prior) if is_weak and np.all(prior.support(start)) else prior
+    return cls(**values)

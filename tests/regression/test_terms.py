@@ -380,3 +380,29 @@ def test_default_priors_leave_a_large_precision_and_small_slopes_to_the_data():
     assert summary.loc["temp", "sd"] == pytest.approx(0.0494, rel=0.12)
     assert summary.loc["temp", "mean"] == pytest.approx(1.0829, abs=0.15 * 0.0494)
     assert summary.loc["precision", "mean"] == pytest.approx(302.0, rel=0.15)
+
+
+# Priors without a median and a finite mean, whose mode is 1 in any unit.
+WEAK = {"InverseGamma": dist.InverseGamma(1e-3, 1e-3), "sd": pgm.sd(dist.InverseGamma(1e-3, 1e-3))}
+
+
+def of_groups(unit, prior):
+    y = unit * (np.repeat([-2.0, -1.0, 0.5, 2.5], 15) + NOISE)
+    frame = pd.DataFrame({"y": y, "g": np.repeat(list("abcd"), 15)})
+    return pgm.formula("y ~ 1 + (1|g)", frame, priors={"(1|g)": {"variance": prior}} if prior else None)
+
+
+@pytest.mark.parametrize("name", WEAK)
+def test_a_weak_prior_of_a_variance_starts_in_the_units_of_the_data(name):
+    weak, default = (of_groups(1e3, prior).model.gps[1].kernel.kernel.variance for prior in (WEAK[name], None))
+    assert weak.declared_prior is WEAK[name]
+    assert weak.value == default.value
+    # A prior with a median starts there.
+    assert of_groups(1e3, dist.HalfCauchy(2.0)).model.gps[1].kernel.kernel.variance.value == pytest.approx(2.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["fit", "integrate"])
+def test_a_weak_prior_of_a_variance_is_one_in_any_unit(engine):
+    small, large = (getattr(of_groups(unit, WEAK["InverseGamma"]), engine)().summary() for unit in (1.0, 1e3))
+    np.testing.assert_allclose(large["mean"], 1e3 * small["mean"], rtol=0.02, atol=0.1)
