@@ -105,8 +105,8 @@ class Program:
     def __init__(self, model: Model, data: Data):
         self.unknowns = checked_unknowns(model)
         model.check_memory(data.X)
-        powers, rows = with_powers(model, data)
-        self.formula, self.y = powers.likelihood.formula(model.num_latents), as_array(rows.y)
+        self.powers, rows = with_powers(model, data)
+        self.formula, self.y = self.powers.likelihood.formula(model.num_latents), as_array(rows.y)
         inputs = model.inputs(data.X)
         self.copies, self.spanning = inputs.copies, inputs.spanning
         self.inputs = [X[:count] for X, count in zip(inputs.X, inputs.counts, strict=True)]
@@ -127,15 +127,19 @@ class Program:
     def __call__(self) -> Any:
         pairs = zip(self.unknowns.names, self.unknowns.parameters, strict=True)
         model = self.unknowns.with_values([numpyro.sample(name, parameter.prior) for name, parameter in pairs])
-        whitened = []
-        for index, shape in enumerate(self.whitened_shapes):
-            standard = dist.Normal(0.0, 1.0).expand(shape).to_event(2)
-            whitened.append(numpyro.sample(f"{WHITENED}{index}", standard))
-        f = numpyro.deterministic("f", self.latents(model, whitened))
+        f = numpyro.deterministic("f", self.latents(model, self.whitened()))
         num_columns = 1 if self.y.ndim == 1 else self.y.shape[1]
         likelihood = FormulaDistribution(self.formula, f, model.parameters, num_columns)
         numpyro.sample("y", likelihood, obs=self.y)
         return f
+
+    def whitened(self) -> list[Any]:
+        """The sites of the whitened coordinates (r, size) of each group."""
+        standard = dist.Normal(0.0, 1.0)
+        return [
+            numpyro.sample(f"{WHITENED}{index}", standard.expand(shape).to_event(2))
+            for index, shape in enumerate(self.whitened_shapes)
+        ]
 
     def latents(self, model: Model, whitened: Sequence[Any]) -> Any:
         """The latents f = mean + A^T v (n, latents) of whitened coordinates v by group."""

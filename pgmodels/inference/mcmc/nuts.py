@@ -3,12 +3,16 @@
 import time
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 from jaxtyping import Array
 from numpy.typing import ArrayLike
+from numpyro.distributions import constraints
 from numpyro.infer import MCMC, NUTS
 
 from pgmodels.data.missing import MissingChoice
@@ -16,6 +20,7 @@ from pgmodels.data.options import check_between
 from pgmodels.inference.jitter_check import warn_inaccurate
 from pgmodels.inference.mcmc.chains import warn_unmixed
 from pgmodels.inference.mcmc.gibbs.sampler import check_sizes
+from pgmodels.inference.mcmc.gibbs.surrogate_fit import first_sites, fit_surrogate, fitting_problem
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.variational.vi import variational_problem
@@ -24,6 +29,7 @@ from pgmodels.interop.numpyro_model import WHITENED, Program
 from pgmodels.likelihoods.indicators import jumps
 from pgmodels.model import Data, Model, require_model
 from pgmodels.priors.base import Sites
+from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.padding import pad_rows
 from pgmodels.priors.representation import Auto
 from pgmodels.results.draws import Draws
@@ -35,6 +41,9 @@ from pgmodels.runtime.threads import one_thread_if_small
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import as_array, double_precision
 
+# Up to this many coordinates the sampler moves about a fitted Gaussian: a product with its root is as cheap as one with
+# the factors.
+_MOST = 2000
 # Statistics that NumPyro records of each draw, with ArviZ's names.
 _STATISTICS = {
     "diverging": "diverging",
@@ -67,7 +76,8 @@ def nuts(
     """Draw from the posterior by NumPyro's NUTS, on the likelihood's formula itself, without augmentation.
 
     The latents are whitened, for every form of a GP, by a factor of the covariance of the distinct inputs that is as
-    exact as double precision allows.
+    exact as double precision allows, and the sampler moves in the coordinates in which a Gaussian fitted at the start
+    values is standard normal.
 
     Parameters
     ----------
@@ -117,8 +127,8 @@ def nuts(
 
     Notes
     -----
-    A gradient costs O(n r) for a factor of rank r; if kernel hyperparameters are sampled O(n^3), by a Cholesky root
-    with a jitter of 1e-12 of the variances (see ``pgmodels.priors.dense.exact_root``).
+    A gradient costs O(n r + r^2) for factors of r rows in all; if kernel hyperparameters are sampled O(n^3), by a
+    Cholesky root with a jitter of 1e-12 of the variances (see ``pgmodels.priors.dense.exact_root``).
 
     References
     ----------
@@ -135,7 +145,7 @@ def nuts(
     require_draws(num_samples * num_chains, len(data.X), model.num_latents)
     # Raises a helpful error if a kernel's matrix is not a covariance, where NumPyro would find no start.
     model.prior(data.X)
-    program = Program(model, data)
+    program = _Preconditioned(model, data)
     sampler = MCMC(
         NUTS(program, target_accept_prob=target_accept),
         num_warmup=num_warmup,
@@ -170,6 +180,36 @@ def nuts(
     warn_unmixed("nuts", num_samples, draws.latents.mean(axis=1), draws.latents.var(axis=1))
     log_likelihood = pointwise_log_likelihood(draws, draws.latents).sum(axis=-1)
     return replace(draws, log_likelihood_trace=log_likelihood, seconds=time.perf_counter() - start)
+
+
+class _Preconditioned(Program):
+    """The sites of Program, with whitened coordinates that are functions of a site about a fitted Gaussian.
+
+    Up to _MOST coordinates, and if the Gaussian, at the model's values, is finite.
+    """
+
+    def __init__(self, model: Model, data: Data):
+        super().__init__(model, data)
+        self.surrogate: BlockPosterior | None = None
+        prior = model.compiled_prior(data.X, self.fixed_groups)
+        if sum(prior.ranks) > _MOST:
+            return
+        known = self.powers, prior, self.y, None
+        surrogate = fit_surrogate(fitting_problem(*known), first_sites(*known)).surrogate
+        if all(np.isfinite(np.asarray(part)).all() for part in (surrogate.centre, *surrogate.roots)):
+            self.surrogate = surrogate.with_inverse_roots()
+            groups: Any = prior.groups
+            self.active = [np.flatnonzero(np.asarray(group.active)) for group in groups]
+
+    def whitened(self) -> list[Any]:
+        """See Program."""
+        if self.surrogate is None:
+            return super().whitened()
+        flat = dist.ImproperUniform(constraints.real_vector, (), self.surrogate.centre.shape)
+        flat = self.surrogate.centre + self.surrogate.deviation(numpyro.sample("about_gaussian", flat))
+        numpyro.factor("prior_of_whitened", -0.5 * jnp.sum(flat**2))
+        pairs = zip(self.surrogate.prior.unflatten(flat), self.active, strict=True)
+        return [numpyro.deterministic(f"{WHITENED}{i}", v[active]) for i, (v, active) in enumerate(pairs)]
 
 
 def _check_gradient(model: Model) -> None:

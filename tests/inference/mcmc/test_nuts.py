@@ -1,5 +1,6 @@
 """The referee: the NumPyro model against a density written out by hand, and its draws against quadrature and Gibbs."""
 
+import warnings
 from functools import cache
 
 import jax
@@ -13,6 +14,7 @@ from scipy import stats
 from scipy.special import expit, gammaln, logsumexp
 
 import pgmodels as pgm
+from pgmodels.inference.mcmc.nuts import _Preconditioned
 from pgmodels.report.verdicts import verdicts
 from tests.registry import CASES
 
@@ -232,3 +234,42 @@ def test_every_named_likelihood_agrees_through_compare(case):
     referee = pgm.nuts(model, X, y, num_samples=2500, num_warmup=500, seed=2)
     verdict = verdicts(pgm.compare(nuts=referee, gibbs=draws))["gibbs"]
     assert verdict.level == "trust", str(verdict)
+
+
+YEARS = np.linspace(1990.0, 2025.0, 30)
+LINE = np.column_stack([np.ones(30), YEARS])
+TREND = 3.0 + 0.2 * (YEARS - 2007.0) + 1.45 * np.random.default_rng(1).standard_normal(30)
+
+
+def trend(sd):
+    """A line over years with known noise, whose slope has the posterior of least squares at a wide prior."""
+    return pgm.Model(pgm.Gaussian(scale=1.45), pgm.GP(pgm.Linear(pgm.Fixed(sd**2)), mean=pgm.Fixed(0.0)))
+
+
+@pytest.mark.parametrize("sd", [1e3, 1e8])
+def test_the_sampler_moves_in_coordinates_that_are_standard_normal_nearly(sd):
+    """Given the precision of the fitted Gaussian, 0.9 of that of the data, eigenvalues are between 1 and 1 / 0.9."""
+    with jax.enable_x64(True):
+        model, data = trend(sd).prepare(LINE, TREND)
+        program = _Preconditioned(model.resolve(data.X), data)
+
+        def loss(u):
+            return -log_density(program, (), {}, {"about_gaussian": u})[0]
+
+        assert np.all(np.abs(jax.grad(loss)(jnp.zeros(2))) < 1e-3)
+        values = np.linalg.eigvalsh(jax.hessian(loss)(jnp.zeros(2)))
+    assert 0.999 < values[0] <= values[1] < 1.0 / 0.9 + 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sd", [1e3, 1e8])
+def test_a_line_over_years_mixes_at_a_wide_prior(sd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pgm.MixingWarning)
+        draws = pgm.nuts(trend(sd), LINE, TREND, num_samples=500, num_warmup=200, seed=2)
+    slope = draws.predict_latent([[0.0, 1.0]])
+    deviation = 1.45 / np.sqrt(np.sum((YEARS - YEARS.mean()) ** 2))
+    expected = np.linalg.lstsq(LINE, TREND, rcond=None)[0][1]
+    # At 1e3 the prior of the intercept moves the slope by 0.02 deviations.
+    np.testing.assert_allclose(slope[0][0, 0], expected, atol=0.15 * deviation)
+    np.testing.assert_allclose(np.sqrt(slope[1][0, 0]), deviation, rtol=0.1)
