@@ -136,7 +136,8 @@ class RegressionResult(DoublePrecision):
 
         For variances it has their roots: ``sd(Intercept | g)`` of a group, ``sd(x | g)`` of its slopes, ``sd(s(x))`` of
         a smooth; ``cor(Intercept, x | g)`` is a correlation, and ``sigma`` the scale of the noise.
-        Hyperparameters that were learned have no sd.
+        Of hyperparameters that ``fit`` learned, intervals are by the delta method; where that is left out there are
+        none.
         """
         regression = self.regression
         rows: dict[str, pd.Series] = {}

@@ -41,6 +41,7 @@ from pgmodels.results.normal_density import NormalDensity
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult, Result
 from pgmodels.results.skewness import averaging, warn_skewed
+from pgmodels.results.summary import Functions
 from pgmodels.results.uncertainty import ParameterUncertainty, cubature, shifts_at, with_shifts
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.memory import require_draws
@@ -396,14 +397,13 @@ class CorrectedApproximation(GaussianResult):
                 variance = variance + sign * np.sum(part.shifts**2, axis=0)
         return replace(self, uncertainty=uncertainty, variance=variance)
 
-    @property
-    def estimates(self) -> "dict[str, pd.DataFrame]":
+    def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
         """See Summarised: with intervals of learned parameters, by draws from their normal density."""
-        tables = super().estimates
+        tables = super().estimates_of(functions)
         if self.uncertainty is None:
             return tables
         for name, values in self.uncertainty.nodes(self.model).items():
-            flat = values.reshape(len(values), -1)
+            flat = functions.get(name, np.asarray)(values).reshape(len(values), -1)
             tables[name] = intervals.of_draws(flat).set_axis(intervals.entries(values.shape[1:]))
         return tables
 

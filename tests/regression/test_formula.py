@@ -112,7 +112,7 @@ def test_arviz_and_files_have_standard_deviations_beside_variances(tmp_path):
 
 
 @pytest.mark.slow
-def test_summaries_have_standard_deviations_of_draws_and_of_integrated_variances(tmp_path):
+def test_summaries_have_standard_deviations_of_draws_and_of_other_variances(tmp_path):
     regression = pgm.formula("weight ~ age + (1|herd)", DATA)
     draws = regression.gibbs(num_samples=100, num_warmup=10, num_chains=1)
     row = draws.summary().loc["sd(Intercept | herd)"]
@@ -123,6 +123,12 @@ def test_summaries_have_standard_deviations_of_draws_and_of_integrated_variances
     row, marginal = integrated.summary().loc["sd(Intercept | herd)"], integrated.result.hyperparameters["f[1].variance"]
     assert row["mean"] == pytest.approx(marginal.mass @ np.sqrt(marginal.values), rel=1e-12)
     np.testing.assert_allclose(row.iloc[2:].astype(float) ** 2, marginal.quantiles([0.055, 0.945]), rtol=1e-9)
+    learned = regression.fit()
+    row, variance = learned.summary().loc["sd(Intercept | herd)"], learned.result.estimates["f[1].variance"].loc[""]
+    # Quantiles of 4,096 values, which are interpolated before or after the root.
+    np.testing.assert_allclose(row.iloc[2:].astype(float) ** 2, variance.iloc[2:].astype(float), rtol=1e-4)
+    assert row["mean"] < np.sqrt(variance["mean"])
+    assert row["sd"] > 0.0
 
 
 @pytest.mark.slow
