@@ -208,7 +208,7 @@ TYPED = {
 def test_what_is_shown_can_be_typed_back(name):
     names = vars(constraints) | vars(dist) | vars(pgm) | {"array": np.array, "graded": graded, "flipped": flipped}
     # Likelihoods of the package, too; here they are priors.
-    names |= {"LogNormal": dist.LogNormal, "Gamma": dist.Gamma}
+    names |= {"LogNormal": dist.LogNormal, "Gamma": dist.Gamma, "sd": pgm.sd}
     model = TYPED[name]()
     assert eval(repr(model), names) == model
 

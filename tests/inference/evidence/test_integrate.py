@@ -13,7 +13,7 @@ from scipy.special import expit
 
 import pgmodels as pgm
 from pgmodels.inference.evidence import integrate as engine
-from pgmodels.interop.arviz import _drawn
+from pgmodels.interop.arviz import _as_draws
 from pgmodels.numerics import central_composite as design
 from pgmodels.numerics.psis import smoothed
 from pgmodels.numerics.quadrature import sobol_normals
@@ -347,7 +347,7 @@ def test_it_is_a_result_like_the_others(tmp_path):
 def test_it_is_compared_with_draws():
     """Its own, which have what its mixture has."""
     _, _, _, result = labels()
-    table = pgm.compare(gibbs=_drawn(result, 2000, 0), integrated=result)
+    table = pgm.compare(gibbs=_as_draws(result, *result.draw_at_data(2000)), integrated=result)
     row = table.to_dataframe().loc["integrated"]
     assert row["mean_error"] < 0.15
     assert np.isfinite(row["wasserstein"])
