@@ -1,5 +1,8 @@
 """Effects and coefficients of the levels of groups: against the normal posterior in closed form."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
@@ -120,3 +123,21 @@ def test_varcorr_has_the_standard_deviations_and_the_correlation_of_draws():
     table = result.VarCorr()
     assert list(table.index) == names
     pd.testing.assert_frame_equal(table, result.summary().loc[names])
+
+
+@pytest.mark.slow
+def test_varcorr_without_priors_is_that_of_lme4():
+    path = Path(os.environ.get("PGMODELS_DATA", "")) / "r" / "sleepstudy.csv"
+    if not path.is_file():
+        pytest.skip("sleepstudy.csv is not in the folder r of PGMODELS_DATA")
+    # Start values without priors, and coefficients with wide ones, are integrated out: REML.
+    values = {"variance": 500.0, "slope_variance": 30.0, "correlation": 0.1}
+    priors = {"(1 + Days|Subject)": values, "sigma": 20.0}
+    frame = pd.read_csv(path, dtype={"Subject": str})
+    result = pgm.formula("Reaction ~ Days + (1 + Days|Subject)", frame, priors=priors).fit(correct=False)
+    estimates = result.VarCorr()["mean"].astype(float)
+    # lme4 1.1: 25.592, 24.741, 5.922 and 0.066; the coefficients 251.405 (6.825) and 10.467 (1.546).
+    np.testing.assert_allclose(estimates, [25.592, 24.741, 5.922, 0.066], rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(result.summary().loc[["Intercept", "Days"], "sd"], [6.825, 1.546], rtol=2e-3)
+    # Of the first subject: 2.259 and 9.199, which the priors of the coefficients move by a thousandth of their sds.
+    np.testing.assert_allclose(result.ranef()["mean"].iloc[:2], [2.259, 9.199], atol=0.02)
