@@ -37,7 +37,8 @@ class ParameterUncertainty:
     ``root`` (parameters, directions) has root root^T = C; parameters without an interval have rows of zeros. Parameters
     of the likelihood depend on the first of the standard normal directions alone. Of q at the data, ``pull`` (n, L) is
     K^-1 (m - mean), and ``pulls`` (directions, n, L) its derivative along the directions; ``shifts`` (directions, n, L)
-    is the derivative of the means m at the data.
+    is the derivative of the means m at the data, and ``coefficients`` (directions, features, L) of the means of
+    coefficients whose prior variances are known, None without any.
 
     Given t, the latents have the mean m + J (t - vector), and the covariance V at the learned values: their covariance
     is V + J C J^T (the generalised delta method: Kass and Steffey 1989; math: section 5b).
@@ -48,6 +49,7 @@ class ParameterUncertainty:
     pull: Float[np.ndarray, "n l"]
     pulls: Float[np.ndarray, "k n l"]
     shifts: Float[np.ndarray, "k n l"]
+    coefficients: Float[np.ndarray, "k c l"] | None = None
 
     @double_precision
     def values(self, model: Model, scores: Float[np.ndarray, "s k"]) -> dict[str, np.ndarray]:
@@ -102,15 +104,24 @@ def shifts_at(
 ) -> Float[np.ndarray, "k m l"]:
     """The derivatives of the means at new inputs along the directions of a result's parameters.
 
-    The mean is the prior's plus K(X_new, X) times the pull, for every form of the prior.
+    The mean is the prior's plus K(X_new, X) times the pull, for every form of the prior, or plus the features times the
+    coefficients.
     """
     inputs, signs = model.inputs(X, padded=True), (_STEP, -_STEP)
     points = tuple(_points(gp, group) for gp, group in zip(model.gps, prior.spans().groups, strict=True))
     size = padded_size(len(X)) if model.can_pad else len(X)
     vectors = np.concatenate([uncertainty.vector + sign * uncertainty.root.T for sign in signs])
     pulls = np.concatenate([uncertainty.pull + sign * uncertainty.pulls for sign in signs])
+    coefficients: list[Array | None] = [None] * len(model.gps)
+    if uncertainty.coefficients is not None:
+        moved = np.concatenate([sign * uncertainty.coefficients for sign in signs])
+        for index in np.flatnonzero(model.have_known_coefficients(inputs)):
+            part = prior.slices()[index]
+            # In place of the pull: at a wide prior its product with the covariance is rounding error.
+            pulls[:, :, part], coefficients[index] = 0.0, as_array(moved[:, : prior.groups[index].rank, part])
     padded = np.moveaxis(pad_zeros(np.moveaxis(pulls, 1, 0), size), 0, 1)
-    means = _means(trainable(model), model.bare(), inputs, points, as_array(vectors), as_array(padded), X_new)
+    steps = as_array(vectors), as_array(padded), coefficients
+    means = _means(trainable(model), model.bare(), inputs, points, steps, X_new)
     above, below = np.split(np.asarray(means), 2)
     return (above - below) / (2.0 * _STEP)
 
@@ -126,15 +137,20 @@ def _points(gp: GP, group: LatentPrior) -> InducingPoints | None:
 
 @partial(compiled, static_argnames="learned", optimise=False)
 def _means(
-    learned: ParameterVector, model: Model, inputs: DistinctInputs, points: Points, vectors: Array, pulls: Array,
-    X_new: Array,
+    learned: ParameterVector, model: Model, inputs: DistinctInputs, points: Points,
+    steps: tuple[Array, Array, list[Array | None]], X_new: Array,
 ) -> Float[Array, "k m l"]:  # fmt: skip
-    def mean(at: tuple[Array, Array]) -> Array:
-        vector, pull = at
-        prior = learned.apply(model, vector).traced_prior(inputs, points=points, for_moments=True)
-        return prior.condition(Sites(pull, jnp.zeros_like(pull))).predict(X_new)[0]
+    def mean(at: tuple[Array, Array, list[Array | None]]) -> Array:
+        vector, pull, coefficients = at
+        moved = learned.apply(model, vector)
+        prior = moved.traced_prior(inputs, points=points, for_moments=True)
+        means = prior.condition(Sites(pull, jnp.zeros_like(pull))).predict(X_new)[0]
+        for gp, part, c in zip(moved.gps, prior.slices(), coefficients, strict=True):
+            features: Any = gp.kernel.features(X_new) if c is not None else None
+            means = means if c is None else means.at[:, part].add(features @ c)
+        return means
 
-    return jax.lax.map(mean, (vectors, pulls))
+    return jax.lax.map(mean, steps)
 
 
 @partial(compiled, static_argnames="learned", optimise=False)

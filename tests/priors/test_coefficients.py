@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import mpmath
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
@@ -149,6 +150,31 @@ def test_fit_of_a_line_over_years_has_restricted_maximum_likelihood(sd):
     np.testing.assert_allclose(np.sqrt(v), expected, rtol=2e-4)
 
 
+def test_coefficients_of_a_wide_prior_move_with_learned_parameters_as_in_closed_form():
+    """Of the generalised delta method: central differences of the mean in closed form at moved parameters."""
+    groups = np.array([0.0, 1, 0, 2, 1, 0, 2, 2])
+    wide = pgm.GP(pgm.On(pgm.Linear(pgm.Fixed([1e12, 1e12])), [0, 1]), mean=pgm.Fixed(0.0))
+    white = pgm.GP(pgm.On(pgm.White(dist.LogNormal(0.0, 1.0)), [2]), mean=pgm.Fixed(0.0))
+    model = pgm.Model(pgm.with_predictor(pgm.Gaussian(scale=dist.LogNormal(0.0, 0.5)), 2), [wide, white])
+    y = Y + np.array([1.5, -2.0, 0.5])[groups.astype(int)]
+    result = pgm.fit(model, np.column_stack([LINE, groups]), y)
+    indicators = (groups[:, None] == np.arange(3)).astype(float)
+
+    def line(scores):
+        values = result.uncertainty.values(result.model, scores[None])
+        scale, variance = (float(next(v for k, v in values.items() if k.endswith(n))[0]) for n in ("scale", "variance"))
+        F = np.column_stack([1e6 * LINE, np.sqrt(variance) * indicators])
+        return closed_form(F, scale, y, np.eye(2, 5) * 1e6)[0]
+
+    steps = 1e-3 * np.eye(result.uncertainty.root.shape[1])
+    expected = np.array([(line(step) - line(-step)) / 2e-3 for step in steps])
+    shifts = result.shifts_at(np.column_stack([np.eye(2), np.zeros(2)]))[:, :, 0]
+    largest = np.abs(expected).max(axis=0)
+    # Of the intercept and the slope, far above the rounding of the closed form.
+    assert (largest > [1.0, 1e-3]).all()
+    np.testing.assert_allclose(shifts / largest, expected / largest, atol=1e-3)
+
+
 def test_fit_learns_the_variance_of_a_slope_as_in_closed_form():
     """Of one coefficient and known noise, the variance that maximises the marginal likelihood, in closed form."""
     model = pgm.Model(pgm.Gaussian(scale=pgm.Fixed(1.45)), pgm.GP(pgm.Linear(1.0), mean=pgm.Fixed(0.0)))
@@ -195,8 +221,6 @@ def test_joint_draws_at_new_rows_have_the_posterior_of_a_wide_prior():
 @pytest.mark.parametrize("engine", [pgm.integrate, partial(pgm.gibbs, num_samples=4000)])
 def test_engines_that_sample_the_scale_are_right_at_a_wide_prior(engine):
     """The slope given the scale is normal: its variance is E scale^2 / Sxx, with the scale's density by quadrature."""
-    import numpyro.distributions as dist
-
     model = pgm.Model(pgm.Gaussian(scale=dist.HalfNormal(3.0)), linear([1e8, 1e8]))
     result = engine(model, LINE, Y)
     squares = np.linalg.lstsq(LINE, Y, rcond=None)[1][0]

@@ -1,17 +1,25 @@
 """The uncertainty of learned parameters, from the curvature of the bound and the response of q at its optimum."""
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from pgmodels.inference.empirical_bayes.bound import FELT, MarginalBound
 from pgmodels.inference.empirical_bayes.initial_values import steps
 from pgmodels.inference.empirical_bayes.search import Maximum, names_of
 from pgmodels.inference.engine import VariationalState
 from pgmodels.inference.problem import gradient_of
+from pgmodels.inference.problem_family import ProblemFamily
+from pgmodels.model import Points
+from pgmodels.priors.base import Coordinates, Sites
+from pgmodels.priors.collection import columns
 from pgmodels.results.approximation import Approximation
 from pgmodels.results.uncertainty import ParameterUncertainty, shifts_at
+from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.x64 import as_array
 
 # Most parameters whose curvature is computed, at two gradients each.
@@ -37,6 +45,7 @@ def uncertainty_of(maximum: Maximum, result: Approximation) -> ParameterUncertai
     learned, n = bound.learnable, len(bound.data.y)
     scale = steps(learned, bound.X)
     curvature, pulls = np.zeros((count, count)), np.zeros((count, n, result.model.num_latents))
+    moved = np.zeros((count, *_coefficients_of(bound, bound.vector, bound.state).shape))
     for k, step in enumerate(_STEP * np.diag(scale)):
         for sign in (1.0, -1.0):
             vector = bound.vector + sign * step
@@ -45,6 +54,7 @@ def uncertainty_of(maximum: Maximum, result: Approximation) -> ParameterUncertai
                 return f"none: the bound is not finite near the value of {names_of(learned)[k]}"
             curvature[k] += sign * evaluation.slope * scale / (2.0 * _STEP)
             pulls[k] += sign * pull_of_latents(bound, vector, evaluation.loop.state) / (2.0 * _STEP)
+            moved[k] += sign * _coefficients_of(bound, vector, evaluation.loop.state) / (2.0 * _STEP)
     curvature = 0.5 * (curvature + curvature.T)
     # The likelihood's parameters come first: directions of others do not move them.
     order = np.argsort(learned.gps >= 0, kind="stable")
@@ -64,9 +74,10 @@ def uncertainty_of(maximum: Maximum, result: Approximation) -> ParameterUncertai
         )
     root = np.zeros((count, len(free)))
     root[free] = scale[free, None] * half
-    along = np.tensordot(half.T, pulls[free], axes=1)
+    along, moved = (np.tensordot(half.T, slopes[free], axes=1) for slopes in (pulls, moved))
+    pull = pull_of_latents(bound, bound.vector, bound.state)
     uncertainty = ParameterUncertainty(
-        np.array(bound.vector), root, pull_of_latents(bound, bound.vector, bound.state), along, np.zeros_like(along)
+        np.array(bound.vector), root, pull, along, np.zeros_like(along), moved if moved.size else None
     )
     return replace(
         uncertainty,
@@ -82,6 +93,26 @@ def pull_of_latents(bound: MarginalBound, vector: np.ndarray, state: Variational
         return of_predictors
     Phi = np.asarray(predictors.matrix(bound.family.y, bound.at(vector).parameters))[:n]
     return np.einsum("ip,ipl->il", of_predictors, Phi)
+
+
+def _coefficients_of(bound: MarginalBound, vector: np.ndarray, state: VariationalState) -> Float[np.ndarray, "c l"]:
+    """The means of the coefficients of each latent, in the features of its kernel, where their variances are known.
+
+    At a wide prior they are lost in the product of the pull with the covariance.
+    """
+    groups, sizes = bound.family.fixed_groups, [gp.size for gp in bound.learnable.model.gps]
+    known: list[Any] = [(place, group) for place, group in enumerate(groups) if group is not None]
+    means = np.zeros((max((group.rank for _, group in known), default=0), sum(sizes)))
+    if known:
+        coordinates = _coordinates(bound.family, as_array(vector), bound.points(vector), state.sites)
+        for place, group in known:
+            means[: group.rank, columns(sizes)[place]] = np.asarray(group.turn) @ np.asarray(coordinates[place])
+    return means
+
+
+@partial(compiled, optimise=False)
+def _coordinates(family: ProblemFamily, vector: Array, points: Points, sites: Sites) -> Coordinates:
+    return family.problem(vector, points).condition(sites).mean_and_deviation(jax.random.key(0))[0]
 
 
 def _are_determined(maximum: Maximum, curvature: np.ndarray) -> np.ndarray:
