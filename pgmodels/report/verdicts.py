@@ -9,7 +9,7 @@ import scipy
 from pgmodels.data.arrays import in_units_of
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.convergence import convergence_by_latent, of_draws, standard_errors
-from pgmodels.results.approximation import CorrectedApproximation, ResponseApproximation
+from pgmodels.results.approximation import CorrectedApproximation, GaussianResult, ResponseApproximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result, same_hyperparameters
 
@@ -157,7 +157,7 @@ def _judge_approximation(label: str, result: Any, comparison: Comparison, refere
     if isinstance(result, ResponseApproximation) and not result.is_positive:
         findings.add(2, "Its covariance is not positive definite: linear response is not valid.")
     _judge_marginals(findings, result, reference, comparison)
-    if not result.is_corrected:
+    if isinstance(result, GaussianResult) and not result.is_corrected:
         _judge_khat(findings, float(comparison.to_dataframe().loc[label, "pareto_k"]))
     _compare_predictions(findings, label, comparison)
     if not same_hyperparameters(result, reference):
