@@ -9,6 +9,7 @@ from numpyro.distributions.constraints import Constraint, greater_than, interval
 from scipy.special import stdtrit
 
 from pgmodels.runtime.distributions import is_distribution
+from pgmodels.runtime.formatting import write_distribution
 
 _SYMMETRIC = (Cauchy, Laplace, Logistic, Normal, StudentT)
 
@@ -119,3 +120,7 @@ class sd(Distribution):  # noqa: N801  as users type it
     def mean(self) -> Any:
         """The mean of the variance."""
         return jnp.square(self.prior.mean) + self.prior.variance
+
+    def __repr__(self) -> str:
+        """As a user would type it."""
+        return write_distribution(self)

@@ -55,6 +55,7 @@ def test_sd_is_kept_by_files_pickles_and_text(prior, tmp_path):
     assert pickle.loads(pickle.dumps(model)) == model
     loaded = pgm.load(pgm.gaussian_vi(model, X, [0, 1, 1, 0, 1]).save(tmp_path / "result.npz")).model
     assert loaded == model
+    assert repr(pgm.sd(dist.HalfNormal(2.5))) == "sd(HalfNormal(2.5))"
     kernel = pgm.RBF(1.0, pgm.Parameter([1.0, 2.0], prior=pgm.sd(prior)))
     assert f"prior=sd({type(prior).__name__}(" in repr(kernel)
     assert ").expand([2])" in repr(kernel)
