@@ -2,6 +2,7 @@
 
 Usage: python validation/intervals.py [sets], with R's data sets in PGMODELS_DATA/r; an hour on two cores.
        python validation/intervals.py coverage [--count 500]: coverage of 90 % intervals by simulation; hours.
+       python validation/intervals.py predictions: losses of held-out rows with parameters uncertain and held.
 """
 
 import argparse
@@ -14,10 +15,12 @@ from typing import Any, NamedTuple
 
 import arviz_base as az
 import numpy as np
+import numpyro.distributions as dist
 import pandas as pd
 from table import write_table
 
 import pgmodels as pgm
+from pgmodels.datasets import load
 
 # Crowder 1978: germinated and sown seeds on 21 plates.
 GERMINATED = [10, 23, 23, 26, 17, 5, 53, 55, 32, 46, 10, 8, 10, 8, 23, 0, 3, 22, 15, 32, 3]
@@ -175,15 +178,48 @@ def coverage(family: str, groups: int, count: int) -> dict[str, object]:
     }  # fmt: skip
 
 
+# Sets of pgmodels.datasets, and whether y is a class of two; rows to learn from and rows to predict.
+PREDICTED = {
+    "breast-cancer": True, "heart": True, "pima": True, "german": True, "banana": True, "ionosphere": True,
+    "twonorm": True, "crabs": True, "ringnorm": True, "mcycle": False, "wine-quality-white": False, "nmes1988": None,
+}  # fmt: skip
+LEARNED, TESTED = 100, 500
+
+
+def predicted(name: str, is_class: bool | None) -> dict[str, object]:
+    """Mean negative log densities of held-out rows by fit, with parameters held and uncertain, and by integrate."""
+    data = load(name)
+    order = np.random.default_rng(1).permutation(len(data.X))
+    train, test = order[: min(LEARNED, len(order) // 2)], order[LEARNED : LEARNED + TESTED]
+    spread = data.X[train].std(axis=0)
+    X = (data.X - data.X[train].mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
+    y = data.y.astype(float)
+    kernel = pgm.RBF(pgm.sd(dist.HalfNormal(2.5)), dist.LogNormal(np.log(X.shape[1]) / 2.0 + 0.5, 0.7))
+    if is_class:
+        likelihood: Any = pgm.Bernoulli()
+    elif is_class is None:
+        likelihood = pgm.NegativeBinomial(pgm.Parameter(1.0, prior=dist.LogNormal(0.0, 1.0)))
+    else:
+        y = (y - y[train].mean()) / y[train].std()
+        likelihood = pgm.Gaussian(dist.HalfNormal(1.0))
+    model = pgm.Model(likelihood, pgm.GP(kernel, mean=dist.Normal(0.0, 2.0)))
+    learned = pgm.fit(model, X[train], y[train], progress=False)
+    integrated = pgm.integrate(model, X[train], y[train], progress=False)
+    results = {"fit, parameters held": learned.conditional, "fit": learned, "integrate": integrated}
+    return {"set": name, "rows": len(test)} | {
+        label: float(-result.predict(X[test]).log_density(y[test]).mean()) for label, result in results.items()
+    }
+
+
 def main() -> None:
-    """Write the table of the sets, or that of the coverage."""
+    """Write the table of the sets, of the coverage or of predictions."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", help="sets, or coverage; by default all sets")
+    parser.add_argument("what", nargs="*", help="sets, coverage or predictions; by default all sets")
     parser.add_argument("--count", type=int, default=500, help="simulated data sets of each family")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    rows: list[dict[str, object]] = []
     if arguments.what == ["coverage"]:
-        rows = []
         for groups in (8, 30):
             for family in FAMILIES:
                 rows.append(coverage(family, groups, arguments.count))
@@ -193,7 +229,14 @@ def main() -> None:
                     f"a deviation of groups of {SPREAD}.", 0, "coverage",
                 )  # fmt: skip
         return
-    rows = []
+    if arguments.what == ["predictions"]:
+        for name, is_class in PREDICTED.items():
+            rows.append(predicted(name, is_class))
+            write_table(
+                "Predictions of fit and integrate", rows,
+                f"Mean negative log densities of held-out rows, in nats, after {LEARNED} rows.", 0, "predictions",
+            )  # fmt: skip
+        return
     for name in arguments.what or CASES:
         rows += compared(name, CASES[name])
         write_table(
