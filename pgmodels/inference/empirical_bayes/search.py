@@ -10,6 +10,7 @@ from pgmodels.inference.empirical_bayes.bound import TIGHT, MarginalBound
 from pgmodels.inference.empirical_bayes.initial_values import Start, steps
 from pgmodels.inference.loop import Callback, IterationInfo
 from pgmodels.model import Data, Model
+from pgmodels.numerics.finite_differences import hessian
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Parameter
 from pgmodels.parameters.transforms import IDENTITY
@@ -34,6 +35,8 @@ _NEGLIGIBLE = 1e-5
 _STOPPED = 99
 # Smallest eigenvalue of an inverse Hessian, as a share of the largest.
 _LEAST_SHARE = 1e-12
+# Smallest curvature assumed along a ridge of the bound.
+LEAST_CURVATURE = 1e-4
 # Values without a prior stay within a factor of _REACH of their starts; scaling by units rounds the limits by less than
 # _SLACK.
 _REACH, _SLACK = 1e6, 1e-9
@@ -244,6 +247,10 @@ def multistart(
         scaled.rescale(inverse)
         ftol = limits.tolerance
     stationary = bool(solution.success) or inexact.predicted_decrease(inverse_hessian) <= limits.enough(bound)
+    if not stationary and num_steps < limits.max_iterations:
+        # Rounding errors, as of noise-free data, end line searches early and spoil the Hessian from steps.
+        exact = inverse_hessian_at(bound, LEAST_CURVATURE)
+        stationary = exact is not None and inexact.predicted_decrease(exact) <= limits.enough(bound)
     return ended(num_steps, stationary, str(solution.message))
 
 
@@ -353,6 +360,16 @@ def _definite(inverse_hessian: np.ndarray) -> np.ndarray:
     values, vectors = np.linalg.eigh(0.5 * (inverse_hessian + inverse_hessian.T))
     definite = (vectors * np.maximum(values, _LEAST_SHARE * values[-1])) @ vectors.T
     return 0.5 * (definite + definite.T)
+
+
+def inverse_hessian_at(bound: MarginalBound, least: float) -> np.ndarray | None:
+    """An inverse Hessian by finite differences of gradients, curvatures at least ``least``; None if not finite."""
+    H = hessian(lambda vector: bound(vector)[1], bound.vector, central=False)
+    if not np.isfinite(H).all():
+        return None
+    values, vectors = np.linalg.eigh(H)
+    inverse_hessian = (vectors / np.maximum(values, least)) @ vectors.T
+    return 0.5 * (inverse_hessian + inverse_hessian.T)
 
 
 def check_start(elbo: float) -> None:

@@ -9,12 +9,12 @@ from pgmodels.inference.empirical_bayes.search import (
     SearchBar,
     are_within,
     box_of,
+    inverse_hessian_at,
     multistart,
     warm_start,
     within,
 )
 from pgmodels.model import Data, Model
-from pgmodels.numerics.finite_differences import hessian
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, trainable, with_values
 
@@ -41,7 +41,7 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Searc
     rows = model.gps[0].form.subset(model.gps[0].kernel, data.X, count, limits.seed)
     before = learn(model, data.at(rows), terms, limits, bar)
     inverse_hessian = (
-        inverse_hessian_at(before, _LEAST_CURVATURE) if before.inverse_hessian is None else before.inverse_hessian
+        inverse_hessian_at(before.bound, _LEAST_CURVATURE) if before.inverse_hessian is None else before.inverse_hessian
     )
     stage, vector = f"{count} rows", before.bound.vector
     if inverse_hessian is None or _is_undetermined(vector, inverse_hessian, box):
@@ -94,13 +94,3 @@ def _num_subset_rows(model: Model, num_rows: int, terms: Objective) -> int | Non
     if terms.size > 1 and terms.num_nodes > 1:
         least = max(_LEAST_ROWS, least // terms.size)
     return max(least, num_rows // _GROWTH) if num_rows >= 2 * least else None
-
-
-def inverse_hessian_at(maximum: Maximum, least: float) -> np.ndarray | None:
-    """An inverse Hessian by finite differences of gradients, curvatures at least ``least``; None if not finite."""
-    H = hessian(lambda vector: maximum.bound(vector)[1], maximum.bound.vector, central=False)
-    if not np.isfinite(H).all():
-        return None
-    values, vectors = np.linalg.eigh(H)
-    inverse_hessian = (vectors / np.maximum(values, least)) @ vectors.T
-    return 0.5 * (inverse_hessian + inverse_hessian.T)
