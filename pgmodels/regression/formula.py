@@ -23,6 +23,7 @@ from pgmodels.model import Model
 from pgmodels.parameters.vector import trainable
 from pgmodels.regression.columns import Design, Levels, Numbers, check_kinds, read_frame, require_columns, settled
 from pgmodels.regression.families import Settings, check_response, family_of
+from pgmodels.regression.flat import require_proper
 from pgmodels.regression.grammar import Observed, Parsed, parse_all
 from pgmodels.regression.predictor import Predictor, Start, read_predictor
 from pgmodels.regression.response import Response, has_value
@@ -64,9 +65,9 @@ def formula(
         "weibull", "loglogistic" for ``Surv(time, event)``; or a likelihood of pgmodels.
     priors : dict, optional
         By term, the text of the term as in the formula: a dict of NumPyro distributions, as in ``{"(1|herd)":
-        {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(mean, sd)``; by name for a parameter of
-        the family, such as ``"shape"``; that of the scale of noise is ``"sigma"`` or ``"scale"``. Terms of ``f[1]`` are
-        named ``"f[1]: (1|herd)"``.
+        {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(mean, sd)``, or ``"flat"``, where the
+        data alone bound it; by name for a parameter of the family, such as ``"shape"``; that of the scale of noise is
+        ``"sigma"`` or ``"scale"``. Terms of ``f[1]`` are named ``"f[1]: (1|herd)"``.
     weights : str or array_like, shape (n,), optional
         A column, or powers of the rows' likelihoods: how often a row counts, in default priors too. Rows of weight 0
         are left out.
@@ -235,6 +236,8 @@ class Regression(DoublePrecision):
         self.X = np.concatenate(arrays, axis=1)
         y = np.column_stack([y, *columns])
         self.y = y[:, 0] if y.shape[1] == 1 else y
+        for number in range(len(self.terms)):
+            require_proper(self, number)
 
     def fit(self, **options: Any) -> RegressionResult:
         """Learn hyperparameters, with priors as penalties: see ``pgmodels.fit``."""

@@ -42,7 +42,7 @@ def save(result: RegressionResult, path: str | PathLike[str]) -> Path:
         "columns": {name: how for name, (_, how) in coded.items()},
         "names": {name: printed.name for name, printed in regression.names.items()},
         "priors": {
-            term.prefix + name: prior
+            term.prefix + name: "flat" if prior[1] == np.inf else prior
             for term in regression.terms
             if term.coefficients is not None
             for name, prior in term.coefficients.priors.items()
@@ -85,7 +85,7 @@ def load_formula(
         coded = {name: _decoded(arrays[f"{_ENTRY} {place}"], how) for place, (name, how) in enumerate(columns.items())}
         frame = pd.DataFrame(coded)
         centres = stored.get("priors")
-        priors = {name: dist.Normal(mean, deviation) for name, (mean, deviation) in (centres or {}).items()}
+        priors = {name: "flat" if pair == "flat" else dist.Normal(*pair) for name, pair in (centres or {}).items()}
     if centres is None:
         raise ValueError(f"{path} was written by an earlier version, whose columns are not centred: fit it again.")
     if named is None and family is None:

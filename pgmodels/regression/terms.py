@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
+from numpyro.distributions import constraints
 
 from pgmodels.kernels.columns import On
 from pgmodels.kernels.kernel import Kernel
@@ -37,6 +38,8 @@ _CHAINS, _MANY = (Matern12, Matern32, Matern52), 5000
 # Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi, and that of an
 # intercept, in those of a coefficient.
 SPREAD, _OF_INTERCEPT = 2.5, 2.5
+# A flat prior is normal with as many default deviations: rounding errors of a proper posterior are as large.
+_FLAT = 1e8
 # A smooth bends as often as the ten basis functions that mgcv has by default.
 _BENDS = 0.1
 # Normal quantile of 99 %: lengthscales have 98 % of their prior between two distances.
@@ -48,7 +51,7 @@ class Coefficients(NamedTuple):
 
     Coefficients where ``is_constant``, of the intercept or of levels in its place, have the constant mean of the
     latent. ``means`` are the prior means of all beyond that; their line is an offset of the predictor. ``priors`` are
-    the means and deviations of the priors of the user, by name.
+    the means and deviations of the priors of the user, by name, with infinite deviations of flat ones.
     """
 
     centre: np.ndarray
@@ -106,32 +109,41 @@ def linear_term(
     The default prior of an intercept, or of levels in its place, is of the line at the means of the other columns: at
     their origin, which may be far away, the line is less certain. A prior that is given is of the line at the origin.
     """
-    X = design.read(frame)
+    X, names = design.read(frame), design.names
     middle, deviations = moments(X, counts)
     # Deviations of a column of one value are rounding errors.
     deviations = np.where(np.ptp(X[counts > 0.0], axis=0) > 0.0, deviations, 1.0)
-    spread, means = SPREAD * scale / deviations, np.zeros(len(design.names))
-    is_constant, is_given = design.constant(X), np.array([name in priors for name in design.names])
+    spread, means = SPREAD * scale / deviations, np.zeros(len(names))
+    pairs = {name: _normal(name, priors.pop(name)) for name in names if name in priors}
+    is_flat = np.array([name in pairs and pairs[name][1] == np.inf for name in names])
+    is_constant, is_given = design.constant(X), np.array([name in pairs for name in names]) & ~is_flat
     centre = np.where(is_constant, 0.0, middle) * is_constant.any()
     spread[is_constant] *= _OF_INTERCEPT
     if (is_constant & is_given).any():
         spread[is_constant] *= np.sqrt(1.0 + np.sum((centre / deviations) ** 2))
         centre = np.zeros_like(centre)
-    mean, pairs = level if is_constant.any() else 0.0, {}
+    mean = level if is_constant.any() else 0.0
     for number in np.flatnonzero(is_given):
-        name = design.names[number]
-        pairs[name] = location, spread[number] = _normal(name, priors.pop(name))
+        location, spread[number] = pairs[names[number]]
         if is_constant.sum() == is_constant[number] == 1:
             mean = location
         means[number] = location - mean * is_constant[number]
+    spread[is_flat] *= _FLAT
     coefficients = Coefficients(centre, is_constant, means, pairs)
     return Term(design.formula, (design,), Linear(Fixed(spread**2)), {}, mean=mean, coefficients=coefficients)
 
 
 def _normal(name: str, prior: Any) -> tuple[float, float]:
-    """The mean and the deviation of the prior of a coefficient."""
+    """The mean and the deviation of the prior of a coefficient, infinite for a flat one."""
+    any_number = dist.ImproperUniform(constraints.real, (), ())
+    if isinstance(prior, dist.ImproperUniform) and (prior.support, prior.shape()) == (any_number.support, ()):
+        prior = "flat"
+    if isinstance(prior, str) and prior == "flat":
+        return 0.0, np.inf
     if not isinstance(prior, dist.Normal) or np.ndim(prior.loc) or np.ndim(prior.scale):
-        raise ValueError(f"priors: that of the coefficient {name} must be dist.Normal(mean, sd); got {prior!r}.")
+        raise ValueError(
+            f"priors: that of the coefficient {name} must be dist.Normal(mean, sd) or 'flat'; got {prior!r}."
+        )
     mean, deviation = float(prior.loc), float(prior.scale)
     if not (np.isfinite(mean) and 0.0 < deviation < np.inf):
         raise ValueError(
