@@ -24,8 +24,8 @@ def require_proper(regression: "Regression", number: int) -> None:
     if term.coefficients is None:
         return
     names = term.columns[0].names  # type: ignore[attr-defined]
-    deviations = {name: deviation for name, (_, deviation) in term.coefficients.priors.items()}
-    flat = [place for place, name in enumerate(names) if deviations.get(name) == np.inf]
+    priors = term.coefficients.priors
+    flat = [place for place, name in enumerate(names) if name in priors and priors[name].scale == np.inf]
     if not flat:
         return
     listed = [term.prefix + names[place] for place in flat]

@@ -65,8 +65,9 @@ def formula(
         "weibull", "loglogistic" for ``Surv(time, event)``; or a likelihood of pgmodels.
     priors : dict, optional
         By term, the text of the term as in the formula: a dict of NumPyro distributions, as in ``{"(1|herd)":
-        {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(mean, sd)``, or ``"flat"``, where the
-        data alone bound it; by name for a parameter of the family, such as ``"shape"``; that of the scale of noise is
+        {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(mean, sd)``,
+        ``dist.StudentT(df, mean, scale)`` for ``integrate``, ``gibbs`` and ``nuts``, or ``"flat"``, where the data
+        alone bound it; by name for a parameter of the family, such as ``"shape"``; that of the scale of noise is
         ``"sigma"`` or ``"scale"``. Terms of ``f[1]`` are named ``"f[1]: (1|herd)"``.
     weights : str or array_like, shape (n,), optional
         A column, or powers of the rows' likelihoods: how often a row counts, in default priors too. Rows of weight 0

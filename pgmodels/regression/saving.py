@@ -42,7 +42,7 @@ def save(result: RegressionResult, path: str | PathLike[str]) -> Path:
         "columns": {name: how for name, (_, how) in coded.items()},
         "names": {name: printed.name for name, printed in regression.names.items()},
         "priors": {
-            term.prefix + name: "flat" if prior[1] == np.inf else prior
+            term.prefix + name: [value if np.isfinite(value) else None for value in prior]
             for term in regression.terms
             if term.coefficients is not None
             for name, prior in term.coefficients.priors.items()
@@ -85,7 +85,7 @@ def load_formula(
         coded = {name: _decoded(arrays[f"{_ENTRY} {place}"], how) for place, (name, how) in enumerate(columns.items())}
         frame = pd.DataFrame(coded)
         centres = stored.get("priors")
-        priors = {name: "flat" if pair == "flat" else dist.Normal(*pair) for name, pair in (centres or {}).items()}
+        priors = {name: _prior(*values) for name, values in (centres or {}).items()}
     if centres is None:
         raise ValueError(f"{path} was written by an earlier version, whose columns are not centred: fit it again.")
     if named is None and family is None:
@@ -104,6 +104,13 @@ def load_formula(
             raise ValueError(f"X has the shape {result.X.shape}, and the columns of the data {regression.X.shape}")
     regression.model = result.model
     return RegressionResult(regression, result)
+
+
+def _prior(mean: float, scale: float | None, freedom: float | None = None) -> Any:
+    """The prior of a coefficient of a file; older files have no degrees of freedom."""
+    if scale is None:
+        return "flat"
+    return dist.Normal(mean, scale) if freedom is None else dist.StudentT(freedom, mean, scale)
 
 
 def _coded(column: pd.Series) -> tuple[np.ndarray, dict[str, Any]]:

@@ -46,18 +46,26 @@ _BENDS = 0.1
 _QUANTILE = 2.326
 
 
+class Given(NamedTuple):
+    """A prior that a user gives to a coefficient: Student-t, normal if freedom is infinite, flat if scale is."""
+
+    mean: float
+    scale: float
+    freedom: float = np.inf
+
+
 class Coefficients(NamedTuple):
     """What the prior of linear terms is besides the kernel, which reads the columns of the design less ``centre``.
 
     Coefficients where ``is_constant``, of the intercept or of levels in its place, have the constant mean of the
     latent. ``means`` are the prior means of all beyond that; their line is an offset of the predictor. ``priors`` are
-    the means and deviations of the priors of the user, by name, with infinite deviations of flat ones.
+    those of the user, by name.
     """
 
     centre: np.ndarray
     is_constant: np.ndarray
     means: np.ndarray
-    priors: dict[str, tuple[float, float]]
+    priors: dict[str, Given]
 
 
 class Term(NamedTuple):
@@ -104,7 +112,9 @@ class Term(NamedTuple):
 def linear_term(
     design: Design, frame: pd.DataFrame, scale: float, level: float, priors: dict[str, Any], counts: np.ndarray
 ) -> Term:
-    """Coefficients with independent normal priors: one latent, linear in the columns of the design.
+    """Coefficients with independent priors: one latent, linear in the columns of the design.
+
+    Those with a Student-t prior are normal given their variances, of which each has an inverse gamma prior.
 
     The default prior of an intercept, or of levels in its place, is of the line at the means of the other columns: at
     their origin, which may be far away, the line is less certain. A prior that is given is of the line at the origin.
@@ -114,9 +124,9 @@ def linear_term(
     # Deviations of a column of one value are rounding errors.
     deviations = np.where(np.ptp(X[counts > 0.0], axis=0) > 0.0, deviations, 1.0)
     spread, means = SPREAD * scale / deviations, np.zeros(len(names))
-    pairs = {name: _normal(name, priors.pop(name)) for name in names if name in priors}
-    is_flat = np.array([name in pairs and pairs[name][1] == np.inf for name in names])
-    is_constant, is_given = design.constant(X), np.array([name in pairs for name in names]) & ~is_flat
+    of_user = {name: _given(name, priors.pop(name)) for name in names if name in priors}
+    is_flat = np.array([name in of_user and of_user[name].scale == np.inf for name in names])
+    is_constant, is_given = design.constant(X), np.array([name in of_user for name in names]) & ~is_flat
     centre = np.where(is_constant, 0.0, middle) * is_constant.any()
     spread[is_constant] *= _OF_INTERCEPT
     if (is_constant & is_given).any():
@@ -124,33 +134,50 @@ def linear_term(
         centre = np.zeros_like(centre)
     mean = level if is_constant.any() else 0.0
     for number in np.flatnonzero(is_given):
-        location, spread[number] = pairs[names[number]]
+        location, spread[number], _ = of_user[names[number]]
         if is_constant.sum() == is_constant[number] == 1:
             mean = location
         means[number] = location - mean * is_constant[number]
     spread[is_flat] *= _FLAT
-    coefficients = Coefficients(centre, is_constant, means, pairs)
-    return Term(design.formula, (design,), Linear(Fixed(spread**2)), {}, mean=mean, coefficients=coefficients)
+    coefficients = Coefficients(centre, is_constant, means, of_user)
+    freedom = np.array([of_user[name].freedom if name in of_user else np.inf for name in names])
+    kernel = _linear(spread**2, freedom)
+    shown = {"variance": "prior sd"} if np.isfinite(freedom).any() else {}
+    return Term(design.formula, (design,), kernel, shown, mean=mean, coefficients=coefficients)
 
 
-def _normal(name: str, prior: Any) -> tuple[float, float]:
-    """The mean and the deviation of the prior of a coefficient, infinite for a flat one."""
+def _linear(variances: np.ndarray, freedom: np.ndarray) -> Kernel:
+    """The kernel of coefficients with squared scales ``variances``, and the degrees of freedom of Student-t priors."""
+    student = np.isfinite(freedom)
+    if not student.any():
+        return Linear(Fixed(variances))
+    half = 0.5 * freedom[student]
+    kernel: Kernel = On(Linear(dist.InverseGamma(half, half * variances[student])), np.flatnonzero(student).tolist())
+    if student.all():
+        return kernel
+    return On(Linear(Fixed(variances[~student])), np.flatnonzero(~student).tolist()) + kernel
+
+
+def _given(name: str, prior: Any) -> Given:
+    """The prior of a coefficient that a user gives."""
     any_number = dist.ImproperUniform(constraints.real, (), ())
     if isinstance(prior, dist.ImproperUniform) and (prior.support, prior.shape()) == (any_number.support, ()):
         prior = "flat"
     if isinstance(prior, str) and prior == "flat":
-        return 0.0, np.inf
-    if not isinstance(prior, dist.Normal) or np.ndim(prior.loc) or np.ndim(prior.scale):
+        return Given(0.0, np.inf)
+    if not isinstance(prior, dist.Normal | dist.StudentT | dist.Cauchy) or prior.shape():
         raise ValueError(
-            f"priors: that of the coefficient {name} must be dist.Normal(mean, sd) or 'flat'; got {prior!r}."
+            f"priors: that of the coefficient {name} must be dist.Normal(mean, sd), dist.StudentT(df, mean, scale) or "
+            f"'flat'; got {prior!r}."
         )
-    mean, deviation = float(prior.loc), float(prior.scale)
-    if not (np.isfinite(mean) and 0.0 < deviation < np.inf):
+    freedom = getattr(prior, "df", 1.0 if isinstance(prior, dist.Cauchy) else np.inf)
+    stated = Given(float(prior.loc), float(prior.scale), float(freedom))
+    if not (np.isfinite(stated.mean) and 0.0 < stated.scale < np.inf and stated.freedom > 0.0):
         raise ValueError(
-            f"priors: that of the coefficient {name} must have a finite mean and a finite sd > 0; got "
-            f"dist.Normal({mean}, {deviation})."
+            f"priors: that of the coefficient {name} must have a finite mean, a finite sd or scale > 0 and df > 0; got "
+            f"{type(prior).__name__} with mean {stated.mean} and scale {stated.scale}."
         )
-    return mean, deviation
+    return stated
 
 
 def check_call(call: Call) -> None:
