@@ -176,8 +176,11 @@ def formula(
     ]
     if unused:
         known = [name for predictor in predictors for term in predictor.terms for name in _prior_names(term)]
+        name = next(iter(unused))
+        of_group = "of the variance of its term, as in {'(1|g)': {'variance': pgm.sd(dist.HalfNormal(2.5))}}"
         raise ValueError(
-            f"priors has {next(iter(unused))!r}, which is not a term, a coefficient or a parameter; there are {known}."
+            f"priors has {name!r}, which is not a term, a coefficient or a parameter; there are {known}."
+            + f" The prior of a standard deviation is one {of_group}." * ("sd" in name)
         )
     classes = [""] if chosen.classes is None else list(response.levels)[chosen.classes]
     index = np.asarray(data.index if isinstance(data, pd.DataFrame) else np.arange(len(rows)))[rows]

@@ -386,7 +386,8 @@ def _with_priors(cls: Any, values: dict[str, Any], text: str, priors: dict[str, 
     chosen = priors.pop(text, {})
     if not isinstance(chosen, dict) or set(chosen) - set(values):
         raise ValueError(
-            f"priors: that of {text} must be a dict with some of {', '.join(map(repr, values))}; got {chosen!r}."
+            f"priors: that of {text} must be a dict with some of {', '.join(map(repr, values))}; got {chosen!r}. The "
+            "prior of a standard deviation is one of the variance, as in {'variance': pgm.sd(dist.HalfNormal(2.5))}."
         )
     for name, prior in chosen.items():
         start = getattr(values[name], "value", None)

@@ -141,3 +141,16 @@ def test_varcorr_without_priors_is_that_of_lme4():
     np.testing.assert_allclose(result.summary().loc[["Intercept", "Days"], "sd"], [6.825, 1.546], rtol=2e-3)
     # Of the first subject: 2.259 and 9.199, which the priors of the coefficients move by a thousandth of their sds.
     np.testing.assert_allclose(result.ranef()["mean"].iloc[:2], [2.259, 9.199], atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "priors", [{"sd(Intercept | g)": dist.HalfNormal(2.5)}, {"(1|g)": {"sd": dist.HalfNormal(2.5)}}]
+)
+def test_priors_of_standard_deviations_by_name_are_refused_with_what_to_write(priors):
+    with pytest.raises(ValueError, match="standard deviation is one of the variance") as error:
+        pgm.formula("y ~ (1|g)", DATA, priors=priors)
+    written = str(error.value).rpartition("{'variance': ")[2].partition("}")[0]
+    regression = pgm.formula(
+        "y ~ (1|g)", DATA, priors={"(1|g)": {"variance": eval(written, {"pgm": pgm, "dist": dist})}}
+    )
+    assert "sd(HalfNormal(2.5))" in repr(regression)
