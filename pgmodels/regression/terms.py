@@ -40,6 +40,8 @@ _CHAINS, _MANY = (Matern12, Matern32, Matern52), 5000
 SPREAD, _OF_INTERCEPT = 2.5, 2.5
 # A flat prior is normal with as many default deviations: rounding errors of a proper posterior are as large.
 _FLAT = 1e8
+# Scales whose squares, times those of a prior, are far from the largest number.
+_LARGEST = 1e150
 # A smooth bends as often as the ten basis functions that mgcv has by default.
 _BENDS = 0.1
 # Normal quantile of 99 %: lengthscales have 98 % of their prior between two distances.
@@ -123,7 +125,8 @@ def linear_term(
     middle, deviations = moments(X, counts)
     # Deviations of a column of one value are rounding errors.
     deviations = np.where(np.ptp(X[counts > 0.0], axis=0) > 0.0, deviations, 1.0)
-    spread, means = SPREAD * scale / deviations, np.zeros(len(names))
+    with np.errstate(over="ignore", divide="ignore"):
+        spread, means = SPREAD * scale / deviations, np.zeros(len(names))
     of_user = {name: _given(name, priors.pop(name)) for name in names if name in priors}
     is_flat = np.array([name in of_user and of_user[name].scale == np.inf for name in names])
     is_constant, is_given = design.constant(X), np.array([name in of_user for name in names]) & ~is_flat
@@ -139,9 +142,17 @@ def linear_term(
             mean = location
         means[number] = location - mean * is_constant[number]
     spread[is_flat] *= _FLAT
+    with np.errstate(over="ignore"):
+        variances = spread**2
+    if not np.isfinite(variances).all():
+        name = names[int(np.argmax(spread))]
+        raise ValueError(
+            f"data: the prior of {name} has a standard deviation of {spread.max():.3g}, so that its variance overflows "
+            "double precision. Change the units of the response or of the columns, or give this coefficient a prior."
+        )
     coefficients = Coefficients(centre, is_constant, means, of_user)
     freedom = np.array([of_user[name].freedom if name in of_user else np.inf for name in names])
-    kernel = _linear(spread**2, freedom)
+    kernel = _linear(variances, freedom)
     shown = {"variance": "prior sd"} if np.isfinite(freedom).any() else {}
     return Term(design.formula, (design,), kernel, shown, mean=mean, coefficients=coefficients)
 
@@ -352,6 +363,11 @@ def half_student(scale: float) -> dist.StudentT:
 
 def _variance(scale: float) -> Parameter:
     """Of a latent, which starts at a deviation of 0.6 times the scale."""
+    if scale > _LARGEST:
+        raise ValueError(
+            f"data: effects have a scale of {scale:.3g}, that of the response over that of a column, so that their "
+            "variance overflows double precision. Change the units of the response or of the columns."
+        )
     return Parameter(np.exp(2.0 * np.log(scale) - 1.0), prior=sd(half_student(scale)))
 
 

@@ -356,6 +356,17 @@ def test_default_priors_of_times_are_of_all_where_none_is_of_an_event():
     assert regression.terms[0].mean == pytest.approx(X.mean())
 
 
+def test_default_priors_whose_variances_overflow_are_refused():
+    frame = pd.DataFrame({"x": X, "g": G, "y": NOISE})
+    # The sum of the squares does not overflow, but the variance of the prior of the intercept does.
+    far, small = frame.head(6).assign(y=[1e154, *NOISE[:5]]), frame.assign(y=1e100 * NOISE, x=1e-60 * X)
+    for changed in (far, small):
+        with pytest.raises(ValueError, match=r"the prior of \w+ has a standard deviation of .*Change the units"):
+            pgm.formula("y ~ x", changed)
+    with pytest.raises(ValueError, match=r"effects have a scale of .*Change the units"):
+        pgm.formula("y ~ (0 + x|g)", small)
+
+
 # betareg's GasolineYield: the end points in degrees Fahrenheit and the percentages of gasoline, by batch.
 GASOLINE = {
     1: [(365, 8.5), (379, 14.7), (428, 18.0)],
