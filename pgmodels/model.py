@@ -479,15 +479,15 @@ class Model(DoublePrecision, Module):
         return tuple(self._bound(index, inputs, 0.0).for_sampling() if fixed else None for index, fixed in numbered)
 
     def coefficient_groups(self, X: ArrayLike) -> Groups:
-        """The prior of each group of coefficients whose variances are not learned; None for the others."""
+        """The prior of each group of coefficients or levels whose variances are not learned; None for the others."""
         inputs = self.inputs(np.asarray(X), padded=True)
         numbered = enumerate(self.have_known_coefficients(inputs))
         return tuple(self._bound(index, inputs, 0.0) if known else None for index, known in numbered)
 
     def have_known_coefficients(self, inputs: DistinctInputs) -> tuple[bool, ...]:
-        """Whether each group has coefficients whose variances are not learned."""
+        """Whether each group has an exact prior, of coefficients or levels, whose variances are not learned."""
         pairs = zip(self.gps, inputs.X, strict=True)
-        return tuple(gp.form.has_coefficients(gp.kernel, Z) and not _is_learned(gp.kernel) for gp, Z in pairs)
+        return tuple(gp.form.is_exact(gp.kernel, Z) and not _is_learned(gp.kernel) for gp, Z in pairs)
 
     def _bound(self, index: int, inputs: DistinctInputs, max_error: float) -> LatentPrior:
         gp, X, count = self.gps[index], inputs.X[index], inputs.counts[index]

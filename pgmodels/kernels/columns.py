@@ -129,6 +129,10 @@ class On(Restricted):
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         return self.kernel.rank_at(self._select(X))
 
+    @property
+    def is_diagonal(self) -> bool:
+        return self.kernel.is_diagonal
+
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
         return self.kernel.features(self._select(X))
 

@@ -102,6 +102,11 @@ class Kernel(Module):
         """An upper bound of the rank of the matrix at X: the number of rows unless functions are known to be few."""
         return len(X)
 
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether rows that differ in the columns that it reads have independent latents."""
+        return False
+
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
         """The F with kernel(X, Z) = F(X) F(Z)^T at all inputs: the latent is F v with v ~ N(0, I). None without one."""
         return None

@@ -264,6 +264,10 @@ class White(Kernel):
     def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
 
+    @property
+    def is_diagonal(self) -> bool:
+        return True
+
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         return len(np.unique(np.asarray(X), axis=0))
 

@@ -98,8 +98,6 @@ class LatentPrior(Module):
     can_pad: ClassVar[bool] = False
     # Whether it stores the covariance at X.
     is_dense: ClassVar[bool] = False
-    # Whether rounding errors of posterior variances are relative to themselves, not to the prior's.
-    is_exact: ClassVar[bool] = False
     # Whether its posteriors have ``extended``, and it has ``draw_given``, for joint draws at new inputs.
     extends: ClassVar[bool] = False
     # Whether it is a Markov chain, which sites may couple with others: see pgmodels.priors.chain_posterior.
@@ -127,6 +125,11 @@ class LatentPrior(Module):
     ) -> Float[Array, "*batch m l"]:
         """Joint draws at new inputs given coordinates, from standard normals, if ``extends``."""
         raise NotImplementedError(f"{type(self).__name__} does not implement draw_given.")
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether rounding errors of posterior variances are relative to themselves, not to the prior's."""
+        return False
 
     @property
     def approximation_error(self) -> Float[Array, ""]:

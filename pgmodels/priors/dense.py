@@ -10,6 +10,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from pgmodels.kernels.kernel import Kernel
 from pgmodels.priors import linalg as algebra
 from pgmodels.priors.factored import FactoredPrior, with_residual
 from pgmodels.priors.padding import pad_rows, pad_square, pad_zeros
@@ -64,6 +65,11 @@ class DensePrior(FactoredPrior):
         )
 
     @property
+    def is_exact(self) -> bool:
+        """See LatentPrior: with a diagonal covariance, that of levels of a group."""
+        return isinstance(self.kernel, Kernel) and self.kernel.is_diagonal
+
+    @property
     def approximation_error(self) -> Float[Array, ""]:
         """See LatentPrior: the jitter."""
         return self.jitter
@@ -86,7 +92,23 @@ class DensePrior(FactoredPrior):
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
         """See FactoredPrior: A = L^-1 K(X, X_new)."""
         K_cross, diagonal = self._cross(X_new)
+        if self.is_exact:
+            levels = self._levels(K_cross)
+            return jnp.diagonal(self.root)[:, None] * levels, diagonal * (1.0 - jnp.sum(levels, axis=0))
         return with_residual(solve_triangular(self.root, K_cross, lower=True), diagonal)
+
+    @staticmethod
+    def _levels(K_cross: Array) -> Array:
+        """Indicators of the row that each new input equals, of an exact prior: no subtraction loses its variance."""
+        return (K_cross > 0.0).astype(K_cross.dtype)
+
+    def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
+        """See FactoredPrior: the latents at X."""
+        return self.root @ coordinates
+
+    def basis(self, X_new: Float[Array, "m d"]) -> Float[Array, "m c"]:
+        """See FactoredPrior: indicators of levels."""
+        return self._levels(self._cross(X_new)[0]).T
 
     def sweep_operations(self) -> float:
         """See LatentPrior."""
@@ -125,6 +147,10 @@ class DensePrior(FactoredPrior):
 
     def _predict(self, state: DenseState, cross: tuple[Array, Array]) -> tuple[Array, Array]:
         K_cross, diagonal = cross
+        if self.is_exact:
+            levels = self._levels(K_cross)
+            variance = algebra.dense_variance(self.K, state.factor) @ levels
+            return K_cross.T @ state.weights, variance + diagonal * (1.0 - jnp.sum(levels, axis=0))
         V = state.factor.half_solve(state.factor.scale[:, None] * K_cross)
         variance, least = diagonal - jnp.sum(V**2, axis=0), jnp.finfo(diagonal.dtype).eps * diagonal
         # A variance lost to rounding is reported as at least one unit in the last place of the prior variance.
@@ -135,8 +161,20 @@ class DensePrior(FactoredPrior):
         return algebra.dense_cross_covariance(self.K, cross[0], state.factor)
 
     def _covariance_at(self, state: DenseState, X_new: Array, cross: tuple[Array, Array]) -> Array:
+        if self.is_exact:
+            levels = self._levels(cross[0])
+            new = 1.0 - jnp.sum(levels, axis=0)
+            variances = algebra.dense_variance(self.K, state.factor)[:, None]
+            return levels.T @ (variances * levels) + new[:, None] * self.kernel(X_new, X_new) * new
         V = state.factor.half_solve(state.factor.scale[:, None] * cross[0])
         return self.kernel(X_new, X_new) - V.T @ V
+
+    def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        """See FactoredPrior."""
+        if not self.is_exact:
+            return super().residual_covariance(X_new)
+        new = 1.0 - jnp.sum(self._levels(self._cross(X_new)[0]), axis=0)
+        return new[:, None] * self.kernel(X_new, X_new) * new
 
 
 def whitened_root(kernel: Any, X: Float[Array, "n d"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:

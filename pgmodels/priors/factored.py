@@ -85,6 +85,14 @@ class FactoredPrior(LatentPrior):
     def _covariance_at(self, state: Any, X_new: Array, cross: Any) -> Array:
         """Covariance at new inputs, (m, m)."""
 
+    def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
+        """The coefficients of ``basis`` of the latents at coordinates, if ``is_exact``."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement coefficients.")
+
+    def basis(self, X_new: Float[Array, "m d"]) -> Float[Array, "m c"]:
+        """The functions at new inputs whose sums, times ``coefficients``, are the latents, if ``is_exact``."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement basis.")
+
     def condition(self, sites: Sites) -> "FactoredPosterior":
         """See LatentPrior."""
         potential, constant = centred(sites, self.mean)

@@ -86,7 +86,6 @@ class CoefficientPrior(SpanPrior):
     """
 
     can_pad: ClassVar[bool] = True
-    is_exact: ClassVar[bool] = True
 
     kernel: Any
     mean: Float[Array, ""]
@@ -94,6 +93,11 @@ class CoefficientPrior(SpanPrior):
     A: Float[Array, "r n"]
     turn: Float[Array, "r r"] | None
     size: int = eqx.field(static=True)
+
+    @property
+    def is_exact(self) -> bool:
+        """See LatentPrior."""
+        return True
 
     @property
     def rank(self) -> int:
@@ -115,6 +119,14 @@ class CoefficientPrior(SpanPrior):
         F = self.kernel.features(X_new)
         A = F.T if self.turn is None else self.turn.T @ F.T
         return A, jnp.zeros(len(X_new), self.A.dtype)
+
+    def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
+        """See FactoredPrior."""
+        return coordinates if self.turn is None else self.turn @ coordinates
+
+    def basis(self, X_new: Float[Array, "m d"]) -> Float[Array, "m c"]:
+        """See FactoredPrior: the kernel's features."""
+        return self.kernel.features(X_new)
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
         """See FactoredPrior: zero."""

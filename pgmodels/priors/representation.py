@@ -90,6 +90,10 @@ class Representation(ABC):
         """Whether bound priors at X (n, d) are a ``CoefficientPrior``."""
         return False
 
+    def is_exact(self, kernel: Any, X: Any) -> bool:
+        """Whether bound priors at X (n, d) are exact: see LatentPrior."""
+        return self.has_coefficients(kernel, X)
+
     def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray | None:
         """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None by default."""
         return None
@@ -195,6 +199,10 @@ class Auto(Representation):
             return False
         shape = jax.eval_shape(_features, with_values(kernel), jax.ShapeDtypeStruct(np.shape(X), np.float64))
         return shape is not None and shape.shape[1] <= max(len(X), _SMALL)
+
+    def is_exact(self, kernel: Any, X: Any) -> bool:
+        """See Representation."""
+        return self.has_coefficients(kernel, X) or (isinstance(kernel, Kernel) and kernel.is_diagonal)
 
     def bind(
         self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf

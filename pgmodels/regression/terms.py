@@ -127,7 +127,7 @@ def linear_term(
     deviations = np.where(np.ptp(X[counts > 0.0], axis=0) > 0.0, deviations, 1.0)
     with np.errstate(over="ignore", divide="ignore"):
         spread, means = SPREAD * scale / deviations, np.zeros(len(names))
-    of_user = {name: _given(name, priors.pop(name)) for name in names if name in priors}
+    of_user = {name: _read_prior(name, priors.pop(name)) for name in names if name in priors}
     is_flat = np.array([name in of_user and of_user[name].scale == np.inf for name in names])
     is_constant, is_given = design.constant(X), np.array([name in of_user for name in names]) & ~is_flat
     centre = np.where(is_constant, 0.0, middle) * is_constant.any()
@@ -169,7 +169,7 @@ def _linear(variances: np.ndarray, freedom: np.ndarray) -> Kernel:
     return On(Linear(Fixed(variances[~student])), np.flatnonzero(~student).tolist()) + kernel
 
 
-def _given(name: str, prior: Any) -> Given:
+def _read_prior(name: str, prior: Any) -> Given:
     """The prior of a coefficient that a user gives."""
     any_number = dist.ImproperUniform(constraints.real, (), ())
     if isinstance(prior, dist.ImproperUniform) and (prior.support, prior.shape()) == (any_number.support, ()):

@@ -118,7 +118,7 @@ def shifts_at(
         for index in np.flatnonzero(model.have_known_coefficients(inputs)):
             part = prior.slices()[index]
             # In place of the pull: at a wide prior its product with the covariance is rounding error.
-            pulls[:, :, part], coefficients[index] = 0.0, as_array(moved[:, : prior.groups[index].rank, part])
+            pulls[:, :, part], coefficients[index] = 0.0, as_array(moved[:, :, part])
     padded = np.moveaxis(pad_zeros(np.moveaxis(pulls, 1, 0), size), 0, 1)
     steps = as_array(vectors), as_array(padded), coefficients
     means = _means(trainable(model), model.bare(), inputs, points, steps, X_new)
@@ -142,12 +142,13 @@ def _means(
 ) -> Float[Array, "k m l"]:  # fmt: skip
     def mean(at: tuple[Array, Array, list[Array | None]]) -> Array:
         vector, pull, coefficients = at
-        moved = learned.apply(model, vector)
-        prior = moved.traced_prior(inputs, points=points, for_moments=True)
+        prior = learned.apply(model, vector).traced_prior(inputs, points=points, for_moments=True)
         means = prior.condition(Sites(pull, jnp.zeros_like(pull))).predict(X_new)[0]
-        for gp, part, c in zip(moved.gps, prior.slices(), coefficients, strict=True):
-            features: Any = gp.kernel.features(X_new) if c is not None else None
-            means = means if c is None else means.at[:, part].add(features @ c)
+        groups: Any = prior.groups
+        for group, part, c in zip(groups, prior.slices(), coefficients, strict=True):
+            if c is not None:
+                basis = group.basis(X_new)
+                means = means.at[:, part].add(basis @ c[: basis.shape[1]])
         return means
 
     return jax.lax.map(mean, steps)

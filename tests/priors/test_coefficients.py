@@ -175,6 +175,29 @@ def test_coefficients_of_a_wide_prior_move_with_learned_parameters_as_in_closed_
     np.testing.assert_allclose(shifts / largest, expected / largest, atol=1e-3)
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_fit_of_levels_of_a_wide_prior_has_their_means_and_the_variance_within(beside):
+    """With flat priors of the levels, the scale is that of n - 3 degrees of freedom."""
+    groups = np.repeat([0.0, 1.0, 2.0], [3, 4, 5])
+    y = np.array([5.0, -3.0, 2.0])[groups.astype(int)] + 1.3 * np.random.default_rng(0).standard_normal(12)
+    white = pgm.GP(pgm.White(pgm.Fixed(1e16)), mean=pgm.Fixed(0.0))
+    nothing = pgm.GP(pgm.Linear(pgm.Fixed(1e-12)), mean=pgm.Fixed(0.0))
+    likelihood = pgm.with_predictor(pgm.Gaussian(scale=1.0), 2) if beside else pgm.Gaussian(scale=1.0)
+    result = pgm.fit(pgm.Model(likelihood, [white, nothing] if beside else white), groups[:, None], y)
+    means = np.array([y[groups == k].mean() for k in range(3)])
+    scale = np.sqrt(np.sum((y - means[groups.astype(int)]) ** 2) / 9.0)
+    np.testing.assert_allclose(result.model.likelihood.parameters["scale"].value, scale, rtol=1e-4)
+    m, v = (part[:, 0] for part in result.predict_latent([[0.0], [1.0], [2.0], [7.0]]))
+    np.testing.assert_allclose(m, [*means, 0.0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(np.sqrt(v), [*(scale / np.sqrt([3.0, 4.0, 5.0])), 1e8], rtol=2e-4)
+    with jax.enable_x64(True):
+        C = np.asarray(result.posterior.covariance_at(jax.numpy.array([[1.0], [1.0], [7.0], [7.0]])))
+    C = C[0, :, 0] if beside else C[0]
+    np.testing.assert_allclose(C[:2, :2], scale**2 / 4.0, rtol=1e-3)
+    np.testing.assert_allclose(C[2:, 2:], 1e16, rtol=1e-12)
+    np.testing.assert_allclose(C[:2, 2:], 0.0, atol=1e-6)
+
+
 def test_fit_learns_the_variance_of_a_slope_as_in_closed_form():
     """Of one coefficient and known noise, the variance that maximises the marginal likelihood, in closed form."""
     model = pgm.Model(pgm.Gaussian(scale=pgm.Fixed(1.45)), pgm.GP(pgm.Linear(1.0), mean=pgm.Fixed(0.0)))

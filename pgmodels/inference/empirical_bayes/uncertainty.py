@@ -96,7 +96,7 @@ def pull_of_latents(bound: MarginalBound, vector: np.ndarray, state: Variational
 
 
 def _coefficients_of(bound: MarginalBound, vector: np.ndarray, state: VariationalState) -> Float[np.ndarray, "c l"]:
-    """The means of the coefficients of each latent, in the features of its kernel, where their variances are known.
+    """The means of the coefficients of each latent, of its kernel, where their variances are known.
 
     At a wide prior they are lost in the product of the pull with the covariance.
     """
@@ -106,7 +106,7 @@ def _coefficients_of(bound: MarginalBound, vector: np.ndarray, state: Variationa
     if known:
         coordinates = _coordinates(bound.family, as_array(vector), bound.points(vector), state.sites)
         for place, group in known:
-            means[: group.rank, columns(sizes)[place]] = np.asarray(group.turn) @ np.asarray(coordinates[place])
+            means[: group.rank, columns(sizes)[place]] = group.coefficients(coordinates[place])
     return means
 
 
