@@ -285,7 +285,9 @@ def _of_coefficients(kernel: Any, mean: Any, X: Any, size: int) -> CoefficientPr
     """The prior in turned coefficients; None if a variance is not finite or all are zero."""
     kernel, mean, X = bare_arrays(kernel), as_array(mean), as_array(X)
     F = np.asarray(_features(kernel, as_array(pad_rows(X, padded_size(len(X))))))[: len(X)]
-    if not (np.isfinite(F).all() and F.any()):
+    with np.errstate(over="ignore", invalid="ignore"):
+        variances = np.sum(F**2, axis=1)
+    if not (np.isfinite(variances).all() and F.any()):
         return None
     A, turn = map(as_array, turned_features(F))
     return CoefficientPrior(kernel=kernel, mean=mean, X=X, A=A, turn=turn, size=size)
