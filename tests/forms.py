@@ -19,7 +19,7 @@ from pgmodels.priors.hilbert.prior import HilbertPrior
 from pgmodels.priors.inducing.chunked import ChunkedInducingPrior, chunked_prior_at
 from pgmodels.priors.inducing.fic import FICPrior
 from pgmodels.priors.inducing.representation import InducingPrior
-from pgmodels.priors.low_rank import InducingPoints, LowRankPrior
+from pgmodels.priors.low_rank import CoefficientPrior, InducingPoints, LowRankPrior
 from pgmodels.priors.markov.prior import MarkovPrior
 from pgmodels.priors.representation import Auto, Representation
 from tests.state_space import LinePrior, StateSpace
@@ -143,11 +143,13 @@ MARKOV = pgm.Matern32(1.7, 0.8)
 MARKOV_SUM = pgm.Matern52(1.7, 0.8) + pgm.Matern12(0.4, 2.0) * pgm.Constant(0.9) + pgm.Linear(0.3)
 # Sines enough, and ends of the interval far enough, that what they leave out is rounding.
 HILBERT_SUM = pgm.On(pgm.RBF(1.7, 0.8), [1]) * pgm.Constant(0.6) + pgm.On(pgm.RBF(0.5, [1.1]), [0]) + pgm.Constant(0.4)
+COEFFICIENTS = pgm.Linear([0.3, 0.8]) + pgm.Constant(0.9)
 TWICE = np.concatenate([inputs(6), inputs(6)[:3]])
 Z = inputs(7, seed=6)
 FORMS = {
     "one point": FormCase(Auto(), kernel(), inputs(1), DensePrior),
     "rough": FormCase(Auto(), kernel(0.5), inputs(12), DensePrior),
+    "coefficients": FormCase(Auto(), COEFFICIENTS, inputs(24), CoefficientPrior),
     "duplicated rows": FormCase(Auto(), kernel(), TWICE, DensePrior, REPRESENTATION),
     "smooth": FormCase(Auto(), kernel(4.0), inputs(60), LowRankPrior, REPRESENTATION),
     "smooth, dense": FormCase(pgm.Dense(), kernel(4.0), inputs(60), DensePrior, REPRESENTATION),

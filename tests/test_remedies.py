@@ -297,12 +297,6 @@ REMEDIES = {
         "pgm.prior_predictive(EXPOSED, X, {}EXPOSURE[:, None])",
     ),
     "no value": (lambda: pgm.RBF(variance=None), r", (pgm\.Fixed\(number\))", "pgm.RBF(variance={})", {"number": 2.0}),
-    "a prior without a centre": (
-        lambda: pgm.RBF(dist.HalfCauchy(1.0).expand([1]).to_event(0).mask(True)),
-        r"as in (.*)\.$",
-        "pgm.RBF({})",
-        {"...": "dist.HalfCauchy(1.0)"},
-    ),
     "no prior": (
         lambda: pgm.RBF(pgm.Parameter(1.0, prior=2.0)),
         r"such as (.*); got",

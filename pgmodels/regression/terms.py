@@ -24,6 +24,7 @@ from pgmodels.regression.columns import Columns, Design, Levels, Numbers, moment
 from pgmodels.regression.expressions import quoted
 from pgmodels.regression.foreign import COVARIANCES, OPTIONS
 from pgmodels.regression.grammar import By, Call, Group, written
+from pgmodels.runtime.x64 import double_precision
 
 _COVARIANCES: dict[str, Any] = {
     "rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52, "periodic": Periodic
@@ -356,6 +357,7 @@ def _spread(column: Numbers, frame: pd.DataFrame, counts: np.ndarray) -> float:
     return float(moments(column.read(frame), counts)[1][0]) or 1.0
 
 
+@double_precision
 def half_student(scale: float) -> dist.StudentT:
     """The default prior of standard deviations of a scale, of which the positive half is meant: wide, as in brms."""
     return dist.StudentT(3.0, 0.0, SPREAD * scale)

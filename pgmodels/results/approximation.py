@@ -417,8 +417,9 @@ class CorrectedApproximation(GaussianResult):
 
     def shifts_at(self, X_new: ArrayLike) -> Float[np.ndarray, "k m l"]:
         """The derivatives of the means at new inputs along the directions of the parameters' uncertainty."""
-        assert self.uncertainty is not None
         inputs = self._inputs_at(X_new)
+        if self.uncertainty is None:
+            return np.zeros((0, len(inputs), self.model.num_latents))
         width = self._num_across * self.model.num_latents
         chunks = equal_chunks(np.arange(len(inputs)), min(padded_size(len(inputs)), chunk_length(width)))
         prior = self.posterior.prior

@@ -92,7 +92,10 @@ ARGUMENTS = {
     "frame": DATA, "number": 0, "value": 2.0, "at": [1.0],
 }  # fmt: skip
 # Where the parameters of a method have other meanings.
-METHODS = {"draw_given": {"values": {}}, "linear_predictor": {"f": np.zeros((4, 12, 2))}}
+METHODS = {
+    "draw_given": {"values": {}}, "linear_predictor": {"f": np.zeros((4, 12, 2))}, "estimates_of": {"functions": {}},
+    "with_uncertainty": {"uncertainty": None},
+}  # fmt: skip
 # What an object refuses: without rows to predict, a joint density, a finite set of values, or censoring.
 REFUSED = {
     ("gaussian", "predict_missing"), ("series", "predict_missing"), ("draws", "predict_missing"),
@@ -109,6 +112,7 @@ CALLS = {
     "vi": lambda made, folder: pgm.vi(model(), X, Y),
     "update": lambda made, folder: pgm.update(made["gaussian"], X_NEW, [0.0, 1.0, 1.0]),
     "fit": lambda made, folder: pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())), X, Y),
+    "sd": lambda made, folder: pgm.RBF(pgm.sd(dist.HalfNormal(2.5)), 1.0),
     "marginals": lambda made, folder: pgm.marginals(made["approximation"], np.eye(11)[0]),
     "loo": lambda made, folder: pgm.loo(made["draws"]),
     "check": lambda made, folder: pgm.check(model(), X, Y, num_samples=100).report(folder / "check.html"),

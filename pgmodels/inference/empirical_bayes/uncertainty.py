@@ -44,7 +44,10 @@ def uncertainty_of(maximum: Maximum, result: Approximation) -> ParameterUncertai
         return "none: the search did not converge"
     learned, n = bound.learnable, len(bound.data.y)
     scale = steps(learned, bound.X)
-    curvature, pulls = np.zeros((count, count)), np.zeros((count, n, result.model.num_latents))
+    curvature = np.zeros((count, count))
+    pulls, means = np.zeros((2, count, n, result.model.num_latents))
+    # Of predictors that combine latents, the means of these are not known from the runs.
+    combines = bound.family.objective.predictors is not None
     moved = np.zeros((count, *_coefficients_of(bound, bound.vector, bound.state).shape))
     for k, step in enumerate(_STEP * np.diag(scale)):
         for sign in (1.0, -1.0):
@@ -54,6 +57,7 @@ def uncertainty_of(maximum: Maximum, result: Approximation) -> ParameterUncertai
                 return f"none: the bound is not finite near the value of {names_of(learned)[k]}"
             curvature[k] += sign * evaluation.slope * scale / (2.0 * _STEP)
             pulls[k] += sign * pull_of_latents(bound, vector, evaluation.loop.state) / (2.0 * _STEP)
+            means[k] += 0.0 if combines else sign * np.asarray(evaluation.loop.state.mean)[:n] / (2.0 * _STEP)
             moved[k] += sign * _coefficients_of(bound, vector, evaluation.loop.state) / (2.0 * _STEP)
     curvature = 0.5 * (curvature + curvature.T)
     # The likelihood's parameters come first: directions of others do not move them.
@@ -74,21 +78,21 @@ def uncertainty_of(maximum: Maximum, result: Approximation) -> ParameterUncertai
         )
     root = np.zeros((count, len(free)))
     root[free] = scale[free, None] * half
-    along, moved = (np.tensordot(half.T, slopes[free], axes=1) for slopes in (pulls, moved))
+    along, means, moved = (np.tensordot(half.T, slopes[free], axes=1) for slopes in (pulls, means, moved))
     pull = pull_of_latents(bound, bound.vector, bound.state)
-    uncertainty = ParameterUncertainty(
-        np.array(bound.vector), root, pull, along, np.zeros_like(along), moved if moved.size else None
-    )
-    return replace(
-        uncertainty,
-        shifts=shifts_at(uncertainty, result.model, result.X, result.posterior.prior, as_array(result.X)),
-    )
+    uncertainty = ParameterUncertainty(np.array(bound.vector), root, pull, along, means, moved if moved.size else None)
+    if not combines:
+        return uncertainty
+    at_data = shifts_at(uncertainty, result.model, result.X, result.posterior.prior, as_array(result.X))
+    return replace(uncertainty, shifts=at_data)
 
 
 def pull_of_latents(bound: MarginalBound, vector: np.ndarray, state: VariationalState) -> Float[np.ndarray, "n l"]:
     """K^-1 (m - mean) of the latents at the data: the gradient of the sites' log density at q's mean."""
     n, predictors = len(bound.data.y), bound.family.objective.predictors
-    of_predictors = np.asarray(gradient_of(state.sites, state.mean))[:n]
+    # By NumPy, without compilation.
+    sites, mean = jax.tree.map(np.asarray, (state.sites, state.mean))
+    of_predictors = gradient_of(sites, mean)[:n]
     if predictors is None:
         return of_predictors
     Phi = np.asarray(predictors.matrix(bound.family.y, bound.at(vector).parameters))[:n]
