@@ -3,6 +3,7 @@
 import re
 import warnings
 
+import jax
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
@@ -434,7 +435,10 @@ def test_a_model_with_default_priors_is_what_is_written_by_hand():
         return dist.LogNormal((low + high) / 2, (high - low) / (2 * 2.326))
 
     def variance(unit):
-        return pgm.Parameter(np.exp(2.0 * np.log(unit) - 1.0), prior=pgm.sd(dist.StudentT(3.0, 0.0, 2.5 * unit)))
+        # NumPyro's StudentT holds arrays, and those of a formula are in double precision.
+        with jax.enable_x64(True):
+            prior = pgm.sd(dist.StudentT(3.0, 0.0, 2.5 * unit))
+        return pgm.Parameter(np.exp(2.0 * np.log(unit) - 1.0), prior=prior)
 
     def matern(x):
         return pgm.Matern52(variance(scale), lengthscale=lengthscale(x))
