@@ -87,7 +87,7 @@ CASES = {
     ),
     "BodyWeight": Case(
         "weight ~ Time*Diet + (1 + Time|Rat)", _r("BodyWeight", Rat=str, Diet=str), {},
-        {"Time": 0.0911, "Time:Diet[2]": 0.158}, {}, "nlme, REML",
+        {"Time": 0.0911, "Time:Diet[T.2]": 0.158}, {}, "nlme, REML",
     ),
     "Gasoline": Case(
         "y ~ temp + (1|Sample)", _r("gasbeta", Sample=str), {"family": "beta"}, {"temp": 0.0494},
@@ -98,7 +98,7 @@ CASES = {
         {"Intercept": 0.074}, {}, "lme4, REML",
     ),
     "soup": Case(
-        "SURENESS ~ PROD + (1|RESP)", _r("soup", RESP=str), {"family": "cumulative"}, {"PROD[Test]": 0.0918}, {},
+        "SURENESS ~ PROD + (1|RESP)", _r("soup", RESP=str), {"family": "cumulative"}, {"PROD[T.Test]": 0.0918}, {},
         "ordinal, ML",
     ),
     "eight schools": Case("y | se(s) ~ 1 + (1|school)", _schools, {}, {}, {}, "integrate"),
