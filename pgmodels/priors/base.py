@@ -143,6 +143,10 @@ class LatentPrior(Module):
         """The variance at each X that the representation adds or omits; by default the largest."""
         return jnp.full(len(self.X), self.approximation_error)
 
+    def mean_by_pull(self, X_new: Float[Array, "m d"], pull: Float[Array, "n l"]) -> Float[Array, "m l"]:
+        """The mean at new inputs plus their covariance with X times ``pull``."""
+        return self.condition(Sites(pull, jnp.zeros_like(pull))).predict(X_new)[0]
+
     def truncated_shares(self) -> Float[Array, " n"] | None:
         """The share of the kernel's variance at X that the prior leaves out; None if it is zero."""
         return None

@@ -102,6 +102,10 @@ class DensePrior(FactoredPrior):
         """Indicators of the row that each new input equals, of an exact prior: no subtraction loses its variance."""
         return (K_cross > 0.0).astype(K_cross.dtype)
 
+    def mean_by_pull(self, X_new: Float[Array, "m d"], pull: Float[Array, "n l"]) -> Float[Array, "m l"]:
+        """See LatentPrior; without a factorisation."""
+        return self.mean + self._cross(X_new)[0].T @ pull
+
     def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
         """See FactoredPrior: the latents at X."""
         return self.root @ coordinates

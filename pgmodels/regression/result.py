@@ -624,7 +624,7 @@ class RegressionResult(DoublePrecision):
             if not self._skewed:
                 f += self.result.predict_latent(X)[0] - f.mean(axis=0)
             f = f.reshape(len(f), len(keys), len(ends), -1)
-            values = np.einsum("ek,sgkc->sgec", np.linalg.inv(design), f[..., list(regression.latents[number])])
+            values = np.linalg.solve(design, f[..., list(regression.latents[number])])
             if line is not None:
                 values += fixed[:, None] * (f[..., list(regression.latents[line[0]])] - shifts[:, None])
             labels = {"term": term.name, "group": np.repeat([":".join(map(str, key)) for key in keys], len(ends))}

@@ -1,9 +1,10 @@
 """Gaussian approximations of the posterior."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
 
 # The note in the report of a result of ``fit`` that was corrected.
 BEFORE_CORRECTION = "none: this is the result before it"
+# Nodes at new inputs from a model, what is added to the latents' means (m, latents), and the shifts (k, m, latents) of
+# directions that are integrated over too.
+NodesOf: TypeAlias = Callable[[Model, np.ndarray, np.ndarray], GaussianNodes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -413,7 +417,12 @@ class CorrectedApproximation(GaussianResult):
 
     def _marginals_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         mean, spread = self._conditional_marginals_at(X_new)
-        return mean, spread if self.uncertainty is None else with_shifts(spread, self.shifts_at(X_new))
+        return mean, with_shifts(spread, self.shifts_at(X_new))
+
+    @property
+    def shifts(self) -> Float[np.ndarray, "k n l"]:
+        """The derivatives of the means at the data along the directions of the parameters' uncertainty."""
+        return np.zeros((0, *self.mean.shape)) if self.uncertainty is None else self.uncertainty.shifts
 
     def shifts_at(self, X_new: ArrayLike) -> Float[np.ndarray, "k m l"]:
         """The derivatives of the means at new inputs along the directions of the parameters' uncertainty."""
@@ -481,44 +490,32 @@ class CorrectedApproximation(GaussianResult):
         PredictionWarning
             If the response of y is skewed in some rows, where the uncorrected moments are used.
         """
-        uncertainty = self.uncertainty
+        count = len(self._inputs_at(X_new))
+        covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, count)
+        nodes, shifts, uncertainty = self._nodes_of(X_new, covariates), self.shifts_at(X_new), self.uncertainty
         varying = 0 if uncertainty is None else uncertainty.count_of_likelihood(self.model)
         if uncertainty is None or not varying:
-            return super().predict(X_new, covariates)
+            at_values = nodes(self.model, np.zeros(shifts.shape[1:]), shifts)
+            return Predictive(self.likelihood, at_values, covariates, self.labels)
         # Averaged over nodes of the likelihood's parameters; the latents are normal given them.
-        shifts = self.shifts_at(X_new)
         scores, weights = cubature(varying)
-        padded = np.pad(scores, ((0, 0), (0, len(shifts) - varying)))
-        values = uncertainty.values(self.model, padded)
+        values = uncertainty.values(self.model, np.pad(scores, ((0, 0), (0, len(shifts) - varying))))
         learned, components = trainable(self.model), []
         for k, score in enumerate(scores):
             model = learned.with_values([values[name][k] for name in learned.names])
-            moved, rest = np.tensordot(score, shifts[:varying], axes=1), shifts[varying:]
-            components.append(self._predictive(X_new, covariates, model, moved, rest))
+            at_score = nodes(model, np.tensordot(score, shifts[:varying], axes=1), shifts[varying:])
+            components.append(Predictive(model.likelihood, at_score, covariates, self.labels))
         return MixedPredictive(weights, components)
 
-    def _predictive(
-        self, X_new: ArrayLike, covariates: ArrayLike | None, model: Model, moved: np.ndarray, shifts: np.ndarray
-    ) -> Predictive:
-        """The predictive distribution with a model's likelihood, means moved and variances of further directions."""
+    def _nodes_of(self, X_new: ArrayLike, covariates: np.ndarray | None) -> NodesOf:
+        """A function that integrates over the latents at new inputs; see NodesOf."""
         mean, spread = self._conditional_marginals_at(X_new)
-        mean, spread = mean + moved, with_shifts(spread, shifts)
-        covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(mean))
-        mean, spread = self._averaging(X_new, mean, spread, covariates, moved, shifts)
-        nodes = nodes_at(model, mean, spread, covariates)
-        return Predictive(model.likelihood, nodes, covariates, self.labels)
-
-    def _averaging(
-        self, X_new: ArrayLike, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None,
-        moved: Any = 0.0, shifts: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        self._require_variances(variance)
-        plain_mean, plain = self.uncorrected._marginals_at(X_new)
-        if self.uncertainty is not None:
-            plain = with_shifts(plain, self.shifts_at(X_new) if shifts is None else shifts)
-        mean, variance, rows = averaging(self.model, self.y, (mean, variance), (plain_mean + moved, plain), covariates)
-        warn_skewed(rows, "X_new")
-        return mean, variance
+        self._require_variances(spread)
+        if self.is_corrected:
+            plain = self.uncorrected._marginals_at(X_new)
+            mean, spread, rows = averaging(self.model, self.y, (mean, spread), plain, covariates)
+            warn_skewed(rows, "X_new")
+        return lambda model, moved, shifts: nodes_at(model, mean + moved, with_shifts(spread, shifts), covariates)
 
     def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
         """Joint draws of the latents at new inputs: see Approximation; of learned parameters too."""

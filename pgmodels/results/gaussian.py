@@ -90,15 +90,8 @@ class GaussianPredictions(DoublePrecision, ABC):
         """
         mean, variance = self._marginals_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(mean))
-        mean, variance = self._averaging(X_new, mean, variance, covariates)
         nodes = nodes_at(self.model, mean, variance, covariates)
         return Predictive(self.likelihood, nodes, covariates, self.labels)
-
-    def _averaging(
-        self, X_new: ArrayLike, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The moments used to predict y, given those of ``_marginals_at``."""
-        return mean, variance
 
     @double_precision
     def _marginals_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

@@ -1,20 +1,19 @@
 """Corrections by nested variational marginals: a density of its own for every latent."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from pgmodels.model import Model
-from pgmodels.results.approximation import LinearResponse
-from pgmodels.results.covariates import check_covariates
+from pgmodels.results.approximation import LinearResponse, NodesOf
 from pgmodels.results.gaussian import each_latent, mixing_at
 from pgmodels.results.grid_density import GridDensity
 from pgmodels.results.nodes import CopulaNodes
-from pgmodels.results.predictive import Predictive
 from pgmodels.results.uncertainty import with_shifts
 from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed
@@ -51,8 +50,7 @@ class NestedApproximation(LinearResponse):
     @cached_property
     def marginals(self) -> GridDensity:
         """The marginals of the latents at the data, (n, latents)."""
-        added = 0.0 if self.uncertainty is None else np.sum(self.uncertainty.shifts**2, axis=0)
-        return self._conditional_marginals.widened(added)
+        return self._conditional_marginals.widened(np.sum(self.shifts**2, axis=0))
 
     @property
     def _conditional_marginals(self) -> GridDensity:
@@ -80,51 +78,37 @@ class NestedApproximation(LinearResponse):
     def marginals_at(self, X_new: ArrayLike) -> GridDensity:
         """The marginals of the latents at new inputs X_new (m, d): mean, variance, skewness, quantiles and pdf."""
         inputs = self._inputs_at(X_new)
-        added = 0.0 if self.uncertainty is None else np.sum(self.shifts_at(inputs) ** 2, axis=0)
-        return hooks.nested_marginals(self, inputs, None).widened(added)
+        return hooks.nested_marginals(self, inputs, None).widened(np.sum(self.shifts_at(inputs) ** 2, axis=0))
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at new inputs: see CorrectedApproximation."""
         marginals = self.marginals_at(X_new)
         return marginals.mean, marginals.variance
 
-    def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
-        """The predictive distribution of y at new inputs: see Approximation."""
-        if self.uncertainty is not None and self.uncertainty.count_of_likelihood(self.model):
-            return super().predict(X_new, covariates)
-        shifts = None if self.uncertainty is None else self.shifts_at(X_new)
-        return self._predictive(X_new, covariates, self.model, 0.0, shifts)
-
-    def _predictive(
-        self, X_new: ArrayLike, covariates: ArrayLike | None, model: Model, moved: Any, shifts: np.ndarray | None
-    ) -> Predictive:
-        inputs = self._inputs_at(X_new)
-        covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(inputs))
-        Phi = mixing_at(self.model, len(inputs), covariates)
-        nodes = self._nodes_at(inputs, Phi, moved, shifts)
-        return Predictive(model.likelihood, nodes, covariates, self.labels)
-
     @cached_property
     def nodes(self) -> CopulaNodes:
         """What integrates over the latents of each datum."""
         if self.mixing is None:
             return CopulaNodes(self.marginals, self.mean, self.covariance, each_latent(self.covariance))
-        shifts = None if self.uncertainty is None else self.uncertainty.shifts
-        return self._nodes_at(self._inputs_at(self.X), self.mixing, 0.0, shifts)
+        at_data = self._nodes_by(self._inputs_at(self.X), self.mixing)
+        return at_data(self.model, np.zeros(self.mean.shape), self.shifts)
 
-    def _nodes_at(
-        self, inputs: np.ndarray, Phi: np.ndarray | None, moved: Any, shifts: np.ndarray | None
-    ) -> CopulaNodes:
-        """Nodes at new inputs, with means ``moved`` and the variances of further directions (k, m, latents)."""
+    def _nodes_of(self, X_new: ArrayLike, covariates: np.ndarray | None) -> NodesOf:
+        inputs = self._inputs_at(X_new)
+        return self._nodes_by(inputs, mixing_at(self.model, len(inputs), covariates))
+
+    def _nodes_by(self, inputs: np.ndarray, Phi: np.ndarray | None) -> Callable[..., CopulaNodes]:
+        """See NodesOf: the densities at the inputs are computed once."""
         mean, spread = self._conditional_marginals_at(inputs)
         covariance = spread if spread.ndim == 3 else spread[:, :, None] * np.eye(spread.shape[1])
         marginals, across = hooks.nested_marginals(self, inputs, Phi), each_latent(covariance) if Phi is None else Phi
-        if shifts is not None:
-            covariance = with_shifts(covariance, shifts)
-            marginals = marginals.widened(np.sum(np.einsum("mpl,kml->kmp", across, shifts) ** 2, axis=0))
-        moved = np.broadcast_to(moved, mean.shape)
-        marginals = marginals.moved(np.einsum("mpl,ml->mp", across, moved))
-        return CopulaNodes(marginals, mean + moved, covariance, across)
+
+        def nodes(_: Model, moved: np.ndarray, shifts: np.ndarray) -> CopulaNodes:
+            added = np.sum(np.einsum("mpl,kml->kmp", across, shifts) ** 2, axis=0)
+            placed = marginals.widened(added).moved(np.einsum("mpl,ml->mp", across, moved))
+            return CopulaNodes(placed, mean + moved, with_shifts(covariance, shifts), across)
+
+        return nodes
 
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Draws (draws, n, latents) of the copula at the data, without whitened coordinates: see GaussianResult."""

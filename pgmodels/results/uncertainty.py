@@ -65,6 +65,7 @@ class ParameterUncertainty:
 
     def nodes(self, model: Model) -> dict[str, np.ndarray]:
         """Equally likely values of each parameter that has an interval, (nodes, ...), by name."""
+        # Those of one direction have unequal weights.
         scores, _ = normal_nodes(max(2, self.root.shape[1]), _NODES)
         learned, known = trainable(model), self.root.any(axis=1)
         sizes = [int(np.prod(shape)) for shape in learned.free_shapes]
@@ -84,6 +85,8 @@ class ParameterUncertainty:
 
 def with_shifts(spread: np.ndarray, shifts: Float[np.ndarray, "k m l"]) -> np.ndarray:
     """Variances (m, 1), or covariances (m, l, l), plus those of the directions; of several latents covariances."""
+    if not len(shifts):
+        return spread
     if shifts.shape[2] == 1 and spread.ndim == 2:
         return spread + np.sum(shifts**2, axis=0)
     covariance = spread if spread.ndim == 3 else spread[:, :, None] * np.eye(spread.shape[1])
@@ -143,13 +146,14 @@ def _means(
     def mean(at: tuple[Array, Array, list[Array | None]]) -> Array:
         vector, pull, coefficients = at
         prior = learned.apply(model, vector).traced_prior(inputs, points=points, for_moments=True)
-        means = prior.condition(Sites(pull, jnp.zeros_like(pull))).predict(X_new)[0]
+        pulls, means = prior.sites_by_group(Sites(pull, jnp.zeros_like(pull))), []
         groups: Any = prior.groups
-        for group, part, c in zip(groups, prior.slices(), coefficients, strict=True):
+        for group, of_group, c in zip(groups, pulls, coefficients, strict=True):
+            means.append(group.mean_by_pull(X_new, of_group.potential))
             if c is not None:
                 basis = group.basis(X_new)
-                means = means.at[:, part].add(basis @ c[: basis.shape[1]])
-        return means
+                means[-1] += basis @ c[: basis.shape[1]]
+        return jnp.concatenate(means, axis=1)
 
     return jax.lax.map(mean, steps)
 

@@ -121,11 +121,8 @@ def correct(
         and method in (None, approximation.method)
     ):
         return approximation
-    corrected, uncertainty = (
-        _corrected(approximation.uncorrected, method or "linear_response", progress),
-        approximation.uncertainty,
-    )
-    return corrected if uncertainty is None else with_parameters(corrected, uncertainty)
+    corrected = _corrected(approximation.uncorrected, method or "linear_response", progress)
+    return corrected if approximation.uncertainty is None else with_parameters(corrected, approximation.uncertainty)
 
 
 def _corrected(

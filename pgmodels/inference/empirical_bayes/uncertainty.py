@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.linalg import solve_triangular
 
 from pgmodels.inference.empirical_bayes.bound import FELT, MarginalBound
 from pgmodels.inference.empirical_bayes.initial_values import steps
@@ -66,9 +67,11 @@ def uncertainty_of(maximum: Maximum, result: Approximation) -> ParameterUncertai
     if not free.size:
         return "none: the data determine no parameter"
     try:
-        half = np.linalg.cholesky(np.linalg.inv(curvature[np.ix_(free, free)]))
+        # From the last parameter to the first: H = U U^T with U upper triangular, and U^-T is a lower root of H^-1.
+        upper = np.linalg.cholesky(curvature[np.ix_(free[::-1], free[::-1])])[::-1, ::-1]
     except np.linalg.LinAlgError:
         return "none: the bound has no maximum in all directions; integrate averages over the parameters"
+    half = solve_triangular(upper.T, np.eye(len(free)), lower=True)
     deviations = np.linalg.norm(half, axis=1)
     if deviations.max() > _LARGEST:
         name = names_of(learned)[free[deviations.argmax()]]
