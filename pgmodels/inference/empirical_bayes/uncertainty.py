@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 import numpy as np
+import scipy
 from jaxtyping import Array, Float
-from scipy.linalg import solve_triangular
 
 from pgmodels.inference.empirical_bayes.bound import FELT, MarginalBound
 from pgmodels.inference.empirical_bayes.initial_values import steps
@@ -71,7 +71,7 @@ def uncertainty_of(maximum: Maximum, result: Approximation) -> ParameterUncertai
         upper = np.linalg.cholesky(curvature[np.ix_(free[::-1], free[::-1])])[::-1, ::-1]
     except np.linalg.LinAlgError:
         return "none: the bound has no maximum in all directions; integrate averages over the parameters"
-    half = solve_triangular(upper.T, np.eye(len(free)), lower=True)
+    half = scipy.linalg.solve_triangular(upper.T, np.eye(len(free)), lower=True)
     deviations = np.linalg.norm(half, axis=1)
     if deviations.max() > _LARGEST:
         name = names_of(learned)[free[deviations.argmax()]]
