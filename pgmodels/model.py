@@ -296,16 +296,14 @@ class Model(DoublePrecision, Module):
         values = self.support.values() if self.support.num_columns == 1 else None
         return 0 if values is None or not np.array_equal(values, np.arange(len(values))) else len(values)
 
-    def check_observations(
-        self, y: ArrayLike, num_rows: int, name: str = "y", is_new: bool = False, remedy: str = _REMEDY
-    ) -> np.ndarray:
+    def check_observations(self, y: ArrayLike, num_rows: int, name: str = "y", remedy: str = _REMEDY) -> np.ndarray:
         """y as a float64 array (n,) or (n, columns) in the likelihood's support, or ValueError.
 
         ``remedy`` is that of missing entries, for messages.
         """
         support = self.support
         array = as_array_code(y, name)
-        y = as_numbers(y, name, is_new=is_new)
+        y = as_numbers(y, name)
         columns = support.num_columns
         if columns == 1 and y.ndim != 1:
             hint = f" Use {array}[:, 0] or {array}.ravel()." if y.ndim == 2 and y.shape[1] == 1 else ""

@@ -45,12 +45,11 @@ ENDINGS = {".csv", ".npz", ".parquet", ".py"}
 WORDS = {"linear_response", "posterior_predictive", "log_likelihood", "target_names", "y_test"}
 # Results that compare takes by names of the user's choice.
 LABELS = {"gibbs", "cavi"}
-# Modules that write other languages: DOT, HTML, options of XLA, formulas, and code that test_text_and_dates.py runs.
+# Modules that write other languages: DOT, HTML, options of XLA, and formulas.
 WRITERS = (
     "pgmodels/augmentation/graph.py",
     "pgmodels/report/report.py",
     "pgmodels/runtime/installation.py",
-    "pgmodels/data/text_and_dates.py",
     "pgmodels/regression/",
 )
 

@@ -7,16 +7,23 @@ from typing import Any
 import numpy as np
 
 from pgmodels.data.frames import Columns, as_frame, as_identifiers, columns_of, encoded
-from pgmodels.data.text_and_dates import IDENTIFIER, PLURALS, as_array_code, describe, is_polars_frame, numbers_in
+from pgmodels.data.text_and_dates import (
+    IDENTIFIER,
+    PLURALS,
+    as_array_code,
+    describe,
+    is_polars_frame,
+    labelled_columns,
+    numbers_in,
+)
 
 
-def as_numbers(value: Any, name: str, *, as_column: bool = False, is_new: bool = False) -> np.ndarray:
+def as_numbers(value: Any, name: str, *, is_input: bool = False, is_new: bool = False) -> np.ndarray:
     """A float64 array of any shape; missing values (None, pandas.NA) are NaN.
 
     Raises ValueError, naming the argument, for values that are not an array of numbers: None, sparse and masked arrays,
-    dates, complex numbers, text (also of numbers), rows of different lengths. For text and dates the message has code
-    that converts them: to a column if ``as_column`` and one-dimensional, and by the codes of the training data if
-    ``is_new``.
+    dates, complex numbers, text (also of numbers), rows of different lengths. For text and dates among inputs
+    (``is_input``) the remedy is a data frame, with which the model must be fitted if they are new (``is_new``).
     """
     if value is None:
         raise ValueError(f"{name} is None: give an array of numbers.")
@@ -38,7 +45,7 @@ def as_numbers(value: Any, name: str, *, as_column: bool = False, is_new: bool =
         )
     numeric = [array for array in map(numbers_in, arrays) if array is not None]
     if len(numeric) < len(arrays):
-        raise ValueError(describe(value, name, as_column=as_column, is_new=is_new))
+        raise ValueError(describe(labelled_columns(value), name, is_input=is_input, is_new=is_new))
     if is_polars_frame(value):
         return np.column_stack(numeric) if numeric else np.empty((len(value), 0))
     return numeric[0]
@@ -56,7 +63,7 @@ def read_inputs(
     if frame is None:
         frame = as_identifiers(X, known)
     if frame is None:
-        return as_numbers(X, name, as_column=True, is_new=is_new), None
+        return as_numbers(X, name, is_input=True, is_new=is_new), None
     columns = columns_of(frame, name) if known is None else known
     coded = [column for column in columns if column.kind != "number"]
     if is_new and known is None and coded:

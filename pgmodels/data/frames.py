@@ -19,7 +19,6 @@ from pgmodels.data.text_and_dates import (
     as_python,
     describe,
     is_missing,
-    is_polars_frame,
     kind_of_entries,
     numbers_in,
 )
@@ -102,9 +101,9 @@ def columns_of(frame: "nw.DataFrame[Any]", name: str) -> Columns:
     """How the columns of a frame of training data become numbers; ValueError for a column that has none."""
     columns = [_column(frame[label]) for label in frame.columns]
     if None in columns:
-        native = frame.to_native()
-        readable = hasattr(native, "iloc") or is_polars_frame(native)
-        raise ValueError(describe(native if readable else frame.to_pandas(), name, as_column=True, is_new=False))
+        labels = [label for label, column in zip(frame.columns, columns, strict=True) if column is None]
+        unreadable = [(label, frame[label].to_numpy()) for label in labels]
+        raise ValueError(describe(unreadable, name, is_input=True, is_new=False))
     return tuple(column for column in columns if column is not None)
 
 

@@ -48,7 +48,7 @@ def coded(y: Any, labels: Labels, name: str, rows: np.ndarray | None = None) -> 
         return as_numbers(y, name)
     entries, _ = _entries(y, as_it_is=True)
     if entries is None:
-        return as_numbers(y, name, is_new=True)
+        return as_numbers(y, name)
     codes = {label: float(code) for code, label in enumerate(labels)}
     for row, entry in enumerate(entries):
         if not (is_missing(entry) or entry in codes) and (rows is None or rows[row]):

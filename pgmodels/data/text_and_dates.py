@@ -1,14 +1,10 @@
-"""Text, dates and times in data: recognising them, and printing code that converts them to numbers.
-
-The code can be run unchanged, and converts training data and new data in the same way: levels are written out, and days
-are counted from a fixed day.
-"""
+"""Text, dates and times in data: recognising them, and the errors where numbers are needed."""
 
 import numbers
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,22 +19,27 @@ PLURALS = {
 }  # fmt: skip
 # Whole numbers up to this one are exact in float64.
 EXACT = 2.0**53
-# Up to this many levels are written out; more are computed, once, from the training data.
-_MAX_LEVELS = 50
 _ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ]\d{2}(:?\d{2}(:?\d{2}([.,]\d+)?)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?)?")
 # Types of missing entries of Python and pandas; missing numbers are NaN.
 _MISSING = ("NoneType", "NAType", "NaTType")
-_DAYS = '(numpy.asarray({}, dtype="datetime64[us]") - numpy.datetime64("2000-01-01")) / numpy.timedelta64(1, "D")'
-# Periods are converted by their start, and times with a zone in UTC.
-_DAYS_OF_OBJECTS = (
-    '((pandas.to_datetime([getattr(t, "start_time", t) for t in numpy.asarray({}, dtype=object)], utc=True, '
-    'format="ISO8601") '
-    '- pandas.Timestamp("2000-01-01", tz="UTC")) / pandas.Timedelta(days=1)).to_numpy()'
-)
-_DURATIONS = 'numpy.asarray({}, dtype="timedelta64[us]") / numpy.timedelta64(1, "D")'
-_DURATIONS_OF_OBJECTS = "(pandas.to_timedelta(list({})) / pandas.Timedelta(days=1)).to_numpy()"
-_HOURS = "numpy.array([numpy.nan if t is None else t.hour + t.minute / 60 + t.second / 3600 for t in {}])"
-_FLOATS = "numpy.array([numpy.nan if pandas.isna(value) else float(value) for value in {}])"
+_TEXT = "Text is never converted to numbers implicitly."
+_REMEDIES = {
+    "mixed": "Other entries are of another kind: replace it by a number, or drop the row.",
+    "complex": "Use numpy.real, or columns of real and imaginary parts.",
+    "text": f"{_TEXT} Give numbers, with the same codes in training data and new data.",
+    "numeric text": f"{_TEXT} Convert it by pandas.to_numeric if it means numbers; if it names classes, encode them.",
+    "date": "Give days from a fixed day, the same for training data and new data.",
+    "duration": "Give days, as numbers.",
+    "time": "Give hours from midnight, as numbers.",
+}
+_REMEDIES_OF_INPUTS = {
+    "text": f"{_TEXT} Give a pandas.DataFrame: its columns of text and categories become codes, the same for new data.",
+    "numeric text": f"{_TEXT} Convert it by pandas.to_numeric if it means numbers; if it names classes, give a "
+    "pandas.DataFrame in which it is a pandas.Categorical.",
+    "date": "Give a pandas.DataFrame: its columns of dates become days from the first one, in new data too. "
+    "pandas.to_datetime converts text, and dates of several zones to UTC.",
+    "duration": "Give a pandas.DataFrame: its columns of durations become days, in new data too.",
+}
 
 
 def kind_of(entry: type) -> str:
@@ -99,94 +100,52 @@ def as_array_code(value: Any, name: str) -> str:
     return f"{name}.to_numpy()" if hasattr(value, "to_numpy") else f"numpy.asarray({name})"
 
 
-def describe(value: Any, name: str, *, as_column: bool, is_new: bool) -> str:
-    """An error message: the entries of a value that are not numbers, and code that converts them if there is any.
+def describe(columns: Iterable[tuple[Any, np.ndarray]], name: str, *, is_input: bool, is_new: bool) -> str:
+    """An error message: the first entry of columns, with their labels, that is not a number, and a remedy.
 
-    ``as_column`` converts one-dimensional values to a column; ``is_new`` refers to the codes of the training data.
+    ``is_input`` is of inputs, which data frames convert; ``is_new`` of new inputs of a model of an array of numbers.
     """
-    columns = list(_columns(value, name if name.isidentifier() else "values"))
-    faults = [column for column in columns if column.kind not in ("number", "missing")]
+    faults = []
+    for label, entries in columns:
+        kind, row = kind_of_entries(entries)
+        if kind not in ("number", "missing"):
+            place = f" in row {row}" * bool(entries.ndim) + ("" if label is None else f", column {label!r}")
+            faults.append((kind, np.ravel(entries)[row], place))
     if not faults:
-        return f"{name} must be numeric; got an array of {np.asarray(value).dtype}. Give numbers."
-    without = [column for column in faults if column.kind in ("mixed", "object", "complex")]
-    worst = (without or faults)[0]
-    place = worst.place if np.ndim(value) or worst.label is not None else ""
-    if without:
-        remedy = {
-            "mixed": "Other entries are of another kind: replace it by a number, or drop the row.",
-            "complex": "Use numpy.real, or columns of real and imaginary parts.",
-        }.get(worst.kind, "Give numbers.")
-        return f"{_lead(worst, name)}{place}. {remedy}"
-    code = _code(value, columns, faults, as_column, is_new)
-    imports = [module for module in ("numpy", "pandas", "polars") if f"{module}." in "".join(code)]
-    lines = [f"import {', '.join(imports)}", *code]
-    return f"{_lead(worst, name)}{place}. {_why(worst.kind, is_new)}:\n\n" + "\n".join("    " + line for line in lines)
+        return f"{name} must be numeric; got numbers beyond float64, or more than two dimensions. Give numbers."
+    # What no conversion makes numbers comes first.
+    kind, first, place = next((fault for fault in faults if fault[0] in ("mixed", "object", "complex")), faults[0])
+    lead = f"{name} must be numeric; got {as_python(first)!r} of type {type(as_python(first)).__name__}"
+    if kind in ("date", "duration", "time") or kind_of(type(first)) in ("date", "duration", "time"):
+        lead = f"{name} holds dates or times, and their unit is ambiguous; got {str(first)!r}"
+    remedy = _REMEDIES.get(kind, "Give numbers.")
+    if is_input and kind in _REMEDIES_OF_INPUTS:
+        remedy = _REMEDIES_OF_INPUTS[kind]
+        if is_new:
+            remedy = "The training X was an array of numbers: give numbers, or fit the model to a pandas.DataFrame."
+    return f"{lead}{place}. {remedy}"
 
 
-class _Column(NamedTuple):
-    """A column, or a one-dimensional value if ``label`` is None: its code, its entries, and their kind.
-
-    ``row`` is the first entry that is not a number, and ``levels`` are the levels of a categorical.
-    """
-
-    label: Any
-    code: str
-    entries: np.ndarray
-    kind: str
-    row: int
-    levels: list[Any] | None
-
-    @property
-    def place(self) -> str:
-        """The position, in words, of the first entry that is not a number."""
-        return f" in row {self.row}" + ("" if self.label is None else f", column {self.label!r}")
-
-    @property
-    def first(self) -> Any:
-        """The first entry that is not a number."""
-        return self.entries[self.row]
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether NumPy reads all entries as dates or durations without a zone."""
-        if self.entries.dtype.kind in "Mm":
-            return True
-        return all(isinstance(t, date) and kind_of(type(t)) == "date" and not _has_zone(t) for t in self.entries)
-
-
-def _has_zone(t: date) -> bool:
-    return isinstance(t, datetime) and t.tzinfo is not None
-
-
-def _columns(value: Any, name: str) -> Iterator[_Column]:
+def labelled_columns(value: Any) -> Iterator[tuple[Any, np.ndarray]]:
+    """Labels and entries of the columns of a value; the label is None for one-dimensional values and scalars."""
     if hasattr(value, "iloc") or is_polars_frame(value):
         labels = list(getattr(value, "columns", [])) if np.ndim(value) == 2 else []
         if labels and len(set(labels)) == len(labels):
-            for label in labels:
-                yield _column(label, f"{name}[{label!r}]", value[label])
+            yield from ((label, np.asarray(value[label])) for label in labels)
             return
     array = np.asarray(value)
     if array.dtype.kind in "US":
         # NumPy converts numbers mixed with text to text.
         array = np.asarray(value, dtype=object)
-    if array.ndim == 1:
-        yield _column(None, name, value, array)
-    elif array.ndim == 2:
-        for j in range(array.shape[1]):
-            yield _column(j, f"{name}[:, {j}]", array[:, j])
-    elif array.ndim == 0:
-        # A scalar has no code: its intended shape is unknown.
-        yield _Column(None, name, array.reshape(1), "object", 0, None)
-
-
-def _column(label: Any, code: str, value: Any, array: Any = None) -> _Column:
-    entries = np.asarray(value) if array is None else array
-    kind, row = kind_of_entries(entries)
-    return _Column(label, code, entries, kind, row, _levels(value))
+    if array.ndim == 2:
+        yield from enumerate(array.T)
+    elif array.ndim < 2:
+        yield None, array
 
 
 def kind_of_entries(entries: np.ndarray) -> tuple[str, int]:
     """The common kind of entries (n,), ignoring missing ones, and the first entry that is not a number."""
+    entries = np.atleast_1d(entries)
     if entries.dtype.kind in "biuf":
         return "number", 0
     kinds = np.array([_kind_of_entry(entry) for entry in entries], dtype=object)
@@ -228,93 +187,3 @@ def _is_number(text: str | bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _levels(value: Any) -> list[Any] | None:
-    """The levels of a categorical in order; None for other values and categoricals without a list of levels."""
-    categories: Any = getattr(getattr(value, "dtype", None), "categories", None)
-    return list(categories) if hasattr(categories, "__len__") else None
-
-
-def _lead(column: _Column, name: str) -> str:
-    if column.kind in ("date", "duration", "time") or kind_of(type(column.first)) in ("date", "duration", "time"):
-        return f"{name} holds dates or times, and their unit is ambiguous; got {str(column.first)!r}"
-    first = _bare(column.first)
-    return f"{name} must be numeric; got {first!r} of type {type(first).__name__}"
-
-
-def _why(kind: str, is_new: bool) -> str:
-    if kind == "text" and is_new:
-        return (
-            "Text is never converted to numbers implicitly. Encode it by the codes of the training data; levels "
-            "without a code become NaN, which is refused"
-        )
-    return {
-        "text": "Text is never converted to numbers implicitly. Encode training data and new data by the same levels, "
-        "in a meaningful order; other levels become NaN, which is refused",
-        "numeric text": "Text is never converted to numbers implicitly. Convert it if it means numbers; if it names "
-        "classes, encode these",
-        "date": "Count days from a fixed day, the same for training data and new data",
-        "duration": "Count them in days",
-        "time": "Count hours from midnight",
-    }[kind]
-
-
-def _code(
-    value: Any, columns: Sequence[_Column], faults: Sequence[_Column], as_column: bool, is_new: bool
-) -> list[str]:
-    """Lines of code that replace a value by numbers."""
-    name = columns[0].code.partition("[")[0]
-    codes = {column.label: _codes(column) for column in faults if column.kind == "text"}
-    lines = []
-    if codes and not is_new:
-        written = codes.get(None) or "{" + ", ".join(f"{label!r}: {code}" for label, code in codes.items()) + "}"
-        lines.append(f"codes = {written}  # once, for training data and new data alike")
-    if columns[0].label is None:
-        converted = _expression(columns[0])
-        return [*lines, f"{name} = numpy.reshape({converted}, (-1, 1))" if as_column else f"{name} = {converted}"]
-    if is_polars_frame(value):
-        converted = ", ".join(f"polars.Series({column.label!r}, {_expression(column)})" for column in faults)
-        return [*lines, f"{name} = {name}.with_columns({converted})"]
-    if hasattr(value, "iloc"):
-        lines.append(f"{name} = {name}.copy()")
-    elif np.asarray(value).dtype.kind in "Mm":
-        return [f"{name} = {(_DAYS if columns[0].kind == 'date' else _DURATIONS).format(name)}"]
-    else:
-        lines.append(f"{name} = numpy.array({name}, dtype=object)")
-    return [*lines, *(f"{column.code} = {_expression(column)}" for column in faults)]
-
-
-def _expression(column: _Column) -> str:
-    """Code that converts a column to numbers (n,)."""
-    if column.kind == "text":
-        codes = "codes" if column.label is None else f"codes[{column.label!r}]"
-        return f"numpy.array([{codes}.get(value, numpy.nan) for value in {column.code}])"
-    template = {
-        "date": _DAYS if column.is_plain else _DAYS_OF_OBJECTS,
-        "duration": _DURATIONS if column.entries.dtype.kind == "m" else _DURATIONS_OF_OBJECTS,
-        "time": _HOURS,
-        "numeric text": _FLOATS,
-    }[column.kind]
-    return template.format(column.code)
-
-
-def _codes(column: _Column) -> str:
-    """Code of a dictionary from the levels of a text column, in order, to numbers."""
-    if column.levels is not None:
-        return level_codes(column.levels)
-    texts = {entry for entry in column.entries if _kind_of_entry(entry) == "text"}
-    if len(texts) > _MAX_LEVELS:
-        levels = f"sorted({{value for value in {column.code} if isinstance(value, (str, bytes))}})"
-        return f"{{level: float(code) for code, level in enumerate({levels})}}"
-    return level_codes(sorted(texts, key=lambda level: (isinstance(level, bytes), level)))
-
-
-def level_codes(levels: Sequence[Any]) -> str:
-    """Code of a dictionary from levels to the numbers 0, 1, ..."""
-    return repr({_bare(level): float(code) for code, level in enumerate(levels)})
-
-
-def _bare(entry: Any) -> Any:
-    """An entry as a Python object, not of a NumPy type."""
-    return entry.item() if isinstance(entry, np.generic) else entry

@@ -341,7 +341,7 @@ def _check_test_data(draws: Draws, X: Any, y: Any, covariates: Any) -> tuple[np.
     if draws.labels is not None:
         y = coded(y, draws.labels, "y")
     if covariates is not None:
-        y = as_numbers(y, "y", is_new=True)
+        y = as_numbers(y, "y")
         columns = check_covariates(draws.likelihood, draws.model.num_latents, covariates, len(X))
         if y.shape != (len(X),):
             raise ValueError(
@@ -349,7 +349,7 @@ def _check_test_data(draws: Draws, X: Any, y: Any, covariates: Any) -> tuple[np.
                 f"{y.shape}. Leave covariates out if y already has these columns."
             )
         y = np.column_stack([y, np.asarray(columns)])
-    return X, draws.model.check_observations(y, len(X), is_new=True)
+    return X, draws.model.check_observations(y, len(X))
 
 
 def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, notes: list[str]) -> dict[str, float]:

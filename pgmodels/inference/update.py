@@ -131,7 +131,7 @@ def _joined(q: Approximation, X_new: Any, y_new: Any, weights: Any) -> Data:
     for gp in q.model.gps:
         check_lookups(gp.kernel, X, "X_new")
     y = y_new if q.labels is None else coded(y_new, q.labels, "y_new")
-    y = q.model.check_observations(y, len(X), "y_new", is_new=True)
+    y = q.model.check_observations(y, len(X), "y_new")
     powers = None
     if weights is not None or q.weights is not None:
         new = np.ones(len(X)) if weights is None else check_weights(weights, len(X))

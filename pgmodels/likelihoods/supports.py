@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.data.text_and_dates import level_codes
 from pgmodels.likelihoods.pieces import Piece
 from pgmodels.runtime.formatting import shorten
 
@@ -152,7 +151,7 @@ class Classes(Support):
             labels = np.unique(y)
             remedy = f"set num_classes to the number of labels, {len(labels)}, and code the labels from 0."
             if len(labels) <= self.num_classes:
-                codes = level_codes([float(label) for label in labels])
+                codes = {float(label): float(code) for code, label in enumerate(labels)}
                 remedy = f"recode the labels, new data alike: y = [{codes}[label] for label in numpy.asarray(y)]."
             raise ValueError(f"y must hold class indices 0 to {top}; got {y[bad[0]]:g} in row {bad[0]}: {remedy}")
 

@@ -25,7 +25,7 @@ def check_covariates(likelihood: Likelihood, size: int, covariates: Any, num_row
     columns = support.num_covariates
     if columns == 0:
         raise ValueError(f"covariates: y of {likelihood.name} has no covariates; leave covariates out.")
-    values = as_numbers(covariates, "covariates", as_column=columns == 1, is_new=True)
+    values = as_numbers(covariates, "covariates")
     if values.shape == (num_rows,) and columns == 1:
         values = values[:, None]
     if values.shape != (num_rows, columns):

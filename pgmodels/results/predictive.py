@@ -163,7 +163,7 @@ class Predictive(DoublePrecision, Picklable):
         """
         if self.labels is not None:
             return self.log_density_at(coded(y_new, self.labels, "y_new"))
-        return self.log_density_at(as_numbers(y_new, "y_new", is_new=True))
+        return self.log_density_at(as_numbers(y_new, "y_new"))
 
     def log_density_at(self, y_new: np.ndarray) -> np.ndarray:
         """``log_density`` of observations as numbers: of labels, their codes."""

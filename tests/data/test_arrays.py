@@ -18,7 +18,7 @@ REFUSED = {
     "None": (None, ["X is None"]),
     "sparse": (sparse.csr_matrix(X), ["X is a sparse matrix", "X.toarray()"]),
     "masked": (np.ma.masked_less(X, -0.8), ["masked array, with 1 masked value(s), the first in row 0", "X.filled"]),
-    "dates": (DAYS, ["X holds dates or times", 'numpy.datetime64("2000-01-01")']),
+    "dates": (DAYS, ["X holds dates or times", "Give days from a fixed day"]),
     "differences": (DAYS - DAYS[0], ["X holds dates or times"]),
     "dates among numbers": (pd.DataFrame({"day": DAYS, "x": X[:, 0]}), ["X holds dates or times"]),
     "Python's dates": ([[date(2024, 1, 1)], [date(2024, 1, 2)]], ["X holds dates or times"]),

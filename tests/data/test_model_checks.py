@@ -108,7 +108,7 @@ BAD_DATA = {
         model(NegativeBinomial(2.0)),
         X,
         np.array(["no", "yes"])[LABELS.astype(int)],
-        ["y must be numeric", "'no'", "in row 0", "codes = {'no': 0.0, 'yes': 1.0}"],
+        ["y must be numeric", "'no'", "in row 0", "the same codes"],
     ),
     "three labels": (model(), X, CLASSES, ["y must hold the labels 0 and 1", "2 in row 2", "LogisticSoftmax"]),
     "probabilities": (model(), X, LABELS * 0.5 + 0.1, ["y must hold the labels 0 and 1", "{0.1, 0.6}"]),
