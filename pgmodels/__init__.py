@@ -9,7 +9,6 @@ if _interruption.is_command():
     # The imports below take a second or more, in which a command may be interrupted too.
     _interruption.exit_on_interrupt()
 
-from pgmodels import report as _report  # noqa: F401  registers the display of results
 from pgmodels import systems
 from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
 from pgmodels.data.outputs import stack_outputs

@@ -9,7 +9,6 @@ from pgmodels.augmentation.verify import Verification, verify_augmentation
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import GP, Model, require_model
-from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed
 from pgmodels.runtime.x64 import DoublePrecision
 
@@ -65,7 +64,9 @@ class Derivation(DoublePrecision):
         return self.to_latex()
 
     def _repr_html_(self) -> str:
-        return hooks.html(self)
+        from pgmodels.report.summaries import derivation_html
+
+        return derivation_html(self)
 
 
 def derive(model: Model | Likelihood) -> Derivation:

@@ -34,7 +34,6 @@ from pgmodels.priors.distinct_inputs import DistinctInputs, Sharing, find_distin
 from pgmodels.priors.low_rank import InducingPoints
 from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
 from pgmodels.priors.representation import Auto, Representation
-from pgmodels.runtime import hooks
 from pgmodels.runtime.formatting import shorten, write_value
 from pgmodels.runtime.identity import digest
 from pgmodels.runtime.jit import compiled
@@ -596,7 +595,9 @@ class Model(DoublePrecision, Module):
         return f"Model({self.likelihood!r}, {gps})"
 
     def _repr_html_(self) -> str:
-        return hooks.html(self)
+        from pgmodels.report.summaries import model_html
+
+        return model_html(self)
 
 
 def check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:

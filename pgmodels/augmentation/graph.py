@@ -12,7 +12,6 @@ from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.notation import Name, Tree, indexed
 from pgmodels.likelihoods.printers.text import to_text
 from pgmodels.likelihoods.symbols import Latent, Latents, ParameterSymbol
-from pgmodels.runtime import hooks
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,9 @@ class AugmentedGraph:
         return "\n".join(lines) + "\n"
 
     def _repr_html_(self) -> str:
-        return hooks.html(self)
+        from pgmodels.report.summaries import graph_html
+
+        return graph_html(self)
 
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart."""

@@ -25,9 +25,9 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import Result, same_hyperparameters
 from pgmodels.results.sparse import name_type
-from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import write_table
 from pgmodels.runtime.formatting import shorten
+from pgmodels.runtime.provenance import environment
 from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.x64 import double_precision
 
@@ -119,10 +119,14 @@ class Comparison:
         return path
 
     def __str__(self) -> str:
-        return hooks.text(self)
+        from pgmodels.report.table import as_text
+
+        return as_text(self)
 
     def _repr_html_(self) -> str:
-        return hooks.html(self)
+        from pgmodels.report.table import as_html
+
+        return as_html(self)
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """A matplotlib Figure of each result's marginals against the reference's, also written to ``path`` as PNG.
@@ -130,7 +134,9 @@ class Comparison:
         Posterior means and variances at the training data and, with test data, predictive probabilities (means, if y
         is not a class) there; see ``pgmodels.plot_marginals``.
         """
-        figure = hooks.figure(self)
+        from pgmodels.plots.marginals import plot_marginals
+
+        figure = plot_marginals(self)
         if path is not None:
             figure.savefig(path, format="png", dpi=150)
         return figure
@@ -167,7 +173,10 @@ class Comparison:
         ValueError
             If class_names do not match the classes.
         """
-        return hooks.report(self, path, title=title, settings=settings or {}, class_names=class_names)
+        from pgmodels.report.report import write_report
+
+        recorded = {**(settings or {}), **environment()}
+        return write_report(path, self, title=title, settings=recorded, class_names=class_names)
 
 
 @double_precision

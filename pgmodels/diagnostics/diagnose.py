@@ -18,7 +18,6 @@ from pgmodels.results.approximation import Approximation, CorrectedApproximation
 from pgmodels.results.draws import Draws
 from pgmodels.results.nested import NestedApproximation
 from pgmodels.results.sparse import name_type
-from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.threads import one_thread_up_to
 
@@ -76,14 +75,20 @@ class Diagnosis:
         return pd.DataFrame({name: value.ravel() for name, value in columns.items()}, index=index)
 
     def __str__(self) -> str:
-        return hooks.text(self)
+        from pgmodels.report.diagnosis_text import as_text
+
+        return as_text(self)
 
     def _repr_html_(self) -> str:
-        return hooks.html(self)
+        from pgmodels.report.diagnosis_text import as_html
+
+        return as_html(self)
 
     def plot(self) -> Figure:
         """A matplotlib Figure: calibration on simulated data, gaps, and q's moments against importance sampling."""
-        return hooks.figure(self)
+        from pgmodels.plots.diagnosis import plot_diagnosis
+
+        return plot_diagnosis(self)
 
 
 def diagnose(

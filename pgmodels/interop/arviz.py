@@ -19,7 +19,6 @@ from pgmodels.results.predictive import warn_if_unnormalised
 from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import name_type
-from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed, as_seed
 from pgmodels.runtime.warnings import PgmodelsWarning, warn
 from pgmodels.runtime.x64 import double_precision
@@ -214,11 +213,6 @@ def _add_prior(tree: "DataTree", prior: PriorPredictive, coordinates: Mapping[st
         tree[name] = dataset.assign_coords({key: coordinates[key] for key in ("datum", "latent") if key in dataset})
 
 
-# ``register`` as a decorator would erase the signature.
-hooks.arviz.register(Result, to_arviz)
-
-
-@hooks.arviz.register(PriorPredictive)
 def prior_to_arviz(draws: PriorPredictive) -> "DataTree":
     """An xarray.DataTree of prior draws, one chain: prior (``f`` and hyperparameters) and prior_predictive."""
     import arviz_base as az

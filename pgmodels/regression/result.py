@@ -17,13 +17,13 @@ from pgmodels.inference.objectives import objective_of_result
 from pgmodels.likelihoods.supports import Classes, Given
 from pgmodels.regression.columns import Levels
 from pgmodels.regression.grid import Conditional, conditional_grid
+from pgmodels.report.summaries import result_status
 from pgmodels.results import intervals
 from pgmodels.results.approximation import LinearResponse
 from pgmodels.results.grid_density import GridDensity
 from pgmodels.results.nested import NestedApproximation
 from pgmodels.results.nodes import DrawNodes
 from pgmodels.results.predictive import Predictive
-from pgmodels.runtime import hooks
 from pgmodels.runtime.formatting import shorten
 from pgmodels.runtime.seeds import Seed
 from pgmodels.runtime.x64 import DoublePrecision
@@ -346,7 +346,9 @@ class RegressionResult(DoublePrecision):
 
         It has the columns of the data that the formula reads.
         """
-        return hooks.save(self, path)
+        from pgmodels.regression.saving import save
+
+        return save(self, path)
 
     def plot_effects(self) -> "Figure":
         """The contribution of each term of one column, with intervals: lines of numbers, points of levels.
@@ -400,7 +402,7 @@ class RegressionResult(DoublePrecision):
 
     def __repr__(self) -> str:
         lines = [
-            textwrap.fill(f"  {line}", 100, subsequent_indent="  ") for line in hooks.status(self.result).split("\n")
+            textwrap.fill(f"  {line}", 100, subsequent_indent="  ") for line in result_status(self.result).split("\n")
         ]
         return "\n".join([repr(self.regression), *lines, str(self.summary())])
 

@@ -15,14 +15,12 @@ from pgmodels.regression.formula import Regression, formula
 from pgmodels.regression.grammar import parse_all
 from pgmodels.regression.result import RegressionResult
 from pgmodels.results.saving import faults_of, load, read_file
-from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import read_arrays, write_arrays
 from pgmodels.runtime.x64 import double_precision
 
 _ENTRY = "regression"
 
 
-@hooks.save.register(RegressionResult)
 @double_precision
 def save(result: RegressionResult, path: str | PathLike[str]) -> Path:
     """See ``RegressionResult.save``; hyperparameters have both their names in the model and those of summaries."""

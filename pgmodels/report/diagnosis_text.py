@@ -13,7 +13,6 @@ from pgmodels.diagnostics.vsbc import LEVELS, Calibration
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.report.html import Html, bullets, join, table
 from pgmodels.results.nested import NestedApproximation
-from pgmodels.runtime import hooks
 
 WIDTH = 100
 # Significance level of the tests on simulated data, divided by the number of latents.
@@ -21,7 +20,6 @@ _SIGNIFICANT = 0.01
 _VSBC_HEADER = ("simulated data", "mean of z", "rms of z", "in 50 %", "in 90 %", "symmetry p")
 
 
-@hooks.text.register(Diagnosis)
 def as_text(diagnosis: Diagnosis) -> str:
     """The tables and the sentences, in 100 columns."""
     figures = _figures(diagnosis)
@@ -35,7 +33,6 @@ def as_text(diagnosis: Diagnosis) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-@hooks.html.register(Diagnosis)
 def as_html(diagnosis: Diagnosis) -> Html:
     """The tables and the sentences."""
     elements: list[Any] = [table(["figure", "value"], _figures(diagnosis), caption=_title(diagnosis))]

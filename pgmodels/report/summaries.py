@@ -21,7 +21,6 @@ from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.nested import NestedApproximation
 from pgmodels.results.result import Result
 from pgmodels.results.sparse import SparseApproximation
-from pgmodels.runtime import hooks
 from pgmodels.runtime.formatting import write_constraint, write_distribution
 
 AnyResult: TypeAlias = Result | SparseApproximation
@@ -44,8 +43,6 @@ _CORRECTED = {
 }
 
 
-@hooks.text.register(SparseApproximation)
-@hooks.text.register(Result)
 def result_text(result: AnyResult) -> str:
     """A result in one paragraph of at most 100 columns."""
     facts = [f"{name} {value}" for name, value in result_facts(result)[2:]]
@@ -53,7 +50,6 @@ def result_text(result: AnyResult) -> str:
     return textwrap.fill(text, WIDTH, break_on_hyphens=False)
 
 
-@hooks.status.register(Result)
 def result_status(result: Result) -> str:
     """The engine with its objective, convergence, bound or log evidence, and how the result is corrected."""
     if isinstance(result, Draws):
@@ -74,15 +70,11 @@ def result_status(result: Result) -> str:
     return "\n".join(lines)
 
 
-@hooks.line.register(SparseApproximation)
-@hooks.line.register(Result)
 def result_line(result: AnyResult) -> str:
     """A result in one line, without computed diagnostics."""
     return f"<{type(result).__name__} {_heading(result)}, {_size(result)}, {result.seconds:.3g} s>"
 
 
-@hooks.html.register(SparseApproximation)
-@hooks.html.register(Result)
 def result_html(result: AnyResult) -> Html:
     """A result as a table of facts."""
     return table([], result_facts(result), caption=_heading(result))
@@ -210,7 +202,6 @@ def _points(result: IntegratedApproximation) -> list[tuple[str, str]]:
     return facts
 
 
-@hooks.html.register(Model)
 def model_html(model: Model) -> Html:
     """A model: its formula, its GPs and its hyperparameters."""
     title = element("p", element("b", repr(model.likelihood)), f" over {_gps(model)}")
@@ -246,7 +237,6 @@ def _array(value: Any) -> str:
     return ", ".join(f"{entry:.6g}" for entry in np.ravel(np.asarray(value)))
 
 
-@hooks.html.register(Derivation)
 def derivation_html(derivation: Derivation, heading: str = "h4") -> Html:
     """The sections of a derivation in MathML."""
     sections = explain_sections(derivation.augmentation, derivation.model.likelihood.name)
@@ -260,7 +250,6 @@ def sections_html(sections: Sequence[Section], heading: str) -> Html:
     )
 
 
-@hooks.html.register(AugmentedGraph)
 def graph_html(graph: AugmentedGraph) -> Html:
     """A drawing of an augmented graph, and a table of its variables and their parents."""
     from pgmodels.plots.graph import plot_graph

@@ -8,7 +8,6 @@ import numpy as np
 
 from pgmodels.diagnostics.compare import METRICS, Comparison
 from pgmodels.report.html import Html, bullets, element, join, table
-from pgmodels.runtime import hooks
 
 WIDTH = 100
 # Limits for the reference; Vehtari et al. 2021 recommend 1.01 for a single R-hat, and this is the largest of many.
@@ -59,7 +58,6 @@ def metric_rows(comparison: Comparison) -> list[Row]:
     return rows
 
 
-@hooks.text.register(Comparison)
 def as_text(comparison: Comparison) -> str:
     """The table in 100 columns, split into blocks if it is wider, with notes below."""
     rows = metric_rows(comparison)
@@ -84,7 +82,6 @@ def as_text(comparison: Comparison) -> str:
     return "\n".join([*lines[:-1], *(part for note in _notes(comparison) for part in _note(note))])
 
 
-@hooks.html.register(Comparison)
 def as_html(comparison: Comparison) -> Html:
     """The table with the best of each row marked, and notes below."""
     heads = (f"{label} (reference)" if label == comparison.reference else label for label in comparison.results)

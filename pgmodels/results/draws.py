@@ -22,7 +22,6 @@ from pgmodels.results.nodes import DrawNodes, spread_evenly
 from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult
 from pgmodels.results.summary import Functions
-from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.memory import require_draws
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
@@ -128,7 +127,9 @@ class Draws(DataResult):
 
         This result is not changed. Raises ValueError for draws that gibbs did not make.
         """
-        return hooks.extend(self, num_samples, progress)
+        from pgmodels.inference.mcmc.gibbs.sampler import extend
+
+        return extend(self, num_samples, progress)
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at new inputs, over the draws.

@@ -27,7 +27,6 @@ from pgmodels.results.predictive import Predictive
 from pgmodels.results.result import DataResult
 from pgmodels.results.skewness import averaging, warn_skewed
 from pgmodels.results.summary import Functions
-from pgmodels.runtime import hooks
 from pgmodels.runtime.memory import require_draws
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 from pgmodels.runtime.x64 import as_array, double_precision
@@ -190,13 +189,15 @@ class IntegratedApproximation(DataResult):
 
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
         """``draw_latents``, with the likelihood parameters of their points."""
+        from pgmodels.inference.evidence.integrate import joint_moments_at
+
         seed = as_seed(seed)
         count, size = len(self.check_inputs(X_new)), self.model.num_latents
         require_draws(num_draws, count, size, 8.0 * (3.0 if size == 1 else 5.0) * (size * count) ** 2)
         inputs = self._inputs_at(X_new, jointly=True)
 
         def draw(point: int, number: int, rng: np.random.Generator) -> np.ndarray:
-            mean, covariance = hooks.joint_moments_at(self, inputs, point)
+            mean, covariance = joint_moments_at(self, inputs, point)
             return draw_gaussian(mean, covariance, number, rng)
 
         return self._nodes_by_point(draw, num_draws, seed)
@@ -280,7 +281,9 @@ class IntegratedApproximation(DataResult):
         return mixed_moments(self.shares, self.means, _variances(self.covariances))
 
     def _moments_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return hooks.moments_at(self, self._inputs_at(X_new))
+        from pgmodels.inference.evidence.integrate import moments_at
+
+        return moments_at(self, self._inputs_at(X_new))
 
     def _kept(self) -> np.ndarray:
         """The components used for predictions: all but the lightest."""

@@ -15,7 +15,6 @@ from pgmodels.results.gaussian import each_latent, mixing_at
 from pgmodels.results.grid_density import GridDensity
 from pgmodels.results.nodes import CopulaNodes
 from pgmodels.results.uncertainty import with_shifts
-from pgmodels.runtime import hooks
 from pgmodels.runtime.seeds import Seed
 
 
@@ -78,12 +77,18 @@ class NestedApproximation(LinearResponse):
     def marginals_at(self, X_new: ArrayLike) -> GridDensity:
         """The marginals of the latents at new inputs X_new (m, d): mean, variance, skewness, quantiles and pdf."""
         inputs = self._inputs_at(X_new)
-        return hooks.nested_marginals(self, inputs, None).widened(np.sum(self.shifts_at(inputs) ** 2, axis=0))
+        return self._marginals(inputs).widened(np.sum(self.shifts_at(inputs) ** 2, axis=0))
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latents at new inputs: see CorrectedApproximation."""
         marginals = self.marginals_at(X_new)
         return marginals.mean, marginals.variance
+
+    def _marginals(self, inputs: np.ndarray, Phi: np.ndarray | None = None) -> GridDensity:
+        """The marginals of the latents at inputs, or of predictors Φ f of them."""
+        from pgmodels.inference.corrections.nested import nested_marginals
+
+        return nested_marginals(self, inputs, Phi)
 
     @cached_property
     def nodes(self) -> CopulaNodes:
@@ -101,7 +106,7 @@ class NestedApproximation(LinearResponse):
         """See NodesOf: the densities at the inputs are computed once."""
         mean, spread = self._conditional_marginals_at(inputs)
         covariance = spread if spread.ndim == 3 else spread[:, :, None] * np.eye(spread.shape[1])
-        marginals, across = hooks.nested_marginals(self, inputs, Phi), each_latent(covariance) if Phi is None else Phi
+        marginals, across = self._marginals(inputs, Phi), each_latent(covariance) if Phi is None else Phi
 
         def nodes(_: Model, moved: np.ndarray, shifts: np.ndarray) -> CopulaNodes:
             added = np.sum(np.einsum("mpl,kml->kmp", across, shifts) ** 2, axis=0)
@@ -119,7 +124,7 @@ class NestedApproximation(LinearResponse):
         return self._transported(super()._drawn_at(X_new, num_draws, seed), X_new)
 
     def _transported(self, f: np.ndarray, X_new: ArrayLike) -> np.ndarray:
-        return self._to_marginals(f, X_new, hooks.nested_marginals(self, self._inputs_at(X_new), None))
+        return self._to_marginals(f, X_new, self._marginals(self._inputs_at(X_new)))
 
     def _to_marginals(self, f: np.ndarray, X_new: ArrayLike, marginals: GridDensity) -> np.ndarray:
         """Draws of the Gaussian of linear response as draws with these marginals."""

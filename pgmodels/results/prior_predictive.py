@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pgmodels.model import Model
-from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
 from pgmodels.runtime.x64 import DoublePrecision
 
@@ -33,7 +32,9 @@ class PriorPredictive(DoublePrecision, Picklable):
 
     def to_arviz(self) -> "DataTree":
         """An xarray.DataTree for ArviZ, with the groups prior and prior_predictive."""
-        return hooks.arviz(self)
+        from pgmodels.interop.arviz import prior_to_arviz
+
+        return prior_to_arviz(self)
 
     def shares_below(self, y: ArrayLike) -> dict[str, float]:
         """Where data lie among the prior draws: a prior predictive check.

@@ -20,7 +20,6 @@ from pgmodels.parameters.parameter import bare
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.results import intervals
 from pgmodels.results.summary import Summarised
-from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
 from pgmodels.runtime.seeds import Seed
 
@@ -159,7 +158,9 @@ class Result(Summarised, Picklable):
         prior: "PriorPredictive | None" = None,
     ) -> "DataTree":
         """The result for ArviZ; see ``pgmodels.to_arviz``."""
-        return hooks.arviz(self, num_draws=num_draws, seed=seed, coords=coords, prior=prior)
+        from pgmodels.interop.arviz import to_arviz
+
+        return to_arviz(self, num_draws=num_draws, seed=seed, coords=coords, prior=prior)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the result to one file that ``pgm.load`` reads.
@@ -183,16 +184,24 @@ class Result(Summarised, Picklable):
         ValueError
             For custom kernels, forms and priors: pickle such results.
         """
-        return hooks.save(self, path)
+        from pgmodels.results.saving import save
+
+        return save(self, path)
 
     def __repr__(self) -> str:
-        return hooks.line(self)
+        from pgmodels.report.summaries import result_line
+
+        return result_line(self)
 
     def __str__(self) -> str:
-        return hooks.text(self)
+        from pgmodels.report.summaries import result_text
+
+        return result_text(self)
 
     def _repr_html_(self) -> str:
-        return hooks.html(self)
+        from pgmodels.report.summaries import result_html
+
+        return result_html(self)
 
     @property
     def jitter(self) -> tuple[float, ...]:

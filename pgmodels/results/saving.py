@@ -53,7 +53,6 @@ from pgmodels.results.sparse import SparseApproximation
 from pgmodels.results.stored_names import engine_of, field_of, objective_of, stored_class, stored_field
 from pgmodels.results.stored_values import check_values
 from pgmodels.results.uncertainty import ParameterUncertainty
-from pgmodels.runtime import hooks
 from pgmodels.runtime.atomic_io import read_arrays, write_arrays
 from pgmodels.runtime.formatting import shorten_text
 from pgmodels.runtime.jit import compiled
@@ -97,8 +96,6 @@ Arrays = dict[str, np.ndarray]
 Loaded = Approximation | CorrectedApproximation | IntegratedApproximation | SparseApproximation | Draws
 
 
-@hooks.save.register(SparseApproximation)
-@hooks.save.register(Result)
 @double_precision
 def save(result: Result | SparseApproximation, path: str | PathLike[str]) -> Path:
     """See ``Result.save``."""

@@ -21,7 +21,6 @@ from pgmodels.priors.posterior import Posterior
 from pgmodels.results.approximation import FitReport
 from pgmodels.results.gaussian import GaussianPredictions
 from pgmodels.results.summary import Summarised
-from pgmodels.runtime import hooks
 from pgmodels.runtime.pickling import Picklable
 from pgmodels.runtime.seeds import Seed
 
@@ -97,7 +96,9 @@ class SparseApproximation(Summarised, Picklable, GaussianPredictions):
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the result to one file, such as ``fit.npz``, that ``pgm.load`` reads; see ``Result.save``."""
-        return hooks.save(self, path)
+        from pgmodels.results.saving import save
+
+        return save(self, path)
 
     def to_arviz(self, num_draws: int = 1000, seed: Seed = 0, **options: Any) -> NoReturn:
         """Raise ValueError: ArviZ gets draws at the data, which the result does not store."""
@@ -107,13 +108,19 @@ class SparseApproximation(Summarised, Picklable, GaussianPredictions):
         raise ValueError(f"summary: latents are those at the data, and a SparseApproximation {self.remedy}.")
 
     def __repr__(self) -> str:
-        return hooks.line(self)
+        from pgmodels.report.summaries import result_line
+
+        return result_line(self)
 
     def __str__(self) -> str:
-        return hooks.text(self)
+        from pgmodels.report.summaries import result_text
+
+        return result_text(self)
 
     def _repr_html_(self) -> str:
-        return hooks.html(self)
+        from pgmodels.report.summaries import result_html
+
+        return result_html(self)
 
 
 def name_type(value: object) -> str:

@@ -31,7 +31,6 @@ from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.correction import CorrectionWarning, mixing, warn_invalid
 from pgmodels.results.grid_density import GRID, REACH, GridDensity
 from pgmodels.results.nested import NestedApproximation
-from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.progress import progress_bar
 from pgmodels.runtime.threads import num_cores, one_thread_up_to
@@ -98,9 +97,8 @@ def variational_gaussian(approximation: Approximation) -> Approximation:
     return replace(gaussian, fit=approximation.fit, **approximation.data._asdict())
 
 
-@hooks.nested_marginals.register(NestedApproximation)
-def _marginals_at(result: NestedApproximation, X_new: np.ndarray, Phi: np.ndarray | None) -> GridDensity:
-    """See hooks.nested_marginals."""
+def nested_marginals(result: NestedApproximation, X_new: np.ndarray, Phi: np.ndarray | None) -> GridDensity:
+    """Nested variational marginals of a result's latents, or of predictors Φ f of them, at new inputs."""
     return Pinning(result.uncorrected).latents(X_new, Phi, "X_new", progress=None if len(X_new) > _MANY else False)
 
 

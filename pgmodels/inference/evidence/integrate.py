@@ -51,7 +51,6 @@ from pgmodels.priors.corrected_gaussian import move
 from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size, weighted
 from pgmodels.results.correction import added_moments, joint_covariance
 from pgmodels.results.integrated import IntegratedApproximation
-from pgmodels.runtime import hooks
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.progress import ProgressBar, progress_bar
 from pgmodels.runtime.seeds import Seed, as_seed
@@ -576,7 +575,6 @@ def _points_at(family: ProblemFamily, vector: Any) -> Points:
     return points_at(family.objective, model, family.inputs.masked(), (None,) * len(model.gps))
 
 
-@hooks.moments_at.register(IntegratedApproximation)
 @double_precision
 def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Means (K, m, L) and covariances (K, m, L, L) of the latents at new inputs, corrected and not, at each point."""
@@ -588,7 +586,6 @@ def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.n
     return means, covariances, plain
 
 
-@hooks.joint_moments_at.register(IntegratedApproximation)
 @double_precision
 def joint_moments_at(result: IntegratedApproximation, X_new: np.ndarray, point: int) -> tuple[np.ndarray, np.ndarray]:
     """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs, at one point."""

@@ -19,7 +19,6 @@ from pgmodels.inference.mcmc.gibbs.trace import Keep
 from pgmodels.inference.variational.vi import nearly_converged
 from pgmodels.model import Model, require_model
 from pgmodels.results.draws import Draws
-from pgmodels.runtime import hooks
 from pgmodels.runtime.memory import require_draws
 from pgmodels.runtime.seeds import Seed, as_key, as_seed
 from pgmodels.runtime.threads import one_thread_if_small, one_thread_up_to
@@ -163,10 +162,9 @@ def gibbs(
     return run.draws(num_samples, time.perf_counter() - start)
 
 
-@hooks.extend.register(Draws)
 @double_precision
 def extend(draws: Draws, num_samples: int, progress: bool | None) -> Draws:
-    """See ``Draws.extend``."""
+    """Continue draws by ``num_samples`` more of each chain."""
     check_sizes(num_samples, 0, 1)
     if draws.run is None and draws.method == "gibbs":
         raise ValueError(
