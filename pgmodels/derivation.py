@@ -63,11 +63,6 @@ class Derivation(DoublePrecision):
     def _repr_latex_(self) -> str:
         return self.to_latex()
 
-    def _repr_html_(self) -> str:
-        from pgmodels.report.summaries import derivation_html
-
-        return derivation_html(self)
-
 
 def derive(model: Model | Likelihood) -> Derivation:
     """Derive the augmentation of a model's likelihood.

@@ -1,15 +1,13 @@
-"""Evaluate printed formulas: by their text, and by their MathML converted to fully bracketed text."""
+"""Evaluate formulas that are printed as text."""
 
 import math
 import re
-import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 from scipy.special import expit
 from scipy.stats import norm, poisson
 
 from pgmodels import polya_gamma
-from pgmodels.likelihoods.printers.mathml import to_mathml
 from pgmodels.likelihoods.printers.text import to_text
 
 TOKEN = re.compile(r" *(\d+(?:\.\d+)?(?:e[+-]?\d+)?|[ΣΠ]_|σ\u0303[₊₋]|[^\W\d_]\w*|.)")
@@ -44,54 +42,8 @@ RELATIONS = {"=": np.equal, "≠": np.not_equal, "<": np.less, "≤": np.less_eq
 
 
 def value(tree, values, size):
-    """The value of a formula by its text and by its MathML.
-
-    ``values`` are numbers by name, or a sequence over the latents or over the columns of y.
-    """
-    root = ElementTree.fromstring(f"<div>{to_mathml(tree)}</div>")
-    return Reader(to_text(tree), values, size).evaluate(), Reader(infix(root), values, size).evaluate()
-
-
-def infix(element):
-    """MathML as text, with brackets for the grouping."""
-    children = [infix(child) for child in element]
-    match element.tag:
-        case "mi" | "mn" | "mtext":
-            return element.text.replace("\u00a0", " ")
-        case "mo":
-            bars = {("|", "prefix"): "abs(", ("|", "postfix"): ")"}
-            signs = {"\u2061": "", "\u2062": " ", "−": "-", "∑": "Σ_", "∏": "Π_"}
-            form = element.get("form")
-            text = bars.get((element.text, form), signs.get(element.text, element.text))
-            return f" {text} " if form == "infix" else f" {text}" if text == "-" or text == "abs(" else text
-        case "mspace":
-            return " "
-        case "mfrac":
-            return f"(({children[0]}) / ({children[1]}))"
-        case "msup":
-            return f"({children[0]})^({children[1]})"
-        case "msqrt":
-            return f"sqrt({children[0]})"
-        case "mover":
-            return f"{children[0]}\u0303"
-        case "munder":
-            return f"{children[0]}{children[1]} "
-        case "msub":
-            return subscripted(*children)
-        case "msubsup":
-            return f"({subscripted(*children[:2])})^({children[2]})"
-        case _:
-            return "".join(children)
-
-
-def subscripted(base, below):
-    """ω2, ω2[c], f[c] or σ̃₊."""
-    number, comma, index = below.partition(",")
-    if base.endswith("\u0303"):
-        return base + {"+": "₊", "-": "₋", "−": "₋"}[below.strip()]
-    if comma:
-        return f"{base}{number.strip()}[{index}]"
-    return base + below if below.isdecimal() else f"{base}[{below}]"
+    """The value of a formula by its text; ``values`` are numbers or, over the latents or columns of y, sequences."""
+    return Reader(to_text(tree), values, size).evaluate()
 
 
 class Reader:

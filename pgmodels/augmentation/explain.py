@@ -1,6 +1,6 @@
 """Print a derivation: identities, complete conditionals, CAVI updates, local bound.
 
-Each line is a tree that is printed as text, MathML or LaTeX. Its sites, expectations and bounds are expressions that
+Each line is a tree that is printed as text or LaTeX. Its sites, expectations and bounds are expressions that
 can be evaluated: the tests compare them with the engines' values.
 """
 
@@ -74,13 +74,17 @@ class Section:
 
     def text(self) -> str:
         """The section as text of at most 100 columns."""
-        return "\n".join([*_wrap(self.title), *(part for line in self.lines for part in _wrap(f"  {line.text()}"))])
+        return "\n".join([*_wrap(self.title), self.body()])
+
+    def body(self) -> str:
+        """The lines as text of at most 100 columns, without the title."""
+        return "\n".join(part for line in self.lines for part in _wrap(f"  {line.text()}"))
 
 
 def explain_sections(
     augmentation: Augmentation, name: str, latents: Sequence[str] | None = None
 ) -> tuple[Section, ...]:
-    """The sections of a derivation, to be printed as text, MathML or LaTeX.
+    """The sections of a derivation, to be printed as text or LaTeX.
 
     ``latents`` are names of the latents, one each. Raises ValueError if their number differs from the likelihood's.
     """

@@ -1,4 +1,4 @@
-"""Notation trees of formulas: symbols and words, printed as plain text, MathML or LaTeX.
+"""Notation trees of formulas: symbols and words, printed as plain text or LaTeX.
 
 The functions build trees from operands: expressions, numbers, trees or strings (a sign such as ``=``, else a name).
 Operands that bind less tightly than their context are put in brackets.

@@ -8,9 +8,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from pgmodels.augmentation.explain import Line
-from pgmodels.likelihoods.printers.mathml import to_mathml
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -25,8 +22,6 @@ _DPI = 144
 _LARGE = 200_000
 _PIXELS_PER_INCH = 96
 _VOID = {"img", "meta", "br", "hr"}
-# Formulas are taller than text, and scroll if too wide.
-_FORMULA = "overflow-x:auto;overflow-y:hidden;line-height:1.8;"
 
 
 def html(value: Any) -> Html:
@@ -64,12 +59,6 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: Any = N
         class_="pgm-table" if header else "pgm-table pgm-facts",
         style="overflow-x:auto",
     )
-
-
-def formula_line(line: Line) -> Html:
-    """A line of a derivation as indented MathML."""
-    style = f"{_FORMULA}margin-left:{line.indent / 2:g}em"
-    return element("div", Html(to_mathml(line.formula)), class_="pgm-formula", style=style)
 
 
 def picture(figure: Figure, alt: str) -> Html:

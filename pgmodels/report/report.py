@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from pgmodels.augmentation.explain import explain_sections
 from pgmodels.derivation import derive
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.report.diagnosis_text import as_html as diagnosis_html
-from pgmodels.report.html import Html, bullets, element, formula_line, html, join, table
+from pgmodels.report.html import Html, bullets, element, html, join, table
 from pgmodels.report.illustrations import illustrate_diagnosis, illustrations
 from pgmodels.report.report_data import check_class_names, class_table, observation_table, worst_latents
-from pgmodels.report.summaries import derivation_html, graph_html, heading_section, model_html, result_facts
+from pgmodels.report.summaries import graph_html, likelihood_text, model_html, result_facts
 from pgmodels.report.table import as_html as table_html
 from pgmodels.report.verdicts import Verdict, verdicts
 from pgmodels.results.approximation import FitReport, GaussianResult
@@ -147,9 +148,14 @@ def _learned(fit: FitReport) -> Html:
 def _derivation(comparison: Comparison) -> Html:
     model = comparison.results[comparison.reference].model
     if not model.is_augmentable:
-        return formula_line(heading_section(model).lines[0])
+        return element("pre", likelihood_text(model))
     derivation = derive(model)
-    return join([graph_html(derivation.graph), derivation_html(derivation, heading="h3")])
+    sections = [
+        element("section", element("h3", section.title), element("pre", section.body()))
+        for section in explain_sections(derivation.augmentation, model.likelihood.name)
+    ]
+    source = element("details", element("summary", "The derivation in LaTeX"), element("pre", derivation.to_latex()))
+    return join([graph_html(derivation.graph), *sections, source])
 
 
 def _reproduction(settings: Mapping[str, Any]) -> Html:

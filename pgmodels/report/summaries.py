@@ -1,20 +1,18 @@
 """Display of results, models and graphs: a paragraph in a terminal, a table in a notebook."""
 
 import textwrap
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from pgmodels.augmentation.explain import Section, explain_sections, likelihood_line
+from pgmodels.augmentation.explain import explain_sections, likelihood_line
 from pgmodels.augmentation.graph import AugmentedGraph
-from pgmodels.derivation import Derivation
 from pgmodels.diagnostics.convergence import convergence
 from pgmodels.inference.objectives import known_objective
 from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, with_priors
-from pgmodels.report.html import Html, element, formula_line, join, picture, table
+from pgmodels.report.html import Html, element, join, picture, table
 from pgmodels.results.approximation import CorrectedApproximation, GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
@@ -205,19 +203,18 @@ def _points(result: IntegratedApproximation) -> list[tuple[str, str]]:
 def model_html(model: Model) -> Html:
     """A model: its formula, its GPs and its hyperparameters."""
     title = element("p", element("b", repr(model.likelihood)), f" over {_gps(model)}")
-    return join([title, formula_line(heading_section(model).lines[0]), hyperparameter_table(model)])
+    return join([title, element("p", element("code", likelihood_text(model))), hyperparameter_table(model)])
 
 
 def _gps(model: Model) -> str:
     return ", ".join(f"{gp.size} × {gp!r}" if gp.size > 1 else repr(gp) for gp in model.gps)
 
 
-def heading_section(model: Model) -> Section:
-    """The section that states the likelihood."""
-    name = model.likelihood.name
+def likelihood_text(model: Model) -> str:
+    """The line that states the likelihood, as in the derivation if there is one."""
     if model.is_augmentable:
-        return explain_sections(model.augmentation, name)[0]
-    return Section(name, (likelihood_line(model.likelihood.formula(model.num_latents)),))
+        return explain_sections(model.augmentation, model.likelihood.name)[0].lines[0].text()
+    return likelihood_line(model.likelihood.formula(model.num_latents)).text()
 
 
 def hyperparameter_table(model: Model) -> Html:
@@ -235,19 +232,6 @@ def hyperparameter_table(model: Model) -> Html:
 
 def _array(value: Any) -> str:
     return ", ".join(f"{entry:.6g}" for entry in np.ravel(np.asarray(value)))
-
-
-def derivation_html(derivation: Derivation, heading: str = "h4") -> Html:
-    """The sections of a derivation in MathML."""
-    sections = explain_sections(derivation.augmentation, derivation.model.likelihood.name)
-    return sections_html(sections, heading)
-
-
-def sections_html(sections: Sequence[Section], heading: str) -> Html:
-    """Sections of a derivation in MathML, with headings."""
-    return join(
-        element("section", element(heading, section.title), *map(formula_line, section.lines)) for section in sections
-    )
 
 
 def graph_html(graph: AugmentedGraph) -> Html:

@@ -62,7 +62,7 @@ def test_the_model_function_is_the_formula(name):
         log_p, trace = log_density(pgm.to_numpyro(model, X, y), (), {}, {"whitened_0": v})
         f = np.asarray(trace["f"]["value"])
     np.testing.assert_allclose(float(log_p), density(y, f).sum() + stats.norm.logpdf(v).sum(), rtol=1e-9)
-    assert "<math" in model._repr_html_()
+    assert "<code>p(y | f) = " in model._repr_html_()
 
 
 @pytest.mark.slow

@@ -8,8 +8,10 @@ from matplotlib.mathtext import MathTextParser
 
 import pgmodels as pgm
 from pgmodels.augmentation.derive import derive_formula
+from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.explain import explain_latex, explain_sections
 from pgmodels.likelihoods.functions import exp, log, normal_cdf, sigmoid, sum_
+from pgmodels.likelihoods.likelihood import trace
 from pgmodels.likelihoods.notation import (
     APART,
     call,
@@ -31,6 +33,8 @@ from pgmodels.likelihoods.notation import (
 from pgmodels.likelihoods.printers.latex import to_latex
 from pgmodels.likelihoods.printers.text import to_text
 from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol
+from tests.augmentation import test_explain
+from tests.augmentation.test_random_formulas import CHUNKS, Grammar
 from tests.registry import CASES
 
 Y, F, A, B = Observation(), Latent(0, 1), ParameterSymbol("a", True), ParameterSymbol("b", True)
@@ -90,7 +94,7 @@ def letters(text):
 
 
 DRAWN = {
-    "omega": "ω", "lambda": "λ", "mu": "μ", "sigma": "σ", "zeta": "ζ", "phi": "φ", "Phi": "Φ", "Gamma": "Γ", "pi": "π",
+    "alpha": "α", "beta": "β", "omega": "ω", "lambda": "λ", "mu": "μ", "sigma": "σ", "zeta": "ζ", "phi": "φ", "Phi": "Φ", "Gamma": "Γ", "pi": "π",
 }  # fmt: skip
 FUNCTIONS = ("exp", "log", "cosh", "tanh")
 
@@ -107,8 +111,42 @@ def formulas(augmentation):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_derivations_are_complete_and_can_be_read(name):
-    augmentation = CASES[name].model().augmentation
+def test_named_likelihoods_are_complete(name):
+    check_complete(CASES[name].model().augmentation)
+
+
+@pytest.mark.parametrize("name", test_explain.CASES)
+def test_formulas_are_complete(name):
+    function, latents, parameters, _ = test_explain.CASES[name]
+    formula = trace(function, latents, tuple((p, True, None) for p in parameters.split()))
+    check_complete(derive_formula(formula, latents))
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_random_formulas_are_complete(chunk):
+    rng = np.random.default_rng([2024, chunk])
+    count = 0
+    for _ in range(12):
+        grammar = Grammar(rng)
+        formula = grammar.formula()
+        try:
+            augmentation = derive_formula(formula, grammar.size)
+        except NoAugmentationError:
+            continue
+        check_complete(augmentation)
+        count += 1
+    assert count > 0
+
+
+@pytest.mark.parametrize("name", ["rate", "mean", "where", "df", "du", "E", "log", "d", "x_1", "π", "αβ2", "sqrtt"])
+def test_any_name_of_a_parameter_is_complete(name):
+    """Names that are words of derivations, functions or differentials too."""
+    f, r = Latents(2), ParameterSymbol(name, True)
+    check_complete(derive_formula(exp(-r * sigmoid(f[0])) / (r + sigmoid(f[1])) ** r, 2))
+
+
+def check_complete(augmentation):
+    """Every symbol is there in its order, every fraction and power is one, and brackets are closed."""
     for each in formulas(augmentation):
         text, latex = to_text(each.formula), to_latex(each.formula)
         assert drawn(latex) == letters(text), text

@@ -113,9 +113,7 @@ def test_every_hyperparameter_is_listed():
 
 def test_derivations_and_graphs_show_themselves():
     derivation = pgm.derive(pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.RBF(), size=3)))
-    reader = Reader(derivation._repr_html_())
-    assert "math" in reader.tags
-    assert reader.tags.count("h4") == 7
+    assert derivation._repr_latex_().startswith("\\begin{align*}")
     graph = Reader(derivation.graph._repr_html_()).words
     for node in derivation.graph.nodes:
         assert node.label in graph
@@ -131,7 +129,7 @@ def test_names_that_users_give_are_escaped():
     renamed = replace(vi, model=model, method="<i>mine")
     results = {"gibbs<i>": draws, NASTY: vi}
     comparison = pgm.compare(**results)
-    for shown in (model, pgm.derive(model), pgm.derive(model).graph, renamed, comparison):
+    for shown in (model, pgm.derive(model).graph, renamed, comparison):
         reader = Reader(shown._repr_html_())
         assert "i" not in reader.tags
         assert "b" not in reader.tags or shown in (model, comparison)

@@ -1,1 +1,1 @@
-"""Printers of formulas: plain text, MathML and LaTeX."""
+"""Printers of formulas: plain text and LaTeX."""
