@@ -12,7 +12,7 @@ import pgmodels as pgm
 from pgmodels.datasets import Split
 from pgmodels.diagnostics.calibration import reliability_bins
 from pgmodels.plots.style import legend_below, new_figure, open_axes, styles
-from pgmodels.systems.parts import ard
+from pgmodels.systems import ard
 from validation.papers.claim import Claim, Row, Verdict
 from validation.papers.training import learned
 

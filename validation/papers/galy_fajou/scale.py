@@ -16,7 +16,7 @@ import pgmodels as pgm
 from pgmodels import systems
 from pgmodels.datasets import Dataset, Split
 from pgmodels.plots.style import legend_below, line_handle, new_figure, open_axes, styles
-from pgmodels.systems.parts import ard
+from pgmodels.systems import ard
 from validation.papers.claim import Claim, Row, Verdict
 from validation.papers.measures import fold
 from validation.papers.training import learned, looks
