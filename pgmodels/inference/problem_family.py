@@ -44,7 +44,7 @@ class ProblemFamily(Module):
     """
 
     objective: Objective = eqx.field(static=True)
-    parameters: ParameterVector = eqx.field(static=True)
+    parameters: ParameterVector
     model: Model
     inputs: DistinctInputs
     y: Array

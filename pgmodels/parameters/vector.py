@@ -4,20 +4,29 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.parameters.names import parameter_names
 from pgmodels.parameters.parameter import Parameter, is_parameter
+from pgmodels.parameters.transforms import EXPONENTIAL, IDENTITY
 from pgmodels.runtime.pickling import Picklable
 
 if TYPE_CHECKING:
     from pgmodels.model import Model
 
+# Modules whose distributions, constraints and transforms have no code that depends on their numbers.
+_TRACEABLE = ("numpyro", "pgmodels", "builtins")
 
+
+@jax.tree_util.register_pytree_node_class
 class ParameterVector(Picklable):
     """The parameters of a model for which ``chosen`` is True: names, constrained values and the unconstrained vector.
+
+    A pytree whose leaves are the numbers of the ``priors``: compiled code has them as arguments, so that it serves data
+    sets whose default priors differ in numbers only. All else is static.
 
     Names as in ``pgmodels.parameters.names``. ``of_likelihood`` maps the name of each chosen likelihood parameter in
     the formula to its name here. ``gp_indices`` has the GP of each parameter, and ``gps`` that of each entry of the
@@ -36,6 +45,7 @@ class ParameterVector(Picklable):
             for i, name in zip(self.leaf_indices, self.names, strict=True)
             if isinstance(paths[i][0][-1], jax.tree_util.DictKey)
         }
+        self.priors = [p.prior for p in self.parameters]
         self.shapes = [np.shape(self.leaves[i].value) for i in self.leaf_indices]
         self.free_shapes = [free_shape(p) for p in self.parameters]
         sizes = [int(np.prod(shape)) for shape in self.free_shapes]
@@ -51,11 +61,30 @@ class ParameterVector(Picklable):
 
     @cached_property
     def signature(self) -> tuple[Any, ...]:
-        """Names, leaf indices, shapes, priors and constraints: vectors with equal signatures share compiled code."""
+        """What is static beside the structure of the leaves: names, leaf indices, shapes, constraints, other priors."""
         entries = []
-        for name, index, shape, p in zip(self.names, self.leaf_indices, self.shapes, self.parameters, strict=True):
-            entries.append((name, index, shape, p.positive, p.hashable_prior, p.hashable_constraint))
+        fields = zip(self.names, self.leaf_indices, self.shapes, self.parameters, self._has_leaves, strict=True)
+        for name, index, shape, p, has_leaves in fields:
+            prior = None if has_leaves else p.hashable_prior
+            entries.append((name, index, shape, p.positive, prior, p.hashable_constraint))
         return tuple(entries)
+
+    @cached_property
+    def _has_leaves(self) -> list[bool]:
+        return [_is_traceable(p) for p in self.parameters]
+
+    def tree_flatten(self) -> tuple[list[Any], "ParameterVector"]:
+        """The priors whose numbers are leaves, and the vector itself, compared by its ``signature``."""
+        return [prior for prior, traced in zip(self.priors, self._has_leaves, strict=True) if traced], self
+
+    @classmethod
+    def tree_unflatten(cls, vector: "ParameterVector", priors: Sequence[Any]) -> "ParameterVector":
+        """A copy with other numbers of priors."""
+        copied, new = cls.__new__(cls), iter(priors)
+        vars(copied).update(vars(vector))
+        pairs = zip(vector.priors, vector._has_leaves, strict=True)
+        copied.priors = [next(new) if traced else prior for prior, traced in pairs]
+        return copied
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -73,8 +102,8 @@ class ParameterVector(Picklable):
 
     def log_prior(self, values: list[Any]) -> Any:
         """The log prior density of constrained values, summed over the parameters that have a prior."""
-        pairs = zip(self.parameters, values, strict=True)
-        return sum((jnp.sum(p.prior.log_prob(v)) for p, v in pairs if p.prior is not None), jnp.zeros(()))
+        pairs = zip(self.priors, values, strict=True)
+        return sum((jnp.sum(prior.log_prob(v)) for prior, v in pairs if prior is not None), jnp.zeros(()))
 
     def log_prior_unconstrained(self, vector: Any) -> Any:
         """The log prior density of an unconstrained vector, summed over the parameters that have a prior.
@@ -113,6 +142,18 @@ class ParameterVector(Picklable):
 def _gp_index(path: tuple[Any, ...]) -> int:
     """The index of the GP that a leaf of the model belongs to, -1 for the likelihood."""
     return -1 if path[0] == jax.tree_util.GetAttrKey("likelihood") else path[1].idx
+
+
+def _is_traceable(parameter: Parameter) -> bool:
+    """Whether compiled code has the numbers of a parameter's prior as arguments.
+
+    Those of the transform are static, and users' classes may have code that depends on their numbers.
+    """
+    prior = parameter.prior
+    if prior is None or (parameter.constraint is None and parameter.transform not in (IDENTITY, EXPONENTIAL)):
+        return False
+    leaves = jax.tree.leaves(prior, is_leaf=lambda node: type(node).__module__.split(".")[0] not in _TRACEABLE)
+    return all(map(eqx.is_array_like, leaves))
 
 
 def free_shape(parameter: Parameter) -> tuple[int, ...]:

@@ -138,7 +138,7 @@ def _points(gp: GP, group: LatentPrior) -> InducingPoints | None:
     return inducing_points_at(gp.kernel, np.asarray(group.Z)[np.asarray(group.active) > 0.0])
 
 
-@partial(compiled, static_argnames="learned", optimise=False)
+@partial(compiled, optimise=False)
 def _means(
     learned: ParameterVector, model: Model, inputs: DistinctInputs, points: Points,
     steps: tuple[Array, Array, list[Array | None]], X_new: Array,
@@ -158,6 +158,6 @@ def _means(
     return jax.lax.map(mean, steps)
 
 
-@partial(compiled, static_argnames="learned", optimise=False)
+@partial(compiled, optimise=False)
 def _constrained(learned: ParameterVector, vectors: Array) -> Any:
     return jax.vmap(learned.constrain)(vectors)

@@ -1,7 +1,15 @@
 """How many programs an engine's first call compiles: most of its time goes there."""
 
+import logging
 import subprocess
 import sys
+
+import jax
+import numpy as np
+import pandas as pd
+
+import pgmodels as pgm
+from pgmodels.runtime.jit import clear_programs
 
 COUNT = """
 import jax
@@ -45,3 +53,23 @@ def test_programs_of_a_first_call():
     assert counts.keys() == COUNTED.keys()
     beyond = {name: count for name, count in counts.items() if count > COUNTED[name] + SLACK}
     assert not beyond
+
+
+def simulated(seed):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"x": rng.normal(size=43), "g": np.resize(list("abcdef"), 43)})
+    return frame.assign(y=3.0 * seed + frame["x"] + np.resize(rng.normal(size=6), 43) + seed * rng.normal(size=43))
+
+
+def test_other_data_of_equal_shapes_compile_nothing(caplog):
+    """The default priors of formulas depend on the data: their numbers are no part of the programs."""
+    # None is cleared between the fits.
+    clear_programs()
+    counts = []
+    for seed in (1, 2):
+        with jax.log_compiles(), caplog.at_level(logging.WARNING, logger="jax"):
+            pgm.formula("y ~ x + (1|g)", simulated(seed)).fit(progress=False).summary()
+        counts.append(sum(record.getMessage().startswith("Compiling") for record in caplog.records))
+        caplog.clear()
+    assert counts[0] > 0
+    assert counts[1] == 0

@@ -115,7 +115,7 @@ def many_rows(family: ProblemFamily, *_: Any) -> bool:
 
 @partial(compiled, static_argnames="moves", optimise=many_rows)
 def _ascend(
-    family: ProblemFamily, vector: Array, points: Points, start: VariationalState, tolerance: Any, moves: bool = False
+    family: ProblemFamily, vector: Array, points: Points, start: VariationalState, tolerance: Any, moves: bool
 ) -> tuple[LoopState, Array, tuple[Array, Points], Array]:
     """Optimise q(f): final loop state, bound plus log prior, its gradients, and the floor's loss (``floor_loss``).
 
@@ -279,7 +279,7 @@ class MarginalBound:
         if self.ascent is not None and self.ascent[0].converged and self.ascent[1] <= tolerance:
             return self.ascent[0]
         vector = as_array(self.vector)
-        return _ascent_of(_ascend(self.family, vector, self.points(self.vector), self.state, tolerance)[0])
+        return _ascent_of(_ascend(self.family, vector, self.points(self.vector), self.state, tolerance, False)[0])
 
     def left_out_slope(self) -> np.ndarray:
         """The gradient of the residual-variance penalty at the best vector, in nats; 0 without inducing inputs."""

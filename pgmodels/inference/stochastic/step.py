@@ -125,7 +125,7 @@ class StochasticProblem(Module):
     """
 
     objective: Objective = eqx.field(static=True)
-    learnable: ParameterVector = eqx.field(static=True)
+    learnable: ParameterVector
     model: Model
     prior: PriorCollection
     inputs: tuple[Array, ...]

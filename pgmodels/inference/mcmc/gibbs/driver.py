@@ -420,6 +420,6 @@ def _to_draw_from(surrogate: BlockPosterior) -> Fresh:
 _split_key = compiled(jax.random.split, static_argnames="num", on_one_thread=True)
 
 
-@partial(compiled, static_argnames="unknowns")
+@compiled
 def _constrain(unknowns: ParameterVector, vectors: Any) -> list[Any]:
     return jax.vmap(unknowns.constrain)(vectors)
