@@ -70,7 +70,7 @@ class Augmentation(FormulaObjective):
 
     @cached_property
     def is_exact(self) -> bool:  # type: ignore[override]
-        """See Objective: where no rule introduces an auxiliary."""
+        """Whether no rule introduces an auxiliary."""
         return all(rule.auxiliary is None for rule in self.rules)
 
     @property
@@ -94,7 +94,6 @@ class Augmentation(FormulaObjective):
         return jnp.broadcast_to(bound[..., 0], m.shape[:-1])
 
     def tangent(self) -> TangentBound:
-        """See Objective."""
         return TangentBound(self)
 
     def draw_chain(

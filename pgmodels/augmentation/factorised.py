@@ -50,7 +50,6 @@ class Factorised(Objective):
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
-        """See Objective."""
         return self.augmentation.blocks
 
     @cached_property
@@ -60,7 +59,6 @@ class Factorised(Objective):
         return add(*(rule.share() for rule in rules), self.augmentation.log_base)
 
     def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """See Objective."""
         env = Environment(y, m, {**parameters, VARIANCE: v})
         total = jnp.broadcast_to(self._others.evaluate(env)[..., 0], m.shape[:-1])
         for rule in self.rules:

@@ -59,7 +59,6 @@ class TangentBound(Tangent):
         return isinstance(other, TangentBound) and self.augmentation == other.augmentation
 
     def selected(self, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
-        """See Tangent."""
         env = Environment(y, jnp.zeros((len(y), 1)), parameters)
         columns = [jnp.broadcast_to(index.evaluate(env), (len(y), 1)) for index in self.indices]
         chosen = jnp.concatenate(columns or [jnp.zeros((len(y), 0))], axis=1).astype(int)
@@ -68,21 +67,17 @@ class TangentBound(Tangent):
         return chosen, jnp.where(again, 0.0, 1.0)
 
     def constant(self, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """See Tangent."""
         return self._coefficient(self.rule.constant, y, parameters)
 
     def log_sums(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any) -> Any:
-        """See Tangent."""
         return jnp.log(self._sums(Environment(y, m, {**parameters, VARIANCE: v, POSITIONS: latents}), m))
 
     def terms(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any, log_scale: Any) -> Any:
-        """See Tangent."""
         env = Environment(y, m, {**parameters, VARIANCE: v, POSITIONS: latents})
         factor = self._coefficient(self.rule.exponent, y, parameters) * jnp.exp(-log_scale)
         return jnp.broadcast_to(self.separable.evaluate(env), m.shape) - factor[:, None] * self._sums(env, m)
 
     def rest(self, y: Any, parameters: Mapping[str, Any], log_scale: Any) -> Any:
-        """See Tangent."""
         p = self._coefficient(self.rule.exponent, y, parameters)
         coefficient = self._coefficient(self.augmentation.log_base, y, parameters)
         return coefficient - p * (self.constant(y, parameters) * jnp.exp(-log_scale) + log_scale - 1.0)

@@ -143,7 +143,6 @@ class On(Restricted):
         return in_columns(self.kernel.spectra(len(self.columns)), self.columns)
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
-        """See Restricted."""
         return np.asarray(self._select(X))
 
     def check(self, num_columns: int) -> None:
@@ -227,7 +226,7 @@ class Difference(Restricted):
         return self
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
-        """See Restricted: both items of each row."""
+        """Both items of each row."""
         return np.concatenate([np.asarray(item) for item in self._items(X)])
 
     def check(self, num_columns: int) -> None:

@@ -122,7 +122,6 @@ class Coregion(Kernel):
             )
 
     def check_values(self, X: np.ndarray, name: str) -> None:
-        """See Kernel."""
         bad = np.flatnonzero(~np.isin(X[:, 0], np.arange(self.num_outputs)))
         if bad.size:
             raise ValueError(

@@ -31,33 +31,29 @@ class OscillatorState(StateSpace):
 
     @property
     def dimension(self) -> int:
-        """See StateSpace."""
         return 2 * len(self.variances)
 
     @property
     def omitted_variance(self) -> Float[Array, ""]:
-        """See StateSpace."""
         return jnp.zeros(()) if self.omitted is None else self.omitted
 
     @property
     def is_exact(self) -> bool:
-        """See StateSpace."""
         return self.omitted is None
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """See StateSpace: the same at all times."""
+        """The same at all times."""
         stationary = self._sum @ jnp.diag(jnp.repeat(self.variances, 2)) @ self._sum.T
         return jnp.broadcast_to(stationary, (len(t), *stationary.shape))
 
     def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """See StateSpace: a rotation of each pair."""
+        """The rotation of each pair."""
         angles = jnp.repeat(self.frequency * dt[:, None] * np.arange(1, len(self.variances) + 1), 2, axis=1)
         eye, turn = np.eye(self.dimension), np.kron(np.eye(len(self.variances)), [[0.0, -1.0], [1.0, 0.0]])
         rotations = jnp.cos(angles)[:, :, None] * eye + jnp.sin(angles)[:, :, None] * turn
         return self._sum @ rotations @ (2.0 * eye - self._sum)
 
     def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """See StateSpace: none."""
         return jnp.zeros((len(dt), self.dimension, self.dimension))
 
     @property

@@ -68,7 +68,6 @@ class RandomWalk(Kernel):
             raise ValueError(f"RandomWalk reads one column; got {num_columns}. Use pgm.On(pgm.RandomWalk(), [column]).")
 
     def check_values(self, X: np.ndarray, name: str) -> None:
-        """See Kernel."""
         if self.start.value is None:
             return
         before = np.flatnonzero(X[:, 0] < self.start.value)
@@ -80,7 +79,6 @@ class RandomWalk(Kernel):
             )
 
     def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
-        """See Kernel."""
         return unlimited(1) if self.start.value is None else np.array([[float(self.start.value), np.inf]])
 
     def measures(self, num_columns: int) -> tuple[int, ...]:
@@ -90,7 +88,6 @@ class RandomWalk(Kernel):
         return self.covering(X)
 
     def covering(self, X: Float[Inputs, "n d"]) -> Kernel:
-        """See Kernel."""
         if self.start.value is not None:
             return self
         return self.with_parameter("start", np.min(np.asarray(X, dtype=np.float64)))

@@ -64,7 +64,7 @@ class Sphere(Restricted):
         return self.reads(num_columns)
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
-        """See Restricted: places in km."""
+        """The places in km."""
         return np.asarray(_places(X))
 
     def numbered(self, names: tuple[str, ...] | None) -> "Sphere":
@@ -82,7 +82,6 @@ class Sphere(Restricted):
             raise ValueError(f"Sphere needs a kernel with one lengthscale, in km: {error}") from error
 
     def check_values(self, X: np.ndarray, name: str) -> None:
-        """See Kernel."""
         beyond = np.flatnonzero((abs(X) > _LIMITS[:, 1]).any(axis=1))
         if len(beyond):
             longitude, latitude = X[beyond[0]]
@@ -92,7 +91,6 @@ class Sphere(Restricted):
             )
 
     def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
-        """See Kernel."""
         return _LIMITS
 
     def __repr__(self) -> str:

@@ -68,22 +68,20 @@ class MaternState(StateSpace):
 
     @property
     def dimension(self) -> int:
-        """See StateSpace."""
         return (self.order + 1) // 2
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """See StateSpace: the same at all times."""
+        """The same at all times."""
         stationary = self.variance * _coefficients(self.dimension)[1].sum(axis=0)
         return jnp.broadcast_to(stationary, (len(t), *stationary.shape))
 
     def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """See StateSpace: the exponential of a matrix with the only eigenvalue -1."""
+        """The exponential of a matrix with the only eigenvalue -1."""
         s = self._scaled(dt)
         powers = s[:, None] ** np.arange(self.dimension)
         return jnp.exp(-s)[:, None, None] * jnp.tensordot(powers, _coefficients(self.dimension)[0], 1)
 
     def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """See StateSpace."""
         coefficients = _coefficients(self.dimension)[1]
         return self.variance * jnp.tensordot(incomplete_gammas(2.0 * self._scaled(dt), self.order), coefficients, 1)
 
@@ -98,19 +96,15 @@ class ConstantState(StateSpace):
 
     @property
     def dimension(self) -> int:
-        """See StateSpace."""
         return 1
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
-        """See StateSpace."""
         return jnp.broadcast_to(self.variance, (len(t), 1, 1))
 
     def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
-        """See StateSpace."""
         return jnp.ones((len(dt), 1, 1))
 
     def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
-        """See StateSpace."""
         return jnp.zeros((len(dt), 1, 1))
 
 
@@ -118,11 +112,9 @@ class WhiteState(ConstantState):
     """An independent value at every time."""
 
     def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
-        """See StateSpace."""
         return jnp.where(dt == 0.0, 1.0, 0.0)[:, None, None]
 
     def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
-        """See StateSpace."""
         return self.variance * jnp.where(dt == 0.0, 0.0, 1.0)[:, None, None]
 
 
@@ -133,25 +125,20 @@ class LineState(StateSpace):
 
     @property
     def is_stationary(self) -> bool:
-        """See StateSpace."""
         return False
 
     @property
     def dimension(self) -> int:
-        """See StateSpace."""
         return 2
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m 2 2"]:
-        """See StateSpace."""
         return self.variance * _matrices([[t**2, t], [t, jnp.ones_like(t)]])
 
     def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m 2 2"]:
-        """See StateSpace."""
         one = jnp.ones_like(dt)
         return _matrices([[one, dt], [0.0 * one, one]])
 
     def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m 2 2"]:
-        """See StateSpace."""
         return jnp.zeros((len(dt), 2, 2))
 
 
@@ -162,15 +149,12 @@ class WalkState(ConstantState):
 
     @property
     def is_stationary(self) -> bool:
-        """See StateSpace."""
         return False
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
-        """See StateSpace."""
         return self.noise(t - self.start)
 
     def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
-        """See StateSpace."""
         return self.variance * dt[:, None, None]
 
 
@@ -182,37 +166,30 @@ class SumState(StateSpace):
 
     @property
     def is_stationary(self) -> bool:
-        """See StateSpace."""
         return self.first.is_stationary and self.second.is_stationary
 
     @property
     def omitted_variance(self) -> Float[Array, ""]:
-        """See StateSpace."""
         return self.first.omitted_variance + self.second.omitted_variance
 
     @property
     def is_exact(self) -> bool:
-        """See StateSpace."""
         return self.first.is_exact and self.second.is_exact
 
     @property
     def dimension(self) -> int:
-        """See StateSpace."""
         return self.first.dimension + self.second.dimension
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """See StateSpace."""
         return self._mixed(self.first.covariance(t), self.second.covariance(t))
 
     def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """See StateSpace."""
         mix = self._mix
         return (
             mix @ _side_by_side(self.first.transition(dt), self.second.transition(dt)) @ (2.0 * np.eye(len(mix)) - mix)
         )
 
     def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """See StateSpace."""
         return self._mixed(self.first.noise(dt), self.second.noise(dt))
 
     @property
@@ -233,30 +210,24 @@ class ProductState(StateSpace):
 
     @property
     def dimension(self) -> int:
-        """See StateSpace."""
         return self.first.dimension * self.second.dimension
 
     @property
     def omitted_variance(self) -> Float[Array, ""]:
-        """See StateSpace."""
         one, other = self.first.omitted_variance, self.second.omitted_variance
         return _variance(self.first) * other + one * (_variance(self.second) + other)
 
     @property
     def is_exact(self) -> bool:
-        """See StateSpace."""
         return self.first.is_exact and self.second.is_exact
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """See StateSpace."""
         return _kronecker(self.first.covariance(t), self.second.covariance(t))
 
     def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """See StateSpace."""
         return _kronecker(self.first.transition(dt), self.second.transition(dt))
 
     def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """See StateSpace."""
         # P1 x P2 - F1 P1 F1^T x F2 P2 F2^T without cancellation.
         F = self.first.transition(dt)
         carried = F @ self.first.covariance(dt) @ jnp.swapaxes(F, 1, 2)

@@ -21,103 +21,103 @@ def poisson(rng: Generator, rate: np.ndarray) -> np.ndarray:
 
 
 def bernoulli(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """See Bernoulli."""
+    """Labels of ``Bernoulli``."""
     return rng.random(f.shape) < scipy.special.expit(f)
 
 
 def probit(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """See Probit."""
+    """Labels of ``Probit``."""
     return rng.random(f.shape) < scipy.special.ndtr(f)
 
 
 def binomial(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-    """See Binomial."""
+    """Successes of ``Binomial``."""
     return rng.binomial(y[1].astype(np.int64), scipy.special.expit(f))
 
 
 def negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
-    """See NegativeBinomial: a Poisson count whose rate is drawn from a gamma distribution."""
+    """Counts of ``NegativeBinomial``: a Poisson count whose rate is drawn from a gamma distribution."""
     with np.errstate(over="ignore"):
         return poisson(rng, rng.standard_gamma(dispersion) * np.exp(f))
 
 
 def sigmoid_poisson(rng: Generator, y: Any, f: np.ndarray, rate: np.ndarray) -> np.ndarray:
-    """See SigmoidPoisson."""
+    """Counts of ``SigmoidPoisson``."""
     return poisson(rng, rate * scipy.special.expit(f))
 
 
 def logistic_softmax(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """See LogisticSoftmax: the class whose log σ(f) plus Gumbel noise is largest."""
+    """Classes of ``LogisticSoftmax``: the class whose log σ(f) plus Gumbel noise is largest."""
     return np.argmax(scipy.special.log_expit(f) + rng.gumbel(size=f.shape), axis=0)
 
 
 def softmax(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """See Softmax: the class whose latent plus Gumbel noise is largest."""
+    """Classes of ``Softmax``: the class whose latent plus Gumbel noise is largest."""
     return np.argmax(f + rng.gumbel(size=f.shape), axis=0)
 
 
 def robust_max(rng: Generator, y: Any, f: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """See RobustMax: the class of the largest latent, or one of the others, equally likely."""
+    """Classes of ``RobustMax``: the class of the largest latent, or one of the others, equally likely."""
     others = rng.integers(1, len(f), f.shape[1])
     return (np.argmax(f, axis=0) + np.where(rng.random(f.shape[1]) < error, others, 0)) % len(f)
 
 
 def multinomial_probit(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """See MultinomialProbit."""
+    """Classes of ``MultinomialProbit``."""
     return np.argmax(f + rng.standard_normal(f.shape), axis=0)
 
 
 def stick_breaking(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """See StickBreaking: the first class at which the stick breaks, else the last."""
+    """Classes of ``StickBreaking``: the first class at which the stick breaks, else the last."""
     breaks = rng.random(f.shape) < scipy.special.expit(f)
     return np.where(breaks.any(axis=0), breaks.argmax(axis=0), len(f))
 
 
 def student_t(rng: Generator, y: Any, f: np.ndarray, df: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """See StudentT."""
+    """Numbers of ``StudentT``."""
     return f + scale * rng.standard_t(df)
 
 
 def laplace(rng: Generator, y: Any, f: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """See Laplace."""
+    """Numbers of ``Laplace``."""
     return rng.laplace(f, scale)
 
 
 def ordinal_logit(rng: Generator, y: Any, f: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """See Ordinal: the number of cut-points below the latent plus logistic noise."""
+    """Categories of ``Ordinal``: the number of cut-points below the latent plus logistic noise."""
     return np.sum(f + rng.logistic(size=f.shape) > cuts, axis=0)
 
 
 def ordinal_probit(rng: Generator, y: Any, f: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """See Ordinal: the number of cut-points below the latent plus standard normal noise."""
+    """Categories of ``Ordinal``: the number of cut-points below the latent plus standard normal noise."""
     return np.sum(f + rng.standard_normal(f.shape) > cuts, axis=0)
 
 
 def log_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """See Poisson."""
+    """Counts of ``Poisson``."""
     with np.errstate(over="ignore"):
         return poisson(rng, np.exp(f))
 
 
 def negative_binomial_2(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
-    """See NegativeBinomial2."""
+    """Counts of ``NegativeBinomial2``."""
     return negative_binomial(rng, y, f - np.log(dispersion), dispersion)
 
 
 def zero_inflated_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """See ZeroInflatedPoisson."""
+    """Counts of ``ZeroInflatedPoisson``."""
     return np.where(rng.random(f[1].shape) < scipy.special.expit(f[1]), 0.0, log_poisson(rng, y, f[0]))
 
 
 def zero_inflated_negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
-    """See ZeroInflatedNegativeBinomial."""
+    """Counts of ``ZeroInflatedNegativeBinomial``."""
     return np.where(
         rng.random(f[1].shape) < scipy.special.expit(f[1]), 0.0, negative_binomial_2(rng, y, f[0], dispersion)
     )
 
 
 def hurdle_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """See HurdlePoisson: the first event of a Poisson process, given that there is one, and those after it."""
+    """Counts of ``HurdlePoisson``: the first event of a Poisson process, given that there is one, and later ones."""
     rate = np.exp(f[0])
     first = -np.log1p(rng.random(rate.shape) * np.expm1(-rate))
     count = 1.0 + poisson(rng, np.maximum(rate - first, 0.0))
@@ -125,7 +125,7 @@ def hurdle_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
 
 
 def hurdle_negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
-    """See HurdleNegativeBinomial: as ``hurdle_poisson``, with a rate from a gamma distribution given the first."""
+    """Counts of ``HurdleNegativeBinomial``: ``hurdle_poisson`` with a gamma-distributed rate given the first event."""
     scale = np.exp(f[0]) / dispersion
     # The first event is later than t with probability (1 + scale t)^-dispersion.
     none = np.expm1(-dispersion * np.log1p(scale))
@@ -135,12 +135,12 @@ def hurdle_negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: 
 
 
 def beta_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """See BetaBinomial."""
+    """Successes of ``BetaBinomial``."""
     return rng.binomial(y[1].astype(np.int64), _beta(rng, f, precision))
 
 
 def beta(rng: Generator, y: Any, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """See Beta; draws that round to 0 or 1 are the numbers next to these."""
+    """Shares of ``Beta``; draws that round to 0 or 1 are the numbers next to these."""
     return np.clip(_beta(rng, f, precision), np.finfo(float).tiny, np.nextafter(1.0, 0.0))
 
 
@@ -153,25 +153,25 @@ def _beta(rng: Generator, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
 
 
 def gamma(rng: Generator, y: Any, f: np.ndarray, shape: np.ndarray) -> np.ndarray:
-    """See Gamma."""
+    """Positive numbers of ``Gamma``."""
     return rng.standard_gamma(shape) / shape * np.exp(f)
 
 
 def gaussian(rng: Generator, y: Any, f: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """See CensoredGaussian, of which the value itself is drawn."""
+    """Uncensored values of ``CensoredGaussian``."""
     return rng.normal(f, scale)
 
 
 def log_normal(rng: Generator, y: Any, f: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """See LogNormal."""
+    """Positive numbers of ``LogNormal``."""
     return np.exp(rng.normal(f, scale))
 
 
 def weibull(rng: Generator, y: Any, f: np.ndarray, shape: np.ndarray) -> np.ndarray:
-    """See Weibull: uncensored times."""
+    """Uncensored times of ``Weibull``."""
     return np.exp(f + np.log(rng.standard_exponential(f.shape)) / shape)
 
 
 def log_logistic(rng: Generator, y: Any, f: np.ndarray, shape: np.ndarray) -> np.ndarray:
-    """See LogLogistic: uncensored times."""
+    """Uncensored times of ``LogLogistic``."""
     return np.exp(f + rng.logistic(size=f.shape) / shape)

@@ -62,7 +62,7 @@ class SwitchedSupport(Support):
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
-        """See Support: the pieces of each output are empty in the rows of the others."""
+        """The pieces of each output are empty in the rows of the others."""
         pieces = []
         for output, support in enumerate(self.supports):
             rows = y[:, 1] == output

@@ -50,12 +50,10 @@ class Threshold(Event):
         return (scale * m[:, 0] + shift) / jnp.sqrt(spread)
 
     def log_probabilities(self, m: Any, v: Any, env: Environment) -> tuple[Any, Any]:
-        """See Event."""
         z = self._standardised(m, v, env)
         return log_ndtr(z), log_ndtr(-z)
 
     def probability(self, m: Any, v: Any, env: Environment) -> Any:
-        """See Event."""
         return ndtr(self._standardised(m, v, env))
 
 
@@ -67,7 +65,6 @@ class TopLatent(Event):
         self.key, self.is_noisy = node.key, not node.is_indicator
 
     def log_probabilities(self, m: Any, v: Any, env: Environment) -> tuple[Any, Any]:
-        """See Event."""
         log_p = log_probability_of_largest(m, v + self.node.noise.evaluate(env), self.node.chosen(env))[..., 0]
         return log_p, jnp.log1p(-jnp.exp(log_p))
 
@@ -112,13 +109,12 @@ class AdditiveNoise(Objective):
         return isinstance(other, AdditiveNoise) and self._identity == other._identity
 
     def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """See Objective."""
         env = Environment(y, jnp.zeros_like(m), parameters)
         one, zero = self._log_outcomes(env)
         return zero + self.event.probability(m, v, env) * (one - zero)
 
     def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """See Objective; the integral of the largest latent is computed once for both."""
+        """The integral of the largest latent is computed once for both."""
         return bound_and_sites_of(lambda m, v: self.local_bound(m, v, y, parameters), m, v)
 
     def log_marginal(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:

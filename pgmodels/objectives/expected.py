@@ -96,11 +96,9 @@ class Quadrature(FormulaObjective):
         self.formula, self.size, self.predictors, self.kinks, self.coarse = formula, size, predictors, kinks, coarse
 
     def stochastic(self) -> Objective:
-        """See Objective and ``ShiftedQuadrature``."""
         return ShiftedQuadrature.of(self)
 
     def reduced(self) -> Objective:
-        """See Objective and ``ReducedQuadrature``."""
         return ReducedQuadrature(self.formula, self.size, self.predictors, self.kinks, coarse=True)
 
     @property
@@ -114,7 +112,7 @@ class Quadrature(FormulaObjective):
         return isinstance(other, Quadrature) and self._identity == other._identity
 
     def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """See Objective; ``v`` may be covariances (n, P, P)."""
+        """``v`` may be covariances (n, P, P)."""
         return self._by_rows(partial(self._bound, parameters=parameters), m, v, y)
 
     def _bound(self, rule: tuple[Any, Any], m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
@@ -140,11 +138,11 @@ class Quadrature(FormulaObjective):
         return nodes[:, None, :], weights
 
     def local_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
-        """See Objective; if ``v`` are covariances, precisions W = -2 ∂B/∂V are (n, P, P)."""
+        """If ``v`` are covariances, precisions W = -2 ∂B/∂V are (n, P, P)."""
         return self.local_bound_and_sites(m, v, y, parameters)[1:]
 
     def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """See Objective; the log density is evaluated once at each node for both."""
+        """The log density is evaluated once at each node for both."""
 
         def term(rule: tuple[Any, Any], m: Any, v: Any, y: Any) -> tuple[Any, Any, Any]:
             if self._is_smooth_line:
@@ -154,7 +152,6 @@ class Quadrature(FormulaObjective):
         return self._by_rows(term, m, v, y)
 
     def second_derivatives(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
-        """See Objective."""
         if not self._is_smooth_line:
             return super().second_derivatives(m, v, y, parameters)
         return self._by_rows(partial(self._second_derivatives, parameters=parameters), m, v, y)
@@ -359,7 +356,6 @@ class ShiftedQuadrature(Quadrature):
         return cls(exact.formula, exact.size, exact.predictors, exact.kinks, coarse=True)
 
     def for_batch(self, num_previous_rows: Any) -> Objective:
-        """See Objective."""
         return _Shifted(self, num_previous_rows)
 
 

@@ -35,7 +35,6 @@ class Gumbel(Objective):
         return isinstance(other, Gumbel) and self.size == other.size
 
     def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """See Objective."""
         chosen = _is_class(y, jnp.arange(self.size))
 
         def of_class(values: Any) -> Any:
@@ -46,7 +45,6 @@ class Gumbel(Objective):
         return -jax.nn.logsumexp(logs, axis=1)
 
     def tangent(self) -> "GumbelTangent":
-        """See Objective."""
         return GumbelTangent(self.size)
 
 
@@ -69,25 +67,20 @@ class GumbelTangent(Tangent):
         return isinstance(other, GumbelTangent) and self.size == other.size
 
     def selected(self, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
-        """See Tangent."""
         chosen = as_array(y)[:, None].astype(int)
         return chosen, jnp.ones(chosen.shape)
 
     def constant(self, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """See Tangent."""
         return jnp.zeros(len(y))
 
     def log_sums(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any) -> Any:
-        """See Tangent."""
         return m + jnp.where(_is_class(y, latents), -0.5, 0.5) * v
 
     def terms(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any, log_scale: Any) -> Any:
-        """See Tangent."""
         logs = self.log_sums(m, v, y, parameters, latents)
         return jnp.where(_is_class(y, latents), logs, 0.0) - jnp.exp(logs - log_scale[:, None])
 
     def rest(self, y: Any, parameters: Mapping[str, Any], log_scale: Any) -> Any:
-        """See Tangent."""
         return 1.0 - log_scale
 
 

@@ -34,17 +34,16 @@ class MeanField(Quadrature):
     num_nodes = _POINTS
 
     def stochastic(self) -> Objective:
-        """See Objective: the minibatch rule of ``Quadrature``, whose predictors are independent there too."""
+        """The minibatch rule of ``Quadrature``, whose predictors are independent there too."""
         return Quadrature(self.formula, self.size, self.predictors).stochastic()
 
     def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """See Objective."""
         return self.local_bound_sites_and_coupling(m, v, y, parameters)[:3]
 
     def local_bound_sites_and_coupling(
         self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]
     ) -> tuple[Any, Any, Any, Any]:
-        """See Objective; second derivatives by Stein's identity, E x_q ∂_p log p(y | m + half x) / half_q."""
+        """Second derivatives by Stein's identity, E x_q ∂_p log p(y | m + half x) / half_q."""
         values, slopes, moments = self._slopes(m, v, y, parameters)
         half = safe_sqrt(v)[:, None, :]
         # As the derivative of a root, it is 0 where there is no variance.

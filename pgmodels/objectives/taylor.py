@@ -58,15 +58,15 @@ class Taylor(FormulaObjective):
         return jax.vmap(datum)(m, as_array(y))
 
     def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
-        """See Objective; ``v`` may be covariances (n, P, P)."""
+        """``v`` may be covariances (n, P, P)."""
         return self.local_bound_and_sites(m, v, y, parameters)[0]
 
     def local_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
-        """See Objective; if ``v`` are covariances, precisions are (n, P, P)."""
+        """If ``v`` are covariances, precisions are (n, P, P)."""
         return self.local_bound_and_sites(m, v, y, parameters)[1:]
 
     def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """See Objective; the sites are derivatives of the log density."""
+        """The sites are derivatives of the log density."""
         value, gradient, H = self._expanded(m, y, parameters)
         if v.ndim == 2:
             curvature = jnp.diagonal(H, axis1=1, axis2=2)

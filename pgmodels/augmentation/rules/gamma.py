@@ -129,7 +129,7 @@ class GammaRule(Rule):
         return jnp.where(p > 0, log_density, 0.0)
 
     def complete(self, children: Sequence[Auxiliary]) -> Gamma:
-        """See Rule: λ | k ~ Gamma(p + Σ k, rate c + Σ w) given the counts of its Poisson rules."""
+        """λ | k ~ Gamma(p + Σ k, rate c + Σ w) given the counts of its Poisson rules."""
         counts = children if self.auxiliary.is_vector else map(over_latents, children)
         return Gamma(add(self.exponent, *counts), self.total_rate)
 
