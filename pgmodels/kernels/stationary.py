@@ -50,10 +50,6 @@ class Stationary(Kernel):
     def measures(self, num_columns: int) -> tuple[int, ...]:
         return self.reads(num_columns)
 
-    def _matern(self, order: int) -> MaternState:
-        self._require_lengthscale()
-        return MaternState(order, as_array(self.variance.value), as_array(self.lengthscale.value).reshape(()))
-
     def _spectra(self, num_columns: int, correlation: Callable[[Array, int], Array]) -> Spectra:
         """From the density of the profile at squared frequencies, in radians per lengthscale, in a dimension."""
         self._require_lengthscale()
@@ -64,17 +60,6 @@ class Stationary(Kernel):
             return scale * correlation(jnp.sum((lengthscale * frequencies) ** 2, axis=1), num_columns)
 
         return {self.reads(num_columns): Spectrum(density, lengthscale)}
-
-    def _matern_spectra(self, num_columns: int, order: int) -> Spectra:
-        """Of the Matérn kernel of order nu = ``order`` / 2 (Rasmussen and Williams 2006, equation 4.15)."""
-        nu = 0.5 * order
-
-        def correlation(squared: Array, dimension: int) -> Array:
-            power = nu + 0.5 * dimension
-            constant = 2**dimension * math.pi ** (0.5 * dimension) * math.gamma(power) / math.gamma(nu)
-            return constant * order**nu * (order + squared) ** -power
-
-        return self._spectra(num_columns, correlation)
 
     def _require_lengthscale(self) -> None:
         if self.lengthscale.value is None:
@@ -130,9 +115,8 @@ class RBF(Stationary):
         return self._spectra(num_columns, lambda squared, d: (2.0 * math.pi) ** (0.5 * d) * jnp.exp(-0.5 * squared))
 
 
-@final
-class Matern12(Stationary):
-    """The exponential kernel, variance · exp(-r) with r = ‖x - z‖ / lengthscale.
+class _Matern(Stationary):
+    """A Matérn kernel of order ``twice_order`` / 2.
 
     Parameters
     ----------
@@ -148,47 +132,51 @@ class Matern12(Stationary):
     """
 
     positive_semidefinite: ClassVar[bool] = True
+    twice_order: ClassVar[int]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # The sections of this docstring belong to each kernel's own.
+        cls.__doc__ = f"{cls.__doc__}{(_Matern.__doc__ or '').partition('.')[2]}"
+
+    def to_state_space(self) -> StateSpace:
+        self._require_lengthscale()
+        variance, lengthscale = as_array(self.variance.value), as_array(self.lengthscale.value)
+        return MaternState(self.twice_order, variance, lengthscale.reshape(()))
+
+    def spectra(self, num_columns: int) -> Spectra:
+        nu = 0.5 * self.twice_order
+
+        # Rasmussen and Williams 2006, equation 4.15.
+        def correlation(squared: Array, dimension: int) -> Array:
+            power = nu + 0.5 * dimension
+            constant = 2**dimension * math.pi ** (0.5 * dimension) * math.gamma(power) / math.gamma(nu)
+            return constant * self.twice_order**nu * (self.twice_order + squared) ** -power
+
+        return self._spectra(num_columns, correlation)
+
+
+@final
+class Matern12(_Matern):
+    """The exponential kernel, variance · exp(-r) with r = ‖x - z‖ / lengthscale."""
+
+    twice_order: ClassVar[int] = 1
 
     def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
-
-    def to_state_space(self) -> StateSpace:
-        return self._matern(1)
-
-    def spectra(self, num_columns: int) -> Spectra:
-        return self._matern_spectra(num_columns, 1)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-safe_sqrt(squared))
 
 
 @final
-class Matern32(Stationary):
-    """The Matérn kernel of order 3/2, variance · (1 + s) exp(-s) with s = √3 ‖x - z‖ / lengthscale.
+class Matern32(_Matern):
+    """The Matérn kernel of order 3/2, variance · (1 + s) exp(-s) with s = √3 ‖x - z‖ / lengthscale."""
 
-    Parameters
-    ----------
-    variance : float, Fixed, Parameter or NumPyro distribution
-        Prior variance of the latent, in squared units of the latent.
-    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
-        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
-        distinct rows of X, set when the model is fitted.
-
-    References
-    ----------
-    Rasmussen and Williams 2006, section 4.2.
-    """
-
-    positive_semidefinite: ClassVar[bool] = True
+    twice_order: ClassVar[int] = 3
 
     def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
-
-    def to_state_space(self) -> StateSpace:
-        return self._matern(3)
-
-    def spectra(self, num_columns: int) -> Spectra:
-        return self._matern_spectra(num_columns, 3)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         s = safe_sqrt(3.0 * squared)
@@ -196,32 +184,13 @@ class Matern32(Stationary):
 
 
 @final
-class Matern52(Stationary):
-    """The Matérn kernel of order 5/2, variance · (1 + s + s²/3) exp(-s) with s = √5 ‖x - z‖ / lengthscale.
+class Matern52(_Matern):
+    """The Matérn kernel of order 5/2, variance · (1 + s + s²/3) exp(-s) with s = √5 ‖x - z‖ / lengthscale."""
 
-    Parameters
-    ----------
-    variance : float, Fixed, Parameter or NumPyro distribution
-        Prior variance of the latent, in squared units of the latent.
-    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
-        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
-        distinct rows of X, set when the model is fitted.
-
-    References
-    ----------
-    Rasmussen and Williams 2006, section 4.2.
-    """
-
-    positive_semidefinite: ClassVar[bool] = True
+    twice_order: ClassVar[int] = 5
 
     def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
-
-    def to_state_space(self) -> StateSpace:
-        return self._matern(5)
-
-    def spectra(self, num_columns: int) -> Spectra:
-        return self._matern_spectra(num_columns, 5)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         s = safe_sqrt(5.0 * squared)
