@@ -1,5 +1,9 @@
-"""Drawing of the augmented graphical model."""
+"""Drawing of the augmented graphical model: nodes in layers, each plate a rectangle around its nodes."""
 
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -11,12 +15,35 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.notation import Indexed, Tree, split_name
 from pgmodels.likelihoods.printers.text import to_text
 from pgmodels.model import Model
-from pgmodels.plots.layout import DOT, RADIUS, Box, Layout, is_dot, label_box, lay_out, node_box
 from pgmodels.plots.style import literal, new_figure, settle
 
+# Lengths are in units of 0.62 inches.
 _INCHES = 0.62
+RADIUS = 0.36
+_DOT = 0.07
+_LAYER, _CHARACTER, _GAP = 1.7, 0.155, 0.5
+# Distances of a plate to its content, at the sides, the bottom and the top.
+_SIDE, _BOTTOM, _TOP = 0.22, 0.42, 0.18
+# How far an arrow may bend, in parts of its length.
+_BENDS = (0.0, -0.1, 0.1, -0.2, 0.2, -0.3, 0.3, -0.45, 0.45)
 _OBSERVED = "0.8"
 _SYMBOLS = {"ω": r"\omega", "λ": r"\lambda", "θ": r"\theta", "GP": r"\mathrm{GP}"}
+
+
+class Box(NamedTuple):
+    """A rectangle."""
+
+    x_min: float
+    y_min: float
+    x_max: float
+    y_max: float
+
+
+class Layout(NamedTuple):
+    """Centres of nodes and rectangles of plates, by id."""
+
+    nodes: dict[str, tuple[float, float]]
+    plates: dict[str, Box]
 
 
 def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figure:
@@ -46,7 +73,8 @@ def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figur
     else:
         graph = (model if isinstance(model, Derivation) else derive(model)).graph
     layout = lay_out(graph)
-    extent = _extent(graph, layout)
+    boxes = {node.id: _node_box(node, *layout.nodes[node.id]) for node in graph.nodes}
+    extent = _around([*layout.plates.values(), *boxes.values()], 0.15, 0.15, 0.15)
     width, height = extent.x_max - extent.x_min, extent.y_max - extent.y_min
     figure = new_figure(max(4.2, _INCHES * width + 0.3), _INCHES * height + 1.3)
     axes = figure.subplots()
@@ -54,69 +82,142 @@ def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figur
     axes.set_title(f"Augmented graph of {literal(graph.name)}")
     axes.set_axis_off()
     for plate in graph.plates:
-        _draw_plate(axes, plate, layout.plates[plate.id])
-    nodes = {node.id: node for node in graph.nodes}
+        box = layout.plates[plate.id]
+        _draw_rectangle(axes, box, 0.18, facecolor="none", edgecolor="0.35", zorder=1)
+        place = (box.x_max - 0.14, box.y_min + 0.1)
+        axes.text(*place, literal(plate.label), ha="right", va="bottom", fontsize=9)
     for node in graph.nodes:
         _draw_node(axes, node, *layout.nodes[node.id])
+    nodes = {node.id: node for node in graph.nodes}
     for edge in graph.edges:
-        _draw_edge(axes, nodes[edge.source], nodes[edge.target], layout)
+        obstacles = [box for node, box in boxes.items() if node not in (edge.source, edge.target)]
+        obstacles += [_label_box(plate, layout.plates[plate.id]) for plate in graph.plates]
+        start, end = (np.array(layout.nodes[node]) for node in (edge.source, edge.target))
+        _draw_edge(axes, start, end, [_radius(nodes[node]) for node in (edge.source, edge.target)], obstacles)
     handles, names = _key(graph)
     figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
     return settle(figure)
 
 
-def _extent(graph: AugmentedGraph, layout: Layout) -> Box:
-    """The rectangle around the drawing, with a margin."""
-    boxes = [*layout.plates.values(), *(node_box(node, *layout.nodes[node.id]) for node in graph.nodes)]
+def lay_out(graph: AugmentedGraph) -> Layout:
+    """Layers by longest paths, from left to right in each: inner plates, then what is around them.
+
+    Ancestors of a plate's nodes are above its rectangle, descendants below.
+    """
+    layers, places, plates = _layers(graph), {}, {}
+    # Inner plates first; what is in no plate comes last.
+    for plate in [*sorted(graph.plates, key=lambda plate: -len(_inside(graph, plate.parent))), None]:
+        members = [node for node in graph.nodes if node.plate == (plate.id if plate else None)]
+        for layer in sorted({layers[node.id] for node in members}):
+            y = -_LAYER * layer
+            x = max((box.x_max + _SIDE for box in plates.values() if box.y_min < y < box.y_max), default=-_GAP)
+            for node in members:
+                if layers[node.id] == layer:
+                    half = 0.5 * _CHARACTER * len(node.label) if is_dot(node) else RADIUS
+                    places[node.id] = (x + _GAP + max(half, RADIUS), y)
+                    x += _GAP + 2.0 * max(half, RADIUS)
+        if plate is not None:
+            inner = [plates[other.id] for other in graph.plates if other.parent == plate.id]
+            box = _around([*inner, *(_node_box(node, *places[node.id]) for node in members)], _SIDE, _BOTTOM, _TOP)
+            # The label is right of the arrows.
+            plates[plate.id] = box._replace(x_max=box.x_max + _CHARACTER * len(plate.label))
+    return Layout(places, plates)
+
+
+def _inside(graph: AugmentedGraph, plate: str | None) -> list[str]:
+    """A plate and those around it."""
+    parents = {each.id: each.parent for each in graph.plates}
+    return [] if plate is None else [plate, *_inside(graph, parents[plate])]
+
+
+def _layers(graph: AugmentedGraph) -> dict[str, int]:
+    """The layer of each node, 0 at the top: below all its parents; ancestors of a plate's nodes are above the plate."""
+    index = {node.id: number for number, node in enumerate(graph.nodes)}
+    count = len(index)
+    after = np.zeros((count, count), dtype=bool)
+    for edge in graph.edges:
+        after[index[edge.source], index[edge.target]] = True
+    follows = np.linalg.matrix_power(np.eye(count, dtype=int) + after, count) > 0
+    for plate in graph.plates:
+        members = np.array([plate in graph.plates_of(node) for node in graph.nodes])
+        leads_in, leads_out = follows[:, members].any(axis=1), follows[members].any(axis=0)
+        after |= np.outer(leads_in & ~leads_out, members) | np.outer(members, leads_out & ~leads_in)
+    layers = np.zeros(count, dtype=int)
+    for _ in range(count):
+        layers = np.max(after * (layers[:, None] + 1), axis=0)
+    # Nodes without parents go just above their highest child.
+    highest = np.min(np.where(after, layers, count), axis=1) - 1
+    return dict(zip(index, np.where(after.any(axis=0), layers, highest).tolist(), strict=True))
+
+
+def is_dot(node: Node) -> bool:
+    """Whether a node is drawn as a dot, as fixed quantities are."""
+    return node.kind in ("parameter", "hyperparameter")
+
+
+def _radius(node: Node) -> float:
+    return _DOT if is_dot(node) else RADIUS
+
+
+def _node_box(node: Node, x: float, y: float) -> Box:
+    """The rectangle of a node with its label, which is above the node for a dot."""
+    if is_dot(node):
+        half = max(_DOT, 0.5 * _CHARACTER * len(node.label))
+        return Box(x - half, y - _DOT, x + half, y + 0.42)
+    return Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS)
+
+
+def _label_box(plate: Plate, box: Box) -> Box:
+    """The rectangle of a plate's label, in the lower right corner."""
+    return Box(box.x_max - _CHARACTER * len(plate.label) - 0.14, box.y_min, box.x_max, box.y_min + 0.36)
+
+
+def _around(boxes: Iterable[Box], side: float, bottom: float, top: float) -> Box:
+    """The rectangle around others, at some distance."""
     x_min, y_min, x_max, y_max = zip(*boxes, strict=True)
-    return Box(min(x_min) - 0.15, min(y_min) - 0.15, max(x_max) + 0.15, max(y_max) + 0.15)
+    return Box(min(x_min) - side, min(y_min) - bottom, max(x_max) + side, max(y_max) + top)
 
 
-def _draw_plate(axes: Axes, plate: Plate, box: Box) -> None:
-    style = "round,pad=0,rounding_size=0.18"
+def _draw_rectangle(axes: Axes, box: Box, rounding: float, **style: Any) -> None:
+    shape = f"round,pad=0,rounding_size={rounding}"
     size = (box.x_max - box.x_min, box.y_max - box.y_min)
-    axes.add_patch(
-        FancyBboxPatch((box.x_min, box.y_min), *size, boxstyle=style, facecolor="none", edgecolor="0.35", zorder=1)
-    )
-    label = label_box(plate, box)
-    axes.text(box.x_max - 0.14, label.y_min + 0.1, literal(plate.label), ha="right", va="bottom", fontsize=9)
+    axes.add_patch(FancyBboxPatch((box.x_min, box.y_min), *size, boxstyle=shape, **style))
 
 
 def _draw_node(axes: Axes, node: Node, x: float, y: float) -> None:
     if is_dot(node):
-        axes.add_patch(Circle((x, y), DOT, facecolor="black", zorder=3))
+        axes.add_patch(Circle((x, y), _DOT, facecolor="black", zorder=3))
         # Names of parameters are user-defined, and shown literally.
         text = literal(node.label) if node.kind == "parameter" else _mathematics(node.symbol)
-        axes.text(x, y + DOT + 0.06, text, ha="center", va="bottom", fontsize=11)
+        axes.text(x, y + _DOT + 0.06, text, ha="center", va="bottom", fontsize=11)
         return
-    face = _OBSERVED if node.kind == "observed" else "white"
+    style = {"facecolor": _OBSERVED if node.kind == "observed" else "white", "edgecolor": "black", "zorder": 3}
     if node.kind == "process":
-        corner, side = (x - 0.85 * RADIUS, y - 0.85 * RADIUS), 1.7 * RADIUS
-        style = "round,pad=0,rounding_size=0.05"
-        axes.add_patch(FancyBboxPatch(corner, side, side, boxstyle=style, facecolor=face, edgecolor="black", zorder=3))
+        half = 0.85 * RADIUS
+        _draw_rectangle(axes, Box(x - half, y - half, x + half, y + half), 0.05, **style)
     else:
-        axes.add_patch(Circle((x, y), RADIUS, facecolor=face, edgecolor="black", zorder=3))
+        axes.add_patch(Circle((x, y), RADIUS, **style))
     axes.text(x, y, _mathematics(node.symbol), ha="center", va="center", fontsize=12, zorder=4)
 
 
-def _draw_edge(axes: Axes, source: Node, target: Node, layout: Layout) -> None:
-    """An arrow from the rim of one node to the rim of the other."""
-    (a, b), (c, d) = layout.nodes[source.id], layout.nodes[target.id]
-    length = ((c - a) ** 2 + (d - b) ** 2) ** 0.5
-    start, end = ((DOT if is_dot(node) else RADIUS) / length for node in (source, target))
+def _draw_edge(axes: Axes, start: np.ndarray, end: np.ndarray, radii: list[float], obstacles: list[Box]) -> None:
+    """An arrow from the rim of one node to the rim of the other, bent as little as it meets no other node or label."""
+    across = np.array([end[1] - start[1], start[0] - end[0]])
+    t = np.linspace(0.0, 1.0, 50)[:, None]
+    low, high = np.array(obstacles)[:, None, :2], np.array(obstacles)[:, None, 2:]
+    hidden = []
+    for bend in _BENDS:
+        # Matplotlib's arc3 is the Bezier curve with this control point.
+        control = 0.5 * (start + end) + bend * across
+        curve = (1.0 - t) ** 2 * start + 2.0 * t * (1.0 - t) * control + t**2 * end
+        hidden.append(np.sum(np.all((curve > low) & (curve < high), axis=-1)))
+    bend = _BENDS[int(np.argmin(hidden))]
     axes.add_patch(
         FancyArrowPatch(
-            (a + start * (c - a), b + start * (d - b)),
-            (c - end * (c - a), d - end * (d - b)),
-            arrowstyle="-|>",
-            mutation_scale=11,
-            shrinkA=0,
-            shrinkB=0,
-            linewidth=0.9,
-            color="black",
-            zorder=2,
+            tuple(start), tuple(end), arrowstyle="-|>", mutation_scale=11, linewidth=0.9, color="black", zorder=2,
+            connectionstyle=f"arc3,rad={bend}", shrinkA=72 * _INCHES * radii[0], shrinkB=72 * _INCHES * radii[1],
         )
-    )
+    )  # fmt: skip
 
 
 def _mathematics(tree: Tree) -> str:

@@ -94,7 +94,8 @@ def letters(text):
 
 
 DRAWN = {
-    "alpha": "α", "beta": "β", "omega": "ω", "lambda": "λ", "mu": "μ", "sigma": "σ", "zeta": "ζ", "phi": "φ", "Phi": "Φ", "Gamma": "Γ", "pi": "π",
+    "alpha": "α", "beta": "β",
+    "omega": "ω", "lambda": "λ", "mu": "μ", "sigma": "σ", "zeta": "ζ", "phi": "φ", "Phi": "Φ", "Gamma": "Γ", "pi": "π",
 }  # fmt: skip
 FUNCTIONS = ("exp", "log", "cosh", "tanh")
 

@@ -6,7 +6,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 import pgmodels as pgm
-from pgmodels.plots.layout import RADIUS, Box, is_dot, lay_out
+from pgmodels.plots.graph import RADIUS, Box, is_dot, lay_out
 from tests.covering import some
 from tests.plots.test_plots import boxes
 
@@ -62,13 +62,15 @@ def test_graph(name):
     inverted = axes.transData.inverted()
     labels = [inverted.transform(box) for text, box in texts if text.axes is axes and text is not axes.title]
     for edge, arrow in zip(graph.edges, arrows, strict=True):
-        path = inverted.transform(arrow.get_transform().transform_path(arrow.get_path()).vertices)
-        line = path[0] + np.linspace(0, 1, 200)[:, None] * (layout.nodes[edge.target] - path[0])
+        start, control, end = inverted.transform(arrow.get_transform().transform_path(arrow.get_path()).vertices)[:3]
+        t = np.linspace(0, 1, 200)[:, None]
+        line = (1 - t) ** 2 * start + 2 * t * (1 - t) * control + t**2 * end
+        ends = [layout.nodes[edge.source], layout.nodes[edge.target]]
+        assert np.hypot(*(line[-1] - ends[1])) < 1.5 * RADIUS
         for node in graph.nodes:
             if node.id not in (edge.source, edge.target):
                 nearest = np.hypot(*(line - layout.nodes[node.id]).T).min()
                 assert nearest > (0.05 if is_dot(node) else RADIUS), f"an arrow crosses {node.label}"
-        ends = [layout.nodes[edge.source], layout.nodes[edge.target]]
         for (x_min, y_min), (x_max, y_max) in labels:
             is_end = any(x_min - RADIUS < x < x_max + RADIUS and y_min - RADIUS < y < y_max + RADIUS for x, y in ends)
             hidden = (line[:, 0] > x_min) & (line[:, 0] < x_max) & (line[:, 1] > y_min) & (line[:, 1] < y_max)
