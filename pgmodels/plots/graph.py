@@ -104,7 +104,9 @@ def lay_out(graph: AugmentedGraph) -> Layout:
 
     Ancestors of a plate's nodes are above its rectangle, descendants below.
     """
-    layers, places, plates = _layers(graph), {}, {}
+    layers = _layers(graph)
+    places: dict[str, tuple[float, float]] = {}
+    plates: dict[str, Box] = {}
     # Inner plates first; what is in no plate comes last.
     for plate in [*sorted(graph.plates, key=lambda plate: -len(_inside(graph, plate.parent))), None]:
         members = [node for node in graph.nodes if node.plate == (plate.id if plate else None)]
