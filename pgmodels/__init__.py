@@ -138,8 +138,7 @@ if TYPE_CHECKING:
     from pgmodels.parameters.restricted import sd
     from pgmodels.plots.auxiliaries import plot_auxiliaries
     from pgmodels.plots.calibration import plot_reliability
-    from pgmodels.plots.chains import plot_rank, plot_trace
-    from pgmodels.plots.convergence import plot_convergence
+    from pgmodels.plots.chains import plot_convergence, plot_rank, plot_trace
     from pgmodels.plots.elbo import plot_elbo
     from pgmodels.plots.graph import plot_graph
     from pgmodels.plots.latents import plot_latent
@@ -163,7 +162,7 @@ _LAZY = {
     "load_formula": "regression.saving",
     "nuts": "inference.mcmc.nuts",
     "plot_auxiliaries": "plots.auxiliaries",
-    "plot_convergence": "plots.convergence",
+    "plot_convergence": "plots.chains",
     "plot_densities": "plots.marginals",
     "plot_elbo": "plots.elbo",
     "plot_graph": "plots.graph",

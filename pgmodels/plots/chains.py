@@ -1,8 +1,9 @@
-"""Traces and rank plots of the chains."""
+"""Traces, rank plots and convergence diagnostics of the chains."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy.stats import gaussian_kde, rankdata
@@ -18,6 +19,9 @@ _NUM_LATENTS = 4
 # Maximum number of draws of a chain in a trace, evenly spaced.
 _SHOWN = 2000
 _RANK_BINS = 20
+# Thresholds of effective sample sizes and of R-hat: recommended, and beyond which draws are unusable.
+_MARKS = {"ESS": (400.0, 100.0), "R-hat": (1.01, 1.05)}
+_MARK_LINES: tuple[Literal["--", ":"], ...] = ("--", ":")
 
 
 class _Series(NamedTuple):
@@ -123,6 +127,55 @@ def plot_rank(draws: Draws) -> Figure:
     return figure
 
 
+def plot_convergence(draws: Draws) -> Figure:
+    """Plot histograms over all latents of bulk and tail effective sample sizes and of R-hat, with their thresholds.
+
+    Parameters
+    ----------
+    draws : Draws
+        Draws of ``gibbs`` or ``nuts``, at least four per chain.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    ValueError
+        For fewer than four draws per chain.
+
+    Notes
+    -----
+    An effective sample size above 400 and an R-hat below 1.01 are recommended; below 100 and above 1.05 the draws are
+    unusable. R-hat needs two chains.
+
+    References
+    ----------
+    Vehtari et al. 2021.
+    """
+    draws = require_chains(draws)
+    bulk, tail, rhat = of_draws(convergence_by_latent, draws)
+    panels = [("Bulk ESS", "ESS", bulk), ("Tail ESS", "ESS", tail)]
+    if draws.num_chains > 1:
+        panels.append(("R-hat", "R-hat", rhat))
+    figure = new_figure(3.6 * len(panels), 3.8)
+    notes = [] if draws.num_chains > 1 else ["R-hat needs two chains, and there is one."]
+    for axes, (name, figure_of, values) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        _histogram(axes, values.ravel(), _MARKS[figure_of])
+        unit = "effective draws of a latent" if figure_of == "ESS" else "R-hat of a latent"
+        open_axes(axes, title=name, ylabel="latents", xlabel=unit)
+        undefined = int((~np.isfinite(values)).sum())
+        notes += [f"{name} is not defined for {undefined} of {values.size} latents."] if undefined else []
+    legend_below(
+        figure,
+        [Line2D([], [], color="black", linestyle=line) for line in _MARK_LINES],
+        ["recommended: ESS 400, R-hat 1.01", "unusable beyond: ESS 100, R-hat 1.05"],
+        notes,
+    )
+    return figure
+
+
 def _worst_mixing(draws: Draws) -> list[_Series]:
     """log p(y | f), sampled hyperparameters, and the stored latents that mix worst."""
     series = [_Series("log p(y | f)", "nats", draws.log_likelihood_trace)]
@@ -144,3 +197,11 @@ def _worst_mixing(draws: Draws) -> list[_Series]:
 
 def _line(chain: int) -> Any:
     return "-" if chain == 0 else LINES[(chain - 1) % len(LINES)]
+
+
+def _histogram(axes: Axes, values: np.ndarray, marks: tuple[float, float]) -> None:
+    finite = values[np.isfinite(values)]
+    every = [*finite, *marks]
+    axes.hist(finite, bins=np.linspace(min(every), max(every), 41).tolist(), color=COLOURS[0])
+    for mark, line in zip(marks, _MARK_LINES, strict=True):
+        axes.axvline(mark, color="black", linestyle=line)

@@ -10,8 +10,7 @@ from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.plots.auxiliaries import plot_auxiliaries
 from pgmodels.plots.calibration import plot_reliability
-from pgmodels.plots.chains import plot_rank, plot_trace
-from pgmodels.plots.convergence import plot_convergence
+from pgmodels.plots.chains import plot_convergence, plot_rank, plot_trace
 from pgmodels.plots.elbo import plot_elbo
 from pgmodels.plots.latents import plot_latent
 from pgmodels.plots.maps import plot_probability_map
