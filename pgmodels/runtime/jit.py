@@ -10,6 +10,7 @@ import numpy as np
 
 from pgmodels.runtime.installation import check_installation
 
+# ``get_opaque_trace_state`` and ``jax.core.eval_context`` are all that the package uses of JAX without documentation.
 try:
     from jax.extend.core import get_opaque_trace_state
 except ImportError:  # before JAX 0.9

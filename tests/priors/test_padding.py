@@ -160,7 +160,7 @@ def compiled():
             if record.getMessage().startswith("Finished XLA compilation"):
                 names.append(record.getMessage().split(" of ")[1].split(" in ")[0])
 
-    logger = logging.getLogger("jax._src.dispatch")
+    logger = logging.getLogger("jax")
     listener, level, propagate = Listener(), logger.level, logger.propagate
     logger.addHandler(listener)
     logger.setLevel(logging.DEBUG)
