@@ -4,6 +4,7 @@ Each line is a tree that is printed as text or LaTeX. Its sites, expectations an
 can be evaluated: the tests compare them with the engines' values.
 """
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -360,29 +361,6 @@ def _requirements(augmentation: Augmentation) -> list[Line]:
 
 
 def _wrap(line: str) -> list[str]:
-    """Break a line at spaces, preferably before operators outside brackets; continuation lines are indented by four."""
-    indent = len(line) - len(line.lstrip(" "))
-    hanging = " " * (indent + 4)
-    lines = []
-    while len(line) > WIDTH:
-        start = len(line) - len(line.lstrip(" "))
-        at = _break(line, start)
-        lines.append(line[:at].rstrip())
-        line = hanging + line[at:].lstrip()
-    return [*lines, line]
-
-
-def _break(line: str, start: int) -> int:
-    depth, best, cost = 0, WIDTH, 1e9
-    for at in range(start, WIDTH + 1):
-        character = line[at]
-        depth += (character in "([{") - (character in ")]}")
-        if character == " " and at > start:
-            operator = line[at + 1 : at + 3].strip() in ("+", "-", "=", "·", "~", "∫", "/")
-            apart = line[at + 1] == " " or line[at - 1] == " "
-            early = max(0.0, 0.5 * WIDTH - at) / 10
-            early += 2.0 * line[:at].endswith("_c")
-            here = depth + (-1.0 if apart else 0.0 if operator else 0.5) + early
-            if here <= cost:
-                best, cost = at, here
-    return best
+    """A line in lines of at most 100 columns, broken at spaces; continuation lines are indented by four."""
+    hanging = " " * (len(line) - len(line.lstrip(" ")) + 4)
+    return textwrap.wrap(line, WIDTH, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)

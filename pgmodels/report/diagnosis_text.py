@@ -1,7 +1,6 @@
 """A diagnosis as text and HTML: a table of figures, and sentences that interpret them."""
 
 import textwrap
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import LEVELS, Calibration
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.report.html import Html, bullets, join, table
+from pgmodels.report.table import aligned
 from pgmodels.results.nested import NestedApproximation
 
 WIDTH = 100
@@ -26,7 +26,7 @@ def as_text(diagnosis: Diagnosis) -> str:
     width = max(len(name) for name, _ in figures)
     lines = [_title(diagnosis), *(f"  {name.ljust(width)}  {value}" for name, value in figures)]
     if diagnosis.vsbc is not None:
-        lines += ["", *_aligned([_VSBC_HEADER, *_vsbc_rows(diagnosis.vsbc)])]
+        lines += ["", *(f"  {line}" for line in aligned([_VSBC_HEADER, *_vsbc_rows(diagnosis.vsbc)]))]
     lines.append("")
     for sentence in (*sentences(diagnosis), *diagnosis.notes):
         lines += textwrap.wrap(sentence, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
@@ -118,14 +118,6 @@ def _vsbc_rows(vsbc: Calibration) -> list[tuple[str, ...]]:
             )
         )
     return rows
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  " + "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
 
 
 def _of_gap(diagnosis: Diagnosis) -> str:

@@ -69,16 +69,9 @@ def as_text(comparison: Comparison) -> str:
     lines = []
     for block in _blocks(columns, first):
         height = max(len(head) for head, _ in block)
-        heads = [[""] * (height - len(head)) + head for head, _ in block]
-        widths = [max(map(len, head + cells)) for head, (_, cells) in zip(heads, block, strict=True)]
-        body = [["", *line] for line in zip(*heads, strict=True)]
-        body += [
-            [row.words, *line] for row, line in zip(rows, zip(*(cells for _, cells in block), strict=True), strict=True)
-        ]
-        for name, *line in body:
-            cells = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-            lines.append("  ".join([name.ljust(first), *cells]).rstrip())
-        lines.append("")
+        names = [""] * height + [row.words for row in rows]
+        shown = ([""] * (height - len(head)) + head + cells for head, cells in block)
+        lines += [*aligned(list(zip(names, *shown, strict=True))), ""]
     return "\n".join([*lines[:-1], *(part for note in _notes(comparison) for part in _note(note))])
 
 
@@ -118,6 +111,12 @@ def number_text(value: float) -> str:
     if np.isnan(value):
         return "-"
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of texts as lines: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
 def _head(words: str) -> Html:
