@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from pgmodels.likelihoods import samplers
 from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.functions import exp, gamma, log, normal_pdf, sigmoid
@@ -17,7 +19,7 @@ _POSITIVE = Parameter(None, positive=True)
     num_latents=1,
     mean=lambda y, f, shape: exp(f),
     variance=lambda y, f, shape: exp(2 * f) / shape,
-    sampler=samplers.gamma,
+    sampler=lambda rng, y, f, shape: rng.standard_gamma(shape) / shape * np.exp(f),
 )
 def Gamma(y: Expression, f: Expression, shape: Any = _POSITIVE) -> Expression:
     """A positive number y from a gamma distribution with mean exp(f) and variance mean² / shape.
@@ -37,7 +39,7 @@ def Gamma(y: Expression, f: Expression, shape: Any = _POSITIVE) -> Expression:
     num_latents=1,
     mean=lambda y, f, scale: exp(f + scale**2 / 2),
     variance=lambda y, f, scale: exp(2 * f + 2 * scale**2) * (1 - exp(-(scale**2))),
-    sampler=samplers.log_normal,
+    sampler=lambda rng, y, f, scale: np.exp(rng.normal(f, scale)),
 )
 def LogNormal(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression:
     """log y = f + Gaussian noise, for positive y. All engines take it.

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.likelihoods import samplers
 from pgmodels.likelihoods.censoring import IntervalCensored
 from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.functions import normal_cdf, normal_pdf
@@ -29,7 +28,7 @@ def KnownNoise(y: Any, f: Expression) -> Expression:
     num_latents=1,
     mean=lambda y, f, scale: f,
     variance=lambda y, f, scale: scale**2,
-    sampler=samplers.gaussian,
+    sampler=lambda rng, y, f, scale: rng.normal(f, scale),
 )
 def CensoredGaussian(y: Any, f: Expression, scale: Any = _POSITIVE) -> Expression:
     """y = (value, code, second value): f + Gaussian noise, which may be censored, see ``IntervalCensored``.

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy
 
 from pgmodels.likelihoods import samplers
 from pgmodels.likelihoods.expression import Expression
@@ -28,13 +29,13 @@ from pgmodels.parameters.parameter import Parameter, as_declared
 _POSITIVE = Parameter(None, positive=True)
 
 
-@likelihood(support=Binary(), num_latents=1, sampler=samplers.bernoulli)
+@likelihood(support=Binary(), num_latents=1, sampler=lambda rng, y, f: rng.random(f.shape) < scipy.special.expit(f))
 def Bernoulli(y: Expression, f: Expression) -> Expression:
     """A label 0 or 1, with probability σ(f) of 1."""
     return sigmoid(f) ** y * sigmoid(-f) ** (1 - y)
 
 
-@likelihood(support=Binary(), num_latents=1, sampler=samplers.probit)
+@likelihood(support=Binary(), num_latents=1, sampler=lambda rng, y, f: rng.random(f.shape) < scipy.special.ndtr(f))
 def Probit(y: Expression, f: Expression) -> Expression:
     """A label 0 or 1, with probability Φ(f) of 1."""
     return normal_cdf(f) ** y * normal_cdf(-f) ** (1 - y)
@@ -45,7 +46,7 @@ def Probit(y: Expression, f: Expression) -> Expression:
     num_latents=1,
     mean=lambda y, f: y[1] * sigmoid(f),
     variance=lambda y, f: y[1] * sigmoid(f) * sigmoid(-f),
-    sampler=samplers.binomial,
+    sampler=lambda rng, y, f: rng.binomial(y[1].astype(np.int64), scipy.special.expit(f)),
 )
 def Binomial(y: Expression, f: Expression) -> Expression:
     """y = (successes, trials), with probability σ(f) of a success.
@@ -87,7 +88,7 @@ def NegativeBinomial(y: Expression, f: Expression, dispersion: Any = _POSITIVE) 
     num_latents=1,
     mean=lambda y, f, rate: rate * sigmoid(f),
     variance=lambda y, f, rate: rate * sigmoid(f),
-    sampler=samplers.sigmoid_poisson,
+    sampler=lambda rng, y, f, rate: samplers.poisson(rng, rate * scipy.special.expit(f)),
 )
 def SigmoidPoisson(y: Expression, f: Expression, rate: Any = _POSITIVE) -> Expression:
     """A Poisson count y with mean rate · σ(f).
@@ -100,7 +101,8 @@ def SigmoidPoisson(y: Expression, f: Expression, rate: Any = _POSITIVE) -> Expre
     return (rate * sigmoid(f)) ** y * exp(-rate * sigmoid(f)) / gamma(y + 1)
 
 
-@likelihood(sampler=samplers.logistic_softmax)
+# The class whose log σ(f) plus Gumbel noise is largest.
+@likelihood(sampler=lambda rng, y, f: np.argmax(scipy.special.log_expit(f) + rng.gumbel(size=f.shape), axis=0))
 def _logistic_softmax(y: Expression, f: Expression) -> Expression:
     return sigmoid(f[y]) / sum_(sigmoid(f))  # type: ignore[index]
 
@@ -111,7 +113,8 @@ def _stick_breaking(y: Expression, f: Expression) -> Expression:
     return prod(sigmoid(f) ** (c == y) * sigmoid(-f) ** (c < y))
 
 
-@likelihood(sampler=samplers.softmax)
+# The class whose latent plus Gumbel noise is largest.
+@likelihood(sampler=lambda rng, y, f: np.argmax(f + rng.gumbel(size=f.shape), axis=0))
 def _softmax(y: Expression, f: Expression) -> Expression:
     return exp(f[y]) / sum_(exp(f))  # type: ignore[index]
 
@@ -129,7 +132,7 @@ def _robust_max(y: Expression, f: Expression, error: Any = 1e-3) -> Expression:
     return with_errors(largest(f, y), error, len(f) - 1)  # type: ignore[arg-type]
 
 
-@likelihood(sampler=samplers.multinomial_probit)
+@likelihood(sampler=lambda rng, y, f: np.argmax(f + rng.standard_normal(f.shape), axis=0))
 def _multinomial_probit(y: Expression, f: Expression) -> Expression:
     return largest(f, y, 1.0)
 
@@ -273,7 +276,7 @@ def _sized(formula: Likelihood, name: str, num_classes: int, fewer: int = 0) -> 
     mean=lambda y, f, df, scale: f,
     # Infinite for df <= 2: the indicator is 0 there.
     variance=lambda y, f, df, scale: scale**2 * df / (abs(df - 2) * (df > 2)),
-    sampler=samplers.student_t,
+    sampler=lambda rng, y, f, df, scale: f + scale * rng.standard_t(df),
 )
 def StudentT(y: Expression, f: Expression, df: Any = _POSITIVE, scale: Any = _POSITIVE) -> Expression:
     """y = f + scale · noise, with noise from Student's t distribution with df degrees of freedom.
@@ -294,7 +297,7 @@ def StudentT(y: Expression, f: Expression, df: Any = _POSITIVE, scale: Any = _PO
     num_latents=1,
     mean=lambda y, f, scale: f,
     variance=lambda y, f, scale: 2 * scale**2,
-    sampler=samplers.laplace,
+    sampler=lambda rng, y, f, scale: rng.laplace(f, scale),
 )
 def Laplace(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression:
     """y = f + Laplace noise.

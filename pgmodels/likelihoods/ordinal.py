@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import scipy
 
-from pgmodels.likelihoods import samplers
 from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.functions import normal_cdf, sigmoid, sum_
 from pgmodels.likelihoods.likelihood import Likelihood, likelihood
@@ -22,12 +21,13 @@ def _cumulative(distribution: Any, y: Expression, f: Expression, cuts: Any) -> E
     return sum_((below[k + 1] - below[k]) * (y == k) for k in range(len(below) - 1))
 
 
-@likelihood(num_latents=1, sampler=samplers.ordinal_logit)
+# The number of cut-points below the latent plus noise.
+@likelihood(num_latents=1, sampler=lambda rng, y, f, cuts: np.sum(f + rng.logistic(size=f.shape) > cuts, axis=0))
 def _logit(y: Expression, f: Expression, cuts: Any = _CUTS) -> Expression:
     return _cumulative(sigmoid, y, f, cuts)
 
 
-@likelihood(num_latents=1, sampler=samplers.ordinal_probit)
+@likelihood(num_latents=1, sampler=lambda rng, y, f, cuts: np.sum(f + rng.standard_normal(f.shape) > cuts, axis=0))
 def _probit(y: Expression, f: Expression, cuts: Any = _CUTS) -> Expression:
     return _cumulative(normal_cdf, y, f, cuts)
 

@@ -1,4 +1,4 @@
-"""Exact samplers of the named likelihoods with NumPy's generators; arguments as in ``pgm.likelihood``."""
+"""Exact samplers of named likelihoods in several steps, with NumPy's generators; arguments as in ``pgm.likelihood``."""
 
 from typing import Any
 
@@ -20,40 +20,10 @@ def poisson(rng: Generator, rate: np.ndarray) -> np.ndarray:
     return count
 
 
-def bernoulli(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """Labels of ``Bernoulli``."""
-    return rng.random(f.shape) < scipy.special.expit(f)
-
-
-def probit(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """Labels of ``Probit``."""
-    return rng.random(f.shape) < scipy.special.ndtr(f)
-
-
-def binomial(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-    """Successes of ``Binomial``."""
-    return rng.binomial(y[1].astype(np.int64), scipy.special.expit(f))
-
-
 def negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
     """Counts of ``NegativeBinomial``: a Poisson count whose rate is drawn from a gamma distribution."""
     with np.errstate(over="ignore"):
         return poisson(rng, rng.standard_gamma(dispersion) * np.exp(f))
-
-
-def sigmoid_poisson(rng: Generator, y: Any, f: np.ndarray, rate: np.ndarray) -> np.ndarray:
-    """Counts of ``SigmoidPoisson``."""
-    return poisson(rng, rate * scipy.special.expit(f))
-
-
-def logistic_softmax(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """Classes of ``LogisticSoftmax``: the class whose log σ(f) plus Gumbel noise is largest."""
-    return np.argmax(scipy.special.log_expit(f) + rng.gumbel(size=f.shape), axis=0)
-
-
-def softmax(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """Classes of ``Softmax``: the class whose latent plus Gumbel noise is largest."""
-    return np.argmax(f + rng.gumbel(size=f.shape), axis=0)
 
 
 def robust_max(rng: Generator, y: Any, f: np.ndarray, error: np.ndarray) -> np.ndarray:
@@ -62,35 +32,10 @@ def robust_max(rng: Generator, y: Any, f: np.ndarray, error: np.ndarray) -> np.n
     return (np.argmax(f, axis=0) + np.where(rng.random(f.shape[1]) < error, others, 0)) % len(f)
 
 
-def multinomial_probit(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
-    """Classes of ``MultinomialProbit``."""
-    return np.argmax(f + rng.standard_normal(f.shape), axis=0)
-
-
 def stick_breaking(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
     """Classes of ``StickBreaking``: the first class at which the stick breaks, else the last."""
     breaks = rng.random(f.shape) < scipy.special.expit(f)
     return np.where(breaks.any(axis=0), breaks.argmax(axis=0), len(f))
-
-
-def student_t(rng: Generator, y: Any, f: np.ndarray, df: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Numbers of ``StudentT``."""
-    return f + scale * rng.standard_t(df)
-
-
-def laplace(rng: Generator, y: Any, f: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Numbers of ``Laplace``."""
-    return rng.laplace(f, scale)
-
-
-def ordinal_logit(rng: Generator, y: Any, f: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """Categories of ``Ordinal``: the number of cut-points below the latent plus logistic noise."""
-    return np.sum(f + rng.logistic(size=f.shape) > cuts, axis=0)
-
-
-def ordinal_probit(rng: Generator, y: Any, f: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """Categories of ``Ordinal``: the number of cut-points below the latent plus standard normal noise."""
-    return np.sum(f + rng.standard_normal(f.shape) > cuts, axis=0)
 
 
 def log_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
@@ -150,21 +95,6 @@ def _beta(rng: Generator, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
         np.maximum(precision * scipy.special.expit(f), smallest),
         np.maximum(precision * scipy.special.expit(-f), smallest),
     )
-
-
-def gamma(rng: Generator, y: Any, f: np.ndarray, shape: np.ndarray) -> np.ndarray:
-    """Positive numbers of ``Gamma``."""
-    return rng.standard_gamma(shape) / shape * np.exp(f)
-
-
-def gaussian(rng: Generator, y: Any, f: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Uncensored values of ``CensoredGaussian``."""
-    return rng.normal(f, scale)
-
-
-def log_normal(rng: Generator, y: Any, f: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Positive numbers of ``LogNormal``."""
-    return np.exp(rng.normal(f, scale))
 
 
 def weibull(rng: Generator, y: Any, f: np.ndarray, shape: np.ndarray) -> np.ndarray:
