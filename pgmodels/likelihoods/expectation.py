@@ -5,17 +5,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pgmodels.likelihoods.items import Items
+from pgmodels.likelihoods.items import COORDINATES, Items
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.pieces import Piece, outermost
 from pgmodels.likelihoods.sampling import MISSING, SamplingWarning, conditional_pieces, require_normalised
 from pgmodels.runtime.warnings import warn
 from pgmodels.runtime.x64 import double_precision
 
-# y = centre + scale * sinh(s): spacing 5 % of the scale at the centre, and ends 600,000 scales away. The trapezoid rule
-# is exact to rounding for smooth densities, and to a thousandth of the variance across a kink.
-_STANDARD = np.linspace(-14.0, 14.0, 512)
-_FAR = np.abs(_STANDARD) > 12.0
+_FAR = np.abs(COORDINATES) > 12.0
 # If far points contribute more than this share of a moment, the moment is unreliable.
 _SHARE = 1e-3
 # Discrete values are summed from the ends of the support, in these numbers, until their probabilities sum to 1 up to
@@ -92,16 +89,12 @@ def _points(items: Items, piece: Piece, rows: np.ndarray, elsewhere: np.ndarray)
         return [_interval(items, rows, low, high, elsewhere)]
     for level in _COUNT_LEVELS:
         points, exists, lower, upper = outermost(low, high, level)
-        counts = _listed(items, rows, points, exists)
+        counts = _Points(points, items.listed(rows, points, exists), np.zeros(len(points), dtype=bool))
         if (lower >= upper).all() or (counts.weight.sum(axis=0) + elsewhere > 1.0 - _NEGLIGIBLE).all():
             return [counts]
     return [counts, _interval(items, rows, lower, upper, elsewhere + counts.weight.sum(axis=0))]
 
 
-def _listed(items: Items, rows: np.ndarray, points: np.ndarray, exists: np.ndarray) -> _Points:
-    return _Points(points, items.listed(rows, points, exists), np.zeros(len(points), dtype=bool))
-
-
 def _interval(items: Items, rows: np.ndarray, low: np.ndarray, high: np.ndarray, elsewhere: np.ndarray) -> _Points:
-    y, log_p, log_slope = items.interval(rows, low, high, _STANDARD, elsewhere)
-    return _Points(y, np.exp(log_p + log_slope) * (_STANDARD[1] - _STANDARD[0]), _FAR)
+    y, log_p, log_slope = items.interval(rows, low, high, elsewhere)
+    return _Points(y, np.exp(log_p + log_slope) * (COORDINATES[1] - COORDINATES[0]), _FAR)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pgmodels.likelihoods.items import Items
+from pgmodels.likelihoods.items import COORDINATES, Items
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.normalisation import is_normalised
 from pgmodels.likelihoods.pieces import Piece, outermost, steps
@@ -21,8 +21,6 @@ _NEGLIGIBLE = 1e-7
 _SHORT = _STAGES[-1][0]
 # The tolerated error of the total probability; linear interpolation of a density has an error of 2e-4.
 MISSING = 1e-3
-# y = centre + scale * sinh(s): spacing 5 % of the scale at the centre, and ends 600,000 scales away.
-_STANDARD = np.linspace(-14.0, 14.0, 512)
 
 
 class SamplingWarning(PgmodelsWarning):
@@ -175,10 +173,10 @@ def _draw_at(
         p = items.listed(rows, points, exists)
     if not between:
         return np.stack([points[np.minimum(_pick(p, u), len(p) - 1), columns], p.sum(axis=0) + elsewhere])
-    grid, log_p, log_slope = items.interval(rows, lower, upper, _STANDARD, p.sum(axis=0) + elsewhere)
+    grid, log_p, log_slope = items.interval(rows, lower, upper, p.sum(axis=0) + elsewhere)
     # The density of the coordinate with equally spaced points, for which the trapezoid rule is exact for smooth laws.
     density = np.exp(log_p + log_slope)
-    mass = np.concatenate([p, 0.5 * (density[1:] + density[:-1]) * (_STANDARD[1] - _STANDARD[0])])
+    mass = np.concatenate([p, 0.5 * (density[1:] + density[:-1]) * (COORDINATES[1] - COORDINATES[0])])
     total = mass.sum(axis=0)
     index = np.minimum(_pick(mass, u), len(mass) - 1)
     before = np.where(index > 0, np.cumsum(mass, axis=0)[index - 1, columns], 0.0)
