@@ -121,8 +121,8 @@ from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.marginal import Marginal
 from pgmodels.results.predictive import PredictionWarning, Predictive
 from pgmodels.results.prior_predictive import PriorPredictive
-from pgmodels.results.saving import load
 from pgmodels.results.sparse import SparseApproximation
+from pgmodels.results.storage import load
 from pgmodels.runtime.installation import InstallationWarning
 from pgmodels.runtime.warnings import PgmodelsWarning
 

@@ -346,9 +346,9 @@ class RegressionResult(DoublePrecision):
 
         It has the columns of the data that the formula reads.
         """
-        from pgmodels.regression.saving import save
+        from pgmodels.regression.saving import save_formula
 
-        return save(self, path)
+        return save_formula(self, path)
 
     def plot_effects(self) -> "Figure":
         """The contribution of each term of one column, with intervals: lines of numbers, points of levels.

@@ -14,40 +14,37 @@ from pgmodels.data.text_and_dates import DATE, DURATION, ZONED
 from pgmodels.regression.formula import Regression, formula
 from pgmodels.regression.grammar import parse_all
 from pgmodels.regression.result import RegressionResult
-from pgmodels.results.saving import faults_of, load, read_file
-from pgmodels.runtime.atomic_io import read_arrays, write_arrays
+from pgmodels.results.storage import faults_of, load, read_file, save_result
+from pgmodels.runtime.atomic_io import decode
 from pgmodels.runtime.x64 import double_precision
 
 _ENTRY = "regression"
 
 
 @double_precision
-def save(result: RegressionResult, path: str | PathLike[str]) -> Path:
-    """See ``RegressionResult.save``; hyperparameters have both their names in the model and those of summaries."""
+def save_formula(result: RegressionResult, path: str | PathLike[str]) -> Path:
+    """Write the engine's result, the formula and the columns of the data to one file: see ``RegressionResult.save``.
+
+    It has both names of a hyperparameter, in the model and in summaries.
+    """
     regression = result.regression
     response, predictors = parse_all(regression.formula)
     names = {*response.names, *(name for parsed in predictors.values() for name in parsed.names)}
-    coded = {name: _coded(regression.data[name]) for name in regression.data.columns if name in names}
-    file: Path = result.result.save(path)
-    document, arrays = read_arrays(file)
-    arrays |= {f"{_ENTRY} {place}": array for place, (array, _) in enumerate(coded.values())}
-    if regression.weights is not None:
-        arrays[f"{_ENTRY} weights"] = regression.weights
-    document[_ENTRY] = {
-        "formula": regression.formula,
+    stored = {
+        "formula": tuple(regression.formula),
         "family": regression.family if isinstance(regression.family, str) else None,
         "link": regression.link,
-        "columns": {name: how for name, (_, how) in coded.items()},
+        "weights": regression.weights,
         "names": {name: printed.name for name, printed in regression.names.items()},
+        "columns": {name: _coded(regression.data[name]) for name in regression.data.columns if name in names},
         "priors": {
-            term.prefix + name: [value if np.isfinite(value) else None for value in prior]
+            term.prefix + name: tuple(value if np.isfinite(value) else None for value in prior)
             for term in regression.terms
             if term.coefficients is not None
             for name, prior in term.coefficients.priors.items()
         },
     }
-    write_arrays(file, document, arrays)
-    return file
+    return save_result(result.result, path, **{_ENTRY: stored})
 
 
 def load_formula(
@@ -78,14 +75,10 @@ def load_formula(
     if _ENTRY not in document:
         raise ValueError(f"{path} is not a result of a formula: load it with pgm.load.")
     with faults_of(path):
-        stored = document[_ENTRY]
-        named, link, texts, columns = (stored[name] for name in ("family", "link", "formula", "columns"))
-        coded = {name: _decoded(arrays[f"{_ENTRY} {place}"], how) for place, (name, how) in enumerate(columns.items())}
-        frame = pd.DataFrame(coded)
-        centres = stored.get("priors")
-        priors = {name: _prior(*values) for name, values in (centres or {}).items()}
-    if centres is None:
-        raise ValueError(f"{path} was written by an earlier version, whose columns are not centred: fit it again.")
+        stored = decode(document[_ENTRY], arrays)
+        named, link, texts, weights = (stored[name] for name in ("family", "link", "formula", "weights"))
+        frame = pd.DataFrame({name: _decoded(**column) for name, column in stored["columns"].items()})
+        priors = {name: _prior(*values) for name, values in stored["priors"].items()}
     if named is None and family is None:
         raise ValueError(
             f"{path} has a likelihood that is not one by name: pass it, as in load_formula(path, family=)."
@@ -94,7 +87,7 @@ def load_formula(
     with faults_of(path, unsuitable=ValueError):
         regression: Regression = formula(
             texts, frame, family=named or family, link=link, context=context, missing="predict", priors=priors,
-            weights=arrays.get(f"{_ENTRY} weights"),
+            weights=weights,
         )  # fmt: skip
     result: Any = load(path, likelihood=regression.model.likelihood)
     with faults_of(path):
@@ -104,40 +97,48 @@ def load_formula(
     return RegressionResult(regression, result)
 
 
-def _prior(mean: float, scale: float | None, freedom: float | None = None) -> Any:
-    """The prior of a coefficient of a file; older files have no degrees of freedom."""
+def _prior(mean: float, scale: float | None, freedom: float | None) -> Any:
+    """The prior of a coefficient; it is flat without a scale, and normal without degrees of freedom."""
     if scale is None:
         return "flat"
     return dist.Normal(mean, scale) if freedom is None else dist.StudentT(freedom, mean, scale)
 
 
-def _coded(column: pd.Series) -> tuple[np.ndarray, dict[str, Any]]:
+def _coded(column: pd.Series) -> dict[str, Any]:
     """A column as an array of numbers, and how to make the column of it."""
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
-        return column.to_numpy(), {"kind": "number"}
+        return {"kind": "number", "array": column.to_numpy()}
     kind = kind_of_column(column)
     if kind in (DATE, ZONED, DURATION):
-        how: dict[str, Any] = {"kind": "duration" if kind == DURATION else "date", "unit": column.dt.unit}
+        zone, unit = None, column.dt.unit
         if kind == ZONED:
-            how["zone"] = str(column.dt.tz)
-            column = column.dt.tz_convert(None)
-        return column.to_numpy().astype(np.int64), how
+            zone, column = str(column.dt.tz), column.dt.tz_convert(None)
+        stored = {"array": column.to_numpy().astype(np.int64), "unit": unit}
+        return stored | ({"kind": "duration"} if kind == DURATION else {"kind": "date", "zone": zone})
     is_category = hasattr(column, "cat")
     entries = column if is_category else column.astype("category")
-    levels = [level.item() if isinstance(level, np.generic) else level for level in entries.cat.categories]
+    levels = tuple(level.item() if isinstance(level, np.generic) else level for level in entries.cat.categories)
     if not all(isinstance(level, bool | int | float | str) for level in levels):
         raise ValueError(f"save: the levels of column {column.name!r} are neither text nor numbers; use pickle.")
-    how = {"kind": "category" if is_category else "text", "levels": levels}
-    return entries.cat.codes.to_numpy(), how | {"ordered": bool(entries.cat.ordered)}
+    kind, ordered = "category" if is_category else "text", bool(entries.cat.ordered)
+    return {"kind": kind, "array": entries.cat.codes.to_numpy(), "levels": levels, "ordered": ordered}
 
 
-def _decoded(array: np.ndarray, how: dict[str, Any]) -> Any:
-    if how["kind"] == "number":
+def _decoded(
+    kind: str,
+    array: np.ndarray,
+    levels: tuple[Any, ...] = (),
+    ordered: bool = False,
+    unit: str = "",
+    zone: str | None = None,
+) -> Any:
+    """The column of an array of numbers."""
+    if kind == "number":
         return array
-    if how["kind"] == "date":
-        times = pd.Series(array.astype(f"datetime64[{how['unit']}]"))
-        return times.dt.tz_localize("UTC").dt.tz_convert(how["zone"]) if "zone" in how else times
-    if how["kind"] == "duration":
-        return array.astype(f"timedelta64[{how['unit']}]")
-    column = pd.Series(pd.Categorical.from_codes(array, how["levels"], how["ordered"]))
-    return column if how["kind"] == "category" else column.astype(object)
+    if kind == "date":
+        times = pd.Series(array.astype(f"datetime64[{unit}]"))
+        return times if zone is None else times.dt.tz_localize("UTC").dt.tz_convert(zone)
+    if kind == "duration":
+        return array.astype(f"timedelta64[{unit}]")
+    column = pd.Series(pd.Categorical.from_codes(array, [*levels], ordered))
+    return column if kind == "category" else column.astype(object)

@@ -184,9 +184,9 @@ class Result(Summarised, Picklable):
         ValueError
             For custom kernels, forms and priors: pickle such results.
         """
-        from pgmodels.results.saving import save
+        from pgmodels.results.storage import save_result
 
-        return save(self, path)
+        return save_result(self, path)
 
     def __repr__(self) -> str:
         from pgmodels.report.summaries import result_line

@@ -96,9 +96,9 @@ class SparseApproximation(Summarised, Picklable, GaussianPredictions):
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the result to one file, such as ``fit.npz``, that ``pgm.load`` reads; see ``Result.save``."""
-        from pgmodels.results.saving import save
+        from pgmodels.results.storage import save_result
 
-        return save(self, path)
+        return save_result(self, path)
 
     def to_arviz(self, num_draws: int = 1000, seed: Seed = 0, **options: Any) -> NoReturn:
         """Raise ValueError: ArviZ gets draws at the data, which the result does not store."""

@@ -1,20 +1,20 @@
-"""Atomic writing of files of arrays with a JSON document, and safe reading: no pickles, sizes checked beforehand."""
+"""Files of arrays with a JSON document: values as JSON, atomic writing, and safe reading without pickles."""
 
 import csv
 import errno
 import json
-import math
 import os
 import re
 import secrets
 import stat
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import jax
 import numpy as np
 from numpy.lib import format as npy
 
@@ -31,8 +31,58 @@ _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 _LARGEST, _KINDS = 2**26, "biufc"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
+Arrays = dict[str, np.ndarray]
+Build = Callable[[str, dict[str, Any]], Any]
 
-def write_arrays(path: Path, document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+
+def _no_class(value: Any, *_: Any) -> Any:
+    """The default of ``encode`` and ``decode``: no class is registered."""
+    raise ValueError(f"{value if isinstance(value, str) else type(value).__name__} cannot be stored as arrays")
+
+
+def encode(
+    value: Any, arrays: Arrays, name: str, fields_of: Callable[[Any, str], tuple[str, dict[str, Any]]] = _no_class
+) -> Any:
+    """A value as JSON: a tuple as a list, and an array as its name in ``arrays``, to which it is added.
+
+    ``fields_of`` returns the public name and the fields of an object at a place in the file, or raises ValueError.
+    """
+
+    def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: encode(part, arrays, f"{name}.{key}" if name else key, fields_of) for key, part in values.items()}
+
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (np.ndarray, jax.Array)):
+        arrays[name] = np.asarray(value)
+        return {"array": name}
+    if type(value) is tuple:
+        return [*nested({str(i): part for i, part in enumerate(value)}).values()]
+    if type(value) is dict:
+        return {"dict": nested(value)}
+    public, fields = fields_of(value, name)
+    return {"class": public, "fields": nested(fields)}
+
+
+def decode(value: Any, arrays: Arrays, build: Build = _no_class) -> Any:
+    """The value of a document; ``build`` makes an object of its public name and fields, or raises ValueError."""
+    match value:
+        case list():
+            return tuple(decode(part, arrays, build) for part in value)
+        case {"array": name}:
+            return arrays[name]
+        case {"dict": entries}:
+            return {key: decode(part, arrays, build) for key, part in entries.items()}
+        case {"class": str(public), "fields": entries}:
+            return build(public, {key: decode(part, arrays, build) for key, part in entries.items()})
+        case dict():
+            raise ValueError(f"its document has an entry of {', '.join(value) or 'nothing'}")
+    return value
+
+
+def write_arrays(path: Path, document: Mapping[str, Any], arrays: Arrays) -> None:
     """Write arrays and a document, which also lists their types and shapes, as NumPy's npz; ValueError for objects."""
     for name, array in arrays.items():
         if array.dtype.hasobject:
@@ -48,12 +98,6 @@ def write_arrays(path: Path, document: Mapping[str, Any], arrays: Mapping[str, n
         np.savez(file, **entries)
 
 
-def write_document(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document as JSON."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(document), encoding="utf-8")
-
-
 def write_table(path: Path, table: "pd.DataFrame") -> None:
     """Write a data frame as CSV, with an apostrophe before text that a spreadsheet would read as a formula."""
     names = [_escaped(name) for name in table.index.names]
@@ -62,14 +106,14 @@ def write_table(path: Path, table: "pd.DataFrame") -> None:
         escaped.to_csv(temporary, quoting=csv.QUOTE_NONNUMERIC)
 
 
-def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_arrays(path: Path) -> tuple[dict[str, Any], Arrays]:
     """The document and the arrays of a file, using no more memory than the file's size on disk.
 
     Sizes are checked before anything is read: pgmodels never compresses arrays, so that a file with compressed entries,
     such as a zip bomb, is rejected. Raises ValueError for a damaged file and one that is not regular, or larger than
     the available memory, FileNotFoundError for a missing one.
     """
-    with _faults_of(path, "npz"), _opened(path) as file, zipfile.ZipFile(file) as archive:
+    with _faults_of(path), _opened(path) as file, zipfile.ZipFile(file) as archive:
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
         _check_sizes(archive.infolist(), os.fstat(file.fileno()).st_size)
         if entries.get(_DOCUMENT, zipfile.ZipInfo()).file_size > _LARGEST:
@@ -78,20 +122,13 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if _DOCUMENT not in entries:
             raise ValueError("it was not written by pgmodels")
         del headers[_DOCUMENT]
-        document = _decoded(_read(archive, entries.pop(_DOCUMENT)).tobytes())
-        # The first versions of the format have no table.
-        table = document.get("arrays", headers)
-        wrong = sorted({name for name in {*headers, *table} if headers.get(name) != table.get(name)})
-        if wrong:
-            name = wrong[0]
+        document = json.loads(_read(archive, entries.pop(_DOCUMENT)).tobytes())
+        if not isinstance(document, dict):
+            raise ValueError(f"its document must be a JSON object; got a {type(document).__name__}")
+        table = document.get("arrays", {})
+        for name in sorted(name for name in {*headers, *table} if headers.get(name) != table.get(name)):
             raise ValueError(f"{name} is {_words(headers.get(name))} and should be {_words(table.get(name))}")
         return document, {name: _read(archive, entry) for name, entry in entries.items()}
-
-
-def read_document(path: Path) -> dict[str, Any]:
-    """Read a JSON document. Raises ValueError for a damaged file, FileNotFoundError for a missing one."""
-    with _faults_of(path, "JSON"), _opened(path, _LARGEST) as file:
-        return _decoded(file.read())
 
 
 def remove_temporary(folder: Path, names: str) -> None:
@@ -155,8 +192,8 @@ def _escaped(cell: Any) -> Any:
 
 
 @contextmanager
-def _opened(path: Path, largest: float = math.inf) -> Iterator[BinaryIO]:
-    """A regular file of at most ``largest`` bytes, and not more than fit into memory, open to read.
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A regular file that fits into memory, open to read.
 
     Raises OSError for others: a pipe or a device may have no end.
     """
@@ -165,7 +202,7 @@ def _opened(path: Path, largest: float = math.inf) -> Iterator[BinaryIO]:
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         status = os.fstat(file.fileno())
         _require_regular(status)
-        largest = min(largest, available_memory())
+        largest = available_memory()
         if status.st_size > largest:
             raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and at most {largest:,.0f} are read")
         yield file
@@ -177,7 +214,7 @@ def _require_regular(status: os.stat_result) -> None:
 
 
 @contextmanager
-def _faults_of(path: Path, kind: str) -> Iterator[None]:
+def _faults_of(path: Path) -> Iterator[None]:
     """Within the context, errors of zipfile, NumPy and JSON on invalid bytes become one ValueError."""
     try:
         yield
@@ -186,7 +223,7 @@ def _faults_of(path: Path, kind: str) -> Iterator[None]:
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror or error})") from error
     except Exception as error:
-        raise ValueError(f"{path} is damaged, truncated or not in {kind} format ({error})") from error
+        raise ValueError(f"{path} is damaged, truncated or not in npz format ({error})") from error
 
 
 def _check_sizes(entries: list[zipfile.ZipInfo], size: int) -> None:
@@ -221,13 +258,6 @@ def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> list[Any]:
 def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(entry) as stream:
         return npy.read_array(stream, allow_pickle=False)
-
-
-def _decoded(text: bytes) -> dict[str, Any]:
-    document = json.loads(text)
-    if not isinstance(document, dict):
-        raise ValueError(f"its document must be a JSON object; got a {type(document).__name__}")
-    return document
 
 
 def _described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[Any]:

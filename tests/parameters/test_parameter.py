@@ -11,7 +11,6 @@ from scipy import stats
 import pgmodels as pgm
 from pgmodels.parameters.parameter import as_parameter
 from pgmodels.parameters.vector import with_priors
-from pgmodels.results.description import build_gps, build_likelihood, describe
 from tests import hyperpriors
 from tests.covering import some
 
@@ -265,12 +264,6 @@ def test_a_sign_is_shown_with_the_model_and_asked_for_where_the_formula_needs_it
         parameter = unsaid(value).parameters["scale"]
         assert parameter.positive
         assert np.all(np.asarray(parameter.value) > 0)
-
-
-def test_a_model_saved_when_bare_parameters_were_positive_is_positive_still():
-    saved = describe(pgm.Model(unsaid(pgm.Parameter(2.0, positive=True)), pgm.GP(pgm.RBF(1.0, 1.0))))
-    loaded = pgm.Model(build_likelihood(saved, unsaid, 1), build_gps(saved))
-    assert repr(loaded.likelihood) == "unsaid(scale=Parameter(2.0, positive=True))"
 
 
 # Priors without a quantile function and a finite mean, or with a median next to 0; the mode of the unconstrained value.

@@ -109,7 +109,7 @@ def test_arviz_and_files_have_standard_deviations_beside_variances(tmp_path):
     np.testing.assert_array_equal(prior["cor(Intercept, age | herd)"], prior["f[1].correlation"])
     np.testing.assert_array_equal(prior["sigma"], prior["scale"])
     document, _ = read_arrays(result.save(tmp_path / "fit.npz"))
-    assert document["regression"]["names"]["f[1].slope_variance"] == "sd(age | herd)"
+    assert document["regression"]["dict"]["names"]["dict"]["f[1].slope_variance"] == "sd(age | herd)"
 
 
 @pytest.mark.slow

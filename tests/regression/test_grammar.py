@@ -166,7 +166,7 @@ def test_load_formula_of_a_hostile_file_refuses_it_without_running_it(hostile, m
     monkeypatch.chdir(tmp_path)
     path = pgm.formula("y ~ x", DATA, priors={"scale": pgm.Fixed(1.0)}).gaussian_vi().save(tmp_path / "fit.npz")
     document, arrays = read_arrays(path)
-    document["regression"]["formula"] = [hostile]
+    document["regression"]["dict"]["formula"] = [hostile]
     write_arrays(path, document, arrays)
     with pytest.raises(ValueError, match=message):
         pgm.load_formula(path)

@@ -74,5 +74,5 @@ def test_remove_temporary_removes_what_killed_writes_left_and_no_other_file(tmp_
     kept = [".fit.npz.tmp", ".other.npz.0123456789abcdef.tmp", ".fit.npz.mine.tmp", "fit.npz", ".fitnpz.tmp"]
     for name in (*kept, ".fit.npz.0123456789abcdef.tmp"):
         (tmp_path / name).touch()
-    remove_temporary(tmp_path, r"fit\.npz|index\.json")
+    remove_temporary(tmp_path, r"fit\.npz|index\.npz")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)

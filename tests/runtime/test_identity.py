@@ -20,7 +20,6 @@ from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
 from pgmodels.inference.mcmc.gibbs.trace import Keep
 from pgmodels.model import Data
 from pgmodels.parameters.parameter import Hashable, Parameter, as_parameter
-from pgmodels.results.description import describe
 from pgmodels.runtime.identity import digest, identity
 from tests import hyperpriors as priors
 
@@ -92,9 +91,6 @@ def fingerprints_here():
         for name in ("ordered_vector", "simplex", "unit_interval", "positive"):
             fingerprints[f"constraint {name}"] = Hashable(getattr(constraints, name)).signature
         fingerprints |= {f"model {name}": model.signature for name, model in models().items()}
-        fingerprints |= {
-            f"saved {name}": describe(models()[name])["likelihood"]["formulas"] for name in ("named", "several")
-        }
         fingerprints["support"] = repr(Chosen(scaled(2.0)))
         fingerprints["set"] = digest({"one", "two", "three", 4.0, None})
     return json.loads(json.dumps(fingerprints))

@@ -5,15 +5,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from pgmodels.inference.checkpoint_folder import (
-    CheckpointFolder,
-    EngineCheckpoint,
-    fault_of_leaves,
-    leaves_of,
-    named_leaves,
-)
+from pgmodels.inference.checkpoint_folder import EngineCheckpoint, fault_of_leaves, leaves_of
 from pgmodels.inference.stochastic.convergence import Ascent
-from pgmodels.runtime.atomic_io import write_arrays
 from pgmodels.runtime.x64 import as_array
 
 # The states of a file: after the last full window, from which any number of steps continues, and after the last step of
@@ -24,12 +17,11 @@ _FULL, _END = "full", "end"
 class SviCheckpoint(EngineCheckpoint):
     """A folder with the state of the steps in one file, which is replaced atomically."""
 
-    engine, format = "svi", 8
+    engine, format = "svi", 9
 
-    def __init__(self, folder: CheckpointFolder):
-        super().__init__(folder)
-        self.saved = folder.arrays(folder.file) if folder.file.exists() else None
-        self.fingerprint: dict[str, str] = {}
+    def read(self) -> None:
+        """Read the file, if there is one."""
+        self.saved = self.read_file(self.file) if self.file.exists() else None
         self._full: Ascent | None = None
 
     def restore(self, fingerprint: dict[str, str], like: Any, num_steps: int) -> tuple[Ascent, dict[str, float]] | None:
@@ -40,15 +32,14 @@ class SviCheckpoint(EngineCheckpoint):
         self.fingerprint = fingerprint
         if self.saved is None:
             return None
-        document, arrays = self.saved
-        self.folder.require_same(document.get("fingerprint"), fingerprint)
-        match document:
+        self.require_same(self.saved.get("fingerprint"), fingerprint)
+        match self.saved:
             case {"starts": dict(starts), "states": dict(states), "num_steps": int() | None as saved_steps} if (
                 states and states.keys() <= {_FULL, _END}
             ):
-                ascents = {name: self._ascent(name, state, arrays, like) for name, state in states.items()}
+                ascents = {name: self._ascent(state, like) for name, state in states.items()}
             case _:
-                self.folder.refuse(f"{self.folder.file} is damaged: the number of steps is missing")
+                self.refuse(f"{self.file} is damaged: the number of steps is missing")
         self._full = ascents.get(_FULL)
         ascent = ascents.get(_END) if saved_steps == num_steps else self._full
         return None if ascent is None else (ascent, starts)
@@ -60,55 +51,48 @@ class SviCheckpoint(EngineCheckpoint):
         """
         if num_steps is None:
             self._full = ascent
-        if not self.folder.is_due(final):
+        if not self.is_due(final):
             return
-        states = {} if self._full is None else {_FULL: self._full}
-        if num_steps is not None:
-            states[_END] = ascent
-        arrays: dict[str, np.ndarray] = {}
-        for name, state in states.items():
-            leaves = named_leaves((state.state, state.window, state.before))
-            named = {"trace": np.array(state.trace, dtype=float), **leaves}
-            arrays |= {f"{name}_{key}": array for key, array in named.items()}
-        document = {
-            **self.folder.heading,
+        states = {_FULL: self._full, _END: None if num_steps is None else ascent}
+        values = {
             "fingerprint": self.fingerprint,
             "starts": starts,
             "num_steps": num_steps,
-            "states": {name: _described(state) for name, state in states.items()},
+            "states": {name: _values(state) for name, state in states.items() if state is not None},
         }
-        write_arrays(self.folder.file, document, arrays)
+        self.write_file(self.file, values)
 
-    def _ascent(self, name: str, document: Any, arrays: dict[str, np.ndarray], like: Any) -> Ascent:
-        arrays = {key.removeprefix(f"{name}_"): array for key, array in arrays.items() if key.startswith(f"{name}_")}
-        trace = arrays.pop("trace", None)
-        match document:
+    def _ascent(self, saved: Any, like: Any) -> Ascent:
+        match saved:
             case {
+                "leaves": leaves,
                 "learning": int() | float() as learning,
                 "windows_at_rate": int(windows_at_rate),
                 "pooled": int(pooled),
                 "has_before": bool(has_before),
+                "trace": np.ndarray(ndim=1) as trace,
                 "converged": bool(converged),
-            } if trace is not None and trace.ndim == 1 and trace.dtype == float:
+            } if trace.dtype == float:
                 pass
             case _:
-                self.folder.refuse(f"{self.folder.file} is damaged: the number of steps is missing")
+                self.refuse(f"{self.file} is damaged: the number of steps is missing")
         state, window = like
         shapes = (state, window, window if has_before else None)
-        leaves = leaves_of(arrays)
         fault = fault_of_leaves(leaves, jax.tree.leaves(shapes))
         if fault:
-            self.folder.refuse(f"{self.folder.file} is damaged: {fault}")
+            self.refuse(f"{self.file} is damaged: {fault}")
         state, window, before = jax.tree.unflatten(jax.tree.structure(shapes), [as_array(leaf) for leaf in leaves])
         return Ascent(state, learning, windows_at_rate, window, before, pooled, tuple(trace.tolist()), converged)
 
 
-def _described(ascent: Ascent) -> dict[str, Any]:
-    """The entries of a state that are no arrays."""
+def _values(ascent: Ascent) -> dict[str, Any]:
+    """The values of a file from which a state is restored."""
     return {
+        "leaves": leaves_of((ascent.state, ascent.window, ascent.before)),
         "learning": ascent.learning,
         "windows_at_rate": ascent.windows_at_rate,
         "pooled": ascent.pooled,
         "has_before": ascent.before is not None,
+        "trace": np.array(ascent.trace, dtype=float),
         "converged": ascent.converged,
     }

@@ -1,6 +1,5 @@
 """Runs saved as they go: killed at any moment, they end as if nothing had happened."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.inference.mcmc.gibbs import checkpoint
+from pgmodels.runtime.atomic_io import read_arrays
 from pgmodels.runtime.folder_lock import locked_folder
 from tests.covering import some
 from tests.registry import CASES
@@ -44,8 +44,8 @@ def eager(monkeypatch):
 
 def drawn(folder):
     """The iterations after warm-up that are saved."""
-    index = folder / "index.json"
-    return json.loads(index.read_text())["number"] - 30 if index.exists() else -1
+    index = folder / "index.npz"
+    return read_arrays(index)[0]["values"]["dict"]["number"] - 30 if index.exists() else -1
 
 
 @pytest.mark.slow
@@ -181,9 +181,9 @@ def test_an_index_on_disk_names_a_state_that_is_there_at_any_moment(problem, tmp
     def checking(function):
         def checked_around(*arguments, **options):
             for moment in ("before", "after"):
-                index = tmp_path / "index.json"
+                index = tmp_path / "index.npz"
                 if index.exists():
-                    assert (tmp_path / json.loads(index.read_text())["state"]).exists(), moment
+                    assert (tmp_path / read_arrays(index)[0]["values"]["dict"]["state"]).exists(), moment
                     checked.append(moment)
                 if moment == "before":
                     result = function(*arguments, **options)
@@ -197,7 +197,7 @@ def test_an_index_on_disk_names_a_state_that_is_there_at_any_moment(problem, tmp
     assert len(checked) > 10
     # One state is left, and nothing that was written in part.
     kinds = sorted(path.name.split("-")[0] for path in tmp_path.iterdir())
-    assert [kind for kind in kinds if kind != "draws"] == ["index.json", "pgmodels.lock", "state"]
+    assert [kind for kind in kinds if kind != "draws"] == ["index.npz", "pgmodels.lock", "state"]
 
 
 def test_what_a_killed_run_wrote_in_part_is_removed(problem, tmp_path):
@@ -205,7 +205,7 @@ def test_what_a_killed_run_wrote_in_part_is_removed(problem, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     pgm.gibbs(*problem, num_samples=5, checkpoint=tmp_path, **OPTIONS)
     names = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    assert names == {"draws", "index.json", "notes.txt", "pgmodels.lock", "state"}
+    assert names == {"draws", "index.npz", "notes.txt", "pgmodels.lock", "state"}
 
 
 def test_another_run_is_refused(problem, tmp_path):

@@ -179,9 +179,7 @@ class GibbsRun(Picklable):
         past = np.concatenate(self.vectors) if self.vectors else np.zeros((0, *chains.unknowns.shape))
         return self.state._replace(chains=chains), self.schedule, self.moments, past, self.target.fitted
 
-    def restore(
-        self, leaves: list[np.ndarray], number: int, records: list[Record], failed_fits: list[str]
-    ) -> str | None:
+    def restore(self, leaves: Any, number: int, records: list[Record], failed_fits: list[str]) -> str | None:
         """Restore a saved state; returns the fault if it does not fit this run."""
         expected, tree = jax.tree.flatten(self.arrays)
         # There is one vector of hyperparameters for each iteration.
