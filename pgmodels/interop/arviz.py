@@ -180,7 +180,7 @@ def to_arviz(
         "draws_of": draws_of,
         "sampling_time": float(result.seconds),
     }
-    attributes = {"/": about} | {group: about for group in groups}
+    attributes = {"/": about} | dict.fromkeys(groups, about)
     if result.labels is not None:
         attributes["observed_data"] = about | {"labels": [str(label) for label in result.labels]}
     tree = az.from_dict(groups, coords=coordinates, dims=_DIMS, attrs=attributes)
@@ -232,7 +232,7 @@ def prior_to_arviz(draws: PriorPredictive) -> "DataTree":
         groups,
         coords={"datum": np.arange(len(draws.X)), "latent": np.arange(draws.latents.shape[-1])},
         dims=_DIMS,
-        attrs={"/": about} | {group: about for group in groups},
+        attrs={"/": about} | dict.fromkeys(groups, about),
     )
 
 

@@ -102,7 +102,7 @@ def test_graphviz(name):
     bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', dot)
     assert bare.count("{") == bare.count("}") == 1 + len(graph.plates)
     assert bare.count('"') % 2 == 0
-    declared = re.findall(r"^\s*(\w+) \[", bare, re.M)
+    declared = re.findall(r"^\s*(\w+) \[", bare, re.MULTILINE)
     assert sorted(declared) == sorted(["node", *(node.id for node in graph.nodes)])
     assert re.findall(r"(\w+) -> (\w+);", bare) == [(edge.source, edge.target) for edge in graph.edges]
     assert bare.count("fillcolor") == 1

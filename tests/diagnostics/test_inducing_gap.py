@@ -10,7 +10,7 @@ RNG = np.random.default_rng(6)
 N = 70
 X = np.sort(RNG.uniform(-3.0, 3.0, N))[:, None]
 NOISE = 0.05 + 0.4 * (X[:, 0] / 3.0) ** 2
-KERNEL = dict(variance=1.7, lengthscale=0.6)
+KERNEL = {"variance": 1.7, "lengthscale": 0.6}
 MEAN = 0.8
 K = 1.7 * np.exp(-0.5 * ((X - X.T) / 0.6) ** 2)
 Y = MEAN + np.linalg.cholesky(K + 1e-9 * np.eye(N)) @ RNG.normal(size=N) + np.sqrt(NOISE) * RNG.normal(size=N)

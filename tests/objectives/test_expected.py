@@ -52,7 +52,7 @@ def test_one_latent_against_adaptive_quadrature(name):
         if name == "ordered_probit" and not np.isfinite(expected):
             continue  # the referee's own differences of normal distributions underflow there
         # Eight nodes on the piece with a kink: 1e-3 of its slope, squared; spikes of log densities are polynomial.
-        kinked = name in ("laplace",)
+        kinked = name == "laplace"
         np.testing.assert_allclose(got[i], expected, rtol=2e-3 if kinked else 1e-6, atol=1e-6)
 
 

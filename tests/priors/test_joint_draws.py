@@ -196,7 +196,7 @@ def test_each_draw_of_a_sampler_has_its_own_hyperparameters():
     variances = np.array([0.3, 4.0])
     v = np.random.default_rng(5).normal(size=(1, 2, N, 1))
     prior = sampled_model().compiled_prior(X)
-    result = dataclasses.replace(draws(2, **{"variance": variances[None]}), prior=prior, whitened=(v,))
+    result = dataclasses.replace(draws(2, variance=variances[None]), prior=prior, whitened=(v,))
     drawn = result.draw_latents(NEW, 4000, seed=2)
     # Given coordinates v, f = mean + L v at the data, and elsewhere the conditional of it.
     for number, variance in enumerate(variances):

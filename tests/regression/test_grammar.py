@@ -249,7 +249,7 @@ def test_name_is_a_column_where_it_is_one_and_else_a_value_of_the_context():
 
 def test_only_columns_that_a_formula_reads_need_values():
     # Not text that is like a column's name, nor a function that is.
-    holed = DATA.assign(**{"a": np.nan, "log": np.nan, "np": np.nan, "trials": np.nan})
+    holed = DATA.assign(a=np.nan, log=np.nan, np=np.nan, trials=np.nan)
     pgm.formula("y ~ I(g == 'a') + log(z) + np.sin(x)", holed)
     with pytest.raises(ValueError, match="row 0, column 'log'"):
         pgm.formula("y ~ log(z) + log", holed)
