@@ -95,13 +95,3 @@ def _beta(rng: Generator, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
         np.maximum(precision * scipy.special.expit(f), smallest),
         np.maximum(precision * scipy.special.expit(-f), smallest),
     )
-
-
-def weibull(rng: Generator, y: Any, f: np.ndarray, shape: np.ndarray) -> np.ndarray:
-    """Uncensored times of ``Weibull``."""
-    return np.exp(f + np.log(rng.standard_exponential(f.shape)) / shape)
-
-
-def log_logistic(rng: Generator, y: Any, f: np.ndarray, shape: np.ndarray) -> np.ndarray:
-    """Uncensored times of ``LogLogistic``."""
-    return np.exp(f + rng.logistic(size=f.shape) / shape)

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from pgmodels.likelihoods import samplers
+import numpy as np
+
 from pgmodels.likelihoods.censoring import Censored, IntervalCensored, LeftTruncated
 from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.functions import exp, gamma, log, sigmoid
@@ -25,26 +26,32 @@ def _entered(y: Any, shape: Any) -> Expression:
     return (1 - none) * exp(shape * log((y[2] + none) / y[0]))
 
 
-def _weibull_moments() -> dict[str, Any]:
-    return {
-        "mean": lambda y, f, shape: exp(f) * gamma(1 + 1 / shape),
-        "variance": lambda y, f, shape: exp(2 * f) * (gamma(1 + 2 / shape) - gamma(1 + 1 / shape) ** 2),
-    }
+# Of uncensored times.
+_WEIBULL: dict[str, Any] = {
+    "num_latents": 1,
+    "mean": lambda y, f, shape: exp(f) * gamma(1 + 1 / shape),
+    "variance": lambda y, f, shape: exp(2 * f) * (gamma(1 + 2 / shape) - gamma(1 + 1 / shape) ** 2),
+    "sampler": lambda rng, y, f, shape: np.exp(f + np.log(rng.standard_exponential(f.shape)) / shape),
+}
+_LOG_LOGISTIC: dict[str, Any] = {
+    "num_latents": 1,
+    "sampler": lambda rng, y, f, shape: np.exp(f + rng.logistic(size=f.shape) / shape),
+}
 
 
-@likelihood(support=Censored(), num_latents=1, sampler=samplers.weibull, **_weibull_moments())
+@likelihood(support=Censored(), **_WEIBULL)
 def _weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
     z = shape * (log(y[0]) - f)
     return (shape / y[0] * exp(z)) ** y[1] * exp(-exp(z))
 
 
-@likelihood(support=LeftTruncated(), num_latents=1, sampler=samplers.weibull, **_weibull_moments())
+@likelihood(support=LeftTruncated(), **_WEIBULL)
 def _truncated_weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
     z = shape * (log(y[0]) - f)
     return (shape / y[0] * exp(z)) ** y[1] * exp(-exp(z) * (1 - _entered(y, shape)))
 
 
-@likelihood(support=IntervalCensored(), num_latents=1, sampler=samplers.weibull, **_weibull_moments())
+@likelihood(support=IntervalCensored(), **_WEIBULL)
 def _interval_weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
     event, before, between = y[1] == 1, y[1] == 2, y[1] == 3
     z = shape * (log(y[0]) - f)
@@ -54,20 +61,20 @@ def _interval_weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expressi
     return (shape / y[0] * exp(z)) ** event * survived * (1 - exp(-more)) ** between
 
 
-@likelihood(support=Censored(), num_latents=1, sampler=samplers.log_logistic)
+@likelihood(support=Censored(), **_LOG_LOGISTIC)
 def _log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
     z = shape * (log(y[0]) - f)
     return (shape / y[0] * sigmoid(z)) ** y[1] * sigmoid(-z)
 
 
-@likelihood(support=LeftTruncated(), num_latents=1, sampler=samplers.log_logistic)
+@likelihood(support=LeftTruncated(), **_LOG_LOGISTIC)
 def _truncated_log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
     z, entered = shape * (log(y[0]) - f), _entered(y, shape)
     # σ(-z) / σ(-a), with exp(a) = entered exp(z), is a mixture, whose augmentation is that of σ(-z).
     return (shape / y[0] * sigmoid(z)) ** y[1] * (entered + (1 - entered) * sigmoid(-z))
 
 
-@likelihood(support=IntervalCensored(), num_latents=1, sampler=samplers.log_logistic)
+@likelihood(support=IntervalCensored(), **_LOG_LOGISTIC)
 def _interval_log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
     event, before, between = y[1] == 1, y[1] == 2, y[1] == 3
     z = shape * (log(y[0]) - f)
