@@ -18,7 +18,7 @@ from pgmodels.likelihoods.supports import AnyNumber, Classes, Given, Real, Suppo
 from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol, ParameterVector, Selected
 from pgmodels.parameters.parameter import Parameter, as_declared
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.pickling import Module, Named, PickledByValue, pack_function
+from pgmodels.runtime.pickling import Module, PickledByName, PickledByValue, pack_function
 from pgmodels.runtime.x64 import DoublePrecision
 
 Formula = Callable[..., Expression]
@@ -193,11 +193,13 @@ class LikelihoodFamily:
 
     def __reduce__(self) -> tuple[Any, ...]:
         reference = pack_function(self)
-        if isinstance(reference, Named):
-            return _restore_family, (reference,)
-        function, *others = pack_functions(self.function, self.mean, self.variance, self.sampler)
-        mean, variance, sampler = others
-        return _restore_family, (None, function, self.support, mean, variance, self.num_latents, sampler)
+        if isinstance(reference, PickledByName):
+            return reference.__reduce__()
+        function, mean, variance, sampler = pack_functions(self.function, self.mean, self.variance, self.sampler)
+        return LikelihoodFamily, (function, self.support, mean, variance, self.num_latents, sampler)
+
+    def __copy__(self) -> "LikelihoodFamily":
+        return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Likelihood:
         """The likelihood with these parameter values; numbers are start values for ``fit``."""
@@ -352,17 +354,11 @@ def likelihood(
 
 def pack_functions(
     function: Formula, mean: Formula | None, variance: Formula | None, sampler: Sampler | None
-) -> list[Named | PickledByValue | None]:
+) -> list[PickledByName | PickledByValue | None]:
     """The functions of a likelihood for pickling: functions of a module by name, as attributes of the family."""
     roles = {"function": function, "mean": mean, "variance": variance, "sampler": sampler}
     family = getattr(function, "__qualname__", "")
     return [f and pack_function(f, f"{family}.{role}") for role, f in roles.items()]
-
-
-def _restore_family(reference: Named | None, *arguments: Any) -> LikelihoodFamily:
-    if reference is not None:
-        return reference.value
-    return LikelihoodFamily(*(a.value if isinstance(a, (Named, PickledByValue)) else a for a in arguments))
 
 
 def _is_many(*args: Any) -> bool:

@@ -4,9 +4,9 @@ import importlib
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, Self
 from weakref import WeakValueDictionary
 
 import cloudpickle
@@ -20,16 +20,15 @@ from pgmodels.runtime.x64 import as_array
 
 
 class Picklable:
-    """An object whose JAX arrays are pickled as NumPy's: JAX itself would restore doubles in single precision.
-
-    Copies are made in the same way.
-    """
+    """An object whose JAX arrays are pickled as NumPy's: JAX itself would restore doubles in single precision."""
 
     def __getstate__(self) -> dict[str, Any]:
         return _pack(vars(self))
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(_unpack(state))
+    def __copy__(self) -> Self:
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self))
+        return copied
 
 
 class Module(Picklable, eqx.Module):
@@ -42,17 +41,18 @@ class Module(Picklable, eqx.Module):
         return hash(_signature(self))
 
 
-@dataclass(frozen=True)
-class Named:
-    """A reference to an object by its module and qualified name."""
+class PickledByName:
+    """An object pickled by its module and qualified name: it is restored as what they refer to."""
 
-    module: str
-    path: str
+    def __init__(self, module: str, path: str):
+        self.name = module, path
 
-    @property
-    def value(self) -> Any:
-        """The object that the name refers to."""
-        return reduce(getattr, self.path.split("."), importlib.import_module(self.module))
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _named, self.name
+
+
+def _named(module: str, path: str) -> Any:
+    return reduce(getattr, path.split("."), importlib.import_module(module))
 
 
 class PickledByValue:
@@ -64,8 +64,8 @@ class PickledByValue:
     def __init__(self, value: Any):
         self.value = value
 
-    def __deepcopy__(self, memo: Any) -> "PickledByValue":
-        return self
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.value
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:
@@ -84,15 +84,15 @@ class PickledByValue:
 _objects: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 
 
-def _restore(data: bytes) -> PickledByValue:
+def _restore(data: bytes) -> Any:
     value = _objects.get(data)
     if value is None:
         with jax.enable_x64(True):
             value = _objects[data] = cloudpickle.loads(data)
-    return PickledByValue(value)
+    return value
 
 
-def pack_function(function: Callable[..., Any], *paths: str) -> Named | PickledByValue:
+def pack_function(function: Callable[..., Any], *paths: str) -> PickledByName | PickledByValue:
     """A function for pickling: by its name, or one of ``paths``, if its module has it there; by value otherwise.
 
     Functions of a script or notebook cannot be imported by another process, and are pickled by value.
@@ -100,34 +100,35 @@ def pack_function(function: Callable[..., Any], *paths: str) -> Named | PickledB
     module = getattr(function, "__module__", None)
     if module in sys.modules and module != "__main__":
         for path in (getattr(function, "__qualname__", ""), *paths):
-            name = Named(module, path)
             try:
-                if name.value is function:
-                    return name
+                if _named(module, path) is function:
+                    return PickledByName(module, path)
             except AttributeError:
                 continue
     return PickledByValue(function)
 
 
-class _StoredArray(NamedTuple):
-    """A JAX array as NumPy's: its values, whether its type is weak, and the implementation of a random key."""
+class _PickledArray:
+    """A JAX array that is pickled as NumPy's, and restored in its precision."""
 
-    value: np.ndarray
-    weak: bool
-    key_impl: Any
+    def __init__(self, array: jax.Array):
+        self.array = array
 
-    def to_jax(self) -> jax.Array:
-        """The JAX array, in its original precision."""
-        with jax.enable_x64(True):
-            if self.key_impl is not None:
-                return jax.random.wrap_key_data(as_array(self.value), impl=self.key_impl)
-            return as_array(self.value.item() if self.weak and not self.value.ndim else self.value)
+    def __reduce__(self) -> tuple[Any, ...]:
+        if jnp.issubdtype(self.array.dtype, jax.dtypes.prng_key):
+            return _random_key, (np.asarray(jax.random.key_data(self.array)), jax.random.key_impl(self.array))
+        value = np.asarray(self.array)
+        # Scalars of a weak type are restored from Python's.
+        return _array, (value.item() if self.array.weak_type and not value.ndim else value,)
 
 
-def _stored(array: jax.Array) -> _StoredArray:
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return _StoredArray(np.asarray(jax.random.key_data(array)), False, jax.random.key_impl(array))
-    return _StoredArray(np.asarray(array), array.weak_type, None)
+def _array(value: Any) -> jax.Array:
+    with jax.enable_x64(True):
+        return as_array(value)
+
+
+def _random_key(data: np.ndarray, implementation: Any) -> jax.Array:
+    return jax.random.wrap_key_data(_array(data), impl=implementation)
 
 
 def _pack(tree: Any) -> Any:
@@ -136,21 +137,10 @@ def _pack(tree: Any) -> Any:
             return {name: _pack(value) for name, value in node.items()}
         if is_distribution(node):
             return PickledByValue(node)
-        return _stored(node) if isinstance(node, jax.Array) else node
+        return _PickledArray(node) if isinstance(node, jax.Array) else node
 
     # JAX would sort the entries of a dict.
     return jax.tree.map(pack, tree, is_leaf=lambda node: isinstance(node, (dict, Picklable)) or is_distribution(node))
-
-
-def _unpack(tree: Any) -> Any:
-    def unpack(node: Any) -> Any:
-        if isinstance(node, dict):
-            return {name: _unpack(value) for name, value in node.items()}
-        if isinstance(node, _StoredArray):
-            return node.to_jax()
-        return node.value if isinstance(node, (Named, PickledByValue)) else node
-
-    return jax.tree.map(unpack, tree, is_leaf=lambda node: isinstance(node, (dict, _StoredArray, Picklable)))
 
 
 def _signature(value: Any) -> Any:
@@ -162,6 +152,7 @@ def _signature(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_signature(part) for part in value)
     if isinstance(value, (np.ndarray, np.generic, jax.Array, int, float)):
-        return np.shape(value), tuple(np.ravel(value).tolist())
+        # Numbers of any type are equal, and zeros of either sign.
+        return np.shape(value), (np.asarray(value, dtype=np.float64) + 0.0).tobytes()
     leaves, tree = jax.tree.flatten(value)
     return value if jax.tree_util.treedef_is_leaf(tree) else (str(tree), _signature(tuple(leaves)))
