@@ -4,6 +4,7 @@ Each line is a tree that is printed as text or LaTeX. Its sites, expectations an
 can be evaluated: the tests compare them with the engines' values.
 """
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -361,6 +362,26 @@ def _requirements(augmentation: Augmentation) -> list[Line]:
 
 
 def _wrap(line: str) -> list[str]:
-    """A line in lines of at most 100 columns, broken at spaces; continuation lines are indented by four."""
+    """A line in lines of at most 100 columns, with continuation lines indented by four.
+
+    Broken at spaces outside brackets; inside, to as small a depth as it takes.
+    """
     hanging = " " * (len(line) - len(line.lstrip(" ")) + 4)
-    return textwrap.wrap(line, WIDTH, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
+    lines = [line]
+    for depth in range(1, 10):
+        if max(map(len, lines)) > WIDTH:
+            glued = _glued(line, depth)
+            lines = textwrap.wrap(
+                glued, WIDTH, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+            )
+    return [each.replace("\u00a0", " ") for each in lines]
+
+
+def _glued(line: str, depth: int) -> str:
+    """A line with spaces that do not break: in brackets from some depth on, and after signs of sums and integrals."""
+    level, glued = 0, ""
+    for character in line:
+        level += (character in "([{") - (character in ")]}")
+        sign = re.search(r"(Σ|Π|∫)\S*$", glued)
+        glued += "\u00a0" if character == " " and (level >= depth or sign) else character
+    return glued
