@@ -132,47 +132,59 @@ def compared(name: str, case: Case) -> list[dict[str, object]]:
     return rows
 
 
-# Coverage: the truth of each family, with a slope, a group deviation, and rows of each group.
-SLOPE, SPREAD, EACH = 0.8, 0.7, 12
+# Coverage: the truth of all families, rows of each group, and the limits of the coverage of 90 % intervals. An ordered
+# model has cut-points in place of the intercept.
+INTERCEPT, SLOPE, SPREAD, CUTS, EACH = 0.3, 0.8, 0.7, (-0.5, 1.0), 12
+SCALE, DISPERSION, PRECISION = 1.0, 3.0, 8.0
+LOW, HIGH = 0.87, 0.93
 FAMILIES = ("gaussian", "bernoulli", "poisson", "negbinomial", "cumulative", "beta")
+TRUTHS = {
+    "slope": {"x": SLOPE},
+    "sd of groups": {"sd(Intercept | g)": SPREAD},
+    "intercept or cut-points": {"Intercept": INTERCEPT, "cuts[0]": CUTS[0] - INTERCEPT, "cuts[1]": CUTS[1] - INTERCEPT},
+    "sigma, dispersion or precision": {"sigma": SCALE, "dispersion": DISPERSION, "precision": PRECISION},
+}
 
 
 def simulated(family: str, groups: int, rng: np.random.Generator) -> pd.DataFrame:
     """Data of a family with known parameters: an intercept, a slope and groups."""
     count = groups * EACH
     frame = pd.DataFrame({"x": rng.normal(size=count), "g": np.repeat([f"g{i:02d}" for i in range(groups)], EACH)})
-    f = 0.3 + SLOPE * frame["x"] + np.repeat(SPREAD * rng.normal(size=groups), EACH)
+    f = INTERCEPT + SLOPE * frame["x"] + np.repeat(SPREAD * rng.normal(size=groups), EACH)
     mean = 1.0 / (1.0 + np.exp(-f))
     draws = {
-        "gaussian": lambda: f + rng.normal(size=count),
+        "gaussian": lambda: f + SCALE * rng.normal(size=count),
         "bernoulli": lambda: (rng.random(count) < mean).astype(int),
         "poisson": lambda: rng.poisson(np.exp(f)),
-        "negbinomial": lambda: rng.negative_binomial(3.0, 3.0 / (3.0 + np.exp(f))),
-        "cumulative": lambda: np.array(list("abc"))[np.digitize(f + rng.logistic(size=count), [-0.5, 1.0])],
-        "beta": lambda: np.clip(rng.beta(8.0 * mean, 8.0 * (1.0 - mean)), 1e-6, 1.0 - 1e-6),
+        "negbinomial": lambda: rng.negative_binomial(DISPERSION, DISPERSION / (DISPERSION + np.exp(f))),
+        "cumulative": lambda: np.array(list("abc"))[np.digitize(f + rng.logistic(size=count), CUTS)],
+        "beta": lambda: np.clip(rng.beta(PRECISION * mean, PRECISION * (1.0 - mean)), 1e-6, 1.0 - 1e-6),
     }
     return frame.assign(y=draws[family]())
 
 
 def coverage(family: str, groups: int, count: int) -> dict[str, object]:
-    """How often 90 % intervals of the slope and of the groups' deviation contain the truth."""
-    inside, failed, start = [], 0, time.perf_counter()
+    """How often 90 % intervals of the coefficients and parameters contain the truth."""
+    tables, start = [], time.perf_counter()
     for seed in range(count):
         frame = simulated(family, groups, np.random.default_rng([seed, groups]))
         try:
             with az.rc_context({"stats.ci_prob": 0.9}):
-                table = pgm.formula("y ~ x + (1|g)", frame, family=family).fit(progress=False).summary()
+                tables.append(pgm.formula("y ~ x + (1|g)", frame, family=family).fit(progress=False).summary())
         except ValueError:
-            failed += 1
             continue
-        low, high = table.columns[2:4]
-        deviation = next(row for row in table.index if "sd(" in row or "variance" in row)
-        truth = {"x": SLOPE, deviation: SPREAD if "sd(" in deviation else SPREAD**2}
-        inside.append([table.loc[row, low] < value < table.loc[row, high] for row, value in truth.items()])
-    slope, spread = np.mean(inside, axis=0)
-    return {
-        "family": family, "groups": groups, "data sets": len(inside), "failed": failed, "slope": float(slope),
-        "sd of groups": float(spread), "standard error": (0.09 / len(inside)) ** 0.5,
+    shares: dict[str, float | None] = {}
+    for label, truths in TRUTHS.items():
+        inside = [
+            table.iloc[table.index.get_loc(row), 2] < truth < table.iloc[table.index.get_loc(row), 3]
+            for table in tables
+            for row, truth in truths.items()
+            if row in table.index
+        ]
+        shares[label] = float(np.mean(inside)) if inside else None
+    outside = [label for label, share in shares.items() if share is not None and not LOW <= share <= HIGH]
+    return {"family": family, "groups": groups, "data sets": len(tables), "failed": count - len(tables)} | shares | {
+        f"outside {LOW} to {HIGH}": ", ".join(outside) or "none", "standard error": (0.09 / len(tables)) ** 0.5,
         "seconds": time.perf_counter() - start,
     }  # fmt: skip
 
@@ -224,8 +236,9 @@ def main() -> None:
                 rows.append(coverage(family, groups, arguments.count))
                 write_table(
                     "Coverage of 90 % intervals", rows,
-                    f"`formula('y ~ x + (1|g)').fit()` on simulated data, {EACH} rows a group, a slope of {SLOPE} and "
-                    f"a deviation of groups of {SPREAD}.", 0, "coverage",
+                    f"`formula('y ~ x + (1|g)').fit()` on simulated data: {EACH} rows a group, an intercept of "
+                    f"{INTERCEPT}, a slope of {SLOPE}, a deviation of groups of {SPREAD}, cut-points {CUTS}, sigma "
+                    f"{SCALE}, dispersion {DISPERSION}, precision {PRECISION}.", 0, "coverage",
                 )  # fmt: skip
         return
     if arguments.what == ["predictions"]:
