@@ -3,62 +3,71 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pgmodels.runtime import interruption as _interruption
+from pgmodels.runtime.precision import exit_on_interrupt, is_command
 
-if _interruption.is_command():
+if is_command():
     # The imports below take a second or more, in which a command may be interrupted too.
-    _interruption.exit_on_interrupt()
+    exit_on_interrupt()
 
 from pgmodels import systems
-from pgmodels.augmentation.errors import NoAugmentationError, VerificationError
-from pgmodels.data.outputs import stack_outputs
-from pgmodels.data.sources.array import ArrayRows
-from pgmodels.data.sources.iterable import IterableRows
-from pgmodels.data.sources.parquet import ParquetRows
-from pgmodels.data.sources.rows import Rows
+from pgmodels.augmentation.predictors import NoAugmentationError, VerificationError
+from pgmodels.data.arrays import stack_outputs
+from pgmodels.data.sources import ArrayRows, IterableRows, ParquetRows, Rows
 from pgmodels.derivation import Derivation, derive
-from pgmodels.diagnostics.compare import Comparison, compare
-from pgmodels.diagnostics.diagnose import Diagnosis, diagnose
-from pgmodels.diagnostics.inducing_gap import InducingGap, inducing_gap
-from pgmodels.diagnostics.leave_one_out import loo
-from pgmodels.inference.adaptive_selection import InducingWarning
-from pgmodels.inference.corrections.correct import correct
-from pgmodels.inference.corrections.marginals import marginals
-from pgmodels.inference.empirical_bayes.fit import FitWarning, fit
-from pgmodels.inference.engine import ConvergenceWarning
-from pgmodels.inference.evidence.integrate import integrate
-from pgmodels.inference.evidence.log_evidence import Evidence, EvidenceWarning, log_evidence
-from pgmodels.inference.jitter_check import PrecisionWarning, TruncationWarning
-from pgmodels.inference.loop import IterationInfo
-from pgmodels.inference.mcmc.chains import MixingWarning
-from pgmodels.inference.mcmc.gibbs.driver import SamplingError
-from pgmodels.inference.mcmc.gibbs.sampler import gibbs
+from pgmodels.diagnostics.compare import Comparison, compare, loo
+from pgmodels.diagnostics.diagnose import Diagnosis, InducingGap, diagnose, inducing_gap
+from pgmodels.inference.correct import correct, marginals
+from pgmodels.inference.evidence import Evidence, EvidenceWarning, log_evidence
+from pgmodels.inference.fit import FitWarning, fit
+from pgmodels.inference.gibbs import MixingWarning, SamplingError, gibbs
+from pgmodels.inference.inducing_selection import InducingWarning
+from pgmodels.inference.integrate import integrate
+from pgmodels.inference.loop import ConvergenceWarning, IterationInfo
 from pgmodels.inference.prior_predictive import prior_predictive
-from pgmodels.inference.stochastic.svi import svi
+from pgmodels.inference.svi import svi
 from pgmodels.inference.update import update
-from pgmodels.inference.variational.vi import MeanFieldWarning, cavi, gaussian_vi, vi
+from pgmodels.inference.vi import MeanFieldWarning, PrecisionWarning, TruncationWarning, cavi, gaussian_vi, vi
 from pgmodels.interop.arviz import InteropWarning, to_arviz
-from pgmodels.kernels.columns import Difference, On
-from pgmodels.kernels.coregion import Coregion
+from pgmodels.kernels.columns import Coregion, Difference, On, Sphere
 from pgmodels.kernels.kernel import Kernel
-from pgmodels.kernels.line import Line
-from pgmodels.kernels.others import Constant, Cosine, Linear, Periodic, White
-from pgmodels.kernels.random_walk import RandomWalk
-from pgmodels.kernels.sphere import Sphere
+from pgmodels.kernels.others import Constant, Cosine, Line, Linear, Periodic, RandomWalk, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
-from pgmodels.likelihoods.additive import with_predictor
-from pgmodels.likelihoods.bounded import Beta, Gamma, LogNormal
-from pgmodels.likelihoods.censoring import Censored, Clipped, IntervalCensored, LeftTruncated
 from pgmodels.likelihoods.counts import (
     BetaBinomial,
     HurdleNegativeBinomial,
     HurdlePoisson,
+    LogLogistic,
     NegativeBinomial2,
+    Ordinal,
     Poisson,
+    Weibull,
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
-from pgmodels.likelihoods.functions import (
+from pgmodels.likelihoods.likelihood import Likelihood, likelihood
+from pgmodels.likelihoods.modified import SwitchedLikelihood, with_predictor
+from pgmodels.likelihoods.named import (
+    Bernoulli,
+    Beta,
+    Binomial,
+    CensoredGaussian,
+    Gamma,
+    Gaussian,
+    HeteroscedasticGaussian,
+    KnownNoise,
+    Laplace,
+    LogisticSoftmax,
+    LogNormal,
+    MultinomialProbit,
+    NegativeBinomial,
+    Probit,
+    RobustMax,
+    SigmoidPoisson,
+    Softmax,
+    StickBreaking,
+    StudentT,
+)
+from pgmodels.likelihoods.operations import (
     exp,
     gamma,
     largest,
@@ -71,114 +80,86 @@ from pgmodels.likelihoods.functions import (
     sqrt,
     step,
 )
-from pgmodels.likelihoods.functions import sum_ as sum
-from pgmodels.likelihoods.likelihood import Likelihood, likelihood
-from pgmodels.likelihoods.measurements import CensoredGaussian, KnownNoise
-from pgmodels.likelihoods.named import (
-    Bernoulli,
-    Binomial,
-    Gaussian,
-    HeteroscedasticGaussian,
-    Laplace,
-    LogisticSoftmax,
-    MultinomialProbit,
-    NegativeBinomial,
-    Probit,
-    RobustMax,
-    SigmoidPoisson,
-    Softmax,
-    StickBreaking,
-    StudentT,
-)
-from pgmodels.likelihoods.ordinal import Ordinal
-from pgmodels.likelihoods.pieces import Piece
+from pgmodels.likelihoods.operations import sum_ as sum
 from pgmodels.likelihoods.sampling import SamplingWarning
 from pgmodels.likelihoods.supports import (
     Binary,
+    Censored,
     Classes,
+    Clipped,
     Counts,
     Given,
+    IntervalCensored,
+    LeftTruncated,
+    Piece,
     Positive,
     Real,
     SuccessesOfTrials,
     Support,
     UnitInterval,
 )
-from pgmodels.likelihoods.survival import LogLogistic, Weibull
-from pgmodels.likelihoods.switched import SwitchedLikelihood
 from pgmodels.model import GP, DataWarning, Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Fixed, Parameter
-from pgmodels.priors.hilbert.representation import Hilbert
-from pgmodels.priors.inducing.representation import Inducing
-from pgmodels.priors.markov.representation import Markov
+from pgmodels.priors.hilbert import Hilbert
+from pgmodels.priors.inducing import Inducing
+from pgmodels.priors.markov import Markov
 from pgmodels.priors.representation import Dense
 from pgmodels.report.verdicts import Verdict, verdicts
 from pgmodels.results.approximation import Approximation, CorrectedApproximation
-from pgmodels.results.correction import CorrectionWarning
-from pgmodels.results.draws import Draws
+from pgmodels.results.draws import Draws, PriorPredictive
+from pgmodels.results.gaussian import CorrectionWarning
 from pgmodels.results.integrated import IntegratedApproximation
-from pgmodels.results.marginal import Marginal
+from pgmodels.results.nested import SparseApproximation
 from pgmodels.results.predictive import PredictionWarning, Predictive
-from pgmodels.results.prior_predictive import PriorPredictive
-from pgmodels.results.sparse import SparseApproximation
+from pgmodels.results.result import Marginal
 from pgmodels.results.storage import load
-from pgmodels.runtime.installation import InstallationWarning
-from pgmodels.runtime.warnings import PgmodelsWarning
+from pgmodels.runtime.jit import InstallationWarning
+from pgmodels.runtime.messages import PgmodelsWarning
 
 if TYPE_CHECKING:
     from pgmodels.estimators import GPClassifier, GPRegressor
-    from pgmodels.inference.evidence.numpyro_bound import numpyro_bound
-    from pgmodels.inference.mcmc.gibbs.numpyro_kernel import GibbsKernel
-    from pgmodels.inference.mcmc.gibbs.steps import gibbs_steps
-    from pgmodels.inference.mcmc.nuts import DivergenceWarning, nuts
-    from pgmodels.interop.log_density import log_density
-    from pgmodels.interop.numpyro_guide import numpyro_guide
-    from pgmodels.interop.numpyro_model import to_numpyro
-    from pgmodels.parameters.restricted import sd
-    from pgmodels.plots.auxiliaries import plot_auxiliaries
-    from pgmodels.plots.calibration import plot_reliability
-    from pgmodels.plots.chains import plot_convergence, plot_rank, plot_trace
-    from pgmodels.plots.elbo import plot_elbo
+    from pgmodels.inference.numpyro import GibbsKernel, gibbs_steps, numpyro_bound
+    from pgmodels.inference.nuts import DivergenceWarning, nuts
+    from pgmodels.interop.numpyro import log_density, numpyro_guide, to_numpyro
+    from pgmodels.parameters.parameter import sd
+    from pgmodels.plots.chains import plot_auxiliaries, plot_convergence, plot_elbo, plot_rank, plot_trace
     from pgmodels.plots.graph import plot_graph
-    from pgmodels.plots.latents import plot_latent
-    from pgmodels.plots.maps import plot_probability_map
-    from pgmodels.plots.marginals import plot_densities, plot_marginals
-    from pgmodels.plots.skewness import plot_skewness
-    from pgmodels.regression.formula import FormulaWarning, formula
-    from pgmodels.regression.saving import load_formula
+    from pgmodels.plots.latents import plot_latent, plot_probability_map
+    from pgmodels.plots.marginals import plot_densities, plot_marginals, plot_reliability, plot_skewness
+    from pgmodels.regression.formula import FormulaWarning, formula, load_formula
     from pgmodels.workflow import Check, check
 
 # The modules of what is imported at first use: matplotlib, NumPyro and scikit-learn are slow to load.
 _LAZY = {
     "Check": "workflow",
     "check": "workflow",
-    "DivergenceWarning": "inference.mcmc.nuts",
+    "DivergenceWarning": "inference.nuts",
     "GPClassifier": "estimators",
     "GPRegressor": "estimators",
     "FormulaWarning": "regression.formula",
-    "GibbsKernel": "inference.mcmc.gibbs.numpyro_kernel",
+    "GibbsKernel": "inference.numpyro",
     "formula": "regression.formula",
-    "load_formula": "regression.saving",
-    "nuts": "inference.mcmc.nuts",
-    "plot_auxiliaries": "plots.auxiliaries",
+    "load_formula": "regression.formula",
+    "nuts": "inference.nuts",
+    "plot_auxiliaries": "plots.chains",
     "plot_convergence": "plots.chains",
     "plot_densities": "plots.marginals",
-    "plot_elbo": "plots.elbo",
+    "plot_elbo": "plots.chains",
     "plot_graph": "plots.graph",
     "plot_latent": "plots.latents",
     "plot_marginals": "plots.marginals",
-    "plot_probability_map": "plots.maps",
+    "plot_probability_map": "plots.latents",
     "plot_rank": "plots.chains",
-    "plot_reliability": "plots.calibration",
-    "plot_skewness": "plots.skewness",
+    "plot_reliability": "plots.marginals",
+    "plot_skewness": "plots.marginals",
     "plot_trace": "plots.chains",
-    "gibbs_steps": "inference.mcmc.gibbs.steps",
-    "log_density": "interop.log_density",
-    "numpyro_bound": "inference.evidence.numpyro_bound",
-    "numpyro_guide": "interop.numpyro_guide",
-    "sd": "parameters.restricted",
-    "to_numpyro": "interop.numpyro_model",
+    "gibbs_steps": "inference.numpyro",
+    "log_density": "interop.numpyro",
+    "numpyro_bound": "inference.numpyro",
+    "numpyro_guide": "interop.numpyro",
+    "sd": "parameters.parameter",
+    "to_numpyro": "interop.numpyro",
 }
 
 __all__ = [

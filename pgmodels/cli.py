@@ -18,11 +18,11 @@ from pgmodels.kernels import stationary as kernels
 from pgmodels.likelihoods import named as likelihoods
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import GP, Model
-from pgmodels.runtime import installation
-from pgmodels.runtime.interruption import INTERRUPTED
-from pgmodels.runtime.provenance import environment
+from pgmodels.runtime.jit import ADVICE, computes_correctly, devices
+from pgmodels.runtime.messages import environment
+from pgmodels.runtime.precision import INTERRUPTED
 from pgmodels.runtime.seeds import NUM_SEEDS
-from pgmodels.study import DEFAULT_STUDIES, Study, validate
+from pgmodels.workflow import DEFAULT_STUDIES, Study, validate
 
 NAMED = tuple(
     name
@@ -87,9 +87,9 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         known = environment()
         lines = [f"{name} {number}" for name, number in known["versions"].items()]
-        print("\n".join([*lines, f"{known['machine']}, JAX on {installation.devices()}"]))
-        if not installation.computes_correctly():
-            print(f"pgmodels: {installation.ADVICE}", file=sys.stderr)
+        print("\n".join([*lines, f"{known['machine']}, JAX on {devices()}"]))
+        if not computes_correctly():
+            print(f"pgmodels: {ADVICE}", file=sys.stderr)
         parser.exit()
 
 

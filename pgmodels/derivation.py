@@ -3,14 +3,13 @@
 from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.augmentation import Augmentation
-from pgmodels.augmentation.explain import explain, explain_latex
-from pgmodels.augmentation.graph import AugmentedGraph, build_graph
+from pgmodels.augmentation.explain import AugmentedGraph, build_graph, explain, explain_latex
 from pgmodels.augmentation.verify import Verification, verify_augmentation
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import GP, Model, require_model
+from pgmodels.runtime.precision import DoublePrecision
 from pgmodels.runtime.seeds import Seed
-from pgmodels.runtime.x64 import DoublePrecision
 
 
 class Derivation(DoublePrecision):

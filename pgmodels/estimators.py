@@ -10,12 +10,12 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from pgmodels.inference.empirical_bayes.fit import fit
-from pgmodels.inference.engine import ConvergenceWarning
-from pgmodels.inference.evidence.integrate import integrate
-from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.stochastic.svi import svi
-from pgmodels.inference.variational.vi import cavi, gaussian_vi
+from pgmodels.inference.fit import fit
+from pgmodels.inference.gibbs import gibbs
+from pgmodels.inference.integrate import integrate
+from pgmodels.inference.loop import ConvergenceWarning
+from pgmodels.inference.svi import svi
+from pgmodels.inference.vi import cavi, gaussian_vi
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.likelihoods.named import (
@@ -33,11 +33,11 @@ from pgmodels.likelihoods.named import (
 from pgmodels.likelihoods.supports import Binary, Classes
 from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Fixed, Parameter
-from pgmodels.priors.inducing.representation import Inducing
+from pgmodels.priors.inducing import Inducing
 from pgmodels.priors.representation import Auto, Representation
 from pgmodels.results.predictive import Predictive
-from pgmodels.runtime.warnings import renamed
-from pgmodels.runtime.x64 import DoublePrecision
+from pgmodels.runtime.messages import renamed
+from pgmodels.runtime.precision import DoublePrecision
 
 METHODS = ("fit", "cavi", "gaussian_vi", "svi", "gibbs", "integrate")
 # Rows above which inducing="auto" takes inducing inputs: dense covariances of more rows take over a minute to learn.

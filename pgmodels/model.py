@@ -12,35 +12,57 @@ from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
-from pgmodels.augmentation.errors import NoAugmentationError
-from pgmodels.augmentation.predictors import Predictors, rewrite_if_fewer
-from pgmodels.data.arrays import as_inputs, as_numbers, check_finite, read_inputs
-from pgmodels.data.frames import Columns, as_frame, as_identifiers, with_new_levels
-from pgmodels.data.labels import Labels, coded, labels_of
-from pgmodels.data.missing import Missing, MissingChoice, check_covariates_of, check_missing, name_rows, without_value
-from pgmodels.data.text_and_dates import EXACT, IDENTIFIER, as_array_code
-from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced
-from pgmodels.kernels.limits import intersection
-from pgmodels.kernels.lookups import check_lookups
-from pgmodels.likelihoods.density import coefficients, entries_out_of_range, is_undefined, log_density, log_or_value
+from pgmodels.augmentation.predictors import NoAugmentationError, Predictors, rewrite_if_fewer
+from pgmodels.data.arrays import (
+    EXACT,
+    IDENTIFIER,
+    Columns,
+    Labels,
+    Missing,
+    MissingChoice,
+    as_array_code,
+    as_frame,
+    as_identifiers,
+    as_inputs,
+    as_numbers,
+    check_covariates_of,
+    check_finite,
+    check_missing,
+    coded,
+    labels_of,
+    name_rows,
+    read_inputs,
+    with_new_levels,
+    without_value,
+)
+from pgmodels.kernels.columns import check_lookups
+from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced, intersection
 from pgmodels.likelihoods.expression import Environment
-from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, Symbols, trace
+from pgmodels.likelihoods.likelihood import (
+    Likelihood,
+    LikelihoodFamily,
+    Symbols,
+    check_weights,
+    coefficients,
+    entries_out_of_range,
+    is_undefined,
+    log_density,
+    log_or_value,
+    to_power,
+    trace,
+)
 from pgmodels.likelihoods.supports import Classes, Support
-from pgmodels.likelihoods.weights import check_weights, to_power
 from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_parameter, bare, is_parameter
-from pgmodels.priors.base import LatentPrior
+from pgmodels.priors.base import LatentPrior, pad_rows, pad_zeros, padded_size
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.distinct_inputs import DistinctInputs, Sharing, find_distinct_inputs
-from pgmodels.priors.low_rank import InducingPoints
-from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
+from pgmodels.priors.dense import InducingPoints
 from pgmodels.priors.representation import Auto, Representation
-from pgmodels.runtime.formatting import shorten, write_value
-from pgmodels.runtime.identity import digest
+from pgmodels.priors.rows import DistinctInputs, Sharing, find_distinct_inputs
+from pgmodels.runtime.io import digest
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.memory import require_memory
-from pgmodels.runtime.pickling import Module
-from pgmodels.runtime.warnings import PgmodelsWarning, warn
-from pgmodels.runtime.x64 import DoublePrecision, as_array
+from pgmodels.runtime.machine import require_memory
+from pgmodels.runtime.messages import PgmodelsWarning, shorten, warn, write_value
+from pgmodels.runtime.precision import DoublePrecision, Module, as_array
 
 _REMEDY = "Drop or impute these rows."
 # One entry per group of latents: a prior, the inducing points of a prior, or None.
@@ -140,7 +162,7 @@ class Data(NamedTuple):
         return self._replace(X=self.X[rows], y=self.y[rows], weights=weights)
 
     def padded(self, size: int) -> tuple[Array, Array]:
-        """y and the row weights, padded to ``size`` rows: see pgmodels.priors.padding."""
+        """y and the row weights, padded to ``size`` rows: see pgmodels.priors.base."""
         return as_array(pad_rows(self.y, size)), as_array(pad_zeros(self.row_weights, size))
 
 
@@ -565,7 +587,7 @@ class Model(DoublePrecision, Module):
 
     @property
     def can_pad(self) -> bool:
-        """Whether the data can be padded with rows: see pgmodels.priors.padding."""
+        """Whether the data can be padded with rows: see pgmodels.priors.base."""
         return all(gp.form.can_pad for gp in self.gps)
 
     def padded(self, data: Data) -> tuple[DistinctInputs, Array, Array]:

@@ -15,20 +15,33 @@ import numpy as np
 from numpy.typing import ArrayLike
 from numpyro.distributions.constraints import interval
 
-from pgmodels.data.arrays import as_inputs, as_numbers, check_finite
-from pgmodels.data.options import check_whole_number
-from pgmodels.inference.empirical_bayes.fit import fit
+from pgmodels.data.arrays import as_inputs, as_numbers, check_finite, check_whole_number
+from pgmodels.inference.fit import fit
 from pgmodels.inference.loop import Callback
-from pgmodels.inference.stochastic.svi import svi as stochastic_vi
-from pgmodels.kernels.distance import median_distance
-from pgmodels.kernels.kernel import Kernel
+from pgmodels.inference.svi import svi as stochastic_vi
+from pgmodels.kernels.kernel import Kernel, median_distance
 from pgmodels.kernels.others import White
 from pgmodels.kernels.stationary import RBF
-from pgmodels.likelihoods import named, published
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
+from pgmodels.likelihoods.named import (
+    Bernoulli,
+    Gaussian,
+    LogisticSoftmax,
+    MultinomialProbit,
+    Probit,
+    RobustMax,
+    Softmax,
+    gpc_1_classes,
+    gpc_1_labels,
+    gpc_2_classes,
+    gpc_2_labels,
+    gpc_3_classes,
+    gpc_3_labels,
+    known_noise,
+)
 from pgmodels.model import GP, Model
 from pgmodels.parameters.parameter import Fixed, Parameter, as_declared
-from pgmodels.priors.inducing.representation import Inducing
+from pgmodels.priors.inducing import Inducing
 from pgmodels.runtime.seeds import Seed
 
 __all__ = [
@@ -243,7 +256,7 @@ x_gpc = _wenzel(
     "x_gpc",
     "X-GPC: GP classification by Pólya-Gamma augmentation, inducing inputs and natural gradients on minibatches.",
     "Wenzel et al. 2019, sections 3 and 4.",
-    lambda values: named.Bernoulli(),
+    lambda values: Bernoulli(),
     "augmented",
     notes="Deviations from print: step sizes decrease by Robbins and Monro's rule instead of the adaptive rate of "
     'Ranganath et al. 2013, which was measured to decrease too soon (``pgm.svi(rate="adaptive")`` has it); steps end '
@@ -253,7 +266,7 @@ svgpc = _wenzel(
     "svgpc",
     "SVGPC: sparse variational GP classification with the probit link, by quadrature on minibatches.",
     "Hensman, Matthews and Ghahramani 2015; Wenzel et al. 2019, section 5.",
-    lambda values: named.Probit(),
+    lambda values: Probit(),
     "expected",
     notes=_NATURAL_GRADIENTS,
 )
@@ -273,7 +286,7 @@ logistic_softmax = _galy_fajou(
     "logistic_softmax",
     "GP classification with the logistic-softmax likelihood, by conditionally conjugate variational inference.",
     "Galy-Fajou et al. 2019, sections 3 and 4 and algorithm 1.",
-    lambda values: named.LogisticSoftmax(values["num_classes"]),
+    lambda values: LogisticSoftmax(values["num_classes"]),
     "factorised",
     defaults=_CLASSES | {"bound": "factorised"},
     notes="Deviation from print: steps are convex combinations of natural parameters, and not of means and "
@@ -283,14 +296,14 @@ softmax = _galy_fajou(
     "softmax",
     "GP classification with the softmax likelihood, on its expected log density by randomised quadrature.",
     "Galy-Fajou et al. 2019, equation 2 and section 5.",
-    lambda values: named.Softmax(values["num_classes"]),
+    lambda values: Softmax(values["num_classes"]),
     "expected",
 )
 robust_max = _galy_fajou(
     "robust_max",
     "GP classification with the robust-max likelihood, on its expected log density in closed form.",
     "Hensman et al. 2015; Galy-Fajou et al. 2019, equation 3, whose ε is ``error`` C / (C - 1) for C classes.",
-    lambda values: named.RobustMax(values["num_classes"], values["error"]),
+    lambda values: RobustMax(values["num_classes"], values["error"]),
     "expected",
     defaults=_CLASSES | {"error": 1e-3},
 )
@@ -298,7 +311,7 @@ multinomial_probit = _galy_fajou(
     "multinomial_probit",
     "GP classification with the multinomial probit likelihood, by conditionally conjugate variational inference.",
     "Albert and Chib 1993; Girolami and Rogers 2006, whom Galy-Fajou et al. 2019 name.",
-    lambda values: named.MultinomialProbit(values["num_classes"]),
+    lambda values: MultinomialProbit(values["num_classes"]),
     "augmented",
     notes="Deviation from print: inducing inputs, steps on batches of rows, and hyperparameters that maximise the "
     "bound.",
@@ -344,23 +357,23 @@ _noisy = partial(
 gpc_1 = _noisy(
     "gpc_1",
     "GPC-I: the class of the largest latent, or the sign of one, without noise and with an error rate.",
-    likelihood=_with_errors(published.gpc_1_labels, published.gpc_1_classes),
+    likelihood=_with_errors(gpc_1_labels, gpc_1_classes),
 )
 gpc_2 = _noisy(
     "gpc_2",
     "GPC-II: as GPC-I, with standard normal noise of the latents, as in the probit likelihood.",
-    likelihood=_with_errors(published.gpc_2_labels, published.gpc_2_classes),
+    likelihood=_with_errors(gpc_2_labels, gpc_2_classes),
 )
 gpc_3 = _noisy(
     "gpc_3",
     "GPC-III: as GPC-I, with nearly logistic noise of the latents, normal with variance 2.897.",
-    likelihood=_with_errors(published.gpc_3_labels, published.gpc_3_classes),
+    likelihood=_with_errors(gpc_3_labels, gpc_3_classes),
 )
 gpc_sm = _liu(
     "gpc_sm",
     "GPC-sm: the softmax likelihood by its bound with Gumbel noise, with a latent for each class, also with two.",
     "Liu et al. 2019, section III; equation 24 for steps on some of the rows and classes.",
-    lambda values: named.Softmax(values["num_classes"]),
+    lambda values: Softmax(values["num_classes"]),
     "gumbel",
     defaults=_FEW_OR_MANY | {"class_batch_size": None},
     notes="Deviations from print: q moves by natural gradients instead of Adam. With ``class_batch_size``, θ_i of "
@@ -374,7 +387,7 @@ def _gaussian(values: _Values) -> Likelihood:
     observed = as_numbers(values["y"], "y")
     check_finite(observed, "y")
     # Half of the variance of y as noise, as the start value.
-    return named.Gaussian(float(np.std(observed)) / np.sqrt(2.0) or 1.0)
+    return Gaussian(float(np.std(observed)) / np.sqrt(2.0) or 1.0)
 
 
 _INDUCING = {"kernel": None, "num_inducing": 100}
@@ -399,7 +412,7 @@ hgpr = _passerello(
     "hgpr",
     "HGPR: as SGPR, with a known noise variance of each observation.",
     "Passerello 2021, section 3.",
-    lambda values: published.known_noise(),
+    lambda values: known_noise(),
     "augmented",
     defaults=_INDUCING | {"noise_variance": Argument.empty, "select": "HGV"},
     meanings=_VALUES_TEXTS,
@@ -409,7 +422,7 @@ pgpr = _passerello(
     "pgpr",
     "PGPR: GP classification by the collapsed Pólya-Gamma bound, for labels 0 and 1.",
     "Passerello 2021, section 4.",
-    lambda values: named.Bernoulli(),
+    lambda values: Bernoulli(),
     "augmented",
     defaults=_INDUCING | {"select": "HGV", "train_inducing": False},
     notes='With ``train_inducing`` it is "PGPR GO".',
@@ -418,7 +431,7 @@ svgp = _passerello(
     "svgp",
     "SVGP with the logistic likelihood by quadrature, for labels 0 and 1.",
     "Hensman, Matthews and Ghahramani 2015; Passerello 2021, section 5.",
-    lambda values: named.Bernoulli(),
+    lambda values: Bernoulli(),
     "expected",
     defaults=_INDUCING | {"select": "kmeans", "train_inducing": False},
     notes='With ``train_inducing`` it is "SVGP GO". Deviation from print: q is at its optimum at all hyperparameters, '
@@ -428,7 +441,7 @@ merged = _passerello(
     "merged",
     "The merged model: inducing inputs by the precisions of PGPR's sites, and q and hyperparameters of SVGP.",
     "Passerello 2021, section 7.1.2.",
-    lambda values: named.Bernoulli(),
+    lambda values: Bernoulli(),
     "expected",
     defaults=_INDUCING,
     select="merged",
@@ -439,7 +452,7 @@ merged = _passerello(
 _LOCAL = {"likelihood": None, **_INDUCING}
 _izmailov = partial(
     _system,
-    likelihood=lambda values: values["likelihood"] or named.Bernoulli(),
+    likelihood=lambda values: values["likelihood"] or Bernoulli(),
     kernel=lambda X: RBF() + White(),
     defaults=_LOCAL,
     meanings={

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from scipy.optimize import minimize
 
-from pgmodels.inference.variational import natural_gradient
+from pgmodels.inference import cavi as natural_gradient
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
 

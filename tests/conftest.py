@@ -27,9 +27,9 @@ CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACH
 
 # Subpackages whose shape annotations are checked at every call. Public functions validate their arguments themselves.
 SHAPED = [
-    "pgmodels.inference.mcmc.gibbs.preconditioner",
-    "pgmodels.inference.mcmc.gibbs.surrogate_path",
-    "pgmodels.kernels.distance",
+    "pgmodels.inference.surrogates",
+    "pgmodels.inference.surrogates",
+    "pgmodels.kernels.kernel",
     "pgmodels.priors",
     "pgmodels.polya_gamma",
 ]

@@ -16,14 +16,14 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import pgmodels as pgm
-from pgmodels.inference.corrections.linear_response import halves, linear_response
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.inference.empirical_bayes.fit import FitWarning
+from pgmodels.inference.bound import MarginalBound
+from pgmodels.inference.cavi import CAVI
+from pgmodels.inference.fit import FitWarning
+from pgmodels.inference.linear_response import halves, linear_response
 from pgmodels.inference.loop import maximise
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational.cavi import CAVI
-from pgmodels.inference.variational.vi import optimise, start_state, variational_problem
+from pgmodels.inference.vi import optimise, start_state, variational_problem
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
 from tests.brute_force import best_gaussian, fixed_point, hessians, response_by_differences, second_order

@@ -14,13 +14,10 @@ import numpy as np
 
 import pgmodels as pgm
 from pgmodels.priors.base import LatentPrior, Sites
-from pgmodels.priors.dense import DensePrior
-from pgmodels.priors.hilbert.prior import HilbertPrior
-from pgmodels.priors.inducing.chunked import ChunkedInducingPrior, chunked_prior_at
-from pgmodels.priors.inducing.fic import FICPrior
-from pgmodels.priors.inducing.representation import InducingPrior
-from pgmodels.priors.low_rank import CoefficientPrior, InducingPoints, LowRankPrior
-from pgmodels.priors.markov.prior import MarkovPrior
+from pgmodels.priors.dense import CoefficientPrior, DensePrior, InducingPoints, LowRankPrior
+from pgmodels.priors.hilbert import HilbertPrior
+from pgmodels.priors.inducing import ChunkedInducingPrior, FICPrior, InducingPrior, chunked_prior_at
+from pgmodels.priors.markov import MarkovPrior
 from pgmodels.priors.representation import Auto, Representation
 from tests.state_space import LinePrior, StateSpace
 

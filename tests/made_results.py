@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from pgmodels.diagnostics.compare import Comparison, HeldOutData
-from pgmodels.diagnostics.convergence import standard_errors
+from pgmodels.diagnostics.compare import Comparison, HeldOutData, standard_errors
 from pgmodels.priors.base import Sites
 from pgmodels.results.approximation import Approximation, PerturbativeApproximation
 from pgmodels.results.draws import Draws

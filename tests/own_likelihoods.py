@@ -1,7 +1,7 @@
 """Likelihoods that are not in the package, as a user would write them."""
 
-from pgmodels.likelihoods.functions import exp, gamma, normal_cdf, normal_pdf, sigmoid, sqrt, sum_
 from pgmodels.likelihoods.likelihood import likelihood
+from pgmodels.likelihoods.operations import exp, gamma, normal_cdf, normal_pdf, sigmoid, sqrt, sum_
 from pgmodels.likelihoods.supports import Binary, Classes, Counts, Given, Real
 from pgmodels.parameters.parameter import Parameter
 

@@ -8,7 +8,7 @@ from scipy.special import expit
 from scipy.stats import norm, poisson
 
 from pgmodels import polya_gamma
-from pgmodels.likelihoods.printers.text import to_text
+from pgmodels.likelihoods.printing import to_text
 
 TOKEN = re.compile(r" *(\d+(?:\.\d+)?(?:e[+-]?\d+)?|[ΣΠ]_|σ\u0303[₊₋]|[^\W\d_]\w*|.)")
 

@@ -5,8 +5,8 @@ Each row passes all checks of ``verify`` (test_verify.py), which detect planted 
 
 from typing import NamedTuple
 
-from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.functions import (
+from pgmodels.likelihoods.expression import Expression, Latent, Latents, Observation, ParameterSymbol
+from pgmodels.likelihoods.operations import (
     exp,
     gamma,
     largest,
@@ -19,7 +19,6 @@ from pgmodels.likelihoods.functions import (
     sum_,
 )
 from pgmodels.likelihoods.supports import Binary, Classes, Counts, Real, SuccessesOfTrials, Support, Undeclared
-from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol
 
 Y, F, R = Observation(), Latent(0, 1), ParameterSymbol("r", positive=True)
 F2, F3 = Latents(2), Latents(3)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pgmodels.priors.base import GroupPosterior, LatentPrior
-from pgmodels.priors.factored import centred
+from pgmodels.priors.dense import centred
 from pgmodels.priors.representation import Representation
 
 

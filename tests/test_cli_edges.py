@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pgmodels import study as validation
+from pgmodels import workflow as validation
 from pgmodels.cli import main
 
 ROOT = Path(__file__).parents[1]

@@ -10,10 +10,10 @@ import pgmodels as pgm
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.rules import RULES
 from pgmodels.cli import NAMED
-from pgmodels.inference.mcmc.gibbs.schedule import MOVES
+from pgmodels.inference.gibbs_schedule import MOVES
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.priors.base import LatentPrior
-from pgmodels.priors.markov.continued import ContinuedPrior
+from pgmodels.priors.markov import ContinuedPrior
 from pgmodels.priors.representation import Representation
 from tests.augmentation import test_verify
 from tests.covering import default_rows, some

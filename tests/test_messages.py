@@ -47,9 +47,9 @@ WORDS = {"linear_response", "posterior_predictive", "log_likelihood", "target_na
 LABELS = {"gibbs", "cavi"}
 # Modules that write other languages: DOT, HTML, options of XLA, and formulas.
 WRITERS = (
-    "pgmodels/augmentation/graph.py",
+    "pgmodels/augmentation/explain.py",
     "pgmodels/report/report.py",
-    "pgmodels/runtime/installation.py",
+    "pgmodels/runtime/jit.py",
     "pgmodels/regression/",
 )
 

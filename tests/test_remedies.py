@@ -14,8 +14,7 @@ from numpyro.distributions import constraints
 from scipy import sparse
 
 import pgmodels as pgm
-from pgmodels.results.nodes import DrawNodes
-from pgmodels.results.predictive import Predictive
+from pgmodels.results.predictive import DrawNodes, Predictive
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(12, 2))

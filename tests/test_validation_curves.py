@@ -8,7 +8,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.datasets import Split
-from pgmodels.numerics.adam import Adam
+from pgmodels.numerics.iteration import Adam
 from validation.papers.curves import JITTER, Curve, Look, first_time, score_at
 from validation.papers.measures import scores
 from validation.papers.rival import AdaDelta, adadelta_step, follow, rival_of

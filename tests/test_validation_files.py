@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
-from pgmodels import study as validation
+from pgmodels import workflow as validation
 from pgmodels.cli import main
-from pgmodels.runtime.atomic_io import atomic_write, make_folder
+from pgmodels.runtime.io import atomic_write, make_folder
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pgmodels.likelihoods.density import log_density
+from pgmodels.likelihoods.likelihood import log_density
 from validation.nested import quadrature
 from validation.nested.cases import CASES
 

@@ -157,7 +157,7 @@ def without_curvature(warm_start: Callable[..., Any]) -> Callable[..., Any]:
 Case = Callable[[], dict[str, float]]
 MECHANISMS: dict[str, tuple[dict[str, Any], dict[str, Case]]] = {
     "Anderson acceleration": (
-        {"pgmodels.numerics.anderson:History.extrapolated": lambda self, image: image},
+        {"pgmodels.numerics.iteration:History.extrapolated": lambda self, image: image},
         {"cavi, 300 rows": cavi_labels, "fit, 400 rows": fit_labels, "fit, Student-t": fit_outliers},
     ),
     "Newton's method for the mean": (

@@ -16,7 +16,7 @@ from table import write_table
 import pgmodels as pgm
 from pgmodels.diagnostics.vsbc import LEVELS, Calibration
 from pgmodels.likelihoods.sampling import draw_observations
-from pgmodels.priors.drawing import draw_latents
+from pgmodels.priors.block_posterior import draw_latents
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("words", nargs="*")

@@ -14,8 +14,8 @@ from table import write_table
 
 import pgmodels as pgm
 from pgmodels.datasets import load
-from pgmodels.diagnostics.convergence import standard_errors
-from pgmodels.results.normal_density import NormalDensity
+from pgmodels.diagnostics.compare import standard_errors
+from pgmodels.results.gaussian import NormalDensity
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("words", nargs="*")

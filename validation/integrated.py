@@ -15,7 +15,7 @@ from sampler_suite import CASES, Case
 from table import write_table
 
 import pgmodels as pgm
-from pgmodels.diagnostics.convergence import standard_errors
+from pgmodels.diagnostics.compare import standard_errors
 
 
 def seconds_of(work: Callable[[], Any]) -> tuple[Any, float]:

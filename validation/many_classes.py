@@ -18,7 +18,7 @@ from scipy.special import expit, logsumexp
 from table import write_table
 
 import pgmodels as pgm
-from pgmodels.inference.stochastic import convergence as windows
+from pgmodels.inference import svi_convergence as windows
 
 ROWS, COLUMNS, INPUTS, BATCH, AT_A_TIME, TEST = 20_000, 3, 50, 1000, 10, 2000
 # Rows that steps are timed on: so many are read in a window.

@@ -19,8 +19,8 @@ from threadpoolctl import threadpool_limits
 
 import pgmodels as pgm
 from pgmodels.datasets import load
-from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors
-from pgmodels.interop.numpyro_model import Program
+from pgmodels.diagnostics.compare import convergence_by_latent, standard_errors
+from pgmodels.interop.numpyro import Program
 
 
 class Case(NamedTuple):

@@ -17,10 +17,9 @@ import pgmodels as pgm
 from pgmodels.datasets import load
 from pgmodels.inference.problem import problem_of
 from pgmodels.model import Data
-from pgmodels.priors.chunking import each_row, summed
-from pgmodels.priors.inducing import representation as inducing
-from pgmodels.priors.linalg import inverse_root
-from pgmodels.priors.padding import pad_zeros, row_mask_of
+from pgmodels.priors import inducing
+from pgmodels.priors.base import pad_zeros, row_mask_of
+from pgmodels.priors.linalg import each_row, inverse_root, summed
 from pgmodels.runtime.jit import compiled
 
 SETS = ("magic", "electricity", "cod-rna", "skin")

@@ -10,16 +10,15 @@ from jax.scipy.linalg import solve_triangular
 from table import write_table
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
-from pgmodels.inference.mcmc.gibbs.iteration import run_chunk
-from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import DataAugmentation
-from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
-from pgmodels.inference.mcmc.gibbs.trace import Keep
+from pgmodels.inference.cavi import CAVI
+from pgmodels.inference.gibbs import GibbsRun, Settings
+from pgmodels.inference.gibbs_schedule import Keep, run_chunk
+from pgmodels.inference.moves import DataAugmentation
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational.cavi import CAVI
+from pgmodels.inference.slice_moves import SliceLatents
 from pgmodels.model import Data
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.threads import one_thread_up_to
+from pgmodels.runtime.machine import one_thread_up_to
 
 
 def seconds(function: Callable[[], object], num_rows: int, repeats: int = 7) -> float:

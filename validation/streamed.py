@@ -16,10 +16,10 @@ from scipy.linalg.blas import dgemm, dtrsm
 from table import write_table
 
 import pgmodels as pgm
+from pgmodels.inference.cavi import CAVI
 from pgmodels.inference.problem import Problem, problem_of
-from pgmodels.inference.variational.cavi import CAVI
 from pgmodels.model import Data
-from pgmodels.priors.inducing import representation as inducing
+from pgmodels.priors import inducing
 from pgmodels.runtime.jit import compiled
 
 INPUTS, COLUMNS, PASSES = 300, 4, 5

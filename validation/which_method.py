@@ -23,7 +23,7 @@ from table import write_table
 import pgmodels as pgm
 from pgmodels import systems
 from pgmodels.datasets import Split, load
-from pgmodels.diagnostics.calibration import expected_calibration_error
+from pgmodels.diagnostics.compare import expected_calibration_error
 from pgmodels.plots.style import styles
 
 TWO = (

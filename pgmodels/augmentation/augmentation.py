@@ -1,6 +1,9 @@
-"""The augmentation of a likelihood: local bound, sites, auxiliary draws and densities, as used by the engines."""
+"""Augmentations: the local bound, its tangent, sites, and draws of auxiliary variables."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -8,17 +11,143 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pgmodels.augmentation.averages import VARIANCE
-from pgmodels.augmentation.laws import Law
-from pgmodels.augmentation.requirement import Requirement
-from pgmodels.augmentation.rules.rule import Rule, evaluate_sites
-from pgmodels.augmentation.symbols import Auxiliary, Logarithm, SiteTerm
-from pgmodels.augmentation.tangent import TangentBound
-from pgmodels.likelihoods.algebra import add, multiply
-from pgmodels.likelihoods.expression import Environment, Expression
-from pgmodels.likelihoods.operations import Call, Product
-from pgmodels.likelihoods.symbols import Constant
-from pgmodels.objectives.formula import FormulaObjective
+from pgmodels.augmentation.laws import VARIANCE, Expected, Law, Thinning
+from pgmodels.augmentation.predictors import Auxiliary, Logarithm, SiteTerm, latents_of, rebuild, substitute
+from pgmodels.augmentation.rules.mixtures import GammaRule
+from pgmodels.augmentation.rules.rule import ZERO, Rule, evaluate_sites
+from pgmodels.likelihoods.expression import POSITIONS, Constant, Environment, Expression, Latent, Latents, Positions
+from pgmodels.likelihoods.operations import Call, Comparison, Product, Reduction, add, multiply, power
+from pgmodels.likelihoods.printing import Chain, Part, Tree, to_text, words
+from pgmodels.numerics.elementary import factorised_share
+from pgmodels.objectives.base import FormulaObjective, Objective, Tangent
+
+# Conditions that a derivation imposes on the data.
+
+
+class Requirement:
+    """A condition on a coefficient: ``nonnegative``, ``positive`` or ``indicator`` (0 or 1).
+
+    ``written`` describes the coefficient and its factor, as a line of the derivation.
+    """
+
+    def __init__(self, expression: Expression, kind: str, written: Chain):
+        self.expression, self.kind, self.written = expression, kind, written
+
+    @property
+    def reason(self) -> str:
+        """The description of the coefficient, as text."""
+        return to_text(self.written)
+
+    def holds(self, values: Any) -> Any:
+        """Whether each value satisfies the condition, up to rounding."""
+        if self.kind == "nonnegative":
+            return values >= -1e-9
+        if self.kind == "positive":
+            return values > 0
+        return (values == 0) | (values == 1)
+
+    @property
+    def condition(self) -> tuple[Part, ...]:
+        """The condition as items of a printed line."""
+        return {"nonnegative": ("≥", 0), "positive": (">", 0), "indicator": (words("is 0 or 1"),)}[self.kind]
+
+    @property
+    def wording(self) -> str:
+        """The condition as text."""
+        return {"nonnegative": ">= 0", "positive": "> 0", "indicator": "0 or 1"}[self.kind]
+
+
+# The tangent of an augmentation's bound in the log of a sum over the latents.
+
+
+class TangentBound(Tangent):
+    """The tangent of an augmentation with one factor S^-p over all latents and factors of single latents.
+
+    Tangents of equal augmentations are equal.
+    Source: Galy-Fajou et al. 2019, section 4.2 (class subsampling).
+    """
+
+    def __init__(self, augmentation: Augmentation):
+        self.augmentation, self.size = augmentation, augmentation.size
+        rules = [rule for rule in augmentation.rules if rule.parent is None]
+        sum_rules = [
+            rule for rule in rules if isinstance(rule, GammaRule) and all(reduced for _, _, reduced in rule.terms)
+        ]
+        others = [rule for rule in rules if rule not in sum_rules and rule.share().key != ZERO.key]
+        shares = [rule.share() for rule in others]
+        separable = [share.argument for share in shares if isinstance(share, Reduction)]
+        weights = [weight for rule in sum_rules for weight, _, _ in rule.terms]
+        every = tuple(range(self.size))
+        separate = (
+            len(sum_rules) == 1 and all(rule.positions == every for rule in others) and len(separable) == len(shares)
+        )
+        coupled = len(augmentation.blocks) > 1 or augmentation.predictors is not None
+        if not separate or coupled or any(map(_reduces, [*separable, *weights])):
+            raise ValueError(
+                f"the likelihood {augmentation.formula.text()} is not one sum over its latents to a negative power, "
+                "such as pgm.sum(pgm.sigmoid(f)) ** -1, times factors of single latents: no tangent "
+                "separates its latents."
+            )
+        self.rule, self.separable = sum_rules[0], add(0.0, *separable)
+        self.summands = [(weight, Thinning(predictor)) for weight, predictor, _ in self.rule.terms]
+        self.indices = list({index.key: index for index in _indices(self.separable)}.values())
+
+    def __hash__(self) -> int:
+        return hash(self.augmentation)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TangentBound) and self.augmentation == other.augmentation
+
+    def selected(self, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+        env = Environment(y, jnp.zeros((len(y), 1)), parameters)
+        columns = [jnp.broadcast_to(index.evaluate(env), (len(y), 1)) for index in self.indices]
+        chosen = jnp.concatenate(columns or [jnp.zeros((len(y), 0))], axis=1).astype(int)
+        before = jnp.tril(jnp.ones((len(columns), len(columns)), dtype=bool), -1)
+        again = jnp.any((chosen[:, :, None] == chosen[:, None, :]) & before, axis=2)
+        return chosen, jnp.where(again, 0.0, 1.0)
+
+    def constant(self, y: Any, parameters: Mapping[str, Any]) -> Any:
+        return self._coefficient(self.rule.constant, y, parameters)
+
+    def log_sums(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any) -> Any:
+        return jnp.log(self._sums(Environment(y, m, {**parameters, VARIANCE: v, POSITIONS: latents}), m))
+
+    def terms(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any, log_scale: Any) -> Any:
+        env = Environment(y, m, {**parameters, VARIANCE: v, POSITIONS: latents})
+        factor = self._coefficient(self.rule.exponent, y, parameters) * jnp.exp(-log_scale)
+        return jnp.broadcast_to(self.separable.evaluate(env), m.shape) - factor[:, None] * self._sums(env, m)
+
+    def rest(self, y: Any, parameters: Mapping[str, Any], log_scale: Any) -> Any:
+        p = self._coefficient(self.rule.exponent, y, parameters)
+        coefficient = self._coefficient(self.augmentation.log_base, y, parameters)
+        return coefficient - p * (self.constant(y, parameters) * jnp.exp(-log_scale) + log_scale - 1.0)
+
+    def _sums(self, env: Environment, m: Any) -> Any:
+        """S_c of the latents of an environment with means ``m``."""
+        return sum((weight.evaluate(env) * link.evaluate(env) for weight, link in self.summands), jnp.zeros_like(m))
+
+    def _coefficient(self, expression: Expression, y: Any, parameters: Mapping[str, Any]) -> Any:
+        env = Environment(y, jnp.zeros((len(y), self.size)), parameters)
+        return jnp.broadcast_to(expression.evaluate(env), (len(y), 1))[:, 0]
+
+
+def _reduces(expression: Expression) -> bool:
+    """Whether an expression contains a sum or product over all latents."""
+    return isinstance(expression, Reduction) or any(map(_reduces, expression.children))
+
+
+def _indices(expression: Expression) -> Iterator[Expression]:
+    """Expressions that latent indices are compared with: the y of f[y], which appears as the indicator [c = y]."""
+    if isinstance(expression, Comparison) and expression.operator == "==":
+        sides = (expression.lhs, expression.rhs)
+        for one, other in (sides, sides[::-1]):
+            if isinstance(one, Positions) and not other.is_vector:
+                yield other
+    for child in expression.children:
+        yield from _indices(child)
+
+
+# The augmentation of a likelihood: local bound, sites, auxiliary draws and densities, as used by the engines.
 
 
 class Augmentation(FormulaObjective):
@@ -189,3 +318,170 @@ def _log(base: Expression) -> Expression:
     exponents = [factor.argument for factor in factors if isinstance(factor, Call) and factor.name == "exp"]
     rest = multiply(*(factor for factor in factors if not (isinstance(factor, Call) and factor.name == "exp")))
     return add(*exponents, Constant(0.0) if rest.key == Constant(1.0).key else Logarithm(rest))
+
+
+# Sites and expectations of a derivation as formulas that can be printed and evaluated.
+
+
+@dataclass(frozen=True)
+class LatentSite:
+    """The site exp(potential f - precision f^2 / 2) of a datum, for one latent or for each of them."""
+
+    latent: Latent | Latents
+    potential: Expression
+    precision: Expression
+
+    @property
+    def variables(self) -> list[Tree]:
+        """The latents and auxiliaries that the site depends on."""
+        formulas = (self.potential, self.precision)
+        latents = [node.notation() for part in formulas for node in latents_of(part).values()]
+        return list(dict.fromkeys(latents + [auxiliary for part in formulas for auxiliary in _auxiliaries_in(part)]))
+
+
+def _auxiliaries_in(expression: Expression) -> list[Tree]:
+    if isinstance(expression, (Auxiliary, Element)):
+        return [expression.notation()]
+    return [symbol for child in expression.children for symbol in _auxiliaries_in(child)]
+
+
+class Element(Expression):
+    """One element of a vector of auxiliaries."""
+
+    def __init__(self, vector: Auxiliary | Expected, position: int):
+        self.vector, self.position = vector, position
+
+    def _label(self) -> Any:
+        return (self.vector.key, self.position)
+
+    def evaluate(self, env: Environment) -> Any:
+        return self.vector.evaluate(env)[..., self.position : self.position + 1]
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return self.vector.element(self.position)
+
+
+def conditional_sites(augmentation: Augmentation, block: int = 0, averaged: bool = False) -> tuple[LatentSite, ...]:
+    """The sites of a block of latents: formulas of the auxiliaries, or of their expectations if ``averaged``."""
+    positions = set(augmentation.blocks[block])
+    terms: list[SiteTerm] = []
+    for rule in augmentation.rules:
+        if positions & set(rule.positions):
+            terms += rule.sites()
+        terms += rule.coupled_sites(averaged)
+    symbols = [symbol for rule in augmentation.rules for symbol, _ in rule.expectations()] if averaged else []
+    table = {symbol.auxiliary.key: symbol for symbol in symbols}
+    sites: dict[tuple, LatentSite] = {}
+    for term in terms:
+        z = term.predictor
+        if not positions & set(z.positions):
+            continue
+        # h z - w z^2 / 2 with z = scale f + shift
+        h = multiply(z.scale, add(term.potential, multiply(-1.0, term.precision, z.shift)))
+        w = multiply(power(z.scale, 2.0), term.precision)
+        if isinstance(z.latent, Latent):
+            h, w = (Reduction("sum", part) if part.is_vector else part for part in (h, w))
+        before = sites.get(z.latent.key, LatentSite(z.latent, Constant(0.0), Constant(0.0)))
+        sites[z.latent.key] = LatentSite(
+            z.latent,
+            add(before.potential, substitute(h, table)),
+            add(before.precision, substitute(w, table)),
+        )
+    return _separate(tuple(sites.values()))
+
+
+def _separate(sites: tuple[LatentSite, ...]) -> tuple[LatentSite, ...]:
+    """Sites of each latent, for formulas with factors of a single latent and factors of all latents."""
+    vectors = [site for site in sites if isinstance(site.latent, Latents)]
+    if not vectors or len(vectors) == len(sites):
+        return sites
+    vector, size = vectors[0], vectors[0].latent.size
+    separate = []
+    for position in range(size):
+        latent = Latent(position, size)
+        h, w = (_element(part, position) for part in (vector.potential, vector.precision))
+        for site in sites:
+            if site.latent.key == latent.key:
+                h, w = add(site.potential, h), add(site.precision, w)
+        separate.append(LatentSite(latent, h, w))
+    return tuple(separate)
+
+
+def _element(expression: Expression, position: int) -> Expression:
+    """The element of a vector for one latent."""
+    if not expression.is_vector:
+        return expression
+    if isinstance(expression, (Auxiliary, Expected)):
+        return Element(expression, position)
+    if isinstance(expression, Positions):
+        return Constant(position)
+    if isinstance(expression, Latents):
+        return Latent(position, expression.size)
+    return rebuild(expression, [_element(child, position) for child in expression.children])
+
+
+def expectations(augmentation: Augmentation) -> tuple[tuple[Expected, Expression], ...]:
+    """The expectation of each auxiliary under the optimal q; each depends only on earlier ones."""
+    pairs = []
+    table: dict[tuple, Expression] = {}
+    for rule in augmentation.rules:
+        known = {**table}
+        for symbol, value in rule.expectations():
+            pairs.append((symbol, substitute(value, known)))
+            table[symbol.auxiliary.key] = symbol
+    return tuple(pairs)
+
+
+# The bound of a factorised law of the auxiliary variables: the Gamma variable independent of its Poisson counts.
+
+
+class Factorised(Objective):
+    """The bound with q(λ) q(n, ω) for each factor S^-p, in place of the joint law of λ, n and ω given the latents.
+
+    Of the factor, with S = c + Σ_j w_j σ(z_j), total rate β = c + Σ_j w_j and t = Σ_j w_j σ̃(-z_j) / β, it has
+    -p log β + G(p, t) in place of -p log(β (1 - t)), which is larger; see ``factorised_share``. All other factors have
+    the terms of the augmentation.
+
+    Source: Galy-Fajou et al. 2019, section 4.1, whose equations 12-16 follow for LogisticSoftmax.
+    """
+
+    name = "factorised"
+    title = "the factorised bound"
+    method = "Variational inference with factorised auxiliary variables"
+    is_monotone = True
+
+    def __init__(self, augmentation: Augmentation):
+        rules = [rule for rule in augmentation.rules if isinstance(rule, GammaRule)]
+        if not rules or any(rule.parent is not None for rule in rules):
+            raise ValueError(
+                "objective='factorised' expects a likelihood with a factor like pgm.sum(pgm.sigmoid(f)) ** -1, outside "
+                f"mixtures; {augmentation.formula.text()} has none. Use objective='augmented'."
+            )
+        self.augmentation, self.rules = augmentation, rules
+        self.size, self.predictors = augmentation.size, augmentation.predictors
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.augmentation))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Factorised) and self.augmentation == other.augmentation
+
+    @property
+    def blocks(self) -> tuple[tuple[int, ...], ...]:
+        return self.augmentation.blocks
+
+    @cached_property
+    def _others(self) -> Expression:
+        """The terms of all other factors."""
+        rules = (rule for rule in self.augmentation.rules if rule.parent is None and rule not in self.rules)
+        return add(*(rule.share() for rule in rules), self.augmentation.log_base)
+
+    def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        env = Environment(y, m, {**parameters, VARIANCE: v})
+        total = jnp.broadcast_to(self._others.evaluate(env)[..., 0], m.shape[:-1])
+        for rule in self.rules:
+            p, log_total = rule.exponent.evaluate(env), rule.total_rate.log_evaluate(env)
+            log_remaining = rule.mean_base.log_evaluate(env) - log_total
+            share = factorised_share(*jnp.broadcast_arrays(p, log_remaining)) - p * log_total
+            total = total + (jnp.sum(share, axis=-1) if rule.auxiliary.is_vector else share[..., 0])
+        return total

@@ -1,9 +1,7 @@
-"""Distributions of auxiliary variables: draws, densities, means, integration grids and notation.
-
-Their parameters are formulas: of the latents in complete conditionals, of q's moments under the optimal q.
-"""
+"""Laws of auxiliary variables: draws, densities and averages."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,16 +9,324 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.special as jsp
 import numpy as np
+import scipy
 from jax.scipy.stats import norm
 
 from pgmodels import polya_gamma
-from pgmodels.augmentation.averages import Function
-from pgmodels.augmentation.samplers import inverse_gaussian, truncated_normal
-from pgmodels.likelihoods.algebra import add, multiply, power
-from pgmodels.likelihoods.expression import Environment, Expression
-from pgmodels.likelihoods.functions import normal_cdf
-from pgmodels.likelihoods.notation import Bracketed, Part, Tree, call, line, words
-from pgmodels.likelihoods.symbols import Constant
+from pgmodels.augmentation.normal_form import Quadratic
+from pgmodels.augmentation.predictors import Allocated, Auxiliary, Predictor, over_latents
+from pgmodels.likelihoods.expression import Constant, Environment, Expression, Latent, Latents
+from pgmodels.likelihoods.operations import Largest, add, log, log_normal_interval, multiply, normal_cdf, power
+from pgmodels.likelihoods.printing import (
+    Applied,
+    Bracketed,
+    Name,
+    Part,
+    Tree,
+    call,
+    derivative,
+    expectation,
+    indexed,
+    line,
+    listed,
+    words,
+)
+from pgmodels.numerics.elementary import EQUAL_NEWTON, mode_of_largest
+from pgmodels.polya_gamma.laws import relative_variance_at_square, tangent_hat
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.precision import as_array
+
+# log σ̃ without cancellation or overflow, differentiable everywhere.
+
+
+@jax.custom_jvp
+@compiled
+def log_sigmoid_tilde(mean: Any, variance: Any) -> Any:
+    """log σ̃+(z) = E z / 2 - log(2 cosh(√(E z^2) / 2)) for z with the given mean and variance."""
+    root = jnp.sqrt(variance + mean**2)
+    positive = mean > 0
+    # For positive means (E z - c) / 2 cancels: it is -variance / (2 (c + E z)).
+    shifted = jnp.where(positive, -0.5 * variance / (root + jnp.where(positive, mean, 1.0)), 0.5 * (mean - root))
+    return shifted - jnp.log1p(jnp.exp(-root))
+
+
+@log_sigmoid_tilde.defjvp
+def _log_sigmoid_tilde_jvp(primals: Any, tangents: Any) -> Any:
+    (mean, variance), (by_mean, by_variance) = primals, tangents
+    slope = _half_precision(variance + mean**2)
+    return log_sigmoid_tilde(mean, variance), (0.5 - 2.0 * mean * slope) * by_mean - slope * by_variance
+
+
+@jax.custom_jvp
+@compiled
+def _half_precision(s: Any) -> Any:
+    """The derivative tanh(√s / 2) / (4 √s) of log(2 cosh(√s / 2)): half the mean of Pólya-Gamma's PG(1, √s)."""
+    # The smallest root only has to differ from 0: the ratio does not cancel.
+    half = 0.5 * jnp.sqrt(jnp.maximum(s, jnp.finfo(s.dtype).tiny))
+    return jnp.tanh(half) / (8.0 * half)
+
+
+@_half_precision.defjvp
+@compiled
+def _half_precision_jvp(primals: Any, tangents: Any) -> Any:
+    (s,), (by_s,) = primals, tangents
+    return _half_precision(s), -relative_variance_at_square(0.25 * s) / 64.0 * by_s
+
+
+# Symbols of variational inference: moments of q, expectations under q, and the terms of local bounds.
+
+VARIANCE = "Var[f]"
+
+
+class Marginal(Expression):
+    """The mean ``m`` of a latent under q (read from ``env.f``) or its variance ``v`` (the parameter VARIANCE)."""
+
+    def __init__(self, symbol: str, latent: Latent | Latents):
+        self.symbol, self.latent = symbol, latent
+        self.is_vector = latent.is_vector  # type: ignore[misc]
+        self.nonnegative = symbol == "v"  # type: ignore[misc]
+
+    def _label(self) -> Any:
+        return (self.symbol, self.latent.key)
+
+    def evaluate(self, env: Environment) -> Any:
+        values = env.f if self.symbol == "m" else as_array(env.parameters[VARIANCE])
+        return self.latent.evaluate(Environment(env.y, values, env.parameters))
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed(self.symbol, self.latent.index)
+
+
+class Expected(Expression):
+    """The expectation of an auxiliary under q, read from the parameter of the same name, such as ``E[ω]``.
+
+    For a mixture component it is the probability, such as ``q(j = 1)``.
+    """
+
+    nonnegative = True  # type: ignore[assignment]
+
+    def __init__(self, auxiliary: Auxiliary | Allocated):
+        self.auxiliary = auxiliary
+        self.name = f"E[{auxiliary.name}]"
+        self.is_vector = auxiliary.is_vector  # type: ignore[misc]
+
+    def _label(self) -> Any:
+        return (self.name, self.is_vector)
+
+    def evaluate(self, env: Environment) -> Any:
+        return env.parameters[self.name]
+
+    def element(self, index: Part | None) -> Tree:
+        """The symbol with the given index."""
+        if isinstance(self.auxiliary, Allocated):
+            return call("q", self.auxiliary.condition)
+        return expectation(self.auxiliary.element(index))
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return self.element("c" if self.is_vector else None)
+
+
+class Tilde(Expression):
+    """σ̃₊(z) or σ̃₋(z) under q's marginals (math: section 2), or its logarithm."""
+
+    def __init__(self, predictor: Predictor, side: int, logarithm: bool = False):
+        self.predictor, self.side, self.logarithm = predictor, side, logarithm
+        self.mean, self.variance = mean_of(predictor), variance_of(predictor)
+        self.is_vector = predictor.is_vector  # type: ignore[misc]
+        self.nonnegative = not logarithm  # type: ignore[misc]
+
+    def _label(self) -> Any:
+        return (self.predictor.key, self.side, self.logarithm)
+
+    def evaluate(self, env: Environment) -> Any:
+        value = log_sigmoid_tilde(self.side * self.mean.evaluate(env), self.variance.evaluate(env))
+        return value if self.logarithm else jnp.exp(value)
+
+    def notation(self, precedence: int = 0) -> Tree:
+        value = call("σ̃₊" if self.side > 0 else "σ̃₋", self.predictor.expression)
+        return Applied(Name("log"), value) if self.logarithm else value
+
+
+class Thinning(Expression):
+    """1 - σ̃₋(z), which replaces σ(z) in bounds; evaluated without cancellation."""
+
+    nonnegative = True  # type: ignore[assignment]
+
+    def __init__(self, predictor: Predictor):
+        self.down = Tilde(predictor, -1)
+        self.log_down = Tilde(predictor, -1, logarithm=True)
+        self.written = add(1.0, multiply(-1.0, self.down))
+        self.is_vector = predictor.is_vector  # type: ignore[misc]
+
+    def _label(self) -> Any:
+        return self.down.key
+
+    def evaluate(self, env: Environment) -> Any:
+        return -jnp.expm1(self.log_down.evaluate(env))
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return self.written.notation(precedence)
+
+
+class Root(Expression):
+    """ζ = sqrt(E[z^2]) under q's marginals."""
+
+    nonnegative = True  # type: ignore[assignment]
+
+    def __init__(self, name: str, predictor: Predictor):
+        self.name, self.predictor = name, predictor
+        mean = mean_of(predictor)
+        self.definition = power(add(power(mean, 2.0), variance_of(predictor)), 0.5)
+        self.is_vector = self.definition.is_vector  # type: ignore[misc]
+
+    def _label(self) -> Any:
+        return (self.name, self.definition.key)
+
+    def evaluate(self, env: Environment) -> Any:
+        return self.definition.evaluate(env)
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed(self.name, "c" if self.is_vector else None)
+
+
+class Function(Expression):
+    """A named function of one argument, as printed in derivations."""
+
+    nonnegative = True  # type: ignore[assignment]
+
+    def __init__(self, name: str, function: Callable[[Any], Any], argument: Expression):
+        self.name, self.function, self.argument = name, function, argument
+        self.children = (argument,)
+
+    def _label(self) -> Any:
+        return self.name
+
+    def evaluate(self, env: Environment) -> Any:
+        return self.function(self.argument.evaluate(env))
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return call(self.name, self.argument)
+
+
+def mean_of(predictor: Predictor) -> Expression:
+    """E[z] under q's marginals, as a formula."""
+    return add(multiply(predictor.scale, Marginal("m", predictor.latent)), predictor.shift)
+
+
+def variance_of(predictor: Predictor) -> Expression:
+    """Var[z] under q's marginals, as a formula."""
+    return multiply(power(predictor.scale, 2.0), Marginal("v", predictor.latent))
+
+
+def mean_quadratic(quadratic: Quadratic) -> Expression:
+    """E[Q] under q's marginals, as a formula."""
+    total = quadratic.constant
+    for square in quadratic.squares:
+        second = add(power(mean_of(square.predictor), 2.0), variance_of(square.predictor))
+        value = multiply(square.weight, second)
+        total = add(total, over_latents(value) if square.reduced else value)
+    return total
+
+
+# Exact draws of truncated normal and inverse Gaussian distributions.
+
+
+def truncated_normal(key: Any, mean: Any) -> Any:
+    """Draws of N(mean, 1) truncated to positive values, exact for means of either sign and any size."""
+    # u > 0 is ε > -mean. The upper tail probability is drawn in logs, so that Φ(mean) may underflow.
+    log_tail = jsp.log_ndtr(mean) + jnp.log1p(-jax.random.uniform(key, mean.shape, mean.dtype))
+    return jnp.maximum(mean - _normal_quantile(log_tail), jnp.finfo(mean.dtype).tiny)
+
+
+def interval_normal(key: Any, low: Any, high: Any) -> Any:
+    """Draws of N(0, 1) truncated to (low, high), either of which may be infinite; exact in both tails."""
+    # Reflected so that most of the interval is below zero, where log Φ keeps all digits.
+    reflected = low + high > 0
+    below, above = jnp.where(reflected, -high, low), jnp.where(reflected, -low, high)
+    log_above = jsp.log_ndtr(above)
+    # Φ at the draw is Φ(above) - U (Φ(above) - Φ(below)).
+    share = -jnp.expm1(jsp.log_ndtr(below) - log_above)
+    log_cdf = log_above + jnp.log1p(-jax.random.uniform(key, low.shape, low.dtype) * share)
+    drawn = jnp.clip(_normal_quantile(log_cdf), below, above)
+    return jnp.where(reflected, -drawn, drawn)
+
+
+def normals_of_largest(key: Any, mean: Any, chosen: Any) -> Any:
+    """Draws of independent N(mean, 1), (..., C), given that the one ``chosen``, (..., C), is the largest.
+
+    Exact for means of any size, nan where they are not finite: first the largest, then the others truncated below it.
+    """
+    largest_key, others_key = jax.random.split(key)
+    largest = _largest(largest_key, mean, chosen)
+    others = interval_normal(others_key, jnp.full_like(mean, -jnp.inf), largest - mean)
+    return jnp.where(chosen, largest, mean + others)
+
+
+def _largest(key: Any, mean: Any, chosen: Any) -> Any:
+    """The largest x + mean_k of the above, (..., 1), of density φ(x) Π_c Φ(x + mean_k - mean_c) over c ≠ k.
+
+    By rejection from a hat of three tangents, which lies above it since it is log-concave. More than 4 of 5 proposals
+    are accepted.
+    """
+    centre = jnp.sum(jnp.where(chosen, mean, 0.0), axis=-1, keepdims=True)
+    gap = centre - mean
+
+    def log_density(x: Any) -> Any:
+        return -0.5 * x**2 + jnp.sum(jnp.where(chosen, 0.0, jsp.log_ndtr(gap + x)), axis=-1, keepdims=True)
+
+    mode, curvature = mode_of_largest(gap, 1.0, chosen, EQUAL_NEWTON)
+    # Tangents of a normal density at ±√2 deviations and at its mode have the least mass.
+    reach = jnp.sqrt(2.0 / curvature)
+    top, slope = jax.jvp(log_density, (mode,), (jnp.ones_like(mode),))
+    # The slope falls by at least 1 per unit: it is negative at the last point also where Newton's method is not done.
+    points = jnp.stack([mode - reach, mode, mode + jnp.maximum(slope, 0.0) + reach])
+    heights, slopes = jax.jvp(log_density, (points,), (jnp.ones_like(points),))
+    hat = tangent_hat(points, heights - top, slopes)
+
+    def propose(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        i, active, drawn = state
+        uniforms = jax.random.uniform(jax.random.fold_in(key, i), (2, *mode.shape), mode.dtype)
+        x, log_hat = hat.propose(uniforms[0])
+        accepted = active & (jnp.log1p(-uniforms[1]) + log_hat < log_density(x) - top)
+        return i + 1, active & ~accepted, jnp.where(accepted, x, drawn)
+
+    # A hat without a finite mass would never be accepted.
+    active = jnp.isfinite(hat.masses.sum(0))
+    start = 0, active, jnp.full_like(mode, jnp.nan)
+    return centre + jax.lax.while_loop(lambda state: jnp.any(state[1]), propose, start)[2]
+
+
+def _normal_quantile(log_p: Any) -> Any:
+    """Φ^-1(exp(log_p)): in the tail by Newton's method on log Φ, which is concave, hence monotone convergence."""
+    near = jnp.clip(log_p, -30.0, None)
+    start = jnp.where(log_p > -30.0, jsp.ndtri(jnp.exp(near)), -jnp.sqrt(-2.0 * log_p))
+
+    def newton(_: int, x: Any) -> Any:
+        log_cdf = jsp.log_ndtr(x)
+        slope = jnp.exp(norm.logpdf(x) - log_cdf)
+        return x - (log_cdf - log_p) / slope
+
+    far = jax.lax.fori_loop(0, 6, newton, jnp.where(log_p > -30.0, -8.0, start))
+    return jnp.where(log_p > -30.0, start, far)
+
+
+def inverse_gaussian(key: Any, mean: Any, shape: Any) -> Any:
+    """Draws of the inverse Gaussian distribution (Michael, Schucany and Haas 1976), without cancellation.
+
+    The mean may be infinite, which makes it the Lévy distribution.
+    """
+    normal_key, uniform_key = jax.random.split(key)
+    half = jax.random.normal(normal_key, mean.shape, mean.dtype) ** 2 / (2.0 * shape)
+    inverse = 1.0 / mean
+    # The smaller root of the quadratic.
+    smaller = 1.0 / (inverse + half + jnp.sqrt(half * (half + 2.0 * inverse)))
+    accept = jax.random.uniform(uniform_key, mean.shape, mean.dtype) * (1.0 + smaller * inverse) <= 1.0
+    return jnp.where(accept, smaller, mean * (mean / smaller))
+
+
+# Distributions of auxiliary variables: draws, densities, means, integration grids and notation.
+#
+# Their parameters are formulas: of the latents in complete conditionals, of q's moments under the optimal q.
 
 ONE = Constant(1.0)
 
@@ -303,3 +609,216 @@ def _positive_grid(centre: np.ndarray, t: np.ndarray | None = None, known: Any =
     values = np.where(centre > 0, centre, 1.0) * np.exp(t - np.exp(-t))
     log_measure = np.log(values) + np.log1p(np.exp(-t)) + np.log(0.025)
     return Grid(values, log_measure, np.broadcast_to(known, centre.shape))
+
+
+# Independent Gaussians of which one, selected by the data, is the largest.
+
+
+class LargestMean(Largest):
+    """``Largest`` at the means of the latents under q."""
+
+    symbol = "m"
+
+    def __init__(self, node: Largest):
+        super().__init__(node.latents, node.index, node.noise)
+        self.children = (Marginal("m", node.latents), node.index, node.noise)
+
+
+class LargestSlope(Expression):
+    """The derivative of the logarithm of a ``Largest`` with respect to each latent."""
+
+    is_vector = True  # type: ignore[assignment]
+
+    def __init__(self, node: Largest):
+        self.node = node
+        self.children = (node,)
+
+    def evaluate(self, env: Environment) -> Any:
+        def total(f: Any) -> Any:
+            return jnp.sum(self.node.log_evaluate(Environment(env.y, f, env.parameters)))
+
+        return jax.grad(total)(env.f)
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return derivative(call("log", self.node), indexed(self.node.symbol, "c"))
+
+
+@dataclass(frozen=True)
+class ArgmaxNormal(Law):
+    """Independent N(location, 1) of which that of the index of ``node`` is the largest; off where ``switch`` is 0.
+
+    ``node`` is the probability of that, and ``location`` its latents divided by the noise's standard deviation.
+    """
+
+    location: Expression
+    node: Largest
+    switch: Expression
+    is_zero_where_off = False
+
+    def draw(self, key: Any, env: Environment) -> Any:
+        chosen = self.node.chosen(env)
+        location, chosen, _ = jnp.broadcast_arrays(self.location.evaluate(env), chosen, self.switch.evaluate(env))
+        return normals_of_largest(key, location, chosen)
+
+    def log_density(self, value: Any, env: Environment) -> Any:
+        """The log density at vectors, (..., 1); see Law."""
+        each = norm.logpdf(value, self.location.evaluate(env))
+        total = jnp.sum(each, axis=-1, keepdims=True) - self.node.log_evaluate(env)
+        return jnp.where(self.off(env), 0.0, total)
+
+    def mean(self) -> Expression:
+        return add(self.location, multiply(power(self.node.noise, 0.5), LargestSlope(self.node)))
+
+    def grid(self, centre: np.ndarray, env: Environment) -> Grid:
+        # The trapezoid rule for the largest. Each of the others lies at a quantile of its law given the largest: there
+        # the integrand is free of the quantile's level, so that one point is exact; levels differ between points.
+        location, chosen = (np.asarray(part) for part in (self.location.evaluate(env), self.node.chosen(env)))
+        t = np.arange(-200, 201)[:, None, None] * 0.05
+        largest = np.sum(np.where(chosen, centre, 0.0), axis=-1, keepdims=True) + t
+        levels = (0.5 + np.arange(len(t))[:, None, None] * np.sqrt(2.0) * np.arange(1, centre.shape[-1] + 1)) % 1.0
+        others = scipy.special.ndtri_exp(np.log(levels) + scipy.special.log_ndtr(largest - location))
+        inverse_density = scipy.special.log_ndtr(largest - location) - np.asarray(norm.logpdf(others))
+        log_measure = np.log(0.05) + np.sum(np.where(chosen, 0.0, inverse_density), axis=-1, keepdims=True)
+        values = np.where(chosen, largest, location + others)
+        return Grid(values, log_measure, np.ones(centre.shape, dtype=bool))
+
+    def notation(self, variable: Part) -> Tree:
+        at = words(", the largest at"), "c", "=", self.node.index
+        return line(call("N", self.location, 1), *at, *where(self.switch))
+
+    def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        # Draws of the same datum by other rows of the batch: in all of them the same one is the largest.
+        return np.roll(value, 1, axis=0)
+
+
+# A Gaussian truncated to one of several intervals, selected by the data.
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The interval (lower, upper), active where ``exponent`` is 1; a limit of None is infinite."""
+
+    exponent: Expression
+    lower: Expression | None
+    upper: Expression | None
+
+
+@dataclass(frozen=True)
+class IntervalNormal(Law):
+    """N(location, 1) truncated to the interval whose exponent is 1; switched off where all exponents are 0."""
+
+    location: Expression
+    intervals: tuple[Interval, ...]
+    is_zero_where_off = False
+
+    @property
+    def switch(self) -> Expression:  # type: ignore[override]
+        return add(*(interval.exponent for interval in self.intervals))
+
+    def ends(self, env: Environment) -> tuple[Any, Any]:
+        """The limits minus the location: infinite where absent, (-1, 1) where the law is switched off."""
+        location, off = self.location.evaluate(env), self.off(env)
+        low, high = jnp.where(off, -1.0, -jnp.inf), jnp.where(off, 1.0, jnp.inf)
+        for interval in self.intervals:
+            on = interval.exponent.evaluate(env) != 0
+            if interval.lower is not None:
+                low = jnp.where(on, interval.lower.evaluate(env) - location, low)
+            if interval.upper is not None:
+                high = jnp.where(on, interval.upper.evaluate(env) - location, high)
+        return tuple(jnp.broadcast_arrays(low + 0.0 * location, high))  # type: ignore[return-value]
+
+    def draw(self, key: Any, env: Environment) -> Any:
+        return self.location.evaluate(env) + interval_normal(key, *self.ends(env))
+
+    def log_density(self, value: Any, env: Environment) -> Any:
+        log_density = norm.logpdf(value - self.location.evaluate(env)) - log_normal_interval(*self.ends(env))
+        return jnp.where(self.off(env), 0.0, log_density)
+
+    def masses(self) -> Iterator[tuple[Interval, Expression]]:
+        """Each interval and the mass of N(location, 1) on it, as a formula."""
+        z = multiply(-1.0, self.location)
+        for interval in self.intervals:
+            if interval.lower is None and interval.upper is not None:
+                yield interval, normal_cdf(add(interval.upper, z))
+            elif interval.upper is None and interval.lower is not None:
+                yield interval, normal_cdf(multiply(-1.0, add(interval.lower, z)))
+            else:
+                upper, lower = (add(end, z) for end in (interval.upper, interval.lower) if end is not None)
+                yield interval, add(normal_cdf(upper), multiply(-1.0, normal_cdf(lower)))
+
+    def log_mass(self) -> Expression:
+        """The logarithm of the mass of N(location, 1) on the interval, 0 where the law is switched off."""
+        return IntervalMass(self)
+
+    def mean(self) -> Expression:
+        return IntervalMean(self)
+
+    def grid(self, centre: np.ndarray, env: Environment) -> Grid:
+        # u = low + (high - low) / (1 + exp(-2 sinh t)): the trapezoid rule in t converges fast. N(0, 1) is 0 at 40.
+        low, high = (np.clip(np.asarray(end), -40.0, 40.0) for end in self.ends(env))
+        t = np.arange(-130, 131)[:, None, None] * 0.025
+        share = 1.0 / (1.0 + np.exp(-2.0 * np.sinh(t)))
+        slope = 2.0 * np.cosh(t) / (2.0 + 2.0 * np.cosh(2.0 * np.sinh(t)))
+        values = np.asarray(self.location.evaluate(env)) + low + (high - low) * share
+        log_measure = np.log((high - low) * slope * 0.025) + np.zeros_like(values)
+        return Grid(values, log_measure, np.ones(centre.shape, dtype=bool))
+
+    def notation(self, variable: Part) -> Tree:
+        return line(call("N", self.location, 1), words("truncated to"), self.limits(variable))
+
+    def limits(self, variable: Part) -> Tree:
+        """The intervals, each with its condition, as a formula."""
+        return listed(*(_limits(interval, variable) for interval in self.intervals), sign=";")
+
+    def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        # Draws of the same datum by other rows of the batch: all lie in its interval.
+        return np.roll(value, 1, axis=0)
+
+
+def _limits(interval: Interval, variable: Part) -> Tree:
+    inside: list[Part] = [variable]
+    if interval.upper is None and interval.lower is not None:
+        inside += [">", interval.lower]
+    elif interval.upper is not None:
+        inside += ["<", interval.upper]
+        inside[:0] = [] if interval.lower is None else [interval.lower, "<"]
+    if interval.exponent.key == ONE.key:
+        return line(*inside)
+    return line(*inside, words("where"), *holds(interval.exponent))
+
+
+class IntervalMass(Expression):
+    """log(Φ(upper - z) - Φ(lower - z)) of the selected interval, evaluated once for all intervals."""
+
+    def __init__(self, law: IntervalNormal):
+        self.law = law
+        self.children = (add(*(multiply(interval.exponent, log(mass)) for interval, mass in law.masses())),)
+
+    def evaluate(self, env: Environment) -> Any:
+        return jnp.where(self.law.off(env), 0.0, log_normal_interval(*self.law.ends(env)))
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return self.children[0].notation(precedence)
+
+
+class IntervalMean(Expression):
+    """The mean of the law, z - (φ(upper - z) - φ(lower - z)) / (Φ(upper - z) - Φ(lower - z)); stable in the tails."""
+
+    def __init__(self, law: IntervalNormal):
+        self.law = law
+        z, terms = multiply(-1.0, law.location), [law.location]
+        for interval, mass in law.masses():
+            ends = [(end, sign) for end, sign in ((interval.upper, -1.0), (interval.lower, 1.0)) if end is not None]
+            densities = add(*(multiply(sign, Function("φ", norm.pdf, add(end, z))) for end, sign in ends))
+            terms.append(multiply(interval.exponent, densities, power(mass, -1.0)))
+        self.children = (add(*terms),)
+
+    def evaluate(self, env: Environment) -> Any:
+        low, high = self.law.ends(env)
+        log_mass = log_normal_interval(low, high)
+        above, below = (jnp.exp(norm.logpdf(end) - log_mass) for end in (high, low))
+        # φ's difference cancels for narrow intervals: clip the mean to the interval.
+        return self.law.location.evaluate(env) + jnp.clip(below - above, low, high)
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return self.children[0].notation(precedence)

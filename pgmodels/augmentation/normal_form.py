@@ -1,16 +1,37 @@
-"""Normal forms: a likelihood as a product of factors, an exponent as a sum of terms."""
+"""Formulas in normal form: factors, quadratic forms and events."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
-from pgmodels.augmentation.errors import NoAugmentationError
-from pgmodels.augmentation.predictor import affine, latents_of
-from pgmodels.augmentation.symbols import Auxiliary
-from pgmodels.likelihoods.algebra import add, multiply, power
-from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.functions import exp, log, sigmoid
-from pgmodels.likelihoods.operations import Call, Comparison, Power, Product, Reduction, Sum
-from pgmodels.likelihoods.symbols import Constant, Latents, Positions, Selected
+from pgmodels.augmentation.predictors import (
+    Auxiliary,
+    NoAugmentationError,
+    Predictor,
+    affine,
+    latents_of,
+    rewrite_if_fewer,
+    substitute,
+)
+from pgmodels.likelihoods.expression import Constant, Expression, Latent, Latents, Positions, Selected
+from pgmodels.likelihoods.operations import (
+    Call,
+    Comparison,
+    Largest,
+    Power,
+    Product,
+    Reduction,
+    Sum,
+    add,
+    exp,
+    log,
+    multiply,
+    power,
+    sigmoid,
+)
+from pgmodels.objectives.base import AdditiveNoise, Event, Threshold, TopLatent
+
+# Normal forms: a likelihood as a product of factors, an exponent as a sum of terms.
 
 
 @dataclass(frozen=True)
@@ -255,3 +276,179 @@ def _sum_over_latents(term: Term, size: int) -> Term:
     if not term.atoms:
         return Term(Reduction("sum", term.coefficient), ())
     return Term(term.coefficient, term.atoms, reduced=True)
+
+
+# Quadratic functions of the latents, as in the exponent of a conditionally Gaussian likelihood.
+
+
+@dataclass(frozen=True)
+class Square:
+    """weight * z^2 for a predictor z; ``reduced`` sums it over the latents."""
+
+    weight: Expression
+    predictor: Predictor
+    reduced: bool
+
+    @property
+    def expression(self) -> Expression:
+        """The square as a formula."""
+        value = multiply(self.weight, power(self.predictor.expression, 2.0))
+        return Reduction("sum", value) if self.reduced and value.is_vector else value
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """constant + squares of predictors."""
+
+    constant: Expression
+    squares: tuple[Square, ...]
+
+    @property
+    def expression(self) -> Expression:
+        """The quadratic as a formula."""
+        return add(self.constant, *(square.expression for square in self.squares))
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The positions of the latents that the quadratic depends on."""
+        return tuple(sorted({p for square in self.squares for p in square.predictor.positions}))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """coefficient * latent."""
+
+    coefficient: Expression
+    predictor: Predictor
+
+    @property
+    def expression(self) -> Expression:
+        """The product as a formula; over all latents it is summed."""
+        value = multiply(self.coefficient, self.predictor.expression)
+        return Reduction("sum", value) if value.is_vector else value
+
+
+def read_quadratic(terms: list[Term]) -> tuple[Quadratic, tuple[Linear, ...]] | None:
+    """Sort terms into constant + squares of predictors, and terms linear in a latent.
+
+    None if a term is neither constant, linear nor the square of a predictor.
+    """
+    constant: Expression = Constant(0.0)
+    squares: list[Square] = []
+    linear: list[Linear] = []
+    for term in terms:
+        if not term.atoms:
+            constant = add(constant, term.coefficient)
+            continue
+        if len(term.atoms) != 1:
+            return None
+        atom = term.atoms[0]
+        if isinstance(atom, (Latent, Latents)):
+            linear.append(Linear(term.coefficient, Predictor(atom, Constant(1.0), Constant(0.0))))
+            continue
+        predictor = _squared_predictor(atom)
+        if predictor is None:
+            return None
+        squares.append(Square(term.coefficient, predictor, term.reduced))
+    return Quadratic(constant, tuple(squares)), tuple(linear)
+
+
+def read_completed(terms: list[Term]) -> Quadratic | None:
+    """The quadratic of terms by completing the square; None if they are not a quadratic with squares."""
+    read = read_quadratic(terms)
+    if read is None:
+        return None
+    quadratic, linear = read
+    constant = quadratic.constant
+    squares: dict[tuple, list[Square]] = {}
+    for square in quadratic.squares:
+        squares.setdefault(square.predictor.latent.key, []).append(square)
+    for part in linear:
+        key = part.predictor.latent.key
+        if key not in squares:
+            return None
+        completed, rest = _complete(squares[key], part.coefficient)
+        squares[key] = [completed]
+        constant = add(constant, rest)
+    return Quadratic(constant, tuple(square for group in squares.values() for square in group))
+
+
+def _squared_predictor(atom: Expression) -> Predictor | None:
+    if isinstance(atom, Power) and isinstance(atom.exponent, Constant) and atom.exponent.value == 2.0:
+        return affine(atom.base)
+    return None
+
+
+def _complete(squares: list[Square], linear: Expression) -> tuple[Square, Expression]:
+    """Write Σ weight z^2 + linear * f as one square and a constant."""
+    latent, reduced = squares[0].predictor.latent, any(square.reduced for square in squares)
+    second = add(*(multiply(s.weight, power(s.predictor.scale, 2.0)) for s in squares))
+    first = add(linear, *(multiply(2.0, s.weight, s.predictor.scale, s.predictor.shift) for s in squares))
+    zeroth = add(*(multiply(s.weight, power(s.predictor.shift, 2.0)) for s in squares))
+    shift = multiply(0.5, first, power(second, -1.0))
+    rest = add(zeroth, multiply(-0.25, power(first, 2.0), power(second, -1.0)))
+    if reduced and rest.is_vector:
+        rest = Reduction("sum", rest)
+    return Square(second, Predictor(latent, Constant(1.0), shift), reduced), rest
+
+
+# Formulas that are affine in one event of the latents: step(z), Φ(z) or largest(f, y).
+
+# The variance of the noise of each function, as a threshold.
+_NOISE = {"step": 0.0, "normal_cdf": 1.0}
+
+Bound = TypeVar("Bound", bound=AdditiveNoise)
+
+
+def read_event(formula: Expression, num_latents: int, objective: type[Bound]) -> Bound | None:
+    """The objective of a formula that is affine in one event, with coefficients free of the latents, else None.
+
+    The argument of step and Φ is an affine function of the latents.
+    """
+    formula, predictors = rewrite_if_fewer(formula, num_latents)
+    size = num_latents if predictors is None else len(predictors.rows)
+    nodes = {node.key: node for node in _events(formula)}
+    if len(nodes) != 1:
+        return None
+    ((key, node),) = nodes.items()
+    event = _event(node, size)
+    if event is None or _degree(formula, key) != 1:
+        return None
+    if_so, if_not = (substitute(formula, {key: Constant(value)}) for value in (1.0, 0.0))
+    return objective(event, if_so, if_not, size, predictors)
+
+
+def _events(expression: Expression) -> Iterator[Largest | Call]:
+    """The events in an expression."""
+    if expression.latent_free:
+        return
+    if isinstance(expression, Largest) or (isinstance(expression, Call) and expression.name in _NOISE):
+        yield expression
+        return
+    for child in expression.children:
+        yield from _events(child)
+
+
+def _event(node: Largest | Call, size: int) -> Event | None:
+    if not isinstance(node, Call):
+        return TopLatent(node)
+    try:
+        predictor = affine(node.argument)
+    except NoAugmentationError:
+        return None
+    if size != 1 or predictor is None:
+        return None
+    return Threshold(predictor.scale, predictor.shift, _NOISE[node.name])
+
+
+def _degree(expression: Expression, key: tuple) -> int | None:
+    """The degree of an expression as a polynomial in the event of a key, None if it is not one."""
+    if expression.key == key:
+        return 1
+    if expression.latent_free:
+        return 0
+    degrees = [_degree(child, key) for child in expression.children]
+    if not isinstance(expression, (Sum, Product)) or None in degrees:
+        return None
+    known = [degree or 0 for degree in degrees]
+    return max(known) if isinstance(expression, Sum) else sum(known)

@@ -1,20 +1,295 @@
-"""Rewrite formulas that combine latents over linear predictors z = Φ f, one for each factor's argument."""
+"""Predictors of a formula: how latents enter it."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pgmodels.augmentation.errors import NoAugmentationError
-from pgmodels.augmentation.symbols import rebuild
-from pgmodels.likelihoods.algebra import add, compare, multiply, split_number
-from pgmodels.likelihoods.expression import Environment, Expression
-from pgmodels.likelihoods.notation import Tree, indexed, line
-from pgmodels.likelihoods.operations import Comparison, Product, Reduction, Sum
-from pgmodels.likelihoods.symbols import Constant, Latent, Latents, Observation, Selected
+from pgmodels.likelihoods import operations as algebra
+from pgmodels.likelihoods.expression import Constant, Environment, Expression, Latent, Latents, Observation, Selected
+from pgmodels.likelihoods.operations import (
+    Call,
+    Comparison,
+    Product,
+    Reduction,
+    Sum,
+    add,
+    compare,
+    multiply,
+    split_number,
+)
+from pgmodels.likelihoods.printing import Part, Tree, bracketed, indexed, line
+
+# The errors of a derivation.
+
+
+class NoAugmentationError(ValueError):
+    """No rule makes a factor of the likelihood conditionally Gaussian; the message names engines that need none."""
+
+    def __init__(self, message: str):
+        super().__init__(f"{message}\npgm.gaussian_vi, pgm.nuts and pgm.to_numpyro accept any formula.")
+
+
+class VerificationError(AssertionError):
+    """A numerical check of a derivation failed."""
+
+
+# Predictors: affine functions of one latent, the arguments of the likelihood's factors.
+
+
+class SharedPredictorError(NoAugmentationError):
+    """An affine expression that combines several latents."""
+
+    def __init__(self, expression: Expression):
+        super().__init__(f"{expression.text()} combines several latents.")
+
+
+class Predictor:
+    """z = scale * latent + shift, where scale and shift are coefficients and latent is one latent or all of them.
+
+    With all latents z is a vector with one value per latent, and a factor of z means the product over latents.
+    """
+
+    def __init__(self, latent: Latent | Latents, scale: Expression, shift: Expression):
+        self.latent = latent
+        self.scale = scale
+        self.shift = shift
+        self.expression = add(multiply(scale, latent), shift)
+        self.key = self.expression.key
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The positions of the latents that the predictor depends on."""
+        return (self.latent.position,) if isinstance(self.latent, Latent) else tuple(range(self.latent.size))
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether z has one value per latent."""
+        return self.expression.is_vector
+
+    def negated(self) -> "Predictor":
+        """The predictor -z."""
+        return Predictor(self.latent, multiply(-1.0, self.scale), multiply(-1.0, self.shift))
+
+    def site(self, h: Any, w: Any, env: Environment) -> tuple[Any, Any]:
+        """The site of f that is exp(h z - w z^2 / 2) as a function of f, shapes (..., n, latents)."""
+        scale, shift = self.scale.evaluate(env), self.shift.evaluate(env)
+        return self._scatter(scale * (h - w * shift)), self._scatter(scale**2 * w)
+
+    def _scatter(self, values: Any) -> Any:
+        size = self.latent.size
+        if isinstance(self.latent, Latents):
+            return jnp.broadcast_to(values, (*values.shape[:-1], size))
+        total = jnp.sum(values, axis=-1)
+        return jnp.zeros((*total.shape, size)).at[..., self.latent.position].set(total)
+
+
+def latents_of(expression: Expression) -> dict[tuple, Expression]:
+    """The latent symbols that an expression contains, by key."""
+    if isinstance(expression, (Latent, Latents, Selected)):
+        return {expression.key: expression}
+    latents: dict[tuple, Expression] = {}
+    for child in expression.children:
+        latents |= latents_of(child)
+    return latents
+
+
+def affine(expression: Expression) -> Predictor | None:
+    """An expression as a predictor, None if it is not affine. Raises SharedPredictorError if it mixes latents."""
+    coefficients = _affine_coefficients(expression)
+    if coefficients is None:
+        return None
+    latent, scale, shift = coefficients
+    if not isinstance(latent, (Latent, Latents)):
+        return None
+    return Predictor(latent, scale, shift)
+
+
+def _affine_coefficients(expression: Expression) -> tuple[Expression | None, Expression, Expression] | None:
+    if expression.latent_free:
+        return None, Constant(0.0), expression
+    if isinstance(expression, (Latent, Latents, Selected)):
+        return expression, Constant(1.0), Constant(0.0)
+    if isinstance(expression, Product):
+        moving = [child for child in expression.children if not child.latent_free]
+        if len(moving) != 1:
+            return None
+        inner = _affine_coefficients(moving[0])
+        if inner is None:
+            return None
+        factor = multiply(*(child for child in expression.children if child.latent_free))
+        return inner[0], multiply(factor, inner[1]), multiply(factor, inner[2])
+    if isinstance(expression, Sum):
+        latent: Expression | None = None
+        scale: Expression = Constant(0.0)
+        shift: Expression = Constant(0.0)
+        for child in expression.children:
+            inner = _affine_coefficients(child)
+            if inner is None:
+                return None
+            if inner[0] is not None:
+                if latent is not None and latent.key != inner[0].key:
+                    raise SharedPredictorError(expression)
+                latent = inner[0]
+            scale, shift = add(scale, inner[1]), add(shift, inner[2])
+        return latent, scale, shift
+    reduced = isinstance(expression, Reduction) and expression.operator == "sum"
+    if reduced and _affine_coefficients(expression.argument) is not None:  # type: ignore[attr-defined]
+        raise SharedPredictorError(expression)
+    return None
+
+
+# Symbols of derivations: auxiliary variables and expressions of them.
+
+
+class Auxiliary(Expression):
+    """The symbol of an auxiliary variable; it counts as a coefficient, free of the latents."""
+
+    def __init__(self, name: str, is_vector: bool):
+        self.name = name
+        self.is_vector = is_vector  # type: ignore[misc]
+
+    def _label(self) -> Any:
+        return (self.name, self.is_vector)
+
+    sign = 1  # type: ignore[assignment]
+    nonnegative = True  # type: ignore[assignment]
+
+    def evaluate(self, env: Environment) -> Any:
+        return env.parameters[self.name]
+
+    def element(self, index: Part | None) -> Tree:
+        """The symbol with the given index."""
+        return indexed(self.name, index)
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return self.element("c" if self.is_vector else None)
+
+
+class Allocated(Expression):
+    """The indicator that the allocation ``auxiliary`` equals ``component``."""
+
+    sign = 1  # type: ignore[assignment]
+    nonnegative = True  # type: ignore[assignment]
+
+    def __init__(self, auxiliary: Auxiliary, component: int):
+        self.auxiliary, self.component = auxiliary, component
+        self.name = f"{auxiliary.name} = {component}"
+        self.children = (auxiliary,)
+
+    def _label(self) -> Any:
+        return self.component
+
+    def evaluate(self, env: Environment) -> Any:
+        return (self.auxiliary.evaluate(env) == self.component).astype(jnp.result_type(float))
+
+    @property
+    def condition(self) -> Tree:
+        """The condition, such as j = 1, as a formula."""
+        return line(self.auxiliary, "=", self.component)
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return bracketed(self.condition, "[]")
+
+
+class Logarithm(Call):
+    """The logarithm by the argument's ``log_evaluate``, without overflow or cancellation."""
+
+    def __init__(self, argument: Expression):
+        super().__init__("log", argument)
+
+    def evaluate(self, env: Environment) -> Any:
+        return self.argument.log_evaluate(env)
+
+
+class WeightedSum(Expression):
+    """constant + Σ_j weight_j value_j with weights and values >= 0; its logarithm never underflows.
+
+    ``terms`` are (weight, value, whether the product is summed over the latents); ``written`` is the printed sum.
+    """
+
+    nonnegative = True  # type: ignore[assignment]
+
+    def __init__(self, written: Expression, constant: Expression, terms: Iterable[tuple[Expression, Expression, bool]]):
+        self.written, self.constant, self.terms = written, constant, tuple(terms)
+        self.children = (written,)
+
+    def evaluate(self, env: Environment) -> Any:
+        return jnp.exp(self.log_evaluate(env))
+
+    def log_evaluate(self, env: Environment) -> Any:
+        columns = []
+        if self.constant.key != Constant(0.0).key:
+            factor, logarithm = self.constant.scaled(env)
+            columns.append((logarithm, factor))
+        for weight, argument, reduced in self.terms:
+            factor, log_weight = weight.scaled(env)
+            value, factor = jnp.broadcast_arrays(log_weight + argument.log_evaluate(env), factor)
+            if reduced:
+                columns.extend((value[..., i : i + 1], factor[..., i : i + 1]) for i in range(value.shape[-1]))
+            else:
+                columns.append((value, factor))
+        values = jnp.stack(jnp.broadcast_arrays(*(value for value, _ in columns)))
+        factors = jnp.stack(jnp.broadcast_arrays(*(factor for _, factor in columns)))
+        return jax.nn.logsumexp(values, axis=0, b=factors)
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return self.written.notation(precedence)
+
+
+@dataclass(frozen=True)
+class SiteTerm:
+    """The factor exp(potential z - precision z^2 / 2) of a predictor z, as formulas."""
+
+    predictor: Predictor
+    potential: Expression
+    precision: Expression
+
+
+def group_by_component(expression: Expression) -> Expression:
+    """A sum with its terms grouped by the mixture component whose indicator they contain."""
+    groups: dict[tuple, tuple[Expression, list[Expression]]] = {}
+    for term in expression.children if isinstance(expression, Sum) else ():
+        factors = term.children if isinstance(term, Product) else (term,)
+        indicator: Expression = next((factor for factor in factors if isinstance(factor, Allocated)), Constant(1.0))
+        rest = multiply(*(factor for factor in factors if factor is not indicator))
+        groups.setdefault(indicator.key, (indicator, []))[1].append(rest)
+    if all(indicator.key == Constant(1.0).key for indicator, _ in groups.values()):
+        return expression
+    return add(*(multiply(indicator, add(*rests)) for indicator, rests in groups.values()))
+
+
+def auxiliaries_of(expression: Expression) -> list[Auxiliary]:
+    """The distinct auxiliaries in an expression, in order of appearance."""
+    if isinstance(expression, Auxiliary):
+        return [expression]
+    auxiliaries = {node.key: node for child in expression.children for node in auxiliaries_of(child)}
+    return list(auxiliaries.values())
+
+
+def substitute(expression: Expression, table: Mapping[tuple, Expression]) -> Expression:
+    """The expression with subexpressions replaced according to ``table``, by key."""
+    if expression.key in table:
+        return table[expression.key]
+    return rebuild(expression, [substitute(child, table) for child in expression.children])
+
+
+def rebuild(expression: Expression, children: list[Expression]) -> Expression:
+    """The expression with its children replaced."""
+    return Logarithm(*children) if isinstance(expression, Logarithm) else algebra.rebuild(expression, children)
+
+
+def over_latents(expression: Expression) -> Expression:
+    """The sum over the latents if an expression is a vector over them, else the expression."""
+    return Reduction("sum", expression) if expression.is_vector else expression
+
+
+# Rewrite formulas that combine latents over linear predictors z = Φ f, one for each factor's argument.
 
 # Coefficients of a linear combination of latents, by latent.
 Combination = dict[int, Expression]

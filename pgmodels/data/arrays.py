@@ -1,21 +1,456 @@
-"""Conversion of users' arrays to float64, or an error with a remedy."""
+"""Inputs and targets: arrays, data frames, labels, missing values, several outputs."""
 
+import numbers
+import re
 import sys
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import date, datetime, time, timedelta
+from typing import Any, Literal, NamedTuple
 
+import narwhals.stable.v2 as nw
 import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
 
-from pgmodels.data.frames import Columns, as_frame, as_identifiers, columns_of, encoded
-from pgmodels.data.text_and_dates import (
-    IDENTIFIER,
-    PLURALS,
-    as_array_code,
-    describe,
-    is_polars_frame,
-    labelled_columns,
-    numbers_in,
-)
+from pgmodels.runtime.messages import shorten
+
+# Checks of numerical options, before any work.
+
+
+def check_whole_number(value: Any, name: str, least: int) -> None:
+    """Raise ValueError if an option is not a whole number >= ``least``."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name} must be a whole number >= {least}; got {shorten(value)}.")
+
+
+def check_between(value: Any, name: str, low: float, high: float) -> None:
+    """Raise ValueError if an option is not a number strictly between ``low`` and ``high``."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not low < float(value) < high:
+        limits = f"between {low:g} and {high:g}" if np.isfinite(high) else f"> {low:g}"
+        raise ValueError(f"{name} must be a finite number {limits}; got {shorten(value)}.")
+
+
+# Rows without an observation: refused, left out, or kept for predictions.
+
+MissingChoice = Literal["raise", "drop", "predict"]
+_CHOICES = ("raise", "drop", "predict")
+
+
+class Missing(NamedTuple):
+    """Rows of the data without an observation, which ``missing="predict"`` keeps.
+
+    ``rows`` (m,) are their numbers, ``X`` (m, d) their inputs, and ``covariates`` the columns of y after the first,
+    None if there are none: arguments of ``predict`` and ``predict_latent``.
+    """
+
+    rows: Int[np.ndarray, " m"]
+    X: Float[np.ndarray, "m d"]
+    covariates: Float[np.ndarray, "m _"] | None = None
+
+
+def check_missing(missing: Any) -> None:
+    """Raise ValueError for an unknown choice."""
+    if not isinstance(missing, str) or missing not in _CHOICES:
+        raise ValueError(f"missing must be one of {', '.join(map(repr, _CHOICES))}; got {missing!r}.")
+
+
+def without_value(y: np.ndarray, num_covariates: int, num_rows: int) -> np.ndarray:
+    """Whether an observation is missing, (n,): NaN in a column of y before its covariates; False for y of no (n, k)."""
+    if y.ndim not in (1, 2) or len(y) != num_rows:
+        return np.zeros(num_rows, dtype=bool)
+    columns = y[:, None] if y.ndim == 1 else y
+    return np.isnan(columns[:, : max(1, columns.shape[1] - num_covariates)]).any(axis=1)
+
+
+def check_covariates_of(rows: np.ndarray, y: np.ndarray, num_covariates: int) -> None:
+    """Raise ValueError, naming row and column, if covariates of rows that are to be predicted are not finite."""
+    first = y.shape[1] - num_covariates
+    bad = np.argwhere(~np.isfinite(y[rows, first:]))
+    if bad.size:
+        row, column = rows[bad[0][0]], first + bad[0][1]
+        raise ValueError(
+            f"y[{column}] is a covariate and must be finite in rows that are to be predicted; got {y[row, column]} in "
+            f"row {row}, column {column} of y. Impute it, or leave rows without y out with missing='drop'."
+        )
+
+
+def name_rows(rows: np.ndarray) -> str:
+    """Row numbers in words, at most ten."""
+    shown = ", ".join(map(str, rows[:10])) + (f" and {len(rows) - 10} more" if len(rows) > 10 else "")
+    return f"row{'s' * (len(rows) > 1)} {shown}"
+
+
+# Text, dates and times in data: recognising them, and the errors where numbers are needed.
+
+NUMBER, BOOLEAN, LEVEL, ORDERED, DURATION = "number", "boolean", "level", "ordered", "duration"
+IDENTIFIER = "identifier"
+DATE, ZONED = "date", "date with a zone"
+# Kinds of columns, for messages.
+PLURALS = {
+    NUMBER: "numbers", BOOLEAN: "booleans", LEVEL: "text or categories", ORDERED: "ordered categories",
+    IDENTIFIER: "whole numbers", DURATION: "durations", DATE: "dates or times without a time zone",
+    ZONED: "times with a time zone",
+}  # fmt: skip
+# Whole numbers up to this one are exact in float64.
+EXACT = 2.0**53
+_ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ]\d{2}(:?\d{2}(:?\d{2}([.,]\d+)?)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?)?")
+# Types of missing entries of Python and pandas; missing numbers are NaN.
+_MISSING = ("NoneType", "NAType", "NaTType")
+_TEXT = "Text is never converted to numbers implicitly."
+_REMEDIES = {
+    "mixed": "Other entries are of another kind: replace it by a number, or drop the row.",
+    "complex": "Use numpy.real, or columns of real and imaginary parts.",
+    "text": f"{_TEXT} Give numbers, with the same codes in training data and new data.",
+    "numeric text": f"{_TEXT} Convert it by pandas.to_numeric if it means numbers; if it names classes, encode them.",
+    "date": "Give days from a fixed day, the same for training data and new data.",
+    "duration": "Give days, as numbers.",
+    "time": "Give hours from midnight, as numbers.",
+}
+_REMEDIES_OF_INPUTS = {
+    "text": f"{_TEXT} Give a pandas.DataFrame: its columns of text and categories become codes, the same for new data.",
+    "numeric text": f"{_TEXT} Convert it by pandas.to_numeric if it means numbers; if it names classes, give a "
+    "pandas.DataFrame in which it is a pandas.Categorical.",
+    "date": "Give a pandas.DataFrame: its columns of dates become days from the first one, in new data too. "
+    "pandas.to_datetime converts text, and dates of several zones to UTC.",
+    "duration": "Give a pandas.DataFrame: its columns of durations become days, in new data too.",
+}
+
+
+def kind_of(entry: type) -> str:
+    """The kind of entries of a type: number, complex, text, date, duration, time, missing or object."""
+    if entry.__name__ in _MISSING:
+        return "missing"
+    if entry.__name__ == "Period":
+        return "date"
+    # The order matters: NumPy's duration type is a subclass of its integer type.
+    kinds = {
+        "text": (str, bytes),
+        "date": (date, np.datetime64),
+        "duration": (timedelta, np.timedelta64),
+        "time": (time,),
+        "complex": (complex, np.complexfloating),
+        "number": (numbers.Number, np.number, np.bool_),
+    }
+    return next((kind for kind, types in kinds.items() if issubclass(entry, types)), "object")
+
+
+def is_missing(entry: Any) -> bool:
+    """Whether an entry is None, NaN or NaT, or missing for pandas."""
+    return entry is None or type(entry).__name__ in ("NAType", "NaTType") or entry != entry
+
+
+def as_python(entry: Any) -> Any:
+    """An entry as a Python object, not of a NumPy type other than its times, which may be finer than Python's."""
+    return entry.item() if isinstance(entry, np.generic) and entry.dtype.kind not in "mM" else entry
+
+
+def numbers_in(array: np.ndarray) -> np.ndarray | None:
+    """An array as float64; None if an entry is not a number."""
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64, copy=False)
+    if array.dtype.kind != "O":
+        return None
+    entries = array.ravel()
+    kinds = {kind_of(entry) for entry in set(map(type, entries))}
+    if not kinds <= {"number", "missing", "object"}:
+        return None
+    if "missing" in kinds:
+        entries = np.array([np.nan if kind_of(type(entry)) == "missing" else entry for entry in entries], dtype=object)
+    try:
+        return entries.astype(np.float64).reshape(array.shape)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def is_polars_frame(value: Any) -> bool:
+    """Whether a value is a polars frame; converted as one array, its dates would become numbers."""
+    return hasattr(value, "with_columns") and hasattr(value, "__array__")
+
+
+def as_array_code(value: Any, name: str) -> str:
+    """Code that converts a value to an array: its name if it is one."""
+    if isinstance(value, np.ndarray):
+        return name
+    return f"{name}.to_numpy()" if hasattr(value, "to_numpy") else f"numpy.asarray({name})"
+
+
+def describe(columns: Iterable[tuple[Any, np.ndarray]], name: str, *, is_input: bool, is_new: bool) -> str:
+    """An error message: the first entry of columns, with their labels, that is not a number, and a remedy.
+
+    ``is_input`` is of inputs, which data frames convert; ``is_new`` of new inputs of a model of an array of numbers.
+    """
+    faults = []
+    for label, entries in columns:
+        kind, row = kind_of_entries(entries)
+        if kind not in ("number", "missing"):
+            place = f" in row {row}" * bool(entries.ndim) + ("" if label is None else f", column {label!r}")
+            faults.append((kind, np.ravel(entries)[row], place))
+    if not faults:
+        return f"{name} must be numeric; got numbers beyond float64, or more than two dimensions. Give numbers."
+    # What no conversion makes numbers comes first.
+    kind, first, place = next((fault for fault in faults if fault[0] in ("mixed", "object", "complex")), faults[0])
+    lead = f"{name} must be numeric; got {as_python(first)!r} of type {type(as_python(first)).__name__}"
+    if kind in ("date", "duration", "time") or kind_of(type(first)) in ("date", "duration", "time"):
+        lead = f"{name} holds dates or times, and their unit is ambiguous; got {str(first)!r}"
+    remedy = _REMEDIES.get(kind, "Give numbers.")
+    if is_input and kind in _REMEDIES_OF_INPUTS:
+        remedy = _REMEDIES_OF_INPUTS[kind]
+        if is_new:
+            remedy = "The training X was an array of numbers: give numbers, or fit the model to a pandas.DataFrame."
+    return f"{lead}{place}. {remedy}"
+
+
+def labelled_columns(value: Any) -> Iterator[tuple[Any, np.ndarray]]:
+    """Labels and entries of the columns of a value; the label is None for one-dimensional values and scalars."""
+    if hasattr(value, "iloc") or is_polars_frame(value):
+        labels = list(getattr(value, "columns", [])) if np.ndim(value) == 2 else []
+        if labels and len(set(labels)) == len(labels):
+            yield from ((label, np.asarray(value[label])) for label in labels)
+            return
+    array = np.asarray(value)
+    if array.dtype.kind in "US":
+        # NumPy converts numbers mixed with text to text.
+        array = np.asarray(value, dtype=object)
+    if array.ndim == 2:
+        yield from enumerate(array.T)
+    elif array.ndim < 2:
+        yield None, array
+
+
+def kind_of_entries(entries: np.ndarray) -> tuple[str, int]:
+    """The common kind of entries (n,), ignoring missing ones, and the first entry that is not a number."""
+    entries = np.atleast_1d(entries)
+    if entries.dtype.kind in "biuf":
+        return "number", 0
+    kinds = np.array([_kind_of_entry(entry) for entry in entries], dtype=object)
+    present = set(kinds) - {"missing"}
+    first = int(np.argmax(~np.isin(kinds, ["number", "missing"])))
+    if "text" in present:
+        text = [entry for entry, kind in zip(entries, kinds, strict=True) if kind == "text"]
+        if all(map(_is_date, text)):
+            present = present - {"text"} | {"date"}
+        elif present == {"text"} and all(map(_is_number, text)):
+            return "numeric text", first
+    if "complex" in present:
+        return "complex", first
+    if len(present) > 1:
+        return "mixed", first
+    return (present.pop() if present else "missing"), first
+
+
+def _kind_of_entry(entry: Any) -> str:
+    kind = kind_of(type(entry))
+    return "missing" if kind == "number" and entry != entry else kind
+
+
+def _is_date(text: str | bytes) -> bool:
+    """Whether text is an ISO 8601 date, possibly in the compact form."""
+    if isinstance(text, bytes):
+        return False
+    if _ISO.fullmatch(text):
+        return True
+    try:
+        return len(text) == 8 and text.isdigit() and bool(datetime.strptime(text, "%Y%m%d"))
+    except ValueError:
+        return False
+
+
+def _is_number(text: str | bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+# Columns of data frames as numbers: text and categories by codes, dates by days, in the same way for new data.
+
+# Kinds whose entries become the numbers of their levels.
+_CODED = (LEVEL, ORDERED, IDENTIFIER)
+
+
+class Column(NamedTuple):
+    """A column of a data frame, and how its entries become numbers.
+
+    ``kind`` is "number", "level" for text and categories without an order, whose codes are their places in ``levels``,
+    "ordered" for ordered categories, "identifier" for whole numbers that float64 does not hold, "date" or "date with a
+    zone" for days since ``origin``, or "duration" for days.
+    """
+
+    name: str
+    kind: str = NUMBER
+    levels: tuple[Any, ...] = ()
+    origin: str = ""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "level" | "ordered" | "identifier":
+                return f"{self.name}: {', '.join(f'{code} = {level!r}' for code, level in enumerate(self.levels))}"
+            case "date" | "date with a zone":
+                return f"{self.name}: days since {self.origin}"
+            case "duration":
+                return f"{self.name}: days"
+        return self.name
+
+
+Columns = tuple[Column, ...]
+
+
+def as_frame(value: Any) -> "nw.DataFrame[Any] | None":
+    """A data frame of any library; None for other values, and for a frame whose column names are not all text."""
+    if isinstance(value, np.ndarray):
+        return None
+    import narwhals.stable.v2 as nw
+
+    if hasattr(value, "iloc") and not all(isinstance(label, str) for label in getattr(value, "columns", ())):
+        return None
+    frame = nw.from_native(value, eager_only=True, pass_through=True)
+    return frame if isinstance(frame, nw.DataFrame) and frame.columns else None
+
+
+def as_identifiers(value: Any, known: Columns | None = None) -> "nw.DataFrame[Any] | None":
+    """An array (n, d) as a data frame if it has whole numbers that float64 does not hold, or ``known`` columns have.
+
+    None for others, whose entries may become float64 as they are.
+    """
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    has_codes = any(column.kind == IDENTIFIER for column in known or ())
+    if array.ndim != 2 or array.dtype.kind not in ("biufO" if has_codes else "iuO"):
+        return None
+    numbers = numbers_in(array)
+    if numbers is None or (known is not None and len(known) != array.shape[1]):
+        return None
+    if not has_codes and not np.any(np.abs(numbers) > EXACT):
+        return None
+    import narwhals.stable.v2 as nw
+    import pandas as pd
+
+    names = [str(number) for number in range(array.shape[1])] if known is None else [one.name for one in known]
+    frame = nw.from_native(pd.DataFrame(array, columns=names), eager_only=True)
+    columns = [read_column(frame[label]) for label in names]
+    return frame if has_codes or any(column is not None and inexact(column) for column in columns) else None
+
+
+def columns_of(frame: "nw.DataFrame[Any]", name: str) -> Columns:
+    """How the columns of a frame of training data become numbers; ValueError for a column that has none."""
+    columns = [_frame_column(frame[label]) for label in frame.columns]
+    if None in columns:
+        labels = [label for label, column in zip(frame.columns, columns, strict=True) if column is None]
+        unreadable = [(label, frame[label].to_numpy()) for label in labels]
+        raise ValueError(describe(unreadable, name, is_input=True, is_new=False))
+    return tuple(column for column in columns if column is not None)
+
+
+def encoded(frame: "nw.DataFrame[Any]", columns: Columns, name: str, may_be_new: Collection[str] = ()) -> np.ndarray:
+    """A frame as a float64 array (n, d), its columns selected by name; missing entries are NaN.
+
+    New levels of the columns ``may_be_new`` get codes of their own.
+    Raises ValueError for missing columns, and for unknown levels and entries of another kind.
+    """
+    missing = [column.name for column in columns if column.name not in frame.columns]
+    if missing:
+        raise ValueError(
+            f"{name} must have the columns of the training X, {[column.name for column in columns]}; missing "
+            f"{missing}, got {list(frame.columns)}."
+        )
+    arrays = [_frame_codes(frame[column.name], column, name, may_be_new) for column in columns]
+    return np.column_stack(arrays) if arrays else np.empty((len(frame), 0))
+
+
+def with_new_levels(columns: Columns, frame: "nw.DataFrame[Any]", may_be_new: Collection[str]) -> Columns:
+    """The columns, with new levels of a frame after the known ones, as ``encoded`` codes them."""
+    extended = []
+    for column in columns:
+        if column.name in may_be_new and column.name in frame.columns and column.kind in _CODED:
+            column = column._replace(levels=(*column.levels, *_new_levels(frame[column.name], column)))
+        extended.append(column)
+    return tuple(extended)
+
+
+def _new_levels(series: "nw.Series[Any]", column: Column) -> list[Any]:
+    entries = {as_python(entry) for entry in series.to_list()}
+    return sorted({entry for entry in entries if not is_missing(entry)} - set(column.levels), key=repr)
+
+
+def _frame_column(series: "nw.Series[Any]") -> Column | None:
+    """How a column becomes numbers; None for one without numbers, and for text that holds numbers or dates."""
+
+    column, label = read_column(series), series.name
+    if column is None:
+        return None
+    kind = kind_of_column(column)
+    if hasattr(column, "cat"):
+        return Column(label, kind, tuple(map(as_python, column.cat.categories)))
+    if kind == LEVEL:
+        is_text = kind_of_entries(column.to_numpy())[0] == "text"
+        return Column(label, LEVEL, tuple(sorted(set(column.dropna())))) if is_text else None
+    if kind in (DATE, ZONED):
+        days = days_in(column)
+        first = np.floor(np.nanmin(days)) if np.isfinite(days).any() else 0.0
+        return Column(label, kind, origin=str(np.datetime64(int(first), "D")))
+    if inexact(column):
+        return Column(label, IDENTIFIER, tuple(sorted(set(column.dropna().tolist()))))
+    return Column(label, DURATION) if kind == DURATION else Column(label)
+
+
+def _frame_codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new: Collection[str]) -> np.ndarray:
+    """The numbers (n,) of a series."""
+
+    values = read_column(series)
+    kind = None if values is None else kind_of_column(values)
+    is_whole = values is not None and (values.dtype.kind in "iu" or (values.dtype == float and are_exact(values)))
+    if column.kind in (LEVEL, ORDERED) or (column.kind == IDENTIFIER and is_whole):
+        return _level_codes(series, column, name, column.name in may_be_new)
+    if values is not None and kind == column.kind and kind in (DATE, ZONED, DURATION):
+        return days_in(values, column.origin or "1970-01-01")
+    if values is None or kind not in (NUMBER, BOOLEAN) or column.kind != NUMBER:
+        raise ValueError(
+            f"{name} must have {PLURALS[column.kind]} in column {column.name!r}, as the training X; got {series.dtype}."
+        )
+    return floats_in(values, f"{name}, column {column.name!r},")
+
+
+def _level_codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new: bool) -> np.ndarray:
+    entries = [as_python(entry) for entry in series.to_list()]
+    unknown = _new_levels(series, column)
+    if unknown and not may_be_new:
+        row = next(row for row, entry in enumerate(entries) if entry in unknown)
+        raise ValueError(
+            f"{name} has {entries[row]!r} in row {row}, column {column.name!r}, which is not a level of the training X "
+            f"({listed(column.levels)}). Only a column that White reads alone takes new levels."
+        )
+    check_types_of_levels(unknown, column.levels, f"{name}, column {column.name!r},")
+    codes = {level: float(code) for code, level in enumerate((*column.levels, *unknown))}
+    return np.array([np.nan if is_missing(entry) else codes[entry] for entry in entries])
+
+
+def check_types_of_levels(unknown: Iterable[Any], levels: Iterable[Any], place: str) -> None:
+    """Raise ValueError if an entry that is no level is the same text as one, as 1 and "1" are: ids of another type."""
+    texts = {_text_of(level): level for level in levels}
+    for entry in unknown:
+        if _text_of(entry) in texts:
+            level = texts[_text_of(entry)]
+            raise ValueError(
+                f"{place} has {entry!r} of type {type(entry).__name__}, and the training data have {level!r} of type "
+                f"{type(level).__name__}: convert the column to the type that it has there, so that levels are not new."
+            )
+
+
+def _text_of(level: Any) -> str:
+    return str(int(level)) if isinstance(level, float) and level.is_integer() else str(level)
+
+
+def listed(levels: Sequence[Any]) -> str:
+    """The first levels, for messages."""
+    shown = ", ".join(map(repr, levels[:10]))
+    return shown if len(levels) <= 10 else f"{shown} and {len(levels) - 10} more"
+
+
+# Conversion of users' arrays to float64, or an error with a remedy.
 
 
 def as_numbers(value: Any, name: str, *, is_input: bool = False, is_new: bool = False) -> np.ndarray:
@@ -170,3 +605,354 @@ def distinct_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     places = np.empty(len(X), np.int64)
     places[order] = ranks[np.cumsum(begins) - 1]
     return np.sort(firsts), places
+
+
+# Labels of classes: y of text, booleans or categories as codes 0, 1, ..., by one coding for new data too.
+
+Labels = tuple[Any, ...]
+_BOOLEANS: Labels = (False, True)
+
+
+def labels_of(y: Any, name: str, num_labels: int, rows: np.ndarray | None = None) -> Labels | None:
+    """The labels of y (n,) in the order of their codes, sorted or as its categories are; None if it holds numbers.
+
+    Text outside ``rows`` is no label. Raises ValueError if their number is not ``num_labels``.
+    """
+    entries, categories = _entries(y)
+    if entries is None:
+        return None
+    if categories is None:
+        present = entries if rows is None or len(rows) != len(entries) else entries[rows]
+        kind, _ = kind_of_entries(present)
+        texts = {entry for entry in present if isinstance(entry, str)}
+        if kind == "number" and num_labels == 2 and all(is_missing(e) or isinstance(e, bool) for e in present):
+            return _BOOLEANS
+        if kind != "text" or len(texts) < sum(not is_missing(entry) for entry in set(present)):
+            return None
+        categories = tuple(sorted(texts))
+    elif all(isinstance(level, int | float) and level in range(num_labels) for level in categories):
+        return None
+    if len(categories) != num_labels:
+        raise ValueError(
+            f"{name} has {len(categories)} label{'s' * (len(categories) != 1)}, {listed(categories)}, and the "
+            f"likelihood takes {num_labels}: {_remedy(categories, num_labels)}"
+        )
+    return categories
+
+
+def coded(y: Any, labels: Labels, name: str, rows: np.ndarray | None = None) -> np.ndarray:
+    """The codes (n,) of y by the labels of the training data, NaN where it has none.
+
+    Raises ValueError for an unknown label in ``rows``, by default all.
+    """
+    if labels == _BOOLEANS:
+        return as_numbers(y, name)
+    entries, _ = _entries(y, as_it_is=True)
+    if entries is None:
+        return as_numbers(y, name)
+    codes = {label: float(code) for code, label in enumerate(labels)}
+    for row, entry in enumerate(entries):
+        if not (is_missing(entry) or entry in codes) and (rows is None or rows[row]):
+            raise ValueError(
+                f"{name} has {entry!r} in row {row}, which is not a label of the training y ({listed(labels)}): give "
+                "labels, not their codes, and drop rows of others."
+            )
+    return np.array([codes.get(entry, np.nan) for entry in entries])
+
+
+def _entries(y: Any, as_it_is: bool = False) -> tuple[np.ndarray | None, Labels | None]:
+    """The entries (n,) of y and its categories; no entries if y is not one column of text, booleans or categories.
+
+    ``as_it_is`` takes entries of every kind.
+    """
+    categories: Any = getattr(getattr(y, "dtype", None), "categories", None)
+    if not isinstance(y, np.ndarray | list | tuple):
+        import narwhals.stable.v2 as nw
+
+        series = nw.from_native(y, series_only=True, pass_through=True)
+        if isinstance(series, nw.Series):
+            if isinstance(series.dtype, nw.Enum):
+                categories = series.dtype.categories
+            elif isinstance(series.dtype, nw.Categorical):
+                categories = series.cat.get_categories().to_list()
+            y = series.to_list()
+    if y is None or isinstance(y, np.ma.MaskedArray) or hasattr(y, "tocsr"):
+        return None, None
+    try:
+        array = np.asarray(y)
+        array = np.asarray(y, dtype=object) if array.dtype.kind != "O" else array
+        is_plain = np.asarray(y).dtype.kind in "iufcmM"
+    except (TypeError, ValueError, RuntimeError):
+        return None, None
+    if array.ndim != 1 or (is_plain and categories is None and not as_it_is):
+        return None, None
+    entries = np.empty(len(array), dtype=object)
+    entries[:] = [as_python(entry) for entry in array]
+    return entries, None if categories is None else tuple(as_python(level) for level in categories)
+
+
+def _remedy(categories: Labels, num_labels: int) -> str:
+    if len(categories) > num_labels:
+        return f"take one of {len(categories)} classes, such as pgm.Softmax({len(categories)}), or drop rows."
+    example = [*categories, *(f"another {number}" for number in range(1, num_labels - len(categories) + 1))]
+    other = "" if len(categories) < 2 else f", or take one of {len(categories)} classes"
+    return f"give a categorical of all in their order, with the categories {example!r}{other}."
+
+
+# Several outputs, not all measured in each row, as long rows of one output each.
+
+_COLUMN = "output"
+
+
+class StackedOutputs(NamedTuple):
+    """Long rows, one for each value of y: see ``pgmodels.stack_outputs``.
+
+    ``X`` has the number of the output as its last column; if it is a data frame its name, in the column "output".
+    ``y`` (N,) are the values, None of new inputs; ``rows`` and ``outputs`` (N,) say where they stood among
+    ``num_rows`` rows, and ``names`` are the outputs.
+    """
+
+    X: Any
+    y: np.ndarray | None
+    rows: np.ndarray
+    outputs: np.ndarray
+    num_rows: int
+    names: tuple[Any, ...]
+
+    def at(self, X_new: ArrayLike) -> "StackedOutputs":
+        """All outputs at new inputs (m, d), to predict at their ``X``."""
+        return _stacked(X_new, None, np.ones((_length(X_new, "X_new"), len(self.names)), dtype=bool), self.names)
+
+    def wide(self, values: ArrayLike) -> np.ndarray:
+        """Values of the long rows (N, ...), such as predictive means, as (rows, outputs, ...), NaN in holes."""
+        values = np.asarray(values, dtype=np.float64)
+        if values.shape[:1] != self.rows.shape:
+            raise ValueError(
+                f"values must have {len(self.rows)} rows, one for each row of the stacked X; got shape {values.shape}."
+            )
+        wide = np.full((self.num_rows, len(self.names), *values.shape[1:]), np.nan)
+        wide[self.rows, self.outputs] = values
+        return wide
+
+
+def stack_outputs(X: ArrayLike, y: ArrayLike) -> StackedOutputs:
+    """Rows of several outputs with holes as rows of one output each, for kernels over inputs and outputs.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n, outputs)
+        The outputs, NaN where one was not measured; names of a data frame become the names of the outputs.
+
+    Returns
+    -------
+    StackedOutputs
+        ``X`` and ``y`` to fit, ``at`` for new inputs, and ``wide`` to reshape their predictions.
+
+    Raises
+    ------
+    ValueError
+        For y of another shape, and for an output without a value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> rows = pgm.stack_outputs([[0.1], [0.2]], [[1.0, 2.0], [np.nan, 3.0]])
+    >>> rows.X
+    array([[0.1, 0. ],
+           [0.1, 1. ],
+           [0.2, 1. ]])
+    >>> rows.y
+    array([1., 2., 3.])
+    """
+    values, columns = read_inputs(y, "y")
+    if values.ndim != 2 or values.shape[0] != _length(X, "X"):
+        raise ValueError(
+            f"y must have shape ({_length(X, 'X')}, outputs), a row for each of X; got shape {values.shape}."
+        )
+    for column in columns or ():
+        if column.kind != NUMBER:
+            raise ValueError(
+                f"y must have numbers in each column; got {PLURALS[column.kind]} in column {column.name!r}."
+            )
+    names = tuple(range(values.shape[1])) if columns is None else tuple(column.name for column in columns)
+    measured = ~np.isnan(values)
+    empty = np.flatnonzero(~measured.any(axis=0))
+    if empty.size:
+        raise ValueError(f"y has no value in column {names[empty[0]]!r}: leave this output out.")
+    return _stacked(X, values[measured], measured, names)
+
+
+def _stacked(X: Any, y: np.ndarray | None, measured: np.ndarray, names: tuple[Any, ...]) -> StackedOutputs:
+    rows, outputs = np.nonzero(measured)
+    frame = as_frame(X)
+    if frame is None:
+        inputs: Any = np.column_stack([as_inputs(X, "X")[rows], outputs])
+    else:
+        import narwhals.stable.v2 as nw
+
+        if _COLUMN in frame.columns:
+            raise ValueError(f"X has a column {_COLUMN!r}, the name of the column of outputs: rename it.")
+        # The order of the categories is that of the outputs, so that their codes are their numbers.
+        texts = list(map(str, names))
+        kind = nw.Categorical() if frame.implementation.is_pyarrow() else nw.Enum(texts)
+        labels = [texts[output] for output in outputs]
+        series = nw.new_series(_COLUMN, labels, kind, backend=frame.implementation)
+        inputs = frame[rows.tolist()].with_columns(series).to_native()
+    return StackedOutputs(inputs, y, rows, outputs, len(measured), names)
+
+
+def _length(X: Any, name: str) -> int:
+    return len(read_inputs(X, name)[0])
+
+
+# Columns of data frames as series of pandas of a few types, whatever their library and type.
+
+
+def read_column(series: nw.Series[Any]) -> pd.Series | None:
+    """A column as a series of pandas of one of a few types, whatever its library and type; None if it has none.
+
+    Numbers are float64; whole numbers int64 or uint64, and booleans bool, or nullable with missing entries; text is
+    of dtype object, with None where it is missing; categories keep their levels; dates and times are datetime64, with
+    a zone if they have one; durations are timedelta64.
+    """
+    dtype, native = series.dtype, series.to_native()
+    # Arrow's dictionaries in pandas are columns of their values.
+    if isinstance(dtype, nw.Enum | nw.Categorical) and not isinstance(getattr(native, "dtype", None), pd.ArrowDtype):
+        entries = [None if is_missing(entry) else as_python(entry) for entry in series.to_list()]
+        categories = dtype.categories if isinstance(dtype, nw.Enum) else series.cat.get_categories().to_list()
+        return pd.Series(pd.Categorical(entries, [*map(as_python, categories)], ordered=isinstance(dtype, nw.Enum)))
+    if dtype.is_integer() and dtype not in (nw.Int128, nw.UInt128):
+        values = series.fill_null(0).to_numpy()
+        return _nullable(values.astype(np.uint64 if dtype == nw.UInt64 else np.int64), series.is_null().to_numpy())
+    if dtype == nw.Boolean:
+        return _nullable(series.fill_null(False).to_numpy().astype(bool), series.is_null().to_numpy())
+    if dtype.is_float():
+        return pd.Series(numbers_in(series.to_numpy()))
+    if isinstance(native, pd.Series) and native.dtype.kind in "mM" and not isinstance(native.dtype, pd.ArrowDtype):
+        return pd.Series(native.array)
+    if dtype == nw.Date:
+        series = series.cast(nw.Datetime("us"))
+        dtype = series.dtype
+    if isinstance(dtype, nw.Datetime):
+        times = _of_unit(series, dtype.time_unit, "datetime64", lambda unit: series.dt.timestamp(unit))
+        return times if dtype.time_zone is None else times.dt.tz_localize("UTC").dt.tz_convert(dtype.time_zone)
+    if isinstance(dtype, nw.Duration):
+        totals = {"ns": "total_nanoseconds", "ms": "total_milliseconds"}
+        return _of_unit(
+            series, dtype.time_unit, "timedelta64",
+            lambda unit: getattr(series.dt, totals.get(unit, "total_microseconds"))(),
+        )  # fmt: skip
+    return _of_entries(series.to_list())
+
+
+def _nullable(values: np.ndarray, missing: np.ndarray) -> pd.Series:
+    if not missing.any():
+        return pd.Series(values)
+    array = pd.arrays.BooleanArray if values.dtype == bool else pd.arrays.IntegerArray
+    return pd.Series(array(values, missing))
+
+
+def _of_unit(series: nw.Series[Any], unit: str, kind: str, counts: Callable[[Any], nw.Series[Any]]) -> pd.Series:
+    """Times or durations of whole numbers of a unit."""
+    unit = unit if unit in ("ns", "us", "ms") else "us"
+    values = counts(unit).fill_null(0).to_numpy().astype(np.int64).astype(f"{kind}[{unit}]")
+    values[series.is_null().to_numpy()] = "NaT"
+    return pd.Series(values)
+
+
+def _of_entries(entries: Sequence[Any]) -> pd.Series | None:
+    """A column of Python objects of one kind; None if they are of several, or of no kind."""
+    missing = np.array([is_missing(entry) for entry in entries], dtype=bool)
+    entries = [None if is_empty else as_python(entry) for entry, is_empty in zip(entries, missing, strict=True)]
+    types = {type(entry) for entry in entries} - {type(None)}
+    kinds = {kind_of(one) for one in types}
+    if kinds == {"number"} and types <= {bool, int}:
+        integers = [0 if entry is None else entry for entry in entries]
+        if types == {bool}:
+            return _nullable(np.array(integers, dtype=bool), missing)
+        if min(integers) >= -(2**63) and max(integers) < 2**64:
+            return _nullable(np.array(integers, dtype=np.int64 if max(integers) < 2**63 else np.uint64), missing)
+        return None
+    if kinds <= {"number"}:
+        values = numbers_in(np.array(entries, dtype=object))
+        return None if values is None else pd.Series(values)
+    if kinds == {"text"} and types <= {str}:
+        return pd.Series(entries, dtype=object)
+    if kinds == {"date"}:
+        starts = [getattr(entry, "start_time", entry) for entry in entries]
+        zoned = {getattr(entry, "tzinfo", None) is not None for entry in starts if entry is not None}
+        return pd.Series(pd.to_datetime(starts, utc=True if zoned == {True} else None)) if len(zoned) == 1 else None
+    return pd.Series(pd.to_timedelta(entries)) if kinds == {"duration"} else None
+
+
+def unreadable(entries: Sequence[Any]) -> str:
+    """What is wrong with entries of which ``read_column`` makes no column, and the remedy."""
+    kinds: dict[str, int] = {}
+    for row, entry in enumerate(entries):
+        if not is_missing(entry):
+            kind = kind_of(type(entry))
+            is_zoned = kind == "date" and getattr(entry, "tzinfo", None) is not None
+            kinds.setdefault(ZONED if is_zoned else kind, row)
+    (kind, row), *others = kinds.items()
+    first = f"{entries[row]!r} of type {type(entries[row]).__name__} in row {row}"
+    if others:
+        return f"has {first} and {entries[others[0][1]]!r} in row {others[0][1]}: give entries of one kind."
+    if kind == "number":
+        return "has whole numbers beyond 64 bits: convert them to text."
+    remedy = "hours, as numbers" if kind == "time" else "numbers, booleans, text, categories, dates or durations"
+    return f"has {first}: give {remedy}."
+
+
+def kind_of_column(column: pd.Series) -> str:
+    """The kind of a column that ``read_column`` returned."""
+    dtype = column.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        return ORDERED if dtype.ordered else LEVEL
+    if isinstance(dtype, pd.DatetimeTZDtype):
+        return ZONED
+    return {"O": LEVEL, "M": DATE, "m": DURATION, "b": BOOLEAN}.get(dtype.kind, NUMBER)
+
+
+def days_in(column: pd.Series, origin: str = "1970-01-01") -> np.ndarray:
+    """Durations in days, or days from an origin to times, in UTC if they have a zone; NaN where there are none."""
+    if kind_of_column(column) == DURATION:
+        return (column / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
+    times = column.dt.tz_convert(None) if kind_of_column(column) == ZONED else column
+    # Differences of whole numbers are exact: those of days since 1970 would be off by 0.3 microseconds.
+    return ((times - pd.Timestamp(origin)) / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
+
+
+def first_time(column: pd.Series) -> str:
+    """The first time of a column as an origin of ``days_in``."""
+    first = column.min()
+    return str(first if first.tz is None else first.tz_convert(None))
+
+
+def floats_in(column: pd.Series, place: str) -> np.ndarray:
+    """A column of numbers or booleans as float64, NaN where there is none; ValueError for what float64 does not hold.
+
+    ``place`` names the column, for messages.
+    """
+    if inexact(column):
+        raise ValueError(
+            f"{place} has whole numbers beyond 2^53, which float64 does not hold exactly. Subtract a constant from "
+            "them, or, if they are identifiers, use them where levels are only compared."
+        )
+    return column.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def inexact(column: pd.Series) -> bool:
+    """Whether a column has whole numbers that float64 does not hold."""
+    if column.dtype.kind not in "iu":
+        return False
+    integers = column.dropna().to_numpy(dtype=np.uint64 if column.dtype.kind == "u" else np.int64)
+    beyond = integers[np.abs(integers.astype(np.float64)) > EXACT]
+    return any(int(float(number)) != number for number in beyond.tolist())
+
+
+def are_exact(values: pd.Series) -> bool:
+    """Whether no number is beyond 2^53, where float64 merges neighbours."""
+    return bool((values.abs().fillna(0.0) <= EXACT).all())

@@ -9,9 +9,17 @@ from typing import Any, ClassVar, NoReturn, Self
 import jax
 import numpy as np
 
-from pgmodels.runtime.atomic_io import Arrays, decode, encode, make_folder, read_arrays, remove_temporary, write_arrays
-from pgmodels.runtime.folder_lock import locked_folder
-from pgmodels.runtime.formatting import shorten
+from pgmodels.runtime.io import (
+    Arrays,
+    decode,
+    encode,
+    locked_folder,
+    make_folder,
+    read_arrays,
+    remove_temporary,
+    write_arrays,
+)
+from pgmodels.runtime.messages import shorten
 
 # The file by which each engine recognises its folder.
 _FILES = {"gibbs": "index.npz", "svi": "svi.npz"}

@@ -3,27 +3,18 @@
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from pgmodels.augmentation.events import read_event
-from pgmodels.augmentation.factorised import Factorised
-from pgmodels.augmentation.normal_form import expand
-from pgmodels.augmentation.one_versus_rest import softmax_formula
-from pgmodels.augmentation.predictor import affine
-from pgmodels.augmentation.predictors import Predictors, rewrite_if_fewer
-from pgmodels.augmentation.quadratic import read_completed
-from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.indicators import Largest, jumps
-from pgmodels.likelihoods.operations import Call, Power
-from pgmodels.likelihoods.symbols import Constant
+from pgmodels.augmentation.augmentation import Factorised
+from pgmodels.augmentation.derive import softmax_formula
+from pgmodels.augmentation.normal_form import expand, read_completed, read_event
+from pgmodels.augmentation.predictors import Predictors, affine, rewrite_if_fewer
+from pgmodels.likelihoods.expression import Constant, Expression
+from pgmodels.likelihoods.operations import Call, Largest, Power, jumps
 from pgmodels.model import Model
-from pgmodels.objectives.additive_noise import AdditiveNoise, ExpectedIndicator
-from pgmodels.objectives.base import Objective
-from pgmodels.objectives.expected import Kink, Quadrature
-from pgmodels.objectives.gumbel import Gumbel
-from pgmodels.objectives.mean_field import MeanField
-from pgmodels.objectives.taylor import Taylor
+from pgmodels.objectives.base import AdditiveNoise, ExpectedIndicator, Gumbel, Objective, Taylor
+from pgmodels.objectives.expected import Kink, MeanField, Quadrature
 from pgmodels.results.approximation import GaussianResult
-from pgmodels.results.sparse import SparseApproximation
-from pgmodels.runtime.formatting import shorten
+from pgmodels.results.nested import SparseApproximation
+from pgmodels.runtime.messages import shorten
 
 
 def _over_predictors(model: Model) -> tuple[Expression, int, Predictors | None]:

@@ -7,21 +7,19 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pgmodels.data.options import check_whole_number
-from pgmodels.inference.adaptive_selection import choose_inputs, with_inputs
-from pgmodels.kernels.lookups import check_lookups
+from pgmodels.data.arrays import check_whole_number
+from pgmodels.inference.inducing_selection import choose_inputs, with_inputs
+from pgmodels.kernels.columns import check_lookups
 from pgmodels.model import Model, require_model
 from pgmodels.parameters.parameter import Parameter
 from pgmodels.parameters.vector import ParameterVector, with_priors, with_values
-from pgmodels.priors.drawing import draw_latents
-from pgmodels.results.covariates import check_covariates
-from pgmodels.results.nodes import DrawNodes
-from pgmodels.results.predictive import Predictive
-from pgmodels.results.prior_predictive import PriorPredictive
+from pgmodels.priors.block_posterior import draw_latents
+from pgmodels.results.draws import PriorPredictive
+from pgmodels.results.predictive import DrawNodes, Predictive, check_covariates
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.memory import require_draws
+from pgmodels.runtime.machine import require_draws
+from pgmodels.runtime.precision import double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
-from pgmodels.runtime.x64 import double_precision
 
 # Maximum rounds of rejection sampling of a prior within a constraint.
 _ROUNDS = 100

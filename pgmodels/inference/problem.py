@@ -1,6 +1,7 @@
-"""The inference problem that engines solve: objective, data and the latents' prior at the data."""
+"""Problems: a model bound to data and an objective."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,23 +11,55 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.augmentation.predictors import Predictors
+from pgmodels.data.sources import Block
+from pgmodels.kernels.columns import check_lookups
+from pgmodels.kernels.kernel import check_traced
 from pgmodels.model import Data, Model
-from pgmodels.numerics.conjugate_gradients import conjugate_gradients
+from pgmodels.numerics.iteration import conjugate_gradients
 from pgmodels.objectives.base import Objective
-from pgmodels.priors.base import Moments, Sites
-from pgmodels.priors.blocks import choose_blocks
-from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.linear_predictor import (
+from pgmodels.priors.base import Moments, Sites, weighted
+from pgmodels.priors.chain_posterior import (
     condition_jointly,
     condition_predictors,
     push_covariance,
     push_moments,
     push_values,
 )
-from pgmodels.priors.padding import weighted
-from pgmodels.priors.posterior import DependentPosterior, Posterior
-from pgmodels.runtime.pickling import Module
-from pgmodels.runtime.x64 import as_array
+from pgmodels.priors.collection import DependentPosterior, Fresh, Posterior, PriorCollection, choose_blocks
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.precision import Module, as_array
+
+# Validation of data that are read in blocks of rows, with the checks of data in memory.
+
+
+class RowCheck:
+    """A model's checks of successive blocks of rows; ``unseen`` are the classes without an observation."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.unseen: list[int] = []
+        self.num_columns: int | None = None
+
+    def __call__(self, X: Any, y: Any) -> Block:
+        """A block as float64. Raises ValueError with the row within the block."""
+        inputs = self.model.check_inputs(X, "X")
+        is_first = self.num_columns is None
+        if is_first:
+            self.num_columns = inputs.shape[1]
+            for gp in self.model.gps:
+                check_traced(gp.kernel, self.num_columns)
+                gp.form.check(gp.kernel, self.num_columns)
+        elif inputs.shape[1] != self.num_columns:
+            raise ValueError(f"X must have {self.num_columns} column(s), as the first rows; got shape {np.shape(X)}.")
+        for gp in self.model.gps:
+            check_lookups(gp.kernel, inputs, "X")
+        observations = self.model.check_observations(y, len(inputs))
+        unseen = self.model.unseen(observations)
+        self.unseen = unseen if is_first else sorted(set(unseen) & set(self.unseen))
+        return inputs, observations
+
+
+# The inference problem that engines solve: objective, data and the latents' prior at the data.
 
 # Variances of predictors, or covariances of the predictors of each datum.
 Spread = Float[Array, "n p"] | Float[Array, "n p p"]
@@ -335,3 +368,18 @@ def couple(
         return condition_jointly(prior, sites.as_coupled(), blocks)
     blocks = blocks if sites.coupled else predictors.latent_blocks
     return condition_predictors(prior, predictors.matrix(y, parameters), sites, blocks)
+
+
+# Compiled computation of the posterior given sites, without a copy of the prior's arrays.
+
+
+def conditioned(problem: Problem, sites: Sites) -> tuple[Posterior, Array, Array, Array | None]:
+    """The posterior given sites, the latents' means and variances, and the prior's residual variances."""
+    fresh, *moments = _condition(problem, sites)
+    return fresh.completed(problem.prior), *moments
+
+
+@partial(compiled, optimise=False)
+def _condition(problem: Problem, sites: Sites) -> tuple[Fresh, Array, Array, Array | None]:
+    posterior = problem.condition(sites)
+    return Fresh.beside(problem.prior, posterior), *posterior.moments(), problem.prior.residual_variances()

@@ -1,4 +1,4 @@
-"""Export of results to ArviZ."""
+"""Results as ArviZ data."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -6,25 +6,81 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pgmodels.data.options import check_whole_number
-from pgmodels.interop.log_densities import likelihood_values, log_priors, pointwise_log_likelihood
+from pgmodels.data.arrays import check_whole_number
+from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.likelihoods.supports import Classes
+from pgmodels.numerics.quadrature import CHUNK_VALUES, slices
+from pgmodels.parameters.vector import with_priors
+from pgmodels.priors.base import pad_rows, padded_size
 from pgmodels.results.approximation import CorrectedApproximation, GaussianResult, LinearResponse
-from pgmodels.results.correction import is_invalid
-from pgmodels.results.draws import Draws
+from pgmodels.results.draws import Draws, PriorPredictive
+from pgmodels.results.gaussian import is_invalid
 from pgmodels.results.integrated import IntegratedApproximation
-from pgmodels.results.nested import NestedApproximation
+from pgmodels.results.nested import NestedApproximation, name_type
 from pgmodels.results.predictive import warn_if_unnormalised
-from pgmodels.results.prior_predictive import PriorPredictive
 from pgmodels.results.result import Result
-from pgmodels.results.sparse import name_type
+from pgmodels.runtime.messages import PgmodelsWarning, warn
+from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
-from pgmodels.runtime.warnings import PgmodelsWarning, warn
-from pgmodels.runtime.x64 import double_precision
 
 if TYPE_CHECKING:
     from xarray import DataTree
+
+
+# Log densities of draws: of each datum, and of the prior.
+
+
+@double_precision
+def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
+    """log p(y_i | f_i), times the row's weight, for latents f (..., n, latents) at the data, (..., n)."""
+    flat, n = f.reshape(-1, *f.shape[-2:]), f.shape[-2]
+    # Rows are padded to few sizes, so that the formula is compiled few times.
+    y, _ = result.data.padded(padded_size(n))
+    values = {name: v.reshape(-1, 1, v.shape[-1]) for name, v in likelihood_values(result).items()}
+    chunks = []
+    for rows in slices(len(flat), f.shape[-2] * f.shape[-1], CHUNK_VALUES // 2):
+        likelihood = result.model.likelihood.with_values({name: v[rows] for name, v in values.items()})
+        padded = np.moveaxis(pad_rows(np.moveaxis(flat[rows], -2, 0), len(y)), 0, -2)
+        chunks.append(log_density(likelihood, y, padded)[..., :n])
+    return result.data.row_weights * np.concatenate(chunks).reshape(f.shape[:-1])
+
+
+@double_precision
+def log_priors(result: Result, whitened: tuple[np.ndarray, ...] | None) -> dict[str, np.ndarray]:
+    """The log prior of sampled hyperparameters by name, (chains, draws), and of "latents".
+
+    That of latents, (chains, draws, latents), is -|v|^2 / 2 of their whitened coordinates v, if these are standard
+    normal and determine them.
+    """
+    terms = _of_hyperparameters(result) if isinstance(result, Draws) else {}
+    if whitened is None or not result.prior.whitened or result.prior.residual_variances() is not None:
+        return terms
+    squares = []
+    for group, v in zip(result.prior.groups, whitened, strict=True):
+        # Without padding, which is last; nuts has none.
+        active = np.asarray(getattr(group, "active", np.ones(v.shape[-2])))[: v.shape[-2]]
+        squares.append(np.einsum("...rl,r->...l", v**2, active))
+    return terms | {"latents": -0.5 * np.concatenate(squares, axis=-1)}
+
+
+def likelihood_values(result: Result) -> dict[str, np.ndarray]:
+    """Draws of sampled likelihood parameters, (chains, draws, 1, entries)."""
+    return result.likelihood_values if isinstance(result, Draws) else {}
+
+
+def _of_hyperparameters(draws: Draws) -> dict[str, np.ndarray]:
+    """The log prior density of each draw of each sampled hyperparameter, (chains, draws)."""
+    sampled, terms = with_priors(draws.model), {}
+    pairs = zip(sampled.names, sampled.parameters, strict=True) if draws.hyperparameters else ()
+    for name, parameter in pairs:
+        density = np.asarray(parameter.prior.log_prob(as_array(draws.hyperparameters[name])))
+        terms[name] = density.reshape(*draws.log_likelihood_trace.shape, -1).sum(axis=-1)
+    return terms
+
+
+# Export of results to ArviZ.
+
 _SAMPLERS = {
     "gibbs": "Gibbs sampling",
     "nuts": "NUTS",

@@ -1,22 +1,28 @@
-"""Kernels of selected columns of X."""
+"""Kernels on columns of the inputs, on levels, on the sphere, and coregionalisation."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.experimental import checkify
+from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Float
 
-from pgmodels.kernels.distance import Inputs
-from pgmodels.kernels.kernel import Change, Kernel, as_kernel
-from pgmodels.kernels.spectrum import Spectra, in_columns
+from pgmodels.kernels.kernel import Change, Inputs, Kernel, Spectra, as_kernel, in_columns, with_values
 from pgmodels.kernels.state_space import StateSpace
-from pgmodels.parameters.parameter import is_parameter
-from pgmodels.runtime.formatting import shorten
-from pgmodels.runtime.x64 import as_array
+from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_parameter, is_parameter
+from pgmodels.runtime.jit import compiled, double_outside_jit
+from pgmodels.runtime.messages import shorten
+from pgmodels.runtime.precision import as_array
+from pgmodels.runtime.seeds import is_distribution
+
+# Kernels of selected columns of X.
 
 
 class Restricted(Kernel):
@@ -271,3 +277,453 @@ def _check_columns(columns: tuple[int, ...], num_columns: int, owner: str) -> No
         raise ValueError(
             f"{owner} reads column {max(columns)} of X, but X has {num_columns} column(s), 0 to {num_columns - 1}."
         )
+
+
+# Kernels of places on the earth.
+
+# The mean radius of the earth in km.
+RADIUS = 6371.0088
+# Of longitudes and latitudes.
+_LIMITS = np.array([[-360.0, 360.0], [-90.0, 90.0]])
+
+
+@final
+class Sphere(Restricted):
+    """A kernel of longitude and latitude in degrees, by the straight line between two places, in km.
+
+    ``On(Sphere(Matern52(1.0, 300.0)), ["lon", "lat"])``: lengthscales are in km. The line through the earth is as long
+    as the way over its surface, to 1 % up to 3,000 km, and every kernel of it is positive definite, which kernels of
+    distances over the surface need not be.
+
+    Parameters
+    ----------
+    kernel : Kernel or callable
+        The kernel of places (n, 3) in km from the centre of the earth; stationary kernels with one lengthscale.
+
+    Raises
+    ------
+    ValueError
+        For a latitude beyond ±90 or a longitude beyond ±360, and for a lengthscale per column.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> kernel = pgm.Sphere(pgm.RBF(1.0, 1000.0))
+    >>> paris, berlin = np.array([[2.35, 48.86]]), np.array([[13.40, 52.52]])
+    >>> kernel(paris, berlin).round(2)
+    array([[0.68]])
+    """
+
+    positive_semidefinite: ClassVar[bool] = True
+
+    kernel: Kernel
+
+    def __init__(self, kernel: Kernel | Callable[[Any, Any], Any]):
+        self.kernel = as_kernel(kernel)
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        return self.kernel(_places(X), _places(Z))
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        return self.kernel.diagonal(_places(X))
+
+    def measures(self, num_columns: int) -> tuple[int, ...]:
+        return self.reads(num_columns)
+
+    def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
+        """The places in km."""
+        return np.asarray(_places(X))
+
+    def numbered(self, names: tuple[str, ...] | None) -> "Sphere":
+        return Sphere(self.kernel.numbered(None))
+
+    def check(self, num_columns: int) -> None:
+        if num_columns != 2:
+            raise ValueError(
+                f"Sphere reads longitude and latitude; got {num_columns} column(s). Use pgm.On(pgm.Sphere(kernel), "
+                '["lon", "lat"]).'
+            )
+        try:
+            self.kernel.check(1)
+        except ValueError as error:
+            raise ValueError(f"Sphere needs a kernel with one lengthscale, in km: {error}") from error
+
+    def check_values(self, X: np.ndarray, name: str) -> None:
+        beyond = np.flatnonzero((abs(X) > _LIMITS[:, 1]).any(axis=1))
+        if len(beyond):
+            longitude, latitude = X[beyond[0]]
+            raise ValueError(
+                f"{name} must have longitudes and then latitudes in degrees, as Sphere reads them; got {longitude:g} "
+                f"and {latitude:g} in row {beyond[0]}."
+            )
+
+    def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
+        return _LIMITS
+
+    def __repr__(self) -> str:
+        return f"Sphere({self.kernel!r})"
+
+
+def _places(X: Any) -> Array:
+    """Places (n, 3) in km from the centre of the earth, of degrees (n, 2)."""
+    longitude, latitude = jnp.moveaxis(jnp.deg2rad(as_array(X)), -1, 0)
+    across = jnp.cos(latitude)
+    return RADIUS * jnp.stack(
+        [across * jnp.cos(longitude), across * jnp.sin(longitude), jnp.sin(latitude)], axis=-1
+    )  # fmt: skip
+
+
+# Checks that kernels of users read their tables at valid indices, which JAX would silently clip or wrap.
+
+# Operations that move entries, and operations on each entry, of which all other operands must be constants.
+_MOVES = ("squeeze", "slice", "reshape", "broadcast_in_dim", "transpose", "rev", "copy", "concatenate")
+_STEPS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": np.maximum,
+    "min": np.minimum,
+    "neg": np.negative,
+    "abs": np.abs,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "convert_element_type": np.trunc,
+}
+# Steps that keep a column but for a constant.
+_SHIFTS = ("add", "sub", "convert_element_type")
+# Constants with more entries are not computed.
+_LARGE = 10_000
+
+
+def check_lookups(kernel: Any, X: np.ndarray, name: str, names: tuple[str, ...] | None = None) -> None:
+    """Raise ValueError if a user's kernel indexes its arrays out of bounds, at rows of X (n, d).
+
+    JAX would silently use another entry: the last one for -1, which is pandas' code of a missing level. Indices that
+    the kernel clips or wraps itself are valid. Those that are made of several columns, or in a loop, are only checked
+    for the upper bound, as far as JAX can. ``names`` are those of the columns.
+    """
+    if isinstance(kernel, Kernel) and kernel.is_positive_semidefinite:
+        return
+    values, one = with_values(kernel), as_array(X[:1])
+    # Two rows show which columns are read.
+    program = jax.make_jaxpr(_between)(values, as_array(np.resize(X, (2, X.shape[1]))), one)
+    if "gather" not in str(program):
+        return
+    reading = _Reading(X.shape[1])
+    reading.follow(program, [None] * (len(program.jaxpr.invars) - 2) + [reading.columns, None])
+    for index, size in reading.lookups:
+        _check_index(kernel, index, size, X, name, names)
+    try:
+        fault = _lookups(values, as_array(X), one)[0].get()
+    except NotImplementedError:
+        # checkify does not support some loops and solvers.
+        return
+    if fault is not None:
+        raise ValueError(
+            f"{kernel!r} indexes an array out of bounds for some row of {name}: {fault.splitlines()[0].strip()} "
+            f"Use indices within the kernel's arrays in {name}, or larger arrays."
+        )
+
+
+class _Index(NamedTuple):
+    """A number made of one column of X by steps, each an operation and its operands, None for the number so far."""
+
+    column: int
+    steps: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+
+    def __call__(self, values: Any) -> Any:
+        """The number where the column has these values."""
+        with np.errstate(all="ignore"):
+            for operation, operands in self.steps:
+                values = _STEPS[operation](*(values if operand is None else operand for operand in operands))
+        return values
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether it is the column but for whole constants that are added or subtracted."""
+        return all(
+            operation in _SHIFTS
+            and not (operation == "sub" and operands[0] is not None)
+            and all(operand is None or operand == int(operand) for operand in operands)
+            for operation, operands in self.steps
+        )
+
+
+class _Made(NamedTuple):
+    """An array of indices by number, -1 for other entries; ``is_sign`` for whether they are below 0."""
+
+    numbers: np.ndarray
+    is_sign: bool = False
+
+
+class _Reading:
+    """Follows the columns of X through a kernel's program to its tables, at two rows of X.
+
+    ``lookups`` has the indices with the number of entries that they choose from.
+    """
+
+    def __init__(self, num_columns: int):
+        self._indices = {_Index(column): column for column in range(num_columns)}
+        self.columns = _Made(np.tile(np.arange(num_columns), (2, 1)))
+        self.lookups: dict[tuple[_Index, int], None] = {}
+
+    def follow(self, program: ClosedJaxpr, arguments: list[Any]) -> list[Any]:
+        """The outputs of a program. Arguments and outputs are ``_Made``, constants, or None if they are neither."""
+        known = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
+        known |= dict(zip(program.jaxpr.invars, arguments, strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, Literal) else known.get(atom)
+
+        for equation in program.jaxpr.eqns:
+            operands = [read(atom) for atom in equation.invars]
+            if equation.primitive.name in ("jit", "pjit"):
+                results = self.follow(equation.params["jaxpr"], operands)
+            else:
+                results = [self._result(equation, operands)]
+            known |= dict(zip(equation.outvars, results, strict=False))
+        return [read(atom) for atom in program.jaxpr.outvars]
+
+    def _result(self, equation: Any, operands: list[Any]) -> Any:
+        """The first output of an operation."""
+        name, shape = equation.primitive.name, getattr(equation.outvars[0].aval, "shape", None)
+        made = [operand for operand in operands if isinstance(operand, _Made)]
+        if not made:
+            is_small = shape is not None and math.prod(shape) <= _LARGE
+            is_constant = is_small and operands and all(operand is not None for operand in operands)
+            return equation.primitive.bind(*operands, **equation.params) if is_constant else None
+        first, *others = operands
+        if name == "gather" and isinstance(others[0], _Made):
+            self._look_up(equation, others[0].numbers)
+            return None
+        if name in _MOVES or (name == "gather" and others[0] is not None):
+            return _Made(_moved(equation, operands), made[0].is_sign)
+        if name == "select_n" and self._wraps(operands):
+            return others[0]
+        if name == "lt" and len(made) == 1 and first is made[0] and np.size(others[0]) == 1 and others[0] == 0:
+            return _Made(first.numbers, is_sign=True)
+        if name == "convert_element_type":
+            before, after = (atom.aval.dtype.kind for atom in (equation.invars[0], equation.outvars[0]))
+            if before == "f" and after not in "iu":
+                return first if after == "f" else None
+            return first if before in "iu" else self._step(name, operands)
+        is_step = name in _STEPS and len(made) == 1 and not made[0].is_sign
+        is_step = is_step and all(operand is not None for operand in operands)
+        return self._step(name, operands) if is_step else None
+
+    def _step(self, name: str, operands: list[Any]) -> Any:
+        """The numbers of the indices after an operation with at most one constant."""
+        constants = [None if isinstance(operand, _Made) else np.asarray(operand) for operand in operands]
+        if any(constant is not None and constant.size != 1 for constant in constants):
+            return None
+        step = name, tuple(None if constant is None else constant.item() for constant in constants)
+        (numbers,) = (operand.numbers for operand in operands if isinstance(operand, _Made))
+        indices = [*self._indices]
+        stepped = {-1: -1}
+        for number in set(numbers.flat) - {-1}:
+            index = indices[number]
+            stepped[number] = self._indices.setdefault(index._replace(steps=(*index.steps, step)), len(self._indices))
+        return _Made(np.vectorize(stepped.get, otypes=[int])(numbers))
+
+    def _wraps(self, operands: list[Any]) -> bool:
+        """Whether an operation makes indices below 0 count from the end, as JAX and NumPy do."""
+        sign, index, added = operands if len(operands) == 3 else (None,) * 3
+        if not (isinstance(sign, _Made) and sign.is_sign and isinstance(index, _Made) and isinstance(added, _Made)):
+            return False
+        indices = [*self._indices]
+        pairs = {(a, b) for a, b in zip(index.numbers.flat, added.numbers.flat, strict=True) if (a, b) != (-1, -1)}
+        return np.array_equal(sign.numbers, index.numbers) and all(
+            indices[b].steps[:-1] == indices[a].steps and indices[b].steps[-1][0] == "add" for a, b in pairs
+        )
+
+    def _look_up(self, equation: Any, numbers: np.ndarray) -> None:
+        indices, table = [*self._indices], equation.invars[0].aval.shape
+        dimensions, lengths = (equation.params[key] for key in ("dimension_numbers", "slice_sizes"))
+        for place, axis in enumerate(dimensions.start_index_map):
+            size = table[axis] - lengths[axis] + 1
+            self.lookups |= {(indices[number], size): None for number in set(numbers[..., place].flat) - {-1}}
+
+
+def _moved(equation: Any, operands: list[Any]) -> np.ndarray:
+    """Numbers of indices after an operation that moves entries."""
+    pairs = zip(equation.invars, operands, strict=True)
+    if equation.primitive.name == "gather":
+        arrays = [operands[0].numbers, operands[1]]
+    else:
+        arrays = [part.numbers if isinstance(part, _Made) else np.full(atom.aval.shape, -1) for atom, part in pairs]
+    return np.asarray(equation.primitive.bind(*arrays, **equation.params))
+
+
+def _check_index(
+    kernel: Any, index: _Index, size: int, X: np.ndarray, name: str, names: tuple[str, ...] | None
+) -> None:
+    column = X[:, index.column]
+    rows = index(column)
+    is_bad = ~((rows >= 0) & (rows < size))
+    if index.is_shifted:
+        is_bad |= column != np.floor(column)
+    if not is_bad.any():
+        return
+    row = int(np.flatnonzero(is_bad)[0])
+    where = f"column {index.column if names is None else repr(names[index.column])} of {name}"
+    first = -int(index(0.0)) if index.is_shifted else 0
+    wanted = f"whole numbers from {first} to {first + size - 1}"
+    fault = f"must have {wanted} there; got {column[row]:g} in row {row}"
+    if not index.is_shifted:
+        fault = f"must give {wanted}; {column[row]:g} in row {row} gives {rows[row]:g}"
+    raise ValueError(
+        f"{kernel!r} reads the {size} entries of an array by {where}, which {fault}. Correct or drop such rows (pandas "
+        "codes a missing level as -1), or compute the index in the kernel, as in jnp.floor(x) or index % size."
+    )
+
+
+def _between(kernel: Any, X: Array, Z: Array) -> Array:
+    return kernel(X, Z)
+
+
+_lookups = compiled(checkify.checkify(_between, errors=checkify.index_checks), optimise=False)
+
+
+# The kernel over an output index: covariances between the outputs of a model with several.
+
+
+@final
+class Coregion(Kernel):
+    """The covariances W Wᵀ + diag(kappa) between outputs, by the number of the output of each row of X.
+
+    ``On(RBF(variance=Fixed(1.0)), [0]) * On(Coregion(3), [1])`` is the intrinsic coregionalisation model of three
+    outputs: column 1 has the output, 0 to 2, or its name in a data frame, numbered in sorted order. Fix the variance of
+    the other kernel, since only its product with the covariances counts.
+
+    Parameters
+    ----------
+    num_outputs : int
+        Number of outputs P.
+    rank : int, default 1
+        Number of latent processes R that the outputs share.
+    loadings : array_like, Fixed, Parameter or NumPyro distribution, optional
+        W, shape (P, R), in units of the latent; a scalar distribution is that of each entry. The start values differ
+        between outputs and between columns, which could otherwise not become different.
+    kappa : float, array_like, Fixed, Parameter or NumPyro distribution
+        Variance of each output's part that it shares with no other, shape (P,), in squared units of the latent.
+
+    Raises
+    ------
+    ValueError
+        For numbers that are not whole and positive, and for another shape.
+
+    References
+    ----------
+    Bonilla, Chai and Williams 2008; Álvarez, Rosasco and Lawrence 2012, section 4.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> outputs = np.array([[0.0], [1.0]])
+    >>> pgm.Coregion(2, loadings=[[1.0], [2.0]], kappa=0.5)(outputs, outputs)
+    array([[1.5, 2. ],
+           [2. , 4.5]])
+    """
+
+    positive_semidefinite: ClassVar[bool] = True
+
+    num_outputs: int = eqx.field(static=True)
+    rank: int = eqx.field(static=True)
+    loadings: Parameter
+    kappa: Parameter
+
+    def __init__(
+        self, num_outputs: int, rank: int = 1, loadings: Hyperparameter | None = None, kappa: Hyperparameter = 0.5
+    ):
+        for name, value in (("num_outputs", num_outputs), ("rank", rank)):
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+                raise ValueError(f"{name} of Coregion must be a whole number >= 1; got {shorten(value)}.")
+        self.num_outputs, self.rank = int(num_outputs), int(rank)
+        if loadings is None or is_distribution(loadings):
+            # The centre of a prior, such as 0, may be a point from which the loadings cannot move.
+            loadings = Parameter(_start(self.num_outputs, self.rank), prior=loadings)
+        self.loadings = as_parameter(loadings, "loadings of Coregion", positive=False)
+        self._check_shape("loadings", (self.num_outputs, self.rank))
+        self.kappa = _one_each(as_parameter(kappa, "kappa of Coregion"), self.num_outputs)
+        self._check_shape("kappa", (self.num_outputs,))
+
+    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        if np.shape(value := getattr(self, name).value) != shape:
+            raise ValueError(
+                f"{name} of Coregion({self.num_outputs}, rank={self.rank}) must have shape {shape}; got "
+                f"{np.shape(value)}."
+            )
+
+    @property
+    @double_outside_jit
+    def covariance(self) -> Float[Array, "P P"]:
+        """The covariances between the outputs, W Wᵀ + diag(kappa)."""
+        W = as_array(self.loadings.value)
+        return W @ W.T + jnp.diag(as_array(self.kappa.value))
+
+    def __call__(self, X: Float[Inputs, "n 1"], Z: Float[Inputs, "m 1"]) -> Float[Array, "n m"]:
+        return self._members(X) @ self.covariance @ self._members(Z).T
+
+    def diagonal(self, X: Float[Inputs, "n 1"]) -> Float[Array, " n"]:
+        return self._members(X) @ jnp.diagonal(self.covariance)
+
+    def _members(self, X: Inputs) -> Float[Array, "n P"]:
+        """1 at the output of each row; NaN where there is no such output."""
+        is_output = as_array(X) == jnp.arange(self.num_outputs)
+        return jnp.where(jnp.any(is_output, axis=1, keepdims=True), is_output, jnp.nan)
+
+    def indexes(self, num_columns: int) -> tuple[int, ...]:
+        return self.reads(num_columns)
+
+    def scaled(self, factor: float) -> Kernel:
+        if not (self.loadings.is_free and self.kappa.is_free):
+            return self
+        loadings = self.with_parameter("loadings", self.loadings.value * np.sqrt(factor))
+        return loadings.with_parameter("kappa", self.kappa.value * factor)
+
+    def check(self, num_columns: int) -> None:
+        super().check(num_columns)
+        if num_columns != 1:
+            raise ValueError(
+                f"{self._title()} reads one column, the number of the output; got {num_columns}. Use "
+                f"pgm.On(pgm.Coregion({self.num_outputs}, rank={self.rank}), [column]) and pgm.On(kernel, [...]) for "
+                "the others."
+            )
+
+    def check_values(self, X: np.ndarray, name: str) -> None:
+        bad = np.flatnonzero(~np.isin(X[:, 0], np.arange(self.num_outputs)))
+        if bad.size:
+            raise ValueError(
+                f"{name} must have an output from 0 to {self.num_outputs - 1} in the column that {self._title()} "
+                f"reads; got {X[bad[0], 0]:g} in row {bad[0]}. Set num_outputs to the number of outputs, and number "
+                "them from 0."
+            )
+
+    def _title(self) -> str:
+        return f"Coregion({self.num_outputs}, rank={self.rank})"
+
+    def __repr__(self) -> str:
+        return f"{self._title()[:-1]}, loadings={self.loadings!r}, kappa={self.kappa!r})"
+
+
+def _start(num_outputs: int, rank: int) -> np.ndarray:
+    """Start values of loadings: at W = 0, and in the direction from equal to different ones, the gradient is 0.
+
+    Column r falls from 1 at output r to 1/2, so that no two outputs and no two columns are alike, over sqrt(R): the
+    variances do not grow with the rank.
+    """
+    falling = 1.0 - 0.5 * np.arange(num_outputs) / num_outputs
+    return np.stack([np.roll(falling, column) for column in range(rank)], axis=1) / np.sqrt(rank)
+
+
+def _one_each(parameter: Parameter, num_outputs: int) -> Parameter:
+    """A parameter with an entry for each output, if it is one number."""
+    if np.ndim(parameter.value):
+        return parameter
+    value: Any = np.full(num_outputs, parameter.value)
+    value = Fixed(value) if parameter.fixed else value
+    return as_parameter(Parameter(value, prior=parameter.declared_prior), "kappa of Coregion")

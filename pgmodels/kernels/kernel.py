@@ -1,28 +1,167 @@
-"""The base class of kernels, sums and products, and callables ``(X, Z) -> matrix`` as kernels."""
+"""Kernels: the base class, distances, spectra and limits of inputs."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import Field, fields
 from itertools import product
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
-from pgmodels.kernels.distance import Inputs, median_distance
-from pgmodels.kernels.limits import intersection, unlimited
-from pgmodels.kernels.spectrum import Spectra, added, multiplied
+from pgmodels.data.arrays import distinct_rows
 from pgmodels.kernels.state_space import ProductState, StateSpace, SumState
 from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare_arrays, is_parameter
-from pgmodels.runtime.distributions import is_distribution
-from pgmodels.runtime.formatting import shorten
-from pgmodels.runtime.jit import double_outside_jit, is_traced
-from pgmodels.runtime.pickling import Module, PickledByValue
-from pgmodels.runtime.x64 import as_array
+from pgmodels.runtime.jit import compiled, double_outside_jit, is_traced
+from pgmodels.runtime.messages import shorten
+from pgmodels.runtime.precision import Module, PickledByValue, as_array
+from pgmodels.runtime.seeds import is_distribution
+
+# The values of columns of X at which a kernel or a prior is defined: the lowest and the highest of each, (d, 2).
+
+
+def unlimited(num_columns: int) -> Float[np.ndarray, "d 2"]:
+    """The limits of columns that may have any value."""
+    return np.tile([-np.inf, np.inf], (num_columns, 1))
+
+
+def intersection(limits: Sequence[Float[np.ndarray, "d 2"]]) -> Float[np.ndarray, "d 2"]:
+    """The values that are within all limits."""
+    lowest, highest = np.moveaxis(np.stack(limits), -1, 0)
+    return np.stack([lowest.max(axis=0), highest.min(axis=0)], axis=1)
+
+
+# Distances between rows of inputs.
+
+Inputs = Array | np.ndarray
+
+# At most this many rows are used for the median distance: half a million pairs, well below a second.
+MEDIAN_ROWS = 1000
+UNROLLED_COLUMNS = 32
+
+
+def median_distance(X: Float[Inputs, "n d"]) -> np.ndarray:
+    """The median Euclidean distance between the distinct rows of X; 1.0 if there is only one.
+
+    If there are more than ``MEDIAN_ROWS``, that many evenly spaced rows are used.
+    """
+    from scipy.spatial.distance import pdist
+
+    rows = np.asarray(X, dtype=np.float64)
+    rows = rows[distinct_rows(rows)[0]]
+    if len(rows) > MEDIAN_ROWS:
+        rows = rows[np.linspace(0, len(rows) - 1, MEDIAN_ROWS).astype(int)]
+    distances = pdist(rows)
+    distances = distances[distances > 0]
+    return np.asarray(np.median(distances) if distances.size else 1.0)
+
+
+@jax.custom_jvp
+@compiled
+def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+    """Squared Euclidean distances, exactly 0 between equal rows; needs no memory beyond the result."""
+
+    start = jnp.zeros((X.shape[0], Z.shape[0]), jnp.result_type(X, Z, jnp.float32))
+    # An unrolled sum is two to three times faster than a loop; its compile time grows with the columns.
+    if X.shape[1] <= UNROLLED_COLUMNS:
+        return sum((jnp.square(x[:, None] - z[None, :]) for x, z in zip(X.T, Z.T, strict=True)), start)
+    return jax.lax.scan(lambda total, c: (total + jnp.square(c[0][:, None] - c[1][None, :]), None), start, (X.T, Z.T))[
+        0
+    ]
+
+
+@squared_distance.defjvp
+def _squared_distance_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    # d|x - z|² = 2 (x - z)·(dx - dz), in products of matrices: reverse mode then stores no (n, m, d) array.
+    (X, Z), (dX, dZ) = primals, tangents
+    # Centre first: far from the origin the products would cancel.
+    X, Z = X - Z[:1], Z - Z[:1]
+    tangent = jnp.sum(X * dX, 1)[:, None] - X @ dZ.T - dX @ Z.T + jnp.sum(Z * dZ, 1)[None, :]
+    return squared_distance(X, Z), 2.0 * tangent
+
+
+def scaled_squared_distance(X: Inputs, Z: Inputs, lengthscale: Array) -> Float[Array, "n m"]:
+    """Squared distances scaled by one lengthscale or one per column."""
+    X, Z = as_array(X), as_array(Z)
+    if lengthscale.ndim:
+        # Centre first: far from the origin the rounding of the division may exceed the distance.
+        X, Z = X - Z[:1], Z - Z[:1]
+        return squared_distance(X / lengthscale, Z / lengthscale)
+    return squared_distance(X, Z) / lengthscale**2
+
+
+# Spectral densities of kernels: how the variance of a latent is spread over frequencies.
+
+
+class Spectrum(NamedTuple):
+    """The spectral density of a stationary function of some columns.
+
+    ``density`` is a function of angular frequencies (m, d), in radians per unit of each column, with the integral
+    (2 pi)^d times the variance; ``lengthscale`` (d,) has the unit of each column. A constant has no columns, and its
+    density is its variance.
+    """
+
+    density: Callable[[Float[Array, "m d"]], Float[Array, " m"]]
+    lengthscale: Float[Array, " d"]
+
+
+# By the columns of each of the independent functions whose sum is the latent.
+Spectra = dict[tuple[int, ...], Spectrum]
+
+
+def added(one: Spectra, other: Spectra) -> Spectra:
+    """The spectra of a sum: densities of the same columns add."""
+    total = one | other
+    for columns in one.keys() & other.keys():
+        total[columns] = _sum(one[columns], other[columns])
+    return total
+
+
+def _sum(one: Spectrum, other: Spectrum) -> Spectrum:
+    return Spectrum(
+        lambda frequencies: one.density(frequencies) + other.density(frequencies),
+        jnp.maximum(one.lengthscale, other.lengthscale),
+    )
+
+
+def multiplied(one: Spectra, other: Spectra) -> Spectra | None:
+    """The spectra of a product of functions of different columns, or with a constant; None if they share columns."""
+    total: Spectra = {}
+    for first, first_spectrum in one.items():
+        for second, second_spectrum in other.items():
+            if set(first) & set(second):
+                return None
+            total = added(total, _product(first, first_spectrum, second, second_spectrum))
+    return total
+
+
+def in_columns(spectra: Spectra, columns: tuple[int, ...]) -> Spectra:
+    """The spectra of functions whose columns are among others: column i is the column ``columns[i]`` of X."""
+    return dict(_sorted(tuple(columns[i] for i in term), spectrum) for term, spectrum in spectra.items())
+
+
+def _product(first: tuple[int, ...], one: Spectrum, second: tuple[int, ...], other: Spectrum) -> Spectra:
+    split = len(first)
+
+    def density(frequencies: Array) -> Array:
+        return one.density(frequencies[:, :split]) * other.density(frequencies[:, split:])
+
+    lengthscale = jnp.concatenate([one.lengthscale, other.lengthscale])
+    return dict([_sorted(first + second, Spectrum(density, lengthscale))])
+
+
+def _sorted(columns: tuple[int, ...], spectrum: Spectrum) -> tuple[tuple[int, ...], Spectrum]:
+    """Columns in increasing order, and the spectrum as a function of frequencies in that order."""
+    order = np.argsort(np.array(columns, int), kind="stable")
+    places = np.argsort(order)
+    density = lambda frequencies: spectrum.density(frequencies[:, places])  # noqa: E731
+    return tuple(columns[i] for i in order), Spectrum(density, spectrum.lengthscale[order])
+
+
+# The base class of kernels, sums and products, and callables ``(X, Z) -> matrix`` as kernels.
 
 
 class Kernel(Module):

@@ -1,7 +1,7 @@
-"""Non-stationary and other kernels: periodic, cosine, linear, constant and white noise."""
+"""Kernels that are not stationary on the real line."""
 
 from collections.abc import Callable
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,14 +9,34 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from pgmodels.data.options import check_whole_number
-from pgmodels.kernels.distance import Inputs, scaled_squared_distance, squared_distance
-from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
-from pgmodels.kernels.oscillators import OscillatorState, harmonic_shares, harmonics_for
-from pgmodels.kernels.spectrum import Spectra, Spectrum
-from pgmodels.kernels.state_space import ConstantState, LineState, StateSpace, SumState, WhiteState
-from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_parameter
-from pgmodels.runtime.x64 import as_array
+from pgmodels.data.arrays import check_whole_number
+from pgmodels.kernels.kernel import (
+    Inputs,
+    Kernel,
+    Spectra,
+    Spectrum,
+    constant_diagonal,
+    scalar,
+    scaled_squared_distance,
+    squared_distance,
+    unlimited,
+)
+from pgmodels.kernels.state_space import (
+    ConstantState,
+    LineState,
+    OscillatorState,
+    StateSpace,
+    SumState,
+    WalkState,
+    WhiteState,
+    harmonic_shares,
+    harmonics_for,
+)
+from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_declared, as_parameter
+from pgmodels.runtime.messages import shorten
+from pgmodels.runtime.precision import as_array
+
+# Non-stationary and other kernels: periodic, cosine, linear, constant and white noise.
 
 
 @final
@@ -280,3 +300,198 @@ class White(Kernel):
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return constant_diagonal(X, self.variance)
+
+
+# The kernel of lines whose intercept and slope are correlated.
+
+
+@final
+class Line(Kernel):
+    """The kernel of lines a + b x of one column, with normal intercepts a and slopes b that are correlated.
+
+    variance + correlation √(variance · slope_variance) (x + z) + slope_variance x z. Times ``White`` of a column of
+    groups it is that of (1 + x | group) in regression formulas.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the intercept, in squared units of the latent.
+    slope_variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of the slope, in squared units of the latent over those of x.
+    correlation : float, Fixed, Parameter or NumPyro distribution
+        Between -1 and 1.
+
+    Raises
+    ------
+    ValueError
+        For values out of these ranges.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> x = np.array([[0.0], [1.0]])
+    >>> pgm.Line(2.0, 0.5, correlation=0.2)(x, x).round(2)
+    array([[2. , 2.2],
+           [2.2, 2.9]])
+    """
+
+    positive_semidefinite: ClassVar[bool] = True
+
+    variance: Parameter
+    slope_variance: Parameter
+    correlation: Parameter
+
+    def __init__(
+        self, variance: Hyperparameter = 1.0, slope_variance: Hyperparameter = 1.0, correlation: Hyperparameter = 0.0
+    ):
+        from numpyro.distributions.constraints import interval
+
+        self.variance = scalar(variance, "variance", self)
+        self.slope_variance = scalar(slope_variance, "slope_variance", self)
+        declared = Parameter(0.0, constraint=interval(-1.0, 1.0))
+        self.correlation = as_declared(correlation, declared, "correlation of Line", positive=False)
+
+    def check(self, num_columns: int) -> None:
+        super().check(num_columns)
+        if num_columns != 1:
+            raise ValueError(f"Line reads one column; got {num_columns}. Use pgm.On(pgm.Line(), [column]).")
+
+    def measures(self, num_columns: int) -> tuple[int, ...]:
+        return self.reads(num_columns)
+
+    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
+        return min(len(X), 2)
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        variance, slope, covariance = self._moments()
+        x, z = as_array(X)[:, 0, None], as_array(Z)[:, 0]
+        return variance + covariance * (x + z) + slope * x * z
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        variance, slope, covariance = self._moments()
+        x = as_array(X)[:, 0]
+        return variance + 2.0 * covariance * x + slope * jnp.square(x)
+
+    def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n 2"]:
+        variance, slope, correlation = (
+            as_array(parameter.value) for parameter in (self.variance, self.slope_variance, self.correlation)
+        )
+        line = jnp.sqrt(slope) * as_array(X)[:, 0]
+        # The intercept's deviation from its mean given the slope.
+        intercept = jnp.sqrt(variance * (1.0 - jnp.square(correlation)))
+        return jnp.stack([correlation * jnp.sqrt(variance) + line, jnp.broadcast_to(intercept, line.shape)], axis=1)
+
+    def _moments(self) -> tuple[Array, Array, Array]:
+        """The variances of intercept and slope, and their covariance."""
+        variance, slope = as_array(self.variance.value), as_array(self.slope_variance.value)
+        return variance, slope, as_array(self.correlation.value) * jnp.sqrt(variance * slope)
+
+
+# The kernel of a random walk in continuous time.
+
+
+@final
+class RandomWalk(Kernel):
+    """The kernel of a random walk (Brownian motion) of one column, variance · (min(x, z) - start), 0 at its start.
+
+    Steps over h units of x have the variance h · ``variance``, whatever happened before: the local level of structural
+    time series, and a random walk of order one where x is 1, 2, 3, ... The level at the start is the GP's mean; add
+    ``Constant`` for one that is uncertain.
+
+    Parameters
+    ----------
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance of a step over one unit of x, in squared units of the latent over those of x.
+    start : float, optional
+        The x before all others, a number that is not learned. By default the smallest of X, set when the model
+        is fitted, rows without y that are kept for predictions included: new inputs can then not be before it.
+
+    Raises
+    ------
+    ValueError
+        For values of x before the start.
+
+    References
+    ----------
+    Harvey 1989, section 2.3; Rue and Held 2005, section 3.3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> kernel = pgm.RandomWalk(0.5, start=1.0)
+    >>> x = np.array([[1.0], [2.0], [4.0]])
+    >>> kernel(x, x)
+    array([[0. , 0. , 0. ],
+           [0. , 0.5, 0.5],
+           [0. , 0.5, 1.5]])
+    """
+
+    positive_semidefinite: ClassVar[bool] = True
+
+    variance: Parameter
+    start: Parameter
+
+    def __init__(self, variance: Hyperparameter = 1.0, start: float | Fixed | Parameter | None = None):
+        self.variance = scalar(variance, "variance", self)
+        self.start = _start(start)
+
+    def check(self, num_columns: int) -> None:
+        super().check(num_columns)
+        if num_columns != 1:
+            raise ValueError(f"RandomWalk reads one column; got {num_columns}. Use pgm.On(pgm.RandomWalk(), [column]).")
+
+    def check_values(self, X: np.ndarray, name: str) -> None:
+        if self.start.value is None:
+            return
+        before = np.flatnonzero(X[:, 0] < self.start.value)
+        if len(before):
+            raise ValueError(
+                f"{name} is {X[before[0], 0]:g} in row {before[0]}, before the start of RandomWalk, "
+                f"{float(self.start.value):g}: give an earlier one, as in pgm.RandomWalk(start=...), and add "
+                "pgm.Constant() for the level there."
+            )
+
+    def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
+        return unlimited(1) if self.start.value is None else np.array([[float(self.start.value), np.inf]])
+
+    def measures(self, num_columns: int) -> tuple[int, ...]:
+        return self.reads(num_columns)
+
+    def resolve(self, X: Float[Inputs, "n d"]) -> Kernel:
+        return self.covering(X)
+
+    def covering(self, X: Float[Inputs, "n d"]) -> Kernel:
+        if self.start.value is not None:
+            return self
+        return self.with_parameter("start", np.min(np.asarray(X, dtype=np.float64)))
+
+    def to_state_space(self) -> StateSpace:
+        return WalkState(as_array(self.variance.value), self._resolved_start())
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        return self._walked(jnp.minimum(as_array(X)[:, :1], as_array(Z)[:, 0]))
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        return self._walked(as_array(X)[:, 0])
+
+    def _walked(self, x: Array) -> Array:
+        return as_array(self.variance.value) * jnp.maximum(x - self._resolved_start(), 0.0)
+
+    def _resolved_start(self) -> Array:
+        if self.start.value is None:
+            raise ValueError(
+                "start of RandomWalk is None, to be set from the data: call kernel.resolve(X) first, or pass a number."
+            )
+        return as_array(self.start.value)
+
+
+def _start(value: Any) -> Parameter:
+    """A number that is not learned, or None."""
+    value = value.value if isinstance(value, (Fixed, Parameter)) else value
+    name = "start of RandomWalk"
+    parameter = Parameter(None) if value is None else as_parameter(value, name, positive=False)
+    if parameter.prior is not None or np.ndim(parameter.value):
+        raise ValueError(f"{name} must be one number, which is not learned; got {shorten(value)}.")
+    return Parameter(parameter.value, positive=False, fixed=True)

@@ -10,13 +10,19 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from pgmodels.kernels.distance import Inputs, scaled_squared_distance
-from pgmodels.kernels.kernel import Kernel, constant_diagonal, scalar
-from pgmodels.kernels.spectrum import Spectra, Spectrum
+from pgmodels.kernels.kernel import (
+    Inputs,
+    Kernel,
+    Spectra,
+    Spectrum,
+    constant_diagonal,
+    scalar,
+    scaled_squared_distance,
+)
 from pgmodels.kernels.state_space import MaternState, StateSpace
-from pgmodels.numerics.safe_sqrt import safe_sqrt
+from pgmodels.numerics.elementary import safe_sqrt
 from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_parameter
-from pgmodels.runtime.x64 import as_array
+from pgmodels.runtime.precision import as_array
 
 
 class Stationary(Kernel):

@@ -1,6 +1,7 @@
 """Likelihoods: formulas as expressions, supports, sampling, and the named likelihoods."""
 
-from pgmodels.likelihoods import algebra, infix
+from pgmodels.likelihoods import infix
+from pgmodels.likelihoods import operations as algebra
 from pgmodels.likelihoods.expression import Expression
 
 Expression.algebra = algebra

@@ -1,14 +1,28 @@
-"""Likelihoods of counts by their logarithmic mean, with excess zeros, and of overdispersed trials."""
+"""Named likelihoods of counts, ordered categories and times."""
 
+from dataclasses import replace
 from typing import Any
 
-from pgmodels.likelihoods import samplers
+import numpy as np
+import scipy
+
 from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.functions import exp, gamma, log, sigmoid
-from pgmodels.likelihoods.likelihood import likelihood
+from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
 from pgmodels.likelihoods.named import NegativeBinomial
-from pgmodels.likelihoods.supports import Counts, SuccessesOfTrials
-from pgmodels.parameters.parameter import Parameter
+from pgmodels.likelihoods.operations import exp, gamma, log, normal_cdf, sigmoid, sum_
+from pgmodels.likelihoods.sampling import (
+    beta_binomial,
+    hurdle_negative_binomial,
+    hurdle_poisson,
+    log_poisson,
+    negative_binomial_2,
+    zero_inflated_negative_binomial,
+    zero_inflated_poisson,
+)
+from pgmodels.likelihoods.supports import Censored, Classes, Counts, IntervalCensored, LeftTruncated, SuccessesOfTrials
+from pgmodels.parameters.parameter import Parameter, as_declared
+
+# Likelihoods of counts by their logarithmic mean, with excess zeros, and of overdispersed trials.
 
 _POSITIVE = Parameter(None, positive=True)
 
@@ -31,7 +45,7 @@ def _no_zero(f: Any, dispersion: Any = None) -> Expression:
     num_latents=1,
     mean=lambda y, f: exp(f),
     variance=lambda y, f: exp(f),
-    sampler=samplers.log_poisson,
+    sampler=log_poisson,
 )
 def Poisson(y: Expression, f: Expression) -> Expression:
     """A count y with mean exp(f).
@@ -46,7 +60,7 @@ def Poisson(y: Expression, f: Expression) -> Expression:
     num_latents=1,
     mean=lambda y, f, dispersion: exp(f),
     variance=lambda y, f, dispersion: exp(f) * (1 + exp(f) / dispersion),
-    sampler=samplers.negative_binomial_2,
+    sampler=negative_binomial_2,
 )
 def NegativeBinomial2(y: Expression, f: Expression, dispersion: Any = _POSITIVE) -> Expression:
     """A count y with mean exp(f) and variance mean + mean² / dispersion. All engines take it.
@@ -75,7 +89,7 @@ def NegativeBinomial2(y: Expression, f: Expression, dispersion: Any = _POSITIVE)
     num_latents=2,
     mean=lambda y, f: sigmoid(-f[1]) * exp(f[0]),
     variance=lambda y, f: sigmoid(-f[1]) * exp(f[0]) * (1 + sigmoid(f[1]) * exp(f[0])),
-    sampler=samplers.zero_inflated_poisson,
+    sampler=zero_inflated_poisson,
 )
 def ZeroInflatedPoisson(y: Expression, f: Any) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise Poisson with mean exp(f[0]).
@@ -92,7 +106,7 @@ def ZeroInflatedPoisson(y: Expression, f: Any) -> Expression:
     variance=lambda y, f, dispersion: (
         sigmoid(-f[1]) * exp(f[0]) * (1 + exp(f[0]) / dispersion + sigmoid(f[1]) * exp(f[0]))
     ),
-    sampler=samplers.zero_inflated_negative_binomial,
+    sampler=zero_inflated_negative_binomial,
 )
 def ZeroInflatedNegativeBinomial(y: Expression, f: Any, dispersion: Any = _POSITIVE) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise as ``NegativeBinomial2`` of f[0]. All engines take it.
@@ -114,7 +128,7 @@ def _hurdle(y: Any, f: Any, count: Expression, no_zero: Expression) -> Expressio
     num_latents=2,
     mean=lambda y, f: sigmoid(-f[1]) * exp(f[0]) / _no_zero(f[0]),
     variance=lambda y, f: _hurdle_variance(f, 0.0, _no_zero(f[0])),
-    sampler=samplers.hurdle_poisson,
+    sampler=hurdle_poisson,
 )
 def HurdlePoisson(y: Expression, f: Any) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise Poisson of parameter exp(f[0]) without its zeros.
@@ -129,7 +143,7 @@ def HurdlePoisson(y: Expression, f: Any) -> Expression:
     num_latents=2,
     mean=lambda y, f, dispersion: sigmoid(-f[1]) * exp(f[0]) / _no_zero(f[0], dispersion),
     variance=lambda y, f, dispersion: _hurdle_variance(f, 1 / dispersion, _no_zero(f[0], dispersion)),
-    sampler=samplers.hurdle_negative_binomial,
+    sampler=hurdle_negative_binomial,
 )
 def HurdleNegativeBinomial(y: Expression, f: Any, dispersion: Any = _POSITIVE) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise as ``NegativeBinomial2`` of f[0] without its zeros.
@@ -155,7 +169,7 @@ def _hurdle_variance(f: Any, excess: Any, no_zero: Expression) -> Expression:
     num_latents=1,
     mean=lambda y, f, precision: y[1] * sigmoid(f),
     variance=lambda y, f, precision: y[1] * sigmoid(f) * sigmoid(-f) * (y[1] + precision) / (1 + precision),
-    sampler=samplers.beta_binomial,
+    sampler=beta_binomial,
 )
 def BetaBinomial(y: Any, f: Expression, precision: Any = _POSITIVE) -> Expression:
     """y = (successes, trials), with a probability of a success from a beta distribution with mean σ(f).
@@ -173,3 +187,228 @@ def BetaBinomial(y: Any, f: Expression, precision: Any = _POSITIVE) -> Expressio
     up, down = precision * sigmoid(f), precision * sigmoid(-f)
     rises = gamma(successes + up) / gamma(up) * gamma(trials - successes + down) / gamma(down)
     return ways * rises * gamma(precision) / gamma(trials + precision)
+
+
+# The likelihood of ordered categories.
+
+# In place of those that ``Ordinal`` declares.
+_CUTS = Parameter(np.array([-1.0, 1.0]))
+
+
+def _cumulative(distribution: Any, y: Expression, f: Expression, cuts: Any) -> Expression:
+    below = [0, *(distribution(cut - f) for cut in cuts), 1]
+    return sum_((below[k + 1] - below[k]) * (y == k) for k in range(len(below) - 1))
+
+
+# The number of cut-points below the latent plus noise.
+@likelihood(num_latents=1, sampler=lambda rng, y, f, cuts: np.sum(f + rng.logistic(size=f.shape) > cuts, axis=0))
+def _logit(y: Expression, f: Expression, cuts: Any = _CUTS) -> Expression:
+    return _cumulative(sigmoid, y, f, cuts)
+
+
+@likelihood(num_latents=1, sampler=lambda rng, y, f, cuts: np.sum(f + rng.standard_normal(f.shape) > cuts, axis=0))
+def _probit(y: Expression, f: Expression, cuts: Any = _CUTS) -> Expression:
+    return _cumulative(normal_cdf, y, f, cuts)
+
+
+_LINKS = {"logit": _logit, "probit": _probit}
+
+
+def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None) -> Likelihood:
+    """An ordered category y: P(y <= k) = F(cuts[k] - f), with F = σ or Φ; one latent. All engines take it.
+
+    The cut-points carry the level of f: give the GP the mean ``pgm.Fixed(0.0)``.
+
+    Parameters
+    ----------
+    num_classes : int
+        Number of categories, at least 2; y is 0 to num_classes - 1, in order.
+    link : "logit" or "probit"
+        Proportional odds, or a category of f plus standard normal noise.
+    cuts : array_like, Fixed, Parameter or NumPyro distribution, optional
+        The num_classes - 1 cut-points, increasing, in units of f; learned by ``fit``. By default they start where all
+        categories are equally likely at f = 0.
+
+    Returns
+    -------
+    Likelihood
+
+    Raises
+    ------
+    ValueError
+        If ``num_classes`` is not a whole number >= 2, ``link`` is another, or ``cuts`` are not increasing or of another
+        number.
+
+    References
+    ----------
+    McCullagh 1980; Chu and Ghahramani 2005.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 3.0, 30)[:, None]
+    >>> y = np.repeat([0, 1, 2], 10)
+    >>> vi = pgm.cavi(pgm.Model(pgm.Ordinal(3, cuts=[-2.0, 2.0]), pgm.GP(pgm.RBF(9.0, 1.0))), X, y)
+    >>> vi.predict([[0.0], [1.5], [3.0]]).probabilities.argmax(axis=1)
+    array([0, 1, 2])
+    """
+    from numpyro.distributions.constraints import ordered_vector
+
+    support = Classes(num_classes)
+    if link not in _LINKS:
+        raise ValueError(f"link of Ordinal must be 'logit' or 'probit'; got {link!r}.")
+    quantile = scipy.special.logit if link == "logit" else scipy.special.ndtri
+    count = support.num_classes - 1
+    start = quantile(np.arange(1, count + 1) / support.num_classes)
+    declared = Parameter(start, constraint=ordered_vector)
+    parameter = as_declared(start if cuts is None else cuts, declared, "cuts of Ordinal", positive=False)
+    if parameter.value.shape != (count,):
+        raise ValueError(
+            f"cuts of Ordinal must be {count} increasing numbers, one less than num_classes; got an array of shape "
+            f"{parameter.value.shape}."
+        )
+    options = {"num_classes": support.num_classes, "link": link}
+    return replace(_LINKS[link](parameter), name="Ordinal", declared_support=support, options=tuple(options.items()))
+
+
+# Likelihoods of times to an event, which may be censored, or truncated by an entry.
+
+
+def _width(between: Expression, low: Any, high: Any) -> Expression:
+    """The width of the interval; 1 for observations that are none, so that the width has a logarithm."""
+    # Positive for valid data, which abs says to the algebra.
+    return abs(between * (high - low) + (1 - between))
+
+
+def _entered(y: Any, shape: Any) -> Expression:
+    """(entry / time)^shape: the hazard, or the odds, cumulated until entry over that until the time."""
+    none = y[2] == 0
+    return (1 - none) * exp(shape * log((y[2] + none) / y[0]))
+
+
+# Of uncensored times.
+_WEIBULL: dict[str, Any] = {
+    "num_latents": 1,
+    "mean": lambda y, f, shape: exp(f) * gamma(1 + 1 / shape),
+    "variance": lambda y, f, shape: exp(2 * f) * (gamma(1 + 2 / shape) - gamma(1 + 1 / shape) ** 2),
+    "sampler": lambda rng, y, f, shape: np.exp(f + np.log(rng.standard_exponential(f.shape)) / shape),
+}
+_LOG_LOGISTIC: dict[str, Any] = {
+    "num_latents": 1,
+    "sampler": lambda rng, y, f, shape: np.exp(f + rng.logistic(size=f.shape) / shape),
+}
+
+
+@likelihood(support=Censored(), **_WEIBULL)
+def _weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+    z = shape * (log(y[0]) - f)
+    return (shape / y[0] * exp(z)) ** y[1] * exp(-exp(z))
+
+
+@likelihood(support=LeftTruncated(), **_WEIBULL)
+def _truncated_weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+    z = shape * (log(y[0]) - f)
+    return (shape / y[0] * exp(z)) ** y[1] * exp(-exp(z) * (1 - _entered(y, shape)))
+
+
+@likelihood(support=IntervalCensored(), **_WEIBULL)
+def _interval_weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+    event, before, between = y[1] == 1, y[1] == 2, y[1] == 3
+    z = shape * (log(y[0]) - f)
+    width = shape * _width(between, log(y[0]), log(y[2]))
+    more = exp(z) * exp(width) * (1 - exp(-width))
+    survived = exp(-exp(z)) ** (1 - before) * (1 - exp(-exp(z))) ** before
+    return (shape / y[0] * exp(z)) ** event * survived * (1 - exp(-more)) ** between
+
+
+@likelihood(support=Censored(), **_LOG_LOGISTIC)
+def _log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+    z = shape * (log(y[0]) - f)
+    return (shape / y[0] * sigmoid(z)) ** y[1] * sigmoid(-z)
+
+
+@likelihood(support=LeftTruncated(), **_LOG_LOGISTIC)
+def _truncated_log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+    z, entered = shape * (log(y[0]) - f), _entered(y, shape)
+    # σ(-z) / σ(-a), with exp(a) = entered exp(z), is a mixture, whose augmentation is that of σ(-z).
+    return (shape / y[0] * sigmoid(z)) ** y[1] * (entered + (1 - entered) * sigmoid(-z))
+
+
+@likelihood(support=IntervalCensored(), **_LOG_LOGISTIC)
+def _interval_log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+    event, before, between = y[1] == 1, y[1] == 2, y[1] == 3
+    z = shape * (log(y[0]) - f)
+    width = shape * _width(between, log(y[0]), log(y[2]))
+    # A difference of sigmoids is σ(b) σ(-a) (1 - exp(a - b)).
+    interval = (sigmoid(z + width) * (1 - exp(-width))) ** between
+    return (shape / y[0]) ** event * sigmoid(z) ** (event + before) * sigmoid(-z) ** (1 - before) * interval
+
+
+def Weibull(shape: Any, censoring: str = "right") -> Likelihood:
+    """y = (time, event): a Weibull time with P(y > t) = exp(-(t / exp(f))^shape), which may be censored.
+
+    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
+
+    Parameters
+    ----------
+    shape : float, Fixed, Parameter or NumPyro distribution
+        Positive; 1 is a constant hazard, the exponential distribution.
+    censoring : "right", "counting" or "interval"
+        Columns of y: (time, event) as in ``Censored``; (time, event, entry) as in ``LeftTruncated``, for rows that are
+        in the data since their time is above that of entry; or (time, code, second time) as in ``IntervalCensored``.
+
+    Returns
+    -------
+    Likelihood
+
+    Raises
+    ------
+    ValueError
+        If ``shape`` is not positive, or ``censoring`` another.
+    """
+    families = {"right": _weibull, "counting": _truncated_weibull, "interval": _interval_weibull}
+    return _of_times("Weibull", families, shape, censoring)
+
+
+def LogLogistic(shape: Any, censoring: str = "right") -> Likelihood:
+    """y = (time, event): a log-logistic time with P(y > t) = σ(-shape (log t - f)), which may be censored.
+
+    exp(f) is the median. All engines take it.
+
+    Parameters
+    ----------
+    shape : float, Fixed, Parameter or NumPyro distribution
+        Positive; times have a mean if it is above 1, and a variance if it is above 2.
+    censoring : "right", "counting" or "interval"
+        Columns of y: (time, event) as in ``Censored``; (time, event, entry) as in ``LeftTruncated``, for rows that are
+        in the data since their time is above that of entry; or (time, code, second time) as in ``IntervalCensored``.
+
+    Returns
+    -------
+    Likelihood
+
+    Raises
+    ------
+    ValueError
+        If ``shape`` is not positive, or ``censoring`` another.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> model = pgm.Model(pgm.LogLogistic(2.0), pgm.GP(pgm.Constant(4.0)))
+    >>> y = [[1.0, 1], [2.0, 1], [3.0, 0], [5.0, 1]]
+    >>> vi = pgm.cavi(model, [[0.0], [1.0], [2.0], [3.0]], y)
+    >>> bool(1.0 < np.exp(vi.mean[1, 0]) < 5.0)
+    True
+    """
+    families = {"right": _log_logistic, "counting": _truncated_log_logistic, "interval": _interval_log_logistic}
+    return _of_times("LogLogistic", families, shape, censoring)
+
+
+def _of_times(name: str, families: dict[str, LikelihoodFamily], shape: Any, censoring: str) -> Likelihood:
+    if censoring not in families:
+        raise ValueError(f"censoring of {name} must be 'right', 'counting' or 'interval'; got {censoring!r}.")
+    parameter = as_declared(shape, _POSITIVE, f"shape of {name}", positive=False)
+    return replace(families[censoring](parameter), name=name, options=(("censoring", censoring),))

@@ -1,17 +1,14 @@
-"""Expressions: formulas as trees that can be evaluated, printed and analysed.
-
-A likelihood is a Python function of the observation ``y`` and the latent values ``f`` of one datum. It is called once,
-with symbols, and returns an expression.
-"""
+"""Expressions of formulas and their symbols."""
 
 from __future__ import annotations
 
+import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +16,88 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from pgmodels.likelihoods.notation import Tree
-from pgmodels.likelihoods.printers.text import to_text
-from pgmodels.likelihoods.scaled import Scaled
+from pgmodels.likelihoods.printing import Indexed, Name, ParameterName, Tree, indexed, to_text, tree
+from pgmodels.runtime.precision import as_array
+
+# Numbers as a factor times an exponential, whose products and sums do not over- or underflow.
+
+# Limits the exponent of a factor of zero, whose derivative is then finite.
+_LARGEST_EXPONENT = 700.0
+
+
+class Scaled(NamedTuple):
+    """factor · exp(logarithm); the factor has the sign of the number and carries its derivative."""
+
+    factor: Array
+    logarithm: Array
+
+    @classmethod
+    def of(cls, value: Array, logarithm: Array | float = 0.0) -> Scaled:
+        """value · exp(logarithm), with a factor of -1, 0 or 1."""
+        size = jax.lax.stop_gradient(jnp.abs(value))
+        size = jnp.where((size > 0) & jnp.isfinite(size), size, 1.0)
+        return cls(value / size, jnp.log(size) + logarithm)
+
+    @classmethod
+    def of_log(cls, logarithm: Array) -> Scaled:
+        """A number >= 0 by its logarithm."""
+        zero = jnp.isneginf(logarithm)
+        return cls(jnp.where(zero, 0.0, 1.0), jnp.where(zero, 0.0, logarithm))
+
+    @property
+    def value(self) -> Array:
+        """The number."""
+        return self.factor * jnp.exp(_limited(self.factor, self.logarithm))
+
+    @property
+    def log(self) -> Array:
+        """The logarithm: -inf for 0, NaN for a negative number."""
+        return jnp.log(self.factor) + self.logarithm
+
+    def power(self, exponent: float) -> Scaled:
+        """The power to a number."""
+        factor = self.factor ** int(exponent) if exponent == int(exponent) else self.factor**exponent
+        return Scaled(factor, exponent * self.logarithm)
+
+    def power_of_any(self, exponent: Array) -> Scaled:
+        """The power to an array, of whole numbers where the base is negative. 0 ** 0 is 1."""
+        zero, off = self.factor == 0, exponent == 0
+        odd = jnp.where(exponent == jnp.round(exponent), jnp.where(exponent % 2 == 0, 1.0, -1.0), jnp.nan)
+        factor = jnp.where(off, 1.0, jnp.where(zero, jnp.where(exponent > 0, 0.0, jnp.inf), 1.0))
+        log_base = jnp.log(jnp.where(zero | off, 1.0, jnp.abs(self.factor))) + jnp.where(off, 0.0, self.logarithm)
+        return Scaled(jnp.where((self.factor < 0) & ~off, odd, factor), exponent * log_base)
+
+
+def product(numbers: Sequence[Scaled]) -> Scaled:
+    """The product of numbers."""
+    factors, logarithms = zip(*numbers, strict=True)
+    return Scaled(math.prod(factors[1:], start=factors[0]), sum(logarithms[1:], logarithms[0]))
+
+
+def total(numbers: Sequence[Scaled]) -> Scaled:
+    """The sum of numbers."""
+    stacked = (jnp.stack(jnp.broadcast_arrays(*arrays)) for arrays in zip(*numbers, strict=True))
+    summed = total_along(Scaled(*jnp.broadcast_arrays(*stacked)), 0)
+    return Scaled(summed.factor[0], summed.logarithm[0])
+
+
+def total_along(numbers: Scaled, axis: int) -> Scaled:
+    """The sum along an axis, which is kept with length 1."""
+    factor, logarithm = numbers
+    top = jnp.max(jnp.where(factor == 0, -jnp.inf, logarithm), axis=axis, keepdims=True)
+    top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
+    terms = factor * jnp.exp(_limited(factor, logarithm - top))
+    return Scaled.of(jnp.sum(terms, axis=axis, keepdims=True), top)
+
+
+def _limited(factor: Array, logarithm: Array) -> Array:
+    return jnp.where(factor == 0, jnp.minimum(logarithm, _LARGEST_EXPONENT), logarithm)
+
+
+# Expressions: formulas as trees that can be evaluated, printed and analysed.
+#
+# A likelihood is a Python function of the observation ``y`` and the latent values ``f`` of one datum. It is called
+# once, with symbols, and returns an expression.
 
 
 @jax.tree_util.register_dataclass
@@ -240,3 +316,264 @@ _OPERATORS: dict[str, Callable[..., Expression]] = {
 }
 
 Operand: TypeAlias = Expression | int | float
+
+
+# The leaves of formulas: numbers, observations, parameters and latents.
+
+# The name in ``parameters`` of the positions of the latents in ``f``, (latents,) or (n, latents), if f is a subset.
+POSITIONS = "positions of f"
+# Up to this many latents, f[y] is a masked sum over all latents, beyond it a gather. With several observations per row
+# of latents the masked sum would copy all latents for each.
+_FEW = 16
+
+
+class Constant(Expression):
+    """A number."""
+
+    def __init__(self, value: float):
+        self.value = float(value)
+        if not math.isfinite(self.value):
+            raise ValueError(f"a formula contains the number {value!r}; every number in it must be finite.")
+
+    def _label(self) -> Hashable:
+        return self.value
+
+    @cached_property
+    def sign(self) -> int | None:
+        return 1 if self.value >= 0 else -1
+
+    @cached_property
+    def nonnegative(self) -> bool:
+        return self.value >= 0
+
+    def evaluate(self, env: Environment) -> Array:
+        return jnp.full((1, 1), self.value)
+
+
+class Observation(Expression):
+    """The observation ``y``, or its column ``y[j]``."""
+
+    def __init__(self, column: int | None = None):
+        self.column = column
+
+    def __getitem__(self, column: int) -> Observation:
+        if self.column is not None:
+            raise ValueError(f"{self.text()} is one number per datum and cannot be indexed again.")
+        if isinstance(column, bool) or not isinstance(column, (int, np.integer)) or column < 0:
+            raise ValueError(f"a column of y is a whole number >= 0; got y[{column!r}].")
+        return Observation(int(column))
+
+    def _label(self) -> Hashable:
+        return self.column
+
+    @cached_property
+    def sign(self) -> int | None:
+        return 1
+
+    def evaluate(self, env: Environment) -> Array:
+        y = as_array(env.y)
+        return (y if self.column is None else y[..., self.column])[..., None]
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed("y", self.column)
+
+
+class ParameterSymbol(Expression):
+    """A parameter of the likelihood, or an entry of a vector of ``length``: ``cuts[0]``, ``rate[y[1]]``."""
+
+    def __init__(self, name: str, positive: bool, entry: int | Expression | None = None, length: int = 1):
+        self.name, self.positive, self.entry, self.length = name, positive, entry, length
+        if isinstance(entry, Expression):
+            self.children = (entry,)
+
+    def _label(self) -> Hashable:
+        return (self.name, self.positive, self.entry if isinstance(self.entry, int) else None, self.length)
+
+    @cached_property
+    def sign(self) -> int | None:
+        return 1 if self.positive else None
+
+    @cached_property
+    def nonnegative(self) -> bool:
+        return self.positive
+
+    def evaluate(self, env: Environment) -> Array:
+        value = as_array(env.parameters[self.name])
+        value = value if value.ndim > 1 else value.reshape(1, -1)
+        if self.entry is None:
+            return value
+        if isinstance(self.entry, int):
+            return value[..., self.entry : self.entry + 1]
+        chosen = self.entry.evaluate(env) == jnp.arange(self.length)
+        entry = jnp.sum(jnp.where(chosen, value, 0.0), axis=-1, keepdims=True)
+        return jnp.where(jnp.any(chosen, axis=-1, keepdims=True), entry, jnp.nan)
+
+    def notation(self, precedence: int = 0) -> Tree:
+        name = ParameterName(self.name)
+        return name if self.entry is None else Indexed(name, tree(self.entry))
+
+
+class ParameterVector:
+    """A vector parameter; a formula uses its entries: ``cuts[0]``, ``rate[y[1]]``, or in a loop."""
+
+    def __init__(self, name: str, positive: bool, length: int):
+        self.name, self.positive, self.length = name, positive, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[ParameterSymbol]:
+        return (self._entry(i) for i in range(self.length))
+
+    def __getitem__(self, entry: Any) -> Any:
+        if isinstance(entry, slice):
+            return [self._entry(i) for i in range(self.length)[entry]]
+        if isinstance(entry, Expression) and not isinstance(entry, Constant):
+            if not entry.latent_free or entry.is_vector:
+                raise ValueError(f"{self.name} is indexed by {entry.text()}: an index is a function of y alone.")
+            return self._entry(entry)
+        value = entry.value if isinstance(entry, Constant) else entry
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer)) or value != int(value):
+            raise ValueError(
+                f"{self.name} is indexed by {entry!r}: an index is a whole number or a function of y alone."
+            )
+        if not -self.length <= value < self.length:
+            raise ValueError(f"the formula reads {self.name}[{int(value)}], but {self.name} has {self.length} entries.")
+        return self._entry(int(value) % self.length)
+
+    def _entry(self, entry: int | Expression) -> ParameterSymbol:
+        return ParameterSymbol(self.name, self.positive, entry, self.length)
+
+
+class Positions(Expression):
+    """The vector 0, 1, ..., L - 1 over the latents."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    is_vector = True  # type: ignore[assignment]
+
+    def _label(self) -> Hashable:
+        return self.size
+
+    @cached_property
+    def sign(self) -> int | None:
+        return 1
+
+    @cached_property
+    def nonnegative(self) -> bool:
+        return True
+
+    def evaluate(self, env: Environment) -> Array:
+        if POSITIONS in env.parameters:
+            return jnp.atleast_2d(as_array(env.parameters[POSITIONS]))
+        return jnp.arange(float(self.size))[None, :]
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return Name("c")
+
+
+class Latent(Expression):
+    """One latent value: ``f`` of a model with one latent, ``f[j]`` otherwise."""
+
+    latent_free = False  # type: ignore[assignment]
+
+    def __init__(self, position: int, size: int):
+        self.position = position
+        self.size = size
+
+    def __getitem__(self, position: Any) -> Expression:
+        if self.size > 1:
+            raise ValueError(f"{self.text()} is one latent value and cannot be indexed again.")
+        return _index(position, 1)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def _label(self) -> Hashable:
+        return (self.position, self.size)
+
+    def evaluate(self, env: Environment) -> Array:
+        return env.f[..., self.position : self.position + 1]
+
+    @property
+    def index(self) -> int | None:
+        """The index in the notation; None if there is one latent."""
+        return None if self.size == 1 else self.position
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed("f", self.index)
+
+
+class Latents(Expression):
+    """The vector of all latent values ``f``."""
+
+    latent_free = False  # type: ignore[assignment]
+    is_vector = True  # type: ignore[assignment]
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __getitem__(self, position: Any) -> Expression:
+        return _index(position, self.size)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[Expression]:  # type: ignore[assignment, override]
+        return (self[position] for position in range(self.size))
+
+    def _label(self) -> Hashable:
+        return self.size
+
+    def evaluate(self, env: Environment) -> Array:
+        return env.f
+
+    index = "c"
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed("f", self.index)
+
+
+class Selected(Expression):
+    """The latent with an index from the data: ``f[y]``."""
+
+    latent_free = False  # type: ignore[assignment]
+
+    def __init__(self, index: Expression, size: int):
+        self.index = index
+        self.size = size
+        self.children = (index,)
+
+    def _label(self) -> Hashable:
+        return self.size
+
+    def evaluate(self, env: Environment) -> Array:
+        index = self.index.evaluate(env)
+        if self.size <= _FEW and index.ndim <= env.f.ndim:
+            return jnp.sum(jnp.where(index == jnp.arange(self.size), env.f, 0.0), axis=-1, keepdims=True)
+        place = jnp.clip(jnp.nan_to_num(index), 0, self.size - 1).astype(int)
+        rank = max(place.ndim, env.f.ndim)
+        f, place = (array.reshape(*[1] * (rank - array.ndim), *array.shape) for array in (env.f, place))
+        return jnp.where(place == index, jnp.take_along_axis(f, place, axis=-1), 0.0)
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed("f", self.index)
+
+
+def _index(position: Any, size: int) -> Expression:
+    if isinstance(position, Constant) and position.value == int(position.value):
+        position = int(position.value)
+    if isinstance(position, Expression):
+        if not position.latent_free or position.is_vector:
+            raise ValueError(f"f is indexed by {position.text()}: an index is a whole number or a function of y alone.")
+        return Selected(position, size)
+    if isinstance(position, bool) or not isinstance(position, (int, np.integer)):
+        raise ValueError(f"f is indexed by {position!r}: an index is a whole number or a function of y alone.")
+    position = int(position)
+    if not -size <= position < size:
+        raise ValueError(
+            f"the formula uses f[{position}], but the model has {size} latent GP{'s' if size > 1 else ''}: "
+            f"give it a GP with size={abs(position) + (position >= 0)} or as many GPs in a list."
+        )
+    return Latent(position % size, size)

@@ -3,9 +3,19 @@
 import math
 from collections.abc import Sequence
 
-from pgmodels.likelihoods.algebra import multiply, power, split_number
-from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.notation import (
+from pgmodels.likelihoods.expression import Constant, Expression, ParameterSymbol
+from pgmodels.likelihoods.operations import (
+    Call,
+    Comparison,
+    Power,
+    Product,
+    Reduction,
+    Sum,
+    multiply,
+    power,
+    split_number,
+)
+from pgmodels.likelihoods.printing import (
     Applied,
     Chain,
     Fraction,
@@ -22,8 +32,6 @@ from pgmodels.likelihoods.notation import (
     raised,
     tree,
 )
-from pgmodels.likelihoods.operations import Call, Comparison, Power, Product, Reduction, Sum
-from pgmodels.likelihoods.symbols import Constant, ParameterSymbol
 
 _FUNCTIONS = {"sigmoid": "σ", "normal_cdf": "Φ", "gamma": "Γ"}
 _SIGNS = {"==": "=", "!=": "≠", "<": "<", "<=": "≤"}

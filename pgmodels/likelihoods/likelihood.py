@@ -1,25 +1,110 @@
-"""Likelihoods: a formula with parameters and a support."""
+"""Likelihoods: a formula of y and latents, its density, powers of it, and Gaussian moments."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, overload
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import logsumexp
+from jaxtyping import Array
 
-from pgmodels.likelihoods.algebra import as_expression
-from pgmodels.likelihoods.expression import Environment, Expression
-from pgmodels.likelihoods.indicators import Largest
-from pgmodels.likelihoods.moments import gaussian_moments, is_gaussian
-from pgmodels.likelihoods.supports import AnyNumber, Classes, Given, Real, Support, Undeclared
-from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol, ParameterVector, Selected
+from pgmodels.data.arrays import as_array_code, as_numbers
+from pgmodels.likelihoods.expression import (
+    Constant,
+    Environment,
+    Expression,
+    Latent,
+    Latents,
+    Observation,
+    ParameterSymbol,
+    ParameterVector,
+    Selected,
+)
+from pgmodels.likelihoods.operations import Call, Largest, Power, Product, Sum, as_expression
+from pgmodels.likelihoods.supports import AnyNumber, Classes, Given, Positive, Real, Support, Undeclared
 from pgmodels.parameters.parameter import Parameter, as_declared
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.pickling import Module, PickledByName, PickledByValue, pack_function
-from pgmodels.runtime.x64 import DoublePrecision
+from pgmodels.runtime.precision import (
+    DoublePrecision,
+    Module,
+    PickledByName,
+    PickledByValue,
+    as_array,
+    double_precision,
+    pack_function,
+)
+
+# Mean and variance of y given the latents, for formulas that are Gaussian in y.
+
+
+def is_gaussian(formula: Expression) -> bool:
+    """Whether a formula is exp of a quadratic in y (its first column) times factors that do not depend on y."""
+    return _degree_of_log(formula) == 2
+
+
+def gaussian_moments(formula: Expression, env: Environment) -> tuple[Array, Array]:
+    """Mean m and variance s² (..., n) of y: at y = 0, log p has slope m/s² and curvature -1/s²."""
+    y = jnp.asarray(env.y, dtype=env.f.dtype)
+    first = jnp.zeros(y.shape) if y.ndim == 1 else y.at[..., 0].set(0.0)
+    direction = jnp.ones(y.shape) if y.ndim == 1 else jnp.zeros(y.shape).at[..., 0].set(1.0)
+
+    def log_density(y: Array) -> Array:
+        return formula.log_evaluate(Environment(y, env.f, env.parameters))[..., 0]
+
+    def slope(y: Array) -> Array:
+        return jax.jvp(log_density, (y,), (direction,))[1]
+
+    potential, curvature = jax.jvp(slope, (first,), (direction,))
+    return -potential / curvature, -1.0 / curvature
+
+
+def _degree_of_log(formula: Expression) -> int | None:
+    """The degree of log p as a polynomial in y, None if it is not one."""
+    if not _reads_y(formula):
+        return 0
+    if isinstance(formula, Product):
+        return _largest([_degree_of_log(factor) for factor in formula.children])
+    if isinstance(formula, Call) and formula.name == "exp":
+        return _degree(formula.argument)
+    if isinstance(formula, Power) and not _reads_y(formula.exponent):
+        return _degree_of_log(formula.base)
+    return None
+
+
+def _degree(expression: Expression) -> int | None:
+    """The degree of an expression as a polynomial in y, None if it is not one."""
+    if not _reads_y(expression):
+        return 0
+    if isinstance(expression, Observation):
+        return 1
+    degrees = [_degree(child) for child in expression.children]
+    if isinstance(expression, Sum):
+        return _largest(degrees)
+    if isinstance(expression, Product):
+        return None if None in degrees else sum(degree or 0 for degree in degrees)
+    if isinstance(expression, Power) and isinstance(expression.exponent, Constant) and degrees[0] is not None:
+        power = expression.exponent.value
+        return degrees[0] * int(power) if power > 0 and power == int(power) else None
+    return None
+
+
+def _largest(degrees: list[int | None]) -> int | None:
+    return None if None in degrees else max(degree or 0 for degree in degrees)
+
+
+def _reads_y(expression: Expression) -> bool:
+    """Whether an expression reads y, or its first column if it has several."""
+    if isinstance(expression, Observation):
+        return expression.column in (None, 0)
+    return any(map(_reads_y, expression.children))
+
+
+# Likelihoods: a formula with parameters and a support.
 
 Formula = Callable[..., Expression]
 Sampler = Callable[..., np.ndarray]
@@ -413,3 +498,141 @@ def _selects_by_label(formula: Expression) -> bool:
 def columns_of(formula: Expression) -> list[int]:
     """The columns of y that an expression reads."""
     return [node.column for node in _nodes(formula) if isinstance(node, Observation) and node.column is not None]
+
+
+# Densities of observations under the formula of a likelihood.
+
+# Of few rows, rules of fewer nodes are padded: one program for the first levels of an adaptive integral.
+_FEW_NODES, _FEW_ROWS = 64, 1024
+
+
+@double_precision
+def log_density(likelihood: Likelihood, y: Any, f: Any) -> np.ndarray:
+    """log p(y | f) of each datum, shape (..., n), for f (..., n, latents).
+
+    ``y`` is (..., n), or (..., n, columns) if the formula reads columns; its leading axes broadcast against f's.
+    """
+    return np.asarray(_log_density(*_inputs(likelihood, y, f)))
+
+
+@double_precision
+def log_integral(likelihood: Likelihood, y: Any, f: Any, log_weights: np.ndarray) -> np.ndarray:
+    """log Σ_k w_k p(y | f_k) of each datum, (..., n), for f (nodes, n, latents) and log weights (nodes,).
+
+    ``y`` is (n,), or (..., 1, n) for several values at the same nodes; columns are one more, last axis.
+    """
+    missing = _FEW_NODES - len(f)
+    # Parameters may differ by node.
+    shared = all(np.ndim(value) < f.ndim for value in likelihood.values.values())
+    if missing > 0 and f.shape[1] <= _FEW_ROWS and shared:
+        f = np.pad(f, ((0, missing), *[(0, 0)] * (f.ndim - 1)), mode="edge")
+        log_weights = np.pad(log_weights, (0, missing), constant_values=-np.inf)
+    return np.asarray(_log_integral(log_weights, *_inputs(likelihood, y, f)))
+
+
+def entries_out_of_range(formula: Expression, env: Environment) -> Iterator[tuple[ParameterSymbol, np.ndarray]]:
+    """Parameter entries whose index, computed from y, is out of range, and a mask (n,) of the rows."""
+    if isinstance(formula, ParameterSymbol) and formula.children:
+        index = np.asarray(formula.children[0].evaluate(env))[..., 0]
+        invalid = ~np.isin(index, np.arange(formula.length))
+        if invalid.any():
+            yield formula, np.broadcast_to(invalid, np.shape(env.f)[:-1])
+    for child in formula.children:
+        yield from entries_out_of_range(child, env)
+
+
+def undefined_coefficients(formula: Expression, env: Environment) -> Iterator[tuple[Expression, np.ndarray]]:
+    """Coefficients of latents that are not finite in some rows, and a mask (n,) of the rows."""
+    for coefficient in coefficients(formula):
+        undefined = is_undefined(coefficient, np.asarray(log_or_value(coefficient, env)))
+        if undefined.any():
+            yield coefficient, np.broadcast_to(undefined, np.shape(env.f)[:-1])
+
+
+def coefficients(formula: Expression, inside: bool = False) -> Iterator[Expression]:
+    """Terms added to latents, which must be finite, such as log(y) in f + log(y).
+
+    ``inside`` the argument of a function factors must be finite too; other factors are only used by their logarithms.
+    """
+    if formula.latent_free:
+        return
+    within = inside or isinstance(formula, Call)
+    for child in formula.children:
+        yield from coefficients(child, within)
+        if child.latent_free and (isinstance(formula, Sum) or (inside and isinstance(formula, Product))):
+            yield child
+
+
+def log_or_value(coefficient: Expression, env: Environment) -> Array:
+    """The logarithm of a nonnegative coefficient, else its value, (..., n, 1)."""
+    return coefficient.log_evaluate(env) if coefficient.nonnegative else coefficient.evaluate(env)
+
+
+def is_undefined(coefficient: Expression, values: np.ndarray) -> np.ndarray:
+    """A mask (..., n) of the rows where a coefficient is not finite, from its ``log_or_value``."""
+    # A logarithm of -inf is allowed: indicators may be 0.
+    zero = coefficient.nonnegative & (values < 0)
+    return (np.isnan(values) | (np.isinf(values) & ~zero))[..., 0]
+
+
+def _inputs(likelihood: Likelihood, y: Any, f: Any) -> tuple[Any, ...]:
+    """The arguments of the compiled functions: the formula, and the arrays at which it is evaluated."""
+    f = as_array(f)
+    return likelihood.function, f.shape[-1], likelihood.symbols, as_array(y), f, likelihood.values
+
+
+@partial(compiled, static_argnames=("function", "size", "symbols"))
+def _log_density(function: Any, size: int, symbols: Any, y: Any, f: Any, values: Mapping[str, Any]) -> Any:
+    return trace(function, size, symbols).log_evaluate(Environment(y, f, values))[..., 0]
+
+
+@partial(compiled, static_argnames=("function", "size", "symbols"))
+def _log_integral(
+    log_weights: Any, function: Any, size: int, symbols: Any, y: Any, f: Any, values: Mapping[str, Any]
+) -> Any:
+    return logsumexp(_log_density(function, size, symbols, y, f, values) + log_weights[:, None], axis=-2)
+
+
+# Row weights: their checks, and the formula to the power of a weight, an additional column of y.
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A formula to the power of the weight, the column of y after the formula's ``num_columns``."""
+
+    formula: Callable[..., Expression]
+    num_columns: int
+
+    @property
+    def __name__(self) -> str:
+        return self.formula.__name__
+
+    def __call__(self, y: Observation, f: Any, **parameters: Any) -> Expression:
+        observation = y[0] if self.num_columns == 1 else y
+        return self.formula(observation, f, **parameters) ** y[self.num_columns]
+
+
+def to_power(likelihood: Likelihood, size: int) -> Likelihood:
+    """The likelihood over ``size`` latents to the power of a weight, one more column of y."""
+    support = likelihood.support(size)
+    formula = Weighted(likelihood.function, support.num_columns)
+    return replace(likelihood, function=formula, declared_support=Given(support, Positive()))
+
+
+def check_weights(value: Any, num_rows: int) -> np.ndarray:
+    """Weights as a float64 array (n,); ValueError unless they are one number >= 0 per row, not all 0."""
+    weights = as_numbers(value, "weights")
+    if weights.shape != (num_rows,):
+        hint = f" Use {as_array_code(value, 'weights')}.ravel()." if weights.shape == (num_rows, 1) else ""
+        raise ValueError(
+            f"weights must have shape ({num_rows},), one for each row of X; got shape {weights.shape}.{hint}"
+        )
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if bad.size:
+        raise ValueError(
+            f"weights must be finite and >= 0; got {weights[bad[0]]:g} in row {bad[0]}. A weight is how often a row "
+            "counts: a row of weight 0 is ignored."
+        )
+    if not weights.any():
+        raise ValueError("weights are all 0, so that every row is ignored: give some of them a weight above 0.")
+    return weights

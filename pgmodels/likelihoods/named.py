@@ -1,4 +1,4 @@
-"""The named likelihoods, each a formula independent of inference."""
+"""Named likelihoods: classes and continuous targets."""
 
 import math
 from dataclasses import replace
@@ -7,23 +7,37 @@ from typing import Any
 import numpy as np
 import scipy
 
-from pgmodels.likelihoods import samplers
 from pgmodels.likelihoods.expression import Expression
-from pgmodels.likelihoods.functions import (
+from pgmodels.likelihoods.likelihood import Likelihood, likelihood
+from pgmodels.likelihoods.operations import (
     exp,
     gamma,
     largest,
+    log,
     normal_cdf,
     normal_pdf,
     positions,
     prod,
     sigmoid,
     sqrt,
+    step,
     sum_,
 )
-from pgmodels.likelihoods.likelihood import Likelihood, likelihood
-from pgmodels.likelihoods.supports import Binary, Classes, Counts, Real, SuccessesOfTrials
+from pgmodels.likelihoods.sampling import beta, negative_binomial, poisson, robust_max, stick_breaking
+from pgmodels.likelihoods.supports import (
+    Binary,
+    Classes,
+    Counts,
+    Given,
+    IntervalCensored,
+    Positive,
+    Real,
+    SuccessesOfTrials,
+    UnitInterval,
+)
 from pgmodels.parameters.parameter import Parameter, as_declared
+
+# The named likelihoods, each a formula independent of inference.
 
 # A parameter without a default value: required.
 _POSITIVE = Parameter(None, positive=True)
@@ -69,7 +83,7 @@ def Binomial(y: Expression, f: Expression) -> Expression:
     num_latents=1,
     mean=lambda y, f, dispersion: dispersion * exp(f),
     variance=lambda y, f, dispersion: dispersion * exp(f) * (1 + exp(f)),
-    sampler=samplers.negative_binomial,
+    sampler=negative_binomial,
 )
 def NegativeBinomial(y: Expression, f: Expression, dispersion: Any = _POSITIVE) -> Expression:
     """A count y with mean dispersion · exp(f) and variance mean + mean² / dispersion.
@@ -88,7 +102,7 @@ def NegativeBinomial(y: Expression, f: Expression, dispersion: Any = _POSITIVE) 
     num_latents=1,
     mean=lambda y, f, rate: rate * sigmoid(f),
     variance=lambda y, f, rate: rate * sigmoid(f),
-    sampler=lambda rng, y, f, rate: samplers.poisson(rng, rate * scipy.special.expit(f)),
+    sampler=lambda rng, y, f, rate: poisson(rng, rate * scipy.special.expit(f)),
 )
 def SigmoidPoisson(y: Expression, f: Expression, rate: Any = _POSITIVE) -> Expression:
     """A Poisson count y with mean rate · σ(f).
@@ -107,7 +121,7 @@ def _logistic_softmax(y: Expression, f: Expression) -> Expression:
     return sigmoid(f[y]) / sum_(sigmoid(f))  # type: ignore[index]
 
 
-@likelihood(sampler=samplers.stick_breaking)
+@likelihood(sampler=stick_breaking)
 def _stick_breaking(y: Expression, f: Expression) -> Expression:
     c = positions(f)
     return prod(sigmoid(f) ** (c == y) * sigmoid(-f) ** (c < y))
@@ -127,7 +141,7 @@ def with_errors(right: Expression, error: Any, num_others: int = 1) -> Expressio
     return (1 - error) * right + error / num_others * (1 - right)
 
 
-@likelihood(sampler=samplers.robust_max)
+@likelihood(sampler=robust_max)
 def _robust_max(y: Expression, f: Expression, error: Any = 1e-3) -> Expression:
     return with_errors(largest(f, y), error, len(f) - 1)  # type: ignore[arg-type]
 
@@ -337,3 +351,154 @@ def HeteroscedasticGaussian(y: Expression, f: Expression, precision: Any = _POSI
         The largest precision of the noise, in units of 1 / y², positive.
     """
     return normal_pdf(y, f[0], 1 / sqrt(precision * sigmoid(f[1])))  # type: ignore[index]
+
+
+# Likelihoods of numbers that are positive, or between 0 and 1.
+
+
+@likelihood(
+    support=Positive(),
+    num_latents=1,
+    mean=lambda y, f, shape: exp(f),
+    variance=lambda y, f, shape: exp(2 * f) / shape,
+    sampler=lambda rng, y, f, shape: rng.standard_gamma(shape) / shape * np.exp(f),
+)
+def Gamma(y: Expression, f: Expression, shape: Any = _POSITIVE) -> Expression:
+    """A positive number y from a gamma distribution with mean exp(f) and variance mean² / shape.
+
+    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
+
+    Parameters
+    ----------
+    shape : float, Fixed, Parameter or NumPyro distribution
+        Positive; 1 is the exponential distribution.
+    """
+    return exp(shape * (log(shape) + log(y) - f) - shape * y * exp(-f)) / (y * gamma(shape))
+
+
+@likelihood(
+    support=Positive(),
+    num_latents=1,
+    mean=lambda y, f, scale: exp(f + scale**2 / 2),
+    variance=lambda y, f, scale: exp(2 * f + 2 * scale**2) * (1 - exp(-(scale**2))),
+    sampler=lambda rng, y, f, scale: np.exp(rng.normal(f, scale)),
+)
+def LogNormal(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression:
+    """log y = f + Gaussian noise, for positive y. All engines take it.
+
+    Parameters
+    ----------
+    scale : float, Fixed, Parameter or NumPyro distribution
+        Standard deviation of the noise of log y, positive.
+    """
+    return normal_pdf(log(y), f, scale) / y
+
+
+@likelihood(
+    support=UnitInterval(),
+    num_latents=1,
+    mean=lambda y, f, precision: sigmoid(f),
+    variance=lambda y, f, precision: sigmoid(f) * sigmoid(-f) / (1 + precision),
+    sampler=beta,
+)
+def Beta(y: Expression, f: Expression, precision: Any = _POSITIVE) -> Expression:
+    """A number y between 0 and 1 from a beta distribution with mean σ(f).
+
+    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
+
+    Parameters
+    ----------
+    precision : float, Fixed, Parameter or NumPyro distribution
+        Sum of the distribution's parameters, precision · σ(f) and precision · σ(-f), positive; larger values give less
+        variance.
+
+    References
+    ----------
+    Ferrari and Cribari-Neto 2004.
+    """
+    up, down = precision * sigmoid(f), precision * sigmoid(-f)
+    constant = gamma(precision) / (gamma(up) * gamma(down))
+    return constant * exp(up * log(y) + down * log(1 - y)) / (y * (1 - y))
+
+
+# Likelihoods of measurements with Gaussian noise: of known size, and of values that may be censored.
+
+
+@likelihood(support=Given(Real(), Positive()), num_latents=1, mean=lambda y, f: f, variance=lambda y, f: y[1] ** 2)
+def KnownNoise(y: Any, f: Expression) -> Expression:
+    """y = (value, noise): the value is f + Gaussian noise whose standard deviation is known for each datum.
+
+    All engines take it.
+    """
+    return normal_pdf(y[0], f, y[1])
+
+
+@likelihood(
+    support=IntervalCensored(-np.inf),
+    num_latents=1,
+    mean=lambda y, f, scale: f,
+    variance=lambda y, f, scale: scale**2,
+    sampler=lambda rng, y, f, scale: rng.normal(f, scale),
+)
+def CensoredGaussian(y: Any, f: Expression, scale: Any = _POSITIVE) -> Expression:
+    """y = (value, code, second value): f + Gaussian noise, which may be censored, see ``IntervalCensored``.
+
+    All engines take it. Predictions are of the value itself, not of a record.
+
+    Parameters
+    ----------
+    scale : float, Fixed, Parameter or NumPyro distribution
+        Standard deviation of the noise, in units of y, positive.
+    """
+    above, event, below, between = ((y[1] == code) for code in range(4))
+    z, end = (y[0] - f) / scale, (y[0] + between * (y[2] - y[0]) + (1 - between) - f) / scale
+    beyond = normal_cdf(-z) ** above * normal_cdf(z) ** below
+    return normal_pdf(y[0], f, scale) ** event * beyond * (normal_cdf(end) - normal_cdf(z)) ** between
+
+
+# The likelihoods of published systems that have no public name; saved files refer to them by the names here.
+
+# The variance of Gaussian noise whose distribution function is nearest to the logistic one, to 0.0095.
+LOGISTIC_VARIANCE = 2.897
+
+
+@likelihood(support=Given(Real(), Positive()), num_latents=1)
+def known_noise(y: Expression, f: Expression) -> Expression:
+    """y[0] = f + Gaussian noise with variance y[1]. Source: Passerello 2021, section 3."""
+    return normal_pdf(y[0], f, sqrt(y[1]))  # type: ignore[index]
+
+
+@likelihood(support=Binary(), num_latents=1)
+def gpc_1_labels(y: Expression, f: Expression, error: Any) -> Expression:
+    """The sign of f as the label, with random errors. Source: Liu et al. 2019, section II."""
+    return with_errors(step((2 * y - 1) * f), error)
+
+
+@likelihood(support=Binary(), num_latents=1)
+def gpc_2_labels(y: Expression, f: Expression, error: Any) -> Expression:
+    """As ``gpc_1_labels``, with standard normal noise of f."""
+    return with_errors(normal_cdf((2 * y - 1) * f), error)
+
+
+@likelihood(support=Binary(), num_latents=1)
+def gpc_3_labels(y: Expression, f: Expression, error: Any) -> Expression:
+    """As ``gpc_1_labels``, with nearly logistic noise of f."""
+    return with_errors(normal_cdf((2 * y - 1) * f / np.sqrt(LOGISTIC_VARIANCE)), error)
+
+
+@likelihood
+def gpc_1_classes(y: Expression, f: Expression, error: Any) -> Expression:
+    """The position of the largest latent as the class, with random errors. Source: Liu et al. 2019, section III."""
+    return with_errors(largest(f, y), error, len(f) - 1)  # type: ignore[arg-type]
+
+
+@likelihood
+def gpc_2_classes(y: Expression, f: Expression, error: Any) -> Expression:
+    """As ``gpc_1_classes``, with standard normal noise of the latents."""
+    return with_errors(largest(f, y, 1.0), error, len(f) - 1)  # type: ignore[arg-type]
+
+
+@likelihood
+def gpc_3_classes(y: Expression, f: Expression, error: Any) -> Expression:
+    """As ``gpc_1_classes``, with nearly logistic noise of the latents."""
+    return with_errors(largest(f, y, LOGISTIC_VARIANCE), error, len(f) - 1)  # type: ignore[arg-type]

@@ -1,21 +1,36 @@
-"""The operations of a formula: sums, products, powers, functions, comparisons and reductions over the latents."""
+"""Operations on expressions: arithmetic, algebra, indicators, functions, substitution."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jax.scipy.special as jsp
 from jax import Array
 
-from pgmodels.likelihoods.expression import Environment, Expression
-from pgmodels.likelihoods.scaled import Scaled, product, total, total_along
-from pgmodels.likelihoods.symbols import Constant
-from pgmodels.numerics.safe_sqrt import safe_sqrt
+from pgmodels.likelihoods.expression import (
+    Constant,
+    Environment,
+    Expression,
+    Latent,
+    Latents,
+    Operand,
+    ParameterVector,
+    Positions,
+    Scaled,
+    Selected,
+    product,
+    total,
+    total_along,
+)
+from pgmodels.likelihoods.printing import Tree, call
+from pgmodels.numerics.elementary import EQUAL_NODES, log_probability_of_largest, safe_sqrt
+
+# The operations of a formula: sums, products, powers, functions, comparisons and reductions over the latents.
 
 _COMPARISONS: dict[str, Callable[..., Array]] = {
     "==": jnp.equal,
@@ -372,3 +387,410 @@ class Reduction(Expression):
         if self.operator == "sum":
             return total_along(Scaled(factor, logarithm), -1)
         return Scaled(jnp.prod(factor, axis=-1, keepdims=True), jnp.sum(logarithm, axis=-1, keepdims=True))
+
+
+# Sums, products, powers and comparisons of formulas, simplified only by identities.
+
+
+def as_expression(value: Any) -> Expression:
+    """A number as a Constant, an expression unchanged; TypeError or ValueError for anything else."""
+    if isinstance(value, Expression):
+        return value
+    if isinstance(value, ParameterVector):
+        raise ValueError(
+            f"the formula uses {value.name} as one number, but it has {value.length} entries: give it one number, "
+            f"read an entry as {value.name}[0], or put values that differ between data into columns of y."
+        )
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+            return as_expression(value.item())
+        raise TypeError(
+            f"a formula contains {value!r} of type {type(value).__name__}: use numbers, y, f, parameters and the "
+            "functions pgm.sigmoid, pgm.exp, pgm.log, pgm.sqrt, pgm.sum, pgm.prod, pgm.normal_pdf, pgm.normal_cdf, "
+            "pgm.step, pgm.largest, pgm.gamma and pgm.positions."
+        )
+    return Constant(value)
+
+
+def split_number(expression: Expression) -> tuple[float, Expression]:
+    """Write an expression as number times rest."""
+    if isinstance(expression, Constant):
+        return expression.value, Constant(1.0)
+    if isinstance(expression, Product) and isinstance(expression.children[0], Constant):
+        rest = expression.children[1:]
+        return expression.children[0].value, rest[0] if len(rest) == 1 else Product(rest)
+    return 1.0, expression
+
+
+def add(*operands: Operand) -> Expression:
+    """A sum, with like terms collected."""
+    collected: dict[tuple, tuple[float, Expression]] = {}
+    pending = [as_expression(operand) for operand in operands]
+    while pending:
+        term = pending.pop(0)
+        if isinstance(term, Sum):
+            pending[:0] = term.children
+            continue
+        coefficient, rest = split_number(term)
+        previous = collected.get(rest.key, (0.0, rest))[0]
+        collected[rest.key] = (previous + coefficient, rest)
+    terms = tuple(multiply(c, rest) for c, rest in collected.values() if c != 0.0)
+    if not terms:
+        return Constant(0.0)
+    return terms[0] if len(terms) == 1 else Sum(terms)
+
+
+def multiply(*operands: Operand) -> Expression:
+    """A product, with numbers and equal bases collected."""
+    number = 1.0
+    collected: dict[tuple, tuple[Expression, Expression]] = {}
+    pending = [as_expression(operand) for operand in operands]
+    while pending:
+        factor = pending.pop(0)
+        if isinstance(factor, Product):
+            pending[:0] = factor.children
+        elif isinstance(factor, Constant):
+            number *= factor.value
+        else:
+            base, exponent = (factor.base, factor.exponent) if isinstance(factor, Power) else (factor, Constant(1.0))
+            previous = collected.get(base.key)
+            collected[base.key] = (base, exponent if previous is None else add(previous[1], exponent))
+    if number == 0.0:
+        return Constant(0.0)
+    factors: list[Expression] = []
+    for base, exponent in collected.values():
+        factor = power(base, exponent)
+        if isinstance(factor, Constant):
+            number *= factor.value
+        else:
+            factors.append(factor)
+    if not factors:
+        return Constant(number)
+    if number != 1.0:
+        if len(factors) == 1 and isinstance(factors[0], Sum):
+            return add(*(multiply(number, term) for term in factors[0].children))
+        factors.insert(0, Constant(number))
+    return factors[0] if len(factors) == 1 else Product(tuple(factors))
+
+
+def power(base: Operand, exponent: Operand) -> Expression:
+    """A power; nested powers are merged only if that is an identity."""
+    base, exponent = as_expression(base), as_expression(exponent)
+    if isinstance(exponent, Constant):
+        if exponent.value == 0.0:
+            return Constant(1.0)
+        if exponent.value == 1.0:
+            return base
+        if isinstance(base, Constant) and (base.value > 0 or exponent.value == int(exponent.value)):
+            if base.value == 0.0 and exponent.value < 0:
+                raise ValueError("the formula divides by zero.")
+            return Constant(base.value**exponent.value)
+    if isinstance(base, Constant) and base.value == 1.0:
+        return base
+    is_integer = isinstance(exponent, Constant) and exponent.value == int(exponent.value)
+    if isinstance(base, Power) and (is_integer or base.base.nonnegative):
+        return power(base.base, multiply(base.exponent, exponent))
+    if isinstance(base, Power) and base.is_even and isinstance(exponent, Constant):
+        # The root of a square is |z|, whose kink other modules recognise.
+        return power(absolute(base.base), multiply(base.exponent, exponent))
+    if isinstance(base, Product) and (is_integer or base.nonnegative):
+        return multiply(*(power(factor, exponent) for factor in base.children))
+    if isinstance(base, Call) and base.name == "exp" and not is_integer and exponent.latent_free:
+        return Call("exp", multiply(exponent, base.argument))
+    return Power(base, exponent)
+
+
+def absolute(x: Operand) -> Expression:
+    """The absolute value, also written ``abs(x)``."""
+    return Call("abs", as_expression(x))
+
+
+def compare(operator: str, lhs: Operand, rhs: Operand) -> Expression:
+    """The indicator that is 1 where a comparison of two coefficients holds, else 0."""
+    return Comparison(operator, as_expression(lhs), as_expression(rhs))
+
+
+def rebuild(expression: Expression, children: list[Expression]) -> Expression:
+    """The expression with its children replaced; one without children unchanged."""
+    match expression:
+        case Sum():
+            return add(*children)
+        case Product():
+            return multiply(*children)
+        case Power():
+            return power(*children)
+        case Call():
+            return Call(expression.name, *children)
+        case Comparison():
+            return Comparison(expression.operator, *children)
+        case Reduction():
+            return Reduction(expression.operator, *children)
+    return expression
+
+
+# Indicators of the latents: which one is the largest, and where a formula jumps.
+
+
+class Largest(Expression):
+    """The probability that latent ``index`` plus noise of variance ``noise`` is the largest of all."""
+
+    is_vector = False  # type: ignore[assignment]
+    # The vector of latents in the notation.
+    symbol: ClassVar[str] = "f"
+
+    def __init__(self, latents: Latents, index: Expression, noise: Expression):
+        self.latents, self.index, self.noise = latents, index, noise
+        self.children = (latents, index, noise)
+
+    @cached_property
+    def is_indicator(self) -> bool:
+        """Whether there is no noise, so that the value jumps."""
+        return isinstance(self.noise, Constant) and self.noise.value == 0.0
+
+    @cached_property
+    def sign(self) -> int | None:
+        return 1
+
+    @cached_property
+    def nonnegative(self) -> bool:
+        return True
+
+    @cached_property
+    def extreme(self) -> bool:
+        return not self.is_indicator
+
+    def chosen(self, env: Environment) -> Array:
+        """Whether each latent is the one of the index, (..., n, latents)."""
+        return self.index.evaluate(env) == jnp.arange(self.latents.size)
+
+    def evaluate(self, env: Environment) -> Array:
+        if not self.is_indicator:
+            return jnp.exp(self.log_evaluate(env))
+        at_top = env.f == jnp.max(env.f, axis=-1, keepdims=True)
+        share = at_top / jnp.sum(at_top, axis=-1, keepdims=True)
+        return jnp.sum(jnp.where(self.chosen(env), share, 0.0), axis=-1, keepdims=True)
+
+    def log_evaluate(self, env: Environment) -> Array:
+        if self.is_indicator:
+            return jnp.log(self.evaluate(env))
+        return log_probability_of_largest(env.f, self.noise.evaluate(env), self.chosen(env), EQUAL_NODES)
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return call("largest", self.symbol, self.index, *(() if self.is_indicator else (self.noise,)))
+
+
+def jumps(formula: Expression) -> Iterator[Expression]:
+    """The steps and largest latents of a formula, at which it jumps as a function of the latents."""
+    if formula.latent_free:
+        return
+    if isinstance(formula, Largest):
+        if formula.is_indicator:
+            yield formula
+    else:
+        if isinstance(formula, Call) and formula.name == "step":
+            yield formula
+        for child in formula.children:
+            yield from jumps(child)
+
+
+# Functions for the formulas of likelihoods.
+
+
+def sigmoid(z: Operand) -> Expression:
+    """The logistic function 1 / (1 + exp(-z))."""
+    return Call("sigmoid", as_expression(z))
+
+
+def exp(x: Operand) -> Expression:
+    """The exponential function."""
+    return Call("exp", as_expression(x))
+
+
+def log(x: Operand) -> Expression:
+    """The natural logarithm."""
+    return Call("log", as_expression(x))
+
+
+def sqrt(x: Operand) -> Expression:
+    """The square root."""
+    return power(x, 0.5)
+
+
+def normal_cdf(z: Operand) -> Expression:
+    """The standard normal distribution function Φ(z)."""
+    return Call("normal_cdf", as_expression(z))
+
+
+def step(z: Operand) -> Expression:
+    """The unit step: 1 where z > 0, 0 where z < 0, and one half at 0.
+
+    The log density of a formula with a step has no gradient in the latents, so that ``nuts`` refuses it; the expected
+    log density has one (see Notes).
+
+    Parameters
+    ----------
+    z : expression or float
+        The argument, such as ``(2 * y - 1) * f``.
+
+    Returns
+    -------
+    Expression
+
+    Notes
+    -----
+    A step alone gives a label probability 0: a likelihood has an error rate too, as in
+    ``error + (1 - 2 * error) * pgm.step((2 * y - 1) * f)``. ``gaussian_vi`` is exact for steps of one predictor, an
+    affine function of the latents.
+    """
+    return Call("step", as_expression(z))
+
+
+def largest(f: Expression, y: Operand, noise: Operand = 0.0) -> Expression:
+    """The probability that f[y] is the largest of all latents, each with independent Gaussian noise.
+
+    Without noise, the indicator of the largest latent: 1 or 0, shared between ties. Its log density has no gradient in
+    the latents, so that ``nuts`` refuses it.
+
+    Parameters
+    ----------
+    f : Expression
+        The vector of latents, at least two.
+    y : expression or int
+        The position of the latent, 0 to the number of latents - 1: the observation, one of its columns, or a number.
+    noise : expression or float
+        Variance of the noise of each latent, >= 0: a number, or a coefficient such as a positive parameter.
+
+    Returns
+    -------
+    Expression
+        Over the positions y it sums to 1.
+
+    Raises
+    ------
+    ValueError
+        If ``f`` is not the vector of latents, ``y`` is no position, or ``noise`` may be negative.
+
+    Notes
+    -----
+    With noise it is E Π_c Φ(u + (f[y] - f[c]) / √noise) over c ≠ y and a standard normal u: the multinomial probit, by
+    quadrature; in closed form for two latents. Without noise a likelihood has an error rate too, as in
+    ``(1 - error) * pgm.largest(f, y) + error / (C - 1) * (1 - pgm.largest(f, y))`` for C classes.
+
+    References
+    ----------
+    Albert and Chib 1993; Girolami and Rogers 2006; Hernández-Lobato, Hernández-Lobato and Dupont 2011.
+    """
+    if not isinstance(f, Latents):
+        raise ValueError(
+            f"largest takes the vector of at least two latents f; got {f!r}. Give the model one latent for each class, "
+            "as in pgm.GP(kernel, size=3), and write pgm.step for the sign of one latent."
+        )
+    index, variance = as_expression(y), as_expression(noise)
+    if isinstance(index, Constant) and index.value not in range(f.size):
+        raise ValueError(f"largest takes a position y of 0 to {f.size - 1} in the latents f; got {index.text()}.")
+    if not index.latent_free or index.is_vector:
+        raise ValueError(f"largest takes a position y that is a number or a function of y alone; got {index.text()}.")
+    if not variance.latent_free or variance.is_vector or variance.sign != 1:
+        raise ValueError(
+            f"noise of largest must be a variance >= 0 free of f; got {variance.text()}. Use a number or a parameter "
+            "with pgm.Parameter(1.0, positive=True)."
+        )
+    return Largest(f, index, variance)
+
+
+def normal_pdf(x: Operand, mean: Operand, scale: Operand) -> Expression:
+    """The normal density of ``x`` with mean ``mean`` and standard deviation ``scale``."""
+    scale = as_expression(scale)
+    deviation = add(x, multiply(-1.0, mean))
+    squared = multiply(power(deviation, 2.0), power(scale, -2.0))
+    return multiply(1.0 / math.sqrt(2.0 * math.pi), power(scale, -1.0), exp(multiply(-0.5, squared)))
+
+
+def gamma(x: Operand) -> Expression:
+    """The gamma function Γ(x) of a positive expression."""
+    return Call("gamma", as_expression(x))
+
+
+def positions(f: Expression) -> Expression:
+    """The positions 0, 1, ..., L - 1 of the latents in ``f``, as a vector of coefficients."""
+    if isinstance(f, Latents):
+        return Positions(f.size)
+    if isinstance(f, Latent) and f.size == 1:
+        return Constant(0.0)
+    raise ValueError(f"positions takes the vector of latents f; got {f!r}.")
+
+
+def sum_(x: Operand | Iterable[Operand]) -> Expression:
+    """The sum over the latents of a vector, or of a Python sequence of expressions."""
+    return _reduce("sum", x)
+
+
+def prod(x: Operand | Iterable[Operand]) -> Expression:
+    """The product over the latents of a vector, or of a Python sequence of expressions."""
+    return _reduce("prod", x)
+
+
+def _reduce(operator: str, x: Any) -> Expression:
+    if isinstance(x, (list, tuple)) or (not isinstance(x, Expression) and isinstance(x, Iterable)):
+        terms = [_reduce(operator, term) for term in x]
+        return add(*terms) if operator == "sum" else multiply(*terms)
+    expression = as_expression(x)
+    return Reduction(operator, expression) if expression.is_vector else expression
+
+
+# A formula over other latents: each latent replaced by an expression, with vectors and f[y] written out.
+
+
+def substitute(formula: Expression, latents: Sequence[Expression]) -> Expression:
+    """The formula with latent number l replaced by ``latents[l]``; ValueError for ``largest``."""
+    return _Substitution(latents).scalar(formula)
+
+
+class _Substitution:
+    """Replaces latents; ``chosen`` is the number of the latent that f[index] stands for."""
+
+    def __init__(self, latents: Sequence[Expression], chosen: int | None = None):
+        self.latents, self.chosen = latents, chosen
+
+    def scalar(self, node: Expression) -> Expression:
+        """An expression of one number per datum."""
+        if node.latent_free:
+            return node
+        if self.chosen is None and (index := _index_in(node)) is not None and not isinstance(node, Product):
+            if isinstance(node, Power) and node.exponent.latent_free:
+                return power(self.scalar(node.base), node.exponent)
+            # g(f[i]) = Π_c g(f[c])^[i = c].
+            each = [_Substitution(self.latents, c).scalar(node) for c in range(len(self.latents))]
+            return multiply(*(power(value, compare("==", index, float(c))) for c, value in enumerate(each)))
+        if isinstance(node, Selected):
+            assert self.chosen is not None
+            return self.latents[self.chosen]
+        if isinstance(node, Reduction):
+            entries = [self.entry(node.argument, c) for c in range(len(self.latents))]
+            return add(*entries) if node.operator == "sum" else multiply(*entries)
+        return self.entry(node, 0)
+
+    def entry(self, node: Expression, c: int) -> Expression:
+        """Entry c of a vector over the latents; a number as it is."""
+        if isinstance(node, Latent):
+            return self.latents[node.position]
+        if isinstance(node, Latents):
+            return self.latents[c]
+        if isinstance(node, Positions):
+            return Constant(float(c))
+        if isinstance(node, Largest):
+            raise ValueError(
+                f"{node.text()} reads single latents, not sums of latents: use a likelihood without pgm.largest, such "
+                "as Softmax or LogisticSoftmax."
+            )
+        if not node.is_vector and (node.latent_free or isinstance(node, Selected | Reduction)):
+            return self.scalar(node)
+        children = [self.entry(child, c) if child.is_vector else self.scalar(child) for child in node.children]
+        return rebuild(node, children)
+
+
+def _index_in(node: Expression) -> Expression | None:
+    """The index of f[index] in an expression, None if there is none."""
+    if isinstance(node, Selected):
+        return node.index
+    return next((index for child in node.children if (index := _index_in(child)) is not None), None)

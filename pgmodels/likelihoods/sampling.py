@@ -1,17 +1,305 @@
-"""Draws of observations, by a likelihood's sampler or by inversion of its formula's distribution function."""
+"""Draws and expectations of y: exact samplers, pieces of densities, normalisation."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+import scipy
 
-from pgmodels.likelihoods.items import COORDINATES, Items
-from pgmodels.likelihoods.likelihood import Likelihood
-from pgmodels.likelihoods.normalisation import is_normalised
-from pgmodels.likelihoods.pieces import Piece, outermost, steps
-from pgmodels.likelihoods.supports import Support, Undeclared
-from pgmodels.runtime.warnings import PgmodelsWarning
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.likelihoods import likelihood as density
+from pgmodels.likelihoods.likelihood import Likelihood, log_density
+from pgmodels.likelihoods.supports import LogDensity, Piece, Support, Undeclared, cover, outermost, steps
+from pgmodels.numerics.quadrature import CHUNK_VALUES, chunk_length, equal_chunks, power_of_two, slices
+from pgmodels.parameters.vector import ParameterVector, with_priors
+from pgmodels.runtime.messages import PgmodelsWarning, warn
+from pgmodels.runtime.precision import as_array, double_precision
+
+if TYPE_CHECKING:
+    from pgmodels.model import Model
+
+
+# Exact samplers of named likelihoods in several steps, with NumPy's generators; arguments as in ``pgm.likelihood``.
+
+# Above this rate the Poisson distribution is normal to 1e-8 of its deviation; NumPy's sampler fails above 9e18.
+_LARGE_RATE = 1e15
+
+Generator = np.random.Generator
+
+
+def poisson(rng: Generator, rate: np.ndarray) -> np.ndarray:
+    """Poisson counts of any rate."""
+    count = rng.poisson(np.minimum(rate, _LARGE_RATE)).astype(np.float64)
+    large = rate > _LARGE_RATE
+    if large.any():
+        count[large] = np.round(rate[large] + np.sqrt(rate[large]) * rng.standard_normal(int(large.sum())))
+    return count
+
+
+def negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
+    """Counts of ``NegativeBinomial``: a Poisson count whose rate is drawn from a gamma distribution."""
+    with np.errstate(over="ignore"):
+        return poisson(rng, rng.standard_gamma(dispersion) * np.exp(f))
+
+
+def robust_max(rng: Generator, y: Any, f: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Classes of ``RobustMax``: the class of the largest latent, or one of the others, equally likely."""
+    others = rng.integers(1, len(f), f.shape[1])
+    return (np.argmax(f, axis=0) + np.where(rng.random(f.shape[1]) < error, others, 0)) % len(f)
+
+
+def stick_breaking(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
+    """Classes of ``StickBreaking``: the first class at which the stick breaks, else the last."""
+    breaks = rng.random(f.shape) < scipy.special.expit(f)
+    return np.where(breaks.any(axis=0), breaks.argmax(axis=0), len(f))
+
+
+def log_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
+    """Counts of ``Poisson``."""
+    with np.errstate(over="ignore"):
+        return poisson(rng, np.exp(f))
+
+
+def negative_binomial_2(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
+    """Counts of ``NegativeBinomial2``."""
+    return negative_binomial(rng, y, f - np.log(dispersion), dispersion)
+
+
+def zero_inflated_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
+    """Counts of ``ZeroInflatedPoisson``."""
+    return np.where(rng.random(f[1].shape) < scipy.special.expit(f[1]), 0.0, log_poisson(rng, y, f[0]))
+
+
+def zero_inflated_negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
+    """Counts of ``ZeroInflatedNegativeBinomial``."""
+    return np.where(
+        rng.random(f[1].shape) < scipy.special.expit(f[1]), 0.0, negative_binomial_2(rng, y, f[0], dispersion)
+    )
+
+
+def hurdle_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
+    """Counts of ``HurdlePoisson``: the first event of a Poisson process, given that there is one, and later ones."""
+    rate = np.exp(f[0])
+    first = -np.log1p(rng.random(rate.shape) * np.expm1(-rate))
+    count = 1.0 + poisson(rng, np.maximum(rate - first, 0.0))
+    return np.where(rng.random(rate.shape) < scipy.special.expit(f[1]), 0.0, count)
+
+
+def hurdle_negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
+    """Counts of ``HurdleNegativeBinomial``: ``hurdle_poisson`` with a gamma-distributed rate given the first event."""
+    scale = np.exp(f[0]) / dispersion
+    # The first event is later than t with probability (1 + scale t)^-dispersion.
+    none = np.expm1(-dispersion * np.log1p(scale))
+    first = np.expm1(-np.log1p(rng.random(scale.shape) * none) / dispersion)
+    rest = rng.standard_gamma(dispersion + 1.0) * np.maximum(scale - first, 0.0) / (1.0 + first)
+    return np.where(rng.random(scale.shape) < scipy.special.expit(f[1]), 0.0, 1.0 + poisson(rng, rest))
+
+
+def beta_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """Successes of ``BetaBinomial``."""
+    return rng.binomial(y[1].astype(np.int64), _beta(rng, f, precision))
+
+
+def beta(rng: Generator, y: Any, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """Shares of ``Beta``; draws that round to 0 or 1 are the numbers next to these."""
+    return np.clip(_beta(rng, f, precision), np.finfo(float).tiny, np.nextafter(1.0, 0.0))
+
+
+def _beta(rng: Generator, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    smallest = np.finfo(float).tiny
+    return rng.beta(
+        np.maximum(precision * scipy.special.expit(f), smallest),
+        np.maximum(precision * scipy.special.expit(-f), smallest),
+    )
+
+
+# All pairs of draw and datum as one list of items, evaluated in chunks at candidate values of y.
+
+# Rows and points per density evaluation: one compiled program for lists and grids of any length.
+_ROWS, _POINTS = 256, 64
+# y = centre + scale * sinh(s): spacing 5 % of the scale at the centre, and ends 600,000 scales away. The trapezoid rule
+# is exact to rounding for smooth densities, and to a thousandth of the variance across a kink.
+COORDINATES = np.linspace(-14.0, 14.0, 512)
+# The smallest probability of an interval; less is rounding error of the probability elsewhere.
+_MIN_MASS = 1e-12
+
+
+class Items:
+    """Data of all draws: latents f (..., n, L), ``covariates`` (n, columns - 1), and parameters that differ by draw."""
+
+    def __init__(
+        self, likelihood: Likelihood, f: np.ndarray, covariates: np.ndarray | None, parameters: Mapping[str, np.ndarray]
+    ):
+        self.likelihood = likelihood
+        self.parameters = {
+            name: np.broadcast_to(v, (*f.shape[:-1], v.shape[-1])).reshape(-1, v.shape[-1])
+            for name, v in parameters.items()
+        }
+        self.f = f.reshape(-1, f.shape[-1])
+        self.count = len(self.f)
+        self.num_data = f.shape[-2]
+        self.covariates = covariates
+
+    def by_chunk(
+        self, rows: np.ndarray, function: Callable[[np.ndarray], np.ndarray], max_rows: int = _ROWS
+    ) -> np.ndarray:
+        """``function(rows)`` (..., rows), evaluated on padded chunks of equal length, at most ``max_rows``."""
+        chunks = equal_chunks(rows, min(power_of_two(self.count), max_rows))
+        return np.concatenate([function(chunk) for chunk in chunks], axis=-1)[..., : len(rows)]
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """A draw of y for each item by the likelihood's sampler."""
+        draws = []
+        for chunk in slices(self.count, self.f.shape[-1], CHUNK_VALUES // 2):
+            rows = np.arange(self.count)[chunk]
+            y = self._observations(np.full(len(rows), np.nan), rows)
+            draws.append(self._likelihood_of(rows).draw(rng, y, self.f[rows]))
+        return np.concatenate(draws)
+
+    def gaussian_moments(self) -> np.ndarray:
+        """Mean and variance (2, items) of a formula that is Gaussian in y."""
+
+        def moments(rows: np.ndarray) -> np.ndarray:
+            y = as_array(self._observations(np.zeros(len(rows)), rows))
+            mean, variance = self._likelihood_of(rows).gaussian_moments(y, as_array(self.f[rows]))
+            return np.stack([np.asarray(mean), np.asarray(variance)])
+
+        return self.by_chunk(np.arange(self.count), moments, chunk_length(self.f.shape[-1], CHUNK_VALUES // 2))
+
+    def log_density(self, first: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """log p of candidates (points, rows) for the first column of y."""
+        f, likelihood = self.f[rows], self._likelihood_of(rows)
+        padded = np.pad(first, ((0, -len(first) % _POINTS), (0, 0)), mode="edge")
+        blocks = padded.reshape(-1, _POINTS, len(rows))
+        values = [log_density(likelihood, self._observations(block, rows), f) for block in blocks]
+        return np.concatenate([np.broadcast_to(value, blocks[0].shape) for value in values])[: len(first)]
+
+    def listed(self, rows: np.ndarray, points: np.ndarray, exists: np.ndarray) -> np.ndarray:
+        """The probabilities of discrete values (points, rows), 0 where ``exists`` is False."""
+        return np.where(exists, np.exp(self.log_density(points, rows)), 0.0)
+
+    def interval(
+        self, rows: np.ndarray, low: np.ndarray, high: np.ndarray, elsewhere: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Points of intervals at ``COORDINATES``, log p and log dy/ds there; ``elsewhere`` is the probability outside.
+
+        Intervals with low >= high have no mass.
+        """
+        empty = low >= high
+        y, log_p, log_slope = cover(
+            lambda y: self.log_density(y, rows),
+            low,
+            np.where(empty, low + 1.0, high),
+            COORDINATES,
+            mass=np.maximum(1.0 - elsewhere, _MIN_MASS),
+        )
+        return y, np.where(empty, -np.inf, log_p), log_slope
+
+    def ends(self, piece: Piece, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The ends of a piece for some rows; items are ordered by draw, then by datum."""
+        low, high = piece.ends(self.num_data)
+        return low[rows % self.num_data], high[rows % self.num_data]
+
+    def _observations(self, first: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """y (..., rows) or (..., rows, columns) with ``first`` as its first column."""
+        if self.covariates is None:
+            return first
+        others = self.covariates[rows % self.num_data]
+        return np.concatenate([first[..., None], np.broadcast_to(others, (*first.shape, others.shape[1]))], axis=-1)
+
+    def _likelihood_of(self, rows: np.ndarray) -> Likelihood:
+        """The likelihood with the parameters of some rows."""
+        return self.likelihood.with_values({name: v[rows] for name, v in self.parameters.items()})
+
+
+# Numerical check that a formula is normalised: its sum or integral over the support of y is 1.
+
+# Heavy tails beyond the points contribute up to 1e-3; a missing factor changes the sum much more.
+_TOLERANCE = 5e-3
+# The number of discrete values that are summed (an integral covers the rest), and the number of points of an integral.
+_LENGTH = 4096
+_STANDARD_WIDE = np.linspace(-20.0, 20.0, _LENGTH)
+# The number of test points: latents, other columns of y, and parameters.
+_TEST_POINTS = 3
+
+
+@double_precision
+def is_normalised(likelihood: Likelihood, size: int, *, for_all_parameters: bool = False) -> bool | None:
+    """Whether the formula sums or integrates to 1 over its support; None if the support is not declared.
+
+    The check is numerical, at a few asymmetric latent values, with other columns of y from the support's examples, and,
+    if ``for_all_parameters``, at other parameter values too: a formula may be normalised at one value by chance.
+    """
+    support = likelihood.support(size)
+    rng = np.random.default_rng(3)
+    observed = support.examples(rng, _TEST_POINTS)
+    if not support.pieces(observed):
+        return None
+    for step in range(_TEST_POINTS):
+        tested = _shifted(likelihood, step) if for_all_parameters else likelihood
+        y, f = observed[step : step + 1], rng.normal(0.2, 0.8, size)
+        total = sum(_mass(tested, piece, y, f) for piece in support.pieces(y))
+        if not abs(total - 1.0) < _TOLERANCE:
+            return False
+    return True
+
+
+def _shifted(likelihood: Likelihood, step: int) -> Likelihood:
+    """The likelihood with parameters shifted within their constraints, each entry by a different amount."""
+    values = {}
+    for name, parameter in likelihood.parameters.items():
+        start = parameter.transform.inv(as_array(parameter.value))
+        shares = jnp.arange(start.size).reshape(start.shape) / start.size
+        values[name] = parameter.transform(start + 0.3 * step * (1.0 + shares))
+    return likelihood.with_values(values)
+
+
+def _mass(likelihood: Likelihood, piece: Piece, y: np.ndarray, f: np.ndarray) -> float:
+    """The sum or integral over a piece of the support for one datum y, (1,) or (1, columns), at latents f."""
+
+    def log_density(first: np.ndarray) -> np.ndarray:
+        # One shape for all calls, so that the formula is compiled once.
+        padded = np.pad(first, ((0, _LENGTH - len(first)), (0, 0)), mode="edge")
+        log_p = density.log_density(likelihood, piece.columns(padded, y), f[None, None, :])
+        return np.broadcast_to(log_p, padded.shape)[: len(first)]
+
+    low, high = piece.ends(1)
+    if not piece.is_discrete:
+        return _integral(log_density, low, high, _centre(likelihood, y, f, low, high))
+    points, exists = steps(low, high, _LENGTH)
+    total = float(np.exp(scipy.special.logsumexp(np.where(exists, log_density(points), -np.inf))))
+    beyond = points[-1] + 0.5
+    return total + (_integral(log_density, beyond, high, None) if (beyond < high).all() else 0.0)
+
+
+def _integral(log_density: LogDensity, low: np.ndarray, high: np.ndarray, centre: Any) -> float:
+    """The integral of a density over an interval, by the trapezoid rule."""
+    _, log_p, log_slope = cover(log_density, low, high, _STANDARD_WIDE, centre)
+    return float(np.exp(scipy.special.logsumexp(log_p + log_slope)) * (_STANDARD_WIDE[1] - _STANDARD_WIDE[0]))
+
+
+def _centre(likelihood: Likelihood, y: np.ndarray, f: np.ndarray, low: np.ndarray, high: np.ndarray) -> Any:
+    """The declared mean of y if its support is the real line, else None."""
+    if np.isfinite(low).any() or np.isfinite(high).any():
+        return None
+    moments = likelihood.moments(as_array(y), as_array(f)[None], len(f))
+    return None if moments is None else np.asarray(moments[0])
+
+
+def checked_unknowns(model: "Model") -> ParameterVector:
+    """The parameters with priors; raises ValueError if the formula may lack a factor that depends on one."""
+    unknowns = with_priors(model)
+    named = list(unknowns.of_likelihood.values())
+    if named and is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is not True:
+        raise ValueError(
+            f"{named[0]} has a prior, but the formula of {model.likelihood.name} is not known to be a normalised "
+            "density of y, and the missing factor may depend on it. Write the formula with its constants and declare "
+            "its support, or fix the parameter with pgm.Fixed."
+        )
+    return unknowns
+
+
+# Draws of observations, by a likelihood's sampler or by inversion of its formula's distribution function.
 
 # Stages for discrete values: the number summed from the ends of the support, and whether an integral covers the rest.
 # Stages follow until the probabilities sum to 1, without an integral up to _NEGLIGIBLE.
@@ -210,3 +498,93 @@ def _invert_cell(p: np.ndarray, q: np.ndarray, low: np.ndarray, high: np.ndarray
     root = np.sqrt(p**2 + share * (q**2 - p**2))
     position = np.where(p + root > 0, share * (p + q) / np.maximum(p + root, 1e-300), share)
     return low + (high - low) * np.clip(position, 0.0, 1.0)
+
+
+# Mean and variance of an observation given its latents, by sums and quadrature over the support of y.
+
+_FAR = np.abs(COORDINATES) > 12.0
+# If far points contribute more than this share of a moment, the moment is unreliable.
+_SHARE = 1e-3
+# Discrete values are summed from the ends of the support, in these numbers, until their probabilities sum to 1 up to
+# _NEGLIGIBLE; an integral covers the rest.
+_COUNT_LEVELS = (64, 512, 4096)
+_NEGLIGIBLE_REST = 1e-12
+
+
+class _Points(NamedTuple):
+    """Values of y and their probabilities, both (points, rows), and a mask (points,) of points far in the tails."""
+
+    y: np.ndarray
+    weight: np.ndarray
+    far: np.ndarray
+
+
+@double_precision
+def expectations(
+    likelihood: Likelihood, f: Any, covariates: Any, parameters: Mapping[str, np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """E[y | f] and Var[y | f] of each datum, shape (..., n), for latents f (..., n, latents).
+
+    Arguments as in ``draw_observations``. NaN where the tails are too heavy for the points. Warns with
+    SamplingWarning if the points miss more than 1e-3 of the probability. Raises ValueError if the support of y is not
+    declared or the formula is not normalised over it.
+    """
+    f = np.asarray(f, dtype=np.float64)
+    n, size = f.shape[-2:]
+    support = require_normalised(likelihood, size, "y has no mean and no variance")
+    columns = support.num_columns - 1
+    other_columns = None if columns == 0 else np.asarray(covariates, dtype=np.float64).reshape(n, columns)
+    listed, open_ended = conditional_pieces(likelihood, support, other_columns, n)
+    items = Items(likelihood, f, other_columns, parameters or {})
+    pieces = listed if open_ended is None else [*listed, open_ended]
+    every = np.arange(items.count)
+    mean, variance, mass = items.by_chunk(every, lambda rows: _moments(items, pieces, rows))
+    missing = np.max(np.abs(1.0 - mass), initial=0.0)
+    if missing > MISSING:
+        warn(
+            f"the mean and the variance of y of {likelihood.name} are sums over points whose probabilities sum to 1 "
+            f"with an error of {missing:.2g}: far tails, or detail finer than the points, are missing.",
+            SamplingWarning,
+        )
+    return mean.reshape(f.shape[:-1]), variance.reshape(f.shape[:-1])
+
+
+def _moments(items: Items, pieces: list[Piece], rows: np.ndarray) -> np.ndarray:
+    """Mean, variance and total probability of the points of some items, (3, rows)."""
+    groups: list[_Points] = []
+    for piece in pieces:
+        elsewhere = sum((points.weight.sum(axis=0) for points in groups), np.zeros(len(rows)))
+        groups += _points(items, piece, rows, elsewhere)
+    y, weight, far = (np.concatenate(arrays) for arrays in zip(*groups, strict=True))
+    mass = weight.sum(axis=0)
+    # Squares of far points with weight 0 may overflow.
+    y = np.where(weight > 0, y, 0.0)
+    mean = _share(y, weight, far) / mass
+    with np.errstate(over="ignore"):
+        variance = _share(np.where(weight > 0, y - mean, 0.0) ** 2, weight, far) / mass
+    return np.stack([mean, variance, mass])
+
+
+def _share(values: np.ndarray, weight: np.ndarray, far: np.ndarray) -> np.ndarray:
+    """The weighted sum of values, NaN where far points contribute too much."""
+    sizes = np.abs(values) * weight
+    total = sizes.sum(axis=0)
+    reliable = np.isfinite(total) & (sizes[far].sum(axis=0) <= _SHARE * total)
+    return np.where(reliable, (values * weight).sum(axis=0), np.nan)
+
+
+def _points(items: Items, piece: Piece, rows: np.ndarray, elsewhere: np.ndarray) -> list[_Points]:
+    low, high = items.ends(piece, rows)
+    if not piece.is_discrete:
+        return [_interval(items, rows, low, high, elsewhere)]
+    for level in _COUNT_LEVELS:
+        points, exists, lower, upper = outermost(low, high, level)
+        counts = _Points(points, items.listed(rows, points, exists), np.zeros(len(points), dtype=bool))
+        if (lower >= upper).all() or (counts.weight.sum(axis=0) + elsewhere > 1.0 - _NEGLIGIBLE_REST).all():
+            return [counts]
+    return [counts, _interval(items, rows, lower, upper, elsewhere + counts.weight.sum(axis=0))]
+
+
+def _interval(items: Items, rows: np.ndarray, low: np.ndarray, high: np.ndarray, elsewhere: np.ndarray) -> _Points:
+    y, log_p, log_slope = items.interval(rows, low, high, elsewhere)
+    return _Points(y, np.exp(log_p + log_slope) * (COORDINATES[1] - COORDINATES[0]), _FAR)

@@ -1,7 +1,14 @@
-"""Quadrature nodes and weights, and chunk sizes that fit into memory."""
+"""Quadrature rules and central composite designs."""
+
+import math
+from collections.abc import Callable
+from itertools import combinations, count, product
+from typing import NamedTuple
 
 import numpy as np
 import scipy
+
+# Quadrature nodes and weights, and chunk sizes that fit into memory.
 
 # Values per chunk: 32 MB for an intermediate array.
 CHUNK_VALUES = 4_000_000
@@ -73,3 +80,241 @@ def equal_chunks(rows: np.ndarray, length: int) -> list[np.ndarray]:
 def padded_chunks(rows: np.ndarray, width: int, values: int = CHUNK_VALUES) -> list[np.ndarray]:
     """Equal chunks of ``chunk_length`` rows, or a power of two if that is less: few shapes are compiled."""
     return equal_chunks(rows, min(chunk_length(width, values), power_of_two(len(rows))))
+
+
+# Grids and central composite designs: evaluation points of a density in standardised coordinates about its mode.
+
+# Grid spacing in standard deviations by dimension: sums over it integrate a Gaussian to 1e-5 or better. Higher
+# dimensions use a composite design.
+SPACINGS = {1: 0.75, 2: 1.0, 3: 1.5}
+# The grid grows at points whose log density is at most this far below the largest (a density ratio of e^-3).
+_DEPTH = 3.0
+# Maximum number of grid points by dimension.
+_MAX_POINTS = {1: 60, 2: 150, 3: 300}
+# The sphere of a composite design has this radius times the square root of the dimension (Rue, Martino, Chopin 2009).
+_RADIUS = 1.1
+# Points for marginals: lattice points per cell and axis of a grid by dimension, or Sobol points of a composite design.
+_FINER = {1: 40, 2: 8, 3: 5}
+_SOBOL = 4096
+
+
+# Log densities further than this below the largest are raised to it before interpolation: they have no mass, and a
+# cubic that follows a cliff down overshoots by hundreds of nats on its other side.
+_FLOOR = 12.0
+# Refinement: new points per round by dimension, the number of rounds, and the tolerances of the ratio of the density to
+# its interpolation at new points, for its mean and its root mean square error. Beside cliffs of hundreds of nats the
+# error of the log evidence is then 0.00 to 0.09 nats.
+_NEW_POINTS, _ROUNDS = {1: 4, 2: 8, 3: 12}, 10
+_MEAN_TOLERANCE, _RMS_TOLERANCE = 0.05, 0.15
+
+
+class Design(NamedTuple):
+    """Points (K, d) in standardised coordinates, their log densities (K,), and whether they cover the mass.
+
+    ``error`` is the error of the log total mass in nats if the interpolated density disagrees with new points, else 0.
+    """
+
+    points: np.ndarray
+    log_densities: np.ndarray
+    is_complete: bool
+    error: float = 0.0
+
+
+class Support(NamedTuple):
+    """Points (S, d) in standardised coordinates, their masses (S,), and the index of the design point nearest to each.
+
+    ``weights`` (K,) are those of the design points, and ``log_total`` is the logarithm of the total mass.
+    """
+
+    points: np.ndarray
+    mass: np.ndarray
+    owners: np.ndarray
+    weights: np.ndarray
+    log_total: float
+
+
+# (point, index of the nearest point evaluated before, if any) -> log density, or minus infinity.
+Density = Callable[[np.ndarray, int | None], float]
+
+
+def grid(density: Density, size: int) -> Design:
+    """A grid about the origin that grows until the density has fallen off on all sides.
+
+    ``is_complete`` is False where the maximum number of points was reached before.
+    """
+    spacing, max_points = SPACINGS[size], _MAX_POINTS[size]
+    steps = [np.array(step) * sign for step in np.eye(size, dtype=int) for sign in (1, -1)]
+    log_densities: dict[tuple[int, ...], float] = {(0,) * size: density(np.zeros(size), None)}
+    open_cells = [(0,) * size]
+    order = {(0,) * size: 0}
+    is_complete = True
+    while open_cells:
+        highest = max(log_densities.values())
+        # The densest cell first, so that distant cells may be skipped.
+        cell = max(open_cells, key=lambda candidate: log_densities[candidate])
+        open_cells.remove(cell)
+        if not log_densities[cell] > highest - _DEPTH:
+            continue
+        for step in steps:
+            neighbour = tuple(int(i) for i in np.array(cell) + step)
+            if neighbour in log_densities:
+                continue
+            if len(log_densities) >= max_points:
+                is_complete = False
+                break
+            log_densities[neighbour] = density(spacing * np.array(neighbour), order[cell])
+            order[neighbour] = len(order)
+            open_cells.append(neighbour)
+    points = spacing * np.array(list(log_densities), dtype=float)
+    return Design(points, np.array(list(log_densities.values())), is_complete)
+
+
+def refined(density: Density, design: Design) -> Design:
+    """A grid with points added until the interpolated density agrees with the density at new points."""
+    if not np.isfinite(design.log_densities[0]):
+        return design
+    for _ in range(_ROUNDS):
+        fine, log_mass = _interpolated(design)[:2]
+        chosen = _new_points(design, fine, log_mass)
+        nearest = _nearest(design.points, fine[chosen])
+        values = np.array([density(fine[i], int(near)) for i, near in zip(chosen, nearest, strict=True)])
+        floored = np.maximum(values, np.max(design.log_densities) - _FLOOR)
+        # Points where the evaluation failed are ignored.
+        ratios = np.exp(np.clip(floored - log_mass[chosen], -50.0, 50.0))[np.isfinite(values)]
+        points, log_densities = np.concatenate([design.points, fine[chosen]]), np.append(design.log_densities, values)
+        design = design._replace(points=points, log_densities=log_densities)
+        mean_error = abs(float(np.mean(ratios)) - 1.0) if len(ratios) else math.inf
+        if mean_error < _MEAN_TOLERANCE and float(np.mean((ratios - 1.0) ** 2)) < _RMS_TOLERANCE**2:
+            return design
+    return design._replace(error=abs(math.log(np.mean(ratios))) if len(ratios) else math.inf)
+
+
+def _new_points(design: Design, fine: np.ndarray, log_density: np.ndarray) -> list[int]:
+    """Indices of points with the largest density times squared distance to the design and to each other."""
+    from scipy.spatial import KDTree
+
+    squares = KDTree(design.points).query(fine)[0] ** 2
+    density, chosen = np.exp(log_density - log_density.max()), []
+    for _ in range(_NEW_POINTS[fine.shape[1]]):
+        chosen.append(int(np.argmax(density * squares)))
+        squares = np.minimum(squares, np.sum((fine - fine[chosen[-1]]) ** 2, axis=1))
+    return chosen
+
+
+def composite(density: Density, size: int) -> Design:
+    """Central composite design: the centre, axis points and a fractional factorial on a sphere (Box and Wilson 1951).
+
+    ``is_complete`` is True if the density falls off towards every axis point.
+    """
+    radius = _RADIUS * np.sqrt(size)
+    ends = radius * np.concatenate([np.eye(size), -np.eye(size)])
+    sphere = np.concatenate([ends, _RADIUS * _corners(size)])
+    points = np.concatenate([np.zeros((1, size)), sphere])
+    values = np.array([density(points[0], None), *(density(point, 0) for point in sphere)])
+    return Design(points, values, bool(np.all(values[1 : 2 * size + 1] < values[0])))
+
+
+def _volumes(size: int) -> np.ndarray:
+    """Log weights with which sums over a composite design are exact for a Gaussian's mass, mean and variance."""
+    count = 2 * size + len(_corners(size))
+    log_mass = 0.5 * size * np.log(2.0 * np.pi)
+    outer = log_mass + 0.5 * _RADIUS**2 * size - np.log(count * _RADIUS**2)
+    return np.array([log_mass + np.log1p(-1.0 / _RADIUS**2), *np.full(count, outer)])
+
+
+def _corners(size: int) -> np.ndarray:
+    """A fractional factorial design of resolution V on {-1, 1}^size: no pair of axes is confounded with another.
+
+    The sign of axis k at a corner is the parity of the bits that the corner's index shares with the k-th word; words
+    are chosen so that no four or fewer sum to 0 modulo 2 (Sanchez and Sanchez 2005).
+    """
+    words: list[int] = []
+    for word in count(1):
+        if len(words) == size:
+            break
+        sums = {0}
+        for taken in (1, 2, 3):
+            sums |= {int(np.bitwise_xor.reduce(subset)) for subset in combinations(words, taken)}
+        if word not in sums:
+            words.append(word)
+    corners = range(1 << max(words).bit_length())
+    return np.array([[1.0 - 2.0 * ((corner & word).bit_count() % 2) for word in words] for corner in corners])
+
+
+def grid_support(design: Design) -> Support:
+    """A finer lattice in the cells of a grid and their neighbours, with interpolated log densities.
+
+    The weight of a design point is the mean of its cardinal function (1 there, 0 at the other points) over the lattice,
+    so that weighted sums over the design are integrals of the interpolant. Negative weights, at the rim, and weights of
+    points without mass are set to 0.
+    """
+    fine, log_density, cardinal = _interpolated(design)
+    finite = np.isfinite(design.log_densities)
+    points, values = design.points[finite], design.log_densities[finite]
+    size = points.shape[1]
+    log_mass = log_density + size * np.log(SPACINGS[size] / _FINER[size])
+    total = float(np.logaddexp.reduce(log_mass))
+    mass = np.exp(log_mass - total)
+    shares = np.where(values > values.max() - _FLOOR, np.maximum(mass @ cardinal, 0.0), 0.0)
+    return Support(fine, mass, _nearest(points, fine), shares / shares.sum(), total)
+
+
+def _interpolated(design: Design) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The lattice (S, d), its log densities (S,), and the cardinal functions of the points with a density, (S, K)."""
+    size = design.points.shape[1]
+    spacing, finite = SPACINGS[size], np.isfinite(design.log_densities)
+    points, values = design.points[finite], design.log_densities[finite]
+    values = np.maximum(values, values.max() - _FLOOR)
+    steps = np.concatenate([np.zeros((1, size)), np.eye(size), -np.eye(size)])
+    cells = spacing * np.unique(np.round((points / spacing)[:, None, :] + steps).reshape(-1, size), axis=0)
+    offsets = (np.arange(_FINER[size]) + 0.5) / _FINER[size] - 0.5
+    fine = (cells[:, None, :] + spacing * np.array(list(product(offsets, repeat=size)))).reshape(-1, size)
+    interpolated = _interpolator(points, np.column_stack([values, np.eye(len(points))]))(fine)
+    return fine, interpolated[:, 0], interpolated[:, 1:]
+
+
+def _nearest(points: np.ndarray, where: np.ndarray) -> np.ndarray:
+    from scipy.spatial import KDTree
+
+    return KDTree(points).query(where)[1]
+
+
+def _interpolator(points: np.ndarray, values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    from scipy.interpolate import RBFInterpolator
+
+    size = points.shape[1]
+    # A quadratic polynomial plus radial basis functions: exact for the logarithm of a Gaussian.
+    monomials = (size + 1) * (size + 2) // 2
+    degree = 2 if len(points) > monomials + size and _determines_quadratic(points) else 1
+    return RBFInterpolator(points, values, kernel="cubic", degree=degree)
+
+
+def _determines_quadratic(points: np.ndarray) -> bool:
+    size = points.shape[1]
+    squares = [points[:, i] * points[:, j] for i in range(size) for j in range(i, size)]
+    terms = np.column_stack([np.ones(len(points)), points, *squares])
+    return bool(np.linalg.matrix_rank(terms) == terms.shape[1])
+
+
+def composite_support(design: Design) -> Support:
+    """Sobol points of a split normal distribution, with one standard deviation per half axis (Martins et al. 2013).
+
+    The standard deviations follow from the densities at the axis points.
+    """
+    from scipy.stats import qmc
+
+    size = design.points.shape[1]
+    radius = _RADIUS * np.sqrt(size)
+    fall = design.log_densities[0] - design.log_densities[1 : 2 * size + 1]
+    # The fall is clipped: where the density hardly falls the deviation is limited to 5, and none is 0.
+    sides = (radius / np.sqrt(2.0 * np.clip(fall, 0.02 * radius**2, 50.0))).reshape(2, size)
+    uniform = qmc.Sobol(size, seed=0).random(_SOBOL)
+    share = sides[1] / sides.sum(axis=0)
+    below = uniform < share
+    # Half a normal distribution on each side, with masses that make the density continuous.
+    tail = np.where(below, 0.5 * uniform / share, 0.5 + 0.5 * (uniform - share) / (1.0 - share))
+    points = scipy.special.ndtri(np.clip(tail, 1e-12, 1.0 - 1e-12)) * np.where(below, sides[1], sides[0])
+    log_mass = design.log_densities + _volumes(size)
+    total, finite = float(np.logaddexp.reduce(log_mass)), np.isfinite(log_mass)
+    owners = _nearest(design.points[finite], points)
+    return Support(points, np.full(_SOBOL, 1.0 / _SOBOL), owners, np.exp(log_mass[finite] - total), total)

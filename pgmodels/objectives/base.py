@@ -1,20 +1,28 @@
-"""The interface of local objectives: a bound term per datum, a function of predictor marginals, and its sites."""
+"""Objectives of variational inference: the base class, and tangent, additive, Gumbel and Taylor bounds."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import log_ndtr, ndtr
 
-from pgmodels.runtime.x64 import as_array
+from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.operations import Largest
+from pgmodels.numerics.elementary import log_probability_of_largest
+from pgmodels.priors.chain_posterior import push_values
+from pgmodels.runtime.precision import as_array
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
-    from pgmodels.objectives.tangent import Tangent
+
+
+# The interface of local objectives: a bound term per datum, a function of predictor marginals, and its sites.
+
 
 # Rows whose second derivatives are computed at a time.
 _ROWS = 64
@@ -188,3 +196,341 @@ class Objective(ABC):
             return jax.hessian(bound)(jnp.zeros((self.size, 2), m.dtype), m_i, v_i, y_i)
 
         return jax.vmap(one)(m, v, as_array(y))
+
+
+# The interface of lower bounds that are separable over the latents, for steps on some latents at a time.
+
+
+class Tangent(ABC):
+    """A lower bound of an objective with -p log S, where S = constant + Σ_c S_c(m_c, v_c) and S_c > 0.
+
+    -log S >= 1 - S / S0 - log S0, equal where S = S0. Given log S0 of each datum, its ``log_scale``, the bound is
+    ``rest`` + Σ_c ``terms``: a step on a subset of the latents needs only their terms. With a random scale its
+    expectation is still a lower bound, below the objective by p E[S / S0 - 1 - log(S / S0)].
+
+    ``size`` is the number of latents. Equal tangents share compiled code: a subclass must define __eq__ and __hash__.
+    Methods take the means, variances and indices of a subset of the latents; the indices may differ between data.
+    """
+
+    size: int
+
+    @abstractmethod
+    def selected(self, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Indices of the latents selected by the data, as y in f[y], (n, indices); and a mask, 0 at repetitions."""
+
+    @abstractmethod
+    def constant(self, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """The constant term of S, (n,)."""
+
+    @abstractmethod
+    def log_sums(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any) -> Any:
+        """log S_c of a subset of latents, (n, latents)."""
+
+    @abstractmethod
+    def terms(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any, log_scale: Any) -> Any:
+        """The terms of the bound of a subset of latents, (n, latents)."""
+
+    @abstractmethod
+    def rest(self, y: Any, parameters: Mapping[str, Any], log_scale: Any) -> Any:
+        """The term of the bound that is free of the latents, (n,)."""
+
+    def sites(
+        self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any, log_scale: Any
+    ) -> tuple[Any, Any]:
+        """The sites of a subset of latents, (n, latents) each; see ``Objective.local_sites``."""
+        return sites_of(lambda m, v: self.terms(m, v, y, parameters, latents, log_scale), m, v)
+
+
+# The base class of objectives of a formula, which also give its log density.
+
+
+class FormulaObjective(Objective):
+    """An objective whose terms bound or approximate E log p(y | f) of a ``formula`` over its predictors."""
+
+    formula: Expression
+
+    def predictor_values(self, f: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """The predictors at latent values (..., n, latents): the latents themselves if no factor combines them."""
+        return f if self.predictors is None else push_values(self.predictors.matrix(y, parameters), f)
+
+    def log_density(self, y: Any, f: Any, parameters: Mapping[str, Any]) -> Any:
+        """log p(y | f) of each datum, shape (..., n), from the formula itself."""
+        return self.predictor_log_density(y, self.predictor_values(f, y, parameters), parameters)
+
+    def predictor_log_density(self, y: Any, z: Any, parameters: Mapping[str, Any]) -> Any:
+        """log p(y | f) as a function of the predictors (..., n, predictors)."""
+        return self.formula.log_evaluate(Environment(y, z, parameters))[..., 0]
+
+
+# The bound with additive noise: likelihoods that are affine in one probability that the latents decide.
+
+# The least variance of a threshold's argument: at 0 its derivative would be infinite.
+_TINY = 1e-24
+
+
+class Event(ABC):
+    """An event that Gaussian latents decide, plus independent Gaussian noise.
+
+    ``key`` identifies its formula, and ``is_noisy`` is whether there is any noise.
+    """
+
+    key: Hashable
+    is_noisy: bool
+
+    @abstractmethod
+    def log_probabilities(self, m: Any, v: Any, env: Environment) -> tuple[Any, Any]:
+        """log P(event) and log P(no event) for latents N(m, v), (n, P) each; shapes (n,)."""
+
+    def probability(self, m: Any, v: Any, env: Environment) -> Any:
+        """P(event), (n,)."""
+        return jnp.exp(self.log_probabilities(m, v, env)[0])
+
+
+class Threshold(Event):
+    """scale * f + shift + noise > 0, with f the only latent or predictor and noise N(0, ``noise``)."""
+
+    def __init__(self, scale: Expression, shift: Expression, noise: float):
+        self.scale, self.shift, self.noise = scale, shift, noise
+        self.key, self.is_noisy = ("threshold", scale.key, shift.key, noise), noise > 0
+
+    def _standardised(self, m: Any, v: Any, env: Environment) -> Any:
+        scale, shift = (jnp.broadcast_to(part.evaluate(env), m.shape)[:, 0] for part in (self.scale, self.shift))
+        spread = jnp.maximum(scale**2 * v[:, 0] + self.noise, _TINY)
+        return (scale * m[:, 0] + shift) / jnp.sqrt(spread)
+
+    def log_probabilities(self, m: Any, v: Any, env: Environment) -> tuple[Any, Any]:
+        z = self._standardised(m, v, env)
+        return log_ndtr(z), log_ndtr(-z)
+
+    def probability(self, m: Any, v: Any, env: Environment) -> Any:
+        return ndtr(self._standardised(m, v, env))
+
+
+class TopLatent(Event):
+    """The latent of an index, plus noise, is the largest of all latents with noise."""
+
+    def __init__(self, node: Largest):
+        self.node = node
+        self.key, self.is_noisy = node.key, not node.is_indicator
+
+    def log_probabilities(self, m: Any, v: Any, env: Environment) -> tuple[Any, Any]:
+        log_p = log_probability_of_largest(m, v + self.node.noise.evaluate(env), self.node.chosen(env))[..., 0]
+        return log_p, jnp.log1p(-jnp.exp(log_p))
+
+
+class AdditiveNoise(Objective):
+    """B = S log p₁ + (1 - S) log p₀ for p(y | f) = p₀ + (p₁ - p₀) P(event | f), with S = P(event) under q.
+
+    p₁ and p₀ are free of the latents, which are independent under q. The event's noise is part of the latents: B is
+    E log p(y | g) over f ~ N(m, v) and g = f + noise, below E log p(y | f) unless there is no noise (math: section 6).
+    Precisions have any sign: they are negative in rows on the wrong side. Source: Liu et al. 2019, equations 5 to 19.
+    """
+
+    name = "additive_noise"
+    title = "the bound with additive noise"
+    method = "Variational inference with additive noise"
+    signed = True
+    saturates = True
+
+    def __init__(
+        self,
+        event: Event,
+        if_so: Expression,
+        if_not: Expression,
+        size: int,
+        predictors: Predictors | None = None,
+    ):
+        self.event, self.if_so, self.if_not, self.size, self.predictors = event, if_so, if_not, size, predictors
+
+    @property
+    def is_exact(self) -> bool:  # type: ignore[override]
+        """Whether B is E log p(y | f): there is no noise."""
+        return not self.event.is_noisy
+
+    @property
+    def _identity(self) -> Hashable:
+        return type(self), self.event.key, self.if_so.key, self.if_not.key, self.size, self.num_latents
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AdditiveNoise) and self._identity == other._identity
+
+    def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        env = Environment(y, jnp.zeros_like(m), parameters)
+        one, zero = self._log_outcomes(env)
+        return zero + self.event.probability(m, v, env) * (one - zero)
+
+    def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """The integral of the largest latent is computed once for both."""
+        return bound_and_sites_of(lambda m, v: self.local_bound(m, v, y, parameters), m, v)
+
+    def log_marginal(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """log E p(y | f) of each datum for latents or predictors N(m, v), (n, size) each; shape (n,)."""
+        env = Environment(y, jnp.zeros_like(m), parameters)
+        one, zero = self._log_outcomes(env)
+        log_p, log_rest = self.event.log_probabilities(m, v, env)
+        return jnp.logaddexp(one + log_p, zero + log_rest)
+
+    def _log_outcomes(self, env: Environment) -> tuple[Any, Any]:
+        """log p₁ and log p₀, (n,)."""
+        one, zero = (part.log_evaluate(env)[..., 0] for part in (self.if_so, self.if_not))
+        return one, zero
+
+
+class ExpectedIndicator(AdditiveNoise):
+    """The expected log density of a formula that is affine in one indicator of independent latents."""
+
+    name = "expected"
+    title = "the expected log density"
+    method = "The variational Gaussian"
+
+    def is_concave(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """False for each datum, (n,): a log density that jumps is not concave."""
+        return jnp.zeros(len(m), dtype=bool)
+
+
+# The bound of a softmax by Gumbel noise in place of the largest latent's.
+
+
+class Gumbel(Objective):
+    """B = -log(1 + Σ_{c != y} E exp(f_c - f_y)) <= E log softmax(f)_y, by Jensen's inequality.
+
+    The latents are independent under q: E exp(f_c - f_y) = exp(m_c - m_y + (v_c + v_y) / 2) for a datum's class y. It
+    is concave in m and v, so that the ELBO has one optimum. It is loose for large variances: with two classes of equal
+    means and variances 9 and 0, it is -4.5 for an expected log density of -1.4.
+
+    Source: Liu et al. 2019, equations 20 to 26 (GPCsm).
+    """
+
+    name = "gumbel"
+    title = "the Gumbel bound"
+    method = "Variational inference with Gumbel noise"
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.size))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Gumbel) and self.size == other.size
+
+    def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        chosen = _is_class(y, jnp.arange(self.size))
+
+        def of_class(values: Any) -> Any:
+            return jnp.sum(jnp.where(chosen, values, 0.0), axis=1, keepdims=True)
+
+        # log E exp(f_c - f_y); 0 for c = y.
+        logs = jnp.where(chosen, 0.0, m - of_class(m) + 0.5 * (v + of_class(v)))
+        return -jax.nn.logsumexp(logs, axis=1)
+
+    def tangent(self) -> GumbelTangent:
+        return GumbelTangent(self.size)
+
+
+class GumbelTangent(Tangent):
+    """The tangent of the Gumbel bound, B = m_y - v_y / 2 - log S.
+
+    S has the term S_y = exp(m_y - v_y / 2) of a datum's class, exp(m_c + v_c / 2) of another. With P = Σ_{c != y} E
+    exp(f_c - f_y) the tangent has the value of Liu et al. 2019, equation 24, -(1 + P) / θ - log θ + 1, at θ = S0 / S_y.
+    They hold θ when latents move. Here S0 is fixed, so that no term couples two latents, and sites need no estimate of
+    P: precisions are S_c / S0, and 1 - S_y / S0 of the class, negative if S0 < S_y, where S0 = S_y is a better bound.
+    """
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.size))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GumbelTangent) and self.size == other.size
+
+    def selected(self, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+        chosen = as_array(y)[:, None].astype(int)
+        return chosen, jnp.ones(chosen.shape)
+
+    def constant(self, y: Any, parameters: Mapping[str, Any]) -> Any:
+        return jnp.zeros(len(y))
+
+    def log_sums(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any) -> Any:
+        return m + jnp.where(_is_class(y, latents), -0.5, 0.5) * v
+
+    def terms(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any, log_scale: Any) -> Any:
+        logs = self.log_sums(m, v, y, parameters, latents)
+        return jnp.where(_is_class(y, latents), logs, 0.0) - jnp.exp(logs - log_scale[:, None])
+
+    def rest(self, y: Any, parameters: Mapping[str, Any], log_scale: Any) -> Any:
+        return 1.0 - log_scale
+
+
+def _is_class(y: Any, latents: Any) -> Any:
+    """Whether latents are those of the data's classes, (n, latents)."""
+    return as_array(y)[:, None] == latents
+
+
+# The expansion of a smooth log density to second order about q's mean: Laplace's approximation at fixed values.
+
+
+class Taylor(FormulaObjective):
+    """B = log p(y | m) + tr(H V) / 2, H the Hessian of log p(y | f) at q's mean m, for any formula without kinks.
+
+    Its sites are the derivatives of log p(y | f) at m, h = g - H m and w = -H, and not those of B: the fixed point is
+    the mode of the posterior with the curvature there, and the sum of terms less KL is Laplace's evidence, which is no
+    bound. Steps are accepted if they raise the log posterior density at m. Precisions have any sign.
+
+    Source: Izmailov and Kropotov 2017, section 4.2 (vi-Taylor), where one latent is read; Rasmussen and Williams 2006,
+    algorithms 3.1 and 3.3.
+    """
+
+    name = "taylor"
+    title = "Laplace's evidence"
+    method = "Laplace's approximation"
+    is_bound = False
+    is_maximised = False
+    signed = True
+
+    def __init__(self, formula: Expression, size: int, predictors: Predictors | None = None):
+        self.formula, self.size, self.predictors = formula, size, predictors
+        self.takes_covariances = size > 1
+
+    @property
+    def _identity(self) -> Hashable:
+        return type(self), self.formula.key, self.size
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Taylor) and self._identity == other._identity
+
+    def _expanded(self, m: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """log p(y | m) of each datum (n,), its gradient (n, P) and Hessian (n, P, P)."""
+
+        def at(m_i: Any, y_i: Any) -> Any:
+            return self.predictor_log_density(y_i[None], m_i[None], parameters)[0]
+
+        def datum(m_i: Any, y_i: Any) -> tuple[Any, Any, Any]:
+            return *jax.value_and_grad(at)(m_i, y_i), jax.hessian(at)(m_i, y_i)
+
+        return jax.vmap(datum)(m, as_array(y))
+
+    def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+        """``v`` may be covariances (n, P, P)."""
+        return self.local_bound_and_sites(m, v, y, parameters)[0]
+
+    def local_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+        """If ``v`` are covariances, precisions are (n, P, P)."""
+        return self.local_bound_and_sites(m, v, y, parameters)[1:]
+
+    def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """The sites are derivatives of the log density."""
+        value, gradient, H = self._expanded(m, y, parameters)
+        if v.ndim == 2:
+            curvature = jnp.diagonal(H, axis1=1, axis2=2)
+            return value + 0.5 * jnp.sum(curvature * v, axis=1), gradient - curvature * m, -curvature
+        bound = value + 0.5 * jnp.einsum("ipq,ipq->i", H, v)
+        return bound, gradient - jnp.einsum("ipq,iq->ip", H, m), -H

@@ -1,4 +1,4 @@
-"""Drawing of the augmented graphical model: nodes in layers, each plate a rectangle around its nodes."""
+"""The picture of a model's graph."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -9,11 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
-from pgmodels.augmentation.graph import AugmentedGraph, Node, Plate
+from pgmodels.augmentation.explain import AugmentedGraph, Node, Plate
 from pgmodels.derivation import Derivation, derive
 from pgmodels.likelihoods.likelihood import Likelihood
-from pgmodels.likelihoods.notation import Indexed, Tree, split_name
-from pgmodels.likelihoods.printers.text import to_text
+from pgmodels.likelihoods.printing import Indexed, Tree, split_name, to_text
 from pgmodels.model import Model
 from pgmodels.plots.style import literal, new_figure, settle
 

@@ -1,5 +1,7 @@
-"""Marginals of approximations against those of posterior draws."""
+"""Figures of marginals, calibration and diagnosis."""
 
+import textwrap
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,26 +9,88 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from scipy.special import ndtri
 
-from pgmodels.data.arrays import in_units_of
-from pgmodels.diagnostics.compare import Comparison, HeldOutData
-from pgmodels.diagnostics.predictions import prediction_errors
-from pgmodels.plots.inputs import require_comparison
+from pgmodels.data.arrays import first_column, in_units_of
+from pgmodels.diagnostics.compare import Comparison, HeldOutData, prediction_errors, reliability_bins
+from pgmodels.diagnostics.diagnose import Diagnosis
+from pgmodels.diagnostics.vsbc import Calibration
 from pgmodels.plots.style import (
+    COLOURS,
+    MARKERS,
     RASTERISED,
     Style,
+    labelled,
     legend_below,
     line_handle,
     literal,
     new_figure,
     open_axes,
+    require_comparison,
     settle,
     styles,
 )
-from pgmodels.results.correction import is_invalid
 from pgmodels.results.draws import Draws
+from pgmodels.results.gaussian import is_invalid
 from pgmodels.results.result import Result
-from pgmodels.runtime.formatting import shorten
+from pgmodels.runtime.messages import shorten
+
+# The skewness of marginals over the inputs.
+
+# Columns of X with a panel of their own.
+_MAX_PANELS = 6
+
+
+def plot_skewness(results: Result | Mapping[str, Result] | Comparison) -> Figure:
+    """Plot the skewness of each latent at the data against each column of the inputs.
+
+    Parameters
+    ----------
+    results : Result, Comparison or mapping of str to Result
+        A result, results of one data set by label, or a comparison.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure; of more than six columns the first six.
+
+    Notes
+    -----
+    The skewness is the third central moment in units of the standard deviation: 0 for Gaussian marginals. That of draws
+    has a Monte-Carlo error of about sqrt(6 / S) for S independent draws.
+    """
+    by_label = labelled(results)
+    looks, X = styles(by_label), next(iter(by_label.values())).X
+    count = min(X.shape[1], _MAX_PANELS)
+    figure = new_figure(3.6 * max(count, 2), 3.8)
+    panels = figure.subplots(1, count, squeeze=False, sharey=True)[0]
+    for label, result in by_label.items():
+        skewness, look = _skewness(result), looks[label]
+        for column, axes in enumerate(panels):
+            at = np.repeat(result.X[:, column], skewness.shape[1])
+            axes.plot(
+                at, skewness.ravel(), look.marker, color=look.colour, markersize=4, alpha=0.6,
+                rasterized=len(at) > RASTERISED,
+            )  # fmt: skip
+    for column, axes in enumerate(panels):
+        axes.axhline(0.0, color="black", linewidth=0.6)
+        open_axes(axes, xlabel=f"column {column} of X" if X.shape[1] > 1 else "X")
+    panels[0].set_ylabel("skewness")
+    notes = [f"The first {count} of {X.shape[1]} columns."] if count < X.shape[1] else []
+    handles = [panels[0].lines[number] for number in range(len(by_label))]
+    legend_below(figure, handles, [*map(literal, by_label)], notes)
+    return figure
+
+
+def _skewness(result: Any) -> np.ndarray:
+    """The skewness of the latents at the data, (n, latents)."""
+    if not isinstance(result, Draws):
+        return result.marginals.skewness
+    third = np.mean((result.latents - result.mean) ** 3, axis=(0, 1))
+    return in_units_of(result.variance**1.5, third)
+
+
+# Marginals of approximations against those of posterior draws.
 
 _GREY = "0.8"
 
@@ -225,3 +289,182 @@ def _bins(values: np.ndarray) -> list[float]:
     """Edges by Freedman and Diaconis's rule, at most 60 bins."""
     edges = np.histogram_bin_edges(values, bins="fd")
     return np.linspace(edges[0], edges[-1], min(len(edges), 61)).tolist()
+
+
+# Reliability diagrams of predicted class probabilities.
+
+
+def plot_reliability(comparison: Comparison) -> Figure:
+    """Plot the reliability diagram of each result on the test data, with a histogram of confidences below.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        The result of ``pgm.compare``, with test data.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Raises
+    ------
+    ValueError
+        Without test data, or if y is not a class.
+
+    Notes
+    -----
+    The accuracy in 15 bins of the probability of the most probable class against its mean confidence. The legend has
+    the expected calibration errors.
+
+    References
+    ----------
+    Guo et al. 2017, figure 1.
+    """
+    test = _class_probabilities(require_comparison(comparison))
+    looks = styles(comparison.results, comparison.reference)
+    figure = new_figure(4.8, 6.4)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    place = np.searchsorted(np.arange(next(iter(test.predictions.values())).shape[1]), first_column(test.y))
+    handles, labels, lowest = [], [], 1.0
+    for label, probabilities in test.predictions.items():
+        bins, look = reliability_bins(probabilities, place), looks[label]
+        full = bins.counts > 0
+        above.plot(
+            bins.confidence[full],
+            bins.accuracy[full],
+            color=look.colour,
+            linestyle=look.line,
+            marker=look.marker,
+            markersize=6,
+            label=label,
+        )
+        below.stairs(bins.counts, bins.edges, color=look.colour, linestyle=look.line, linewidth=1.6, label=label)
+        lowest = min(lowest, float(bins.edges[:-1][full].min()))
+        handles.append(Line2D([], [], color=look.colour, linestyle=look.line, marker=look.marker, markersize=6))
+        labels.append(f"{literal(label)} (calibration error {bins.error:.3f})")
+    above.plot([0, 1], [0, 1], color="0.6", linewidth=0.9, zorder=0)
+    open_axes(above, title="Reliability on test data", ylabel="accuracy", ylim=(-0.03, 1.03))
+    open_axes(
+        below, xlabel="confidence: probability of the most probable class", ylabel="test rows", xlim=(lowest, 1.0)
+    )
+    legend_below(figure, [*handles, Line2D([], [], color="0.6", linewidth=0.9)], [*labels, "perfectly calibrated"])
+    return figure
+
+
+def _class_probabilities(comparison: Comparison) -> HeldOutData:
+    test = comparison.test
+    if test is None:
+        raise ValueError(
+            "comparison has no test data, which a reliability diagram needs: pgm.compare(..., X=X_test, y=y_test)."
+        )
+    if not test.is_class:
+        raise ValueError(
+            "y is not a class, so there are no class probabilities: plot_marginals shows predictive means, and the "
+            "comparison's table the test log density."
+        )
+    if not test.predictions:
+        raise ValueError(f"no result predicts the test data: {' '.join(comparison.notes)}")
+    return test
+
+
+# Figure of a diagnosis: calibration on simulated data, gaps, and moments against importance sampling.
+
+_BINS = 10
+_BAND = 0.99
+
+
+def plot_diagnosis(diagnosis: Diagnosis) -> Figure:
+    """Histograms of p = P_q(f* < f) over simulated data for each latent, the gaps, and weighted moments against q's.
+
+    For an exact q, each bar is within the band with probability 99 %. Differences of moments are in standard deviations
+    of q, with error bars of two standard errors.
+    """
+    latents = diagnosis.result.mean.shape[1]
+    count = (latents if diagnosis.vsbc is not None else 1) + 3
+    columns = 2 if count <= 4 else 3
+    rows = -(-count // columns)
+    figure = new_figure(4.2 * columns, 3.4 * rows)
+    grid = list(figure.subplots(rows, columns, squeeze=False).ravel())
+    for axes in grid[count:]:
+        axes.remove()
+    if diagnosis.vsbc is None:
+        _write(grid[0], "Simulated data", "Left out: see the notes of the diagnosis.")
+    else:
+        for latent in range(latents):
+            _histogram(grid[latent], diagnosis.vsbc, latent)
+    _gaps(grid[count - 3], diagnosis)
+    _moments(grid[count - 2], diagnosis, "mean")
+    _moments(grid[count - 1], diagnosis, "sd")
+    return figure
+
+
+def _histogram(axes: Axes, vsbc: Calibration, latent: int) -> None:
+    share, error = (part[:, latent] for part in vsbc.histogram(_BINS))
+    edges = np.linspace(0.0, 1.0, _BINS + 1)
+    half = ndtri(0.5 + _BAND / 2) * error
+    low, high = np.maximum(1.0 / _BINS - half, 0.0), 1.0 / _BINS + half
+    axes.stairs(share, edges, fill=True, color=COLOURS[5])
+    axes.fill_between(
+        edges, np.append(low, low[-1]), np.append(high, high[-1]), step="post", color="0.3", alpha=0.3, linewidth=0
+    )
+    axes.axhline(1.0 / _BINS, color="black", linewidth=0.9, linestyle="--")
+    several = vsbc.z.shape[2] > 1
+    name = f"Simulated data, latent {latent}" if several else "Simulated data"
+    open_axes(axes, title=name, xlabel="p = P(f* < f) under q; grey: 99 % for an exact q", ylabel="share", xlim=(0, 1))
+    axes.set_ylim(bottom=0.0)
+
+
+def _gaps(axes: Axes, diagnosis: Diagnosis) -> None:
+    gap, mean = diagnosis.gap, diagnosis.result.mean
+    rasterised = gap.size > RASTERISED
+    if mean.shape[1] == 1:
+        axes.scatter(mean[:, 0], gap, s=12, color=COLOURS[0], linewidths=0, alpha=0.7, rasterized=rasterised)
+        label = "mean of q"
+    else:
+        axes.plot(np.arange(len(gap)), np.sort(gap)[::-1], ".", color=COLOURS[0], rasterized=rasterised)
+        label = "data, by decreasing gap"
+    open_axes(axes, title="Augmentation gap", xlabel=label, ylabel="gap of a datum [nats]")
+    axes.set_ylim(bottom=min(0.0, float(np.nanmin(gap))))
+
+
+def _moments(axes: Axes, diagnosis: Diagnosis, which: str) -> None:
+    importance, result = diagnosis.importance, diagnosis.result
+    title = f"Posterior {which} by importance sampling"
+    if importance.reason is not None:
+        _write(axes, title, importance.reason)
+        return
+    deviation = np.sqrt(result.variance)
+    x = result.mean
+    if which == "mean":
+        y, error = (in_units_of(deviation, part) for part in (importance.mean - x, importance.mean_error))
+        expected, label = 0.0, "(weighted mean - mean of q) / sd of q"
+    else:
+        y = in_units_of(deviation, np.sqrt(importance.variance), known=1.0)
+        error = in_units_of(2.0 * importance.variance, importance.variance_error) * y
+        expected, label = 1.0, "weighted sd / sd of q"
+    rasterised = x.size > RASTERISED
+    for latent in range(x.shape[1]):
+        at, value, bar = x[:, latent], y[:, latent], 2.0 * error[:, latent]
+        axes.vlines(at, value - bar, value + bar, color=_GREY, linewidth=1.5, zorder=0, rasterized=rasterised)
+        axes.scatter(
+            at,
+            value,
+            s=12,
+            color=COLOURS[latent % len(COLOURS)],
+            marker=MARKERS[latent % len(MARKERS)],
+            linewidths=0,
+            alpha=0.7,
+            label=f"latent {latent}",
+            rasterized=rasterised,
+        )
+    if x.shape[1] > 1:
+        axes.legend(frameon=False, fontsize="small")
+    axes.axhline(expected, color="0.4", linewidth=0.9, linestyle="--", zorder=0.5)
+    open_axes(axes, title=title, xlabel="mean of q", ylabel=label)
+
+
+def _write(axes: Axes, title: str, words: str) -> None:
+    axes.text(0.5, 0.5, textwrap.fill(words, 36), ha="center", va="center", transform=axes.transAxes, color="0.3")
+    axes.set(title=title, xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)

@@ -1,15 +1,195 @@
-"""The distribution of J*(h, z) = 4 PG(h, 2z) about its mean: window, density and hat function."""
+"""The Pólya-Gamma law: moments, densities and the pieces of its exact samplers."""
 
 from math import log, pi
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jaxtyping import ArrayLike, Float
 
-from pgmodels.polya_gamma.moments import relative_mean, relative_variance
-from pgmodels.polya_gamma.namespace import namespace
-from pgmodels.polya_gamma.tangent_hat import TangentHat, tangent_hat
+from pgmodels.runtime.precision import as_array
+
+# The array library of an array: NumPy or jax.numpy.
+
+
+def namespace(array: ArrayLike) -> ModuleType:
+    """NumPy for NumPy arrays, jax.numpy for everything else.
+
+    Lets the samplers in JAX and those on the host share formulas: code that runs in a callback must not call JAX.
+    """
+    return np if isinstance(array, np.ndarray) else jnp
+
+
+# Mean and variance of the Pólya-Gamma distribution.
+
+# tanh(u)/u = Σ_k t_k u^(2k), radius of convergence π/2; at |u| < 1/2 the term after these is below 1e-17. By
+# tanh' = 1 - tanh²: (2k + 1) t_k = -Σ_i t_i t_(k-1-i).
+_TANH = np.ones(18)
+for _k in range(1, len(_TANH)):
+    _TANH[_k] = -(_TANH[:_k] @ _TANH[_k - 1 :: -1]) / (2 * _k + 1)
+# tanh(u)/u - sech²(u) = u² Σ_k r_k u^(2k).
+_VARIANCE = (-2 * np.arange(len(_TANH)) * _TANH)[1:]
+_SWITCH = 0.5
+
+
+def mean(b: ArrayLike, c: ArrayLike) -> Array:
+    """The mean b tanh(c/2)/(2c), b/4 at c = 0; ``b`` and ``c`` broadcast."""
+    return as_array(b) / 4 * relative_mean(as_array(c) / 2)
+
+
+def variance(b: ArrayLike, c: ArrayLike) -> Array:
+    """The variance b (tanh(c/2)/c - sech²(c/2)/2) / (2c²), b/24 at c = 0; ``b`` and ``c`` broadcast."""
+    return as_array(b) / 16 * relative_variance(as_array(c) / 2)
+
+
+def relative_mean(u: Any) -> Any:
+    """tanh(u)/u, the mean of J*(1, u), in the array library of ``u``."""
+    xp = namespace(u)
+    near, inner, outer = _split(u)
+    return xp.where(near, _polynomial(_TANH, inner**2), xp.tanh(outer) / outer)
+
+
+def relative_variance(u: Any) -> Any:
+    """(tanh(u)/u - sech²(u))/u², the variance of J*(1, u), in the array library of ``u``."""
+    xp = namespace(u)
+    near, inner, outer = _split(u)
+    return xp.where(near, _polynomial(_VARIANCE, inner**2), _far_variance(outer, xp))
+
+
+def relative_variance_at_square(s: Array) -> Array:
+    """``relative_variance(√s)`` in JAX, differentiable at 0 too."""
+    near = s < _SWITCH**2
+    outer = jnp.sqrt(jnp.where(near, 1.0, s))
+    return jnp.where(near, _polynomial(_VARIANCE, jnp.where(near, s, 0.0)), _far_variance(outer, jnp))
+
+
+def _far_variance(u: Any, xp: Any) -> Any:
+    """``relative_variance`` away from 0; sech² from tanh cannot overflow."""
+    tanh = xp.tanh(u)
+    return (tanh / u - (1 - tanh) * (1 + tanh)) / u**2
+
+
+def _split(u: Any) -> tuple[Any, Any, Any]:
+    """Whether to use the series, and arguments that are safe for either branch and its derivatives."""
+    xp = namespace(u)
+    near = xp.abs(u) < _SWITCH
+    return near, xp.where(near, u, 0.0), xp.where(near, 1.0, u)
+
+
+def _polynomial(coefficients: np.ndarray, x: Any) -> Any:
+    total = namespace(x).full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        total = total * x + coefficient
+    return total
+
+
+# The density of the Pólya-Gamma distribution, by its alternating series, in NumPy.
+
+
+def log_density(omega: ArrayLike | list, b: ArrayLike | list, c: ArrayLike | list) -> Float[np.ndarray, "..."]:
+    """The log density of PG(b, c) at ``omega`` > 0, for real b > 0, in NumPy; -inf at omega <= 0.
+
+    The alternating series of PG(b, 0) (Polson, Scott and Windle 2013, section 2.3) times exp(-c² omega/2) cosh(c/2)^b.
+    Far in the right tail its terms cancel: nan where half the digits are lost (beyond 4.5 for b = 1 and 6.3 for b = 7).
+    """
+    omega, b, c = (np.asarray(a, dtype=np.float64) for a in np.broadcast_arrays(omega, b, c))
+    x = np.where(omega > 0, 4 * omega, 1.0)
+    total, largest = weighted_series(x, b)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        series = np.where(total > 1e-8 * largest, np.log(total), np.nan)
+    # PG(b, 0) = J*(b, 0)/4, whose series starts with 2^b times the density of Brownian motion's first passage at b.
+    first = b * np.log(2) + np.log(b) - 0.5 * np.log(2 * pi * x**3) - b**2 / (2 * x)
+    z = np.abs(c) / 2
+    tilt = -(z**2) * x / 2 + b * (z + np.log1p(np.exp(-2 * z)) - np.log(2))
+    return np.where(omega > 0, np.log(4) + first + series + tilt, -np.inf)
+
+
+def weighted_series(x: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The density of J*(b, 0) over the first term of its series, and its largest term.
+
+    Σ_n (-1)^n Γ(n+b)/(Γ(b) n!) (2n+b)/b exp(-2n(n+b)/x). The ratio of successive terms falls with n, so once a term
+    is negligible all later ones are.
+    """
+    shape = np.shape(x)
+    x, b = np.ravel(x), np.ravel(np.broadcast_to(b, shape))
+    total, largest = np.ones_like(x), np.ones_like(x)
+    lanes, n = np.arange(x.size), 0
+    # log Γ(n+b)/(Γ(b) n!) recursively: a difference of log gammas loses all digits at b = 1e17.
+    log_ratio = np.zeros_like(x)
+    while lanes.size:
+        n += 1
+        h, previous = b[lanes], largest[lanes]
+        log_ratio[lanes] += np.log((n - 1 + h) / n)
+        log_term = log_ratio[lanes] + np.log1p(2 * n / h) - 2 * n * (n + h) / x[lanes]
+        term = np.exp(log_term)
+        total[lanes] += -term if n % 2 else term
+        largest[lanes] = np.maximum(previous, term)
+        lanes = lanes[term > 1e-17]
+    return total.reshape(shape), largest.reshape(shape)
+
+
+# A hat function of three tangents over a log-concave density, for rejection sampling in JAX and NumPy.
+
+# Below it, log1p(x)/x and expm1(x)/x are 1 -+ x/2 within x²/3, less than rounding.
+_FLAT = 1e-8
+# The double next above -1.
+_LOWEST = -1 + 2.0**-53
+
+
+class TangentHat(NamedTuple):
+    """The exponential of three tangents, each over its piece; the first and the last piece are unbounded.
+
+    All arrays have the three tangents on their first axis; ``edges`` are the two points where adjacent tangents meet.
+    The hat lies above the density because the log of the density is concave (Devroye 1986, chapter VII).
+    """
+
+    points: Any
+    heights: Any
+    slopes: Any
+    edges: Any
+    masses: Any
+
+    def propose(self, uniform: Any) -> tuple[Any, Any]:
+        """A draw of the hat from one uniform of [0, 1), by inversion, and the log of the hat there."""
+        xp = namespace(uniform)
+        left_mass, middle, _ = self.masses
+        mass = uniform * self.masses.sum(0)
+        in_left, in_right = mass < left_mass, mass >= left_mass + middle
+        point, height, slope = (
+            xp.where(in_left, a[0], xp.where(in_right, a[2], a[1])) for a in (self.points, self.heights, self.slopes)
+        )
+        # Signed mass from the nearest edge: in the left piece it is negative.
+        start = xp.where(in_right, self.edges[1], self.edges[0])
+        run = (mass - xp.where(in_right, left_mass + middle, left_mass)) * xp.exp(-height - slope * (start - point))
+        growth = slope * run
+        flat = xp.abs(growth) < _FLAT
+        # Rounding must not take the logarithm of a negative number.
+        curved = xp.log1p(xp.maximum(growth, _LOWEST)) / xp.where(flat, 1.0, slope)
+        x = start + xp.where(flat, run * (1 - growth / 2), curved)
+        return x, height + slope * (x - point)
+
+
+def tangent_hat(points: Any, heights: Any, slopes: Any) -> TangentHat:
+    """The hat from ``points``, in increasing order, and the log density and its slope there, three of each.
+
+    The first slope must be positive and the last negative.
+    """
+    xp = namespace(points)
+    gaps = heights[1:] - heights[:-1] + slopes[:-1] * points[:-1] - slopes[1:] * points[1:]
+    edges = gaps / (slopes[:-1] - slopes[1:])
+    at_left = xp.exp(heights[:2] + slopes[:2] * (edges[0] - points[:2]))
+    at_right = xp.exp(heights[2] + slopes[2] * (edges[1] - points[2]))
+    width = edges[1] - edges[0]
+    rise = slopes[1] * width
+    flat = xp.abs(rise) < _FLAT
+    average = xp.where(flat, 1 + rise / 2, xp.expm1(rise) / xp.where(flat, 1.0, rise))
+    masses = xp.stack([at_left[0] / slopes[0], at_left[1] * width * average, -at_right / slopes[2]])
+    return TangentHat(points, heights, slopes, edges, masses)
+
+
+# The distribution of J*(h, z) = 4 PG(h, 2z) about its mean: window, density and hat function.
 
 _Four = tuple[Array, Array, Array, Array]
 _Five = tuple[Array, Array, Array, Array, Array]

@@ -1,10 +1,4 @@
-"""Interfaces of priors at the data and of their posteriors given sites, independent of the representation.
-
-A *site* (h, w) of a latent value f is the factor exp(h f - w f^2 / 2), with potential h and precision w >= 0; w = 0 is
-allowed, and w < 0 where a prior ``takes_signed`` precisions. *Coordinates* are the random vector that represents a draw
-of the latents: they determine the latents at the data (up to an independent residual) and the conditional distribution
-elsewhere.
-"""
+"""GP priors bound to inputs: the base class, and padded rows."""
 
 from abc import abstractmethod
 from dataclasses import replace
@@ -13,11 +7,20 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
-from pgmodels.runtime.pickling import Module
+from pgmodels.numerics.quadrature import power_of_two
+from pgmodels.runtime.precision import Module, as_array
 
-Key = PRNGKeyArray | Array
+# Interfaces of priors at the data and of their posteriors given sites, independent of the representation.
+#
+# A *site* (h, w) of a latent value f is the factor exp(h f - w f^2 / 2), with potential h and precision w >= 0; w = 0
+# is allowed, and w < 0 where a prior ``takes_signed`` precisions. *Coordinates* are the random vector that represents
+# a draw of the latents: they determine the latents at the data (up to an independent residual) and the conditional
+# distribution elsewhere.
+
+RandomKey = PRNGKeyArray | Array
 # Coordinates of the latents, one array per group.
 Coordinates = tuple[Array, ...]
 
@@ -77,7 +80,7 @@ class GroupPosterior(Module):
         """Mean and variance of the latents at new inputs."""
 
     @abstractmethod
-    def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
+    def mean_and_deviation(self, key: RandomKey) -> tuple[Any, Any]:
         """Mean of the coordinates, and an exact joint draw of their deviation from it."""
 
     def extended(self, X_new: Float[Array, "m d"]) -> "GroupPosterior":
@@ -111,7 +114,7 @@ class LatentPrior(Module):
     def resized(self, size: int) -> "LatentPrior":
         """The prior truncated or padded to ``size`` rows; outside ``jit``.
 
-        See pgmodels.priors.padding. Optional: engines work without it.
+        See pgmodels.priors.base. Optional: engines work without it.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement resized, which pads the prior.")
 
@@ -202,12 +205,12 @@ class LatentPrior(Module):
         zeros = jnp.zeros((self.X.shape[0], self.size))
         return self.moments(Sites(zeros, zeros))[:2]
 
-    def draw(self, key: Key) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
+    def draw(self, key: RandomKey) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
         """A prior draw of the latents and its coordinates, which are standard normal by default."""
         coordinates = jax.random.normal(key, (self.rank, self.size), dtype=self.mean.dtype)
         return self.sample_given(key, coordinates), coordinates
 
-    def sample_given(self, key: Key, coordinates: Float[Array, "r l"]) -> Float[Array, "n l"]:
+    def sample_given(self, key: RandomKey, coordinates: Float[Array, "r l"]) -> Float[Array, "n l"]:
         """Draw the latents at X given coordinates; ``key`` may be the one that drew the coordinates."""
         latents, residual = self.latents(coordinates), self.residual_variance()
         if residual is None:
@@ -242,3 +245,72 @@ def no_factor(prior: LatentPrior) -> ValueError:
         "response, for evidences and for joint draws at new inputs: choose another form of the GP, such as "
         "pgm.Dense() or pgm.Inducing(300)."
     )
+
+
+# Padding of data to one of few sizes, so that data sets of similar length share compiled programs.
+#
+# Padding rows follow the data, repeat the first row and have weight 0: no term in a sum over the data, and zero sites.
+
+# Number of sizes between two powers of two, and the smallest step between sizes.
+_SIZES, _STEP = 8, 8
+# Above this many rows the computation takes longer than the compilation, and a padded copy would be expensive.
+_MANY = 16384
+
+
+def padded_size(count: int) -> int:
+    """The smallest of the sizes that is not below ``count``: larger by at most an eighth, or by at most seven rows.
+
+    Beyond 16,384 rows each number is its own size.
+    """
+    if count > _MANY:
+        return count
+    step = max(_STEP, power_of_two(count) // (2 * _SIZES))
+    return -(-count // step) * step
+
+
+def pad_rows(array: Shaped[Array, "n *rest"] | np.ndarray, size: int) -> np.ndarray:
+    """Truncate to ``size`` rows, or pad by repeating the first row."""
+    array = np.asarray(array)
+    if size <= len(array):
+        return array[:size]
+    return np.concatenate([array, np.broadcast_to(array[:1], (size - len(array), *array.shape[1:]))])
+
+
+def pad_zeros(array: Float[Array, "n *rest"] | np.ndarray, size: int) -> np.ndarray:
+    """Truncate to ``size`` rows, or pad with zeros."""
+    array = np.asarray(array)[:size]
+    return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), array.dtype)])
+
+
+def pad_sites(sites: Sites, size: int) -> Sites:
+    """The sites truncated to ``size`` rows, or padded with zero sites."""
+    return Sites(*(as_array(pad_zeros(part, size)) for part in sites))
+
+
+def pad_square(matrix: Float[Array, "n n"] | np.ndarray, size: int, diagonal: float) -> np.ndarray:
+    """The leading block of ``size``, or the matrix padded with ``diagonal`` on the diagonal."""
+    matrix = np.asarray(matrix)[:size, :size]
+    if len(matrix) == size:
+        return matrix
+    padded = np.diag(np.full(size, diagonal, matrix.dtype))
+    padded[: len(matrix), : len(matrix)] = matrix
+    return padded
+
+
+def row_mask_of(count: int, size: int) -> np.ndarray:
+    """1 for data and 0 for padding, (size,)."""
+    return (np.arange(size) < count).astype(np.float64)
+
+
+def masked(row_mask: Float[Array, " n"] | None, terms: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
+    """Terms of each row, zero where ``row_mask`` is; None means no padding."""
+    if row_mask is None:
+        return terms
+    return jnp.where(row_mask.reshape(-1, *[1] * (terms.ndim - 1)) > 0, terms, 0.0)
+
+
+def weighted(row_weights: Float[Array, " n"] | None, terms: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
+    """Terms of each row times its weight, zero for padding even if not finite; None means weights of 1."""
+    if row_weights is None:
+        return terms
+    return masked(row_weights, row_weights.reshape(-1, *[1] * (terms.ndim - 1)) * terms)

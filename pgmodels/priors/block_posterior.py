@@ -1,7 +1,8 @@
-"""Posteriors of latents that the sites couple: the prior times one Gaussian factor per datum."""
+"""Posteriors of blocks of latents that sites couple, and joint draws."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import equinox as eqx
@@ -9,15 +10,91 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, Key
 
-from pgmodels.priors.base import Key, Sites
-from pgmodels.priors.blocks import gather_blocks, scatter_blocks, stacked
-from pgmodels.priors.chunked_reduce import map_over_rows, sum_over_rows
-from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.inducing.fic import FICPrior
-from pgmodels.priors.linalg import inverse_root, root_of_one_plus
-from pgmodels.priors.posterior import DependentPosterior, Marginals, Posterior
+from pgmodels.numerics.quadrature import equal_chunks, power_of_two
+from pgmodels.priors.base import RandomKey, Sites
+from pgmodels.priors.collection import (
+    Coordinates,
+    DependentPosterior,
+    Marginals,
+    Posterior,
+    PriorCollection,
+    gather_blocks,
+    scatter_blocks,
+    stacked,
+)
+from pgmodels.priors.dense import InducingPointPrior
+from pgmodels.priors.inducing import ChunkedInducingPrior, FICPrior
+from pgmodels.priors.linalg import (
+    ROUNDING,
+    each_row,
+    inverse_root,
+    pivoted_cholesky,
+    root_by_rank,
+    root_of_one_plus,
+    summed,
+)
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.precision import Module
+
+# Sums and maps over rows for coupled latents: with their factors in memory, or recomputed in chunks.
+#
+# Together with a dense prior, which is larger, all factors are computed at once.
+
+
+def sum_over_rows(prior: PriorCollection, function: Callable[..., Any], *terms: Float[Array, "n *_"]) -> Any:
+    """Sum over rows: ``function`` of the latents' factors (r, n) and of terms of each row, additive over rows."""
+    if not _in_chunks(prior):
+        return function(prior.factors(), *terms)
+
+    factors_at = _by_products(prior)
+
+    def chunk_sums(X: Array, *terms: Array) -> Any:
+        return function(factors_at(X), *terms)
+
+    X = _rows(prior)
+    nothing = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(chunk_sums, X, *terms))
+    return summed(chunk_sums, nothing, _width(prior), X, *terms)
+
+
+def map_over_rows(prior: PriorCollection, function: Callable[[Sequence[Array]], Any]) -> Any:
+    """Map over rows: ``function`` of the latents' factors (r, n), with results whose first axis is the rows."""
+    if not _in_chunks(prior):
+        return function(prior.factors())
+    factors_at = _by_products(prior)
+    return each_row(lambda X: function(factors_at(X)), _width(prior), _rows(prior))
+
+
+def _rows(prior: PriorCollection) -> Array:
+    """The inputs of the rows, from any chunked group."""
+    return next(group.X for group in prior.groups if isinstance(group, ChunkedInducingPrior))
+
+
+def _in_chunks(prior: PriorCollection) -> bool:
+    """Whether some group is chunked and all factors can be computed from inputs."""
+    spanned = all(isinstance(group, InducingPointPrior) for group in prior.groups)
+    return spanned and any(isinstance(group, ChunkedInducingPrior) for group in prior.groups)
+
+
+def _by_products(prior: PriorCollection) -> Callable[[Array], list[Array]]:
+    """The factors of the latents at inputs."""
+    spanned = [group for group in prior.groups if isinstance(group, InducingPointPrior)]
+    whiteners = [inverse_root(group.root) for group in spanned]
+
+    def factors_at(X: Array) -> list[Array]:
+        factors = [whitener @ group.cross(X) for whitener, group in zip(whiteners, spanned, strict=True)]
+        return [A for A, group in zip(factors, spanned, strict=True) for _ in range(group.size)]
+
+    return factors_at
+
+
+def _width(prior: PriorCollection) -> int:
+    """Entries of all factors per row."""
+    return sum(prior.ranks) * len(prior.ranks)
+
+
+# Posteriors of latents that the sites couple: the prior times one Gaussian factor per datum.
 
 # Number of triangular solves into which a block's right-hand sides are split: a third of the work of a single solve.
 _SOLVES = 8
@@ -131,7 +208,7 @@ class BlockPosterior(DependentPosterior):
         mean = jnp.concatenate([mean for mean, _ in conditionals], axis=-1)
         return mean, V.at[:, latents, latents].add(jnp.stack(residuals, axis=-1))
 
-    def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
+    def mean_and_deviation(self, key: RandomKey) -> tuple[Any, Any]:
         """See Posterior."""
         deviation = self.deviation(jax.random.normal(key, self.centre.shape, self.centre.dtype))
         return self.prior.unflatten(self.centre), self.prior.unflatten(deviation)
@@ -361,3 +438,144 @@ def residual_trace(prior: PriorCollection, precision: Float[Array, "n L L"]) -> 
     """Sum over the data of E eps^T W eps, with eps the residual of the latents given the coordinates."""
     residual = prior.residual_variances()
     return 0.0 if residual is None else jnp.sum(jnp.diagonal(precision, axis1=1, axis2=2) * residual)
+
+
+# Gaussian posteriors with a corrected mean and covariance of the whitened coordinates.
+
+
+class CorrectedGaussian(Module):
+    """A Gaussian of the latents' whitened coordinates, v = centre + half u with u standard normal.
+
+    ``log_determinant`` is log |det half|.
+    """
+
+    prior: PriorCollection
+    centre: Float[Array, " D"]
+    half: Float[Array, "D D"]
+    log_determinant: Float[Array, ""]
+
+    def draw(self, key: Key[Array, ""]) -> tuple[Float[Array, "n L"], Coordinates]:
+        """A joint draw of the latents at the data, and its coordinates by group."""
+        v = self.prior.unflatten(self.centre + self.half @ jax.random.normal(key, self.centre.shape))
+        return self.prior.sample_given(key, v), v
+
+    def place(self, keys: Any, noise: Float[Array, "S D"]) -> tuple[Float[Array, "S n L"], Float[Array, " S"]]:
+        """The latents at the data for standard normal u, and log p(f) minus the log density of the draw.
+
+        ``keys`` (S,), which may have drawn u, draw the residual of the latents given the coordinates.
+        """
+        v = self.centre + noise @ self.half.T
+        log_ratio = 0.5 * jnp.sum(noise**2 - v**2, axis=1) + self.log_determinant
+        return jax.vmap(self.prior.sample_given)(keys, jax.vmap(self.prior.unflatten)(v)), log_ratio
+
+    def log_density_ratio(self, coordinates: Coordinates) -> Float[Array, " S"]:
+        """The log density of coordinates by group, (S, rank, latents of the group) each, minus that of the prior."""
+        v = jax.vmap(self.prior.flatten)(coordinates)
+        u = jnp.linalg.solve(self.half, (v - self.centre).T).T
+        return 0.5 * jnp.sum(v**2 - u**2, axis=1) - self.log_determinant
+
+
+def move(posterior: Posterior, shift: Any, response: Any, share: Any = 1.0) -> CorrectedGaussian:
+    """The mean moved by ``shift``, and ``response`` added to the covariance, P^-1, of a posterior's coordinates.
+
+    With a ``share`` below 1 of the data's precisions it is wider: where the data are weak, its tails are the prior's.
+    """
+    (posterior_root,), gaussian = together(posterior).roots, together(posterior, share)
+    (R,) = gaussian.roots
+    turned = solve_triangular(R, posterior_root @ posterior_root.T, lower=True)
+    S = jnp.eye(len(R), dtype=R.dtype) + turned @ response @ turned.T
+    root = jnp.linalg.cholesky(0.5 * (S + S.T))
+    half = solve_triangular(R, jnp.column_stack([turned @ shift, root]), trans="T", lower=True)
+    log_determinant = jnp.sum(jnp.log(jnp.diagonal(root))) - jnp.sum(jnp.log(jnp.diagonal(R)))
+    return CorrectedGaussian(gaussian.prior, gaussian.centre + half[:, 0], half[:, 1:], log_determinant)
+
+
+# Joint draws of all latents, compiled.
+
+# Draws per batch, so that larger numbers of draws share one program.
+BATCH = 512
+# Up to this many draws, optimised compilation takes longer than it saves.
+_FEW = 64
+# Residual variances below this fraction of the kernel's largest are dropped in draws at new inputs: they are jitter of
+# the roots, or rounding at a row of the data.
+_LEAST = 1e-12
+
+
+def draw_latents(
+    gaussian: PriorCollection | Posterior | CorrectedGaussian,
+    count: int,
+    seed: int,
+    *path: int,
+) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Draws of the latents at the rows of a prior or posterior, (count, n, latents), and their coordinates by group.
+
+    The key of a draw is the seed's, folded with the path and the number of the draw. Gaussians are padded to one of few
+    sizes, so that data sets of similar length share compiled programs.
+    """
+    key = jax.random.key(seed)
+    chunks = equal_chunks(np.arange(count), min(BATCH, power_of_two(count)))
+    draw = _draw_few if len(chunks[0]) <= _FEW else _draw_many
+    batches = [jax.tree.map(np.asarray, draw(gaussian, key, path, chunk)) for chunk in chunks]
+    f, coordinates = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *batches)
+    return f, coordinates
+
+
+def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Joint draws (num_draws, m, latents) of a Gaussian of mean (m, latents).
+
+    ``covariance`` is the covariance of each latent (latents, m, m), or of all latents (latents, m, latents, m). It may
+    be singular, as where rows repeat each other.
+    """
+    rows, size = mean.shape
+    blocks = covariance if covariance.ndim == 3 else covariance.reshape(1, size * rows, size * rows)
+    # The number of rows of a root is the rank of the covariance, which is small for few groups at many rows.
+    roots = [pivoted_cholesky(block, ROUNDING).A for block in blocks]
+    deviations = np.stack([rng.standard_normal((num_draws, len(A))) @ A for A in roots], axis=1)
+    deviations = deviations.reshape(num_draws, size, rows)
+    return mean + np.swapaxes(deviations, 1, 2)
+
+
+def draw_deviations(spread: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Deviations from the mean (num_draws, m, latents), of all rows by the same standard normals.
+
+    ``spread`` has variances (m, latents) or covariances (m, latents, latents), whose symmetric roots are continuous.
+    """
+    noise = rng.standard_normal((num_draws, 1, spread.shape[1]))
+    if spread.ndim == 2:
+        return np.sqrt(np.maximum(spread, 0.0)) * noise
+    values, vectors = np.linalg.eigh(spread)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    return np.einsum("mlk,smk->sml", root, np.broadcast_to(noise, (num_draws, *spread.shape[:2])))
+
+
+def draw_given(
+    prior: PriorCollection, X_new: Float[Array, "m d"], coordinates: Coordinates, noise: Float[Array, "*batch m l k"]
+) -> Float[Array, "*batch m l"]:
+    """Joint draws of the latents at new inputs given coordinates, from standard normals. Usable under ``jit``.
+
+    ``noise`` has as many for each latent and row as the largest ``LatentPrior.noise_size``.
+    """
+    drawn = []
+    for part, group, span, v in zip(prior.slices(), prior.groups, prior.spans().groups, coordinates, strict=True):
+        if group.extends:
+            drawn.append(group.draw_given(X_new, v, noise[..., part, : group.noise_size]))
+            continue
+        C = group.residual_covariance(X_new)
+        least = _LEAST * jnp.max(span.kernel.diagonal(X_new))  # type: ignore[attr-defined]
+        drawn.append(group.conditional(X_new, v)[0] + root_by_rank(C, least) @ noise[..., part, 0])
+    return jnp.concatenate(drawn, axis=-1)
+
+
+def _draw(
+    gaussian: PriorCollection | Posterior | CorrectedGaussian,
+    key: Key[Array, ""],
+    path: tuple[int | Int[Array, ""], ...],
+    numbers: np.ndarray | Int[Array, " draws"],
+) -> tuple[Array, Coordinates]:
+    key = reduce(jax.random.fold_in, path, key)
+    # The Gaussian is not batched: it is factorised already.
+    return jax.vmap(lambda number: gaussian.draw(jax.random.fold_in(key, number)))(numbers)
+
+
+_draw_few = compiled(_draw, optimise=False)
+_draw_many = compiled(_draw)

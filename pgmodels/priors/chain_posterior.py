@@ -1,37 +1,317 @@
-"""Posteriors of latents that the sites couple, some of them Markov chains of one column: linear in the rows.
+"""Posteriors of coupled Markov processes, linear predictors, and linear response."""
 
-The others have factors A, f = mean + A^T v, and are linear effects v beside the chains.
-"""
+import itertools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from typing import Any
-
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from pgmodels.priors.base import Key, Sites, no_factor
-from pgmodels.priors.block_posterior import residual_trace
-from pgmodels.priors.chunking import chunks
-from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.linalg import root_by_rank
-from pgmodels.priors.markov.chain import roots
-from pgmodels.priors.markov.joint import Joint, LineSites, condition, log_normalizer
-from pgmodels.priors.markov.prior import MarkovPrior
-from pgmodels.priors.posterior import DependentPosterior, Marginals
-from pgmodels.priors.row_chains import (
-    chain_column,
-    chain_groups,
-    chained_latents,
-    chains_at,
-    chains_of_rows,
-    check_columns,
-    effect_groups,
-    factors_of_effects,
-    gaps_of_rows,
-    places_of,
-    times_of_rows,
+from pgmodels.priors.base import RandomKey, Sites, no_factor
+from pgmodels.priors.block_posterior import condition_blocks, residual_trace
+from pgmodels.priors.chain import (
+    Chain,
+    Given,
+    given_sites,
+    information,
+    joint_steps,
+    negative_directions,
+    one_step_back,
+    place_of_product,
+    roots,
+    roots_of,
+    steps_given,
 )
+from pgmodels.priors.collection import DependentPosterior, Marginals, Posterior, PriorCollection
+from pgmodels.priors.dense import FactoredPrior
+from pgmodels.priors.joint_chain import Chains, Joint, LineSites, condition, log_normalizer
+from pgmodels.priors.linalg import chunks, root_by_rank
+from pgmodels.priors.markov import MarkovPrior, chain_at, gaps_at
+from pgmodels.runtime.jit import is_traced
+from pgmodels.runtime.precision import Module
+
+# The Markov chains of a prior at the rows of the data, sorted by their column, and the linear effects beside them.
+
+
+def chain_groups(prior: PriorCollection) -> list[MarkovPrior]:
+    """The groups that are chains."""
+    return [group for group in prior.groups if isinstance(group, MarkovPrior)]
+
+
+def effect_groups(prior: PriorCollection) -> dict[int, FactoredPrior]:
+    """The groups with a factor, which are linear effects, by their number."""
+    return {index: group for index, group in enumerate(prior.groups) if isinstance(group, FactoredPrior)}
+
+
+def factors_of_effects(prior: PriorCollection) -> dict[int, Float[Array, "r n"]]:
+    """The factors of the effects at the rows of the data, by group."""
+    return {index: prior.at_rows(group.factor, index) for index, group in effect_groups(prior).items()}
+
+
+def chained_latents(prior: PriorCollection) -> np.ndarray:
+    """The latents that are chains."""
+    return np.flatnonzero([isinstance(group, MarkovPrior) for group in prior.groups for _ in range(group.size)])
+
+
+def _leader(prior: PriorCollection) -> tuple[int, MarkovPrior]:
+    """The chain with the most inputs of those that are no constants, which share theirs, and its number."""
+    chains = [(index, group) for index, group in enumerate(prior.groups) if isinstance(group, MarkovPrior)]
+    return max(chains, key=lambda pair: (bool(pair[1].kernel.reads(pair[1].X.shape[1])), len(pair[1].X)))
+
+
+def chain_column(prior: PriorCollection) -> int:
+    """The column of X that the chains read."""
+    return _leader(prior)[1].column
+
+
+def check_columns(prior: PriorCollection) -> None:
+    """Raise ValueError if chains read different columns."""
+    chains = chain_groups(prior)
+    columns = {column for group in chains for column in group.kernel.reads(group.X.shape[1])}
+    if len(columns) > 1:
+        raise ValueError(
+            "GPs with form=pgm.Markov() that a formula combines must be of one column, and these read columns "
+            f"{', '.join(map(str, sorted(columns)))}: give all but those of one column another form, such as "
+            "pgm.Inducing(100)."
+        )
+
+
+def places_of(prior: PriorCollection, index: int) -> Int[Array, " n"]:
+    """The input of a group at each row of the data."""
+    return prior.at_rows(jnp.arange(len(prior.groups[index].X)), index)
+
+
+def times_of_rows(prior: PriorCollection) -> Float[Array, " n"]:
+    """The chains' column at the rows of the data."""
+    index, group = _leader(prior)
+    return group.X[places_of(prior, index), group.column]
+
+
+def chains_of_rows(prior: PriorCollection, order: Int[Array, " n"]) -> Chains:
+    """The chains at the sorted rows: those of the groups, which stand still where rows share an input."""
+    steps, noise = [], []
+    for index, group in enumerate(prior.groups):
+        if isinstance(group, MarkovPrior):
+            place = jnp.argsort(group.order)[places_of(prior, index)[order]]
+            is_new = jnp.diff(place, prepend=-1)[:, None, None] != 0
+            steps.append(jnp.where(is_new, group.chain.transition[place], jnp.eye(group.dimension)))
+            noise.append(jnp.where(is_new, group.chain.noise[place], 0.0))
+    return _as_chains(prior, steps, noise)
+
+
+def chains_at(prior: PriorCollection, times: Float[Array, " m"]) -> Chains:
+    """The chains at sorted times."""
+    by_group = [chain_at(group.kernel.to_state_space(), times) for group in chain_groups(prior)]
+    return _as_chains(prior, *([getattr(at, name) for at in by_group] for name in ("transition", "noise")))
+
+
+class RowGaps(NamedTuple):
+    """Of new inputs the sorted rows before and after, and the chains' steps from and to these: see ``Gaps``."""
+
+    before: Int[Array, " m"]
+    after: Int[Array, " m"]
+    transition: Float[Array, "m g d d"]
+    noise: Float[Array, "m g d d"]
+    onward: Float[Array, "m g d d"]
+    onward_noise: Float[Array, "m g d d"]
+
+
+def gaps_of_rows(prior: PriorCollection, order: Int[Array, " n"], X_new: Float[Array, "m _"]) -> RowGaps:
+    """The place of new inputs among the sorted rows."""
+    times, column = times_of_rows(prior)[order], chain_column(prior)
+    gaps = [gaps_at(group.kernel.to_state_space(), times, X_new[:, column]) for group in chain_groups(prior)]
+    d = max(at.noise.shape[1] for at in gaps)
+    steps = (_stacked([getattr(at, name) for at in gaps], d) for name in RowGaps._fields[2:])
+    return RowGaps(gaps[0].before, gaps[0].after, *steps)
+
+
+def _as_chains(prior: PriorCollection, steps: list[Array], noise: list[Array]) -> Chains:
+    kinds = tuple(kind for kind, group in enumerate(chain_groups(prior)) for _ in range(group.size))
+    d = max(part.shape[1] for part in steps)
+    return Chains(_stacked(steps, d), _stacked(noise, d), kinds, tuple(range(0, len(kinds) * d, d)))
+
+
+def _stacked(matrices: list[Array], d: int) -> Float[Array, "n g d d"]:
+    """Matrices of the chains of each kernel, padded with zeros."""
+    padded = [jnp.pad(part, ((0, 0), *2 * ((0, d - part.shape[1]),))) for part in matrices]
+    return jnp.stack(padded, axis=1)
+
+
+# Markov chains and linear effects beside them as one chain for each block of latents, along their column.
+#
+# Latents are in blocks that sites do not couple: all of them, or each by itself. A block's state has the states of its
+# chains and the coefficients of its effects, which stand still.
+
+
+class Member(NamedTuple):
+    """A latent in the state of its block: its group, its number of entries, and how many of them are observed.
+
+    Of a chain of the kernel ``kind`` that is the first one. Of effects all are: the ``coefficients`` that the data
+    depend on.
+    """
+
+    group: int
+    size: int
+    num_observed: int
+    kind: int | None = None
+    coefficients: tuple[int, ...] = ()
+
+
+class Layout(NamedTuple):
+    """The latents of each block, in the order of all latents."""
+
+    blocks: tuple[tuple[Member, ...], ...]
+
+    @classmethod
+    def of(cls, prior: PriorCollection, is_coupled: bool) -> "Layout":
+        """The layout of a prior's posterior, outside ``jit`` without coefficients of padding.
+
+        Raises ValueError if a group is neither a chain nor has a factor, or chains read different columns.
+        """
+        prior.require_coupling()
+        check_columns(prior)
+        d, kinds, members = max(group.dimension for group in chain_groups(prior)), itertools.count(), []
+        for index, group in enumerate(prior.groups):
+            if not isinstance(group, FactoredPrior):
+                member = Member(index, d, 1, kind=next(kinds))
+            else:
+                coefficients = _nonzero(prior.at_rows(group.factor, index))
+                member = Member(index, *2 * (len(coefficients),), coefficients=coefficients)
+            members += [member] * group.size
+        return cls((tuple(members),) if is_coupled else tuple((member,) for member in members))
+
+    @property
+    def members(self) -> list[Member]:
+        """All latents."""
+        return [member for block in self.blocks for member in block]
+
+    @property
+    def size(self) -> int:
+        """The number of entries of a block's state x."""
+        return max(sum(member.size for member in block) for block in self.blocks)
+
+    @property
+    def joint_size(self) -> int:
+        """The number of entries of (x, y)."""
+        return self.size + self.size * (self.size + 1) // 2
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The block of each latent, and its first entry there."""
+        ends = [np.cumsum([0, *(member.size for member in block)]) for block in self.blocks]
+        return [(number, int(end)) for number, of_block in enumerate(ends) for end in of_block[:-1]]
+
+    @property
+    def observed(self) -> list[tuple[int, int]]:
+        """The block of each observed entry, and its place there, in the order of the latents."""
+        pairs = zip(self.places, self.members, strict=True)
+        return [(block, start + entry) for (block, start), member in pairs for entry in range(member.num_observed)]
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The pairs of observed entries in one block."""
+        observed = list(enumerate(self.observed))
+        return [(h, k) for h, (block, _) in observed for k, (other, _) in observed[: h + 1] if block == other]
+
+    @property
+    def jointly_observed(self) -> tuple[int, ...]:
+        """The places in (x, y) of all blocks of the observed entries, and then of the products of ``pairs``."""
+        (blocks, entries), size = zip(*self.observed, strict=True), self.joint_size
+        products = (self.size + place_of_product(entries[h], entries[k]) for h, k in self.pairs)
+        return (
+            *(block * size + entry for block, entry in self.observed),
+            *(blocks[h] * size + place for (h, _), place in zip(self.pairs, products, strict=True)),
+        )
+
+    def steps(
+        self, transition: Float[Array, "n g d d"], noise: Float[Array, "n g d d"], starts: Bool[Array, " n"]
+    ) -> Chain:
+        """Steps of the blocks (n, b, s, s) from those of the chains; effects are drawn where ``starts``."""
+        F = Q = jnp.zeros((len(starts), len(self.blocks), self.size, self.size))
+        for (block, start), member in zip(self.places, self.members, strict=True):
+            entries = slice(start, start + member.size)
+            if member.kind is None:
+                drawn = starts[:, None, None] * jnp.eye(member.size)
+                move, add = jnp.eye(member.size) - drawn, drawn
+            else:
+                move, add = transition[:, member.kind], noise[:, member.kind]
+            F, Q = F.at[:, block, entries, entries].set(move), Q.at[:, block, entries, entries].set(add)
+        return Chain(F, Q)
+
+    def observation(self, factors: Mapping[int, Float[Array, "r n"]], count: int) -> Float[Array, "n L H"]:
+        """The observation matrices of the latents, by the ``factors`` of each group of effects."""
+        columns = []
+        for latent, member in enumerate(self.members):
+            is_chain = member.kind is not None
+            values = jnp.ones((count, 1)) if is_chain else factors[member.group][np.array(member.coefficients)].T
+            columns.append(jnp.zeros((count, len(self.members), member.num_observed)).at[:, latent].set(values))
+        return jnp.concatenate(columns, axis=2)
+
+    def on_states(self, precision: Float[Array, "n H H"]) -> Float[Array, "n b s s"]:
+        """Precisions of the observed entries as those of the blocks' states."""
+        on_blocks = jnp.zeros((len(precision), len(self.blocks), self.size, self.size))
+        (blocks, entries), (h, k) = np.array(self.observed).T, np.array(self.pairs).T
+        for one, other in ((h, k), (k, h)):
+            on_blocks = on_blocks.at[:, blocks[h], entries[one], entries[other]].set(precision[:, h, k])
+        return on_blocks
+
+    def directions(self, A: Float[Array, "n P H"], is_paired: bool) -> Float[Array, "n S H2"]:
+        """The observation matrices of predictors A x and their products, of the entries ``jointly_observed``."""
+        rows, columns = np.triu_indices(A.shape[1]) if is_paired else 2 * (np.arange(A.shape[1]),)
+        h, k = np.array(self.pairs).T
+        one, other = A[:, rows], A[:, columns]
+        products = jnp.where(h == k, 0.5, 1.0) * (one[..., h] * other[..., k] + one[..., k] * other[..., h])
+        above = jnp.pad(A, ((0, 0), (0, 0), (0, len(h))))
+        return jnp.concatenate([above, jnp.pad(products, ((0, 0), (0, 0), (A.shape[2], 0)))], axis=1)
+
+    def latents(
+        self, states: Float[Array, "*batch b s"], observation: Float[Array, "*rows L H"]
+    ) -> Float[Array, "*batch L"]:
+        """The latents' deviations from their means, of states in rows with these observation matrices."""
+        blocks, entries = np.array(self.observed).T
+        return jnp.sum(observation * states[..., None, blocks, entries], axis=-1)
+
+
+class Moves(NamedTuple):
+    """F and roots of Q of the blocks' deviations from their means given sites, and observation matrices, by row."""
+
+    transition: Float[Array, "n b s s"]
+    root: Float[Array, "n b s s"]
+    observation: Float[Array, "n L H"]
+
+
+def moves_along(
+    posterior: Posterior, row_weights: Float[Array, " n"], layout: Layout
+) -> tuple[Int[Array, " n"], Moves]:
+    """The order of the rows along the chains' column, padding last, and the moves of the latents along it."""
+    prior, W = posterior.prior, posterior.sites.precision
+    times = times_of_rows(prior)
+    # Padding may have the time of any row.
+    times = jnp.where(row_weights > 0, times, jnp.max(times))
+    order = jnp.argsort(times)
+    # Rows with equal times are steps of no length.
+    chains = chains_at(prior, times[order])
+    steps = layout.steps(chains.transition, chains.noise, jnp.arange(len(order)) == 0)
+    observation = layout.observation(factors_of_effects(prior), len(order))[order]
+    L, precision = roots_of(steps.noise), (W if posterior.is_coupled else jax.vmap(jnp.diag)(W))[order]
+    informed = information(steps, L, layout.on_states(jnp.swapaxes(observation, 1, 2) @ precision @ observation))
+    transition, noise = steps_given(steps, L, informed)
+    return order, Moves(transition, roots_of(noise), observation)
+
+
+def _nonzero(factor: Float[Array, "r n"]) -> tuple[int, ...]:
+    """The rows of a factor that are not zero; all within compiled code."""
+    if is_traced():
+        return tuple(range(len(factor)))
+    return tuple(np.flatnonzero(np.any(np.asarray(factor) != 0.0, axis=1)).tolist()) or (0,)
+
+
+# Posteriors of latents that the sites couple, some of them Markov chains of one column: linear in the rows.
+#
+# The others have factors A, f = mean + A^T v, and are linear effects v beside the chains.
 
 # Eigenvalues of a row's precisions below this share of the largest are rounding of zero.
 _ROUNDING = 1e-14
@@ -98,7 +378,7 @@ class ChainPosterior(DependentPosterior):
             V = V.at[:, latents, latents].add(residual[:, None])
         return mean, V
 
-    def mean_and_deviation(self, key: Key) -> tuple[Any, Any]:
+    def mean_and_deviation(self, key: RandomKey) -> tuple[Any, Any]:
         """See Posterior."""
         centre, states = self.joint.centre, self.joint.states
         v, deviation = _draw(self.joint, key, self._may_be_signed)
@@ -111,7 +391,7 @@ class ChainPosterior(DependentPosterior):
         """See Posterior."""
         return True
 
-    def drawn_at(self, X_new: Float[Array, "m d"], keys: Key) -> Float[Array, "draws m L"]:
+    def drawn_at(self, X_new: Float[Array, "m d"], keys: RandomKey) -> Float[Array, "draws m L"]:
         """Joint draws at new inputs, one for each key: by the chains through the data and the new inputs."""
         n, t = len(self.order), X_new[:, chain_column(self.prior)]
         times = jnp.concatenate([times_of_rows(self.prior), t])
@@ -132,7 +412,7 @@ class ChainPosterior(DependentPosterior):
             least = _LEAST * jnp.max(group.kernel.diagonal(X_new))
             residuals[index] = root_by_rank(group.residual_covariance(X_new), least)
 
-        def one(key: Key) -> Array:
+        def one(key: RandomKey) -> Array:
             of_joint, of_residual = jax.random.split(key)
             v, deviation = _draw(joint, of_joint, self._may_be_signed)
             states = chains.read((joint.states(v) + deviation)[places][..., None])[..., 0]
@@ -219,7 +499,7 @@ def decoupled(sites: Sites) -> tuple[Float[Array, "n L L"], Sites]:
     return jnp.swapaxes(axes, 1, 2), Sites(jnp.einsum("nlp,nl->np", axes, h), w)
 
 
-def _draw(joint: Joint, key: Key, may_be_signed: bool) -> tuple[Float[Array, " r"], Float[Array, "n ld"]]:
+def _draw(joint: Joint, key: RandomKey, may_be_signed: bool) -> tuple[Float[Array, " r"], Float[Array, "n ld"]]:
     """A draw of v, and of the states' deviation from their mean given v."""
     of_effects, of_path, of_sites = jax.random.split(key, 3)
     u = jax.random.normal(of_effects, joint.centre.shape)
@@ -278,3 +558,185 @@ def _combined(
     mapped = jax.lax.map(lambda chunk: of_rows(*chunk), chunks(size * len(columns), *rows))
     centre, V = (part.reshape(-1, *part.shape[2:])[: len(mean)] for part in mapped)
     return prior.means() + centre, V
+
+
+# Predictors z = Φ f at the data: marginals are pushed from latents to predictors, sites pulled back.
+
+
+def push_values(Phi: Float[Array, "n P L"], f: Float[Array, "*batch n L"]) -> Float[Array, "*batch n P"]:
+    """The predictors of latents."""
+    return jnp.einsum("ipl,...il->...ip", Phi, f)
+
+
+def push_moments(
+    Phi: Float[Array, "n P L"], mean: Float[Array, "n L"], covariance: Float[Array, "n L L"]
+) -> tuple[Float[Array, "n P"], Float[Array, "n P"]]:
+    """Mean and variance of the predictors from the latents of each datum."""
+    return push_values(Phi, mean), jnp.einsum("ipl,ilk,ipk->ip", Phi, covariance, Phi)
+
+
+def push_covariance(Phi: Float[Array, "n P L"], covariance: Float[Array, "n L L"]) -> Float[Array, "n P P"]:
+    """The covariance of the predictors of each datum from the covariance of its latents."""
+    return jnp.einsum("ipl,ilk,iqk->ipq", Phi, covariance, Phi)
+
+
+def condition_predictors(
+    prior: PriorCollection, Phi: Float[Array, "n P L"], sites: Sites, blocks: tuple[tuple[int, ...], ...]
+) -> DependentPosterior:
+    """The posterior of the latents given sites on predictors; ``blocks`` are the latents that the sites couple."""
+    if prior.chained and not sites.coupled:
+        return condition_chains(prior, Phi, sites)
+    return condition_jointly(prior, pull_sites(Phi, sites), blocks)
+
+
+def condition_jointly(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> DependentPosterior:
+    """The posterior given sites (n, L), (n, L, L) on the latents."""
+    return condition_chains(prior, *decoupled(sites)) if prior.chained else condition_blocks(prior, sites, blocks)
+
+
+def pull_sites(Phi: Float[Array, "n P L"], sites: Sites) -> Sites:
+    """Sites on predictors as sites on the latents, coupled."""
+    potential = jnp.einsum("ipl,ip->il", Phi, sites.potential)
+    if sites.coupled:
+        return Sites(potential, jnp.einsum("ipl,ipq,iqk->ilk", Phi, sites.precision, Phi))
+    return Sites(potential, jnp.einsum("ipl,ip,ipk->ilk", Phi, sites.precision, Phi))
+
+
+# Linear response in O(n) for latents that are Markov chains of one column, and linear effects beside them.
+#
+# Corrected covariances are those of the chain of states x of each block and their products y given factors of the
+# predictors and their products: see pgmodels.priors.chain_posterior and pgmodels.priors.chain.
+
+
+class Factors(NamedTuple):
+    """What responds at each row: the factor of predictors z = Phi f and their products u has the precision (n, S, S).
+
+    That is minus the Hessian of the objective in the moments of (z, u); u are the squares of the predictors or, where
+    S is larger than twice their number, the products of all pairs in the order of an upper triangle. ``slope`` is the
+    gradient in the mean of the one predictor that shifts the mean; None if means do not move. ``Phi`` is None if
+    predictors are latents.
+    """
+
+    precision: Float[Array, "n S S"]
+    slope: Float[Array, " n"] | None
+    Phi: Float[Array, "n P L"] | None
+
+
+class ChainResponse(Module):
+    """The corrected moments of the latents, at the data and at new inputs.
+
+    ``rows`` has the rows that respond: those of the data, or their distinct ones if no site couples latents. ``order``
+    sorts them. ``shifted`` has the mean's shift as its mean.
+    """
+
+    posterior: Posterior
+    order: Int[Array, " m"]
+    conditioned: Given
+    joint: Joint
+    shifted: Posterior | None
+    layout: Layout = eqx.field(static=True)
+
+    @property
+    def rows(self) -> PriorCollection:
+        """The prior at the rows that respond."""
+        return _responding(self.posterior)
+
+    def moments(self) -> Marginals:
+        """The shift of the mean, and the covariance of each datum's latents."""
+        count = len(self.layout.observed)
+        sorted_rows = self.joint.marginals()[1][:, :count, :count]
+        V = self._of_latents(jnp.zeros_like(sorted_rows).at[self.order].set(sorted_rows), factors_of_effects(self.rows))
+        V = V if self.posterior.is_coupled else self.posterior.prior.spread(V)
+        residual = self.posterior.prior.residual_variances()
+        V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
+        return jnp.zeros(V.shape[:2]) if self.shifted is None else self.shifted.moments()[0], V
+
+    def predict(self, X_new: Float[Array, "m d"]) -> Marginals:
+        """The same at new inputs."""
+        gaps, states = gaps_of_rows(self.rows, self.order, X_new), self.conditioned.covariance
+        nowhere, last = jnp.zeros(len(X_new), dtype=bool), len(states) - 1
+        before, after = jnp.maximum(gaps.before, 0), jnp.minimum(gaps.after, last)
+        through = self.layout.steps(gaps.transition, gaps.noise, gaps.before < 0)
+        onward = self.layout.steps(gaps.onward, gaps.onward_noise, nowhere)
+        of_onward = roots_of(onward.noise)
+        ahead = jnp.where((gaps.after <= last)[:, None, None, None], self.conditioned.informed[after], 0.0)
+        informed = one_step_back(onward.transition, of_onward, ahead)
+        F, Q = joint_steps(through, steps_given(through, roots_of(through.noise), informed), states[before])
+        # The covariance before matters to the noise of a step alone, which is not read.
+        onward = joint_steps(onward, steps_given(onward, of_onward, ahead), states[before])
+        chains, forward = self.joint.chains, self.joint.forward
+        P = chains.forward(F, forward.covariance[before])
+        P = chains.forward(F, jnp.swapaxes(P, 1, 2)) + chains.block_diagonal(Q)
+        V = self.joint.after(forward.mean[before], P, onward.transition, gaps.after)[1]
+        effects = {index: group.factor_at(X_new) for index, group in effect_groups(self.rows).items()}
+        count = len(self.layout.observed)
+        V = self._of_latents(V[:, :count, :count], {index: A for index, (A, _) in effects.items()})
+        for latent, member in enumerate(self.layout.members):
+            if member.kind is None:
+                A, residual = effects[member.group]
+                # Coefficients that the data do not depend on have their prior variance, 1.
+                unknown = np.setdiff1d(np.arange(len(A)), member.coefficients)
+                V = V.at[:, latent, latent].add(residual + jnp.sum(A[unknown] ** 2, axis=0))
+        return jnp.zeros(V.shape[:2]) if self.shifted is None else self.shifted.marginals_at(X_new)[0], V
+
+    def negative(self) -> Int[Array, " m"]:
+        """Row by row that responds, what sums to the number of negative eigenvalues of the precision of all (x, y)."""
+        directions = negative_directions(self.joint.forward.gained, self.joint.sites.precision)
+        counts = jnp.sum(directions, axis=1).astype(int)
+        return jnp.zeros_like(counts).at[self.order].set(counts)
+
+    def _of_latents(self, V: Float[Array, "n H H"], factors: Mapping[int, Array]) -> Float[Array, "n L L"]:
+        if not factors:
+            return V
+        observation = self.layout.observation(factors, len(V))
+        return observation @ V @ jnp.swapaxes(observation, 1, 2)
+
+
+def respond(posterior: Posterior, factors: Factors, layout: Layout) -> ChainResponse:
+    """The linear response of a posterior to factors at the rows of its data."""
+    rows, precision, weights = _responding(posterior), factors.precision, posterior.sites.precision
+    if not posterior.is_coupled:
+        # Rows with equal inputs respond together, by the sum of their factors.
+        precision, weights = posterior.prior.total(precision), jax.vmap(jnp.diag)(posterior.prior.total(weights))
+    order = jnp.argsort(times_of_rows(rows))
+    chains = chains_of_rows(rows, order)
+    steps = layout.steps(chains.transition, chains.noise, jnp.arange(len(order)) == 0)
+    observation = layout.observation(factors_of_effects(rows), len(order))
+    conditioned = given_sites(
+        steps, roots_of(steps.noise), layout.on_states(jnp.swapaxes(observation, 1, 2) @ weights @ observation)[order]
+    )
+    before = jnp.concatenate([jnp.zeros_like(conditioned.covariance[:1]), conditioned.covariance[:-1]])
+    both = joint_steps(steps, Chain(*conditioned[:2]), before)
+    of_blocks = Chains(both.transition, both.noise, tuple(range(len(layout.blocks))), layout.jointly_observed)
+    A = observation if factors.Phi is None else factors.Phi @ observation
+    w, axes = jnp.linalg.eigh(precision)
+    # Negative precisions last: no covariance on the way fails unless the last one does.
+    w, axes = w[:, ::-1], jnp.swapaxes(axes, 1, 2)[:, ::-1]
+    directions = axes @ layout.directions(A, precision.shape[1] > 2 * A.shape[1])
+    nothing = jnp.zeros_like(w)
+    sites = LineSites(directions, jnp.zeros((*w.shape, 0)), nothing, w)
+    joint = condition(of_blocks, jax.tree.map(lambda part: part[order], sites))
+    return ChainResponse(posterior, order, conditioned, joint, _shifted(posterior, factors), layout)
+
+
+def response_entries(posterior: Posterior) -> int:
+    """The entries of a matrix of linear response at all rows. Raises ValueError as ``Layout.of``."""
+    layout = Layout.of(posterior.prior, posterior.is_coupled)
+    return _responding(posterior).num_rows * (len(layout.blocks) * layout.joint_size) ** 2
+
+
+def _responding(posterior: Posterior) -> PriorCollection:
+    return posterior.prior if posterior.is_coupled else posterior.prior.distinct
+
+
+def _shifted(posterior: Posterior, factors: Factors) -> Posterior | None:
+    """The posterior of deviations from the mean, with the slope as the potential of the one predictor."""
+    if factors.slope is None:
+        return None
+    prior = posterior.prior
+    groups = tuple(group.with_mean(jnp.zeros_like(group.mean)) for group in prior.groups)
+    centred, slope = PriorCollection(groups, prior.copies), factors.slope[:, None]
+    if not posterior.is_coupled:
+        return centred.condition(Sites(slope, posterior.sites.precision))
+    potential = jnp.einsum("ipl,ip->il", factors.Phi, slope)
+    return condition_jointly(centred, Sites(potential, posterior.sites.precision), ())

@@ -1,22 +1,266 @@
-"""Priors of all latent GPs of a model at the data, in groups that share a kernel."""
+"""Several GPs: their priors, posteriors and blocks."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Shaped
 
-from pgmodels.priors.base import Coordinates, Key, LatentPrior, Moments, Sites, no_factor
-from pgmodels.priors.distinct_inputs import Copies
-from pgmodels.priors.factored import FactoredPrior
-from pgmodels.priors.inducing.fic import FICPrior
-from pgmodels.priors.new_inputs import check_new_inputs
-from pgmodels.priors.padding import padded_size
-from pgmodels.priors.posterior import IndependentPosterior
-from pgmodels.runtime.pickling import Module
-from pgmodels.runtime.x64 import as_array, double_precision
+from pgmodels.priors.base import (
+    Coordinates,
+    GroupPosterior,
+    LatentPrior,
+    Moments,
+    RandomKey,
+    Sites,
+    no_factor,
+    padded_size,
+)
+from pgmodels.priors.dense import FactoredPosterior, FactoredPrior
+from pgmodels.priors.inducing import FICPrior
+from pgmodels.priors.rows import Copies, check_new_inputs
+from pgmodels.runtime.precision import Module, as_array, double_precision
+
+# Pytrees without the leaves that are inputs of the program, which would be copied on return.
+
+
+class Fresh(Module):
+    """A pytree in which leaves of a known tree are replaced by None, since programs copy the arrays they return.
+
+    ``places`` are the indices of the omitted leaves among the known ones, None for new leaves.
+    """
+
+    leaves: list[Array | None]
+    places: tuple[int | None, ...] = eqx.field(static=True)
+    tree: Any = eqx.field(static=True)
+
+    @classmethod
+    def beside(cls, known: Any, tree: Any) -> "Fresh":
+        """Omit from a tree the leaves of a known one; inside a program."""
+        by_id = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(known))}
+        leaves, structure = jax.tree.flatten(tree)
+        places = tuple(by_id.get(id(leaf)) for leaf in leaves)
+        new_leaves = [leaf if place is None else None for leaf, place in zip(leaves, places, strict=True)]
+        return cls(new_leaves, places, structure)
+
+    def completed(self, known: Any) -> Any:
+        """The full tree, with the known leaves restored."""
+        known_leaves = jax.tree.leaves(known)
+        pairs = zip(self.leaves, self.places, strict=True)
+        return jax.tree.unflatten(self.tree, [leaf if place is None else known_leaves[place] for leaf, place in pairs])
+
+
+# Posteriors of all latents of a model given sites.
+
+# Draws that share one scan over the rows.
+_TOGETHER = 16
+# Means and covariances of each datum's latents.
+Marginals = tuple[Float[Array, "n L"], Float[Array, "n L L"]]
+
+
+class Posterior(Module):
+    """The latents of all groups given sites: the product of their prior and the sites, normalised and factorised.
+
+    ``is_coupled`` says whether sites couple latents: their precisions are then (n, L, L), and covariances between rows
+    (L, m, L, n). Otherwise latents are independent, precisions are (n, L), and covariances between rows are within
+    each latent, (L, m, n). Covariances between rows need priors with a factor (ValueError without one).
+    """
+
+    prior: eqx.AbstractVar["PriorCollection"]
+    sites: eqx.AbstractVar[Sites]
+    is_coupled: eqx.AbstractClassVar[bool]
+
+    @abstractmethod
+    def moments(self) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
+        """Mean and variance of the latents at the data."""
+
+    @abstractmethod
+    def marginals(self) -> Marginals:
+        """Mean and covariance of each datum's latents."""
+
+    @abstractmethod
+    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L"]]:
+        """Mean and variance at new inputs."""
+
+    @abstractmethod
+    def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
+        """Mean and covariance of the latents at each new input."""
+
+    @abstractmethod
+    def covariance(self) -> Float[Array, "L n n"] | Float[Array, "L n L n"]:
+        """The covariance of the latents at the data."""
+
+    @abstractmethod
+    def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m n"] | Float[Array, "L m L n"]:
+        """The covariance of the latents at new inputs with those at the data."""
+
+    @abstractmethod
+    def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m m"] | Float[Array, "L m L m"]:
+        """The covariance of the latents at new inputs."""
+
+    @abstractmethod
+    def log_normalizer(self) -> Float[Array, ""]:
+        """Log of the integral of the prior times the sites."""
+
+    @abstractmethod
+    def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
+        """Log of the sites at f, the latents given by coordinates, in expectation over the residual."""
+
+    @abstractmethod
+    def tempered(self, share: Float[Array, ""] | float) -> "Posterior":
+        """The posterior with the same mean and ``share`` times the sites' precisions."""
+
+    @abstractmethod
+    def mean_and_deviation(self, key: RandomKey) -> tuple[Coordinates, Coordinates]:
+        """Mean of the coordinates and a draw of their deviation from it, one array per group each."""
+
+    def draw(self, key: RandomKey) -> tuple[Float[Array, "n L"], Coordinates]:
+        """A joint draw of the latents at the data, and its coordinates."""
+        means, deviations = self.mean_and_deviation(key)
+        coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
+        return self.prior.sample_given(key, coordinates), coordinates
+
+    @property
+    def extends(self) -> bool:
+        """Whether it draws jointly at new inputs without a covariance."""
+        return False
+
+    @abstractmethod
+    def coupled_latents(self) -> list[list[int]] | None:
+        """The latents that are dependent, block by block; None if all are independent."""
+
+    @abstractmethod
+    def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """Roots of the coordinates' precision, and their means, for priors with inducing inputs, without data.
+
+        If coupled, roots (r, r) of each block and one vector of all means; else (l, r, r) and (l, r) for each group.
+        """
+
+
+class DependentPosterior(Posterior):
+    """Latents that sites couple."""
+
+    is_coupled: ClassVar[bool] = True
+
+    def moments(self) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
+        """See Posterior."""
+        mean, V = self.marginals()
+        return mean, jnp.diagonal(V, axis1=1, axis2=2)
+
+    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L"]]:
+        """See Posterior."""
+        mean, V = self.marginals_at(X_new)
+        return mean, jnp.diagonal(V, axis1=1, axis2=2)
+
+    @abstractmethod
+    def divergence(self, covariance: Float[Array, "n L L"]) -> Float[Array, ""]:
+        """KL(q || prior) of the coordinates, from the covariances of each datum's latents."""
+
+
+class IndependentPosterior(Posterior):
+    """Latents that no site couples: the posterior of each group is given by its prior, which needs no factor."""
+
+    is_coupled: ClassVar[bool] = False
+
+    prior: "PriorCollection"
+    sites: Sites
+    groups: tuple[GroupPosterior, ...]
+
+    def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """See Posterior."""
+        means, variances = zip(*(group.moments() for group in self.groups), strict=True)
+        return self.prior.side_by_side(means), self.prior.side_by_side(variances)
+
+    def marginals(self) -> Marginals:
+        """See Posterior."""
+        mean, variance = self.moments()
+        return mean, jax.vmap(jnp.diag)(variance)
+
+    def log_normalizer(self) -> Float[Array, ""]:
+        """See Posterior."""
+        return sum((group.log_normalizer() for group in self.groups), jnp.zeros(()))
+
+    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
+        """See Posterior."""
+        means, variances = zip(*(group.predict(X_new) for group in self.groups), strict=True)
+        return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1)
+
+    def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l l"]]:
+        """See Posterior."""
+        mean, variance = self.predict(X_new)
+        return mean, jax.vmap(jnp.diag)(variance)
+
+    @property
+    def extends(self) -> bool:
+        """Whether it draws jointly at new inputs by ``drawn_at``."""
+        return all(group.extends for group in self.prior.groups)
+
+    def drawn_at(self, X_new: Float[Array, "m d"], keys: RandomKey) -> Float[Array, "draws m l"]:
+        """Joint draws at new inputs, one for each key, in time that is linear in the number of rows."""
+        groups = [group.extended(X_new) for group in self.groups]
+        priors = [group.prior for group in groups]  # type: ignore[attr-defined]
+
+        def one(key: RandomKey) -> Array:
+            drawn = []
+            for number, (prior, group) in enumerate(zip(priors, groups, strict=True)):
+                mean, deviation = group.mean_and_deviation(jax.random.fold_in(key, number))
+                drawn.append(prior.latents(mean + deviation)[-len(X_new) :])
+            return jnp.concatenate(drawn, axis=1)
+
+        return jax.lax.map(one, keys, batch_size=_TOGETHER)
+
+    def mean_and_deviation(self, key: RandomKey) -> tuple[Coordinates, Coordinates]:
+        """See Posterior."""
+        keys = jax.random.split(key, len(self.groups))
+        pairs = [group.mean_and_deviation(k) for k, group in zip(keys, self.groups, strict=True)]
+        return tuple(m for m, _ in pairs), tuple(d for _, d in pairs)
+
+    def log_factor(self, f: Float[Array, "*batch n l"]) -> Float[Array, "*batch"]:
+        """See Posterior."""
+        h, w = self.sites
+        residual = self.prior.residual_variances()
+        loss = 0.0 if residual is None else 0.5 * jnp.sum(w * residual)
+        return jnp.sum(h * f - 0.5 * w * f**2, axis=(-2, -1)) - loss
+
+    def tempered(self, share: Float[Array, ""] | float) -> "IndependentPosterior":
+        """See Posterior."""
+        h, w = self.sites
+        # K^-1 m = h - w m, and so h' = K^-1 m + share w m.
+        return self.prior.condition(Sites(h - (1.0 - share) * w * self.moments()[0], share * w))
+
+    def covariance(self) -> Float[Array, "l n n"]:
+        """See Posterior."""
+        at_rows, groups = self.prior.at_rows, enumerate(self._factored())
+        across = ((i, jnp.swapaxes(at_rows(group.covariance(), i), 1, 2)) for i, group in groups)
+        return jnp.concatenate([at_rows(C, i) for i, C in across])
+
+    def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m n"]:
+        """See Posterior."""
+        groups = enumerate(self._factored())
+        return jnp.concatenate([self.prior.at_rows(group.cross_covariance(X_new), i) for i, group in groups])
+
+    def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
+        """See Posterior."""
+        return jnp.concatenate([group.covariance_at(X_new) for group in self._factored()])
+
+    def coupled_latents(self) -> None:
+        """See Posterior."""
+
+    def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """See Posterior."""
+        roots, centres = zip(*(group.states.span for group in self._factored()), strict=True)
+        return roots, centres
+
+    def _factored(self) -> list[FactoredPosterior]:
+        self.prior.require_factors()
+        return [group for group in self.groups if isinstance(group, FactoredPosterior)]
+
+
+# Priors of all latent GPs of a model at the data, in groups that share a kernel.
 
 
 class PriorCollection(Module):
@@ -107,7 +351,7 @@ class PriorCollection(Module):
 
     @property
     def can_pad(self) -> bool:
-        """Whether the data can be padded with rows: see pgmodels.priors.padding."""
+        """Whether the data can be padded with rows: see pgmodels.priors.base."""
         return all(group.can_pad for group, shared in zip(self.groups, self.shared, strict=True) if not shared)
 
     @property
@@ -129,7 +373,7 @@ class PriorCollection(Module):
         return self.resized(padded_size(self.num_rows))
 
     def check_new_inputs(self, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
-        """ValueError if a user-defined kernel is not a covariance at X_new: see pgmodels.priors.new_inputs."""
+        """ValueError if a user-defined kernel is not a covariance at X_new: see pgmodels.priors.rows."""
         for group in self.spans().groups:
             check_new_inputs(group, X_new, name, jointly)
 
@@ -182,7 +426,7 @@ class PriorCollection(Module):
         """See LatentPrior."""
         return PriorCollection(tuple(group.for_sampling() for group in self.groups), self.copies)
 
-    def sample_given(self, key: Key, coordinates: Sequence[Array]) -> Float[Array, "n l"]:
+    def sample_given(self, key: RandomKey, coordinates: Sequence[Array]) -> Float[Array, "n l"]:
         """See LatentPrior."""
         keys = [jax.random.fold_in(key, index) for index in range(len(self.groups))]
         return self.side_by_side(
@@ -257,7 +501,7 @@ class PriorCollection(Module):
         vectors = jnp.split(flat, np.cumsum(counts)[:-1])
         return tuple(part.reshape(group.size, -1).T for part, group in zip(vectors, self.groups, strict=True))
 
-    def draw(self, key: Key) -> tuple[Float[Array, "n l"], Coordinates]:
+    def draw(self, key: RandomKey) -> tuple[Float[Array, "n l"], Coordinates]:
         """A joint draw of the latents from the prior, and its coordinates."""
         keys = jax.random.split(key, len(self.groups))
         draws = [group.draw(k) for k, group in zip(keys, self.groups, strict=True)]
@@ -268,3 +512,57 @@ def columns(sizes: Sequence[int]) -> list[slice]:
     """The columns of groups of the given sizes, side by side."""
     ends = np.cumsum(sizes)
     return [slice(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]
+
+
+# Blocks of latents that are factorised together, with concatenated coordinates.
+
+# Up to this many whitened coordinates in total (82 MB per root), all latents are one block; beyond, one block each.
+MAX_BLOCK = 3200
+
+
+def choose_blocks(prior: PriorCollection) -> tuple[tuple[int, ...], ...]:
+    """One block of all latents if affordable, else one block per latent; the choice does not depend on padding."""
+    ranks = [padded_size(rank) for rank in prior.spans().ranks]
+    if sum(ranks) <= MAX_BLOCK:
+        return (tuple(range(len(ranks))),)
+    return tuple((latent,) for latent in range(len(ranks)))
+
+
+def are_affordable(prior: PriorCollection, blocks: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether each block has at most MAX_BLOCK coordinates, and its latents have factors."""
+    ranks = [padded_size(rank) for rank in prior.spans().ranks]
+    return prior.factored and all(sum(ranks[latent] for latent in block) <= MAX_BLOCK for block in blocks)
+
+
+def gather_blocks(prior: PriorCollection, blocks: tuple[tuple[int, ...], ...], flat: Float[Array, " D"]) -> list[Array]:
+    """Split coordinates, ordered by latent, into one vector per block, whose latents need not be adjacent."""
+    vectors = jnp.split(flat, np.cumsum(prior.ranks)[:-1])
+    return [jnp.concatenate([vectors[latent] for latent in block]) for block in blocks]
+
+
+def scatter_blocks(
+    prior: PriorCollection, blocks: tuple[tuple[int, ...], ...], vectors: Sequence[Float[Array, " _"]]
+) -> Float[Array, " D"]:
+    """The inverse of ``gather_blocks``."""
+    ranks = prior.ranks
+    by_latent: dict[int, Array] = {}
+    for block, part in zip(blocks, vectors, strict=True):
+        pieces = jnp.split(part, np.cumsum([ranks[latent] for latent in block])[:-1])
+        by_latent.update(zip(block, pieces, strict=True))
+    return jnp.concatenate([by_latent[latent] for latent in range(len(ranks))])
+
+
+def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
+    """Split a vector over concatenated blocks into one per block, as long as its matrix."""
+    return jnp.split(flat, np.cumsum([len(matrix) for matrix in matrices])[:-1])
+
+
+def stacked(factors: list[Array]) -> Any:
+    """The block-diagonal matrix of factors (r, n), (sum of r, latents n)."""
+    total, columns = sum(len(factor) for factor in factors), factors[0].shape[1]
+    matrix = jnp.zeros((total, len(factors) * columns), factors[0].dtype)
+    row = 0
+    for place, factor in enumerate(factors):
+        matrix = matrix.at[row : row + len(factor), place * columns : (place + 1) * columns].set(factor)
+        row += len(factor)
+    return matrix

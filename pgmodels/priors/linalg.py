@@ -1,20 +1,125 @@
-"""Linear algebra of Gaussian posteriors given sites, for one zero-mean latent.
+"""Linear algebra: Cholesky factors with jitter, loops over LAPACK, Gram matrices in chunks."""
 
-Two forms:
-
-- dense, f ~ N(0, K): B = I + W^1/2 K W^1/2 and Sigma = K - K W^1/2 B^-1 W^1/2 K;
-- factor, f = A^T v with v ~ N(0, I_r): P = I + A W A^T, and v given the sites is N(P^-1 A h, P^-1).
-
-A constant mean is subtracted first. Only B and P are factorised: their eigenvalues are at least 1.
-"""
-
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import scipy
+from jax.custom_batching import custom_vmap, sequential_vmap
 from jax.lax.linalg import cholesky, triangular_solve
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Bool, Float
+
+from pgmodels.runtime.jit import compiled
+
+# Computation in chunks of rows within one compiled program, to limit memory.
+
+# Numbers per chunk, 4 MB: a few such arrays fit in the cache.
+CHUNK = 2**19
+# Entries of a factor, inputs times rows, up to which it is kept in memory: 128 MB.
+HELD = 2**24
+
+
+def chunks(width: int, X: Float[Array, "n *d"], *terms: Float[Array, "n *_"]) -> tuple[Array, ...]:
+    """Inputs and terms of each row, in equal chunks along a new first axis; ``width`` is the numbers per row.
+
+    The last chunk is padded with its last row and zero terms.
+    """
+    n = len(X)
+    count = max(1, -(-n * width // CHUNK))
+    length = -(-n // count)
+
+    def padded(part: Array, mode: str) -> Array:
+        beyond = [(0, count * length - n), *[(0, 0)] * (part.ndim - 1)]
+        return jnp.pad(part, beyond, mode=mode).reshape(count, length, *part.shape[1:])
+
+    return padded(X, "edge"), *(padded(part, "constant") for part in terms)
+
+
+def each_row(function: Callable[..., Any], width: int, X: Float[Array, "n d"]) -> Any:
+    """Map ``function`` over chunks of inputs; its results have the rows as first axis, and are joined."""
+    results = jax.lax.map(jax.checkpoint(function), chunks(width, X)[0])
+    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[: len(X)], results)
+
+
+def summed(function: Callable[..., Any], start: Any, width: int, X: Float[Array, "n d"], *terms: Array) -> Any:
+    """``start`` plus the sum over chunks of ``function`` of their inputs and terms."""
+    checkpointed = jax.checkpoint(function)
+
+    def add(sums: Any, chunk: tuple[Array, ...]) -> tuple[Any, None]:
+        # The addition is outside the checkpoint, so that reverse mode stores no sums.
+        return jax.tree.map(jnp.add, sums, checkpointed(*chunk)), None
+
+    return jax.lax.scan(add, start, chunks(width, X, *terms))[0]
+
+
+# Loops instead of batched calls of LAPACK.
+#
+# XLA's CPU backend submits batched Cholesky factorisations and triangular solves to its own thread pool and blocks:
+# two of them at once leave no free thread, and the program deadlocks (observed on two cores, jaxlib 0.10.2).
+# Sequential factorisations run in the calling thread, at the same cost on the CPU.
+
+
+def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:
+    """Map ``function`` over the last axis of the arrays, the latents; results are stacked along a new first axis."""
+    columns = tuple(jnp.moveaxis(array, -1, 0) for array in arrays)
+    if len(columns[0]) == 1:
+        return jax.tree.map(lambda leaf: leaf[None], function(*(column[0] for column in columns)))
+    return jax.lax.map(lambda column: function(*column), columns)
+
+
+def over_states(function: Callable[..., Any], *trees: Any) -> Any:
+    """Map ``function`` over the first axis of the trees' leaves; results are stacked along it."""
+    if len(jax.tree.leaves(trees)[0]) == 1:
+        return jax.tree.map(lambda leaf: leaf[None], function(*jax.tree.map(lambda leaf: leaf[0], trees)))
+    return jax.lax.map(lambda entries: function(*entries), trees)
+
+
+def vmap_as_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that ``vmap`` turns into a loop. It has no reverse-mode derivative.
+
+    Compilation keeps JAX 0.10 from tracing the function again as it lowers it, which raises an error where the function
+    contains a derivative of a ``custom_jvp`` function such as ``log_ndtr``.
+    """
+    return sequential_vmap(compiled(function))
+
+
+def vmap_as_loop_if_batched(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """For a function of matrices and vectors: ``vmap`` loops if matrices are batched, and batches vectors alone."""
+    # Compiled for the same reason as in vmap_as_loop.
+    batching = custom_vmap(compiled(function))
+
+    @batching.def_vmap
+    def rule(axis_size: int, batched: Any, matrices: Any, vectors: Any) -> tuple[Any, Any]:
+        del axis_size
+        differing = jax.tree.leaves(batched[0])
+        if not any(differing):
+            out = jax.vmap(function, in_axes=(None, 0))(matrices, vectors)
+        else:
+            leaves, tree = jax.tree.flatten(matrices)
+            mapped = [leaf for leaf, differs in zip(leaves, differing, strict=True) if differs]
+
+            def one(entry: tuple[list[Any], Any]) -> Any:
+                slices, vector = iter(entry[0]), entry[1]
+                full = [next(slices) if differs else leaf for leaf, differs in zip(leaves, differing, strict=True)]
+                return function(jax.tree.unflatten(tree, full), vector)
+
+            out = jax.lax.map(one, (mapped, vectors))
+        return out, jax.tree.map(lambda _: True, out)
+
+    return batching
+
+
+# Linear algebra of Gaussian posteriors given sites, for one zero-mean latent.
+#
+# Two forms:
+#
+# - dense, f ~ N(0, K): B = I + W^1/2 K W^1/2 and Sigma = K - K W^1/2 B^-1 W^1/2 K;
+# - factor, f = A^T v with v ~ N(0, I_r): P = I + A W A^T, and v given the sites is N(P^-1 A h, P^-1).
+#
+# A constant mean is subtracted first. Only B and P are factorised: their eigenvalues are at least 1.
 
 # Up to this size a triangle is inverted by LAPACK; the rest of a larger one is products, which several cores share.
 _LEAF = 256
@@ -242,3 +347,121 @@ def root_by_rank(C: Float[Array, "m m"], least: Float[Array, ""]) -> Float[Array
 
     start = jnp.zeros((), int), jnp.zeros_like(C), jnp.maximum(jnp.diagonal(C), 0.0)
     return jax.lax.while_loop(goes_on, add, start)[1].T
+
+
+# The kernel matrix at the data, outside ``jit``: checks, the Cholesky root with jitter, pivoted Cholesky.
+
+JITTERS = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
+TOLERANCE = JITTERS[1]
+RANK_MULTIPLE = 16
+# Rows per strip of blocked matrix operations.
+STRIP = 128
+# Pivots below this fraction of the largest variance are rounding error.
+ROUNDING = 4e-15
+
+
+@compiled
+def gram(kernel: Callable[[Array, Array], Array], X: Array) -> Array:
+    """kernel(X, X)."""
+    return kernel(X, X)
+
+
+class PivotedFactor(NamedTuple):
+    """The A (r, n) with K = A^T A, and its r pivots."""
+
+    A: np.ndarray
+    pivots: np.ndarray
+
+    @property
+    def padded_rank(self) -> int:
+        """The rank rounded up to a multiple of RANK_MULTIPLE."""
+        return -(-max(len(self.A), 1) // RANK_MULTIPLE) * RANK_MULTIPLE
+
+
+def pivoted_cholesky(K: np.ndarray, tolerance: float) -> PivotedFactor:
+    """Pivoted Cholesky factorisation of K, up to a tolerance relative to the largest variance."""
+    # K is symmetric: its transpose is in LAPACK's column-major order.
+    upper, pivots, rank, info = scipy.linalg.lapack.dpstrf(K.T, tol=tolerance * np.max(np.diagonal(K)), lower=0)
+    if info < 0:
+        raise RuntimeError(f"LAPACK's dpstrf rejected its argument {-info}.")
+    A = np.empty((rank, len(K)))
+    for begin in range(0, rank, STRIP):
+        strip = np.s_[begin : begin + STRIP]
+        A[strip, pivots - 1] = np.triu(upper[:rank][strip], begin)
+    return PivotedFactor(A, pivots[:rank] - 1)
+
+
+@compiled
+def _row(kernel: Callable[[Array, Array], Array], x: Array, X: Array) -> Array:
+    return kernel(x[None], X)[0]
+
+
+def pivoted_columns(kernel: Any, X: Array, tolerance: float, most: int) -> PivotedFactor | None:
+    """``pivoted_cholesky`` of kernel(X, X) from the rows of its pivots alone; None if it needs more than ``most``."""
+    variances = np.array(kernel.diagonal(X))
+    least = tolerance * np.max(variances)
+    A = np.empty((most, len(X)))
+    pivots: list[int] = []
+    while np.max(variances) > least:
+        if len(pivots) == most:
+            return None
+        r, pivot = len(pivots), int(np.argmax(variances))
+        A[r] = (np.asarray(_row(kernel, X[pivot], X)) - A[:r, pivot] @ A[:r]) / np.sqrt(variances[pivot])
+        variances = variances - A[r] ** 2
+        # Rounding may leave as much of a pivot as of others.
+        variances[pivot] = 0.0
+        pivots.append(pivot)
+    return PivotedFactor(A[: len(pivots)], np.array(pivots, dtype=int))
+
+
+def jittered_root(
+    kernel: Any, K: np.ndarray, jitters: tuple[float, ...] = JITTERS
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """K + jitter I, its root and the jitter: the first, relative to the mean variance, with a Cholesky root.
+
+    K is modified in place. Raises ValueError if no jitter suffices.
+    """
+    variances = np.diagonal(K).copy()
+    for relative in jitters:
+        jitter = relative * float(np.mean(variances))
+        np.fill_diagonal(K, variances + jitter)
+        try:
+            return K, scipy.linalg.cholesky(K, lower=True, check_finite=False), jitter
+        except scipy.linalg.LinAlgError:
+            continue
+    np.fill_diagonal(K, variances)
+    _reject(kernel, f"not positive semi-definite: its smallest eigenvalue is {np.linalg.eigvalsh(K)[0]:.3g}")
+
+
+def check_gram(kernel: Any, K: np.ndarray) -> None:
+    """Raise ValueError if K has a wrong shape, is not finite, has negative variances or is not symmetric."""
+    if K.ndim != 2 or K.shape[0] != K.shape[1] or not K.size:
+        _reject(kernel, f"of shape {K.shape} where a square matrix of the data is expected")
+    if not np.all(np.isfinite(K)):
+        row, column = np.argwhere(~np.isfinite(K))[0]
+        _reject(kernel, f"not finite: entry ({row}, {column}) is {K[row, column]}")
+    scale = np.max(np.abs(np.diagonal(K)))
+    if np.min(np.diagonal(K)) < 0 or scale == 0:
+        row = int(np.argmin(np.diagonal(K)))
+        _reject(kernel, f"not a covariance: the variance at row {row} is {K[row, row]:.3g}")
+    if _asymmetry(K) > TOLERANCE * scale:
+        row, column = np.unravel_index(np.argmax(np.abs(K - K.T)), K.shape)
+        _reject(
+            kernel,
+            f"not symmetric: entry ({row}, {column}) is {K[row, column]:.6g} "
+            f"and entry ({column}, {row}) is {K[column, row]:.6g}",
+        )
+
+
+def _asymmetry(K: np.ndarray) -> float:
+    """The largest difference between an entry and its mirror image; in strips that fit the cache."""
+    ends = range(STRIP, len(K) + STRIP, STRIP)
+    return max(float(np.max(np.abs(K[end - STRIP : end, :end] - K[:end, end - STRIP : end].T))) for end in ends)
+
+
+def _reject(kernel: Any, fault: str) -> NoReturn:
+    name = getattr(kernel, "__name__", type(kernel).__name__)
+    raise ValueError(
+        f"The matrix of kernel {name} at the data is {fault}. Expected a finite, symmetric, positive semi-definite "
+        "matrix: check its formula and hyperparameters and the scale of X, or add a White kernel to it."
+    )

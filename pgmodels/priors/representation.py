@@ -10,12 +10,21 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from pgmodels.kernels.kernel import Kernel, with_values
-from pgmodels.kernels.limits import unlimited
+from pgmodels.kernels.kernel import Kernel, unlimited, with_values
 from pgmodels.parameters.parameter import bare_arrays
-from pgmodels.priors.base import LatentPrior
-from pgmodels.priors.dense import DensePrior, covariance_prior, exact_root, whitened_prior
-from pgmodels.priors.gram import (
+from pgmodels.priors.base import LatentPrior, pad_rows, padded_size
+from pgmodels.priors.dense import (
+    CoefficientPrior,
+    DensePrior,
+    InducingPoints,
+    LowRankPrior,
+    covariance_prior,
+    exact_root,
+    low_rank_at,
+    turned_features,
+    whitened_prior,
+)
+from pgmodels.priors.linalg import (
     ROUNDING,
     STRIP,
     TOLERANCE,
@@ -26,10 +35,8 @@ from pgmodels.priors.gram import (
     pivoted_cholesky,
     pivoted_columns,
 )
-from pgmodels.priors.low_rank import CoefficientPrior, InducingPoints, LowRankPrior, low_rank_at, turned_features
-from pgmodels.priors.padding import pad_rows, padded_size
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.x64 import as_array
+from pgmodels.runtime.precision import as_array
 
 # Peak bytes per entry of K while it is computed and factorised: K, its root and one copy.
 _MADE = 24.0
@@ -44,13 +51,13 @@ class Representation(ABC):
     """Representation of the prior of a group of latents at the data: ``pgm.GP(kernel, form=...)``.
 
     Subclasses are hashable and implement ``bind``, and ``bind_traced`` to support trained or sampled hyperparameters.
-    With ``can_pad``, the traced methods accept ``row_mask`` (see pgmodels.priors.padding) and the bound priors
+    With ``can_pad``, the traced methods accept ``row_mask`` (see pgmodels.priors.base) and the bound priors
     implement ``resized``.
     """
 
     can_pad: ClassVar[bool] = False
     # Whether ``bind_traced`` accepts ``spanning`` inputs, a few that determine a latent everywhere: see
-    # pgmodels.priors.distinct_inputs.
+    # pgmodels.priors.rows.
     spans: ClassVar[bool] = False
     # Whether rows that differ only in columns the kernel does not read share one latent value.
     shares: ClassVar[bool] = True
@@ -181,7 +188,7 @@ class Auto(Representation):
     smaller ``max_error`` lowers this to rounding; the low-rank factor is then also chosen, at any cost, if the dense
     form needs more jitter. With sampled kernel parameters it is dense, unless the latent is a sum of functions with few
     levels, as of crossed groups. Of many distinct times it becomes a Markov process: see
-    pgmodels.inference.chain_choice.
+    pgmodels.inference.vi.
     """
 
     can_pad: ClassVar[bool] = True

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from pgmodels.regression.expressions import TOKEN, Computed, Expression, expression, quoted, shortened, tree
-from pgmodels.regression.foreign import REMEDIES
+from pgmodels.regression.expressions import REMEDIES, TOKEN, Computed, Expression, expression, quoted, shortened, tree
 
 # Calls that are terms by themselves; everything else is a linear term.
 SPECIAL = ("gp", "s", "ar1", "offset")

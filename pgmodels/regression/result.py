@@ -1,38 +1,237 @@
-"""Results of regression formulas: coefficients, effects of terms, predictions and comparisons."""
+"""Results of a formula by term, and their figures."""
 
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
 from scipy.special import ndtri
 
-from pgmodels.inference.corrections.marginals import marginals
+from pgmodels.data.arrays import DATE, DURATION, NUMBER, ZONED, kind_of_column
+from pgmodels.inference.correct import marginals
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.likelihoods.supports import Classes, Given
-from pgmodels.regression.columns import Levels
-from pgmodels.regression.grid import Conditional, conditional_grid
+from pgmodels.plots.style import literal, new_figure, open_axes, styles
+from pgmodels.regression.terms import Levels
 from pgmodels.report.summaries import result_status
-from pgmodels.results import intervals
+from pgmodels.results import result as intervals
 from pgmodels.results.approximation import LinearResponse
-from pgmodels.results.grid_density import GridDensity
 from pgmodels.results.nested import NestedApproximation
-from pgmodels.results.nodes import DrawNodes
-from pgmodels.results.predictive import Predictive
-from pgmodels.runtime.formatting import shorten
+from pgmodels.results.predictive import DrawNodes, Predictive
+from pgmodels.results.result import GridDensity
+from pgmodels.runtime.messages import shorten
+from pgmodels.runtime.precision import DoublePrecision
 from pgmodels.runtime.seeds import Seed
-from pgmodels.runtime.x64 import DoublePrecision
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from xarray import DataTree
 
     from pgmodels.regression.formula import Regression
+
+
+# Grids of new data: some columns over their values, the others at their means or most frequent levels.
+
+# Of the first column of numbers, and of further ones: the minimum, quartiles and maximum.
+_POINTS, _QUARTILES = 50, (0.0, 0.25, 0.5, 0.75, 1.0)
+
+Conditional = str | Sequence[str] | Mapping[str, Any]
+
+
+def conditional_grid(
+    frame: pd.DataFrame, conditional: Conditional, used: Collection[str] | None = None,
+    compared: Collection[str] = (), counts: np.ndarray | None = None,
+) -> tuple[pd.DataFrame, list[str]]:  # fmt: skip
+    """The grid of the columns ``conditional``, with others that are ``used``, by default all, and their names.
+
+    Numbers in columns ``compared`` are levels. Means and most frequent levels are of rows that count as often as they
+    have weight. A dict has the values of columns, or None for the default: all levels, 50 points of the first column of
+    numbers, and quartiles of further ones.
+    """
+    wanted = {conditional: None} if isinstance(conditional, str) else conditional
+    wanted = dict(wanted) if isinstance(wanted, Mapping) else dict.fromkeys(wanted)
+    unknown = [name for name in wanted if name not in frame.columns]
+    if not wanted or unknown:
+        wrong = unknown[0] if unknown else wanted
+        raise ValueError(f"conditional must name columns of the data, {list(frame.columns)}; got {wrong!r}.")
+    numbers = [name for name in wanted if name not in compared and _is_continuous(frame[name])]
+    values = [
+        _values(frame[name], name in numbers, is_first=name in numbers[:1]) if chosen is None else _as_list(chosen)
+        for name, chosen in wanted.items()
+    ]
+    grid = pd.DataFrame(list(product(*values)), columns=list(wanted))
+    names = [name for name in frame.columns if name in wanted or used is None or name in used]
+    others = {
+        name: [_typical(frame[name], name in compared, counts)] * len(grid) for name in names if name not in wanted
+    }
+    grid = pd.concat([grid, pd.DataFrame(others, index=grid.index)], axis=1)
+    return grid[names], list(wanted)
+
+
+def _is_continuous(column: pd.Series) -> bool:
+    kinds = pd.api.types
+    is_number = kinds.is_numeric_dtype(column) and not kinds.is_bool_dtype(column)
+    return is_number or kind_of_column(column) in (DATE, ZONED, DURATION)
+
+
+def _values(column: pd.Series, is_continuous: bool, is_first: bool) -> list[Any]:
+    if not is_continuous:
+        # Levels that do not occur have no coefficient.
+        has_categories = hasattr(column, "cat")
+        return list(column.cat.remove_unused_categories().cat.categories) if has_categories else sorted(set(column))
+    distinct = sorted(column.unique())
+    if is_first and len(distinct) > _POINTS:
+        return list(column.min() + (column.max() - column.min()) * np.linspace(0.0, 1.0, _POINTS))
+    return distinct if is_first or len(distinct) <= len(_QUARTILES) else list(column.quantile(_QUARTILES))
+
+
+def _as_list(values: Any) -> list[Any]:
+    return [values] if np.ndim(values) == 0 else list(values)
+
+
+def _typical(column: pd.Series, is_compared: bool, counts: np.ndarray | None) -> Any:
+    counts = np.ones(len(column)) if counts is None else counts
+    if is_compared or not _is_continuous(column):
+        return pd.Series(counts).groupby(column.to_numpy(dtype=object)).sum().idxmax()
+    if kind_of_column(column) == NUMBER:
+        return float(np.average(column[column.notna()], weights=counts[column.notna()]))
+    first = column.min()
+    return first + pd.Timedelta(days=1) * float(np.average((column - first) / pd.Timedelta(days=1), weights=counts))
+
+
+# Figures of regression results: effects of terms, and predictions over a grid.
+
+_NUMBERS = ("mean", "sd")
+# Inches of a level on an axis.
+_A_LEVEL = 0.2
+# Panels in a row.
+_ACROSS = 3
+
+
+def figure_of_effects(result: "RegressionResult") -> Figure:
+    """See ``RegressionResult.plot_effects``."""
+    terms = [
+        term
+        for number, term in enumerate(result.regression.terms)
+        if len(term.columns) == 1 and len(term.columns[0].names) == 1 and not term.is_linear
+    ]
+    if not terms:
+        raise ValueError("plot_effects shows terms of one column, such as s(x) and (1|g); the formula has none.")
+    most = max((len(term.columns[0].codes) for term in terms if isinstance(term.columns[0], Levels)), default=0)
+    figure, panels = _panels(len(terms), max(2.9, 0.8 + _A_LEVEL * most))
+    for axes, term in zip(panels, terms, strict=False):
+        column = term.columns[0]
+        data, by = result.regression.data, "level" if len(result.regression.classes) > 1 else None
+        x = term.read(data)[:, 0]
+        # Dates are shown as such.
+        shown = data[column.names[0]] if column.names[0] in data.columns else x
+        table = result.effects(term.name)
+        repeated = {
+            name: np.repeat(np.asarray(part), len(table) // len(x)) for name, part in (("x", x), ("shown", shown))
+        }
+        table = table.assign(**repeated).drop_duplicates(["x", *[by] * (by is not None)])
+        if isinstance(column, Levels):
+            _points(axes, table, [":".join(map(str, key)) for key in column.codes], by, is_upright=False)
+            open_axes(axes, title=literal(term.name), xlabel="effect")
+        else:
+            _lines(axes, table.sort_values("x").assign(x=lambda rows: rows["shown"]), by)
+            open_axes(axes, title=literal(term.name), xlabel=literal(column.names[0]), ylabel="effect")
+    return figure
+
+
+def figure_over_grid(table: pd.DataFrame, label: str) -> Figure:
+    """Values over a grid of one to three columns: along the axis, by colour, and by panel."""
+    by = [name for name in table.columns if name not in (*_NUMBERS, *intervals.names())]
+    if len(by) > 3:
+        raise ValueError(f"a figure shows up to three columns of a grid, levels included; got {by}.")
+    panel = by[2] if len(by) == 3 else None
+    values = [None] if panel is None else list(pd.unique(table[panel]))
+    figure, panels = _panels(len(values), tall=3.2)
+    for axes, value in zip(panels, values, strict=False):
+        rows = table if panel is None else table[table[panel] == value]
+        is_number = pd.api.types.is_numeric_dtype(rows[by[0]]) or pd.api.types.is_datetime64_any_dtype(rows[by[0]])
+        colours = by[1] if len(by) > 1 else None
+        if is_number and rows[by[0]].nunique() > 5:
+            _lines(axes, rows.assign(x=rows[by[0]]), colours)
+        else:
+            levels = list(pd.unique(rows[by[0]]))
+            codes = rows[by[0]].map({level: place for place, level in enumerate(levels)}).astype(float)
+            _points(axes, rows.assign(x=codes), [_text(level) for level in levels], colours)
+        title = "" if panel is None else f"{panel} = {_text(value)}"
+        open_axes(axes, title=literal(title), xlabel=literal(by[0]), ylabel=literal(label))
+    return figure
+
+
+def _panels(count: int, tall: float = 2.9) -> tuple[Figure, list[Axes]]:
+    across = min(_ACROSS, count)
+    rows = -(-count // across)
+    figure = new_figure(max(3.8 * across, 4.6), tall * rows)
+    panels = list(figure.subplots(rows, across, squeeze=False).ravel())
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    return figure, panels
+
+
+def _lines(axes: Axes, table: pd.DataFrame, by: str | None = None) -> None:
+    for name, rows, style in _series(table, by):
+        low, high = (rows[end] for end in intervals.names())
+        axes.fill_between(rows["x"], low, high, alpha=0.2, linewidth=0.0, color=style.colour)
+        axes.plot(rows["x"], rows["mean"], color=style.colour, linestyle=style.line if name else "-", label=name)
+    if pd.api.types.is_datetime64_any_dtype(table["x"]):
+        locator = AutoDateLocator()
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    _legend(axes, by)
+
+
+def _points(axes: Axes, table: pd.DataFrame, names: list[str], by: str | None = None, is_upright: bool = True) -> None:
+    series = list(_series(table, by))
+    shifts = np.linspace(-0.15, 0.15, len(series)) if len(series) > 1 else [0.0]
+    for shift, (name, rows, style) in zip(shifts, series, strict=True):
+        low, high = (rows[end] for end in intervals.names())
+        ends = [rows["mean"] - low, high - rows["mean"]]
+        options: dict[str, Any] = {"fmt": style.marker, "color": style.colour, "label": name}
+        if is_upright:
+            axes.errorbar(rows["x"] + shift, rows["mean"], yerr=ends, **options)
+        else:
+            axes.errorbar(rows["mean"], rows["x"] + shift, xerr=ends, **options)
+    if is_upright:
+        axes.set_xticks(range(len(names)), [literal(name) for name in names])
+        axes.set_xlim(-0.5, len(names) - 0.5)
+    else:
+        axes.set_yticks(range(len(names)), [literal(name) for name in names])
+    _legend(axes, by)
+
+
+def _series(table: pd.DataFrame, by: str | None) -> Any:
+    """Label, rows and style of each line."""
+    if by is None:
+        yield "", table, styles([""])[""]
+        return
+    values = list(pd.unique(table[by]))
+    chosen = styles([_text(value) for value in values])
+    for value in values:
+        yield _text(value), table[table[by] == value], chosen[_text(value)]
+
+
+def _legend(axes: Axes, by: str | None) -> None:
+    if by is not None:
+        axes.legend(title=literal(by), frameon=False, fontsize="small", title_fontsize="small")
+
+
+def _text(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# Results of regression formulas: coefficients, effects of terms, predictions and comparisons.
 
 _DRAWS, _DRAWS_OF_LEVELS = 1000, 4000
 # Numbers of the draws of a part of a table, 64 MB, and its latents if these are drawn jointly.
@@ -346,7 +545,7 @@ class RegressionResult(DoublePrecision):
 
         It has the columns of the data that the formula reads.
         """
-        from pgmodels.regression.saving import save_formula
+        from pgmodels.regression.formula import save_formula
 
         return save_formula(self, path)
 
@@ -363,7 +562,6 @@ class RegressionResult(DoublePrecision):
         ValueError
             If all terms have several columns.
         """
-        from pgmodels.regression.figures import figure_of_effects
 
         return figure_of_effects(self)
 
@@ -379,7 +577,6 @@ class RegressionResult(DoublePrecision):
         -------
         matplotlib.figure.Figure
         """
-        from pgmodels.regression.figures import figure_over_grid
 
         table = self.predictions(conditional=conditional, target=target)
         return figure_over_grid(table, self._label_of(target))
@@ -388,14 +585,12 @@ class RegressionResult(DoublePrecision):
         self, contrast: Mapping[str, Sequence[Any]], conditional: Conditional, *, target: str = "mean"
     ) -> "Figure":
         """Differences of predictions over a grid, as ``comparisons`` has them; see ``plot_predictions``."""
-        from pgmodels.regression.figures import figure_over_grid
 
         table = self.comparisons(contrast, conditional=conditional, target=target)
         return figure_over_grid(table.iloc[:, 1:], f"{self._label_of(target)}, {table['contrast'].iloc[0]}")
 
     def plot_slopes(self, name: str, conditional: Conditional, *, target: str = "mean") -> "Figure":
         """Slopes over a grid, as ``slopes`` has them; see ``plot_predictions``."""
-        from pgmodels.regression.figures import figure_over_grid
 
         table = self.slopes(name, conditional=conditional, target=target)
         return figure_over_grid(table.iloc[:, 1:], f"slope of {self._label_of(target)} in {name}")

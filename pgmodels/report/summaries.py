@@ -1,29 +1,266 @@
-"""Display of results, models and graphs: a paragraph in a terminal, a table in a notebook."""
+"""Results and comparisons as text, tables and HTML."""
 
+from __future__ import annotations
+
+import base64
+import io
 import textwrap
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from pgmodels.augmentation.explain import explain_sections, likelihood_line
-from pgmodels.augmentation.graph import AugmentedGraph
-from pgmodels.diagnostics.convergence import convergence
+from pgmodels.augmentation.explain import AugmentedGraph, explain_sections, likelihood_line
+from pgmodels.diagnostics.compare import METRICS, Comparison, convergence
 from pgmodels.inference.objectives import known_objective
 from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, with_priors
-from pgmodels.report.html import Html, element, join, picture, table
 from pgmodels.results.approximation import CorrectedApproximation, GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
-from pgmodels.results.nested import NestedApproximation
+from pgmodels.results.nested import NestedApproximation, SparseApproximation
 from pgmodels.results.result import Result
-from pgmodels.results.sparse import SparseApproximation
-from pgmodels.runtime.formatting import write_constraint, write_distribution
+from pgmodels.runtime.messages import write_constraint, write_distribution
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+# HTML elements for notebooks and reports; text is escaped and elements are closed.
+
+
+class Html(str):
+    """A string of HTML, which is not escaped; all other text is."""
+
+
+# Resolution of PNG images, for print and high-resolution screens.
+_DPI = 144
+# SVG images above this number of bytes may be replaced by PNG.
+_LARGE = 200_000
+_PIXELS_PER_INCH = 96
+_VOID = {"img", "meta", "br", "hr"}
+
+
+def html(value: Any) -> Html:
+    """A value as HTML: escaped, unless it is already HTML."""
+    return value if isinstance(value, Html) else Html(escape(str(value)))
+
+
+def join(values: Iterable[Any], between: str = "") -> Html:
+    """Values as HTML, concatenated."""
+    return Html(between.join(html(part) for part in values))
+
+
+def element(tag: str, *children: Any, **attributes: Any) -> Html:
+    """An element with its children; ``class_`` is the attribute ``class``, None leaves an attribute out."""
+    present = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
+    opening = " ".join([tag, *(f'{name}="{escape(str(value))}"' for name, value in present.items())])
+    if tag in _VOID:
+        return Html(f"<{opening}>")
+    return Html(f"<{opening}>{join(children)}</{tag}>")
+
+
+def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: Any = None) -> Html:
+    """A table whose first column contains row headers; cells may be complete <td> or <th> elements."""
+    head = element("tr", *(_cell("th", cell, scope="col") for cell in header))
+    body = [
+        element(
+            "tr", _cell("th", row[0], scope="row", style="text-align:left"), *(_cell("td", cell) for cell in row[1:])
+        )
+        for row in rows
+    ]
+    titled = [element("caption", caption)] if caption is not None else []
+    return element(
+        "div",
+        element("table", *titled, *([element("thead", head)] if header else []), element("tbody", *body)),
+        class_="pgm-table" if header else "pgm-table pgm-facts",
+        style="overflow-x:auto",
+    )
+
+
+def picture(figure: Figure, alt: str) -> Html:
+    """A figure as embedded SVG, or PNG if SVG is large and PNG smaller, with alternative text ``alt``.
+
+    The figure's layout is fixed afterwards.
+    """
+    from pgmodels.plots.style import settle
+
+    # Otherwise the layout would be computed again for each saved file.
+    settle(figure).set_layout_engine("none")
+    kind, drawn = "svg+xml", _saved(figure, format="svg", metadata={"Date": None, "Creator": None})
+    if len(drawn) > _LARGE:
+        kind, drawn = min((kind, drawn), ("png", _saved(figure, format="png", dpi=_DPI)), key=lambda file: len(file[1]))
+    source = f"data:image/{kind};base64,{base64.b64encode(drawn).decode()}"
+    width, height = (round(_PIXELS_PER_INCH * inches) for inches in figure.get_size_inches())
+    return element("img", src=source, alt=alt, width=width, height=height, style="max-width:100%;height:auto")
+
+
+def _saved(figure: Figure, **options: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, **options)
+    return file.getvalue()
+
+
+def bullets(items: Iterable[Any]) -> Html:
+    """A list of points."""
+    return element("ul", *(element("li", item) for item in items))
+
+
+def _cell(tag: str, value: Any, **attributes: Any) -> Html:
+    is_cell = isinstance(value, Html) and value.startswith(("<td", "<th"))
+    return value if is_cell else element(tag, value, **attributes)
+
+
+# The table of a comparison as text and HTML.
+
+WIDTH = 100
+# Limits for the reference; Vehtari et al. 2021 recommend 1.01 for a single R-hat, and this is the largest of many.
+_LARGEST_RHAT, _SMALLEST_ESS = 1.05, 100
+# Row headers of the printed table, by column of the comparison.
+_WORDS = {
+    "mean_error": "mean |error| of latent means",
+    "mean_error_max": "largest |error| of latent means",
+    "variance_error": "mean |error| of latent variances",
+    "variance_error_max": "largest |error| of latent variances",
+    "wasserstein": "mean Wasserstein-1 of marginals",
+    "misclassification": "test misclassification",
+    "rmse": "test RMSE of predictive mean",
+    "crps": "test CRPS",
+    "interval_score": "test interval score (90 %)",
+    "negative_log_density": "test negative log density [nats]",
+    "calibration_error": "test calibration error (15 bins)",
+    "elbo": "ELBO [nats]",
+    "pareto_k": "Pareto k-hat",
+    "ess_bulk": "smallest bulk ESS",
+    "ess_tail": "smallest tail ESS",
+    "rhat": "largest R-hat",
+    "seconds": "seconds",
+}
+# Longer labels are wrapped.
+_LABEL = 20
+
+
+class Row(NamedTuple):
+    """A metric in words, the value of each result, and which are best: none if all print the same."""
+
+    words: str
+    texts: tuple[str, ...]
+    best: tuple[bool, ...]
+
+
+def metric_rows(comparison: Comparison) -> list[Row]:
+    """The rows of a comparison's printed table: metrics that at least one result has."""
+    frame, rows = comparison.to_dataframe(), []
+    for column in frame.columns:
+        values = frame[column]
+        if values.isna().all():
+            continue
+        texts = tuple(number_text(value) for value in values)
+        # Values that print the same are equally good; with only one distinct value, none is marked.
+        best = number_text(METRICS[column](values.dropna())) if len(set(texts) - {"-"}) > 1 else None
+        rows.append(Row(_WORDS[column], texts, tuple(text == best for text in texts)))
+    return rows
+
+
+def as_text(comparison: Comparison) -> str:
+    """The table in 100 columns, split into blocks if it is wider, with notes below."""
+    rows = metric_rows(comparison)
+    first = max(len(row.words) for row in rows)
+    columns = []
+    for index, label in enumerate(comparison.results):
+        head = textwrap.wrap(f"{label} (ref.)" if label == comparison.reference else label, _LABEL) or [""]
+        columns.append([head, [row.texts[index] + ("*" if row.best[index] else " ") for row in rows]])
+    lines = []
+    for block in _blocks(columns, first):
+        height = max(len(head) for head, _ in block)
+        names = [""] * height + [row.words for row in rows]
+        shown = ([""] * (height - len(head)) + head + cells for head, cells in block)
+        lines += [*aligned(list(zip(names, *shown, strict=True))), ""]
+    return "\n".join([*lines[:-1], *(part for note in _notes(comparison) for part in _note(note))])
+
+
+def as_html(comparison: Comparison) -> Html:
+    """The table with the best of each row marked, and notes below."""
+    heads = (f"{label} (reference)" if label == comparison.reference else label for label in comparison.results)
+    header = ["", *(element("th", head, scope="col", style="text-align:right") for head in heads)]
+    rows = [[_head(row.words), *(_score_cell(text, best) for text, best in zip(row.texts, row.best, strict=True))]
+            for row in metric_rows(comparison)]  # fmt: skip
+    return join([table(header, rows), bullets(_notes(comparison))])
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    means, variances = number_text(comparison.mcse_mean.mean()), number_text(comparison.mcse_variance.mean())
+    return [
+        f"* best of the row. Errors are differences from {comparison.reference}, whose Monte-Carlo standard errors are "
+        f"{means} (means) and {variances} (variances) on average over the latents: smaller errors are noise.",
+        *_caution(comparison),
+        *comparison.notes,
+    ]
+
+
+def _caution(comparison: Comparison) -> list[str]:
+    """A warning where the reference has not converged."""
+    row = comparison.to_dataframe().loc[comparison.reference]
+    rhat, ess = row["rhat"], min(row["ess_bulk"], row["ess_tail"])
+    if rhat > _LARGEST_RHAT or ess < _SMALLEST_ESS:
+        return [
+            f"! These errors are not reliable: {comparison.reference} has R-hat {number_text(rhat)} and bulk or tail "
+            f"ESS {number_text(ess)} at worst (required: below {_LARGEST_RHAT}, above {_SMALLEST_ESS}). Draw more."
+        ]
+    return []
+
+
+def number_text(value: float) -> str:
+    """A number with four significant digits, a dash for NaN."""
+    if np.isnan(value):
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of texts as lines: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+
+
+def _head(words: str) -> Html:
+    return element("th", words, scope="row", style="text-align:left;min-width:9em")
+
+
+def _score_cell(text: str, best: bool) -> Html:
+    # The star marks the best value for readers without colours or bold type.
+    inside = element("b", f"{text} *") if best else text
+    return element("td", inside, class_="best" if best else None, style="text-align:right;white-space:nowrap")
+
+
+def _blocks(columns: Sequence[list], first: int) -> list[list[list]]:
+    """Columns in groups that fit next to the first column, at least one in each."""
+    blocks: list[list[list]] = []
+    room = 0
+    for column in columns:
+        width = 2 + max(map(len, column[0] + column[1]))
+        if width > room:
+            blocks.append([])
+            room = WIDTH - first
+        blocks[-1].append(column)
+        room -= width
+    return blocks
+
+
+def _note(note: str) -> list[str]:
+    """The lines of a note, at most 100 columns wide, indented by two."""
+    marked = note.startswith(("* ", "! "))
+    return textwrap.wrap(
+        note, WIDTH, break_on_hyphens=False, initial_indent="" if marked else "  ", subsequent_indent="  "
+    )
+
+
+# Display of results, models and graphs: a paragraph in a terminal, a table in a notebook.
 
 AnyResult: TypeAlias = Result | SparseApproximation
 
-WIDTH = 100
 _METHODS = {
     "linear_response": "Linear-response correction",
     "perturbative": "Second-order correction",

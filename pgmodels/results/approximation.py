@@ -10,44 +10,46 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from pgmodels.data.frames import Columns
-from pgmodels.data.labels import Labels
-from pgmodels.data.missing import Missing
-from pgmodels.data.options import check_whole_number
+from pgmodels.data.arrays import Columns, Labels, Missing, check_whole_number
 from pgmodels.model import Model
 from pgmodels.numerics.quadrature import chunk_length, equal_chunks
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable
-from pgmodels.priors.base import Sites
-from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.corrected_gaussian import CorrectedGaussian, move
-from pgmodels.priors.drawing import draw_deviations, draw_latents
-from pgmodels.priors.padding import pad_sites, padded_size
-from pgmodels.priors.posterior import Posterior
-from pgmodels.results import intervals
-from pgmodels.results.correction import (
+from pgmodels.priors.base import Sites, pad_sites, padded_size
+from pgmodels.priors.block_posterior import CorrectedGaussian, draw_deviations, draw_latents, move
+from pgmodels.priors.collection import Posterior, PriorCollection
+from pgmodels.results.gaussian import (
+    GaussianPredictions,
+    MixedPredictive,
+    NormalDensity,
+    ParameterUncertainty,
+    averaging,
     correct_at,
+    cubature,
+    each_latent,
     is_invalid,
     joint_covariance,
     mixing,
+    nodes_at,
     respond_at,
+    shifts_at,
     warn_invalid,
+    warn_skewed,
+    with_shifts,
 )
-from pgmodels.results.covariates import check_covariates
-from pgmodels.results.gaussian import GaussianPredictions, each_latent, nodes_at
-from pgmodels.results.grid_density import GridDensity
-from pgmodels.results.mixture import MixedPredictive
-from pgmodels.results.nodes import DrawNodes, GaussianNodes, IndependentNodes, PredictorNodes
-from pgmodels.results.normal_density import NormalDensity
-from pgmodels.results.predictive import Predictive
-from pgmodels.results.result import DataResult, Result
-from pgmodels.results.skewness import averaging, warn_skewed
-from pgmodels.results.summary import Functions
-from pgmodels.results.uncertainty import ParameterUncertainty, cubature, shifts_at, with_shifts
+from pgmodels.results.predictive import (
+    DrawNodes,
+    GaussianNodes,
+    IndependentNodes,
+    Predictive,
+    PredictorNodes,
+    check_covariates,
+)
+from pgmodels.results.result import DataResult, Functions, GridDensity, Result, entries, of_draws
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.memory import require_draws
+from pgmodels.runtime.machine import require_draws
+from pgmodels.runtime.precision import as_array
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
-from pgmodels.runtime.x64 import as_array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -408,7 +410,7 @@ class CorrectedApproximation(GaussianResult):
             return tables
         for name, values in self.uncertainty.nodes(self.model).items():
             flat = functions.get(name, np.asarray)(values).reshape(len(values), -1)
-            tables[name] = intervals.of_draws(flat).set_axis(intervals.entries(values.shape[1:]))
+            tables[name] = of_draws(flat).set_axis(entries(values.shape[1:]))
         return tables
 
     def _conditional_marginals_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Draws from the posterior."""
+"""Draws of samplers and of the prior predictive."""
 
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -9,26 +9,84 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from pgmodels.data.options import check_whole_number
-from pgmodels.model import Groups
+from pgmodels.data.arrays import check_whole_number
+from pgmodels.model import Groups, Model
 from pgmodels.numerics.quadrature import power_of_two
 from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import has_one_prior, have_fixed_kernels, trainable, with_priors, with_values
+from pgmodels.priors.base import pad_rows, pad_zeros, padded_size
+from pgmodels.priors.block_posterior import draw_given
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.drawing import draw_given
-from pgmodels.priors.padding import pad_rows, pad_zeros, padded_size
-from pgmodels.results import intervals
-from pgmodels.results.nodes import DrawNodes, spread_evenly
-from pgmodels.results.predictive import Predictive
-from pgmodels.results.result import DataResult
-from pgmodels.results.summary import Functions
+from pgmodels.results.predictive import DrawNodes, Predictive, spread_evenly
+from pgmodels.results.result import DataResult, Functions, of_chains
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.memory import require_draws
+from pgmodels.runtime.machine import require_draws
+from pgmodels.runtime.precision import DoublePrecision, Picklable, double_precision
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
-from pgmodels.runtime.x64 import double_precision
 
 if TYPE_CHECKING:
     import pandas as pd
+    from xarray import DataTree
+
+
+# Draws from the prior predictive distribution of a model.
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class PriorPredictive(DoublePrecision, Picklable):
+    """Joint draws of hyperparameters, latents and observations from the prior, at inputs X (n, d).
+
+    ``latents`` (draws, n, latents) are joint over rows and latents; ``observations`` (draws, n) are the first column
+    of y given ``covariates`` (n, columns - 1), which is None if y has one column; ``hyperparameters`` holds draws of
+    those with a prior, by name, (draws, ...).
+    """
+
+    model: Model
+    X: np.ndarray
+    covariates: np.ndarray | None
+    latents: np.ndarray
+    observations: np.ndarray
+    hyperparameters: dict[str, np.ndarray]
+
+    def to_arviz(self) -> "DataTree":
+        """An xarray.DataTree for ArviZ, with the groups prior and prior_predictive."""
+        from pgmodels.interop.arviz import prior_to_arviz
+
+        return prior_to_arviz(self)
+
+    def shares_below(self, y: ArrayLike) -> dict[str, float]:
+        """Where data lie among the prior draws: a prior predictive check.
+
+        Parameters
+        ----------
+        y : array_like, shape (n,)
+            Observations at X, the first column.
+
+        Returns
+        -------
+        dict
+            The shares of draws whose "mean", and whose "standard deviation", is below that of y; ties count half.
+
+        Raises
+        ------
+        ValueError
+            If y has another shape.
+        """
+        values = np.asarray(y, dtype=np.float64)
+        if values.shape != self.observations.shape[1:]:
+            raise ValueError(f"y must have shape {self.observations.shape[1:]}, as at X; got {values.shape}.")
+        shares = {}
+        for name, figure in (("mean", np.mean), ("standard deviation", np.std)):
+            drawn, observed = figure(self.observations, axis=1), figure(values)
+            shares[name] = float(np.mean(drawn < observed) + 0.5 * np.mean(drawn == observed))
+        return shares
+
+    def __repr__(self) -> str:
+        drawn = ", ".join(["latents", "observations", *self.hyperparameters])
+        return f"<PriorPredictive: {len(self.latents)} draws of {drawn} at {len(self.X)} rows>"
+
+
+# Draws from the posterior.
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -115,19 +173,19 @@ class Draws(DataResult):
     def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
         """See Summarised; hyperparameters without a prior keep their values."""
         drawn = {name: functions.get(name, np.asarray)(values) for name, values in self.hyperparameters.items()}
-        return super().estimates_of(functions) | {name: intervals.of_chains(values) for name, values in drawn.items()}
+        return super().estimates_of(functions) | {name: of_chains(values) for name, values in drawn.items()}
 
     def _latent_table(self) -> "pd.DataFrame":
         rows = range(self.num_rows) if self.rows is None else self.rows
         places = [f"f[{row}, {latent}]" for row in rows for latent in range(self.model.num_latents)]
-        return intervals.of_chains(self.latents).set_axis(places)
+        return of_chains(self.latents).set_axis(places)
 
     def extend(self, num_samples: int, progress: bool | None = None) -> "Draws":
         """These draws and ``num_samples`` more of each chain, the same as one longer run would give.
 
         This result is not changed. Raises ValueError for draws that gibbs did not make.
         """
-        from pgmodels.inference.mcmc.gibbs.sampler import extend
+        from pgmodels.inference.gibbs import extend
 
         return extend(self, num_samples, progress)
 

@@ -10,26 +10,34 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from pgmodels.data.options import check_whole_number
+from pgmodels.data.arrays import check_whole_number
 from pgmodels.model import Model
 from pgmodels.parameters.vector import with_priors
+from pgmodels.priors.block_posterior import draw_deviations, draw_gaussian
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.drawing import draw_deviations, draw_gaussian
-from pgmodels.results import intervals
-from pgmodels.results.covariates import check_covariates
-from pgmodels.results.gaussian import nodes_at
-from pgmodels.results.grid_density import GRID, GridDensity
-from pgmodels.results.marginal import BANDWIDTH, CONTRACTION, Marginal
-from pgmodels.results.mixture import MixedPredictive, mixed_moments, mixed_quantiles
-from pgmodels.results.nodes import DrawNodes
-from pgmodels.results.normal_density import NormalDensity
-from pgmodels.results.predictive import Predictive
-from pgmodels.results.result import DataResult
-from pgmodels.results.skewness import averaging, warn_skewed
-from pgmodels.results.summary import Functions
-from pgmodels.runtime.memory import require_draws
+from pgmodels.results.gaussian import (
+    MixedPredictive,
+    NormalDensity,
+    averaging,
+    mixed_moments,
+    mixed_quantiles,
+    nodes_at,
+    warn_skewed,
+)
+from pgmodels.results.predictive import DrawNodes, Predictive, check_covariates
+from pgmodels.results.result import (
+    BANDWIDTH,
+    CONTRACTION,
+    GRID,
+    DataResult,
+    Functions,
+    GridDensity,
+    Marginal,
+    of_marginal,
+)
+from pgmodels.runtime.machine import require_draws
+from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
-from pgmodels.runtime.x64 import as_array, double_precision
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +96,7 @@ class IntegratedApproximation(DataResult):
         marginals = {
             name: m.of(functions[name]) if name in functions else m for name, m in self.hyperparameters.items()
         }
-        return super().estimates_of(functions) | {name: intervals.of_marginal(m) for name, m in marginals.items()}
+        return super().estimates_of(functions) | {name: of_marginal(m) for name, m in marginals.items()}
 
     @cached_property
     def mean(self) -> np.ndarray:
@@ -189,7 +197,7 @@ class IntegratedApproximation(DataResult):
 
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
         """``draw_latents``, with the likelihood parameters of their points."""
-        from pgmodels.inference.evidence.integrate import joint_moments_at
+        from pgmodels.inference.integrate import joint_moments_at
 
         seed = as_seed(seed)
         count, size = len(self.check_inputs(X_new)), self.model.num_latents
@@ -281,7 +289,7 @@ class IntegratedApproximation(DataResult):
         return mixed_moments(self.shares, self.means, _variances(self.covariances))
 
     def _moments_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        from pgmodels.inference.evidence.integrate import moments_at
+        from pgmodels.inference.integrate import moments_at
 
         return moments_at(self, self._inputs_at(X_new))
 

@@ -1,21 +1,189 @@
-"""Corrections by nested variational marginals: a density of its own for every latent."""
+"""Results of special kinds: nested marginals, minibatches, corrected Markov processes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
+from pgmodels.data.arrays import Columns, Labels, Missing
+from pgmodels.data.sources import Scaling
+from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
-from pgmodels.results.approximation import LinearResponse, NodesOf
-from pgmodels.results.gaussian import each_latent, mixing_at
-from pgmodels.results.grid_density import GridDensity
-from pgmodels.results.nodes import CopulaNodes
-from pgmodels.results.uncertainty import with_shifts
+from pgmodels.objectives.base import Objective
+from pgmodels.priors import chain_posterior as chain_response
+from pgmodels.priors.base import pad_rows, pad_zeros
+from pgmodels.priors.chain_posterior import ChainResponse, Factors, Layout
+from pgmodels.priors.collection import Marginals, Posterior, PriorCollection
+from pgmodels.results.approximation import FitReport, LinearResponse, NodesOf, ResponseApproximation
+from pgmodels.results.gaussian import GaussianPredictions, each_latent, mixing, mixing_at, with_shifts
+from pgmodels.results.predictive import CopulaNodes
+from pgmodels.results.result import GridDensity, Summarised
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.precision import Picklable, as_array
 from pgmodels.runtime.seeds import Seed
+
+# Linear response by scans over Markov chains: corrected marginals, without a joint covariance.
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class ChainCorrection(ResponseApproximation):
+    """Linear response of latents that are Markov processes, in O(n), without a covariance between rows.
+
+    ``factors`` (n, S, S) and ``slope`` (n,) are what responds at each row, see pgmodels.priors.chain_response.
+    """
+
+    factors: Float[np.ndarray, "n s s"]
+    slope: Float[np.ndarray, " n"] | None
+
+    @cached_property
+    def response(self) -> ChainResponse:
+        """The response at the data and at new inputs."""
+        size = self.posterior.prior.num_rows
+        Phi = mixing(self.model, pad_rows(self.y, size))
+        slope = None if self.slope is None else as_array(pad_zeros(self.slope, size))
+        factors = Factors(as_array(pad_zeros(self.factors, size)), slope, Phi[0] if Phi else None)
+        return respond(self.posterior, factors, Layout.of(self.posterior.prior, self.posterior.is_coupled))
+
+    @property
+    def _num_across(self) -> int:
+        # Some eight matrices over all states and their products.
+        layout = self.response.layout
+        return 8 * (len(layout.blocks) * layout.joint_size) ** 2
+
+    def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
+        mean, _ = super()._moments_at(inputs)
+        shift, covariance = (np.asarray(part) for part in _predicted(self.response, inputs))
+        return np.asarray(mean) + shift, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
+
+    def _drawn_at(self, X_new: ArrayLike, num_draws: int, seed: int) -> NoReturn:
+        raise ValueError(
+            "draw_latents: linear response by scans corrects the covariance of each row, without one between rows. "
+            "Draw from the uncorrected result or with gibbs, or correct a result with form=pgm.Dense()."
+        )
+
+
+respond = compiled(chain_response.respond, "layout")
+
+
+@compiled
+def _predicted(response: ChainResponse, inputs: Array) -> Marginals:
+    return response.predict(inputs)
+
+
+# Gaussian approximations at inducing inputs, which do not store the data.
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class SparseApproximation(Summarised, Picklable, GaussianPredictions):
+    """A Gaussian approximation q of the latents at inducing inputs, from ``num_rows`` rows that it does not store.
+
+    It predicts at inputs on their original scale; ``scaling`` standardised those of the data. ``correct``,
+    ``log_evidence``, ``diagnose``, ``compare``, ``to_arviz`` and plots need the data: run ``pgm.cavi(result.model,
+    result.scaling(X), y)`` (``gaussian_vi`` for the objective "expected") on rows that fit into memory. ``elbo_trace``
+    holds the ELBO of each window of steps, a noisy estimate averaged over its batches, followed by the exact ELBO of
+    each pass over all rows.
+    """
+
+    model: Model
+    posterior: Posterior
+    scaling: Scaling
+    num_rows: int
+    columns: Columns | None
+    elbo_trace: Float[np.ndarray, " iterations"]
+    converged: bool
+    tolerance: float
+    seconds: float
+    fit: FitReport | Any = None
+    method: str = "svi"
+    objective: str = "augmented"
+    custom_objective: Objective | None = None
+    labels: Labels | None = None
+    missing: Missing | None = None
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood of one row without its weight; predictions use it."""
+        return self.model.likelihood
+
+    @property
+    def prior(self) -> PriorCollection:
+        """The prior of the latents, factorised at the inducing inputs; it has no rows of the data."""
+        return self.posterior.prior
+
+    @property
+    def weights(self) -> None:
+        """None: weights are not stored, as rows are not."""
+        return None
+
+    @property
+    def elbo(self) -> float:
+        """The last entry of ``elbo_trace``."""
+        return float(self.elbo_trace[-1])
+
+    @property
+    def jitter(self) -> tuple[float, ...]:
+        """See ``Result.jitter``."""
+        return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
+
+    @property
+    def remedy(self) -> str:
+        """The remedy where a call needs the rows, for messages."""
+        return (
+            f"stores no rows: take pgm.vi(result.model, X, y, objective={self.objective!r}) of rows that fit into "
+            "memory, with X scaled by result.scaling"
+        )
+
+    def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
+        """New inputs as a float64 array (m, d); raises ValueError if their columns do not match the data's."""
+        return self.model.check_new_inputs(X_new, name, len(self.scaling.location), self.columns)
+
+    def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
+        inputs = self.scaling(self.check_inputs(X_new))
+        self.posterior.prior.check_new_inputs(inputs, jointly=jointly)
+        return inputs
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the result to one file, such as ``fit.npz``, that ``pgm.load`` reads; see ``Result.save``."""
+        from pgmodels.results.storage import save_result
+
+        return save_result(self, path)
+
+    def to_arviz(self, num_draws: int = 1000, seed: Seed = 0, **options: Any) -> NoReturn:
+        """Raise ValueError: ArviZ gets draws at the data, which the result does not store."""
+        raise ValueError(f"to_arviz needs the data, and a SparseApproximation {self.remedy}.")
+
+    def _latent_table(self) -> NoReturn:
+        raise ValueError(f"summary: latents are those at the data, and a SparseApproximation {self.remedy}.")
+
+    def __repr__(self) -> str:
+        from pgmodels.report.summaries import result_line
+
+        return result_line(self)
+
+    def __str__(self) -> str:
+        from pgmodels.report.summaries import result_text
+
+        return result_text(self)
+
+    def _repr_html_(self) -> str:
+        from pgmodels.report.summaries import result_html
+
+        return result_html(self)
+
+
+def name_type(value: object) -> str:
+    """The type of a value that is no result at data, for messages; with a remedy, if it has one."""
+    name = type(value).__name__
+    return f"{name}, which {value.remedy}" if isinstance(value, SparseApproximation) else name
+
+
+# Corrections by nested variational marginals: a density of its own for every latent.
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -86,7 +254,7 @@ class NestedApproximation(LinearResponse):
 
     def _marginals(self, inputs: np.ndarray, Phi: np.ndarray | None = None) -> GridDensity:
         """The marginals of the latents at inputs, or of predictors Φ f of them."""
-        from pgmodels.inference.corrections.nested import nested_marginals
+        from pgmodels.inference.nested import nested_marginals
 
         return nested_marginals(self, inputs, Phi)
 

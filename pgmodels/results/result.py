@@ -1,36 +1,435 @@
-"""The base class of results of inference."""
+"""What all results share: marginal densities, intervals, summaries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
+import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from pgmodels.data.frames import Columns
-from pgmodels.data.labels import Labels
-from pgmodels.data.missing import Missing
+from pgmodels.data.arrays import Columns, Labels, Missing, as_numbers
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Data, Model
+from pgmodels.numerics.quadrature import gauss_hermite
 from pgmodels.parameters.parameter import bare
+from pgmodels.parameters.vector import trainable
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.results import intervals
-from pgmodels.results.summary import Summarised
-from pgmodels.runtime.pickling import Picklable
+from pgmodels.runtime.messages import shorten
+from pgmodels.runtime.precision import DoublePrecision, Picklable
 from pgmodels.runtime.seeds import Seed
 
 if TYPE_CHECKING:
     import pandas as pd
     from xarray import DataTree
 
-    from pgmodels.results.grid_density import GridDensity
-    from pgmodels.results.normal_density import NormalDensity
+    from pgmodels.results.draws import PriorPredictive
+    from pgmodels.results.gaussian import NormalDensity
     from pgmodels.results.predictive import Predictive
-    from pgmodels.results.prior_predictive import PriorPredictive
+
+
+# Densities of one variable each on standardised grids: moments, quantiles, and maps from a standard normal.
+
+# A density's grid, in units of its scale.
+REACH = 7.0
+GRID = np.linspace(-REACH, REACH, 193)
+_STEP = GRID[1] - GRID[0]
+# Nodes of a narrow normal, and the least density.
+_FEW_NODES, _TINY = 8, 1e-300
+# Standard normal scores of the map's knots.
+_SCORES = np.linspace(-8.0, 8.0, 129)
+
+
+@cache
+def interpolation(num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Evenly spaced nodes, and the matrix (grid, nodes) of cubic spline interpolation from these."""
+    from scipy.interpolate import CubicSpline
+
+    nodes = np.linspace(-REACH, REACH, num_nodes)
+    return nodes, CubicSpline(nodes, np.eye(num_nodes))(GRID)
+
+
+class GridDensity:
+    """Densities (...) at ``location + scale * GRID``, from their unnormalised logarithms (..., grid).
+
+    ``scale`` may be 0: the density is then a point mass. ``log_masses`` are the logarithms of the integrals.
+    """
+
+    def __init__(self, location: np.ndarray, scale: np.ndarray, log_density: np.ndarray):
+        # An element of an array of densities is one density, whose arrays have no axis.
+        self.location, self.scale, self.log_density = np.asarray(location), np.asarray(scale), log_density
+        peak = log_density.max(axis=-1, keepdims=True)
+        density = np.exp(log_density - peak)
+        mass = _STEP * (density.sum(axis=-1, keepdims=True) - 0.5 * (density[..., :1] + density[..., -1:]))
+        self.density = density / mass
+        self.log_masses = (peak + np.log(mass))[..., 0] + np.log(np.where(scale > 0, scale, 1.0))
+
+    def __getitem__(self, where: Any) -> "GridDensity":
+        """Some of the densities."""
+        return GridDensity(self.location[where], self.scale[where], self.log_density[where])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array of densities."""
+        return self.location.shape
+
+    def moved(self, by: np.ndarray) -> "GridDensity":
+        """The densities of the variables plus constants (...)."""
+        return GridDensity(self.location + by, self.scale, self.log_density)
+
+    def widened(self, variance: Any) -> "GridDensity":
+        """The densities of the variables plus independent normal ones with these variances (...)."""
+        if not np.any(variance):
+            return self
+        scale = np.sqrt(self.scale**2 + variance)
+        # Deviations of both in units of the new scale.
+        added, share = (np.ravel(part / scale) for part in (np.sqrt(variance * np.ones(self.shape)), self.scale))
+        total, nodes = np.empty((added.size, len(GRID))), gauss_hermite(_FEW_NODES)
+        for row, density in enumerate(self.density.reshape(-1, len(GRID))):
+            if added[row] < _STEP * share[row]:
+                # A normal that is narrow against the grid.
+                places = (GRID[:, None] - added[row] * nodes[0]) / share[row]
+                total[row] = np.interp(places, GRID, density, 0.0, 0.0) @ nodes[1]
+            else:
+                scores = (GRID[:, None] - share[row] * GRID) / added[row]
+                total[row] = np.exp(-0.5 * scores**2) @ density
+        log_density = np.log(np.maximum(total, _TINY)).reshape(self.density.shape)
+        return GridDensity(self.location, scale, log_density)
+
+    @cached_property
+    def mean(self) -> np.ndarray:
+        """Means (...)."""
+        return self.location + self.scale * self._standard[0]
+
+    @cached_property
+    def variance(self) -> np.ndarray:
+        """Variances (...)."""
+        return self.scale**2 * self._standard[1]
+
+    @cached_property
+    def skewness(self) -> np.ndarray:
+        """Third central moments in units of the standard deviation (...)."""
+        centre, variance = self._standard
+        third = self._integral((GRID - centre[..., None]) ** 3)
+        return third / variance**1.5
+
+    def pdf(self, values: np.ndarray) -> np.ndarray:
+        """The densities at values (k, ...), broadcast against the densities; zero beyond the grid."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = (values - self.location) / self.scale
+        flat = np.broadcast_to(z, (len(z), *self.shape)).reshape(len(z), self.location.size)
+        rows = zip(flat.T, self.density.reshape(-1, len(GRID)), strict=True)
+        at = np.stack([np.interp(row, GRID, density, 0.0, 0.0) for row, density in rows], axis=1)
+        return at.reshape(len(z), *self.shape) / self.scale
+
+    def quantiles(self, levels: ArrayLike) -> np.ndarray:
+        """Quantiles (levels, ...) at levels between 0 and 1."""
+        scores = scipy.special.ndtri(check_levels(levels))
+        return self.transport(np.broadcast_to(scores.reshape(-1, *[1] * len(self.shape)), (len(scores), *self.shape)))
+
+    def wasserstein(self, sorted_draws: np.ndarray) -> np.ndarray:
+        """Wasserstein-1 distances (...) from sorted draws (draws, ...), by the quantiles in the middle of each step."""
+        levels = (np.arange(len(sorted_draws)) + 0.5) / len(sorted_draws)
+        return np.mean(abs(sorted_draws - self.quantiles(levels)), axis=0)
+
+    def transport(self, scores: np.ndarray, rows: Any = ...) -> np.ndarray:
+        """The increasing maps of standard normal variables to ones with these densities.
+
+        ``scores`` are (k, ...), for the densities at ``rows`` of the first axis.
+        """
+        step, spline = _SCORES[1] - _SCORES[0], self._map[:, rows]
+        interval = np.clip(((scores - _SCORES[0]) / step).astype(int), 0, len(_SCORES) - 2)
+        inside = np.clip(scores, _SCORES[0], _SCORES[-1])
+        offset = inside - _SCORES[interval]
+        a, b, c, d = (np.take_along_axis(part[None], interval[..., None], axis=-1)[..., 0] for part in spline)
+        z = d + offset * (c + offset * (b + offset * a))
+        # Beyond the scores of the map, the scores themselves, moved: these have less than 1e-14 of the mass.
+        return self.location[rows] + self.scale[rows] * (z + scores - inside)
+
+    @cached_property
+    def _standard(self) -> tuple[np.ndarray, np.ndarray]:
+        mean = self._integral(GRID)
+        return mean, self._integral((GRID - mean[..., None]) ** 2)
+
+    def _integral(self, values: np.ndarray) -> np.ndarray:
+        product = self.density * values
+        return _STEP * (product.sum(axis=-1) - 0.5 * (product[..., 0] + product[..., -1]))
+
+    @cached_property
+    def _map(self) -> np.ndarray:
+        """Coefficients (4, ..., intervals) of the spline of the map from scores to the grid's units."""
+        from scipy.interpolate import CubicSpline
+
+        between = 0.5 * _STEP * (self.density[..., 1:] + self.density[..., :-1])
+        below, above = np.cumsum(between, axis=-1), np.cumsum(between[..., ::-1], axis=-1)[..., ::-1]
+        edge = np.zeros((*self.shape, 1))
+        with np.errstate(divide="ignore"):
+            low = scipy.special.ndtri_exp(np.log(np.minimum(np.concatenate([edge, below], axis=-1), 1.0)))
+            high = -scipy.special.ndtri_exp(np.log(np.minimum(np.concatenate([above, edge], axis=-1), 1.0)))
+        scores = np.where(low < 0.0, low, high).reshape(-1, len(GRID))
+        table = np.empty((len(scores), len(_SCORES)))
+        for row, known in enumerate(scores):
+            kept = np.flatnonzero(np.isfinite(known))
+            kept = kept[np.diff(known[kept], prepend=-np.inf) > 0.0]
+            table[row] = _monotone(known[kept], GRID[kept]) if len(kept) else np.nan
+        coefficients = CubicSpline(_SCORES, table, axis=1).c
+        return np.moveaxis(coefficients, 1, -1).reshape(4, *self.shape, len(_SCORES) - 1)
+
+
+def check_levels(levels: ArrayLike) -> np.ndarray:
+    """Levels of quantiles as numbers (levels,); raises ValueError unless all are between 0 and 1."""
+    checked = np.atleast_1d(as_numbers(levels, "levels"))
+    if checked.ndim != 1 or not ((checked > 0) & (checked < 1)).all():
+        raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {shorten(levels)}.")
+    return checked
+
+
+def _monotone(scores: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Values at _SCORES by linear interpolation, and beyond the known scores with slope one."""
+    inside = np.interp(_SCORES, scores, values)
+    return inside + np.minimum(_SCORES - scores[0], 0.0) + np.maximum(_SCORES - scores[-1], 0.0)
+
+
+# The posterior marginal of a hyperparameter, as weighted points.
+
+# Bandwidth of the density, in standard deviations: that of the points of a grid in three dimensions, whose projections
+# on an axis may be a third of a standard deviation apart.
+BANDWIDTH = 0.15
+# Points contract by this factor about their mean, so that smoothing does not change mean and variance (West 1993).
+CONTRACTION = np.sqrt(1.0 - BANDWIDTH**2)
+
+
+@dataclass(frozen=True, eq=False)
+class Marginal:
+    """A posterior marginal: ``values`` (points, ...) of a hyperparameter, with the ``mass`` (points,) of each.
+
+    Moments and quantiles are computed for each entry of the hyperparameter. Quantiles and densities are those of the
+    points smoothed on the unconstrained scale, where smoothing changes neither mean nor variance. ``bounds`` are the
+    lower and upper bounds of all entries, infinite where there is none; None stands for (0, infinity) if all values
+    are positive, else for no bounds.
+    """
+
+    values: np.ndarray
+    mass: np.ndarray
+    bounds: tuple[ArrayLike, ArrayLike] | None = None
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The posterior mean."""
+        return np.tensordot(self.mass, self.values, axes=1)
+
+    @property
+    def deviation(self) -> np.ndarray:
+        """The posterior standard deviation."""
+        return np.sqrt(np.tensordot(self.mass, (self.values - self.mean) ** 2, axes=1))
+
+    @property
+    def logarithm(self) -> "Marginal":
+        """The marginal of the hyperparameter's logarithm."""
+        return self.of(np.log)
+
+    def of(self, function: Callable[[Any], Any]) -> "Marginal":
+        """The marginal of an increasing function of the hyperparameter, which is positive."""
+        with np.errstate(divide="ignore"):
+            low, high = (function(np.maximum(bound, 0.0)) for bound in self.bounds or (0.0, np.inf))
+        return Marginal(function(self.values), self.mass, (low, high))
+
+    def quantiles(self, levels: ArrayLike) -> np.ndarray:
+        """Quantiles of the smoothed marginal at levels between 0 and 1, (levels, ...)."""
+        levels_checked, shape = check_levels(levels), self.values.shape[1:]
+        bounds = np.broadcast_arrays(*self._bounds(), np.empty(shape))[:2]
+        entries = zip(self.values.reshape(len(self.values), -1).T, *map(np.ravel, bounds), strict=True)
+        quantiles = [
+            _constrained(self._smoothed(values, low, high).quantiles(levels_checked), low, high)
+            for values, low, high in entries
+        ]
+        return np.reshape(np.transpose(quantiles), (len(levels_checked), *shape))
+
+    def density(self, at: ArrayLike) -> np.ndarray:
+        """The smoothed density of a scalar hyperparameter at the values ``at``.
+
+        Raises ValueError for a hyperparameter with several entries: take one, as in
+        ``pgm.Marginal(marginal.values[:, 0], marginal.mass)``.
+        """
+        at = as_numbers(at, "at")
+        if self.values.size != len(self.values):
+            raise ValueError(
+                f"density needs a scalar hyperparameter; this one has shape {self.values.shape[1:]}: take one entry, "
+                "as in pgm.Marginal(marginal.values[:, 0], marginal.mass)."
+            )
+        low, high = (float(np.ravel(bound)[0]) for bound in self._bounds())
+        values, inside = self.values.ravel(), (at > low) & (at < high)
+        at = np.where(inside, at, values[0])
+        density = self._smoothed(values, low, high).pdf(_unconstrained(at.ravel(), low, high)).reshape(at.shape)
+        return np.where(inside, density * _slope(at, low, high), 0.0)
+
+    def _bounds(self) -> tuple[ArrayLike, ArrayLike]:
+        if self.bounds is not None:
+            return self.bounds
+        return (0.0 if np.all(self.values > 0) else -np.inf), np.inf
+
+    def _smoothed(self, values: np.ndarray, low: float, high: float) -> GridDensity:
+        """The density of one entry on the unconstrained scale."""
+        x = _unconstrained(values, low, high)
+        mean = self.mass @ x
+        deviation = np.sqrt(self.mass @ (x - mean) ** 2)
+        centres = CONTRACTION * (x - mean) / (deviation or 1.0)
+        density = np.exp(-0.5 * ((GRID[:, None] - centres) / BANDWIDTH) ** 2) @ self.mass
+        return GridDensity(mean, deviation, np.log(np.maximum(density, 1e-300)))
+
+
+def _unconstrained(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    # Rounding may put a value on its bound.
+    values = np.clip(values, np.nextafter(low, np.inf), np.nextafter(high, -np.inf))
+    if np.isfinite(low) and np.isfinite(high):
+        return np.log(values - low) - np.log(high - values)
+    if np.isfinite(low):
+        return np.log(values - low)
+    return -np.log(high - values) if np.isfinite(high) else values
+
+
+def _constrained(x: np.ndarray, low: float, high: float) -> np.ndarray:
+    if np.isfinite(low) and np.isfinite(high):
+        return low + (high - low) * scipy.special.expit(x)
+    if np.isfinite(low):
+        return low + np.exp(x)
+    return high - np.exp(-x) if np.isfinite(high) else x
+
+
+def _slope(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """The derivative of the unconstrained values by the values."""
+    if not (np.isfinite(low) or np.isfinite(high)):
+        return np.ones_like(values)
+    return 1.0 / (values - low) + 1.0 / (high - values)
+
+
+# Means, deviations and equal-tailed intervals as tables, with the columns of ArviZ's summary.
+
+
+def bounds() -> tuple[float, float]:
+    """The probabilities of the ends of an interval of ArviZ's default probability."""
+    from arviz_base import rcParams
+
+    tail = 0.5 * (1.0 - float(rcParams["stats.ci_prob"]))
+    return tail, 1.0 - tail
+
+
+def names() -> tuple[str, str]:
+    """The names of the columns with the ends, as in ArviZ."""
+    low, high = bounds()
+    percent = int(round(100 * (high - low), 6))
+    return f"eti{percent}_lb", f"eti{percent}_ub"
+
+
+def table(mean: np.ndarray, deviation: np.ndarray, ends: np.ndarray) -> "pd.DataFrame":
+    """Means (m,), deviations (m,) and ends (2, m) as a table."""
+    import pandas as pd
+
+    return pd.DataFrame({"mean": mean, "sd": deviation} | dict(zip(names(), ends, strict=True)))
+
+
+def of_draws(values: np.ndarray) -> "pd.DataFrame":
+    """The table of draws (draws, m)."""
+    return table(values.mean(axis=0), values.std(axis=0), np.quantile(values, bounds(), axis=0))
+
+
+def of_chains(values: np.ndarray) -> "pd.DataFrame":
+    """The table of draws (chains, draws, ...), with effective sample sizes and, of several chains, R-hat."""
+    from arviz_stats.base import array_stats
+
+    flat, axes = values.reshape(*values.shape[:2], -1), {"chain_axis": 0, "draw_axis": 1}
+    rows = of_draws(flat.reshape(-1, flat.shape[2])).set_axis(entries(values.shape[2:]))
+    if values.shape[1] < 4:
+        return rows
+    rows["ess_bulk"] = array_stats.ess(flat, **axes, method="bulk")
+    # As az.summary has it, by the quantiles at stats.ci_prob and its complement.
+    low, high = bounds()
+    rows["ess_tail"] = array_stats.ess(flat, **axes, method="tail", prob=high - low)
+    if len(values) > 1:
+        rows["r_hat"] = array_stats.rhat(flat, **axes)
+    return rows
+
+
+def of_marginal(marginal: Marginal) -> "pd.DataFrame":
+    """The table of a marginal, with a row for each entry of the hyperparameter."""
+    ends = marginal.quantiles(bounds()).reshape(2, -1)
+    return table(marginal.mean.ravel(), marginal.deviation.ravel(), ends).set_axis(entries(marginal.mean.shape))
+
+
+def of_value(value: Any) -> "pd.DataFrame":
+    """The table of a value without a distribution, with a row for each entry."""
+    array = np.asarray(value, dtype=np.float64)
+    unknown = np.full(array.size, np.nan)
+    return table(array.ravel(), unknown, np.stack([unknown, unknown])).set_axis(entries(array.shape))
+
+
+def entries(shape: tuple[int, ...]) -> list[str]:
+    """The indices of the entries of an array as text, "[0, 1]"; "" for a number."""
+    return [f"[{', '.join(map(str, entry))}]" if entry else "" for entry in np.ndindex(shape)]
+
+
+# Tables of a result: its hyperparameters and latents.
+
+Functions: TypeAlias = Mapping[str, Callable[[Any], Any]]
+
+
+class Summarised(DoublePrecision):
+    """What has a model with hyperparameters: a table of their values."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def model(self) -> Model:
+            """The model."""
+
+    @property
+    def estimates(self) -> "dict[str, pd.DataFrame]":
+        """The table of each hyperparameter that is not fixed, by name, with a row for each entry."""
+        return self.estimates_of({})
+
+    def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
+        """``estimates``, of increasing functions of some hyperparameters, by the names of these."""
+        unknowns = trainable(self.model)
+        pairs = zip(unknowns.names, unknowns.parameters, strict=True)
+        return {name: of_value(functions.get(name, np.asarray)(p.value)) for name, p in pairs}
+
+    def summary(self, latents: bool = False) -> "pd.DataFrame":
+        """A table of the hyperparameters, as ``az.summary`` has it.
+
+        Parameters
+        ----------
+        latents : bool
+            Whether to add the latents at the data, as ``f[row, latent]``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each number that is not fixed: ``mean``, ``sd`` and the ends of the equal-tailed interval of
+            ArviZ's probability ``stats.ci_prob``; of draws ``ess_bulk``, ``ess_tail`` and ``r_hat``. A hyperparameter
+            that was learned has a normal density on its unconstrained scale; without one, or if it kept its start
+            value, it has no ``sd``.
+
+        Raises
+        ------
+        ValueError
+            If latents were not stored.
+        """
+        import pandas as pd
+
+        tables = [table.set_axis([name + entry for entry in table.index]) for name, table in self.estimates.items()]
+        tables += [self._latent_table()] if latents else []
+        return pd.concat(tables) if tables else of_value([])
+
+    def _latent_table(self) -> "pd.DataFrame":
+        raise NotImplementedError
+
+
+# The base class of results of inference.
 
 
 class Result(Summarised, Picklable):
@@ -142,12 +541,12 @@ class Result(Summarised, Picklable):
         return inputs
 
     def _latent_table(self) -> "pd.DataFrame":
-        ends = self.marginals.quantiles(intervals.bounds())
+        ends = self.marginals.quantiles(bounds())
         # A corrected variance may be negative.
         with np.errstate(invalid="ignore"):
             deviation = np.sqrt(self.variance)
-        rows = intervals.table(self.mean.ravel(), deviation.ravel(), ends.reshape(2, -1))
-        return rows.set_axis([f"f{entry}" for entry in intervals.entries(self.mean.shape)])
+        rows = table(self.mean.ravel(), deviation.ravel(), ends.reshape(2, -1))
+        return rows.set_axis([f"f{entry}" for entry in entries(self.mean.shape)])
 
     def to_arviz(
         self,

@@ -20,38 +20,64 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
-from pgmodels.data.frames import Column
-from pgmodels.data.missing import Missing
-from pgmodels.data.sources.rows import Scaling
-from pgmodels.kernels.columns import Difference, On
-from pgmodels.kernels.coregion import Coregion
+from pgmodels.data.arrays import Column, Missing
+from pgmodels.data.sources import Scaling
+from pgmodels.kernels.columns import Coregion, Difference, On, Sphere
 from pgmodels.kernels.kernel import Product, Sum
-from pgmodels.kernels.line import Line
-from pgmodels.kernels.others import Constant, Cosine, Linear, Periodic, White
-from pgmodels.kernels.random_walk import RandomWalk
-from pgmodels.kernels.sphere import Sphere
+from pgmodels.kernels.others import Constant, Cosine, Line, Linear, Periodic, RandomWalk, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
-from pgmodels.likelihoods import bounded, counts, measurements, named, ordinal, published, survival
+from pgmodels.likelihoods.counts import (
+    BetaBinomial,
+    HurdleNegativeBinomial,
+    HurdlePoisson,
+    LogLogistic,
+    NegativeBinomial2,
+    Ordinal,
+    Poisson,
+    Weibull,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
+)
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, trace
+from pgmodels.likelihoods.named import (
+    Bernoulli,
+    Beta,
+    Binomial,
+    CensoredGaussian,
+    Gamma,
+    Gaussian,
+    HeteroscedasticGaussian,
+    KnownNoise,
+    Laplace,
+    LogisticSoftmax,
+    LogNormal,
+    MultinomialProbit,
+    NegativeBinomial,
+    Probit,
+    RobustMax,
+    SigmoidPoisson,
+    Softmax,
+    StickBreaking,
+    StudentT,
+    gpc_1_classes,
+    gpc_1_labels,
+    gpc_2_classes,
+    gpc_2_labels,
+    gpc_3_classes,
+    gpc_3_labels,
+    known_noise,
+)
 from pgmodels.model import GP, Model
 from pgmodels.objectives.base import Objective
-from pgmodels.parameters.parameter import Hashable, Parameter
-from pgmodels.parameters.restricted import Within, sd
-from pgmodels.priors.base import LatentPrior, Sites
+from pgmodels.parameters.parameter import Hashable, Parameter, Within, sd
+from pgmodels.priors.base import LatentPrior, Sites, pad_sites
 from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.dense import DensePrior
-from pgmodels.priors.fresh import Fresh
-from pgmodels.priors.hilbert.prior import HilbertPrior
-from pgmodels.priors.hilbert.representation import Hilbert
-from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
-from pgmodels.priors.inducing.fic import FICPrior
-from pgmodels.priors.inducing.representation import Inducing, InducingPrior
-from pgmodels.priors.linear_predictor import condition_jointly
-from pgmodels.priors.low_rank import CoefficientPrior, LowRankPrior
-from pgmodels.priors.markov.representation import Markov
-from pgmodels.priors.padding import pad_sites
-from pgmodels.priors.posterior import IndependentPosterior, Posterior
+from pgmodels.priors.chain_posterior import condition_jointly
+from pgmodels.priors.collection import Fresh, IndependentPosterior, Posterior, PriorCollection
+from pgmodels.priors.dense import CoefficientPrior, DensePrior, LowRankPrior
+from pgmodels.priors.hilbert import Hilbert, HilbertPrior
+from pgmodels.priors.inducing import ChunkedInducingPrior, FICPrior, Inducing, InducingPrior
+from pgmodels.priors.markov import Markov
 from pgmodels.priors.representation import Auto, Dense
 from pgmodels.results.approximation import (
     Approximation,
@@ -61,17 +87,15 @@ from pgmodels.results.approximation import (
     LinearResponse,
     PerturbativeApproximation,
 )
-from pgmodels.results.chain_response import ChainCorrection
 from pgmodels.results.draws import Draws
+from pgmodels.results.gaussian import ParameterUncertainty
 from pgmodels.results.integrated import IntegratedApproximation
-from pgmodels.results.nested import NestedApproximation
+from pgmodels.results.nested import ChainCorrection, NestedApproximation, SparseApproximation
 from pgmodels.results.result import Result
-from pgmodels.results.sparse import SparseApproximation
-from pgmodels.results.uncertainty import ParameterUncertainty
-from pgmodels.runtime.atomic_io import Arrays, decode, encode, read_arrays, write_arrays
-from pgmodels.runtime.formatting import shorten, shorten_text
+from pgmodels.runtime.io import Arrays, decode, encode, read_arrays, write_arrays
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.x64 import as_array, double_precision
+from pgmodels.runtime.messages import shorten, shorten_text
+from pgmodels.runtime.precision import as_array, double_precision
 
 Loaded = Approximation | CorrectedApproximation | IntegratedApproximation | SparseApproximation | Draws
 
@@ -98,14 +122,14 @@ _CLASSES: dict[str, Any] = _RESULTS | {
 _LIKELIHOODS: dict[str, Callable[..., Likelihood]] = {
     maker.__name__: maker
     for maker in (
-        named.Bernoulli, named.Probit, named.Binomial, named.NegativeBinomial, named.SigmoidPoisson, named.StudentT,
-        named.Laplace, named.Gaussian, named.HeteroscedasticGaussian, named.Softmax, named.RobustMax,
-        named.MultinomialProbit, named.LogisticSoftmax, named.StickBreaking, measurements.KnownNoise,
-        measurements.CensoredGaussian, counts.Poisson, counts.NegativeBinomial2, counts.ZeroInflatedPoisson,
-        counts.ZeroInflatedNegativeBinomial, counts.HurdlePoisson, counts.HurdleNegativeBinomial, counts.BetaBinomial,
-        bounded.Gamma, bounded.LogNormal, bounded.Beta, ordinal.Ordinal, survival.Weibull, survival.LogLogistic,
-        published.known_noise, published.gpc_1_labels, published.gpc_2_labels, published.gpc_3_labels,
-        published.gpc_1_classes, published.gpc_2_classes, published.gpc_3_classes,
+        Bernoulli, Probit, Binomial, NegativeBinomial, SigmoidPoisson, StudentT,
+        Laplace, Gaussian, HeteroscedasticGaussian, Softmax, RobustMax,
+        MultinomialProbit, LogisticSoftmax, StickBreaking, KnownNoise,
+        CensoredGaussian, Poisson, NegativeBinomial2, ZeroInflatedPoisson,
+        ZeroInflatedNegativeBinomial, HurdlePoisson, HurdleNegativeBinomial, BetaBinomial,
+        Gamma, LogNormal, Beta, Ordinal, Weibull, LogLogistic,
+        known_noise, gpc_1_labels, gpc_2_labels, gpc_3_labels,
+        gpc_1_classes, gpc_2_classes, gpc_3_classes,
     )
 }  # fmt: skip
 # Constraints with bounds, of numpyro.distributions.constraints.

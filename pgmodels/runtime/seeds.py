@@ -1,9 +1,18 @@
-"""Random seeds: a whole number or a JAX key, checked before any work."""
+"""Random keys from seeds, and draws of NumPyro distributions."""
 
-from typing import Any, TypeAlias
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpyro.distributions import Distribution
+    from numpyro.distributions.constraints import Constraint
+    from typing_extensions import TypeIs
+
+
+# Random seeds: a whole number or a JAX key, checked before any work.
 
 # Accepted types of ``seed``.
 Seed: TypeAlias = int | jax.Array
@@ -65,3 +74,23 @@ def _is_whole(seed: Any) -> bool:
 def _shown(seed: Any) -> str:
     """The seed for a message; Python refuses to print numbers of thousands of digits."""
     return f"a number of {seed.bit_length()} bits" if isinstance(seed, int) and seed.bit_length() > 256 else repr(seed)
+
+
+# Recognising NumPyro's distributions and constraints without loading NumPyro, which takes a tenth of a second.
+#
+# Where it is not loaded, no object is one of its own.
+
+
+def is_distribution(value: Any) -> "TypeIs[Distribution]":
+    """Whether a value is a NumPyro distribution."""
+    return isinstance(value, _class("numpyro.distributions", "Distribution"))
+
+
+def is_constraint(value: Any) -> "TypeIs[Constraint]":
+    """Whether a value is a NumPyro constraint."""
+    return isinstance(value, _class("numpyro.distributions.constraints", "Constraint"))
+
+
+def _class(module: str, name: str) -> Any:
+    """A class of a module, none where that is not loaded or, by another thread, not yet to its end."""
+    return getattr(sys.modules.get(module), name, ())

@@ -10,7 +10,7 @@ from scipy import stats
 from scipy.special import log_ndtr, logsumexp
 
 import pgmodels as pgm
-from pgmodels.augmentation.samplers import normals_of_largest
+from pgmodels.augmentation.laws import normals_of_largest
 from tests.registry import CASES
 from tests.statistical.reference import effective_sizes, standard_error
 

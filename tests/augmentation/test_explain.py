@@ -5,26 +5,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pgmodels.augmentation.averages import VARIANCE
+from pgmodels.augmentation.augmentation import conditional_sites, expectations
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.explain import explain
-from pgmodels.augmentation.sites import conditional_sites, expectations
-from pgmodels.likelihoods.algebra import add, multiply, power
-from pgmodels.likelihoods.expression import Environment
-from pgmodels.likelihoods.functions import (
+from pgmodels.augmentation.laws import VARIANCE
+from pgmodels.likelihoods.expression import Environment, Latent, Latents, Observation, ParameterSymbol
+from pgmodels.likelihoods.likelihood import trace
+from pgmodels.likelihoods.operations import (
+    add,
     exp,
     gamma,
     largest,
+    multiply,
     normal_cdf,
     normal_pdf,
     positions,
+    power,
     prod,
     sigmoid,
     sqrt,
     sum_,
 )
-from pgmodels.likelihoods.likelihood import trace
-from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol
 from tests.covering import some
 
 S = sigmoid

@@ -9,15 +9,13 @@ from scipy.integrate import trapezoid
 from scipy.optimize import minimize
 
 import pgmodels as pgm
-from pgmodels.augmentation.averages import Root, Tilde
 from pgmodels.augmentation.derive import derive_formula
-from pgmodels.augmentation.laws import PolyaGamma
-from pgmodels.augmentation.predictor import Predictor
+from pgmodels.augmentation.laws import PolyaGamma, Root, Tilde
+from pgmodels.augmentation.predictors import Auxiliary, Predictor, SiteTerm, over_latents
 from pgmodels.augmentation.rules import RULES, Rule, register
-from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, over_latents
-from pgmodels.likelihoods.notation import density, factors, integral, inverse_power, line
+from pgmodels.likelihoods.expression import Constant
 from pgmodels.likelihoods.operations import Call, Sum
-from pgmodels.likelihoods.symbols import Constant
+from pgmodels.likelihoods.printing import density, factors, integral, inverse_power, line
 
 ZERO = Constant(0.0)
 

@@ -10,11 +10,11 @@ from scipy.optimize import minimize
 from scipy.special import digamma, gammaln
 
 import pgmodels as pgm
+from pgmodels.augmentation.augmentation import Factorised
 from pgmodels.augmentation.derive import derive_formula
-from pgmodels.augmentation.factorised import Factorised
 from pgmodels.inference.objectives import objective_of
-from pgmodels.numerics.gamma_shape import factorised_share, gamma_shape
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.numerics.elementary import factorised_share, gamma_shape
+from pgmodels.runtime.precision import double_precision
 from tests.inference.variational.test_cavi import wine
 
 M = np.array([[0.7, -1.3, 2.1], [-0.4, 3.0, 0.2]])

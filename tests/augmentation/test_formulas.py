@@ -7,10 +7,22 @@ import pytest
 from scipy.special import expit, log_expit, log_ndtr, ndtr
 from scipy.special import gamma as gamma_function
 
-from pgmodels.likelihoods.algebra import absolute, multiply, power
-from pgmodels.likelihoods.expression import Environment
-from pgmodels.likelihoods.functions import exp, gamma, log, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
-from pgmodels.likelihoods.symbols import Constant, Latent, Latents, Observation, ParameterSymbol
+from pgmodels.likelihoods.expression import Constant, Environment, Latent, Latents, Observation, ParameterSymbol
+from pgmodels.likelihoods.operations import (
+    absolute,
+    exp,
+    gamma,
+    log,
+    multiply,
+    normal_cdf,
+    normal_pdf,
+    positions,
+    power,
+    prod,
+    sigmoid,
+    sqrt,
+    sum_,
+)
 
 F, Y, R = Latent(0, 1), Observation(), ParameterSymbol("r", positive=True)
 F3 = Latents(3)

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from pgmodels.augmentation.graph import AugmentedGraph, Edge, Node, build_graph
-from pgmodels.likelihoods.notation import Name
+from pgmodels.augmentation.explain import AugmentedGraph, Edge, Node, build_graph
+from pgmodels.likelihoods.printing import Name
 from tests.augmentation.test_explain import CASES, derived
 
 GP_SIZES = {name: [case[1]] for name, case in CASES.items()}

@@ -9,8 +9,8 @@ from scipy import stats
 from scipy.special import expit, log_expit
 
 import pgmodels as pgm
-from pgmodels.likelihoods.density import log_density
-from pgmodels.likelihoods.normalisation import is_normalised
+from pgmodels.likelihoods.likelihood import log_density
+from pgmodels.likelihoods.sampling import is_normalised
 from tests.covering import some
 
 RNG = np.random.default_rng(21)

@@ -9,9 +9,9 @@ import pytest
 from numpyro.distributions import LogNormal
 
 import pgmodels as pgm
-from pgmodels.diagnostics.auxiliaries import auxiliary_means
-from pgmodels.diagnostics.gap import augmentation_gap
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.diagnostics.diagnose import augmentation_gap
+from pgmodels.diagnostics.vsbc import auxiliary_means
+from pgmodels.inference.bound import MarginalBound
 from pgmodels.parameters.vector import trainable
 from tests.covering import some
 from tests.referees import sigma

@@ -7,13 +7,22 @@ import numpy as np
 import pytest
 
 from pgmodels.augmentation.derive import derive_formula
-from pgmodels.augmentation.errors import NoAugmentationError
+from pgmodels.augmentation.predictors import NoAugmentationError
 from pgmodels.augmentation.verify import verify_augmentation
-from pgmodels.likelihoods.algebra import multiply
-from pgmodels.likelihoods.expression import Environment, Expression
-from pgmodels.likelihoods.functions import exp, log, normal_cdf, normal_pdf, positions, prod, sigmoid, sqrt, sum_
+from pgmodels.likelihoods.expression import Environment, Expression, Latent, Latents, Observation, ParameterSymbol
+from pgmodels.likelihoods.operations import (
+    exp,
+    log,
+    multiply,
+    normal_cdf,
+    normal_pdf,
+    positions,
+    prod,
+    sigmoid,
+    sqrt,
+    sum_,
+)
 from pgmodels.likelihoods.supports import Binary, Classes, Counts, Real, Support
-from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol
 
 CHUNKS, FORMULAS = 10, 30
 PARAMETERS = {"r": 1.7}

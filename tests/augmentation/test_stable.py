@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from pgmodels.augmentation.stable import log_sigmoid_tilde
+from pgmodels.augmentation.laws import log_sigmoid_tilde
 
 # Mean and variance: at and around 0, where the closed forms cancel, on both sides of the series' end, and far out.
 POINTS = [(0.0, 0.0), (1e-9, 0.0), (0.0, 1e-12), (-1e-3, 1e-7), (0.3, 0.2), (0.9, 0.18), (0.9, 0.20), (-2.0, 0.5)]

@@ -6,26 +6,30 @@ import numpy as np
 import pytest
 from jax.scipy.stats import norm
 
-from pgmodels.augmentation import argmax_law, averages, interval_law, laws, verify, verify_bound, verify_case
+from pgmodels.augmentation import laws, verify
+from pgmodels.augmentation import laws as argmax_law
+from pgmodels.augmentation import laws as averages
+from pgmodels.augmentation import laws as interval_law
+from pgmodels.augmentation import verify_cases as verify_bound
+from pgmodels.augmentation import verify_cases as verify_case
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import derive_formula
-from pgmodels.augmentation.errors import VerificationError
-from pgmodels.augmentation.laws import Gamma, Poisson
-from pgmodels.augmentation.predictor import Predictor
+from pgmodels.augmentation.laws import Gamma, Poisson, inverse_gaussian
+from pgmodels.augmentation.predictors import Predictor, VerificationError
 from pgmodels.augmentation.rules import RULES
-from pgmodels.augmentation.rules.argmax import ArgmaxRule
-from pgmodels.augmentation.rules.inverse_gaussian_mixture import InverseGaussianMixtureRule
-from pgmodels.augmentation.rules.mixture import LogMixture, MixtureRule
-from pgmodels.augmentation.rules.poisson import PoissonRule
-from pgmodels.augmentation.rules.polya_gamma import PolyaGammaRule
+from pgmodels.augmentation.rules.gaussian import ArgmaxRule, TruncatedGaussianRule
+from pgmodels.augmentation.rules.mixtures import (
+    InverseGaussianMixtureRule,
+    LogMixture,
+    MixtureRule,
+    PoissonRule,
+    PolyaGammaRule,
+)
 from pgmodels.augmentation.rules.rule import quadratic_sites
-from pgmodels.augmentation.rules.truncated_gaussian import TruncatedGaussianRule
-from pgmodels.augmentation.samplers import inverse_gaussian
 from pgmodels.augmentation.verify import verify_augmentation
-from pgmodels.likelihoods.expression import Environment
-from pgmodels.likelihoods.functions import exp, largest, log, normal_cdf, sigmoid
+from pgmodels.likelihoods.expression import Environment, ParameterSymbol
+from pgmodels.likelihoods.operations import exp, largest, log, normal_cdf, sigmoid
 from pgmodels.likelihoods.supports import Counts, Real, Undeclared
-from pgmodels.likelihoods.symbols import ParameterSymbol
 from tests.covering import some
 from tests.rules import F3, FORMULAS, PARAMETERS, F, R, Y
 

@@ -7,24 +7,27 @@ import numpy as np
 import pytest
 from scipy.stats import truncnorm
 
-from pgmodels.augmentation import argmax_law, averages, explain, interval_law, laws, verify_case
-from pgmodels.augmentation.averages import VARIANCE, Expected
+from pgmodels.augmentation import explain, laws
+from pgmodels.augmentation import laws as argmax_law
+from pgmodels.augmentation import laws as averages
+from pgmodels.augmentation import laws as interval_law
+from pgmodels.augmentation import verify_cases as verify_case
+from pgmodels.augmentation.augmentation import expectations
 from pgmodels.augmentation.derive import derive_formula
-from pgmodels.augmentation.errors import VerificationError
-from pgmodels.augmentation.rules import mixture, polya_gamma, rule
-from pgmodels.augmentation.rules.interval_gaussian import IntervalGaussianRule
-from pgmodels.augmentation.rules.inverse_gaussian_mixture import InverseGaussianMixtureRule
-from pgmodels.augmentation.rules.mixture import LogMixture, MixtureRule, Responsibility
-from pgmodels.augmentation.sites import expectations
-from pgmodels.augmentation.verify_case import ROWS, Case
-from pgmodels.augmentation.verify_print import PrintedForm
+from pgmodels.augmentation.laws import VARIANCE, Expected
+from pgmodels.augmentation.predictors import VerificationError
+from pgmodels.augmentation.rules import mixtures as mixture
+from pgmodels.augmentation.rules import mixtures as polya_gamma
+from pgmodels.augmentation.rules import rule
+from pgmodels.augmentation.rules.gaussian import IntervalGaussianRule
+from pgmodels.augmentation.rules.mixtures import InverseGaussianMixtureRule, LogMixture, MixtureRule, Responsibility
+from pgmodels.augmentation.verify import PrintedForm
+from pgmodels.augmentation.verify_cases import ROWS, Case
 from pgmodels.likelihoods import infix
-from pgmodels.likelihoods.algebra import multiply
-from pgmodels.likelihoods.expression import Environment
-from pgmodels.likelihoods.functions import exp, largest, normal_cdf, normal_pdf, sigmoid, sqrt, sum_
-from pgmodels.likelihoods.notation import call, line, tree, words
+from pgmodels.likelihoods.expression import Environment, Latents, ParameterSymbol
+from pgmodels.likelihoods.operations import exp, largest, multiply, normal_cdf, normal_pdf, sigmoid, sqrt, sum_
+from pgmodels.likelihoods.printing import call, line, tree, words
 from pgmodels.likelihoods.supports import Binary
-from pgmodels.likelihoods.symbols import Latents, ParameterSymbol
 from tests.covering import some
 from tests.rules import FORMULAS, PARAMETERS, F, R, Y
 

@@ -5,10 +5,10 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from pgmodels.inference.mcmc.gibbs import surrogate as refits
-from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational import vi as vi_module
-from pgmodels.inference.variational.vi import cavi
+from pgmodels.inference import moves as refits
+from pgmodels.inference import vi as vi_module
+from pgmodels.inference.gibbs import gibbs
+from pgmodels.inference.vi import cavi
 from pgmodels.kernels.others import White
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import (

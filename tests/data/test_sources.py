@@ -13,10 +13,8 @@ import pytest
 from pyarrow import parquet, table
 
 import pgmodels as pgm
-from pgmodels.data.sources.rows import Scaling
-from pgmodels.data.sources.stream import batches
-from pgmodels.data.sources.survey import survey
-from pgmodels.inference.stochastic import convergence as windows
+from pgmodels.data.sources import Scaling, batches, survey
+from pgmodels.inference import svi_convergence as windows
 from tests.registry import CASES
 
 RNG = np.random.default_rng(12)

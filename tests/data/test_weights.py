@@ -9,7 +9,7 @@ import pytest
 from scipy.special import expit
 
 import pgmodels as pgm
-from pgmodels.diagnostics.gap import augmentation_gap
+from pgmodels.diagnostics.diagnose import augmentation_gap
 from pgmodels.diagnostics.vsbc import simulate_calibration
 from pgmodels.model import with_powers
 from tests.covering import some

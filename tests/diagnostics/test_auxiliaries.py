@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from pgmodels.diagnostics.auxiliaries import auxiliary_means
+from pgmodels.diagnostics.vsbc import auxiliary_means
 from pgmodels.priors.base import Sites
 from pgmodels.results.approximation import Approximation, PerturbativeApproximation
 from pgmodels.results.draws import Draws

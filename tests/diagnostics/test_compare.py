@@ -12,20 +12,25 @@ from arviz_stats.base import array_stats
 from scipy import stats
 from scipy.special import expit
 
-from pgmodels.diagnostics.calibration import expected_calibration_error
-from pgmodels.diagnostics.compare import Comparison, compare
-from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors, worst
-from pgmodels.diagnostics.importance import pareto_k
-from pgmodels.inference.corrections.correct import correct
-from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational.vi import cavi
-from pgmodels.interop.log_densities import pointwise_log_likelihood
+from pgmodels.diagnostics.compare import (
+    Comparison,
+    compare,
+    convergence_by_latent,
+    expected_calibration_error,
+    pareto_k,
+    standard_errors,
+    worst,
+)
+from pgmodels.inference.correct import correct
+from pgmodels.inference.gibbs import gibbs
+from pgmodels.inference.vi import cavi
+from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Binomial, Gaussian, LogisticSoftmax
 from pgmodels.model import GP, Model
 from pgmodels.priors.base import Sites
-from pgmodels.report.table import _caution
-from pgmodels.results.normal_density import NormalDensity
+from pgmodels.report.summaries import _caution
+from pgmodels.results.gaussian import NormalDensity
 
 
 def data(n, seed):

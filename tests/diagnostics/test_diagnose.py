@@ -10,12 +10,12 @@ import pytest
 from scipy import stats
 
 import pgmodels as pgm
-from pgmodels.diagnostics.gap import augmentation_gap
-from pgmodels.diagnostics.importance import ImportanceEstimate, importance_estimate
+from pgmodels.diagnostics.compare import ImportanceEstimate, importance_estimate
+from pgmodels.diagnostics.diagnose import augmentation_gap
 from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
 from pgmodels.likelihoods.sampling import draw_observations
-from pgmodels.priors.drawing import draw_latents
-from pgmodels.report.diagnosis_text import sentences
+from pgmodels.priors.block_posterior import draw_latents
+from pgmodels.report.verdicts import sentences
 from tests.covering import some
 
 

@@ -11,8 +11,8 @@ from scipy.integrate import quad
 from scipy.special import roots_hermitenorm
 
 from pgmodels import polya_gamma
-from pgmodels.diagnostics.gap import augmentation_gap
-from pgmodels.inference.variational.vi import cavi
+from pgmodels.diagnostics.diagnose import augmentation_gap
+from pgmodels.inference.vi import cavi
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Binomial, Gaussian, Laplace, StudentT
 from pgmodels.model import GP, Model

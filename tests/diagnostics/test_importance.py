@@ -10,10 +10,10 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from pgmodels.diagnostics.gap import augmentation_gap
-from pgmodels.diagnostics.importance import importance_estimate, pareto_k
-from pgmodels.inference.evidence.importance import weigh
-from pgmodels.inference.variational.vi import cavi
+from pgmodels.diagnostics.compare import importance_estimate, pareto_k
+from pgmodels.diagnostics.diagnose import augmentation_gap
+from pgmodels.inference.evidence import weigh
+from pgmodels.inference.vi import cavi
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Gaussian, LogisticSoftmax
 from pgmodels.model import GP, Model

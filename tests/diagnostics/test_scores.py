@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 import pgmodels as pgm
-from pgmodels.diagnostics.scores import crps, interval_score
+from pgmodels.diagnostics.compare import crps, interval_score
 
 RNG = np.random.default_rng(0)
 

@@ -11,10 +11,9 @@ from scipy.special import expit
 
 import pgmodels as pgm
 from pgmodels.diagnostics import vsbc
-from pgmodels.diagnostics.symmetry import symmetry_test
-from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration
+from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration, symmetry_test
 from pgmodels.inference import loop as drive
-from pgmodels.inference.variational.vi import cavi
+from pgmodels.inference.vi import cavi
 from pgmodels.likelihoods.sampling import draw_observations
 
 pytestmark = pytest.mark.slow

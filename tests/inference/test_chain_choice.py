@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.chain_choice import FEW, with_chain
+from pgmodels.inference.vi import FEW, with_chain
 
 MANY = FEW + 100
 TIMES = np.random.default_rng(0).uniform(0.0, MANY / 50.0, (MANY, 1))

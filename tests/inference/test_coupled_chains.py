@@ -7,11 +7,11 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.inference.evidence.blocks import block_log_ratios
+from pgmodels.inference.bound import MarginalBound
+from pgmodels.inference.evidence import block_log_ratios
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.parameters.vector import trainable
-from pgmodels.priors.chain_blocks import Layout
+from pgmodels.priors.chain_posterior import Layout
 from tests.statistical.reference import z_scores
 
 # As in test_markov.py: sums of 300 terms, and the dense roots' jitter.

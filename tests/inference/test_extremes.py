@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pgmodels.inference.corrections.correct import correct
-from pgmodels.inference.engine import ConvergenceWarning
-from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational.vi import cavi
+from pgmodels.inference.correct import correct
+from pgmodels.inference.gibbs import gibbs
+from pgmodels.inference.loop import ConvergenceWarning
+from pgmodels.inference.vi import cavi
 from pgmodels.kernels.stationary import RBF, Matern12
 from pgmodels.likelihoods.named import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, DataWarning, Model

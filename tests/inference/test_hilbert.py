@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import pgmodels as pgm
-from pgmodels.inference.jitter_check import warn_inaccurate
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.inference.vi import warn_inaccurate
+from pgmodels.runtime.precision import double_precision
 from tests.covering import some
 from tests.statistical.reference import z_scores
 

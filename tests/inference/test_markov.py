@@ -13,12 +13,11 @@ import pytest
 from scipy import stats
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.inference.evidence.blocks import block_log_ratios
-from pgmodels.inference.evidence.importance import weigh_blocks
+from pgmodels.inference.bound import MarginalBound
+from pgmodels.inference.evidence import block_log_ratios, weigh_blocks
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.parameters.vector import trainable
-from pgmodels.priors.chain_blocks import Layout
+from pgmodels.priors.chain_posterior import Layout
 from tests.covering import some
 from tests.statistical.reference import z_scores
 

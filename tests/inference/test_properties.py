@@ -9,9 +9,9 @@ import pytest
 from numpyro.diagnostics import effective_sample_size
 
 import pgmodels as pgm
+from pgmodels.inference.cavi import CAVI
 from pgmodels.inference.objectives import objective_of_result
-from pgmodels.inference.variational.cavi import CAVI
-from pgmodels.inference.variational.vi import variational_problem
+from pgmodels.inference.vi import variational_problem
 from pgmodels.model import Data
 from tests.programs import run
 from tests.random_models import KERNELS, LOG_CONCAVE, N, exact, random_model, referee

@@ -10,10 +10,10 @@ import pytest
 from mpmath import mp
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes import bound as penalised_bound
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.inference.empirical_bayes.search import Limits
+from pgmodels.inference import bound as penalised_bound
+from pgmodels.inference.bound import MarginalBound
 from pgmodels.inference.loop import backtrack
+from pgmodels.inference.search import Limits
 from pgmodels.parameters.vector import trainable
 
 Fixed = pgm.Fixed

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
+from pgmodels.inference.cavi import positive
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational.natural_gradient import positive
-from pgmodels.inference.variational.vi import variational_problem
+from pgmodels.inference.vi import variational_problem
 from pgmodels.model import Data, with_powers
-from pgmodels.priors.padding import pad_rows
+from pgmodels.priors.base import pad_rows
 from tests.covering import some
 from tests.programs import run
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference import series_update
+from pgmodels.inference import update as series_update
 from pgmodels.inference import update as update_module
 from tests.covering import some
 

@@ -13,15 +13,15 @@ import xarray as xr
 from scipy import stats
 from scipy.special import expit
 
-from pgmodels.inference.corrections.correct import correct
-from pgmodels.inference.mcmc.gibbs.sampler import gibbs
+from pgmodels.inference.correct import correct
+from pgmodels.inference.gibbs import gibbs
 from pgmodels.inference.prior_predictive import prior_predictive
-from pgmodels.inference.variational.vi import cavi
+from pgmodels.inference.vi import cavi
 from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.kernels.stationary import RBF
-from pgmodels.likelihoods.functions import exp
 from pgmodels.likelihoods.likelihood import likelihood
 from pgmodels.likelihoods.named import Bernoulli, Binomial, LogisticSoftmax
+from pgmodels.likelihoods.operations import exp
 from pgmodels.likelihoods.supports import Real
 from pgmodels.model import GP, Model
 from pgmodels.results.predictive import PredictionWarning
@@ -213,7 +213,7 @@ def test_real_values_are_drawn_for_some_of_the_draws():
 def test_what_cannot_be_exported():
     from dataclasses import replace
 
-    from pgmodels.likelihoods.functions import sigmoid
+    from pgmodels.likelihoods.operations import sigmoid
 
     with pytest.raises(ValueError, match="num_draws"):
         to_arviz(results()["cavi"], num_draws=0)

@@ -9,9 +9,9 @@ from scipy import stats
 from scipy.optimize import minimize
 from scipy.special import expit, logsumexp
 
-from pgmodels.inference.corrections.correct import correct
+from pgmodels.inference.correct import correct
 from pgmodels.inference.prior_predictive import prior_predictive
-from pgmodels.inference.variational.vi import cavi, gaussian_vi
+from pgmodels.inference.vi import cavi, gaussian_vi
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, NegativeBinomial, StudentT
 from pgmodels.model import GP, Model

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
-from pgmodels.kernels.coregion import Coregion
+from pgmodels.kernels.columns import Coregion
 
 Fixed = pgm.Fixed
 

@@ -10,17 +10,12 @@ from scipy.spatial.distance import pdist
 from sklearn.gaussian_process import kernels as sk
 
 import pgmodels as pgm
-from pgmodels.kernels.columns import Difference, On
-from pgmodels.kernels.coregion import Coregion
-from pgmodels.kernels.distance import squared_distance
-from pgmodels.kernels.kernel import CallableKernel, as_kernel, check_traced
-from pgmodels.kernels.line import Line
-from pgmodels.kernels.others import Constant, Cosine, Linear, Periodic, White
-from pgmodels.kernels.random_walk import RandomWalk
-from pgmodels.kernels.sphere import Sphere
+from pgmodels.kernels.columns import Coregion, Difference, On, Sphere
+from pgmodels.kernels.kernel import CallableKernel, as_kernel, check_traced, squared_distance
+from pgmodels.kernels.others import Constant, Cosine, Line, Linear, Periodic, RandomWalk, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.parameters.parameter import Fixed, bare
-from pgmodels.priors.hilbert.basis import Basis, TruncatedKernel
+from pgmodels.priors.hilbert import Basis, TruncatedKernel
 from tests.programs import run
 
 ARD = np.array([0.7, 1.3, 2.1])

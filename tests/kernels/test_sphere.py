@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
-from pgmodels.kernels.sphere import RADIUS, Sphere
+from pgmodels.kernels.columns import RADIUS, Sphere
 
 PLACES = {"Berlin": (13.40, 52.52), "Paris": (2.35, 48.86), "Quito": (-78.47, -0.18), "Suva": (178.44, -18.14)}
 X = np.array(list(PLACES.values()))

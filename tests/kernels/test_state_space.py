@@ -10,8 +10,7 @@ from mpmath import gammainc, mp
 from scipy.special import ive
 
 import pgmodels as pgm
-from pgmodels.kernels.oscillators import harmonic_shares
-from pgmodels.kernels.state_space import incomplete_gammas
+from pgmodels.kernels.state_space import harmonic_shares, incomplete_gammas
 from pgmodels.parameters.parameter import bare_arrays
 from tests.covering import some
 

@@ -8,9 +8,8 @@ from scipy.integrate import quad
 from scipy.special import log_softmax, ndtr
 
 import pgmodels as pgm
-from pgmodels.likelihoods.density import log_density
-from pgmodels.likelihoods.normalisation import is_normalised
-from pgmodels.likelihoods.sampling import draw_observations
+from pgmodels.likelihoods.likelihood import log_density
+from pgmodels.likelihoods.sampling import draw_observations, is_normalised
 
 F = np.array([[0.4, -1.2, 0.9, 0.1], [3.0, 2.9, -4.0, 0.0], [-0.3, -0.2, -0.1, 0.5]])
 

@@ -10,9 +10,8 @@ from scipy.special import expit
 
 import pgmodels as pgm
 from pgmodels.likelihoods.sampling import draw_observations
-from pgmodels.results.mixture import MixedPredictive
-from pgmodels.results.nodes import DrawNodes, IndependentNodes
-from pgmodels.results.predictive import Predictive
+from pgmodels.results.gaussian import MixedPredictive
+from pgmodels.results.predictive import DrawNodes, IndependentNodes, Predictive
 
 # Below this a test of a fixed seed would be a false alarm in ten thousand.
 ALPHA = 1e-4

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.special import log_expit, logsumexp
 
 import pgmodels as pgm
-from pgmodels.likelihoods.density import log_integral
+from pgmodels.likelihoods.likelihood import log_integral
 
 
 def test_an_average_over_few_nodes():

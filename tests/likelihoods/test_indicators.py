@@ -8,12 +8,11 @@ from scipy.stats import multivariate_normal, norm
 
 import pgmodels as pgm
 from pgmodels.inference.objectives import expected_objective
-from pgmodels.likelihoods.density import log_density
 from pgmodels.likelihoods.expression import Environment
-from pgmodels.likelihoods.normalisation import is_normalised
-from pgmodels.likelihoods.printers.latex import to_latex
-from pgmodels.likelihoods.sampling import draw_observations
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.likelihoods.likelihood import log_density
+from pgmodels.likelihoods.printing import to_latex
+from pgmodels.likelihoods.sampling import draw_observations, is_normalised
+from pgmodels.runtime.precision import double_precision
 
 ERROR = pgm.Parameter(0.07, positive=True)
 

@@ -8,11 +8,12 @@ from matplotlib.mathtext import MathTextParser
 
 import pgmodels as pgm
 from pgmodels.augmentation.derive import derive_formula
-from pgmodels.augmentation.errors import NoAugmentationError
 from pgmodels.augmentation.explain import explain_latex, explain_sections
-from pgmodels.likelihoods.functions import exp, log, normal_cdf, sigmoid, sum_
+from pgmodels.augmentation.predictors import NoAugmentationError
+from pgmodels.likelihoods.expression import Latent, Latents, Observation, ParameterSymbol
 from pgmodels.likelihoods.likelihood import trace
-from pgmodels.likelihoods.notation import (
+from pgmodels.likelihoods.operations import exp, log, normal_cdf, sigmoid, sum_
+from pgmodels.likelihoods.printing import (
     APART,
     call,
     density,
@@ -27,12 +28,11 @@ from pgmodels.likelihoods.notation import (
     listed,
     over,
     raised,
+    to_latex,
+    to_text,
     tree,
     words,
 )
-from pgmodels.likelihoods.printers.latex import to_latex
-from pgmodels.likelihoods.printers.text import to_text
-from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol
 from tests.augmentation import test_explain
 from tests.augmentation.test_random_formulas import CHUNKS, Grammar
 from tests.registry import CASES

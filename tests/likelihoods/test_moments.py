@@ -6,10 +6,9 @@ import pytest
 from scipy import stats
 
 import pgmodels as pgm
-from pgmodels.likelihoods.normalisation import is_normalised
+from pgmodels.likelihoods.sampling import is_normalised
 from pgmodels.likelihoods.supports import Undeclared
-from pgmodels.results.nodes import DrawNodes, IndependentNodes
-from pgmodels.results.predictive import PredictionWarning, Predictive
+from pgmodels.results.predictive import DrawNodes, IndependentNodes, PredictionWarning, Predictive
 
 MEAN, VARIANCE = np.array([[1.2], [-0.4], [2.5]]), np.array([[0.3], [1.1], [0.05]])
 

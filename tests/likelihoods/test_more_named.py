@@ -15,14 +15,16 @@ from scipy.special import expit
 
 import pgmodels as pgm
 from pgmodels.augmentation.derive import derive_formula
-from pgmodels.augmentation.errors import NoAugmentationError
-from pgmodels.likelihoods import bounded, counts, measurements, ordinal, survival
+from pgmodels.augmentation.predictors import NoAugmentationError
+from pgmodels.likelihoods import counts
+from pgmodels.likelihoods import counts as ordinal
+from pgmodels.likelihoods import counts as survival
+from pgmodels.likelihoods import named as bounded
+from pgmodels.likelihoods import named as measurements
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.likelihood import LikelihoodFamily
-from pgmodels.likelihoods.normalisation import is_normalised
-from pgmodels.likelihoods.sampling import draw_observations
-from pgmodels.results.nodes import IndependentNodes
-from pgmodels.results.predictive import Predictive
+from pgmodels.likelihoods.sampling import draw_observations, is_normalised
+from pgmodels.results.predictive import IndependentNodes, Predictive
 from tests.covering import some
 from tests.likelihoods.test_count_draws import ALPHA, follows
 

@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 
 import pgmodels as pgm
-from pgmodels.likelihoods.density import log_density
 from pgmodels.likelihoods.expression import Environment
-from pgmodels.likelihoods.normalisation import is_normalised
+from pgmodels.likelihoods.likelihood import log_density
+from pgmodels.likelihoods.sampling import is_normalised
 
 COUNTS = np.array([0.0, 1.0, 169.0, 171.0, 400.0, 1e5])
 

@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 
 import pgmodels as pgm
-from pgmodels.likelihoods.normalisation import is_normalised
-from pgmodels.likelihoods.sampling import draw_observations
+from pgmodels.likelihoods.sampling import draw_observations, is_normalised
 
 POSITIVE = pgm.Parameter(0.7, positive=True)
 

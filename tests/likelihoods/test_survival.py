@@ -10,10 +10,9 @@ from scipy import stats
 
 import pgmodels as pgm
 from pgmodels.diagnostics.vsbc import simulate_calibration
+from pgmodels.results.gaussian import MixedPredictive
 from pgmodels.results.integrated import IntegratedApproximation
-from pgmodels.results.mixture import MixedPredictive
-from pgmodels.results.nodes import DrawNodes, IndependentNodes
-from pgmodels.results.predictive import Predictive
+from pgmodels.results.predictive import DrawNodes, IndependentNodes, Predictive
 from tests.covering import some
 
 SHAPE = 2.5

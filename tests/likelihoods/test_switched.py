@@ -8,8 +8,8 @@ from scipy import stats
 from scipy.special import expit
 
 import pgmodels as pgm
-from pgmodels.likelihoods.density import log_density
-from pgmodels.likelihoods.normalisation import is_normalised
+from pgmodels.likelihoods.likelihood import log_density
+from pgmodels.likelihoods.sampling import is_normalised
 
 Fixed = pgm.Fixed
 # Where the value of one output is impossible for another: negative, not whole, above 1.

@@ -5,8 +5,9 @@ import re
 import pytest
 
 from pgmodels.augmentation.explain import explain, explain_sections
-from pgmodels.likelihoods.functions import log, normal_cdf, sigmoid, sum_
-from pgmodels.likelihoods.notation import (
+from pgmodels.likelihoods.expression import Latent, Latents, Observation, ParameterSymbol
+from pgmodels.likelihoods.operations import log, normal_cdf, sigmoid, sum_
+from pgmodels.likelihoods.printing import (
     APART,
     bracketed,
     call,
@@ -22,11 +23,10 @@ from pgmodels.likelihoods.notation import (
     listed,
     over,
     raised,
+    to_text,
     tree,
     words,
 )
-from pgmodels.likelihoods.printers.text import to_text
-from pgmodels.likelihoods.symbols import Latent, Latents, Observation, ParameterSymbol
 from tests.registry import CASES
 
 Y, F, A, B = Observation(), Latent(0, 1), ParameterSymbol("a", True), ParameterSymbol("b", True)

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pgmodels.inference.cavi import CAVI
 from pgmodels.inference.loop import maximise
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational.cavi import CAVI
-from pgmodels.inference.variational.vi import cavi
-from pgmodels.numerics.anderson import empty_history
+from pgmodels.inference.vi import cavi
+from pgmodels.numerics.iteration import empty_history
 from pgmodels.priors.base import Sites
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.runtime.precision import double_precision
 from tests.covering import some
 from tests.registry import CASES
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pgmodels.numerics import central_composite as design
-from pgmodels.numerics.central_composite import Design, grid, grid_support, refined
+from pgmodels.numerics import quadrature as design
+from pgmodels.numerics.quadrature import Design, grid, grid_support, refined
 
 
 def normal(mean, covariance):

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pgmodels.numerics.barrier import barrier
-from pgmodels.numerics.conjugate_gradients import conjugate_gradients
-from pgmodels.numerics.finite_differences import hessian
+from pgmodels.numerics.elementary import barrier
+from pgmodels.numerics.iteration import conjugate_gradients, hessian
 
 RNG = np.random.default_rng(0)
 ROOT = RNG.normal(size=(6, 6))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr
 
-from pgmodels.numerics.largest import log_probability_of_largest
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.numerics.elementary import log_probability_of_largest
+from pgmodels.runtime.precision import double_precision
 
 RNG = np.random.default_rng(0)
 # Variances of the others over that of the chosen one.

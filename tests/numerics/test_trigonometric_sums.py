@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pgmodels.numerics.trigonometric_sums import trigonometric_sums
+from pgmodels.numerics.elementary import trigonometric_sums
 
 RNG = np.random.default_rng(0)
 

@@ -13,11 +13,10 @@ from scipy.stats import multivariate_normal, norm
 
 import pgmodels as pgm
 from pgmodels.inference.objectives import additive_noise_objective, expected_objective
-from pgmodels.likelihoods.expression import Environment
-from pgmodels.likelihoods.symbols import Constant, Observation
+from pgmodels.likelihoods.expression import Constant, Environment, Observation
 from pgmodels.objectives.expected import Kink, Quadrature
-from pgmodels.priors import blocks
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.priors import collection as blocks
+from pgmodels.runtime.precision import double_precision
 from tests.covering import some
 from tests.referees import rbf
 

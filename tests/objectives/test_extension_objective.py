@@ -12,16 +12,16 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.optimize import minimize
 
 import pgmodels as pgm
+from pgmodels.inference.cavi import CAVI
 from pgmodels.inference.loop import maximise
 from pgmodels.inference.problem import Problem
-from pgmodels.inference.variational.cavi import CAVI
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli
 from pgmodels.model import GP, Model
 from pgmodels.numerics.quadrature import gauss_hermite
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.runtime.precision import double_precision
 
 X = np.array([[0.0], [0.7], [1.1], [2.9]])
 Y = np.array([1.0, 0.0, 1.0, 1.0])

@@ -8,8 +8,8 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import pgmodels as pgm
-from pgmodels.objectives.gumbel import Gumbel
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.objectives.base import Gumbel
+from pgmodels.runtime.precision import double_precision
 
 M = np.array([[0.7, -1.3, 2.1], [-0.4, 3.0, 0.2], [40.0, -40.0, 0.0]])
 V = np.array([[0.5, 2.0, 0.1], [1.7, 0.0, 9.0], [0.3, 0.2, 1.0]])

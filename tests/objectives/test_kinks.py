@@ -9,7 +9,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.inference.objectives import expected_objective
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.runtime.precision import double_precision
 from tests.referees import rbf
 
 X = np.linspace(0.0, 3.0, 7)[:, None]
@@ -81,8 +81,7 @@ def test_an_even_root_is_an_absolute_value(name):
 
 def test_powers_of_even_powers():
     """Identities of real numbers, at numbers of either sign."""
-    from pgmodels.likelihoods.expression import Environment
-    from pgmodels.likelihoods.symbols import Latent
+    from pgmodels.likelihoods.expression import Environment, Latent
 
     z = Latent(0, 1)
     values = np.array([-1.7, -0.2, 0.4, 2.5])[:, None]
@@ -96,7 +95,7 @@ def test_powers_of_even_powers():
 @double_precision
 def test_a_variance_above_the_priors_is_an_error_where_the_likelihood_is_log_concave():
     """A rule that did not know of a kink gave 100 times the variance, without a word."""
-    from pgmodels.inference.corrections.correct import check_against_prior
+    from pgmodels.inference.correct import check_against_prior
 
     prior = np.ones((len(X), 1))
     wide = np.where(np.arange(len(X)) == 4, 1.3, 0.01)[:, None]
@@ -163,7 +162,7 @@ def test_integrate_takes_an_even_root_for_what_it_is():
 
 def test_correct_itself_refuses(monkeypatch):
     """A correction that gives one datum more variance than the prior has."""
-    from pgmodels.inference.corrections import correct as correction
+    from pgmodels.inference import correct as correction
 
     corrected = with_abs()
     variance = corrected.variance.copy()

@@ -9,12 +9,13 @@ from scipy.optimize import minimize
 from scipy.special import log_expit, logsumexp
 
 import pgmodels as pgm
+from pgmodels.inference.cavi import NATURAL_GRADIENT
 from pgmodels.inference.objectives import MOST_PREDICTORS, expected_objective, mean_field_objective, objective_of
-from pgmodels.inference.variational.natural_gradient import NATURAL_GRADIENT
-from pgmodels.inference.variational.vi import variational_problem
-from pgmodels.objectives import expected, mean_field
-from pgmodels.objectives.mean_field import MeanField
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.inference.vi import variational_problem
+from pgmodels.objectives import expected
+from pgmodels.objectives import expected as mean_field
+from pgmodels.objectives.expected import MeanField
+from pgmodels.runtime.precision import double_precision
 
 MEANS = np.array([[0.5, -1.0, 2.0], [3.0, 2.0, -4.0]])
 VARIANCES = np.array([[0.4, 2.0, 1.0], [5.0, 0.1, 9.0]])

@@ -5,8 +5,7 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.parameters.names import names_by_path, parameter_names
-from pgmodels.parameters.vector import ParameterVector, trainable, with_priors
+from pgmodels.parameters.vector import ParameterVector, names_by_path, parameter_names, trainable, with_priors
 
 
 @pgm.likelihood(support=pgm.Real())

@@ -12,8 +12,8 @@ from scipy import stats
 from scipy.special import expit
 
 import pgmodels as pgm
-from pgmodels.likelihoods.density import log_density
-from pgmodels.likelihoods.normalisation import is_normalised
+from pgmodels.likelihoods.likelihood import log_density
+from pgmodels.likelihoods.sampling import is_normalised
 from pgmodels.parameters.vector import trainable, with_priors
 
 RNG = np.random.default_rng(5)

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pgmodels.augmentation.averages import VARIANCE, Root
+from pgmodels.augmentation.augmentation import conditional_sites, expectations
 from pgmodels.augmentation.explain import explain_sections
+from pgmodels.augmentation.laws import VARIANCE, Root
 from pgmodels.augmentation.rules.gaussian import GaussianRule
-from pgmodels.augmentation.sites import conditional_sites, expectations
 from pgmodels.likelihoods.expression import Environment
-from pgmodels.likelihoods.notation import Big, Chain, Differential, Factors, Operator, Words
+from pgmodels.likelihoods.printing import Big, Chain, Differential, Factors, Operator, Words
 from tests.augmentation.test_explain import CASES, VALUES, derived, double_precision  # noqa: F401
 from tests.covering import some
 from tests.reading import value

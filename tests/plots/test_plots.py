@@ -14,10 +14,8 @@ from scipy.special import expit
 from scipy.stats import skew
 
 import pgmodels as pgm
-from pgmodels.diagnostics.auxiliaries import auxiliary_means
-from pgmodels.diagnostics.calibration import reliability_bins
-from pgmodels.diagnostics.convergence import convergence_by_latent
-from pgmodels.diagnostics.predictions import prediction_errors
+from pgmodels.diagnostics.compare import convergence_by_latent, prediction_errors, reliability_bins
+from pgmodels.diagnostics.vsbc import auxiliary_means
 from tests.covering import some
 from tests.made_results import (
     ALL,

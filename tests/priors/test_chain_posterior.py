@@ -8,8 +8,7 @@ import pytest
 import pgmodels as pgm
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
-from pgmodels.priors.chain_posterior import condition_chains, decoupled
-from pgmodels.priors.linear_predictor import pull_sites
+from pgmodels.priors.chain_posterior import condition_chains, decoupled, pull_sites
 from tests.programs import run
 
 RNG = np.random.default_rng(0)

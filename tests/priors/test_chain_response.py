@@ -7,9 +7,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.priors.base import Sites
-from pgmodels.priors.chain_blocks import Layout
-from pgmodels.priors.chain_posterior import condition_chains
-from pgmodels.priors.chain_response import Factors, respond, response_entries
+from pgmodels.priors.chain_posterior import Factors, Layout, condition_chains, respond, response_entries
 from tests.covering import some
 from tests.programs import run
 

@@ -6,20 +6,18 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.inference.variational.cavi import CoordinateAscent
+from pgmodels.inference.bound import MarginalBound
+from pgmodels.inference.cavi import CoordinateAscent
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
-from pgmodels.plots.inputs import inducing_inputs
-from pgmodels.priors import chunking as chunks
+from pgmodels.plots.style import inducing_inputs
+from pgmodels.priors import inducing
+from pgmodels.priors import linalg as chunks
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.inducing import representation as inducing
-from pgmodels.priors.inducing.chunked import ChunkedInducingPrior, chunked_prior_at
-from pgmodels.priors.inducing.fic import FICPrior
-from pgmodels.priors.inducing.representation import InducingPrior, inducing_points_at
-from pgmodels.priors.low_rank import InducingPoints
+from pgmodels.priors.dense import InducingPoints
+from pgmodels.priors.inducing import ChunkedInducingPrior, FICPrior, InducingPrior, chunked_prior_at, inducing_points_at
 from tests.covering import some
 from tests.forms import MEAN, some_sites
 from tests.priors.test_inducing import KERNEL, LABELS, PAIRS, X_NEW, N, X, bernoulli, one_scale, varying

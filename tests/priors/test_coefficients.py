@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes.fit import FitWarning
-from pgmodels.priors.low_rank import CoefficientPrior, turned_features
+from pgmodels.inference.fit import FitWarning
+from pgmodels.priors.dense import CoefficientPrior, turned_features
 
 rng = np.random.default_rng(7)
 YEARS = np.arange(1990.0, 2030.0, 5.0)

@@ -11,21 +11,20 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.data.arrays import distinct_rows
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.inference.mcmc.chains import warn_unmixed
+from pgmodels.inference.bound import MarginalBound
+from pgmodels.inference.cavi import CAVI
+from pgmodels.inference.gibbs import warn_unmixed
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational.cavi import CAVI
-from pgmodels.interop.numpyro_model import Program
-from pgmodels.kernels.distance import median_distance
+from pgmodels.interop.numpyro import Program
+from pgmodels.kernels.kernel import median_distance
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
-from pgmodels.priors.base import Sites
+from pgmodels.priors.base import Sites, pad_rows
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.padding import pad_rows
 from pgmodels.priors.representation import Auto
-from pgmodels.runtime import memory
-from pgmodels.runtime.x64 import as_array
+from pgmodels.runtime import machine as memory
+from pgmodels.runtime.precision import as_array
 from tests.programs import run
 
 rng = np.random.default_rng(0)

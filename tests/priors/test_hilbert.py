@@ -16,7 +16,7 @@ from scipy.integrate import quad
 import pgmodels as pgm
 from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.base import Sites
-from pgmodels.priors.hilbert.basis import Basis, TruncatedKernel
+from pgmodels.priors.hilbert import Basis, TruncatedKernel
 
 STATIONARY = {0.5: pgm.Matern12, 1.5: pgm.Matern32, 2.5: pgm.Matern52, np.inf: pgm.RBF}
 

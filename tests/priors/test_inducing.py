@@ -9,17 +9,16 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.inference.bound import MarginalBound
 from pgmodels.inference.problem import problem_of
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
-from pgmodels.plots.latents import plot_latent
-from pgmodels.plots.maps import plot_probability_map
+from pgmodels.plots.latents import plot_latent, plot_probability_map
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.inducing.representation import Inducing, inducing_at
-from pgmodels.priors.low_rank import InducingPoints
+from pgmodels.priors.dense import InducingPoints
+from pgmodels.priors.inducing import Inducing, inducing_at
 from pgmodels.results import gaussian as gaussian_module
 from tests.forms import MEAN, ROUNDING, SquaredExponential, some_sites
 from tests.registry import CASES
@@ -235,7 +234,7 @@ def test_draws_have_the_marginals(sparse):
 
 
 def test_importance_weights_are_those_of_the_model_that_gibbs_samples(sparse):
-    from pgmodels.diagnostics.importance import importance_estimate
+    from pgmodels.diagnostics.compare import importance_estimate
 
     estimate = importance_estimate(sparse, 4000, seed=1)
     # log p(y) of the sparse model, with 2^14 draws of the prior.

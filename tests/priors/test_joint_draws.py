@@ -10,16 +10,15 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.corrections.linear_response import halves
-from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
-from pgmodels.inference.mcmc.gibbs.trace import Keep
+from pgmodels.inference.gibbs import GibbsRun, Settings
+from pgmodels.inference.gibbs_schedule import Keep
+from pgmodels.inference.linear_response import halves
 from pgmodels.model import Data
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
-from pgmodels.priors.dense import DensePrior
+from pgmodels.priors.dense import DensePrior, LowRankPrior
 from pgmodels.priors.linalg import root_by_rank
-from pgmodels.priors.low_rank import LowRankPrior
 from pgmodels.results.approximation import LinearResponse, PerturbativeApproximation
 
 RNG = np.random.default_rng(4)

@@ -8,7 +8,7 @@ import pytest
 from jax.scipy.special import log_ndtr
 
 import pgmodels as pgm
-from pgmodels.priors.lapack_loops import vmap_as_loop, vmap_as_loop_if_batched
+from pgmodels.priors.linalg import vmap_as_loop, vmap_as_loop_if_batched
 
 X = np.linspace(-2.0, 1.5, 3)
 SCALES = np.array([0.5, 1.0, 3.0])

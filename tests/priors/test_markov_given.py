@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.priors.markov.chain import apply, paths
+from pgmodels.priors.chain import apply, paths
 from tests.covering import some
 
 KERNELS = [

@@ -12,20 +12,14 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import (
-    DataAugmentationInfo,
-    autocorrelation,
-    choose_relaxation,
-)
-from pgmodels.inference.mcmc.gibbs.moves.move import MoveStats
+from pgmodels.inference.moves import DataAugmentationInfo, MoveStats, autocorrelation, choose_relaxation
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.model import Data
 from pgmodels.parameters.parameter import bare_arrays
-from pgmodels.priors.base import Sites
+from pgmodels.priors.base import Sites, pad_rows, pad_sites, padded_size, row_mask_of
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.dense import whitened_prior
-from pgmodels.priors.padding import pad_rows, pad_sites, padded_size, row_mask_of
 from pgmodels.priors.representation import Representation
 from tests.covering import some
 from tests.programs import conditioned, run

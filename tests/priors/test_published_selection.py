@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.adaptive_selection import TURNS
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.inference.bound import MarginalBound
+from pgmodels.inference.inducing_selection import TURNS
 from pgmodels.model import Data
 from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.parameters.vector import trainable
-from pgmodels.priors.inducing.representation import Inducing
+from pgmodels.priors.inducing import Inducing
 from tests.priors.test_inducing import LABELS, X, bernoulli, one_scale
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.priors.factored import FactoredPosterior
-from pgmodels.priors.inducing.chunked import ChunkedInducingPrior
-from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.priors.dense import FactoredPosterior, LowRankPrior
+from pgmodels.priors.inducing import ChunkedInducingPrior
 from pgmodels.priors.representation import Auto
 from tests.covering import some
 from tests.forms import FORMS, MEAN, some_sites

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.inference.bound import MarginalBound
 from pgmodels.kernels.kernel import CallableKernel
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
-from pgmodels.priors.inducing import selection
-from pgmodels.priors.inducing.representation import Inducing
-from pgmodels.priors.inducing.selection import greedy
-from pgmodels.runtime.x64 import as_array
+from pgmodels.priors import inducing as selection
+from pgmodels.priors.inducing import Inducing, greedy
+from pgmodels.runtime.precision import as_array
 from tests.priors.test_inducing import KERNEL, LABELS, N, X, bernoulli, one_scale
 
 

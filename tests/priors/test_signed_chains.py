@@ -7,7 +7,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.priors.base import Sites
-from pgmodels.priors.markov.information import draw_deviations
+from pgmodels.priors.chain import draw_deviations
 
 X = np.array([1.0, 0.4, 0.4 + 1e-3, 4.0, 2.9, 9.0])[:, None]
 KERNEL = pgm.Matern32(1.7, 0.8) + pgm.Matern12(0.3, 5.0)

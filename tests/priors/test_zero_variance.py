@@ -12,9 +12,10 @@ from scipy.optimize import minimize
 from scipy.special import expit, gammaln
 
 import pgmodels as pgm
+from pgmodels.inference import cavi as natural_gradient
+from pgmodels.inference import vi
 from pgmodels.inference.objectives import expected_objective
-from pgmodels.inference.variational import natural_gradient, vi
-from pgmodels.inference.variational.vi import variational_problem
+from pgmodels.inference.vi import variational_problem
 from pgmodels.objectives.expected import Quadrature
 from tests.own_likelihoods import log_poisson
 
@@ -191,7 +192,7 @@ def test_a_laplace_row_that_is_known_exactly():
 @pytest.mark.parametrize("mean", [1e-6, 0.3, 50.0, np.inf])
 def test_draws_of_the_inverse_gaussian(mean):
     """Up to an infinite mean, where it is the Lévy distribution."""
-    from pgmodels.augmentation.samplers import inverse_gaussian
+    from pgmodels.augmentation.laws import inverse_gaussian
 
     with jax.enable_x64(True):
         drawn = inverse_gaussian(jax.random.key(1), jnp.full(4000, mean), jnp.full(4000, 2.5))

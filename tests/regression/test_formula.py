@@ -14,7 +14,7 @@ import pgmodels as pgm
 
 pytest.importorskip("formulaic")
 from pgmodels.regression.grammar import parse
-from pgmodels.runtime.atomic_io import read_arrays
+from pgmodels.runtime.io import read_arrays
 
 N = 60
 RNG = np.random.default_rng(3)

@@ -13,7 +13,7 @@ import pgmodels as pgm
 
 pytest.importorskip("formulaic")
 from pgmodels.regression.grammar import parse
-from pgmodels.runtime.atomic_io import read_arrays, write_arrays
+from pgmodels.runtime.io import read_arrays, write_arrays
 
 N = 40
 RNG = np.random.default_rng(5)

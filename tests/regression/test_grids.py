@@ -7,8 +7,8 @@ import pytest
 import pgmodels as pgm
 
 pytest.importorskip("formulaic")
-from pgmodels.regression.grid import conditional_grid
-from pgmodels.results import intervals
+from pgmodels.regression.result import conditional_grid
+from pgmodels.results import result as intervals
 
 N = 60
 RNG = np.random.default_rng(5)

@@ -11,7 +11,7 @@ from scipy.special import expit
 
 import pgmodels as pgm
 from pgmodels.inference.objectives import objective_of
-from pgmodels.likelihoods.density import log_density
+from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.regression.grammar import parse_all
 
 pytest.importorskip("formulaic")

@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize, stats
 
 import pgmodels as pgm
-from pgmodels.likelihoods.density import log_density
+from pgmodels.likelihoods.likelihood import log_density
 
 pytest.importorskip("formulaic")
 

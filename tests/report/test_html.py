@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.report.html import Html, element, html, join, table
+from pgmodels.report.summaries import Html, element, html, join, table
 
 NASTY = '<b>&"'
 VOID = {"img", "meta", "br", "hr", "wbr", "link"}

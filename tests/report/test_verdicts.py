@@ -8,9 +8,9 @@ import pytest
 from scipy.special import expit
 
 from pgmodels.diagnostics.compare import compare
-from pgmodels.inference.corrections.correct import correct
-from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational.vi import cavi
+from pgmodels.inference.correct import correct
+from pgmodels.inference.gibbs import gibbs
+from pgmodels.inference.vi import cavi
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Gaussian
 from pgmodels.model import GP, Model

@@ -19,9 +19,9 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.gibbs import sampler
-from pgmodels.inference.stochastic import svi as svi_module
-from pgmodels.runtime import atomic_io as storage
+from pgmodels.inference import gibbs as sampler
+from pgmodels.inference import svi as svi_module
+from pgmodels.runtime import io as storage
 
 X = np.linspace(-1.0, 2.0, 12)[:, None]
 Y = (np.arange(12) % 3 == 0).astype(float)

@@ -8,8 +8,14 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.likelihoods import bounded, censoring, counts, measurements, ordinal, published, supports, survival
+from pgmodels.likelihoods import counts, supports
+from pgmodels.likelihoods import counts as ordinal
+from pgmodels.likelihoods import counts as survival
+from pgmodels.likelihoods import named as bounded
 from pgmodels.likelihoods import named as likelihoods
+from pgmodels.likelihoods import named as measurements
+from pgmodels.likelihoods import named as published
+from pgmodels.likelihoods import supports as censoring
 from pgmodels.likelihoods.likelihood import LikelihoodFamily
 
 PRIORS = (

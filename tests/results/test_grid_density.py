@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pgmodels.results.grid_density import GRID, GridDensity, interpolation
+from pgmodels.results.result import GRID, GridDensity, interpolation
 
 LAWS = {
     "normal": (stats.norm(-3.0, 0.4), -3.0, 0.4),

@@ -8,8 +8,8 @@ from scipy import stats
 from scipy.special import expit
 
 import pgmodels as pgm
-from pgmodels.numerics.central_composite import grid, grid_support, refined
-from pgmodels.results import intervals
+from pgmodels.numerics.quadrature import grid, grid_support, refined
+from pgmodels.results import result as intervals
 from tests.referees import cdf_of, gp_regression, gp_regression_marginals
 
 LEVELS = np.array([0.025, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975])

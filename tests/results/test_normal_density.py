@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pgmodels.results.normal_density import NormalDensity
+from pgmodels.results.gaussian import NormalDensity
 
 MEAN, VARIANCE = np.array([[0.3, -2.0], [5.0, 1.0]]), np.array([[4.0, 0.25], [1.0, 9.0]])
 

@@ -7,10 +7,9 @@ import pytest
 from scipy import integrate, stats
 from scipy.special import expit
 
-from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational.vi import cavi
+from pgmodels.inference.gibbs import gibbs
+from pgmodels.inference.vi import cavi
 from pgmodels.kernels.stationary import RBF
-from pgmodels.likelihoods.functions import normal_pdf
 from pgmodels.likelihoods.likelihood import likelihood
 from pgmodels.likelihoods.named import (
     Bernoulli,
@@ -25,10 +24,10 @@ from pgmodels.likelihoods.named import (
     StickBreaking,
     StudentT,
 )
+from pgmodels.likelihoods.operations import normal_pdf
 from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.model import GP, Model
-from pgmodels.results.nodes import DrawNodes, IndependentNodes
-from pgmodels.results.predictive import PredictionWarning, Predictive
+from pgmodels.results.predictive import DrawNodes, IndependentNodes, PredictionWarning, Predictive
 from tests.covering import some
 
 MEAN = np.array([0.7, -1.3, 2.1])
@@ -184,7 +183,7 @@ def test_unresolved_integrals_are_reported():
 
     @likelihood(num_latents=1)
     def comb(y, f):
-        from pgmodels.likelihoods.functions import sigmoid
+        from pgmodels.likelihoods.operations import sigmoid
 
         return sigmoid(f) ** y * sigmoid(-f) ** (1 - y)
 
@@ -342,7 +341,7 @@ def test_trials_differ_between_data():
 
 
 def test_draws_need_a_declared_and_normalised_formula():
-    from pgmodels.likelihoods.functions import sigmoid
+    from pgmodels.likelihoods.operations import sigmoid
     from pgmodels.likelihoods.supports import Counts
 
     @likelihood

@@ -8,8 +8,7 @@ from scipy import stats
 from scipy.special import expit
 
 from pgmodels.likelihoods.named import Bernoulli, Binomial, Gaussian, HeteroscedasticGaussian, NegativeBinomial
-from pgmodels.results.nodes import DrawNodes, IndependentNodes
-from pgmodels.results.predictive import Predictive
+from pgmodels.results.predictive import DrawNodes, IndependentNodes, Predictive
 
 MEAN, VARIANCE = np.array([[-1.2], [0.7], [2.1]]), np.array([[0.3], [1.9], [0.05]])
 NODES = IndependentNodes(MEAN, VARIANCE)

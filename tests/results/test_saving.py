@@ -14,17 +14,16 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.data.frames import Column
-from pgmodels.inference.conditioning import condition
-from pgmodels.inference.problem import problem_of
+from pgmodels.data.arrays import Column
+from pgmodels.inference.problem import conditioned, problem_of
 from pgmodels.model import Data
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
-from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.priors.dense import LowRankPrior
 from pgmodels.priors.representation import Representation
 from pgmodels.results.approximation import FitReport
-from pgmodels.runtime.atomic_io import read_arrays, write_arrays
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.runtime.io import read_arrays, write_arrays
+from pgmodels.runtime.precision import double_precision
 from tests.covering import some
 from tests.on_demand import OnDemand
 
@@ -94,7 +93,7 @@ def finer():
     sites = Sites(jnp.asarray(np.sin(inputs)), jnp.asarray(0.2 + np.cos(inputs) ** 2))
     y = (inputs[:, 0] > 0).astype(float)
     # By the engines' program, since another would round differently.
-    posterior, mean, variance, _ = condition(problem_of(model, Data(inputs, y), prior), sites)
+    posterior, mean, variance, _ = conditioned(problem_of(model, Data(inputs, y), prior), sites)
     return pgm.Approximation(
         model=model,
         X=inputs,

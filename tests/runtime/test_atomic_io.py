@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from pgmodels.runtime import atomic_io
-from pgmodels.runtime.atomic_io import atomic_write, read_arrays, remove_temporary, write_arrays
+from pgmodels.runtime import io as atomic_io
+from pgmodels.runtime.io import atomic_write, read_arrays, remove_temporary, write_arrays
 
 
 def test_atomic_write_twice_at_once_gives_each_its_own_file(tmp_path):

@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from pgmodels.runtime import folder_lock
-from pgmodels.runtime.folder_lock import locked_folder
+from pgmodels.runtime import io as folder_lock
+from pgmodels.runtime.io import locked_folder
 
 fcntl = pytest.importorskip("fcntl")
 

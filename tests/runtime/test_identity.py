@@ -16,11 +16,11 @@ import pytest
 from numpyro.distributions import constraints, continuous, truncated
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
-from pgmodels.inference.mcmc.gibbs.trace import Keep
+from pgmodels.inference.gibbs import GibbsRun, Settings
+from pgmodels.inference.gibbs_schedule import Keep
 from pgmodels.model import Data
 from pgmodels.parameters.parameter import Hashable, Parameter, as_parameter
-from pgmodels.runtime.identity import digest, identity
+from pgmodels.runtime.io import digest, identity
 from tests import hyperpriors as priors
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.cli import main
-from pgmodels.runtime import installation
+from pgmodels.runtime import jit as installation
 from pgmodels.runtime.jit import compiled
 
 right = installation._squared_lengths

@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from pgmodels.runtime.interruption import no_lost_interrupt
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.runtime.precision import double_precision, no_lost_interrupt
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from jax.scipy.linalg import solve_triangular
 
 import pgmodels as pgm
-from pgmodels.kernels.distance import scaled_squared_distance
+from pgmodels.kernels.kernel import scaled_squared_distance
 from pgmodels.parameters.parameter import bare
 from pgmodels.runtime import jit as compiling
 from pgmodels.runtime.jit import compiled

@@ -22,11 +22,11 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.diagnostics.vsbc import Calibration
-from pgmodels.inference import conditioning as conditioned
 from pgmodels.inference import loop as drive
-from pgmodels.inference.mcmc.gibbs.driver import SamplingError
-from pgmodels.runtime import pickling as portable
-from pgmodels.runtime.pickling import Module, Picklable
+from pgmodels.inference import problem as conditioned
+from pgmodels.inference.gibbs import SamplingError
+from pgmodels.runtime import precision as portable
+from pgmodels.runtime.precision import Module, Picklable
 from tests.covering import some
 from tests.on_demand import OnDemand
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import pytest
 
-from pgmodels.runtime.progress import progress_bar, shows_progress
+from pgmodels.runtime.messages import progress_bar, shows_progress
 
 
 class Screen(io.StringIO):
@@ -61,7 +61,7 @@ def test_bars_are_shown_in_what_is_a_terminal_and_nowhere_else(environment, show
 @pytest.mark.parametrize("has_widgets", [False, True])
 def test_a_notebook_without_widgets_has_no_bars_and_no_warning(has_widgets, monkeypatch):
     spec = importlib.machinery.ModuleSpec("ipywidgets", None) if has_widgets else None
-    monkeypatch.setattr("pgmodels.runtime.progress.find_spec", lambda name: spec)
+    monkeypatch.setattr("pgmodels.runtime.messages.find_spec", lambda name: spec)
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert shows_progress(None) == shows_progress(True) == has_widgets
     assert not shows_progress(False)

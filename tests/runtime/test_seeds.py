@@ -9,13 +9,13 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.data.sources.survey import survey
+from pgmodels.data.sources import survey
 from pgmodels.datasets import load, split
-from pgmodels.diagnostics.importance import importance_estimate
+from pgmodels.diagnostics.compare import importance_estimate
 from pgmodels.diagnostics.vsbc import simulate_calibration
-from pgmodels.inference.empirical_bayes.initial_values import initial_models
+from pgmodels.inference.starts import initial_models
+from pgmodels.results.gaussian import MixedPredictive
 from pgmodels.results.integrated import IntegratedApproximation
-from pgmodels.results.mixture import MixedPredictive
 from pgmodels.runtime.seeds import NUM_SEEDS, as_key, as_seed
 from tests import made_results
 

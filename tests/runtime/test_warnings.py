@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.priors.inducing.selection import centres
-from pgmodels.runtime.warnings import suppress_warnings, warn
+from pgmodels.priors.inducing import centres
+from pgmodels.runtime.messages import suppress_warnings, warn
 
 
 def called_within(depth, category=UserWarning):

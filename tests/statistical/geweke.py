@@ -19,34 +19,37 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from pgmodels.inference.mcmc.gibbs.iteration import State as EngineState
-from pgmodels.inference.mcmc.gibbs.iteration import run_chunk
-from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import (
+from pgmodels.inference.bound import ProblemFamily
+from pgmodels.inference.gibbs_schedule import MOVES, SCHEMES, Keep, Schedule, no_moments, run_chunk
+from pgmodels.inference.gibbs_schedule import State as EngineState
+from pgmodels.inference.moves import (
+    Chain,
+    ClassByClass,
     DataAugmentation,
     DataAugmentationSettings,
+    FourBlock,
+    Move,
+    MoveRequirement,
+    MoveSchedule,
     PlainSweep,
+    Reference,
+    Target,
     columns_of,
 )
-from pgmodels.inference.mcmc.gibbs.moves.four_block import FourBlock
-from pgmodels.inference.mcmc.gibbs.moves.hamiltonian import Hamiltonian, HamiltonianSettings
-from pgmodels.inference.mcmc.gibbs.moves.likelihood_slice import LikelihoodSlice
-from pgmodels.inference.mcmc.gibbs.moves.marginal_slice import MarginalSlice
-from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveRequirement, MoveSchedule
-from pgmodels.inference.mcmc.gibbs.moves.one_versus_rest import ClassByClass
-from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
-from pgmodels.inference.mcmc.gibbs.moves.surrogate_slice import SurrogateSlice
-from pgmodels.inference.mcmc.gibbs.preconditioner import constant_preconditioner
-from pgmodels.inference.mcmc.gibbs.schedule import MOVES, Schedule
-from pgmodels.inference.mcmc.gibbs.schemes import SCHEMES
-from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
-from pgmodels.inference.mcmc.gibbs.target import Chain, Reference, Target
-from pgmodels.inference.mcmc.gibbs.trace import Keep, no_moments
-from pgmodels.inference.problem_family import ProblemFamily
+from pgmodels.inference.slice_moves import (
+    Hamiltonian,
+    HamiltonianSettings,
+    LikelihoodSlice,
+    MarginalSlice,
+    SliceLatents,
+    SurrogateSlice,
+)
+from pgmodels.inference.surrogates import SurrogatePath, constant_preconditioner
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
-from pgmodels.priors.blocks import choose_blocks
-from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.priors.collection import choose_blocks
+from pgmodels.priors.dense import LowRankPrior
 from pgmodels.runtime.jit import supported_options
 from tests.statistical.joint import Joint, JointLaw
 

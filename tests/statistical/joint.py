@@ -19,7 +19,7 @@ from pgmodels.likelihoods.named import (
     StudentT,
 )
 from pgmodels.model import GP, Model
-from pgmodels.priors.inducing.representation import Inducing
+from pgmodels.priors.inducing import Inducing
 from tests.own_likelihoods import additive, label_noise, ordered_logit, ordered_probit, varying, zero_inflated
 from tests.referees import labels, sigma, varying_generate
 from tests.registry import EVERY

@@ -11,26 +11,24 @@ import jax
 import jax.numpy as jnp
 
 from pgmodels import model, polya_gamma
-from pgmodels.augmentation import argmax_law, interval_law
-from pgmodels.augmentation.laws import Categorical, Poisson
-from pgmodels.augmentation.one_versus_rest import OneVersusRest
+from pgmodels.augmentation import laws as argmax_law
+from pgmodels.augmentation import laws as interval_law
+from pgmodels.augmentation.derive import OneVersusRest
+from pgmodels.augmentation.laws import Categorical, Poisson, interval_normal
 from pgmodels.augmentation.predictors import Predictors
-from pgmodels.augmentation.rules.difference import DifferenceRule
-from pgmodels.augmentation.rules.gamma import GammaRule
-from pgmodels.augmentation.rules.poisson import PoissonRule
-from pgmodels.augmentation.samplers import interval_normal
+from pgmodels.augmentation.rules.mixtures import GammaRule, PoissonRule
+from pgmodels.augmentation.rules.rule import DifferenceRule
+from pgmodels.inference import gibbs_schedule as iteration
+from pgmodels.inference import moves as sweep
 from pgmodels.inference import problem
-from pgmodels.inference.mcmc.gibbs import iteration
-from pgmodels.inference.mcmc.gibbs import surrogate_fit as fitting
-from pgmodels.inference.mcmc.gibbs.moves import data_augmentation as sweep
-from pgmodels.inference.mcmc.gibbs.moves import slice_sampler as shrinking
-from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
-from pgmodels.inference.mcmc.gibbs.preconditioner import Preconditioner
-from pgmodels.inference.mcmc.gibbs.surrogate_path import SurrogatePath
+from pgmodels.inference import slice_moves as shrinking
+from pgmodels.inference import surrogates as fitting
+from pgmodels.inference.slice_moves import SliceLatents
+from pgmodels.inference.surrogates import Preconditioner, SurrogatePath
 from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors import block_posterior as coupled
 from pgmodels.priors.block_posterior import BlockPosterior, FICPosterior
-from pgmodels.priors.posterior import IndependentPosterior
+from pgmodels.priors.collection import IndependentPosterior
 from tests.statistical.geweke import RELAXATION
 
 

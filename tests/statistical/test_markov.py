@@ -12,11 +12,10 @@ import pytest
 from scipy import stats
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.gibbs.ellipse import Ellipse
-from pgmodels.inference.mcmc.gibbs.moves.likelihood_slice import LikelihoodSlice
-from pgmodels.inference.mcmc.gibbs.moves.marginal_slice import MarginalSlice
-from pgmodels.inference.mcmc.gibbs.target import Chain, Target
-from pgmodels.inference.problem_family import ProblemFamily
+from pgmodels.inference.bound import ProblemFamily
+from pgmodels.inference.moves import Chain, Target
+from pgmodels.inference.slice_moves import LikelihoodSlice, MarginalSlice
+from pgmodels.inference.surrogates import Ellipse
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
 from tests.statistical.test_sbc import p_values

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.gibbs.sampler import gibbs
+from pgmodels.inference.gibbs import gibbs
 from tests.registry import CASES, NAMES
 from tests.statistical.reference import effective_sizes, nuts, z_scores
 

@@ -21,12 +21,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pgmodels.inference.mcmc.gibbs.moves import hamiltonian
-from pgmodels.inference.mcmc.gibbs.sampler import gibbs
+from pgmodels.inference import slice_moves as hamiltonian
+from pgmodels.inference.gibbs import gibbs
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.likelihoods.supports import Classes
 from pgmodels.model import Model
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.runtime.precision import double_precision
 from tests.registry import NAMES
 from tests.statistical import planted
 from tests.statistical.geweke import inputs

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.interpolate import CubicSpline
 
-from pgmodels.results.grid_density import GRID, REACH, GridDensity
+from pgmodels.results.result import GRID, REACH, GridDensity
 from validation.nested.cases import MEAN, SMOOTH, VARIANCES, Case
 from validation.nested.laplace import DEPTH
 from validation.nested.measures import errors, kept, summary, write

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import pgmodels as pgm
 from pgmodels.datasets import Split, load
-from pgmodels.likelihoods.density import log_density
+from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.plots.style import legend_below, line_handle, new_figure, open_axes, styles
 from validation.nested import laplace
 from validation.nested.cases import ordered_logit

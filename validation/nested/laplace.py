@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
-from pgmodels.results.grid_density import GRID, REACH, GridDensity
+from pgmodels.results.result import GRID, REACH, GridDensity
 from validation.nested.cases import MEAN, SMOOTH, VARIANCES, Case
 from validation.nested.measures import errors, kept, summary, write
 from validation.nested.quadrature import NESTED, approximations, truth

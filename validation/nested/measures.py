@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.integrate import trapezoid
 
-from pgmodels.results.grid_density import GRID
+from pgmodels.results.result import GRID
 from validation.table import markdown_rows, provenance
 
 FOLDER = Path(__file__).resolve().parents[1] / "results" / "nested"

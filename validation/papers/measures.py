@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pgmodels.datasets import Dataset, Split, load
-from pgmodels.diagnostics.calibration import expected_calibration_error
+from pgmodels.diagnostics.compare import expected_calibration_error
 from pgmodels.results.predictive import Predictive
 
 

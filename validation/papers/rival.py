@@ -18,16 +18,15 @@ from jaxtyping import Array, Float
 
 import pgmodels as pgm
 from pgmodels.datasets import Split
-from pgmodels.inference.adaptive_selection import without_inputs
+from pgmodels.inference.inducing_selection import without_inputs
 from pgmodels.inference.objectives import objective_of
-from pgmodels.numerics.adam import Adam, adam_step, initial_adam
+from pgmodels.numerics.iteration import Adam, adam_step, initial_adam
 from pgmodels.numerics.quadrature import gauss_hermite
-from pgmodels.objectives.formula import FormulaObjective
+from pgmodels.objectives.base import FormulaObjective
 from pgmodels.parameters.vector import ParameterVector, trainable
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.pickling import Module
-from pgmodels.runtime.threads import one_thread_up_to
-from pgmodels.runtime.x64 import as_array, double_precision
+from pgmodels.runtime.machine import one_thread_up_to
+from pgmodels.runtime.precision import Module, as_array, double_precision
 from validation.papers.curves import Curve, Look
 
 # Nodes of the quadrature, and what is added to the diagonal of K(Z, Z), relative to its mean: GPflow's.

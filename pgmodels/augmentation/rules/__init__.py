@@ -3,19 +3,16 @@
 A rule is a subclass of ``Rule``, whose abstract methods define the interface; one rule per file.
 """
 
-from pgmodels.augmentation.rules.argmax import ArgmaxRule
-from pgmodels.augmentation.rules.difference import DifferenceRule
-from pgmodels.augmentation.rules.gamma import GammaRule
-from pgmodels.augmentation.rules.gamma_mixture import GammaMixtureRule
-from pgmodels.augmentation.rules.gaussian import GaussianRule
-from pgmodels.augmentation.rules.interval_gaussian import IntervalGaussianRule
-from pgmodels.augmentation.rules.inverse_gaussian_mixture import InverseGaussianMixtureRule
-from pgmodels.augmentation.rules.mixture import MixtureRule
-from pgmodels.augmentation.rules.poisson import PoissonRule
-from pgmodels.augmentation.rules.polya_gamma import PolyaGammaRule
-from pgmodels.augmentation.rules.rule import Rule
-from pgmodels.augmentation.rules.selection import SelectionRule
-from pgmodels.augmentation.rules.truncated_gaussian import TruncatedGaussianRule
+from pgmodels.augmentation.rules.gaussian import ArgmaxRule, GaussianRule, IntervalGaussianRule, TruncatedGaussianRule
+from pgmodels.augmentation.rules.mixtures import (
+    GammaMixtureRule,
+    GammaRule,
+    InverseGaussianMixtureRule,
+    MixtureRule,
+    PoissonRule,
+    PolyaGammaRule,
+)
+from pgmodels.augmentation.rules.rule import DifferenceRule, Rule, SelectionRule
 
 RULES: list[type[Rule]] = [
     PolyaGammaRule,

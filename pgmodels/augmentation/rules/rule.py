@@ -1,10 +1,4 @@
-"""The interface of rules: a rule is an identity that introduces an auxiliary variable.
-
-A rule represents one factor of the likelihood: the pattern it matches (``match``), the law of its auxiliary given the
-latents, its term of the local bound, and the site of the factor given the auxiliary. All are formulas, evaluated by
-the engines and printed by derivations. Auxiliaries drawn earlier in the chain are coefficients, read from
-``env.parameters`` by name.
-"""
+"""What a rule of augmentation is; rules for selections and differences."""
 
 from __future__ import annotations
 
@@ -14,18 +8,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax.numpy as jnp
 
-from pgmodels.augmentation.averages import Expected
-from pgmodels.augmentation.laws import Law
-from pgmodels.augmentation.normal_form import Factor
-from pgmodels.augmentation.quadratic import Quadratic
-from pgmodels.augmentation.symbols import Auxiliary, SiteTerm, auxiliaries_of
-from pgmodels.likelihoods.algebra import multiply, power
-from pgmodels.likelihoods.expression import Environment, Expression
-from pgmodels.likelihoods.notation import Chain, Part, Tree, line, listed
-from pgmodels.likelihoods.symbols import Constant
+from pgmodels.augmentation.laws import Expected, Law
+from pgmodels.augmentation.normal_form import Factor, Quadratic, factorise
+from pgmodels.augmentation.predictors import Auxiliary, SiteTerm, auxiliaries_of
+from pgmodels.likelihoods.expression import Constant, Environment, Expression
+from pgmodels.likelihoods.operations import Comparison, Product, Sum, add, exp, multiply, power, sigmoid
+from pgmodels.likelihoods.printing import Chain, Part, Tree, line, listed, words
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver
+
+
+# The interface of rules: a rule is an identity that introduces an auxiliary variable.
+#
+# A rule represents one factor of the likelihood: the pattern it matches (``match``), the law of its auxiliary given
+# the latents, its term of the local bound, and the site of the factor given the auxiliary. All are formulas, evaluated
+# by the engines and printed by derivations. Auxiliaries drawn earlier in the chain are coefficients, read from
+# ``env.parameters`` by name.
 
 ZERO, ONE = Constant(0.0), Constant(1.0)
 
@@ -168,3 +167,72 @@ class Rewriting(Rule):
 
     def augmented(self) -> Expression:
         return ONE
+
+
+# Sums over the values of y, of which y selects one term.
+
+
+class SelectionRule(Rewriting):
+    """Σ_k [y = k] p_k, a sum over values of y: Π_k p_k^[y = k]."""
+
+    title = "Selection"
+
+    @classmethod
+    def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
+        base = factor.base
+        if not isinstance(base, Sum):
+            return None
+        cases = [_case(child) for child in base.children]
+        indicators = [indicator for indicator, _ in cases if indicator is not None]
+        if len(indicators) < len(cases) or not exclusive(indicators):
+            return None
+        deriver.require(add(*indicators), "positive", words("the number of terms that y selects in"), base)
+        chosen = multiply(*(power(part, indicator) for indicator, part in cases if indicator is not None))
+        deriver.rules.append(cls(factor, power(chosen, factor.exponent)))
+        return tuple(
+            Factor(inner.base, multiply(inner.exponent, indicator, factor.exponent), factor.parent)
+            for indicator, part in cases
+            if indicator is not None
+            for inner in factorise(part, deriver.size)
+        )
+
+
+def _case(term: Expression) -> tuple[Comparison | None, Expression]:
+    """Split a term into an indicator of a value and the remaining factors."""
+    factors = term.children if isinstance(term, Product) else (term,)
+    indicator = next((factor for factor in factors if value_of(factor) is not None), None)
+    return indicator, multiply(*(factor for factor in factors if factor is not indicator))  # type: ignore[return-value]
+
+
+def value_of(indicator: Expression) -> float | None:
+    """The number that an indicator compares with; None if it is not an indicator of a value."""
+    compares = isinstance(indicator, Comparison) and indicator.operator == "=="
+    if compares and isinstance(indicator.rhs, Constant):  # type: ignore[attr-defined]
+        return indicator.rhs.value  # type: ignore[attr-defined]
+    return None
+
+
+def exclusive(indicators: list[Comparison]) -> bool:
+    """Whether indicators compare one coefficient with different numbers, so that at most one holds."""
+    values = {value_of(indicator) for indicator in indicators}
+    return len(values) == len(indicators) and len({indicator.lhs.key for indicator in indicators}) == 1
+
+
+# Differences of sigmoids: interval probabilities of a logistic variable.
+
+
+class DifferenceRule(Rewriting):
+    """σ(a) - σ(b), a - b > 0 free of f: σ(a) σ(-b) (1 - exp(b - a)), as in ordered and interval-censored logit."""
+
+    title = "Difference"
+
+    @classmethod
+    def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
+        difference = factor.base.difference if isinstance(factor.base, Sum) else None
+        if difference is None or difference.name != "sigmoid" or difference.upper is None or difference.gap is None:
+            return None
+        deriver.require(difference.gap, "positive", words("the width of the interval in"), factor.base)
+        width = add(1.0, multiply(-1.0, exp(multiply(-1.0, difference.gap))))
+        factors = (difference.weight, width, sigmoid(difference.upper), sigmoid(multiply(-1.0, difference.lower)))
+        deriver.rules.append(cls(Factor(factor.base, add(1.0), factor.parent), multiply(*factors)))
+        return tuple(Factor(base, factor.exponent, factor.parent) for base in factors)

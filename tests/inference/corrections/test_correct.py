@@ -5,14 +5,14 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
-from pgmodels.inference.corrections.correct import correct
-from pgmodels.inference.mcmc.gibbs.sampler import gibbs
-from pgmodels.inference.variational.vi import cavi
+from pgmodels.inference.correct import correct
+from pgmodels.inference.gibbs import gibbs
+from pgmodels.inference.vi import cavi
 from pgmodels.kernels.others import Linear
 from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.named import Bernoulli, Binomial
 from pgmodels.model import GP, Model
-from pgmodels.results.correction import CorrectionWarning
+from pgmodels.results.gaussian import CorrectionWarning
 from tests.referees import rbf
 from tests.registry import CASES
 

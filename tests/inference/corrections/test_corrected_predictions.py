@@ -8,9 +8,9 @@ import pytest
 from scipy.special import expit, logsumexp
 
 import pgmodels as pgm
-import pgmodels.inference.corrections.correct as correct_module
+import pgmodels.inference.correct as correct_module
 from pgmodels import exp, gamma
-from pgmodels.runtime.warnings import warn
+from pgmodels.runtime.messages import warn
 
 Fixed = pgm.Fixed
 
@@ -217,7 +217,7 @@ def doubtful_once(check):
 
 
 def test_fit_leaves_results_that_are_exact(monkeypatch):
-    monkeypatch.setattr("pgmodels.inference.corrections.correct.correct", None)
+    monkeypatch.setattr("pgmodels.inference.correct.correct", None)
     x = np.linspace(0.0, 3.0, 12)[:, None]
     fitted = pgm.fit(pgm.Model(pgm.Gaussian(Fixed(0.3)), pgm.GP(pgm.RBF(1.0, 1.0))), x, np.sin(2 * x[:, 0]))
     assert fitted.fit.correction == "none: the likelihood is Gaussian in f, and so is the posterior"
@@ -228,7 +228,7 @@ def test_fit_leaves_results_that_are_exact(monkeypatch):
 @pytest.mark.slow
 def test_fit_says_why_it_does_not_correct(monkeypatch):
     model, X, y = binary(pgm.RBF(Fixed(4.0), Fixed(1.5)))
-    monkeypatch.setattr("pgmodels.inference.corrections.correct.MOST_COORDINATES", 59)
+    monkeypatch.setattr("pgmodels.inference.correct.MOST_COORDINATES", 59)
     large = pgm.fit(model, X, y)
     assert type(large) is pgm.Approximation
     assert "60 coordinates and 60 rows" in large.fit.correction
@@ -239,7 +239,7 @@ def test_fit_says_why_it_does_not_correct(monkeypatch):
     def doubtful(*args, **kwargs):
         warn("covariances mean nothing", pgm.CorrectionWarning)
 
-    monkeypatch.setattr("pgmodels.inference.corrections.correct.check_against_prior", doubtful)
+    monkeypatch.setattr("pgmodels.inference.correct.check_against_prior", doubtful)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted = pgm.fit(model, X, y)

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import pgmodels as pgm
-from pgmodels.results.grid_density import GRID
+from pgmodels.results.result import GRID
 
 X = np.array([[0.0], [0.7], [1.8]])
 
@@ -183,7 +183,7 @@ def test_rows_of_little_correlation_are_expanded(monkeypatch):
     gaussian = pgm.gaussian_vi(model, inputs, y)
     exact = pgm.correct(gaussian, method="nested")
     jax.clear_caches()
-    monkeypatch.setattr("pgmodels.inference.corrections.pinned_bound._NUM_NEAR", 48)
+    monkeypatch.setattr("pgmodels.inference.nested._NUM_NEAR", 48)
     result = pgm.correct(gaussian, method="nested")
     jax.clear_caches()
     difference = np.max(abs(result.mean - exact.mean) / np.sqrt(exact.variance))
@@ -200,7 +200,7 @@ def test_where_the_expansion_diverges_all_rows_are_computed(monkeypatch):
     inputs = np.sort(rng.uniform(-2.0, 2.0, (300, 1)), axis=0)
     y = np.sin(inputs[:, 0]) + 0.1 * rng.laplace(size=300)
     gaussian = pgm.gaussian_vi(pgm.Model(pgm.Laplace(scale=0.1), pgm.GP(pgm.RBF(lengthscale=1.0))), inputs, y)
-    place = "pgmodels.inference.corrections.pinned_bound._NUM_NEAR"
+    place = "pgmodels.inference.nested._NUM_NEAR"
     results = []
     for near in (300, 34):
         monkeypatch.setattr(place, near)
@@ -214,8 +214,8 @@ def test_where_the_expansion_diverges_all_rows_are_computed(monkeypatch):
 
 def test_marginals_cut_off_at_their_grid_are_warned_of(monkeypatch):
     # One pass, on a grid that is too short.
-    monkeypatch.setattr("pgmodels.inference.corrections.nested._PASSES", 1)
-    monkeypatch.setattr("pgmodels.inference.corrections.nested._WIDER", 0.5)
+    monkeypatch.setattr("pgmodels.inference.nested._PASSES", 1)
+    monkeypatch.setattr("pgmodels.inference.nested._WIDER", 0.5)
     gaussian = pgm.gaussian_vi(model_of("a kink", 4.0), X[:1], np.array([3.0]))
     with pytest.warns(pgm.CorrectionWarning, match="1 of 1 nested marginals at the data .* reach beyond the grid"):
         pgm.correct(gaussian, method="nested")
@@ -224,7 +224,7 @@ def test_marginals_cut_off_at_their_grid_are_warned_of(monkeypatch):
 @pytest.mark.slow
 def test_grids_that_do_not_resolve_a_density_are_warned_of(monkeypatch):
     # Without more nodes for the narrow peak of a noise that varies.
-    monkeypatch.setattr("pgmodels.inference.corrections.nested._NUM_NODES", (17,))
+    monkeypatch.setattr("pgmodels.inference.nested._NUM_NODES", (17,))
     model = pgm.Model(pgm.HeteroscedasticGaussian(4.0), pgm.GP(pgm.RBF(variance=9.0), mean=0.3, size=2))
     gaussian = pgm.gaussian_vi(model, X[:1], np.array([1.5]))
     with pytest.warns(pgm.CorrectionWarning, match="1 of 2 nested marginals at the data .* change too fast"):

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.corrections import linear_response
-from pgmodels.inference.corrections import response as correction
-from pgmodels.inference.corrections.linear_response import entries
-from pgmodels.inference.corrections.response_products import by_products
+from pgmodels.inference import linear_response
+from pgmodels.inference import linear_response as correction
+from pgmodels.inference.linear_response import by_products, entries
 from tests.priors.test_inducing import LABELS, X_NEW, X, bernoulli
 
 

@@ -14,9 +14,9 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes import bound as bound_module
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.inference.empirical_bayes.fit import FitWarning
+from pgmodels.inference import bound as bound_module
+from pgmodels.inference.bound import MarginalBound
+from pgmodels.inference.fit import FitWarning
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
 

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference import problem_family
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
+from pgmodels.inference import bound as problem_family
+from pgmodels.inference.bound import MarginalBound, points_at
 from pgmodels.inference.objectives import objective_of
-from pgmodels.inference.problem_family import points_at
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
 from tests.referees import sigma

@@ -8,9 +8,9 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes.fit import FitWarning
-from pgmodels.inference.empirical_bayes.initial_values import constant_latents, initial_models
+from pgmodels.inference.fit import FitWarning
 from pgmodels.inference.objectives import expected_objective
+from pgmodels.inference.starts import constant_latents, initial_models
 from pgmodels.kernels.stationary import Stationary
 from pgmodels.model import Data
 from tests.own_likelihoods import log_poisson
@@ -83,7 +83,7 @@ class Breaking(Stationary):
         return jnp.where(jnp.asarray(self.lengthscale.value) > 0.5, jnp.nan, jnp.exp(-0.5 * squared))
 
 
-@pytest.mark.filterwarnings("ignore::pgmodels.inference.engine.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::pgmodels.inference.loop.ConvergenceWarning")
 def test_steps_that_are_not_finite_are_stepped_back_from():
     X, y = wave()
     fitted = pgm.fit(pgm.Model(pgm.Gaussian(0.5), pgm.GP(Breaking(1.0, 0.1))), X, y)

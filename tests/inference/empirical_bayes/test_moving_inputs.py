@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.inference.variational import vi as vi_module
+from pgmodels.inference import vi as vi_module
+from pgmodels.inference.bound import MarginalBound
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
 
@@ -108,7 +108,7 @@ def test_the_merged_selection_is_by_the_sites_of_the_augmented_bound(monkeypatch
         selected.append(precisions)
         return elbo, precisions
 
-    monkeypatch.setattr("pgmodels.inference.empirical_bayes.bound.nearly_converged", recorded)
+    monkeypatch.setattr("pgmodels.inference.bound.nearly_converged", recorded)
     start = model(pgm.Inducing(12, "merged"))
     bound = MarginalBound(trainable(start), Data(X, LABELS), vi_module.objective_of(start, "expected"))
     bound(bound.vector)

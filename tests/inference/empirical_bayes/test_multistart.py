@@ -8,14 +8,13 @@ import pytest
 from numpyro.distributions.constraints import ordered_vector
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes.bound import FELT
-from pgmodels.inference.empirical_bayes.fit import _loss, _report, _undetermined
-from pgmodels.inference.empirical_bayes.search import Limits, SearchBar
-from pgmodels.inference.empirical_bayes.spectrum import spectral_periods
-from pgmodels.inference.empirical_bayes.subset_warm_start import learn
+from pgmodels.inference.bound import FELT
+from pgmodels.inference.fit import _loss, _report, _undetermined
 from pgmodels.inference.objectives import objective_of
+from pgmodels.inference.search import Limits, SearchBar, learn
+from pgmodels.inference.starts import spectral_periods
 from pgmodels.model import Data
-from pgmodels.runtime.progress import progress_bar
+from pgmodels.runtime.messages import progress_bar
 
 RNG = np.random.default_rng(8)
 

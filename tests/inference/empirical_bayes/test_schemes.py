@@ -5,13 +5,19 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes import local_parameters
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.inference.empirical_bayes.local_parameters import LocalParameters, sweep, value_and_slopes
-from pgmodels.inference.empirical_bayes.schemes import NUM_EVALUATIONS, SCHEMES, Alternating
+from pgmodels.inference import fit_schemes as local_parameters
+from pgmodels.inference.bound import MarginalBound
+from pgmodels.inference.fit_schemes import (
+    NUM_EVALUATIONS,
+    SCHEMES,
+    Alternating,
+    LocalParameters,
+    sweep,
+    value_and_slopes,
+)
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
-from pgmodels.runtime.x64 import as_array
+from pgmodels.runtime.precision import as_array
 from tests.covering import some
 
 RNG = np.random.default_rng(11)

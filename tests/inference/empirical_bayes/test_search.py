@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes import fit as fit_module
-from pgmodels.inference.empirical_bayes import search as maximum
-from pgmodels.inference.empirical_bayes.bound import FELT, TIGHT, MarginalBound
+from pgmodels.inference import fit as fit_module
+from pgmodels.inference import search as maximum
+from pgmodels.inference.bound import FELT, TIGHT, MarginalBound
 from tests.covering import some
 from tests.registry import CASES
 

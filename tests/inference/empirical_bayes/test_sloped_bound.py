@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes.bound import MarginalBound, collapsed_bound, sloped_bound, takes_slopes
+from pgmodels.inference.bound import MarginalBound, collapsed_bound, sloped_bound, takes_slopes
 from pgmodels.inference.objectives import objective_of
 from pgmodels.parameters.vector import trainable
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.runtime.precision import double_precision
 
 RNG = np.random.default_rng(3)
 # Some rows have equal inputs.

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes import search as maximum
-from pgmodels.inference.empirical_bayes import subset_warm_start as stages
+from pgmodels.inference import search as maximum
+from pgmodels.inference import search as stages
 from pgmodels.inference.objectives import objective_of
 from pgmodels.priors.representation import Auto
 from tests.covering import some

@@ -10,14 +10,15 @@ from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes import local_parameters, schemes
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.inference.empirical_bayes.local_parameters import LocalParameters, sweep, value_and_slopes
+from pgmodels.inference import fit_schemes as local_parameters
+from pgmodels.inference import fit_schemes as schemes
+from pgmodels.inference.bound import MarginalBound
+from pgmodels.inference.fit_schemes import LocalParameters, sweep, value_and_slopes
 from pgmodels.inference.objectives import objective_of
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
-from pgmodels.priors.padding import pad_rows
-from pgmodels.runtime.x64 import as_array
+from pgmodels.priors.base import pad_rows
+from pgmodels.runtime.precision import as_array
 from tests.covering import some
 
 RNG = np.random.default_rng(11)

@@ -157,7 +157,7 @@ def test_a_file_and_arviz_have_the_uncertainty(tmp_path):
 
 @pytest.mark.parametrize("added", [0.0, 1e-6, 0.01, 2.0])
 def test_a_density_plus_a_normal_variable(added):
-    from pgmodels.results.grid_density import GRID, GridDensity
+    from pgmodels.results.result import GRID, GridDensity
 
     location, scale = np.array([[1.0], [-2.0]]), np.array([[0.5], [2.0]])
     # An exponential variable, cut off at five.

@@ -12,12 +12,12 @@ from scipy import stats
 from scipy.special import expit
 
 import pgmodels as pgm
-from pgmodels.inference.evidence import integrate as engine
+from pgmodels.inference import integrate as engine
 from pgmodels.interop.arviz import _as_draws
-from pgmodels.numerics import central_composite as design
-from pgmodels.numerics.psis import smoothed
+from pgmodels.numerics import quadrature as design
+from pgmodels.numerics.elementary import smoothed
 from pgmodels.numerics.quadrature import sobol_normals
-from pgmodels.results import intervals
+from pgmodels.results import result as intervals
 from tests.referees import GP_REGRESSION, cdf_of, gp_regression_marginals, rbf
 
 NEW = np.array([[-2.5], [0.4], [3.0]])
@@ -433,7 +433,7 @@ def test_wrong_calls_are_refused():
 @pytest.mark.slow
 def test_few_groups_at_many_rows_are_integrated_through_their_rank(monkeypatch):
     """Additive effects of two factors in 24 cells: rank 9 of 24, the figures those of the dense form."""
-    monkeypatch.setattr("pgmodels.inference.problem_family.MANY_ROWS", 1)
+    monkeypatch.setattr("pgmodels.inference.bound.MANY_ROWS", 1)
     cells = np.stack(np.meshgrid(np.arange(4.0), np.arange(6.0), indexing="ij"), axis=-1).reshape(-1, 2)
     X, trials = cells[[*range(24), 3, 17, 17]], np.array([3.0, 5.0, 0.0] * 9)
     y = np.column_stack([np.minimum((7 * np.arange(27)) % 4, trials), trials])
@@ -478,7 +478,7 @@ def test_sines_without_noise(count, scale, variance, log_evidence):
 
 @pytest.mark.slow
 def test_what_cannot_be_interpolated_is_an_error(monkeypatch):
-    module = importlib.import_module("pgmodels.inference.evidence.integrate")
+    module = importlib.import_module("pgmodels.inference.integrate")
     X = np.linspace(-np.pi, np.pi, 4)[:, None]
     model = pgm.Model(pgm.Gaussian(dist.LogNormal(-2.0, 0.5)), pgm.GP(pgm.RBF(1.0, 1.0)))
 

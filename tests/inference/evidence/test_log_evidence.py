@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.special import expit, logsumexp
 
 import pgmodels as pgm
-from pgmodels.likelihoods.density import log_density
+from pgmodels.likelihoods.likelihood import log_density
 from tests.covering import some
 from tests.referees import rbf
 from tests.registry import CASES

@@ -8,17 +8,12 @@ import pytest
 from scipy.stats import norm
 
 import pgmodels as pgm
-from pgmodels.diagnostics.convergence import convergence_by_latent
-from pgmodels.inference.mcmc.gibbs.adaptation import default_schedule, pilot_schedule, tune
-from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
-from pgmodels.inference.mcmc.gibbs.moves import hamiltonian
-from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import DataAugmentation, DataAugmentationInfo
-from pgmodels.inference.mcmc.gibbs.moves.hamiltonian import Hamiltonian, choose_step
-from pgmodels.inference.mcmc.gibbs.moves.move import MoveStats
-from pgmodels.inference.mcmc.gibbs.moves.slice_latents import SliceLatents
-from pgmodels.inference.mcmc.gibbs.moves.surrogate_slice import SurrogateSlice
-from pgmodels.inference.mcmc.gibbs.schedule import MOVES, first_schedule
-from pgmodels.inference.mcmc.gibbs.trace import Keep
+from pgmodels.diagnostics.compare import convergence_by_latent
+from pgmodels.inference import slice_moves as hamiltonian
+from pgmodels.inference.gibbs import GibbsRun, Settings
+from pgmodels.inference.gibbs_schedule import MOVES, Keep, default_schedule, first_schedule, pilot_schedule, tune
+from pgmodels.inference.moves import DataAugmentation, DataAugmentationInfo, MoveStats
+from pgmodels.inference.slice_moves import Hamiltonian, SliceLatents, SurrogateSlice, choose_step
 from tests.registry import CASES
 
 

@@ -12,9 +12,8 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.gibbs import checkpoint
-from pgmodels.runtime.atomic_io import read_arrays
-from pgmodels.runtime.folder_lock import locked_folder
+from pgmodels.inference import gibbs as checkpoint
+from pgmodels.runtime.io import locked_folder, read_arrays
 from tests.covering import some
 from tests.registry import CASES
 
@@ -159,8 +158,8 @@ def test_a_folder_that_another_run_uses_is_refused_before_any_work(problem, tmp_
     def work(*args, **kwargs):
         raise AssertionError("the folder is to be checked before any work")
 
-    monkeypatch.setattr("pgmodels.inference.mcmc.gibbs.sampler.GibbsRun", work)
-    monkeypatch.setattr("pgmodels.inference.stochastic.svi.source_of", work)
+    monkeypatch.setattr("pgmodels.inference.gibbs.GibbsRun", work)
+    monkeypatch.setattr("pgmodels.inference.svi.source_of", work)
     model, X, y = problem
     calls = {
         "gibbs": lambda: pgm.gibbs(model, X, y, num_samples=5, checkpoint=tmp_path, **OPTIONS),

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
-from pgmodels.inference.mcmc.gibbs.moves.data_augmentation import DataAugmentation
-from pgmodels.inference.mcmc.gibbs.moves.move import Move, MoveRequirement, Step
-from pgmodels.inference.mcmc.gibbs.schemes import Adaptive
-from pgmodels.inference.mcmc.gibbs.trace import Keep
+from pgmodels.inference.gibbs import GibbsRun, Settings
+from pgmodels.inference.gibbs_schedule import Adaptive, Keep
+from pgmodels.inference.moves import DataAugmentation, Move, MoveRequirement, Step
 from tests.inference.mcmc.test_invariance import FALSE_ALARMS, REPLICAS, STEPS
 from tests.registry import CASES
 from tests.statistical.geweke import Geweke, Kernel, inputs

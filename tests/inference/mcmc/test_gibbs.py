@@ -6,8 +6,8 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from pgmodels.inference.mcmc.gibbs import driver as gibbs_run
-from pgmodels.inference.mcmc.gibbs.sampler import gibbs
+from pgmodels.inference import gibbs as gibbs_run
+from pgmodels.inference.gibbs import gibbs
 from pgmodels.kernels.stationary import RBF, Matern12
 from pgmodels.model import GP, Model
 from tests.covering import some

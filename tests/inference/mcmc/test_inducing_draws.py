@@ -13,8 +13,8 @@ from scipy import stats
 from scipy.special import logsumexp
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.gibbs.driver import GibbsRun, Settings
-from pgmodels.inference.mcmc.gibbs.trace import Keep
+from pgmodels.inference.gibbs import GibbsRun, Settings
+from pgmodels.inference.gibbs_schedule import Keep
 from pgmodels.model import Data
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks

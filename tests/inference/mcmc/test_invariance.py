@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from pgmodels.inference.mcmc.gibbs.schemes import SCHEMES
+from pgmodels.inference.gibbs_schedule import SCHEMES
 from tests.covering import some
 from tests.statistical import planted
 from tests.statistical.geweke import KERNELS, Geweke, inputs

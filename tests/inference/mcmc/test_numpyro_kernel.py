@@ -13,7 +13,7 @@ import pytest
 from numpyro.infer import MCMC
 
 import pgmodels as pgm
-from pgmodels.priors.padding import padded_size
+from pgmodels.priors.base import padded_size
 from tests.covering import some
 from tests.registry import CASES
 from tests.statistical.reference import z_scores

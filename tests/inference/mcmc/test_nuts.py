@@ -14,7 +14,7 @@ from scipy import stats
 from scipy.special import expit, gammaln, logsumexp
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.nuts import _Preconditioned
+from pgmodels.inference.nuts import _Preconditioned
 from pgmodels.report.verdicts import verdicts
 from tests.registry import CASES
 
@@ -219,7 +219,7 @@ def test_export_with_sampled_parameters():
 
 
 def test_divergences_are_reported():
-    from pgmodels.inference.mcmc.nuts import _warn_divergent
+    from pgmodels.inference.nuts import _warn_divergent
 
     with pytest.warns(pgm.DivergenceWarning, match="3 of 400 trajectories diverged"):
         _warn_divergent(3, 400, 0.8)

@@ -11,8 +11,8 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.gibbs import checkpoint
-from pgmodels.inference.stochastic import checkpoint as svi_checkpoint
+from pgmodels.inference import gibbs as checkpoint
+from pgmodels.inference import svi as svi_checkpoint
 
 ROOT = Path(__file__).parents[3]
 X = np.linspace(-1.0, 2.0, 12)[:, None]

@@ -11,8 +11,8 @@ import pytest
 from scipy.special import expit, logsumexp
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.gibbs import iteration
-from pgmodels.inference.mcmc.gibbs.schemes import scheme_of
+from pgmodels.inference import gibbs_schedule as iteration
+from pgmodels.inference.gibbs_schedule import scheme_of
 from pgmodels.model import GP, Data, Model, with_powers
 from tests.covering import some
 from tests.own_likelihoods import zero_inflated
@@ -253,7 +253,7 @@ THREE = GP(pgm.RBF(), size=3)
 )
 def test_refuses_what_a_scheme_does_not_apply_to(scheme, model, fault, monkeypatch):
     # Before any work.
-    monkeypatch.setattr("pgmodels.inference.mcmc.gibbs.sampler.GibbsRun", None)
+    monkeypatch.setattr("pgmodels.inference.gibbs.GibbsRun", None)
     y = CLASSES if model.num_latents == 3 else Y["bernoulli"]
     with pytest.raises(ValueError, match=fault):
         pgm.gibbs(model, X, y, scheme=scheme)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.mcmc.gibbs.surrogate_fit import first_sites, fit_surrogate, fitting_problem, surrogate_of
+from pgmodels.inference.surrogates import first_sites, fit_surrogate, fitting_problem, surrogate_of
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks, together
 from tests.registry import EVERY

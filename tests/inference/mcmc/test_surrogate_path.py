@@ -9,14 +9,21 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.diagnostics.convergence import convergence_by_latent
-from pgmodels.inference.mcmc.gibbs import surrogate as refits
-from pgmodels.inference.mcmc.gibbs.preconditioner import constant_preconditioner, log_lengths
-from pgmodels.inference.mcmc.gibbs.surrogate_fit import Fit, first_sites, fit_surrogate, fitting_problem
-from pgmodels.inference.mcmc.gibbs.surrogate_path import constant_path, linear_path
+from pgmodels.diagnostics.compare import convergence_by_latent
+from pgmodels.inference import moves as refits
+from pgmodels.inference.surrogates import (
+    Fit,
+    constant_path,
+    constant_preconditioner,
+    first_sites,
+    fit_surrogate,
+    fitting_problem,
+    linear_path,
+    log_lengths,
+)
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
-from pgmodels.priors.blocks import choose_blocks
+from pgmodels.priors.collection import choose_blocks
 from tests.registry import CASES
 
 MIDDLE = np.array([0.4, -1.0])

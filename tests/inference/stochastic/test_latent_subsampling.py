@@ -10,17 +10,24 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference import checkpoint_folder
+from pgmodels.inference import checkpoint_folder, latent_subsampling
 from pgmodels.inference.objectives import objective_of
-from pgmodels.inference.stochastic import latent_subsampling
-from pgmodels.inference.stochastic.log_normaliser_regression import LogSum, features, fit_log_sum, newton_update
-from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
-from pgmodels.inference.stochastic.rates import Rates
-from pgmodels.inference.stochastic.sharding import DataBatch
-from pgmodels.inference.stochastic.step import LatentSample, StochasticProblem, SviState, penalised_bound
-from pgmodels.numerics.adam import initial_adam
+from pgmodels.inference.svi_step import (
+    DataBatch,
+    LatentSample,
+    LogSum,
+    NaturalParameters,
+    Rates,
+    StochasticProblem,
+    SviState,
+    features,
+    fit_log_sum,
+    newton_update,
+    penalised_bound,
+)
+from pgmodels.numerics.iteration import initial_adam
 from pgmodels.parameters.vector import trainable
-from pgmodels.runtime.x64 import as_array
+from pgmodels.runtime.precision import as_array
 from tests.covering import some
 from tests.data.test_sources import assert_kept
 from tests.programs import run

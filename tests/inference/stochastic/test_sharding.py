@@ -13,7 +13,7 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.inference import checkpoint_folder
-from pgmodels.inference.stochastic import convergence as windows
+from pgmodels.inference import svi_convergence as windows
 
 RNG = np.random.default_rng(21)
 X = RNG.normal([0.4, -0.2], size=(610, 2))

@@ -10,13 +10,13 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes import bound as bound_module
-from pgmodels.inference.empirical_bayes.bound import MarginalBound
-from pgmodels.inference.stochastic import convergence as windows
-from pgmodels.inference.stochastic.natural_parameters import NaturalParameters
-from pgmodels.inference.stochastic.sharding import DataBatch
-from pgmodels.inference.stochastic.step import (
+from pgmodels.inference import bound as bound_module
+from pgmodels.inference import svi_convergence as windows
+from pgmodels.inference.bound import MarginalBound
+from pgmodels.inference.svi_step import (
+    DataBatch,
     GradientStatistics,
+    NaturalParameters,
     Rates,
     StochasticProblem,
     adapt,
@@ -24,10 +24,10 @@ from pgmodels.inference.stochastic.step import (
     penalised_bound,
 )
 from pgmodels.model import Data
-from pgmodels.numerics.adam import adam_step, initial_adam
+from pgmodels.numerics.iteration import adam_step, initial_adam
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.dense import WHITENING_JITTER
-from pgmodels.runtime.x64 import as_array
+from pgmodels.runtime.precision import as_array
 from tests.covering import some
 from tests.programs import run
 

@@ -8,10 +8,10 @@ from scipy.optimize import minimize
 
 import pgmodels as pgm
 from pgmodels.inference.objectives import expected_objective
-from pgmodels.inference.stochastic.natural_parameters import NaturalParameters, natural_step, retraction_step
+from pgmodels.inference.svi_step import NaturalParameters, natural_step, retraction_step
 from pgmodels.objectives.expected import ShiftedQuadrature
 from pgmodels.priors.dense import WHITENING_JITTER
-from pgmodels.runtime.x64 import as_array
+from pgmodels.runtime.precision import as_array
 from tests.covering import some
 from tests.own_likelihoods import log_poisson, shared
 from tests.programs import run

@@ -5,13 +5,12 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.datasets import load_wine
 
-from pgmodels.inference.engine import ConvergenceWarning
-from pgmodels.inference.variational.vi import cavi
+from pgmodels.inference.loop import ConvergenceWarning
+from pgmodels.inference.vi import cavi
 from pgmodels.kernels.stationary import RBF, Matern12
 from pgmodels.likelihoods.named import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model
-from pgmodels.priors.dense import DensePrior
-from pgmodels.priors.low_rank import LowRankPrior
+from pgmodels.priors.dense import DensePrior, LowRankPrior
 from pgmodels.priors.representation import Dense
 from tests.referees import sigma
 from tests.registry import CASES

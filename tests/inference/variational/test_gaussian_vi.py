@@ -181,7 +181,7 @@ def test_against_draws():
 
 @pytest.mark.slow
 def test_too_many_coordinates_are_taken_by_latent_and_said(monkeypatch):
-    from pgmodels.priors import blocks
+    from pgmodels.priors import collection as blocks
 
     monkeypatch.setattr(blocks, "MAX_BLOCK", 20)
     model, X, y = problem("softmax")
@@ -192,7 +192,7 @@ def test_too_many_coordinates_are_taken_by_latent_and_said(monkeypatch):
 
 @pytest.mark.slow
 def test_an_ascent_that_stalls_short_of_its_optimum_has_not_converged(monkeypatch):
-    from pgmodels.priors import blocks
+    from pgmodels.priors import collection as blocks
 
     monkeypatch.setattr(blocks, "MAX_BLOCK", 50)
     rng = np.random.default_rng(7)
@@ -229,8 +229,8 @@ def test_diagnostics_and_exports_take_it():
 
 
 def test_a_second_call_compiles_nothing():
+    from pgmodels.inference import linear_response as correction
     from pgmodels.inference import loop as drive
-    from pgmodels.inference.corrections import response as correction
 
     model, X, y = problem("bernoulli")
     pgm.correct(pgm.gaussian_vi(model, X, y))
@@ -243,7 +243,7 @@ def test_a_second_call_compiles_nothing():
 
 def test_a_tilt_that_turns_the_optimum_is_reported():
     """Bimodal posteriors: at the ridge between two modes the response has no bound."""
-    from pgmodels.inference.corrections.response import Response, _is_positive
+    from pgmodels.inference.linear_response import Response, _is_positive
 
     def response_with(least):
         return Response(np.zeros(4), np.zeros((4, 4)), np.diag([1.0, 0.5, least, 2.0]), np.zeros(()))

@@ -7,12 +7,11 @@ import pytest
 from scipy.optimize import minimize
 
 import pgmodels as pgm
+from pgmodels.inference import cavi as mean_ascent
+from pgmodels.inference import cavi as module
+from pgmodels.inference.cavi import CAVI, at_best_mean, can_ascend
 from pgmodels.inference.loop import maximise
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.variational import cavi as module
-from pgmodels.inference.variational import newton_mean as mean_ascent
-from pgmodels.inference.variational.cavi import CAVI
-from pgmodels.inference.variational.newton_mean import at_best_mean, can_ascend
 from tests.registry import CASES
 
 

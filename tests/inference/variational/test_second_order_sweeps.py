@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.empirical_bayes.bound import MarginalBound, collapsed_bound
+from pgmodels.inference import cavi as expanded
+from pgmodels.inference.bound import MarginalBound, collapsed_bound
+from pgmodels.inference.cavi import CAVI, ascend_expanded, can_expand, expanded_at, expanded_bound
 from pgmodels.inference.loop import run_block
-from pgmodels.inference.variational import second_order_sweeps as expanded
-from pgmodels.inference.variational.cavi import CAVI
-from pgmodels.inference.variational.second_order_sweeps import ascend_expanded, can_expand, expanded_at, expanded_bound
 from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.dense import covariance_prior
-from pgmodels.priors.moment_derivatives import expand
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.priors.dense import covariance_prior, expand
+from pgmodels.runtime.precision import double_precision
 from tests.covering import some
 from tests.registry import CASES
 

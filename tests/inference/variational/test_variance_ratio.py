@@ -9,10 +9,9 @@ import pytest
 import pgmodels as pgm
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.inference.objectives import objective_of
-from pgmodels.inference.variational.variance_ratio import variance_ratio
-from pgmodels.objectives.expected import Quadrature
-from pgmodels.objectives.mean_field import MeanField
-from pgmodels.results.correction import CorrectionWarning
+from pgmodels.inference.vi import variance_ratio
+from pgmodels.objectives.expected import MeanField, Quadrature
+from pgmodels.results.gaussian import CorrectionWarning
 
 # Elsewhere the warning is ignored: tests of other things have rare events and few coordinates.
 pytestmark = pytest.mark.filterwarnings("error:.*the variances.* are estimated to be")

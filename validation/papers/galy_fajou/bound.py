@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 import pgmodels as pgm
 from pgmodels.inference.objectives import objective_of
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.runtime.precision import double_precision
 from validation.papers.claim import Claim, Row, Verdict
 from validation.papers.galy_fajou.wine import CLASSES, SETTINGS, model, wine
 

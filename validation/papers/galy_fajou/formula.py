@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import expit
 
 import pgmodels as pgm
-from pgmodels.likelihoods.density import log_density
+from pgmodels.likelihoods.likelihood import log_density
 from validation.papers.claim import Claim, Row, Verdict
 
 # Latents of the classes.

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 import pgmodels as pgm
 from pgmodels.datasets import Split
-from pgmodels.diagnostics.calibration import reliability_bins
+from pgmodels.diagnostics.compare import reliability_bins
 from pgmodels.plots.style import legend_below, new_figure, open_axes, styles
 from pgmodels.systems import ard
 from validation.papers.claim import Claim, Row, Verdict

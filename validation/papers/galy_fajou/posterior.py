@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import pgmodels as pgm
-from pgmodels.diagnostics.convergence import convergence_by_latent, standard_errors
+from pgmodels.diagnostics.compare import convergence_by_latent, standard_errors
 from pgmodels.plots.style import COLOURS, new_figure, open_axes
 from validation.papers.claim import Claim, Row, Verdict
 from validation.papers.galy_fajou.wine import CLASSES, ROWS, SETTINGS, model, wine

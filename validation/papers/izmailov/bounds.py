@@ -11,7 +11,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 import pgmodels as pgm
 from pgmodels.datasets import Split
-from pgmodels.inference.empirical_bayes.schemes import SchemeName
+from pgmodels.inference.fit_schemes import SchemeName
 from validation.papers.claim import Claim, Row, Verdict
 from validation.papers.curves import centres, sparse_model
 from validation.papers.measures import fold, scores, silenced

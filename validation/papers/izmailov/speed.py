@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 import pgmodels as pgm
 from pgmodels.datasets import Split
-from pgmodels.inference.empirical_bayes.schemes import SchemeName
+from pgmodels.inference.fit_schemes import SchemeName
 from pgmodels.inference.objectives import AutoChoice
 from pgmodels.plots.style import legend_below, line_handle, new_figure, open_axes, styles
 from validation.papers.claim import Claim, Row, Verdict

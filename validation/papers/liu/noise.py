@@ -10,8 +10,8 @@ from scipy.stats import norm
 
 from pgmodels import systems
 from pgmodels.inference.objectives import objective_of
-from pgmodels.likelihoods.published import LOGISTIC_VARIANCE
-from pgmodels.runtime.x64 import double_precision
+from pgmodels.likelihoods.named import LOGISTIC_VARIANCE
+from pgmodels.runtime.precision import double_precision
 from validation.papers.claim import Claim, Row, Verdict
 from validation.papers.measures import fold
 from validation.papers.training import learned

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from pgmodels.plots.style import legend_below, line_handle, new_figure, open_axes, styles
-from pgmodels.priors.inducing.selection import greedy
+from pgmodels.priors.inducing import greedy
 from validation.papers.claim import Claim, Row, Verdict
 from validation.papers.measures import fold, scores
 from validation.papers.passerello.methods import learned, standardised

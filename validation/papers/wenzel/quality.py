@@ -12,7 +12,7 @@ from scipy.special import log_expit, roots_hermitenorm
 
 import pgmodels as pgm
 from pgmodels.datasets import Split
-from pgmodels.diagnostics.gap import augmentation_gap
+from pgmodels.diagnostics.diagnose import augmentation_gap
 from pgmodels.plots.style import legend_below, new_figure, open_axes, styles
 from pgmodels.results.predictive import PredictionWarning
 from validation.papers.claim import Claim, Row, Verdict

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 import pgmodels as pgm
 from pgmodels.datasets import Split
-from pgmodels.numerics.adam import Adam
+from pgmodels.numerics.iteration import Adam
 from pgmodels.plots.style import legend_below, line_handle, new_figure, open_axes, styles
 from validation.papers.claim import Claim, Row, Verdict
 from validation.papers.curves import Curve, Look, centres, first_time, score_at, sparse_model

@@ -1,0 +1,693 @@
+"""Rules with Pólya-Gamma, Poisson and Gamma variables, and rules of mixtures."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.special as jsp
+import numpy as np
+
+from pgmodels.augmentation.laws import (
+    Categorical,
+    Expected,
+    Gamma,
+    InverseGaussian,
+    Poisson,
+    PolyaGamma,
+    Root,
+    Thinning,
+    Tilde,
+    mean_quadratic,
+    where,
+)
+from pgmodels.augmentation.normal_form import (
+    Factor,
+    Quadratic,
+    Term,
+    expand,
+    exponent_of,
+    factorise,
+    read_completed,
+    split_latents,
+)
+from pgmodels.augmentation.predictors import (
+    Allocated,
+    Auxiliary,
+    Logarithm,
+    Predictor,
+    SiteTerm,
+    WeightedSum,
+    group_by_component,
+    latents_of,
+    over_latents,
+)
+from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule, quadratic_sites
+from pgmodels.likelihoods.expression import Constant, Environment, Expression, Latent, Observation
+from pgmodels.likelihoods.operations import (
+    Call,
+    Power,
+    Product,
+    Reduction,
+    Sum,
+    add,
+    exp,
+    log,
+    multiply,
+    power,
+    sigmoid,
+    split_number,
+)
+from pgmodels.likelihoods.operations import gamma as gamma_function
+from pgmodels.likelihoods.printing import Tree, call, density, factors, integral, inverse_power, line, over, words
+
+if TYPE_CHECKING:
+    from pgmodels.augmentation.derive import Deriver
+
+
+# Powers of σ(z) and σ(-z): Pólya-Gamma.
+
+
+class PolyaGammaRule(Rule):
+    """σ(z)^a σ(-z)^b, with conditional ω | z ~ PG(a + b, z) (Polson, Scott and Windle 2013, theorem 1)."""
+
+    title = "Pólya-Gamma"
+    rank = 5
+    auxiliary: Auxiliary
+    law: PolyaGamma
+
+    def __init__(self, predictor: Predictor):
+        self.predictor = predictor
+        self.positions = predictor.positions
+        # (parent of the factor, exponent of σ(z), exponent of σ(-z)).
+        self.exponents: list[tuple[Auxiliary | None, Expression, Expression]] = []
+
+    @classmethod
+    def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
+        base, exponent = factor.base, factor.exponent
+        if not (isinstance(base, Call) and base.name == "sigmoid") or exponent.sign == -1:
+            return None
+        predictor = deriver.predictor(base.argument, factor.expression)
+        deriver.require(exponent, "nonnegative", words("the exponent of"), base)
+        same = {rule.predictor.key: rule for rule in deriver.rules if isinstance(rule, cls)}
+        if predictor.key in same:
+            same[predictor.key].exponents.append((factor.parent, exponent, ZERO))
+        elif predictor.negated().key in same:
+            same[predictor.negated().key].exponents.append((factor.parent, ZERO, exponent))
+        else:
+            rule = cls(predictor)
+            rule.exponents.append((factor.parent, exponent, ZERO))
+            deriver.rules.append(rule)
+        return ()
+
+    def finish(self, deriver: Deriver) -> None:
+        from_likelihood = [part for part in self.exponents if part[0] is None]
+        from_rules = [part for part in self.exponents if part[0] is not None]
+        self.a, self.b = add(*(a for _, a, _ in from_likelihood)), add(*(b for _, _, b in from_likelihood))
+        self.up, self.down = add(self.a, *(a for _, a, _ in from_rules)), add(self.b, *(b for _, _, b in from_rules))
+        self.total = group_by_component(add(self.up, self.down))
+        self.difference = group_by_component(add(self.up, multiply(-1.0, self.down)))
+        z = self.predictor.expression
+        self.factor = multiply(power(sigmoid(z), self.up), power(sigmoid(multiply(-1.0, z)), self.down))
+        self.auxiliary = Auxiliary(deriver.name("ω"), self.predictor.is_vector or self.total.is_vector)
+        self.law = PolyaGamma(self.total, z)
+
+    def share(self) -> Expression:
+        # Factors returned by other rules are counted in the shares of those.
+        up, down = (Tilde(self.predictor, side, logarithm=True) for side in (1, -1))
+        return over_latents(add(multiply(self.a, up), multiply(self.b, down)))
+
+    def log_factor(self, env: Environment, known: Container[str] = ()) -> Any:
+        z = self.predictor.expression.evaluate(env)
+        total = jnp.zeros_like(z)
+        for parent, a, b in self.exponents:
+            if parent is None or parent.name in known:
+                total = total + a.evaluate(env) * jax.nn.log_sigmoid(z) + b.evaluate(env) * jax.nn.log_sigmoid(-z)
+        return total
+
+    def log_joint(self, env: Environment) -> Any:
+        z, omega = self.predictor.expression.evaluate(env), self.auxiliary.evaluate(env)
+        exponent = 0.5 * self.difference.evaluate(env) * z - 0.5 * omega * z**2
+        untilted = PolyaGamma(self.total, ZERO).log_density(omega, env)
+        return exponent - self.total.evaluate(env) * jnp.log(2.0) + untilted
+
+    def identity(self) -> Tree:
+        scale, tilted = self._scale_and_tilted()
+        return line(self.factor, "=", factors(scale, integral(tilted, self.auxiliary)))
+
+    def _scale_and_tilted(self) -> tuple[Tree, Tree]:
+        z, omega = self.predictor.expression, self.auxiliary
+        linear = multiply(multiply(0.5, self.difference), z)
+        exponent = add(linear, multiply(-0.5, omega, power(z, 2.0)))
+        return inverse_power(2, self.total), factors(exp(exponent), density("PG", omega, self.total, 0))
+
+    def augmented(self) -> Tree:
+        return factors(*self._scale_and_tilted())
+
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.total,)
+
+    def sites(self) -> tuple[SiteTerm, ...]:
+        return (SiteTerm(self.predictor, multiply(0.5, self.difference), self.auxiliary),)
+
+    def averaged(self) -> PolyaGamma:
+        return PolyaGamma(self.total, Root(self.auxiliary.name.replace("ω", "ζ"), self.predictor))
+
+
+# Exponentials of -R σ(z): Poisson.
+
+
+class PoissonRule(Rule):
+    """exp(-R σ(z)), R >= 0, with k ~ Poisson(R σ(-z)) (Galy-Fajou et al. 2019, section 3.1, augmentation 2).
+
+    R is a coefficient, an auxiliary of an earlier rule, or a non-negative quadratic in other latents.
+    """
+
+    title = "Poisson"
+    rank = 4
+    auxiliary: Auxiliary
+    law: Poisson
+
+    def __init__(self, name: str, predictor: Predictor, rate: Quadratic, parent: Auxiliary | None):
+        self.predictor, self.rate, self.parent = predictor, rate, parent
+        self.positions, self.coupled = predictor.positions, rate.positions
+        self.up, self.down = sigmoid(predictor.expression), sigmoid(multiply(-1.0, predictor.expression))
+        self.factor = exp(multiply(-1.0, rate.expression, self.up))
+        self.auxiliary = Auxiliary(name, predictor.is_vector or rate.expression.is_vector)
+        self.law = Poisson(multiply(rate.expression, self.down))
+        self.remaining_factor = power(self.down, self.auxiliary)
+
+    @classmethod
+    def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
+        terms = exponent_of(factor, deriver.size)
+        rates: dict[tuple, tuple[Call, list[Term]]] = {}
+        rest: list[Expression] = []
+        for term in terms or ():
+            links = [atom for atom in term.atoms if isinstance(atom, Call) and atom.name == "sigmoid"]
+            if len(links) == 1:
+                others = tuple(atom for atom in term.atoms if atom is not links[0])
+                rates.setdefault(links[0].key, (links[0], []))[1].append(Term(term.coefficient, others, term.reduced))
+            else:
+                rest.append(term.expression)
+        if not rates:
+            return None
+        counts = []
+        for link, rate_terms in rates.values():
+            rule, constant = cls._of_rate(link, rate_terms, factor.parent, deriver)
+            deriver.rules.append(rule)
+            rest.append(constant)
+            counts.append(Factor(rule.down, rule.auxiliary, rule.auxiliary))
+        return *counts, Factor(exp(add(*rest)), ONE, factor.parent)
+
+    @classmethod
+    def _of_rate(
+        cls, link: Call, terms: list[Term], parent: Auxiliary | None, deriver: Deriver
+    ) -> tuple[PoissonRule, Expression]:
+        """The rule for exp(-R σ(z)), and the constant that remains in the exponent."""
+        formula = exp(add(*(multiply(t.coefficient, *t.atoms, link) for t in terms)))
+        predictor = deriver.predictor(link.argument, formula)
+        rate = read_completed([Term(multiply(-1.0, t.coefficient), t.atoms, False) for t in terms])
+        if rate is None:
+            raise deriver.no_rule(formula, "exp(-R σ(z)) with R >= 0 a coefficient or a quadratic in other latents")
+        if set(rate.positions) & set(predictor.positions):
+            raise deriver.no_rule(formula, "exp(-R σ(z)) with R free of the latent in z")
+        if not rate.squares and rate.constant.sign == -1:
+            # exp(R σ(z)) = exp(R) exp(-R σ(-z))
+            constant = multiply(-1.0, rate.constant)
+            deriver.require(constant, "nonnegative", words("the rate in"), formula)
+            rule = cls(deriver.name("k"), predictor.negated(), Quadratic(constant, ()), parent)
+            return rule, over_latents(constant)
+        if rate.expression.is_vector and not predictor.is_vector and rate.squares:
+            raise deriver.no_rule(formula, "a rate with one value a datum")
+        deriver.require_quadratic(rate, formula)
+        return cls(deriver.name("k"), predictor, rate, parent), add(0.0)
+
+    def share(self) -> Expression:
+        return over_latents(multiply(-1.0, mean_quadratic(self.rate), Thinning(self.predictor)))
+
+    def log_joint(self, env: Environment) -> Any:
+        return Poisson(self.rate.expression).log_density(self.auxiliary.evaluate(env), env)
+
+    def identity(self) -> Tree:
+        return line(self.factor, "=", over("Σ", self.auxiliary, factors(self.augmented(), self.remaining_factor)))
+
+    def augmented(self) -> Tree:
+        return density("Poisson", self.auxiliary, self.rate.expression)
+
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.rate.expression,)
+
+    def coupled_sites(self, averaged: bool = False) -> tuple[SiteTerm, ...]:
+        return quadratic_sites(self.rate, Thinning(self.predictor) if averaged else self.up)
+
+    def averaged(self) -> Poisson:
+        return Poisson(multiply(mean_quadratic(self.rate), Tilde(self.predictor, -1)))
+
+
+# Sums of sigmoids to a negative power: Gamma.
+
+# The weight, the predictor and whether the term is a sum over the latents.
+Weighted = tuple[Expression, Predictor, bool]
+
+
+class GammaRule(Rule):
+    """S^-p, S = c + Σ_j w_j σ(z_j), with λ ~ Gamma(p, rate S) (Galy-Fajou et al. 2019, section 3.1, augmentation 1)."""
+
+    title = "Gamma"
+    rank = 2
+    auxiliary: Auxiliary
+    law: Gamma
+
+    def __init__(
+        self,
+        name: str,
+        base: Expression,
+        exponent: Expression,
+        constant: Expression,
+        terms: tuple[Weighted, ...],
+        parent: Auxiliary | None,
+    ):
+        self.base, self.exponent, self.constant, self.terms, self.parent = base, exponent, constant, terms, parent
+        self.positions = tuple(sorted({p for _, predictor, _ in terms for p in predictor.positions}))
+        self.factor = power(base, multiply(-1.0, exponent))
+        self.auxiliary = Auxiliary(name, base.is_vector or exponent.is_vector)
+        links = [sigmoid(predictor.expression) for _, predictor, _ in terms]
+        self.law = Gamma(exponent, WeightedSum(base, constant, self._terms(links)))
+        self.remaining_factor = exp(multiply(-1.0, self.auxiliary, self._sum(links)))
+
+    def _terms(self, links: Sequence[Expression]) -> list[tuple[Expression, Expression, bool]]:
+        """(weight, link, whether summed over the latents) of each term."""
+        return [(weight, link, reduced) for (weight, _, reduced), link in zip(self.terms, links, strict=True)]
+
+    def _sum(self, links: Sequence[Expression]) -> Expression:
+        """Σ_j w_j link_j."""
+        products = ((multiply(weight, link), reduced) for weight, link, reduced in self._terms(links))
+        return add(*(over_latents(product) if reduced else product for product, reduced in products))
+
+    @classmethod
+    def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
+        base, formula = factor.base, factor.expression
+        if factor.exponent.sign != -1:
+            return None
+        if isinstance(base, Call):
+            if base.name != "sigmoid":
+                return None
+            terms = [Term(ONE, (base,))]
+        elif isinstance(base, (Sum, Reduction, Power)):
+            terms = expand(base, deriver.size)
+        else:
+            return None
+        links = [term for term in terms if _is_link(term)]
+        if not links:
+            return None
+        constant = add(*(term.coefficient for term in terms if not term.atoms))
+        if len(links) + sum(not term.atoms for term in terms) != len(terms):
+            raise deriver.no_rule(formula, "a sum whose terms are constants and w σ(z), w >= 0")
+        weighted = []
+        for term in links:
+            predictor = deriver.predictor(term.atoms[0].argument, formula)  # type: ignore[attr-defined]
+            reason = (words("the weight of"), term.atoms[0], words("in"), formula)
+            deriver.require(term.coefficient, "nonnegative", *reason)
+            weighted.append((term.coefficient, predictor, term.reduced))
+        if any(expression.sign == -1 for expression in (constant, *(weight for weight, _, _ in weighted))):
+            raise deriver.no_rule(formula, "a sum of w σ(z) and a constant, all >= 0, to a negative power")
+        deriver.check_plates(base, factor.exponent, any(reduced for _, _, reduced in weighted), formula)
+        deriver.require(constant, "nonnegative", words("the constant in"), formula)
+        p = multiply(-1.0, factor.exponent)
+        deriver.require(p, "nonnegative", words("minus the exponent of"), base)
+        rule = cls(deriver.name("λ"), base, p, constant, tuple(weighted), factor.parent)
+        deriver.rules.append(rule)
+        return tuple(
+            Factor(exp(multiply(-1.0, rule.auxiliary, weight, sigmoid(predictor.expression))), ONE, rule.auxiliary)
+            for weight, predictor, _ in weighted
+        )
+
+    @cached_property
+    def mean_base(self) -> WeightedSum:
+        """S at the moments of q, with σ̃(z) for each σ(z)."""
+        links = [Thinning(predictor) for _, predictor, _ in self.terms]
+        written = add(self.constant, self._sum([link.written for link in links]))
+        return WeightedSum(written, self.constant, self._terms(links))
+
+    @cached_property
+    def total_rate(self) -> Expression:
+        """The largest value of S, c + Σ_j w_j."""
+        weights = []
+        for weight, predictor, reduced in self.terms:
+            if reduced and not weight.is_vector:
+                weights.append(multiply(float(len(predictor.positions)), weight))
+            else:
+                weights.append(over_latents(weight) if reduced else weight)
+        return add(self.constant, *weights)
+
+    def share(self) -> Expression:
+        return over_latents(multiply(-1.0, self.exponent, Logarithm(self.mean_base)))
+
+    def log_joint(self, env: Environment) -> Any:
+        p, value = self.exponent.evaluate(env), self.auxiliary.evaluate(env)
+        log_density = jsp.xlogy(p - 1, value) - jsp.gammaln(p) - value * self.constant.evaluate(env)
+        return jnp.where(p > 0, log_density, 0.0)
+
+    def complete(self, children: Sequence[Auxiliary]) -> Gamma:
+        """λ | k ~ Gamma(p + Σ k, rate c + Σ w) given the counts of its Poisson rules."""
+        counts = children if self.auxiliary.is_vector else map(over_latents, children)
+        return Gamma(add(self.exponent, *counts), self.total_rate)
+
+    def identity(self) -> Tree:
+        mixed = gamma_mixed(self.auxiliary, self.exponent, self.base)
+        return line(self.factor, "=", integral(mixed, self.auxiliary))
+
+    def augmented(self) -> Expression:
+        return gamma_mixed(self.auxiliary, self.exponent, self.constant)
+
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.exponent,)
+
+    def averaged(self) -> Gamma:
+        return Gamma(self.exponent, self.mean_base)
+
+
+def _is_link(term: Term) -> bool:
+    return len(term.atoms) == 1 and isinstance(term.atoms[0], Call) and term.atoms[0].name == "sigmoid"
+
+
+def gamma_mixed(auxiliary: Auxiliary, exponent: Expression, rate: Expression) -> Expression:
+    """ω^(p - 1) / Γ(p) exp(-ω rate)."""
+    trivial = isinstance(exponent, Constant) and exponent.value in (1.0, 2.0)
+    scale = ONE if trivial else power(gamma_function(exponent), -1.0)
+    powers = power(auxiliary, add(exponent, -1.0))
+    exponential = exp(multiply(-1.0, auxiliary, rate)) if rate.key != ZERO.key else ONE
+    return multiply(powers, exponential, scale)
+
+
+# Quadratics to a negative power: a scale mixture with a Gamma mixing law.
+
+
+class GammaMixtureRule(Rule):
+    """Q^-p with ω ~ Gamma(p, rate Q): Student-t."""
+
+    title = "Scale mixture (Gamma mixing)"
+    rank = 3
+    auxiliary: Auxiliary
+    law: Gamma
+
+    def __init__(self, name: str, base: Quadratic, exponent: Expression, parent: Auxiliary | None):
+        self.base, self.exponent, self.parent = base, exponent, parent
+        self.positions = base.positions
+        self.factor = power(base.expression, multiply(-1.0, exponent))
+        self.auxiliary = Auxiliary(name, base.expression.is_vector or exponent.is_vector)
+        self.law = Gamma(exponent, base.expression)
+
+    @classmethod
+    def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
+        base, exponent, formula = factor.base, factor.exponent, factor.expression
+        if not isinstance(base, (Sum, Reduction, Power)) or exponent.sign != -1:
+            return None
+        quadratic = read_completed(expand(base, deriver.size))
+        if quadratic is None:
+            raise deriver.no_rule(formula, "a sum of w σ(z), w >= 0, or a non-negative quadratic, to a negative power")
+        deriver.require_quadratic(quadratic, formula)
+        p = multiply(-1.0, exponent)
+        deriver.require(p, "nonnegative", words("minus the exponent in"), formula)
+        # Q^-p diverges at Q = 0: without a positive constant it is not a likelihood.
+        deriver.require(quadratic.constant, "positive", words("the constant in"), formula)
+        if isinstance(quadratic.constant, Constant) and quadratic.constant.value <= 0:
+            raise deriver.no_rule(formula, "a quadratic with a positive constant, to a negative power")
+        deriver.check_plates(base, exponent, any(square.reduced for square in quadratic.squares), formula)
+        deriver.rules.append(cls(deriver.name("ω"), quadratic, p, factor.parent))
+        return ()
+
+    def share(self) -> Expression:
+        return over_latents(multiply(-1.0, self.exponent, log(mean_quadratic(self.base))))
+
+    def log_joint(self, env: Environment) -> Any:
+        p, value = self.exponent.evaluate(env), self.auxiliary.evaluate(env)
+        log_density = jsp.xlogy(p - 1, value) - jsp.gammaln(p) - value * self.base.expression.evaluate(env)
+        return jnp.where(p > 0, log_density, 0.0)
+
+    def identity(self) -> Tree:
+        return line(self.factor, "=", integral(self.augmented(), self.auxiliary))
+
+    def augmented(self) -> Expression:
+        return gamma_mixed(self.auxiliary, self.exponent, self.base.expression)
+
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.exponent,)
+
+    def sites(self) -> tuple[SiteTerm, ...]:
+        return quadratic_sites(self.base, self.auxiliary)
+
+    def averaged(self) -> Gamma:
+        return Gamma(self.exponent, mean_quadratic(self.base))
+
+
+# Exponentials of minus the root of a quadratic: a scale mixture with an inverse Gaussian mixing law.
+
+
+class InverseGaussianMixtureRule(Rule):
+    """exp(-κ √Q) with ω ~ InverseGaussian(mean κ / (2 √Q), shape κ^2 / 2): Laplace (Andrews and Mallows 1974)."""
+
+    title = "Scale mixture (inverse Gaussian mixing)"
+    rank = 3
+    auxiliary: Auxiliary
+    law: InverseGaussian
+
+    def __init__(self, name: str, base: Quadratic, root: Expression, steepness: Expression, parent: Auxiliary | None):
+        self.base, self.root, self.steepness, self.parent = base, root, steepness, parent
+        self.positions = base.positions
+        self.factor = exp(multiply(-1.0, steepness, root))
+        self.auxiliary = Auxiliary(name, root.is_vector or steepness.is_vector)
+        self.law = InverseGaussian(steepness, root)
+
+    @classmethod
+    def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
+        terms = exponent_of(factor, deriver.size) or []
+        rooted = [term for term in terms if len(term.atoms) == 1 and _is_root(term.atoms[0])]
+        if not rooted:
+            return None
+        for term in rooted:
+            deriver.rules.append(cls._of_term(term, factor.parent, deriver))
+        rest = add(*(term.expression for term in terms if not any(term is taken for taken in rooted)))
+        return (Factor(exp(rest), ONE, factor.parent),)
+
+    @classmethod
+    def _of_term(cls, term: Term, parent: Auxiliary | None, deriver: Deriver) -> InverseGaussianMixtureRule:
+        formula, atom = exp(multiply(term.coefficient, *term.atoms)), term.atoms[0]
+        steepness = multiply(-1.0, term.coefficient)
+        if steepness.sign == -1:
+            raise deriver.no_rule(formula, "exp(-κ |z|) or exp(-κ sqrt(Q)) with κ >= 0")
+        inside = power(atom.argument, 2.0) if isinstance(atom, Call) else atom.base  # type: ignore[attr-defined]
+        quadratic = read_completed(expand(inside, deriver.size))
+        if quadratic is None:
+            raise deriver.no_rule(formula, "the root of a non-negative quadratic")
+        deriver.require_quadratic(quadratic, formula)
+        deriver.require(steepness, "nonnegative", words("the steepness in"), formula)
+        deriver.check_plates(atom, steepness, any(square.reduced for square in quadratic.squares), formula)
+        return cls(deriver.name("ω"), quadratic, atom, steepness, parent)
+
+    def share(self) -> Expression:
+        return over_latents(multiply(-1.0, self.steepness, power(mean_quadratic(self.base), 0.5)))
+
+    def log_joint(self, env: Environment) -> Any:
+        # Lévy mixing law with scale κ^2 / 2, whose Laplace transform at Q is exp(-κ √Q).
+        c, value = self.law.shape.evaluate(env), self.auxiliary.evaluate(env)
+        levy = 0.5 * jnp.log(c / (2 * jnp.pi)) - 1.5 * jnp.log(value) - c / (2 * value)
+        return jnp.where(c > 0, levy - value * self.base.expression.evaluate(env), 0.0)
+
+    def identity(self) -> Tree:
+        return line(self.factor, "=", integral(self.augmented(), self.auxiliary))
+
+    def augmented(self) -> Tree:
+        mixed = exp(multiply(-1.0, self.auxiliary, self.base.expression))
+        return factors(mixed, density("Lévy", self.auxiliary, 0, self.law.shape))
+
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.steepness,)
+
+    def sites(self) -> tuple[SiteTerm, ...]:
+        return quadratic_sites(self.base, self.auxiliary)
+
+    def averaged(self) -> InverseGaussian:
+        return InverseGaussian(self.steepness, power(mean_quadratic(self.base), 0.5))
+
+    def has_no_mean(self, env: Environment) -> bool:
+        # κ / (2 √Q) is not integrable over f if Q is the square of a single predictor.
+        several = len(self.base.squares) > 1 or (self.base.squares[0].reduced and env.f.shape[-1] > 1)
+        return not several and not np.any(self.base.constant.evaluate(env))
+
+
+def _is_root(atom: Expression) -> bool:
+    if isinstance(atom, Call):
+        return atom.name == "abs"
+    return isinstance(atom, Power) and isinstance(atom.exponent, Constant) and atom.exponent.value == 0.5
+
+
+# Sums of likelihoods: a latent allocation to one component.
+
+
+class MixtureRule(Rule):
+    """p_1 + ... + p_J, each matched by other rules, with the allocation j of probability p_j / Σ p."""
+
+    title = "Mixture"
+    rank = 1
+    auxiliary: Auxiliary
+    law: Categorical
+
+    def __init__(self, name: str, factor: Factor, components: tuple[Expression, ...], shares: tuple[Expression, ...]):
+        self.components, self.shares, self.parent = components, shares, factor.parent
+        self.base, self.exponent = factor.base, factor.exponent
+        self.factor = power(self.base, self.exponent)
+        self.auxiliary = Auxiliary(name, False)
+        self.law = Categorical(components, factor.exponent)
+        self.allocated = tuple(Allocated(self.auxiliary, number) for number in range(1, len(components) + 1))
+
+    @classmethod
+    def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
+        base, exponent = factor.base, factor.exponent
+        is_indicator = exponent.key == ONE.key or (exponent.sign != -1 and not isinstance(exponent, type(ONE)))
+        if not isinstance(base, Sum) or base.is_vector or exponent.is_vector or not is_indicator:
+            return None
+        deriver.require(exponent, "indicator", words("the exponent of"), base)
+        components = _components(base)
+        for component in components:
+            weight, rest = split_latents(component)
+            if weight.sign == -1:
+                raise deriver.no_rule(factor.expression, "a sum of likelihoods with weights >= 0")
+            reason = (words("the weight of"), rest, words("in"), factor.expression)
+            deriver.require(weight, "nonnegative", *reason)
+        shares = tuple(deriver.component_bound(component) for component in components)
+        rule = cls(deriver.name("j"), factor, components, shares)
+        deriver.rules.append(rule)
+        # Σ_j p_j is the sum over j of Π_k p_k^[j = k]
+        allocated_factors = [
+            Factor(inner.base, multiply(inner.exponent, allocated), rule.auxiliary)
+            for allocated, component in zip(rule.allocated, components, strict=True)
+            for inner in factorise(component, deriver.size)
+        ]
+        moving = [power(inner.base, inner.exponent) for inner in allocated_factors if not inner.base.latent_free]
+        rule.remaining_factor = multiply(*(Reduction("prod", part) if part.is_vector else part for part in moving))
+        rule.positions = tuple(sorted(_positions(base)))
+        return tuple(allocated_factors)
+
+    def finish(self, deriver: Deriver) -> None:
+        self.coefficient = deriver.coefficient(self.auxiliary)
+
+    def share(self) -> Expression:
+        return multiply(self.exponent, LogMixture(self.shares))
+
+    def log_factor(self, env: Environment, known: Container[str] = ()) -> Any:
+        return self.exponent.evaluate(env) * jax.nn.logsumexp(self.law.log_weights(env), axis=0)
+
+    def log_joint(self, env: Environment) -> Any:
+        return self.coefficient.log_evaluate(env)
+
+    def identity(self) -> Tree:
+        terms = multiply(
+            *(power(part, indicator) for part, indicator in zip(self.components, self.allocated, strict=True))
+        )
+        return line(self.base, "=", over("Σ", self.auxiliary, terms), *where(self.exponent))
+
+    def augmented(self) -> Expression:
+        return self.coefficient
+
+    def prior(self) -> tuple[Expression, ...]:
+        factors = (part for component in self.components for part in _factors(component))
+        return tuple(part for part in factors if not _observes(part))
+
+    def expectations(self) -> tuple[tuple[Expected, Expression], ...]:
+        return tuple(
+            (Expected(allocated), multiply(self.exponent, Responsibility(self.shares, k)))
+            for k, allocated in enumerate(self.allocated)
+        )
+
+
+class LogMixture(Expression):
+    """log Σ_j exp B_j, with B_j the bounds of the components."""
+
+    def __init__(self, shares: tuple[Expression, ...]):
+        self.children = shares
+
+    def evaluate(self, env: Environment) -> Any:
+        return jax.nn.logsumexp(_stacked(self.children, env), axis=0)
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return call("log", add(*map(exponential, self.children)))
+
+
+class Responsibility(Expression):
+    """exp B_k / Σ_j exp B_j: the probability of a component under the optimal q."""
+
+    nonnegative = True  # type: ignore[assignment]
+
+    def __init__(self, shares: tuple[Expression, ...], component: int):
+        self.children, self.component = shares, component
+
+    def _label(self) -> Any:
+        return self.component
+
+    def evaluate(self, env: Environment) -> Any:
+        return jax.nn.softmax(_stacked(self.children, env), axis=0)[self.component]
+
+    def notation(self, precedence: int = 0) -> Tree:
+        total = add(*map(exponential, self.children))
+        return multiply(exponential(self.children[self.component]), power(total, -1.0)).notation(precedence)
+
+
+def _stacked(shares: tuple[Expression, ...], env: Environment) -> Any:
+    return jnp.stack(jnp.broadcast_arrays(*(share.evaluate(env) for share in shares)))
+
+
+def exponential(bound: Expression) -> Expression:
+    """exp of a bound; its logarithmic terms become factors."""
+    factors, rest = [], []
+    for term in bound.children if isinstance(bound, Sum) else (bound,):
+        term_factors = term.children if isinstance(term, Product) else (term,)
+        logs = [part for part in term_factors if _argument(part) is not None]
+        others = multiply(*(part for part in term_factors if not (logs and part is logs[0])))
+        argument = _argument(logs[0]) if len(logs) == 1 else None
+        if argument is None:
+            rest.append(term)
+        else:
+            factors.append(power(argument, others))
+    return multiply(*factors, exp(add(*rest)) if rest and add(*rest).key != ZERO.key else ONE)
+
+
+def _argument(part: Expression) -> Expression | None:
+    """The argument of a logarithm; None for any other expression."""
+    if isinstance(part, Tilde) and part.logarithm:
+        return Tilde(part.predictor, part.side)
+    return part.argument if isinstance(part, Call) and part.name == "log" else None
+
+
+def _components(base: Sum) -> tuple[Expression, ...]:
+    """The terms of a sum: latent-free terms merged, and -w σ(z) rewritten as w σ(-z) - w."""
+    constants, moving = [], []
+    for child in base.children:
+        weight, link = split_latents(child)
+        if isinstance(link, Call) and link.name in ("sigmoid", "normal_cdf") and split_number(child)[0] < 0:
+            constants.append(weight)
+            moving.append(multiply(multiply(-1.0, weight), Call(link.name, multiply(-1.0, link.argument))))
+        elif child.latent_free:
+            constants.append(child)
+        else:
+            moving.append(child)
+    constant = add(*constants)
+    return (*([] if constant.key == ZERO.key else [constant]), *moving)
+
+
+def _factors(component: Expression) -> tuple[Expression, ...]:
+    return component.children if isinstance(component, Product) else (component,)
+
+
+def _observes(expression: Expression) -> bool:
+    return isinstance(expression, Observation) or any(_observes(child) for child in expression.children)
+
+
+def _positions(expression: Expression) -> set[int]:
+    positions: set[int] = set()
+    for latent in latents_of(expression).values():
+        positions |= {latent.position} if isinstance(latent, Latent) else set(range(latent.size))  # type: ignore[attr-defined]
+    return positions

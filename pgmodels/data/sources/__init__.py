@@ -1,1 +1,0 @@
-"""Rows of data that need not fit into memory, a block at a time."""

@@ -1,0 +1,569 @@
+"""Steps of variational inference: coordinate ascent, natural gradients, second-order sweeps."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from pgmodels.inference.loop import Ascent, ConvergenceWarning, Engine, LoopState, backtrack, enough
+from pgmodels.inference.problem import Problem, Spread
+from pgmodels.numerics.iteration import History, conjugate_gradients, empty_history
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.base import Sites
+from pgmodels.priors.chain_posterior import push_values
+from pgmodels.priors.collection import MAX_BLOCK
+from pgmodels.priors.dense import Expansion, expand
+from pgmodels.priors.linalg import HELD
+from pgmodels.runtime.messages import warn
+
+# Maximisation of the bound over the mean of q(f) with fixed covariance: Newton-CG with products with the factor.
+#
+# A sweep's step in the mean is limited by the sites' precisions, which are far above the bound's curvature for
+# confident classes, so that sweeps alone need thousands of iterations. With inducing inputs a product with the prior's
+# factor costs a small share of a sweep.
+
+# Maximum Newton steps and relative gradient norm to stop at; maximum products per step and relative residual to stop
+# at. The optimum need not be exact: the variances change in the next sweep.
+_STEPS, _ENOUGH = 3, 0.1
+_PRODUCTS, _RESIDUAL = 100, 0.05
+# Maximum number of halvings of a step that lowers the bound.
+_MEAN_HALVINGS = 20
+
+
+class _Place(NamedTuple):
+    """Concatenated whitened coordinates of the latents' mean, negative bound there, and squared gradient norms."""
+
+    x: Float[Array, " D"]
+    value: Float[Array, ""]
+    first: Float[Array, ""]
+    square: Float[Array, ""]
+    taken: Int[Array, ""]
+
+
+class _Trial(NamedTuple):
+    share: Float[Array, ""]
+    value: Float[Array, ""]
+
+
+def can_ascend(problem: Problem) -> bool:
+    """Whether products with all factors are much cheaper than sweeps, and the rows' curvatures fit into memory."""
+    rows, size = problem.prior.num_rows, problem.objective.size
+    thin = all(group.has_cheap_products for group in problem.prior.groups)
+    return thin and not problem.coupled and rows * size**2 <= HELD
+
+
+def at_best_mean(
+    problem: Problem, mean: Float[Array, "n p"], variance: Float[Array, "n p"], sites: Sites
+) -> tuple[Float[Array, "n p"], Sites]:
+    """The predictors' mean that maximises the bound at fixed variances, and its sites, precisions unchanged.
+
+    ``mean`` is the mean implied by ``sites``. The bound never falls.
+    """
+    predictors = problem.objective.predictors
+    Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
+
+    def at(x: Float[Array, " D"]) -> Float[Array, "n p"]:
+        f = problem.prior.latents(problem.prior.unflatten(x))
+        return f if Phi is None else push_values(Phi, f)
+
+    def bound(m: Float[Array, "n p"]) -> Float[Array, ""]:
+        return problem.local_bound(m, variance)
+
+    def value(x: Float[Array, " D"]) -> Float[Array, ""]:
+        return 0.5 * x @ x - bound(at(x))
+
+    coordinates = jnp.zeros(sum(problem.prior.ranks), mean.dtype)
+    _, across = jax.linearize(at, coordinates)
+    back = jax.linear_transpose(across, coordinates)
+    # The mean that sites imply has coordinates A (h - w m).
+    (x,) = back(sites.potential - sites.precision * mean)
+
+    def unfinished(now: _Place) -> Bool[Array, ""]:
+        return (now.taken < _STEPS) & (now.square > _ENOUGH**2 * now.first)
+
+    def step(now: _Place) -> _Place:
+        slope, bend = jax.linearize(jax.grad(bound), at(now.x))
+        units = jnp.broadcast_to(jnp.eye(mean.shape[1])[:, None], (mean.shape[1], *mean.shape))
+        curved = jax.vmap(bend)(units)
+        gradient = now.x - back(slope)[0]
+        square = gradient @ gradient
+
+        def product(z: Float[Array, " D"], raw: Float[Array, " D"]) -> Float[Array, " D"]:
+            del raw
+            return z - back(jnp.einsum("cip,ic->ip", curved, across(z)))[0]
+
+        solution = conjugate_gradients(product, -gradient, lambda residual: residual, _RESIDUAL, _PRODUCTS)
+        # Steepest descent if the first direction has no positive curvature.
+        way = jnp.where((solution.taken == 1) & ~solution.positive, -gradient, solution.x)
+
+        def trial(share: Array) -> _Trial:
+            return _Trial(share, value(now.x + share * way))
+
+        accepted = jax.lax.while_loop(
+            lambda tried: ~(tried.value <= now.value) & (tried.share > 0.5**_MEAN_HALVINGS),
+            lambda tried: trial(0.5 * tried.share),
+            trial(jnp.ones((), mean.dtype)),
+        )
+        rises = accepted.value <= now.value
+        return _Place(
+            jnp.where(rises, now.x + accepted.share * way, now.x),
+            jnp.where(rises, accepted.value, now.value),
+            jnp.where(now.taken == 0, square, now.first),
+            jnp.where(rises, square, 0.0),
+            now.taken + 1,
+        )
+
+    infinite = jnp.full((), jnp.inf, mean.dtype)
+    best = jax.lax.while_loop(
+        unfinished, step, _Place(x, value(x), jnp.ones_like(infinite), infinite, jnp.zeros((), int))
+    )
+    moved = at(best.x)
+    return moved, Sites(jax.grad(bound)(moved) + sites.precision * moved, sites.precision)
+
+
+# Coordinate ascent: alternate between optimal sites and the Gaussian they define, with Anderson acceleration.
+
+
+class CaviState(NamedTuple):
+    """See ``VariationalState``; moments and sites (n, predictors). At a start, moments and sites are not consistent."""
+
+    mean: Float[Array, "n p"]
+    variance: Float[Array, "n p"]
+    sites: Sites
+    elbo: Float[Array, ""]
+    rounding: Float[Array, ""]
+    memory: History
+
+
+class CoordinateAscent(Engine):
+    """CAVI, for monotone objectives: full steps to the sites at the marginals, block by block of predictors."""
+
+    def init(self, problem: Problem) -> CaviState:
+        """Start from the sites at the prior mean and the prior variance, the latter at most 1.
+
+        With much larger variances the first sites are so flat that models with several latents end in a poor optimum.
+        """
+        m, v = problem.marginals()
+        return start_at(problem, m, jnp.minimum(v, 1.0))
+
+    def state_of(self, problem: Problem, sites: Sites, memory: History | None = None) -> CaviState:
+        """See Engine."""
+        m, v, _, divergence = problem.moments(sites)
+        memory = empty_history(sites) if memory is None else memory
+        return CaviState(m, v, sites, *problem.elbo(m, v, divergence, sites), memory)
+
+    def step(self, problem: Problem, state: CaviState) -> CaviState:
+        """A sweep, preceded by an optimisation of the mean if that is cheap."""
+        mean, sites = state.mean, state.sites
+        if can_ascend(problem):
+            # At a start, the moments do not follow from the sites.
+            mean, sites = jax.lax.cond(
+                jnp.isfinite(state.elbo),
+                partial(at_best_mean, problem),
+                lambda mean, _, sites: (mean, sites),
+                *state[:3],
+            )
+        return self.sweep(problem, state, mean, sites)
+
+    def sweep(self, problem: Problem, before: CaviState, mean: Float[Array, "n p"], sites: Sites) -> CaviState:
+        """One sweep over the blocks of predictors with Anderson acceleration.
+
+        Starts at a mean and the sites that imply it, which may be better than the state ``before``. If the accelerated
+        step lowers the ELBO, the plain sweep is used and the history discarded.
+        """
+        sites = self._swept(problem, before._replace(mean=mean), sites)
+        known = jnp.isfinite(before.elbo)
+        memory = before.memory.after(before.sites, sites)
+        further = memory.extrapolated(sites)
+
+        def attempt(number: Int[Array, ""]) -> CaviState:
+            goes_on = number == 0
+            # A history from the same problem at other hyperparameters is used from the second sweep on.
+            past = jax.tree.map(partial(jnp.where, known), memory.masked(goes_on), before.memory.without_iterate())
+            return self.state_of(problem, jax.tree.map(partial(jnp.where, goes_on), further, sites), past)
+
+        # A start has no sweep before it to extrapolate from.
+        return backtrack(attempt, before, jnp.where(known, 0, 1), 1)[0]
+
+    def plain_step(self, problem: Problem, state: CaviState) -> CaviState:
+        """See Engine: one sweep over the blocks of predictors."""
+        return self.state_of(problem, self._swept(problem, state, state.sites))
+
+    def _swept(self, problem: Problem, state: CaviState, sites: Sites) -> Sites:
+        """The optimal sites, block by block, each at the moments that the sites before it imply."""
+        for number, block in enumerate(problem.objective.blocks):
+            state = state if number == 0 else self.state_of(problem, sites)
+            columns = np.isin(np.arange(problem.objective.size), block)
+            swept = problem.sites(state.mean, state.variance)
+            sites = jax.tree.map(partial(jnp.where, columns), swept, sites)
+        return sites
+
+
+def start_at(problem: Problem, mean: Float[Array, "n p"], variance: Float[Array, "n p"]) -> CaviState:
+    """Start from the sites at these marginals."""
+    sites = problem.sites(mean, variance)
+    none = jnp.zeros((), mean.dtype)
+    return CaviState(mean, variance, sites, none - jnp.inf, none, empty_history(sites))
+
+
+CAVI = CoordinateAscent()
+
+
+# Natural-gradient ascent: steps of backtracked length towards the optimal sites, for any objective.
+
+# Maximum halvings of a step that lowers the ELBO; after _OF_ALL of them precisions are fixed and only the mean moves.
+_HALVINGS, _OF_ALL = 60, 30
+# Stalled if a step is shorter than _SHORT and sites miss their targets by _STILL, in posterior standard deviations.
+_SHORT, _STILL = 1e-3, 0.01
+
+
+class GaussianState(NamedTuple):
+    """q(f): moments of the predictors, the sites that produced them, target sites, ELBO, and Anderson history.
+
+    ``slope`` has the optimal sites at the moments, ``target`` the same with ``Problem.with_responses``, ``rounding`` is
+    the ELBO's rounding error, and ``length`` is the length of the last step, 0 if none raised the ELBO. Steps must not
+    lower the sum of the ELBO and ``excess``: 0, or the difference to the log posterior density at the mean (see
+    ``Objective.is_maximised``). ``missed`` is the first-order change of the ELBO along the last step at its end, in
+    nats, which is large where the step passed the optimum.
+    """
+
+    mean: Float[Array, "n p"]
+    variance: Spread
+    sites: Sites
+    slope: Sites
+    target: Sites
+    elbo: Float[Array, ""]
+    rounding: Float[Array, ""]
+    length: Float[Array, ""]
+    memory: History
+    excess: Float[Array, ""]
+    missed: Float[Array, ""]
+
+
+class NaturalGradient(Engine):
+    """Steps along the natural gradient, for objectives whose full steps may lower the ELBO."""
+
+    def init(self, problem: Problem) -> GaussianState:
+        """The state of the precisions at the prior mean and a variance of at most 1, without gradient.
+
+        The first step goes along the gradient, halved where the full one makes a rate overflow, as for large counts.
+        """
+        mean, variance = problem.marginals()
+        largest = jnp.max(variance) if not problem.coupled else jnp.max(jnp.trace(variance, axis1=1, axis2=2))
+        slope = problem.sites(mean, variance / jnp.maximum(1.0, largest))
+        precision = positive_part(slope.precision)
+        return self.state_of(problem, Sites(pull(precision, mean), precision))
+
+    def state_of(
+        self, problem: Problem, sites: Sites, length: Any = 1.0, memory: History | None = None
+    ) -> GaussianState:
+        """The state of given sites."""
+        mean, variance, _, divergence = problem.moments(sites)
+        elbo, slope, coupling = problem.elbo_and_sites(mean, variance, divergence, sites)
+        excess = jnp.zeros_like(elbo.value)
+        if not problem.objective.is_maximised:
+            excess = problem.log_posterior(mean, sites) - elbo.value
+        memory = empty_history(sites) if memory is None else memory
+        target = problem.with_responses(slope, sites, mean, coupling)
+        length, missed = jnp.asarray(length, mean.dtype), jnp.zeros_like(elbo.value)
+        return GaussianState(mean, variance, sites, slope, target, *elbo, length, memory, excess, missed)
+
+    def step(self, problem: Problem, state: GaussianState) -> GaussianState:
+        """A natural-gradient step towards the sites at the marginals, halved until the ELBO does not fall.
+
+        Source: Khan and Lin 2017; the full step is the fixed point of Opper and Archambeau 2009. Unless the problem
+        ``takes_signed`` precisions, they are clipped at zero, which changes the direction for log densities that are
+        not concave: if no step along it raises the ELBO, only the mean moves, with precisions fixed, which always
+        raises it. Signed precisions may have any values for which the posterior is proper. Those of a state without a
+        bound, of other hyperparameters, may be improper at these: then the second attempt clips them.
+        """
+        target = state.target if problem.takes_signed else positive(state.slope, state.mean)
+        fixed_precision = with_precision(state.slope, state.mean, state.sites.precision)
+        memory = state.memory.after(state.sites, target)
+        further = memory.extrapolated(target)
+        longest = jnp.minimum(1.0, 2.0 * state.length)
+        # Extrapolate only after full steps; a history whose extrapolation fails is discarded. A state without a bound,
+        # with its moments and history, belongs to another problem.
+        known = jnp.isfinite(state.elbo)
+        first = jnp.where(known & (state.length >= 1.0) & state.memory.started, -1, 0)
+        may_clip = problem.objective.signed and problem.takes_signed and not problem.coupled
+        clipped = positive(state.slope, state.mean) if may_clip else target
+
+        def attempt(count: Int[Array, ""]) -> GaussianState:
+            halvings = jnp.where(count < _OF_ALL, count, count - _OF_ALL)
+            clips = may_clip & ~known & (count == 1)
+            length = jnp.where((count < 0) | clips, 1.0, longest * 0.5**halvings)
+            aim = jax.tree.map(
+                lambda *choices: jnp.select([count < 0, clips, count < _OF_ALL], choices[:3], choices[3]),
+                further,
+                clipped,
+                target,
+                fixed_precision,
+            )
+            sites = jax.tree.map(lambda now, then: now + length * (then - now), state.sites, aim)
+            return self.state_of(problem, sites, length, memory.masked(known & (count == first) & (length >= 1.0)))
+
+        moved, rises = backtrack(attempt, state, first, _HALVINGS - 1, _merit)
+        moved = moved._replace(missed=_missed(problem, state, moved))
+        stays = state._replace(length=jnp.zeros_like(state.length), missed=jnp.zeros_like(state.missed))
+        return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, stays)
+
+    def plain_step(self, problem: Problem, state: GaussianState) -> GaussianState:
+        """See Engine: a step of full length, halved until the ELBO does not fall."""
+        return self.step(problem, state._replace(length=jnp.ones_like(state.length), memory=empty_history(state.sites)))
+
+    def finish(self, name: str, problem: Problem, ascent: Ascent) -> Ascent:
+        """See Engine: not converged if it stopped because no step raises the ELBO."""
+        if not ascent.converged or not _is_stalled(problem, ascent.state):
+            return ascent
+        remedy = (
+            "Check for extreme values in y, a likelihood scale close to zero, and kinks of the formula: quadrature is "
+            "exact for a kink in one latent that is written with abs, as in abs(y - f)."
+        )
+        if not problem.takes_signed:
+            remedy += (
+                " Negative precisions are clipped at zero unless all latents are factorised jointly, which needs at "
+                f"most {MAX_BLOCK} coordinates in all, as with pgm.GP(kernel, form=pgm.Inducing(...))."
+            )
+        warn(
+            f"{name} did not converge: after {len(ascent.trace) - 1} iterations no step raises the ELBO, and it is "
+            f"not at its optimum. {remedy}",
+            ConvergenceWarning,
+        )
+        return ascent._replace(converged=False)
+
+
+def _merit(state: GaussianState) -> Array:
+    return state.elbo + state.excess
+
+
+def _missed(problem: Problem, before: GaussianState, after: GaussianState) -> Array:
+    """See GaussianState: the gradient in the moments after a step, times the change of these; 0 if q is no maximum."""
+    if not problem.objective.is_maximised:
+        return jnp.zeros_like(after.elbo)
+    target = after.slope if problem.takes_signed else positive(after.slope, after.mean)
+    potential, precision = (aim - site for aim, site in zip(target, after.sites, strict=True))
+    mean, spread = after.mean - before.mean, after.variance - before.variance
+    outer = pull(precision, after.mean + before.mean) * mean
+    return abs(jnp.sum(potential * mean) - 0.5 * (jnp.sum(outer) + jnp.sum(precision * spread)))
+
+
+def with_precision(sites: Sites, mean: Array, precision: Array) -> Sites:
+    """Sites of another precision with the same gradient in the mean: h = E g + W m."""
+    gradient = sites.potential - pull(sites.precision, mean)
+    return Sites(gradient + pull(precision, mean), precision)
+
+
+def positive(sites: Sites, mean: Array) -> Sites:
+    """The same sites with the nearest non-negative precisions."""
+    return with_precision(sites, mean, positive_part(sites.precision))
+
+
+def positive_part(precision: Array) -> Array:
+    """The nearest non-negative precisions, (n, p), or positive semi-definite ones, (n, p, p)."""
+    if precision.ndim == 2:
+        return jnp.maximum(precision, 0.0)
+
+    def nearest(W: Array) -> Array:
+        values, vectors = jnp.linalg.eigh(0.5 * (W + W.T))
+        return (vectors * jnp.maximum(values, 0.0)) @ vectors.T
+
+    # A sequential loop: see pgmodels.priors.linalg.
+    return jax.lax.map(nearest, precision)
+
+
+def pull(precision: Array, mean: Array) -> Array:
+    """W m of each datum."""
+    return precision * mean if precision.ndim == 2 else jnp.einsum("ipq,iq->ip", precision, mean)
+
+
+def _is_stalled(problem: Problem, state: GaussianState) -> bool:
+    """Whether steps are short or zero although sites are far from the optimal ones at the marginals."""
+    if float(state.length) > _SHORT:
+        return False
+    m, sites = state.mean, state.sites
+    wanted = state.slope if problem.takes_signed else positive(state.slope, m)
+    by_mean = wanted.potential - pull(wanted.precision, m) - (sites.potential - pull(sites.precision, m))
+    by_precision, v = np.asarray(wanted.precision - sites.precision), np.asarray(state.variance)
+    v = np.diagonal(v, axis1=1, axis2=2) if problem.coupled else v
+    scale = np.sqrt(np.maximum(v, 0.0))
+    squares = scale[:, :, None] * scale[:, None, :] if problem.coupled else v
+    largest = max(np.max(np.abs(by_mean) * scale), np.max(np.abs(by_precision * squares)))
+    return not largest <= _STILL
+
+
+def is_clipped(state: GaussianState) -> bool:
+    """Whether the optimal precision of a site is below zero."""
+    w = np.asarray(state.slope.precision)
+    return bool(np.any(w < -1e-8 * np.max(np.abs(w), initial=0.0)))
+
+
+NATURAL_GRADIENT = NaturalGradient()
+
+
+# Coordinate ascent for dense priors: sweeps on a second-order expansion of the moments, with few factorisations.
+
+# Maximum inner sweeps, and the relative step at which to stop: beyond it the error of the expansion dominates.
+_SWEEPS, _MOVE_REMAINING = 40, 1e-4
+# Maximum number of entries of all latents' covariances; about four such arrays exist, 0.8 GB each.
+_MOST = 10**8
+
+
+class Expanded(NamedTuple):
+    """A state, the expansions of its groups' moments, the target sites ``aim``, and the predicted gain of the ELBO.
+
+    The gain, ``promise``, is that of a quadratic; infinite if the inner sweeps did not converge.
+    """
+
+    state: CaviState
+    expansions: tuple[Expansion, ...]
+    aim: Sites
+    promise: Float[Array, ""]
+
+    @property
+    def elbo(self) -> Float[Array, ""]:
+        """The state's."""
+        return self.state.elbo
+
+    @property
+    def rounding(self) -> Float[Array, ""]:
+        """The state's."""
+        return self.state.rounding
+
+
+def can_expand(problem: Problem) -> bool:
+    """Whether sites are on single latents and updated together, and all priors are dense and not too large."""
+    return (
+        is_simple(problem.objective)
+        and not problem.coupled
+        and all(group.is_dense for group in problem.prior.groups)
+        and sum(group.size * len(group.X) ** 2 for group in problem.prior.groups) <= _MOST
+    )
+
+
+def is_simple(objective: Objective) -> bool:
+    """Whether predictors are the latents themselves, all updated together."""
+    return objective.predictors is None and len(objective.blocks) == 1
+
+
+def _dense(problem: Problem) -> Any:
+    """The dense groups of a problem that can be expanded."""
+    return problem.prior.groups
+
+
+def expansions_at(problem: Problem, sites: Sites) -> tuple[Expansion, ...]:
+    """Expansions of the groups' moments at sites."""
+    pairs = zip(_dense(problem), problem.prior.sites_by_group(sites), strict=True)
+    return tuple(expand(group, group_sites) for group, group_sites in pairs)
+
+
+def expanded_at(problem: Problem, sites: Sites) -> Expanded:
+    """The expanded state of given sites."""
+    expansions, side_by_side = expansions_at(problem, sites), problem.prior.side_by_side
+    mean = side_by_side([group.mean + e.mean.T for group, e in zip(_dense(problem), expansions, strict=True)])
+    variance = side_by_side([e.variance.T for e in expansions]) + problem.kept()
+    divergence = sum((jnp.sum(e.divergence) for e in expansions), jnp.zeros(()))
+    state = CaviState(mean, variance, sites, *problem.elbo(mean, variance, divergence, sites), empty_history(sites))
+    return Expanded(state, expansions, *_aim(problem, state, expansions))
+
+
+def ascend_expanded(problem: Problem, start: Any, tolerance: Any, length: int) -> tuple[LoopState, Expanded]:
+    """At most ``length`` factorisations, traceable, until the predicted or actual gain is below a tolerance.
+
+    The tolerance is relative to the ELBO, which never falls: if the target sites lower it, the plain sweep is taken.
+    Only the marginals of ``start`` are used.
+    """
+
+    def unfinished(carry: tuple[LoopState, Expanded]) -> Bool[Array, ""]:
+        now = carry[0]
+        going = (now.taken == 0) | jnp.isfinite(now.state.elbo)
+        return (now.taken < length) & ~now.converged & going
+
+    def advance(carry: tuple[LoopState, Expanded]) -> tuple[LoopState, Expanded]:
+        before, now = carry
+        swept = problem.sites(now.state.mean, now.state.variance)
+
+        def attempt(number: Int[Array, ""]) -> Expanded:
+            return expanded_at(problem, jax.tree.map(lambda *two: jnp.where(number == 0, *two), now.aim, swept))
+
+        moved = backtrack(attempt, now, 0, 1)[0]
+        limit = enough(moved, tolerance)
+        converged = (jnp.abs(moved.promise) <= limit) | (jnp.abs(moved.elbo - now.elbo) <= limit)
+        return LoopState(moved.state, before.trace.at[before.taken].set(moved.elbo), before.taken + 1, converged), moved
+
+    state = start._replace(elbo=jnp.full_like(start.elbo, -jnp.inf), memory=empty_history(start.sites))
+    nothing = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(expanded_at, problem, state.sites)
+    )
+    first = nothing._replace(state=state, aim=problem.sites(start.mean, start.variance))
+    begun = LoopState(state, jnp.zeros(length), jnp.zeros((), int), jnp.zeros((), bool))
+    return jax.lax.while_loop(unfinished, advance, (begun, first))
+
+
+def expanded_bound(problem: Problem, state: Any, expansions: tuple[Expansion, ...]) -> Any:
+    """A function of the hyperparameters with the gradient that ``collapsed_bound`` has at those of the state.
+
+    Uses the derivative of the log normalisers in the prior covariance and mean; differentiating a factorisation loses
+    digits if potentials are much larger than the sites' gradients.
+    """
+    (mean, variance, sites), expansions = jax.lax.stop_gradient((state[:3], expansions))
+    terms = [
+        jnp.sum(e.slope() * g.K) + jnp.sum(e.weights) * g.mean for e, g in zip(expansions, _dense(problem), strict=True)
+    ]
+    return sum(terms, problem.local_bound(mean, variance) - problem.floor_loss(sites))
+
+
+class _Sweeps(NamedTuple):
+    """State of inner sweeps: means and variances, Anderson history, their number, and squared steps."""
+
+    moments: Sites
+    memory: History
+    taken: Int[Array, ""]
+    move: Float[Array, ""]
+    first: Float[Array, ""]
+
+
+def _aim(problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]) -> tuple[Sites, Float[Array, ""]]:
+    """The sites at the fixed point of the expansions, and the predicted gain of the ELBO."""
+    h, w = state.sites
+    squares = [e.squares() for e in expansions]
+    begun = Sites(state.mean, state.variance)
+
+    def image(moments: Sites) -> Sites:
+        sites = problem.sites(*moments)
+        by_mean = sites.potential - h - (sites.precision - w) * moments.potential
+        moves = problem.prior.sites_by_group(Sites(by_mean, sites.precision - w))
+        triples = list(zip(expansions, squares, moves, strict=True))
+        mean = problem.prior.side_by_side([e.times(change.potential.T).T for e, _, change in triples])
+        fall = [e.times_squares(square, change.precision.T).T for e, square, change in triples]
+        # For a single datum v / (1 + v dw), and never below zero.
+        share = problem.prior.side_by_side(fall) / state.variance
+        variance = state.variance * jnp.where(share > 0.0, 1.0 / (1.0 + jnp.maximum(share, 0.0)), 1.0 - share)
+        return Sites(state.mean + mean, variance)
+
+    def is_near(now: _Sweeps) -> Bool[Array, ""]:
+        return now.move <= _MOVE_REMAINING**2 * now.first
+
+    def unfinished(now: _Sweeps) -> Bool[Array, ""]:
+        return (now.taken < _SWEEPS) & ~is_near(now)
+
+    def sweep(now: _Sweeps) -> _Sweeps:
+        updated = image(now.moments)
+        memory = now.memory.after(now.moments, updated)
+        move = jnp.sum(memory.latest[1] ** 2)
+        first = jnp.where(now.taken == 0, move, now.first)
+        return _Sweeps(memory.extrapolated(updated), memory, now.taken + 1, move, first)
+
+    infinite = jnp.asarray(jnp.inf, h.dtype)
+    start = _Sweeps(begun, empty_history(begun), jnp.zeros((), int), infinite, jnp.zeros_like(infinite))
+    sweeps = jax.lax.while_loop(unfinished, sweep, start)
+    mean, variance = sweeps.moments
+    swept = problem.sites(state.mean, state.variance)
+    # The gradient of the ELBO in the moments is the difference between optimal and current sites.
+    by_mean, by_square = swept.potential - h, -0.5 * (swept.precision - w)
+    squares_moved = variance - state.variance + mean**2 - state.mean**2
+    promise = 0.5 * jnp.sum(by_mean * (mean - state.mean) + by_square * squares_moved)
+    return problem.sites(mean, variance), jnp.where(is_near(sweeps), promise, jnp.inf)

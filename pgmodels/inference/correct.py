@@ -1,0 +1,485 @@
+"""Corrections of Gaussian results: `correct` and `marginals`."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import ArrayLike
+
+from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.data.arrays import as_numbers, check_finite
+from pgmodels.inference.linear_response import correct_by_response, correct_by_scans
+from pgmodels.inference.nested import Pinning, correct_by_nesting, variational_gaussian
+from pgmodels.inference.objectives import expected_objective, objective_of_result, require_maximised
+from pgmodels.model import Model
+from pgmodels.objectives.base import ExpectedIndicator
+from pgmodels.objectives.expected import Quadrature
+from pgmodels.priors.base import pad_rows, padded_size, weighted
+from pgmodels.priors.chain_posterior import response_entries
+from pgmodels.priors.collection import Posterior, PriorCollection
+from pgmodels.results.approximation import (
+    BEFORE_CORRECTION,
+    Approximation,
+    CorrectedApproximation,
+    GaussianResult,
+    PerturbativeApproximation,
+    with_parameters,
+)
+from pgmodels.results.gaussian import CorrectionWarning, correct_blocks, correct_marginals, mixing, warn_invalid
+from pgmodels.results.nested import name_type
+from pgmodels.results.result import GridDensity
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.messages import raised, warn
+from pgmodels.runtime.precision import as_array, double_precision
+
+# Corrections to second order in what q neglects (Opper et al. 2015; Wenzel et al. 2019, A.6).
+
+
+@partial(compiled, static_argnames="augmentation")
+def expansion(augmentation: Augmentation, m: Any, v: Any, residual: Any, y: Any, parameters: Any) -> tuple[Any, Any]:
+    """E[∂Q_i/∂f] and E[∂²Q_i/∂f²] of Q_i = (T - T̄)ᵀ H_i (T - T̄), T = (f, f²), under q, each (n, latents).
+
+    Products with another latent's T have mean zero under q, so each latent's own 2 x 2 block of H is enough.
+    ``residual`` is the part of the variance v that does not depend on the sites; the likelihood is averaged over it.
+    """
+    H = augmentation.local_hessian(m, v, y, parameters)
+    v = v - residual
+    h_mm, h_ms, h_ss = H[..., 0, 0], H[..., 0, 1], H[..., 1, 1]
+    shift = 4.0 * h_ms * v + 8.0 * h_ss * m * v
+    curvature = 2.0 * h_mm + 8.0 * h_ms * m + 8.0 * h_ss * (m**2 + v)
+    return shift, curvature
+
+
+@partial(compiled, static_argnames="augmentation")
+def joint_expansion(
+    augmentation: Augmentation, m: Any, V: Any, residual: Any, y: Any, parameters: Any
+) -> tuple[Any, Any]:
+    """E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) for predictors z ~ N(m, V) of a datum that are correlated.
+
+    ``residual`` is as in ``expansion``, (n, P, P).
+    """
+    H = augmentation.hessian_of_datum(m, jnp.diagonal(V, axis1=1, axis2=2), y, parameters)
+    V = V - residual
+    h_mm, h_ms, h_ss = H[:, :, 0, :, 0], H[:, :, 0, :, 1], H[:, :, 1, :, 1]
+    h_sm = jnp.swapaxes(h_ms, 1, 2)
+    mean, other = m[:, :, None], m[:, None, :]
+    shift = jnp.sum(4.0 * h_sm * V + 8.0 * h_ss * other * V, axis=-1)
+    curvature = 2.0 * (h_mm + 2.0 * other * h_ms + 2.0 * mean * h_sm + 4.0 * h_ss * (mean * other + V))
+    return shift, curvature
+
+
+def correct_perturbatively(approximation: Approximation) -> PerturbativeApproximation:
+    """Correct a result of the augmented bound to second order (Opper et al. 2015; Wenzel et al. 2019, A.6).
+
+    Raises ValueError if two latents of one datum multiply, since B does not generate their joint moments.
+    """
+    start = time.perf_counter()
+    model = approximation.model
+    if not objective_of_result(approximation).has_auxiliaries:
+        raise ValueError(
+            "correct: the perturbative correction expands about the optimum of the augmented bound, of cavi or "
+            f"fit(..., objective='augmented'); got the objective {approximation.objective!r}. Use the default, "
+            "method='linear_response'."
+        )
+    augmentation = model.augmentation
+    if len(augmentation.blocks) > 1:
+        raise ValueError(
+            f"correct: in {model.likelihood.name} two latents of one datum multiply, so the local bound generates the "
+            "moments of one block only and the second-order formula does not hold. Use the default, "
+            "method='linear_response', or gibbs."
+        )
+    posterior, n = approximation.posterior, len(approximation.y)
+    size = posterior.prior.num_rows
+    y, row_weights = approximation.data.padded(size)
+    Phi = mixing(model, y)
+    expanded = _expansion(approximation, posterior, y, Phi)
+    shift, curvature = (np.asarray(weighted(row_weights, part)) for part in expanded)
+    if posterior.is_coupled:
+        f, V = _marginals(posterior)
+        mean, covariance = correct_blocks(f, V, _covariance(posterior, *Phi), shift, curvature)
+        variance = np.diagonal(covariance, axis1=1, axis2=2)
+    else:
+        m, v = (pad_rows(part, size) for part in (approximation.mean, approximation.variance))
+        mean, variance = correct_marginals(m, v, _covariance(posterior), shift, curvature)
+    return PerturbativeApproximation(
+        uncorrected=approximation,
+        seconds=approximation.seconds + time.perf_counter() - start,
+        mean=mean[:n],
+        variance=variance[:n],
+        shift=np.asarray(shift)[:n],
+        curvature=np.asarray(curvature)[:n],
+        num_nonpositive=warn_invalid(variance[:n], "the data"),
+    )
+
+
+def _expansion(approximation: Approximation, posterior: Posterior, y: Array, Phi: tuple[Any, ...]) -> tuple[Any, Any]:
+    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the augmented bound, without weights, at the posterior's rows."""
+    model = approximation.model
+    m, v = (pad_rows(part, len(y)) for part in (approximation.mean, approximation.variance))
+    residual_variance = posterior.prior.residual_variances()
+    residual = as_array(np.zeros(m.shape)) if residual_variance is None else residual_variance
+    if posterior.is_coupled:
+        f, V = _marginals(posterior)
+        z, S = jnp.einsum("ipl,il->ip", *Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", *Phi, V, *Phi)
+        beside = jnp.einsum("ipl,il,iql->ipq", *Phi, residual, *Phi)
+        return joint_expansion(model.augmentation, z, S, beside, y, model.parameters)
+    return expansion(model.augmentation, m, v, residual, y, model.parameters)
+
+
+@compiled
+def _marginals(posterior: Posterior) -> Any:
+    return posterior.marginals()
+
+
+@compiled
+def _covariance(posterior: Posterior, *Phi: Any) -> Any:
+    """Cov_q(f, f) (latents, n, n), or Cov_q(f, z) (latents, n, n, P) where Φ couples the latents."""
+    covariance = posterior.covariance()
+    return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance
+
+
+# Corrections of the moments of a variational posterior: by linear response, or perturbatively to second order.
+
+# Names of ``_METHODS``.
+Method: TypeAlias = Literal["linear_response", "perturbative", "nested"]
+# Limits on whitened coordinates, and on coordinates times rows, up to which fit corrects its result. On one CPU core
+# with one latent it takes 0.4 s for 200 rows, 1.1 s for 1,000, 6.8 s and 0.4 GB for 2,000 (half as long as cavi, and
+# fit runs it dozens of times); with 112 inducing inputs 0.6 s for 2,000 rows and 5.7 s for 5,000.
+MOST_COORDINATES, _MOST_ENTRIES = 2_000, 4_000_000
+# Entries of a matrix at each row up to which fit corrects by the scans of a Markov process: 200,000 rows of Matern32,
+# some 0.3 GB.
+_MOST_SCANNED = 5_000_000
+# Corrected variances that may be above the prior's in a result of fit, as a share of all, and by what factor: under a
+# likelihood that is not log-concave the right ones may be.
+_FEW, _JUST_ABOVE = 0.01, 1.1
+# Distinct inputs of one latent up to which fit computes nested marginals. On two CPU cores those of 300 binary rows
+# take 1.9 s and predictions at as many new inputs as long; a fit of these rows takes 0.6 s, and 2 s with compilation.
+_MOST_NESTED = 300
+
+
+@double_precision
+def correct(
+    approximation: Approximation | CorrectedApproximation,
+    *,
+    method: Method | None = None,
+    progress: bool | None = None,
+) -> CorrectedApproximation:
+    """Correct the means and covariances of a result of ``cavi``, ``gaussian_vi`` or ``fit``.
+
+    Parameters
+    ----------
+    approximation : Approximation
+        The result to correct. A corrected result is returned unchanged or, for another ``method``, its ``.uncorrected``
+        is corrected.
+    method : {"linear_response", "perturbative", "nested"}, optional
+        ``"linear_response"`` is the default. ``"perturbative"`` is for results of the augmented bound only.
+        ``"nested"`` computes a density of its own for every latent, skewed or heavy-tailed.
+    progress : bool, optional
+        Whether to show a progress bar for ``"nested"``; by default in a terminal or a notebook.
+
+    Returns
+    -------
+    CorrectedApproximation
+        The corrected moments at the data, and at new inputs by its ``predict`` and ``predict_latent``.
+
+    Raises
+    ------
+    ValueError
+        For other results, and for a variance above the prior's if the likelihood is log-concave, where it cannot be.
+
+    Warns
+    -----
+    CorrectionWarning
+        If a corrected variance is not positive, or above the prior's; if a nested marginal is cut off.
+
+    Notes
+    -----
+    Linear response (math: section 5b): covariances from the derivative of the optimum in a perturbation of the
+    posterior, at the data and at new inputs, including across latents. Means of the augmented bound are corrected to
+    first order if a datum has one predictor, and unchanged otherwise (measured to be better). The perturbative
+    correction (math: section 5) corrects means and variances to second order. Nested variational marginals (math:
+    section 5c) are bounds of log p(y, f_i = x), normalised over x; those of a result of another objective are of the
+    variational Gaussian with its hyperparameters. They take a second for some 100 latents. With several predictors in a
+    row, such as classes, and more than 32 rows linear response has more accurate variances.
+
+    References
+    ----------
+    Linear response: Opper and Winther 2003; Giordano, Broderick and Jordan 2018. Perturbative: Opper et al. 2015;
+    Wenzel et al. 2019, A.6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> vi = pgm.cavi(model, X, y)
+    >>> bool((pgm.correct(vi).variance > vi.variance).all())
+    True
+    """
+    if method is not None and method not in _METHODS:
+        raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
+    if not isinstance(approximation, GaussianResult):
+        raise ValueError(
+            f"approximation must be the result of cavi, gaussian_vi or fit; got {name_type(approximation)}."
+        )
+    if (
+        isinstance(approximation, CorrectedApproximation)
+        and approximation.is_corrected
+        and method in (None, approximation.method)
+    ):
+        return approximation
+    corrected = _corrected(approximation.uncorrected, method or "linear_response", progress)
+    return corrected if approximation.uncertainty is None else with_parameters(corrected, approximation.uncertainty)
+
+
+def _corrected(
+    approximation: Approximation, method: Method, progress: bool | None, tolerates_few: bool = False
+) -> CorrectedApproximation:
+    """``correct``; with ``tolerates_few`` the report of ``fit`` names few variances just above the prior's."""
+    require_maximised("correct", objective_of_result(approximation))
+    corrected = _METHODS[method](approximation, progress)
+    prior = np.asarray(_prior_variances(approximation.posterior.prior))[: len(approximation.y)]
+    variance = corrected.variance
+    beyond = variance > (1.0 + corrected.relative_error) * prior
+    is_little = np.sum(beyond) <= _FEW * beyond.size and np.all(variance[beyond] <= _JUST_ABOVE * prior[beyond])
+    if (
+        tolerates_few
+        and beyond.any()
+        and is_little
+        and not _is_concave_at(approximation.model, approximation.y, approximation.predictor_moments)
+    ):
+        row, latent = (int(place) for place in np.argwhere(beyond)[0])
+        excess = np.max(variance[beyond] / prior[beyond]) - 1.0
+        exceptions = (
+            f"{int(beyond.sum())} of {variance.size} variances are up to {excess:.1%} above the prior's (first of "
+            f"f[{latent}] in row {row})"
+        )
+        fit = replace(approximation.fit, exceptions=exceptions)
+        return replace(corrected, uncorrected=replace(corrected.uncorrected, fit=fit))
+    marginals = approximation.predictor_moments
+    check_against_prior(
+        "correct", approximation.model, approximation.y, prior, corrected.variance, marginals, corrected.relative_error
+    )
+    return corrected
+
+
+def corrected_if(
+    result: Approximation, choice: bool | str, progress: bool | None, by_scans: bool
+) -> Approximation | CorrectedApproximation:
+    """The result of ``fit``, corrected if ``choice`` allows it; ``.fit.correction`` says why or why not.
+
+    ``choice="auto"`` takes nested marginals if q is the variational Gaussian of one latent at few distinct inputs, and
+    else linear response, of long chains only with ``by_scans``. It does not correct if q is exact, the system too
+    large, or neither is reliable.
+    """
+    size, objective = sum(result.prior.ranks), objective_of_result(result)
+    if choice is False:
+        return _noted(result, "none, with correct=False")
+    if choice is True:
+        return correct(_noted(result, BEFORE_CORRECTION))
+    if not objective.is_maximised:
+        return _noted(result, "none: linear response is that of an optimum, which q is not")
+    if result.model.is_augmentable and result.model.augmentation.is_gaussian:
+        return _noted(result, "none: the likelihood is Gaussian in f, and so is the posterior")
+    if not _is_affordable(result, size, by_scans):
+        if _is_affordable(result, size, by_scans=True):
+            return _noted(
+                result, "none: pgm.correct(result) makes it, in seconds, but leaves no joint density to draw from"
+            )
+        many = f"{size:,} coordinates and {len(result.y):,} rows"
+        return _noted(result, f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
+    methods: tuple[Method, ...] = ("linear_response",)
+    if objective.is_exact and result.mean.shape[1] == 1 and len(np.unique(result.X, axis=0)) <= _MOST_NESTED:
+        methods = ("nested", *methods)
+    for method in methods:
+        try:
+            with raised(CorrectionWarning):
+                return _corrected(_noted(result, BEFORE_CORRECTION), method, progress, tolerates_few=True)
+        except (CorrectionWarning, ValueError) as fault:
+            reason = fault
+    return _noted(result, f"none, since it is not reliable here: {reason}")
+
+
+def _is_affordable(result: Approximation, size: int, by_scans: bool) -> bool:
+    """Whether linear response takes seconds, with so many coordinates or by scans."""
+    is_small = size <= MOST_COORDINATES and size * len(result.y) <= _MOST_ENTRIES
+    if not result.prior.chained:
+        return is_small
+    try:
+        return (by_scans or is_small) and response_entries(result.posterior) <= _MOST_SCANNED
+    except ValueError:
+        # ``correct`` says why there is none.
+        return True
+
+
+def _noted(result: Approximation, correction: str) -> Approximation:
+    assert result.fit is not None
+    return replace(result, fit=replace(result.fit, correction=correction))
+
+
+def check_against_prior(
+    engine: str,
+    model: Model,
+    y: np.ndarray,
+    prior: np.ndarray,
+    variance: np.ndarray,
+    marginals: Callable[[], tuple[Any, Any]],
+    relative_error: float = CorrectedApproximation.relative_error,
+) -> None:
+    """Raise ValueError if a corrected variance (n, latents) exceeds the prior's under a log-concave likelihood.
+
+    Excesses up to the correction's own ``relative_error`` are allowed. Under such a likelihood posterior variances are
+    at most the prior's (Brascamp and Lieb 1976). Concavity is checked at all data within the predictors' ``marginals``,
+    means and variances (n, P). Other likelihoods may increase variances: a CorrectionWarning.
+    """
+    beyond = variance > (1.0 + relative_error) * prior
+    if not beyond.any():
+        return
+    row, latent = (int(place) for place in np.argwhere(beyond)[0])
+    what = (
+        f"{int(beyond.sum())} of {variance.size} corrected variances are above the prior's (first in row {row}, "
+        f"{variance[row, latent]:.4g} where the prior's is {prior[row, latent]:.4g})"
+    )
+    remedy = "Take gaussian_vi uncorrected, or gibbs. Kinks of one latent are exact where written as abs(y - f)."
+    if _is_concave_at(model, y, marginals):
+        raise ValueError(f"{engine}: {what}, and a log-concave likelihood allows none. {remedy}")
+    warn(f"{engine}: {what}, which a likelihood that is not log-concave seldom does. {remedy}", CorrectionWarning)
+
+
+def _is_concave_at(model: Model, y: np.ndarray, marginals: Callable[[], tuple[Any, Any]]) -> bool:
+    """Whether the likelihood is log-concave at all data within the predictors' marginals."""
+    mean, spread, observed = (as_array(pad_rows(part, padded_size(len(y)))) for part in (*marginals(), y))
+    return bool(np.all(_is_concave(expected_objective(model), mean, spread, observed, model.parameters)))
+
+
+@partial(compiled, static_argnames="objective")
+def _is_concave(objective: Quadrature | ExpectedIndicator, mean: Any, spread: Any, y: Any, parameters: Any) -> Any:
+    return objective.is_concave(mean, spread, y, parameters)
+
+
+def _by_response(approximation: Approximation) -> CorrectedApproximation:
+    by_scans = approximation.posterior.prior.chained
+    return correct_by_scans(approximation) if by_scans else correct_by_response(approximation)
+
+
+_METHODS: dict[str, Callable[[Approximation, bool | None], CorrectedApproximation]] = {
+    "linear_response": lambda approximation, _: _by_response(approximation),
+    "perturbative": lambda approximation, _: correct_perturbatively(approximation),
+    "nested": correct_by_nesting,
+}
+
+
+@partial(compiled, optimise=False)
+def _prior_variances(prior: PriorCollection) -> Any:
+    return prior.marginals()[1]
+
+
+# Marginals of linear functionals of the latents: contrasts, means of groups, effects of additive terms.
+
+# Inputs of a functional, at most: the covariance of their latents given the data has the square of their number.
+_MOST = 10_000
+
+
+@double_precision
+def marginals(
+    result: GaussianResult,
+    functional: ArrayLike,
+    *,
+    X_new: ArrayLike | None = None,
+    progress: bool | None = None,
+) -> GridDensity:
+    """The marginal posterior densities of linear functionals of the latents, skewed or heavy-tailed as they are.
+
+    A functional is a sum of latents times coefficients: a difference between two inputs, the mean of a group of rows,
+    the effect of an additive term.
+
+    Parameters
+    ----------
+    result : Approximation or CorrectedApproximation
+        The result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct``, with hyperparameters fixed at its values.
+    functional : array_like, shape (m,) or (k, m), or (m, latents) or (k, m, latents)
+        The coefficients of the latents at m inputs, of one functional or k; with an axis of latents if the model has
+        several.
+    X_new : array_like, shape (m, d), optional
+        The inputs; those of the data by default.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``correct``.
+
+    Returns
+    -------
+    GridDensity
+        The densities, of shape () or (k,): ``mean``, ``variance``, ``skewness``, ``pdf`` and ``quantiles``.
+
+    Raises
+    ------
+    ValueError
+        For draws, for coefficients of another shape or that are not finite, and for more than 10,000 inputs.
+
+    Warns
+    -----
+    CorrectionWarning
+        If a density is cut off at the grid that it is computed on.
+
+    Notes
+    -----
+    Bounds of log p(y, u = x) for a functional u, normalised over x (math: section 5c), as by
+    ``correct(method="nested")``. A result of another objective is replaced by the variational Gaussian with its
+    hyperparameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 4.0, 9)[:, None]
+    >>> y = np.array([0, 0, 1, 0, 1, 1, 1, 1, 1])
+    >>> vi = pgm.gaussian_vi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())), X, y)
+    >>> difference = pgm.marginals(vi, [1, -1], X_new=[[4.0], [0.0]])
+    >>> bool(difference.mean > 0)
+    True
+    """
+    if not isinstance(result, GaussianResult):
+        raise ValueError(
+            f"result must be the result of cavi, gaussian_vi, fit or correct; got {name_type(result)}. Draws have "
+            "functionals themselves, such as draws.latents[:, :, 0] - draws.latents[:, :, 1]."
+        )
+    approximation = result.uncorrected
+    require_maximised("marginals", objective_of_result(approximation))
+    inputs = approximation.X if X_new is None else approximation.check_inputs(X_new)
+    approximation.posterior.prior.check_new_inputs(inputs, jointly=True)
+    coefficients = _checked(functional, len(inputs), approximation.model.num_latents)
+    several = coefficients.reshape(-1, *coefficients.shape[-2:])
+    # The covariance of latents is computed for the rows that count.
+    rows = np.flatnonzero(np.any(several != 0.0, axis=(0, 2)))
+    rows = rows if len(rows) else np.arange(1)
+    if len(rows) > _MOST:
+        raise ValueError(
+            f"functional has coefficients at {len(rows):,} inputs, of at most {_MOST:,}: take a sample of the rows."
+        )
+    pinning = Pinning(variational_gaussian(approximation))
+    densities = pinning.functionals(inputs[rows], several[:, rows], progress)
+    if isinstance(result, CorrectedApproximation) and result.uncertainty is not None:
+        moved = np.einsum("fnl,knl->kf", several[:, rows], result.shifts_at(inputs[rows]))
+        densities = densities.widened(np.sum(moved**2, axis=0))
+    return densities if coefficients.ndim == 3 else densities[0]
+
+
+def _checked(functional: Any, num_inputs: int, num_latents: int) -> np.ndarray:
+    """Coefficients (m, latents) or (k, m, latents)."""
+    coefficients = as_numbers(functional, "functional")
+    check_finite(coefficients, "functional")
+    expected = (num_inputs,) if num_latents == 1 else (num_inputs, num_latents)
+    size = len(expected)
+    if coefficients.ndim not in (size, size + 1) or coefficients.shape[-size:] != expected or not coefficients.size:
+        one, several = ", ".join(map(str, expected)), ", ".join(map(str, ("k", *expected)))
+        raise ValueError(
+            f"functional must have shape ({one}{',' if size == 1 else ''}) or ({several}), a coefficient for each "
+            f"{'input' if num_latents == 1 else 'input and latent'}; got shape {coefficients.shape}."
+        )
+    return coefficients[..., None] if num_latents == 1 else coefficients

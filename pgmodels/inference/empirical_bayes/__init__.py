@@ -1,1 +1,0 @@
-"""Learning hyperparameters by maximising a bound on the evidence."""

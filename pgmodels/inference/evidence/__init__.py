@@ -1,1 +1,0 @@
-"""The log evidence, and integration over hyperparameters."""

@@ -1,0 +1,602 @@
+"""Hyperparameters learned by empirical Bayes: `fit`."""
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+import scipy
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from pgmodels.data.arrays import MissingChoice, check_between, check_whole_number
+from pgmodels.inference.bound import FELT, MarginalBound, ProblemFamily
+from pgmodels.inference.correct import corrected_if
+from pgmodels.inference.fit_schemes import AUTO_SCHEME, SchemeName, check_objective_of, check_scheme, learn_by
+from pgmodels.inference.inducing_selection import InducingWarning, count_inputs, with_inputs
+from pgmodels.inference.loop import MANY, Callback, ConvergenceWarning, VariationalState, check_callback
+from pgmodels.inference.objectives import AUTO, AutoChoice, check_objective, objective_of, require_maximised
+from pgmodels.inference.problem import gradient_of
+from pgmodels.inference.search import (
+    LEAST_CURVATURE,
+    Limits,
+    Maximum,
+    SearchBar,
+    check_moving,
+    inverse_hessian_at,
+    learn,
+    move_inputs,
+    names_of,
+    within,
+)
+from pgmodels.inference.starts import steps
+from pgmodels.inference.vi import converge, finish, selecting, warn_narrow, with_chain, with_selected_inputs
+from pgmodels.likelihoods.sampling import is_normalised
+from pgmodels.model import Data, Model, Points, require_model
+from pgmodels.parameters.parameter import is_parameter
+from pgmodels.parameters.vector import trainable
+from pgmodels.priors.base import Coordinates, Sites
+from pgmodels.priors.collection import columns
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, FitReport, with_parameters
+from pgmodels.results.gaussian import ParameterUncertainty, shifts_at
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.machine import one_thread_if_small
+from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, warn
+from pgmodels.runtime.precision import as_array, double_precision
+from pgmodels.runtime.seeds import Seed, as_seed
+
+# The uncertainty of learned parameters, from the curvature of the bound and the response of q at its optimum.
+
+# Most parameters whose curvature is computed, at two gradients each.
+_MOST = 30
+# Steps of central differences, in units of the parameters: their error is 1e-4 of the curvature of a variance's
+# logarithm, and rounding and the tolerance of q(f) change it less.
+_STEP, _TOLERANCE = 0.02, 1e-11
+# A normal density in the logarithm describes no parameter that the data and the prior leave a larger deviation than
+# this, a factor of 20.
+_LARGEST = 3.0
+
+
+def uncertainty_of(maximum: Maximum, result: Approximation) -> ParameterUncertainty | str:
+    """The uncertainty of the parameters at a maximum of the bound, or the reason why there is none.
+
+    Parameters that the data do not determine one by one have no interval: they stay at their values.
+    """
+    bound, count = maximum.bound, len(maximum.bound.vector)
+    if count > _MOST:
+        return f"none: there are {count} parameters, and their curvature is computed for at most {_MOST}"
+    if not maximum.converged:
+        return "none: the search did not converge"
+    learned, n = bound.learnable, len(bound.data.y)
+    scale = steps(learned, bound.X)
+    curvature = np.zeros((count, count))
+    pulls, means = np.zeros((2, count, n, result.model.num_latents))
+    # Of predictors that combine latents, the means of these are not known from the runs.
+    combines = bound.family.objective.predictors is not None
+    moved = np.zeros((count, *_coefficients_of(bound, bound.vector, bound.state).shape))
+    for k, step in enumerate(_STEP * np.diag(scale)):
+        for sign in (1.0, -1.0):
+            vector = bound.vector + sign * step
+            evaluation = bound.evaluate(vector, _TOLERANCE)
+            if evaluation is None:
+                return f"none: the bound is not finite near the value of {names_of(learned)[k]}"
+            curvature[k] += sign * evaluation.slope * scale / (2.0 * _STEP)
+            pulls[k] += sign * pull_of_latents(bound, vector, evaluation.loop.state) / (2.0 * _STEP)
+            means[k] += 0.0 if combines else sign * np.asarray(evaluation.loop.state.mean)[:n] / (2.0 * _STEP)
+            moved[k] += sign * _coefficients_of(bound, vector, evaluation.loop.state) / (2.0 * _STEP)
+    curvature = 0.5 * (curvature + curvature.T)
+    # The likelihood's parameters come first: directions of others do not move them.
+    order = np.argsort(learned.gps >= 0, kind="stable")
+    free = order[_are_determined(maximum, np.diag(curvature))[order]]
+    if not free.size:
+        return "none: the data determine no parameter"
+    try:
+        # From the last parameter to the first: H = U U^T with U upper triangular, and U^-T is a lower root of H^-1.
+        upper = np.linalg.cholesky(curvature[np.ix_(free[::-1], free[::-1])])[::-1, ::-1]
+    except np.linalg.LinAlgError:
+        return "none: the bound has no maximum in all directions; integrate averages over the parameters"
+    half = scipy.linalg.solve_triangular(upper.T, np.eye(len(free)), lower=True)
+    deviations = np.linalg.norm(half, axis=1)
+    if deviations.max() > _LARGEST:
+        name = names_of(learned)[free[deviations.argmax()]]
+        return (
+            f"none: the data hardly determine {name}, whose deviation is {deviations.max():.1f} in its logarithm or "
+            "unit; integrate averages over the parameters"
+        )
+    root = np.zeros((count, len(free)))
+    root[free] = scale[free, None] * half
+    along, means, moved = (np.tensordot(half.T, slopes[free], axes=1) for slopes in (pulls, means, moved))
+    pull = pull_of_latents(bound, bound.vector, bound.state)
+    uncertainty = ParameterUncertainty(np.array(bound.vector), root, pull, along, means, moved if moved.size else None)
+    if not combines:
+        return uncertainty
+    at_data = shifts_at(uncertainty, result.model, result.X, result.posterior.prior, as_array(result.X))
+    return replace(uncertainty, shifts=at_data)
+
+
+def pull_of_latents(bound: MarginalBound, vector: np.ndarray, state: VariationalState) -> Float[np.ndarray, "n l"]:
+    """K^-1 (m - mean) of the latents at the data: the gradient of the sites' log density at q's mean."""
+    n, predictors = len(bound.data.y), bound.family.objective.predictors
+    # By NumPy, without compilation.
+    sites, mean = jax.tree.map(np.asarray, (state.sites, state.mean))
+    of_predictors = gradient_of(sites, mean)[:n]
+    if predictors is None:
+        return of_predictors
+    Phi = np.asarray(predictors.matrix(bound.family.y, bound.at(vector).parameters))[:n]
+    return np.einsum("ip,ipl->il", of_predictors, Phi)
+
+
+def _coefficients_of(bound: MarginalBound, vector: np.ndarray, state: VariationalState) -> Float[np.ndarray, "c l"]:
+    """The means of the coefficients of each latent, of its kernel, where their variances are known.
+
+    At a wide prior they are lost in the product of the pull with the covariance.
+    """
+    groups, sizes = bound.family.fixed_groups, [gp.size for gp in bound.learnable.model.gps]
+    known: list[Any] = [(place, group) for place, group in enumerate(groups) if group is not None]
+    means = np.zeros((max((group.rank for _, group in known), default=0), sum(sizes)))
+    if known:
+        coordinates = _coordinates(bound.family, as_array(vector), bound.points(vector), state.sites)
+        for place, group in known:
+            means[: group.rank, columns(sizes)[place]] = group.coefficients(coordinates[place])
+    return means
+
+
+@partial(compiled, optimise=False)
+def _coordinates(family: ProblemFamily, vector: Array, points: Points, sites: Sites) -> Coordinates:
+    return family.problem(vector, points).condition(sites).mean_and_deviation(jax.random.key(0))[0]
+
+
+def _are_determined(maximum: Maximum, curvature: np.ndarray) -> np.ndarray:
+    """Which parameters have a curvature of their own, in their units, and are not at a limit."""
+    bound, (low, high) = maximum.bound, maximum.box
+    inside = (bound.vector > low) & (bound.vector < high)
+    at_floor = (bound.learnable.gps < 0) & (bound.lost > FELT)
+    return (curvature > _LARGEST**-2) & inside & ~at_floor
+
+
+# Empirical Bayes: maximise the collapsed bound over kernel hyperparameters, means and likelihood parameters.
+
+# Tolerance of q(f) at the learned values.
+_INNER_TOLERANCE = 1e-9
+# A value more than a factor of _SUSPECT from every start is reported if a further factor of _FURTHER changes the ELBO
+# by less than FELT nats.
+_SUSPECT, _FURTHER = 30.0, 10.0
+# The number of extra starts if the optimum lies on a ridge.
+_MORE_STARTS = 3
+# Warn if the inducing inputs shift the values by this many posterior deviations. The estimate is about half of the true
+# shift: with 62, 125 and 250 inputs for 1,000 tree rings 1.8, 0.7 and 0.3, where lengthscales were off by 2.8, 1.5 and
+# 0.5.
+_SHIFT = 0.5
+# Inner tolerances to try, stopping once the remaining possible gain (this multiple of the tolerance) cannot change the
+# answer.
+_LOOKS, _STILL_TO_GAIN = (1e-5, 1e-7, _INNER_TOLERANCE), 1e3
+
+
+class FitWarning(PgmodelsWarning):
+    """A parameter that should be learned is not determined by the data, or is kept fixed."""
+
+
+@double_precision
+@one_thread_if_small
+def fit(
+    model: Model,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
+    objective: AutoChoice = "auto",
+    train_inducing: bool = False,
+    scheme: SchemeName = "auto",
+    max_iterations: int = 200,
+    tolerance: float = 1e-9,
+    num_starts: int | None = None,
+    correct: bool | Literal["auto"] = "auto",
+    seed: Seed = 0,
+    callback: Callback | None = None,
+    progress: bool | None = None,
+) -> Approximation | CorrectedApproximation:
+    """Learn all hyperparameters and likelihood parameters that are not Fixed; return the converged result.
+
+    Maximises the ELBO (plus the log prior density, if any) of the unconstrained hyperparameters by L-BFGS and, near the
+    optimum, BFGS, with q(f) at its optimum throughout. The result is corrected by linear response, as by
+    ``pgm.correct``, since variances of q may be several times too small, and includes the uncertainty of the learned
+    values by the delta method.
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Numbers are start values, NumPyro distributions are priors, and ``pgm.Fixed`` values
+        are not learned. Likelihood parameters are learned only if the formula is normalised in y, since a missing
+        factor may depend on them.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods, as in ``cavi``.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``.
+    objective : str
+        The objective, recorded as ``.objective`` of the result: ``"augmented"``, the bound of ``cavi``; or the
+        tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and does not
+        favour long lengthscales and small variances as the bound of ``cavi`` does; or another objective of ``vi``.
+        ``"auto"`` is ``"expected"`` if each row has one predictor; with several, such as classes, ``"mean_field"`` up
+        to 4,000 predictors of all rows and ``"augmented"`` beyond; two predictors that are sums of latents have
+        ``"expected"`` up to that number. It is ``"augmented"`` where the two bounds are equal or factors combine more
+        latents, and ``"expected"`` or ``"mean_field"`` where there is no augmentation.
+        ``"taylor"`` is Laplace's evidence, which is no bound, and is for ``scheme="alternating"`` only.
+    train_inducing : bool
+        Learn the inducing inputs too, as in ``svi``: after the search, hyperparameters and inputs are moved jointly by
+        L-BFGS from its optimum, which raises the ELBO.
+    scheme : {"auto", "alternating", "hybrid", "joint"}
+        How hyperparameters are learned together with local parameters, which are moments of the latents at each datum.
+        ``"auto"`` is described above. The others are the published vi-JJ, vi-JJ-hybrid and vi-JJ-full, which maximise
+        the augmented bound with the local parameters of any augmentation, from the model's values:
+
+        - ``"alternating"``: three sweeps of ``cavi`` without acceleration, and at most five evaluations of L-BFGS-B
+          over the hyperparameters at fixed local parameters, in turns; with ``objective="taylor"`` it is the published
+          vi-Taylor, with three steps of ``vi`` instead of the sweeps (see Notes);
+        - ``"hybrid"``: three such sweeps, then L-BFGS-B over hyperparameters and local parameters jointly;
+        - ``"joint"``: the latter from the local parameters of the prior.
+    max_iterations : int
+        Maximum number of steps of the search; with ``scheme="alternating"``, of turns. With ``"hybrid"``, ``"joint"``
+        and ``train_inducing``, which move hundreds of values, several hundred may be needed.
+    tolerance : float
+        Relative change of the ELBO in one step below which the search has converged. It has also converged where a
+        further step is predicted to gain less than 1e-5 nats, which moves no value by .005 posterior deviations.
+    num_starts : int, optional
+        The number of start points for the first steps; the search continues from the best one. By default one of each
+        kind (there are several kinds for sums of kernels, several GPs, varying noise and learned periods), and more if
+        the data do not determine the optimum. Start points beyond the built-in ones are random.
+    correct : bool or "auto"
+        ``"auto"`` takes nested marginals with one latent and up to 300 distinct inputs, if the objective is
+        ``"expected"``; otherwise, and where these are not reliable, linear response. It does not correct if q is exact,
+        if the objective is ``"taylor"``, if the latents have more than 2,000 whitened coordinates or coordinates times
+        rows exceed 4 million (up to that size it takes about as long as one run of ``cavi``), or if the correction is
+        not reliable; ``.fit.correction`` says where a few variances are just above the prior's. ``True`` always
+        corrects by linear response, with the warnings and errors of ``pgm.correct``; ``False`` never corrects.
+        Unless it is ``False``, the learned values have a normal density on their unconstrained scale, from the
+        curvature of the bound: two gradients for each of at most 30 values. Intervals in ``summary``, draws and
+        predictions include it; ``.conditional`` is the result without it, and ``.fit.intervals`` says why there is
+        none.
+    seed : int or jax.Array
+        An int or a JAX key; draws subsets of the rows, random starts, and inducing inputs as in ``cavi``.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    Approximation
+        ``.model`` is the learned model and ``.fit`` describes the search. ``.uncorrected`` is q; ``print`` and
+        ``.fit.correction`` report whether the result is corrected, and why. ``.uncertainty`` is that of the values.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options, or an ELBO that is not finite at the start values; for a scheme other than ``"auto"``
+        with ``num_starts``, an objective other than ``"augmented"`` (and ``"taylor"`` for ``"alternating"``), or a
+        likelihood that multiplies latents (except for ``"alternating"``); for ``train_inducing`` without inducing
+        inputs; for the objective ``"taylor"`` with another scheme, ``train_inducing=True`` or ``correct=True``.
+    NoAugmentationError
+        For the objective ``"augmented"`` with a likelihood without an augmentation.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the search stops early.
+    FitWarning
+        If the data do not determine a value; if likelihood parameters are kept fixed; if y is noise-free, so that the
+        likelihood's scale ends at a lower limit, about 1e-7 of a latent's prior standard deviation (1e-5 with many
+        rows).
+    CorrectionWarning, InducingWarning, PrecisionWarning
+        As in ``cavi``.
+
+    Notes
+    -----
+    With priors the result is the mode of the density of the unconstrained parameters, such as the logarithm of a
+    variance: it includes the Jacobian, so that it is the same whether a variance or a standard deviation has the
+    prior, and lies nearer to the posterior median than the mode of the variance itself. Parameters without a prior
+    have no Jacobian: their values maximise the marginal likelihood. For posterior means and medians see ``integrate``.
+
+    vi-Taylor changes hyperparameters by the gradient of Laplace's evidence at a fixed mode, without the part that moves
+    the mode: it ends where this gradient is zero, which is not a maximum of the evidence.
+
+    The search starts from the user's values or from values in the units of the data (see
+    ``pgmodels.inference.starts``), whichever have the largest ELBO. From 1,024 rows on (10,000
+    with inducing inputs, 40,000 with ``pgm.Markov()``; with quadrature over L latents per datum an L-th of that, but
+    256 at least) it starts at the optimum of a subset of the rows, with the Hessian there, provided that the subset
+    determines the values. A positive value without a prior stays within a factor of 1e6 of its starts.
+
+    References
+    ----------
+    Titsias 2009; for the schemes, Izmailov and Kropotov 2017; for the delta method, Kass and Steffey 1989.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Poisson(), pgm.GP(pgm.RBF(), mean=0.0))
+    >>> result = pgm.fit(model, X, y)
+    >>> result.predict([[1.5], [4.5]]).mean.round()
+    array([7., 1.])
+    >>> bool(0.5 < result.model.gps[0].kernel.lengthscale.value < 5.0)
+    True
+    """
+    begin = time.perf_counter()
+    model, data = require_model(model).prepare(X, y, weights, missing)
+    check_objective(objective, auto=True)
+    check_scheme(scheme, num_starts)
+    if train_inducing:
+        check_moving(model)
+    check_whole_number(max_iterations, "max_iterations", 1)
+    check_between(tolerance, "tolerance", 0.0, math.inf)
+    check_callback(callback)
+    if not isinstance(correct, bool) and correct != "auto":
+        raise ValueError(f"correct must be 'auto', True or False; got {correct!r}.")
+    if num_starts is not None:
+        check_whole_number(num_starts, "num_starts", 1)
+    seed = as_seed(seed)
+    default = hold_unnormalised(model.resolve(data.X, seed), "fit")
+    model = with_chain(default, data.X)
+    # A chain that the user did not ask for is corrected where the default form would be.
+    by_scans = model is default
+    model.check_memory(data.X)
+    published = scheme != AUTO_SCHEME
+    terms = objective_of(model, "augmented" if published and objective == AUTO else objective, len(data.y))
+    check_objective_of(scheme, terms)
+    if train_inducing or correct is True:
+        require_maximised(f"fit with {'train_inducing' if train_inducing else 'correct'}=True", terms)
+    # Raises NoAugmentationError if inducing inputs are selected by a bound that does not exist.
+    selecting(model, terms)
+    learns = bool(trainable(model).leaf_indices)
+    if not learns:
+        model = with_selected_inputs(model, data, terms)
+    limits = Limits(max_iterations, tolerance, num_starts, seed)
+    with progress_bar("fit", max_iterations, progress) as shown:
+        bar = SearchBar(shown, len(data.y), callback)
+        if published and learns:
+            maximum = learn_by(scheme, model, data, terms, limits, bar)
+        else:
+            maximum = learn(model, data, terms, limits, bar)
+        undetermined = _undetermined(maximum)
+        if undetermined.flat and num_starts is None and not published:
+            # The bound is flat once a latent's variance has collapsed, which may be a poor local optimum.
+            more = limits._replace(num_starts=maximum.num_tried + _MORE_STARTS)
+            other = learn(model, data, terms, more, bar)
+            if other.bound.best < maximum.bound.best - FELT:
+                maximum, undetermined = other, _undetermined(other)
+            maximum = maximum._replace(num_tried=other.num_tried)
+        if train_inducing:
+            maximum = move_inputs(maximum, limits, bar)
+            undetermined = _undetermined(maximum)
+    bound, learnable = maximum.bound, maximum.bound.learnable
+    values = learnable.constrain(bound.vector)
+    final = with_inputs(learnable.with_values([np.asarray(value) for value in values]), bound.inputs)
+    # Start from q(f) at the optimum: a fresh start could converge to another one.
+    inner = min(tolerance, _INNER_TOLERANCE)
+    result = _result(final, data, bound, inner)
+    _report_floor(bound, values)
+    _report_shift(maximum)
+    if undetermined.rising:
+        _report_rising(undetermined.rising)
+    if undetermined.flat:
+        remedy = "Use scheme='auto'" if published else "Raise num_starts"
+        remedy += "" if terms.is_maximised else " and objective='expected'"
+        _report(undetermined.flat, maximum.num_tried, remedy)
+    if not maximum.converged:
+        warn(
+            f"fit did not converge: {maximum.message} after {maximum.num_steps} steps, ELBO {result.elbo:.6g}. Raise "
+            "max_iterations, or fix or give priors to hyperparameters that the data do not determine.",
+            ConvergenceWarning,
+        )
+    num_evaluations, uncertainty = bound.evaluations, _uncertainty(maximum, result, correct is not False, published)
+    has_prior = any(parameter.prior is not None for parameter in learnable.parameters)
+    report = FitReport(
+        start=maximum.start,
+        start_elbos=maximum.start_elbos,
+        values={name: np.asarray(value) for name, value in zip(learnable.names, values, strict=True)},
+        num_steps=maximum.num_steps,
+        num_evaluations=num_evaluations,
+        converged=maximum.converged,
+        message=maximum.message,
+        density="posterior density of the unconstrained parameters" if has_prior else "marginal likelihood",
+        intervals=uncertainty if isinstance(uncertainty, str) else "by the delta method",
+    )
+    result = replace(
+        result,
+        fit=report,
+        converged=result.converged and maximum.converged,
+        seconds=time.perf_counter() - begin,
+    )
+    corrected = corrected_if(result, correct, progress, by_scans)
+    warn_narrow("fit", corrected)
+    return corrected if isinstance(uncertainty, str) else with_parameters(corrected, uncertainty)
+
+
+def _uncertainty(
+    maximum: Maximum, result: Approximation, is_wanted: bool, published: bool
+) -> ParameterUncertainty | str:
+    """The uncertainty of the parameters, or why it is left out."""
+    if not maximum.bound.learnable.leaf_indices:
+        return "none: no parameter was learned"
+    if not is_wanted:
+        return "none, with correct=False"
+    if published:
+        return "none: a published scheme ends at another point than a maximum of the bound"
+    return uncertainty_of(maximum, result)
+
+
+def _result(final: Model, data: Data, bound: MarginalBound, tolerance: float) -> Approximation:
+    """The result at the learned values, without the lower limit on variances."""
+    objective, optimum = bound.family.objective, bound.optimum(tolerance)
+    if bound.lost <= tolerance * max(1.0, abs(bound.best)):
+        return finish("fit", final, data, objective, optimum, tolerance)
+    start = optimum.state._replace(elbo=np.float64(-np.inf))
+    return converge("fit", final, data, objective, start, MANY, tolerance, False)
+
+
+def hold_unnormalised(model: Model, engine: str) -> Model:
+    """Fix the likelihood's parameters if the formula omits a factor that may depend on them.
+
+    The FitWarning names the engine and points at the user's call of it.
+    """
+    names = [name for name, parameter in model.likelihood.parameters.items() if parameter.learned]
+    if not names or is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is True:
+        return model
+    warn(
+        f"{engine} holds {', '.join(names)} of {model.likelihood.name} fixed: the formula is not known to be a "
+        "normalised density of y, and an omitted factor may depend on them. Write the formula with its "
+        "constants and declare its support, or mark the parameters with pgm.Fixed.",
+        FitWarning,
+    )
+    fixed = {name: p.as_fixed() for name, p in model.likelihood.parameters.items()}
+    return eqx.tree_at(lambda m: m.likelihood.parameters, model, fixed, is_leaf=is_parameter)
+
+
+def _at_floor(bound: MarginalBound) -> set[str]:
+    """The likelihood parameters determined by the lower limit on variances."""
+    return set(bound.learnable.of_likelihood.values()) if bound.lost > FELT else set()
+
+
+def _report_floor(bound: MarginalBound, values: list[Any]) -> None:
+    """Warn of likelihood parameters at the lower limit on variances."""
+    pairs, names = zip(bound.learnable.names, values, strict=True), _at_floor(bound)
+    at_floor = [f"{name} = " + ", ".join(f"{x:.3g}" for x in np.ravel(v)) for name, v in pairs if name in names]
+    if at_floor:
+        warn(
+            f"fit: {', '.join(at_floor)} is at the smallest value that rounding errors allow: below it posterior "
+            f"variances would be less than {bound.family.floor:.0e} of the prior's. Lower the kernel's variance if it "
+            "is far above that of y. If y has almost no noise, fix it with pgm.Fixed at the known noise, or give it a "
+            "prior.",
+            FitWarning,
+        )
+
+
+def _report_shift(maximum: Maximum) -> None:
+    """Warn of values that are shifted by the bound's penalty on the residual variance of the inducing inputs.
+
+    Without that penalty the optimum would be one Newton step away; the warning gives its length in posterior
+    deviations.
+    """
+    slope = maximum.bound.left_out_slope()
+    # A smaller slope shifts values with a posterior deviation below 1, a factor of e, by less than _SHIFT.
+    spread = None if np.max(np.abs(slope), initial=0.0) < _SHIFT else inverse_hessian_at(maximum.bound, LEAST_CURVATURE)
+    if spread is None:
+        return
+    step, deviations = spread @ slope, np.sqrt(np.diag(spread))
+    if np.sqrt(slope @ step) > _SHIFT:
+        far = np.flatnonzero(np.abs(step) >= 0.5 * np.max(np.abs(step / deviations)) * deviations)
+        names = names_of(maximum.bound.learnable)
+        shifts = ", ".join(f"{names[i]} by {abs(step[i]) / deviations[i]:.1f}" for i in far)
+        warn(
+            f"fit: the inducing inputs, {count_inputs(maximum.bound.inputs)} in all, are too few to learn the "
+            "hyperparameters: the bound favours values with a small residual variance, such as long lengthscales. "
+            f"Estimated shifts in posterior standard deviations, at least: {shifts}. Compare with a fit with twice as "
+            "many, or let the data choose their number with Inducing('auto').",
+            InducingWarning,
+        )
+
+
+class _Undetermined(NamedTuple):
+    """Values far from every start, names and formatted values: ``flat``, or where the bound is still ``rising``."""
+
+    flat: dict[str, str]
+    rising: dict[str, str]
+
+
+def _undetermined(maximum: Maximum) -> _Undetermined:
+    """Values far from every start that the data do not determine.
+
+    A value is flat if a further factor of ten hardly changes the bound, alone or along a ridge of the inverse
+    Hessian (other values compensate). If there is one, other values that are as free along the ridge are listed too.
+    """
+    bound, (low, high) = maximum.bound, within(maximum.box, _SUSPECT)
+    vector, learnable = bound.vector, bound.learnable
+    owners = np.repeat(np.arange(len(learnable.names)), [int(np.prod(shape)) for shape in learnable.free_shapes])
+    # Locations within a constraint, such as the first of several cut-points, diverge additively, not by factors.
+    constrained = np.array([p.constraint is not None and p.is_free for p in learnable.parameters], bool)[owners]
+    runs = constrained & ~np.isfinite(low) & (np.abs(vector - learnable.start()) > _SUSPECT)
+    at_floor = np.array([name in _at_floor(bound) for name in learnable.names], bool)[owners]
+    far = np.flatnonzero(((vector < low) | (vector > high) | runs) & ~at_floor)
+    if not far.size:
+        return _Undetermined({}, {})
+    known = bound.best, bound.vector, bound.slope, bound.state, bound.ascent, bound.lost
+    inverse_hessian = inverse_hessian_at(maximum.bound, LEAST_CURVATURE)
+    loose = (
+        np.zeros(len(vector), bool)
+        if inverse_hessian is None
+        else 0.5 * np.log(_FURTHER) ** 2 / np.diag(inverse_hessian) < FELT
+    )
+    flat, rising, best = [], [], bound.best - bound.lost
+    for i in far:
+        further = vector.copy()
+        further[i] += np.log(_FURTHER) * np.sign(vector[i] - low[i])
+        loss = _loss(bound, further, best)
+        if loss < -FELT:
+            rising.append(i)
+        elif loose[i] or loss < FELT:
+            flat.append(i)
+    if flat:
+        flat = sorted({*flat, *np.flatnonzero(loose & np.isfinite(low))})
+    # Restore the optimum: the points evaluated above may be equally good, but not better.
+    bound.best, bound.vector, bound.slope, bound.state, bound.ascent, bound.lost = known
+    values, names = learnable.constrain(vector), names_of(learnable)
+
+    def written(numbers: Iterable[Any]) -> dict[str, str]:
+        texts = {}
+        for i in numbers:
+            owner, parameter = owners[i], learnable.parameters[owners[i]]
+            name, value = names[i], f"{np.exp(vector[i]):.3g}"
+            if parameter.constraint is not None:
+                name, value = learnable.names[owner], str([float(f"{v:.3g}") for v in np.ravel(values[owner])])
+            texts[name] = value
+        return texts
+
+    return _Undetermined(written(flat), written(rising))
+
+
+def _report(undetermined: dict[str, str], num_tried: int, remedy: str) -> None:
+    """Warn of values that the data do not determine, or of a possibly poor optimum."""
+    listed = ", ".join(f"{name} = {value}" for name, value in undetermined.items())
+    flat = f"a further factor of {_FURTHER:g} changes the ELBO by less than {FELT:g}"
+    if num_tried == 1:
+        warn(
+            f"fit: {listed} may be a poor local optimum: {flat}, and no other start was tried. {remedy}. If "
+            "the result stays the same, the data do not determine these values: fix them with pgm.Fixed, or give them "
+            "priors.",
+            FitWarning,
+        )
+        return
+    warn(
+        f"fit: the data do not determine {listed}: {flat}, and the best of {num_tried} starts ends there. Fix these "
+        "values with pgm.Fixed, or give them priors.",
+        FitWarning,
+    )
+
+
+def _report_rising(rising: dict[str, str]) -> None:
+    """Warn of values at the end of the search, beyond which the bound is higher."""
+    listed = ", ".join(f"{name} = {value}" for name, value in rising.items())
+    warn(
+        f"fit: the ELBO still rises beyond {listed}, where the search ends: for a scale of noise, the latents fit y "
+        "exactly. Fix it with pgm.Fixed at a known value, or give it a prior.",
+        FitWarning,
+    )
+
+
+def _loss(objective: MarginalBound, vector: np.ndarray, best: float) -> float:
+    """By how much the bound at a vector is below the best value, exact enough to compare with FELT nats."""
+    for tolerance in _LOOKS:
+        # A tighter tolerance only raises the bound.
+        loss = objective.without_floor(vector, tolerance) - best
+        if loss < FELT or loss > FELT + _STILL_TO_GAIN * tolerance * (1.0 + abs(best)):
+            break
+    return loss

@@ -1,0 +1,329 @@
+"""Published schemes of learning hyperparameters."""
+
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pgmodels.inference.bound import MarginalBound, ProblemFamily, many_rows
+from pgmodels.inference.cavi import positive
+from pgmodels.inference.loop import VariationalState
+from pgmodels.inference.problem import Problem
+from pgmodels.inference.search import CHOICE_GAIN, Limits, Maximum, SearchBar, box_of, check_start
+from pgmodels.inference.starts import Start, steps
+from pgmodels.inference.vi import engine_of
+from pgmodels.model import Data, Model, Points
+from pgmodels.numerics.iteration import BoxSearch
+from pgmodels.objectives.base import Objective
+from pgmodels.parameters.vector import trainable
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.precision import as_array
+
+# The evidence as a function of hyperparameters and local parameters: predictor moments, which give the sites.
+
+
+class LocalParameters(NamedTuple):
+    """A mean and a log variance of each predictor, (n, predictors) each, not constrained."""
+
+    mean: Any
+    log_variance: Any
+
+    @classmethod
+    def of(cls, state: VariationalState) -> "LocalParameters":
+        """The moments of q(f), without covariances of the predictors of a datum."""
+        variance = np.asarray(state.variance)
+        variance = variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
+        # Rows of padding may have no variance.
+        return cls(np.asarray(state.mean), np.log(np.maximum(variance, np.finfo(np.float64).tiny)))
+
+
+def tangent_bound(problem: Problem, local: LocalParameters) -> Float[Array, ""]:
+    """log Z(θ; h, w) + Σ (B - h m + w s / 2), with B and the sites h, w at local parameters m, s = m^2 + v.
+
+    Equal to the ELBO at q's moments. For bounds by auxiliary variables, which are convex in (m, s), it is a lower bound
+    of the ELBO at its optimum; with the logistic likelihood that of Jaakkola and Jordan, a function of s alone:
+    Izmailov and Kropotov 2017, section 4.1. For Taylor expansions of log p(y | f) it is log Z + Σ (log p(y | m) - g m -
+    w m^2 / 2) with the gradient g at m, where variances cancel, and no bound: section 4.2, equation 18.
+    """
+    m, v = local.mean, jnp.exp(local.log_variance)
+    squares = m**2
+    if problem.coupled:
+        v, squares = jax.vmap(jnp.diag)(v), m[:, :, None] * m[:, None, :]
+    sites = problem.sites(m, v)
+    if problem.objective.signed and not problem.takes_signed:
+        # Precisions as the engine clips them.
+        sites = positive(sites, m)
+    rest = 0.5 * jnp.sum(sites.precision * (v + squares)) - jnp.sum(sites.potential * m)
+    return problem.moments(sites).log_normalizer + problem.local_bound(m, v) + rest
+
+
+@partial(compiled, optimise=many_rows)
+def value_and_slopes(
+    family: ProblemFamily, vector: Array, points: Points, local: LocalParameters
+) -> tuple[Array, tuple[Array, LocalParameters]]:
+    """``tangent_bound`` plus the log prior of the hyperparameters, with its gradients in both arguments."""
+
+    def penalised(vector: Array, local: LocalParameters) -> Array:
+        return tangent_bound(family.problem(vector, points), local) + family.parameters.log_prior_unconstrained(vector)
+
+    return jax.value_and_grad(penalised, argnums=(0, 1))(vector, local)
+
+
+@partial(compiled, optimise=many_rows)
+def sweep(
+    family: ProblemFamily, vector: Array, points: Points, state: VariationalState, count: Any
+) -> tuple[VariationalState, Array]:
+    """The state after ``count`` plain steps of the objective's engine, and its ELBO plus the log prior."""
+    problem, step = family.problem(vector, points), engine_of(family.objective).plain_step
+    state = jax.lax.fori_loop(0, count, lambda _, state: step(problem, state), state)
+    return state, state.elbo + family.parameters.log_prior_unconstrained(vector)
+
+
+@partial(compiled, optimise=many_rows)
+def state_at(family: ProblemFamily, vector: Array, points: Points, local: LocalParameters) -> Any:
+    """The q(f) of the sites at local parameters."""
+    problem = family.problem(vector, points)
+    return engine_of(family.objective).state_of(problem, problem.sites(local.mean, jnp.exp(local.log_variance)))
+
+
+@partial(compiled, optimise=False)
+def prior_deviations(family: ProblemFamily, vector: Array, points: Points) -> Float[Array, "n p"]:
+    """Prior standard deviations of the predictors, the units of local means; 1 where they are zero, as in padding."""
+    variance = family.problem(vector, points).marginals()[1]
+    return jnp.where(variance > 0.0, jnp.sqrt(variance), 1.0)
+
+
+# Schemes of learning by Izmailov and Kropotov 2017, for any augmentation and for Taylor expansions.
+
+# Sweeps before hyperparameters change, and evaluations of the bound in one change of them: the published numbers.
+NUM_SWEEPS, NUM_EVALUATIONS = 3, 5
+
+
+class _Iterate(NamedTuple):
+    """Hyperparameters with their inducing points, and the state of q(f)."""
+
+    vector: np.ndarray
+    points: Points
+    state: Any
+
+
+class Scheme(ABC):
+    """A way to learn hyperparameters on ``tangent_bound``, a function of them and local parameters; counts its steps.
+
+    ``start_elbo`` is the first ELBO computed, with the log prior.
+    """
+
+    # Whether all local parameters change together, which needs a bound convex in all of them.
+    needs_one_block: ClassVar[bool]
+
+    def __init__(self, bound: MarginalBound, box: np.ndarray, limits: Limits, bar: SearchBar):
+        self.bound, self.box, self.limits, self.bar = bound, box, limits, bar
+        self.units = steps(bound.learnable, bound.X)
+        self.num_steps, self.start_elbo = 0, np.nan
+
+    @abstractmethod
+    def run(self) -> tuple[_Iterate, bool]:
+        """The point reached from the bound's best vector, and whether the search converged."""
+
+    @property
+    def steps_remain(self) -> bool:
+        """Whether there are further steps."""
+        return self.num_steps < self.limits.max_iterations
+
+    def _begin(self, num_sweeps: int) -> tuple[_Iterate, float]:
+        """The initial point after some sweeps, and its ELBO."""
+        bound, vector = self.bound, self.bound.vector
+        points = bound.points(vector)
+        state = bound.start(vector, points)
+        return self._swept(_Iterate(vector, points, state), num_sweeps)
+
+    def _swept(self, point: _Iterate, count: int) -> tuple[_Iterate, float]:
+        state, elbo = sweep(self.bound.family, as_array(point.vector), point.points, point.state, count)
+        return point._replace(state=state), float(elbo)
+
+    def _check_start(self, elbo: float) -> None:
+        if np.isnan(self.start_elbo):
+            check_start(elbo)
+            self.start_elbo = elbo
+
+    def _evaluate(self, vector: np.ndarray, local: LocalParameters) -> tuple[float, np.ndarray, LocalParameters] | None:
+        """The negative bound and its gradients in the vector and the local parameters; None if not finite."""
+        self.bound.evaluations += 1
+        try:
+            points = self.bound.points(vector)
+        except ValueError:
+            # The kernel matrix is not finite or not positive at these hyperparameters.
+            return None
+        value, (slope, slopes) = value_and_slopes(self.bound.family, as_array(vector), points, _as_arrays(local))
+        negated = -float(value), -np.asarray(slope), LocalParameters(*(-np.asarray(part) for part in slopes))
+        return negated if all(np.isfinite(part).all() for part in (negated[0], negated[1], *negated[2])) else None
+
+
+class Alternating(Scheme):
+    """Three plain steps of the engine, then at most five evaluations of L-BFGS-B at fixed local parameters, in turns.
+
+    vi-JJ for bounds by auxiliary variables, which both raise. vi-Taylor for Taylor expansions: at the mode the value is
+    Laplace's evidence, but its slope at fixed expansion points, which is zero at the end, is not the evidence's, since
+    the mode moves with the hyperparameters.
+    """
+
+    needs_one_block: ClassVar[bool] = False
+
+    def run(self) -> tuple[_Iterate, bool]:
+        """See Scheme."""
+        point, elbo = self._begin(NUM_SWEEPS)
+        self._check_start(elbo)
+        while True:
+            before = elbo
+            vector = self._moved(point)
+            # The ELBO belongs to other hyperparameters.
+            state = point.state._replace(elbo=np.float64(-np.inf))
+            point, elbo = self._swept(_Iterate(vector, self.bound.points(vector), state), NUM_SWEEPS)
+            self.num_steps += 1
+            if not np.isfinite(elbo):
+                # Precisions of any sign may leave q improper at other hyperparameters.
+                raise ValueError(
+                    f"fit: {self.bound.family.objective.title} is not finite after {self.num_steps} steps of "
+                    "scheme='alternating'. Give hyperparameters priors or start values on the scale of the data, or "
+                    "use scheme='auto' with objective='expected'."
+                )
+            self.bar.report(self.bound, vector, elbo, point.state)
+            if abs(elbo - before) <= self.limits.tolerance * max(1.0, abs(elbo)):
+                return point, True
+            if not self.steps_remain:
+                return point, False
+
+    def _moved(self, point: _Iterate) -> np.ndarray:
+        """The best of at most NUM_EVALUATIONS vectors for the bound at the local parameters of a point."""
+        local, count = LocalParameters.of(point.state), 0
+
+        def limited(vector: np.ndarray) -> tuple[float, np.ndarray] | None:
+            nonlocal count
+            if count == NUM_EVALUATIONS:
+                raise StopIteration
+            count += 1
+            evaluated = self._evaluate(vector, local)
+            return None if evaluated is None else evaluated[:2]
+
+        search = BoxSearch(limited, point.vector, self.units, self.box)
+        with suppress(StopIteration):
+            search.minimise(NUM_EVALUATIONS, 0.0)
+        return search.best
+
+
+class Hybrid(Scheme):
+    """vi-JJ-hybrid: three sweeps, then L-BFGS-B on the bound in hyperparameters and local parameters jointly."""
+
+    needs_one_block: ClassVar[bool] = True
+    num_sweeps: ClassVar[int] = NUM_SWEEPS
+
+    def run(self) -> tuple[_Iterate, bool]:
+        """See Scheme."""
+        point, _ = self._begin(self.num_sweeps)
+        local, size = LocalParameters.of(point.state), len(point.vector)
+        shape = local.mean.shape
+
+        def split(x: np.ndarray) -> tuple[np.ndarray, LocalParameters]:
+            mean, log_variance = np.split(x[size:], 2)
+            return x[:size], LocalParameters(mean.reshape(shape), log_variance.reshape(shape))
+
+        def joined(vector: np.ndarray, local: LocalParameters) -> np.ndarray:
+            return np.concatenate([vector, *map(np.ravel, local)])
+
+        def value_and_slope(x: np.ndarray) -> tuple[float, np.ndarray] | None:
+            evaluated = self._evaluate(*split(x))
+            return None if evaluated is None else (evaluated[0], joined(*evaluated[1:]))
+
+        def report(search: BoxSearch) -> None:
+            self.num_steps += 1
+            state = None if self.bar.callback is None else self._point_at(*split(search.best)).state
+            self.bar.report(self.bound, search.best[:size], -search.value, state)
+
+        deviations = np.asarray(prior_deviations(self.bound.family, as_array(point.vector), point.points))
+        free = np.full((2, 2 * local.mean.size), [[-np.inf], [np.inf]])
+        search = BoxSearch(
+            value_and_slope,
+            joined(point.vector, local),
+            np.concatenate([self.units, np.ravel(deviations), np.ones(local.mean.size)]),
+            np.concatenate([self.box, free], axis=1),
+            report,
+        )
+        self._check_start(-search.value)
+        converged = search.converge(self.limits.max_iterations - self.num_steps, self.limits.tolerance)
+        return self._point_at(*split(search.best)), converged
+
+    def _point_at(self, vector: np.ndarray, local: LocalParameters) -> _Iterate:
+        """The point with the q(f) of the sites at local parameters."""
+        points = self.bound.points(vector)
+        state = state_at(self.bound.family, as_array(vector), points, _as_arrays(local))
+        return _Iterate(vector, points, state)
+
+
+class Joint(Hybrid):
+    """vi-JJ-full: L-BFGS-B on the bound in hyperparameters and local parameters jointly, from those of the prior."""
+
+    num_sweeps: ClassVar[int] = 0
+
+
+SCHEMES: dict[str, type[Scheme]] = {"alternating": Alternating, "hybrid": Hybrid, "joint": Joint}
+AUTO_SCHEME = "auto"
+SchemeName = Literal["auto", "alternating", "hybrid", "joint"]
+
+
+def check_scheme(scheme: Any, num_starts: int | None) -> None:
+    """Raise ValueError for an unknown scheme, or for several starts of a published one."""
+    names = (AUTO_SCHEME, *SCHEMES)
+    if not isinstance(scheme, str) or scheme not in names:
+        raise ValueError(f"scheme must be one of {', '.join(map(repr, names))}; got {scheme!r}.")
+    if scheme != AUTO_SCHEME and num_starts is not None:
+        raise ValueError(
+            f"num_starts={num_starts} has no effect with scheme={scheme!r}, which starts from the model's values: "
+            "leave it out, or use scheme='auto'."
+        )
+
+
+def check_objective_of(scheme: str, objective: Objective) -> None:
+    """Raise ValueError for an objective that a scheme cannot learn hyperparameters on."""
+    if not objective.is_maximised and scheme != "alternating":
+        raise ValueError(
+            f"objective={objective.name!r} is learned by scheme='alternating' only, since q is not the maximum of "
+            f"{objective.title}; got scheme={scheme!r}."
+        )
+    if scheme == AUTO_SCHEME:
+        return
+    if objective.is_maximised and not objective.is_monotone:
+        raise ValueError(
+            f"scheme={scheme!r} needs an objective that is a bound by auxiliary variables; got {objective.name!r}. "
+            "Use objective='augmented', or scheme='auto'."
+        )
+    if SCHEMES[scheme].needs_one_block and len(objective.blocks) > 1:
+        raise ValueError(
+            f"scheme={scheme!r} changes all local parameters together; the likelihood multiplies latents, whose bound "
+            f"must be maximised in {len(objective.blocks)} blocks. Use scheme='alternating' or scheme='auto'."
+        )
+
+
+def learn_by(scheme: str, model: Model, data: Data, terms: Objective, limits: Limits, bar: SearchBar) -> Maximum:
+    """Maximise the bound from the model's values by a published scheme, reselecting inducing inputs between runs."""
+    box = box_of({scheme: Start(model, "level")})
+    bound = MarginalBound(trainable(model), data, terms)
+    search, again, converged = SCHEMES[scheme](bound, box, limits, bar), True, True
+    while again:
+        point, converged = search.run()
+        # q(f) continues from the scheme's, since a fresh start could end at another optimum. Any value replaces the
+        # best one, which an approximate bound need not exceed.
+        bound.state, bound.best = point.state._replace(elbo=np.float64(-np.inf)), np.inf
+        bound(point.vector)
+        again = search.steps_remain and bound.choose_again(CHOICE_GAIN)
+    message = f"{terms.title} changes by less than the tolerance" if converged else "the scheme used all iterations"
+    starts = {scheme: search.start_elbo}
+    return Maximum(bound, box, scheme, starts, search.num_steps, converged, message)
+
+
+def _as_arrays(local: LocalParameters) -> LocalParameters:
+    return LocalParameters(*map(as_array, local))

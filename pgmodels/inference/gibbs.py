@@ -1,0 +1,716 @@
+"""The Gibbs sampler: `gibbs`."""
+
+import copy
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pgmodels.data.arrays import MissingChoice, check_whole_number
+from pgmodels.inference.bound import ProblemFamily
+from pgmodels.inference.checkpoint_folder import EngineCheckpoint, fault_of_leaves, leaves_of
+from pgmodels.inference.gibbs_schedule import (
+    AUTO,
+    BLOCKS,
+    CHUNK,
+    PILOT,
+    Keep,
+    Record,
+    Schedule,
+    Scheme,
+    SchemeName,
+    State,
+    default_schedule,
+    no_moments,
+    pilot_schedule,
+    renew_surrogates,
+    run_chunk,
+    scheme_of,
+    start_chains,
+    tune,
+)
+from pgmodels.inference.inducing_selection import INDEPENDENT, select_inducing_inputs, warn_left_out
+from pgmodels.inference.moves import Chain, Move, MoveRequirement, MoveStats, Reference, Target, first_fit, fit_again
+from pgmodels.inference.slice_moves import check_blocks
+from pgmodels.inference.surrogates import Ellipse, Fit, constant_path, ellipse_of, precisions_of
+from pgmodels.inference.vi import accurate_prior, nearly_converged, warn_inaccurate
+from pgmodels.likelihoods.sampling import checked_unknowns
+from pgmodels.model import Data, Model, require_model, with_powers
+from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels
+from pgmodels.priors.base import Sites
+from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
+from pgmodels.priors.collection import Fresh, PriorCollection
+from pgmodels.results.draws import Draws
+from pgmodels.runtime.io import digest
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.machine import one_thread_if_small, one_thread_up_to, require_draws
+from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, warn
+from pgmodels.runtime.precision import Picklable, as_array, double_precision
+from pgmodels.runtime.seeds import Seed, as_key, as_seed
+
+# Whether chains have found the same distribution.
+
+# Limit on the largest R-hat (Gelman and Rubin 1992 recommend less), and the smallest number of draws per chain for
+# which it is checked: of fewer it is noise.
+_RHAT, _MIN_DRAWS = 1.2, 100
+
+
+class MixingWarning(PgmodelsWarning):
+    """Draws may be strongly correlated, or chains may differ, although the sampler is exact."""
+
+
+def warn_unmixed(engine: str, count: int, means: np.ndarray, variances: np.ndarray) -> None:
+    """Warn if the means (chains, n, latents) of ``count`` draws differ by more than their variances explain."""
+    if count < _MIN_DRAWS or len(means) < 2:
+        return
+    within = variances.mean(axis=0) * (count - 1) / count
+    ratio = means.var(axis=0, ddof=1) / np.where(within > 0.0, within, 1.0)
+    largest = float(np.sqrt(1.0 + np.max(np.where(within > 0.0, ratio, 0.0))))
+    if largest > _RHAT:
+        row, latent = np.unravel_index(int(np.argmax(np.where(within > 0.0, ratio, 0.0))), ratio.shape)
+        warn(
+            f"{engine}: R-hat is {largest:.2f} (latent {latent} at row {row}): the chains have not converged to the "
+            "same distribution, and means and variances of the draws are wrong. Raise num_warmup and num_samples, and "
+            "look for priors of many orders of magnitude.",
+            MixingWarning,
+        )
+
+
+# A run of the Gibbs sampler: chains, stored draws, and adaptation during warm-up.
+
+
+class SamplingError(ValueError):
+    """A sampler's state is not finite. ``draws`` has the draws until then, None during warm-up."""
+
+    def __init__(self, message: str, draws: Draws | None):
+        super().__init__(message)
+        self.draws = draws
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SamplingError, (*self.args, self.draws)
+
+
+class Settings(NamedTuple):
+    """Settings of a run besides the model and the data."""
+
+    num_warmup: int
+    num_chains: int
+    key: Any
+    keep: Keep
+
+
+class GibbsRun(Picklable):
+    """Chains of one model and data set. ``number`` counts iterations, warm-up included."""
+
+    def __init__(self, model: Model, data: Data, settings: Settings, scheme: Scheme = AUTO):
+        self.model, self.data, self.settings = model, data, settings
+        self.unknowns: ParameterVector = checked_unknowns(model)
+        vector = as_array(self.unknowns.start())
+        # If kernel hyperparameters are sampled, in the form that does not depend on their values.
+        groups = model.fixed_groups(data.X, have_fixed_kernels(model)) if self._sampled else ()
+        bound = model.compiled_prior(data.X, groups) if self._sampled else model.prior(data.X)
+        self.prior: PriorCollection = bound.for_sampling()
+        pads = model.can_pad and self.prior.can_pad
+        self.prior = self.prior.padded() if pads else self.prior
+        # Auxiliary variables are those of the formula to the power of the weights, which are a column of y here.
+        self.powers = with_powers(model, data)
+        y, row_mask = self.powers[1].padded(self.prior.num_rows)
+        family = ProblemFamily(
+            scheme.objective(self.powers[0]),
+            self.unknowns,
+            self.powers[0].bare(),
+            model.inputs(data.X, padded=pads),
+            y,
+            row_mask if pads else None,
+            tuple(fixed and new for fixed, new in zip(groups, self.prior.groups, strict=bool(groups))),
+            needs_factors=True,
+        )
+        self.target = Target(family, fixed_reference=None if self._sampled else Reference(self.prior))
+        self.stages = _stages(settings.num_warmup, self._sampled)
+        self.schedule: Schedule = default_schedule(self._usable_moves(scheme.moves, vector), self.prior)
+        # The largest precision of the fitted Gaussian's factors.
+        self.precision = 0.0
+        if self.prior.whitened:
+            self._fit_first(vector)
+        elif self._sampled:
+            self.target = replace(self.target, fitted=Ellipse(vector, as_array(np.eye(len(vector)))))
+        keys = _split_key(settings.key, settings.num_chains)
+        self.state: State = start_chains(self.target, self.schedule.moves, vector, keys)
+        self.moments = no_moments(self.chains.latents.shape)
+        self.number = 0
+        self.records: list[Record] = []
+        self.vectors: list[np.ndarray] = []
+        self.failed_fits: list[str] = []
+
+    @property
+    def chains(self) -> Chain:
+        """The current states of the chains."""
+        return self.state.chains
+
+    def _usable_moves(self, moves: Sequence[Move], vector: Any) -> list[Move]:
+        """Moves whose requirements are met; ValueError if hyperparameters are sampled and no move updates them."""
+        if self.target.objective.predictors is not None:
+            # Predictors couple latents in the sweep too.
+            self.prior.require_coupling()
+        met = {MoveRequirement.HYPERPARAMETERS} if self._sampled else set()
+        # Without warm-up the step size of Hamiltonian steps is not tuned.
+        met |= {MoveRequirement.WARMUP} if self.stages else set()
+        met |= {MoveRequirement.OF_PRIOR} if np.any(self.unknowns.gps >= 0) else set()
+        met |= {MoveRequirement.OF_LIKELIHOOD} if np.any(self.unknowns.gps < 0) else set()
+        if self.prior.whitened:
+            met |= {MoveRequirement.FACTOR, MoveRequirement.GAUSSIAN}
+        else:
+            met |= {MoveRequirement.NO_GAUSSIAN}
+            check_blocks(self.target, self.prior)
+        met |= {MoveRequirement.PRECONDITIONER} if self.prior.factored and self._sampled else set()
+        possible = [move for move in moves if move.requirements - met <= {MoveRequirement.GRADIENT}]
+        if any(MoveRequirement.GRADIENT in move.requirements for move in possible) and not _has_gradient(
+            self.target, self.prior, vector
+        ):
+            possible = [move for move in possible if MoveRequirement.GRADIENT not in move.requirements]
+        if self._sampled and not any(MoveRequirement.HYPERPARAMETERS in move.requirements for move in possible):
+            raise ValueError(
+                f"gibbs cannot sample {', '.join(self.unknowns.names)} here: no move of the scheme updates them. Learn "
+                "them with fit, or fix them with pgm.Fixed."
+            )
+        return possible
+
+    def _fit_first(self, vector: Any) -> None:
+        """Fit the surrogate at the model's values."""
+        fit = first_fit(self.target, self.prior)
+        self.precision = _largest_precision(fit)
+        if self._sampled:
+            path = constant_path(fit, vector, self._preconditioned)
+            self.target = replace(self.target, fitted=path)
+            return
+        finer = accurate_prior(self.model, self.data, self.prior, self.precision)
+        if finer is not self.prior:
+            self.prior = finer.resized(self.prior.num_rows)
+            fit = first_fit(self.target, self.prior)
+            self.precision = _largest_precision(fit)
+        surrogate = _to_draw_from(fit.surrogate).completed(fit.surrogate)
+        self.target = replace(self.target, fixed_reference=Reference(surrogate=surrogate))
+
+    @property
+    def _sampled(self) -> bool:
+        """Whether hyperparameters are sampled."""
+        return bool(self.unknowns.leaf_indices)
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """Digests of everything that determines the draws, the same in every process."""
+        num_warmup, num_chains, key, keep = self.settings
+        model, data = self.powers
+        return {
+            "model": model.signature,
+            "data": digest((data.X, data.y)),
+            "seed": digest(key),
+            "sizes": digest((int(num_warmup), int(num_chains), keep, self.schedule.moves)),
+        }
+
+    @property
+    def arrays(self) -> Any:
+        """The state that the next iteration needs, as a pytree of arrays."""
+        chains = self.chains._replace(key=jax.random.key_data(self.chains.key))
+        past = np.concatenate(self.vectors) if self.vectors else np.zeros((0, *chains.unknowns.shape))
+        return self.state._replace(chains=chains), self.schedule, self.moments, past, self.target.fitted
+
+    def restore(self, leaves: Any, number: int, records: list[Record], failed_fits: list[str]) -> str | None:
+        """Restore a saved state; returns the fault if it does not fit this run."""
+        expected, tree = jax.tree.flatten(self.arrays)
+        # There is one vector of hyperparameters for each iteration.
+        fault = fault_of_leaves(leaves, expected, len(jax.tree.leaves(self.arrays[:3])))
+        if fault:
+            return fault
+        state, self.schedule, self.moments, past, fitted = jax.tree.unflatten(tree, [as_array(x) for x in leaves])
+        self.target = replace(self.target, fitted=fitted)
+        self.vectors = [np.asarray(past)]
+        kind = jax.random.key_impl(self.settings.key)
+        chains = state.chains._replace(key=jax.random.wrap_key_data(state.chains.key, impl=kind))
+        self.state = state._replace(chains=chains)
+        self.number, self.records, self.failed_fits = number, records, failed_fits
+        return None
+
+    def advance(self, until: int, saved: Any, progress: bool | None) -> None:
+        """Iterate up to ``until`` iterations in all."""
+        warmup = self.settings.num_warmup
+        with progress_bar("gibbs", until, progress) as bar:
+            bar.advance(min(self.number, until))
+            while self.number < until:
+                before = self.number
+                if self.number in self.stages:
+                    self._adapt()
+                if self.number == warmup:
+                    self.moments = no_moments(self.chains.latents.shape)
+                if self.number < until:
+                    ends = [end for end in (*self.stages, warmup, until) if end > self.number]
+                    self._chunk(min(CHUNK, min(ends) - self.number))
+                bar.advance(self.number - before, self._note() if bar.visible else "")
+                if saved is not None:
+                    saved.save(self, final=self.number >= until)
+
+    def warn(self) -> None:
+        """Warn with PrecisionWarning of an inaccurate prior, and with MixingWarning of chains that differ.
+
+        Also with MixingWarning of failed fits in warm-up, and with InducingWarning of too few inducing inputs.
+        """
+        warn_inaccurate(self.prior, self.precision)
+        self._warn_inducing()
+        count, means, squares = (np.asarray(part) for part in self.moments)
+        rows = len(self.data.y)
+        warn_unmixed("gibbs", int(count), means[:, :rows], squares[:, :rows] / max(float(count), 1.0))
+        if self.failed_fits:
+            warn(
+                f"no Gaussian could be fitted in warm-up ({'; '.join(self.failed_fits)}). The draws are still "
+                "exact, but may mix slowly: check R-hat and ESS, and narrow very wide priors.",
+                MixingWarning,
+            )
+
+    def _warn_inducing(self) -> None:
+        """Warn of too few inducing inputs, at the mean state of the chains."""
+        if self.prior.whitened and not self.prior.factored:
+            vector = as_array(np.median(np.asarray(self.chains.unknowns), axis=0))
+            residual, precisions, variances = (
+                np.asarray(leaf)[: len(self.data.y)] for leaf in _inducing_residuals(self.target, vector)
+            )
+            model = self.unknowns.with_values(self.unknowns.constrain(vector))
+            warn_left_out(model, self.data.X, residual, precisions, variances, effect=INDEPENDENT)
+
+    def draws(self, num_samples: int, seconds: float) -> Draws:
+        """The draws so far, the last ``num_samples`` at most."""
+
+        def joined(*chunks: np.ndarray) -> np.ndarray:
+            # In the memory layout of files and pickles, so that means over draws are equal to the last digit.
+            return np.ascontiguousarray(np.swapaxes(np.concatenate(chunks), 0, 1)[:, :num_samples])
+
+        records = jax.tree.map(joined, *self.records)
+        hyperparameters = self._named(records.unknowns)
+        model = self.unknowns.with_values(self.unknowns.median(list(hyperparameters.values())))
+        count = len(self.data.y)
+        whitened = None if records.coordinates is None else _by_group(self.prior, records.coordinates)
+        prior = self.prior.resized(count)
+        if hyperparameters:
+            prior = model.compiled_prior(self.data.X, self.target.family.fixed_groups).for_sampling()
+        if whitened is not None:
+            ranks = [group.rank for group in prior.groups]
+            whitened = tuple(v[..., :rank, :] for v, rank in zip(whitened, ranks, strict=True))
+        latents = records.latents
+        if latents is not None and self.settings.keep.what == "all":
+            latents = latents[:, :, :count]
+        return Draws(
+            model=model,
+            **self.data._asdict(),
+            prior=prior,
+            whitened=whitened,
+            log_likelihood_trace=records.log_likelihood,
+            hyperparameters=hyperparameters,
+            stored_latents=latents,
+            rows=np.array(self.settings.keep.rows) if self.settings.keep.what == "rows" else None,
+            moments=self._pooled_moments() if self.settings.keep.what != "all" else None,
+            tuning=self.schedule.as_dict(),
+            run=self,
+            num_warmup=self.settings.num_warmup,
+            seconds=seconds,
+            method="gibbs",
+        )
+
+    def _named(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
+        """Hyperparameters by name, (chains, draws, ...), from unconstrained ones (chains, draws, d)."""
+        if not self.unknowns.leaf_indices:
+            return {}
+        values = _constrain(self.unknowns, as_array(vectors.reshape(-1, vectors.shape[-1])))
+        arrays = [np.asarray(value).reshape(*vectors.shape[:2], *value.shape[1:]) for value in values]
+        return dict(zip(self.unknowns.names, arrays, strict=True))
+
+    def copy(self) -> "GibbsRun":
+        """A copy of the run, which continues independently."""
+        other = copy.copy(self)
+        other.records = list(self.records)
+        return other
+
+    def _chunk(self, count: int) -> tuple[MoveStats, ...]:
+        arguments = (self.target, self.schedule, self.state, self.moments, self.number, count)
+        self.state, self.moments, stats, record = run_chunk(*arguments, self.settings.keep)
+        # Sliced in NumPy: JAX would compile a slice for every length.
+        record = jax.tree.map(lambda leaf: np.asarray(leaf)[:count], record)
+        bad = np.argwhere(record.failed > 0)
+        if self.number >= self.settings.num_warmup:
+            good = count if not bad.size else int(bad[0, 0])
+            if good:
+                self.records.append(jax.tree.map(lambda leaf: leaf[:good], record))
+        elif self._sampled:
+            self.vectors.append(record.unknowns)
+        if bad.size:
+            self._fail(int(bad[0, 0]), int(bad[0, 1]), record)
+        self.number += count
+        return stats
+
+    def _fail(self, step: int, chain: int, record: Record) -> None:
+        block = BLOCKS[int(record.failed[step, chain])]
+        drawn = sum(len(part.log_likelihood) for part in self.records)
+        raise SamplingError(
+            f"gibbs: the {block} of chain {chain} are not finite in iteration {self.number + step} (warm-up included). "
+            "Look for extreme values in y, prior variances of many orders of magnitude, or a likelihood scale close to "
+            f"zero. The {drawn} draws of each chain until then are in the error's .draws.",
+            self.draws(drawn, float("nan")) if drawn else None,
+        )
+
+    def _adapt(self) -> None:
+        """Start a stage of warm-up: refit the surrogate, and tune the moves by a pilot run."""
+        if self._sampled and self.number < self.stages[-1]:
+            vectors = np.concatenate(self.vectors).reshape(-1, self.chains.unknowns.shape[1])
+            self.vectors = []
+            if self.target.fitted is not None:
+                self._fit_again(vectors)
+        self.schedule = pilot_schedule(self.schedule, self.stages.index(self.number))
+        self.schedule = tune(self.prior, self._sampled, self._chunk(PILOT), self.schedule)
+
+    def _fit_again(self, vectors: np.ndarray) -> None:
+        """Refit the surrogate at the mean of recent hyperparameters, with its derivatives in them."""
+        if not self.prior.whitened:
+            self.target = replace(self.target, fitted=ellipse_of(vectors))
+            return
+        path, fault = fit_again(self.target, vectors, self._preconditioned)
+        if fault:
+            self.failed_fits.append(f"iteration {self.number}{':' if path is None else ','} {fault}")
+        if path is not None:
+            self.target = replace(self.target, fitted=path)
+            self.state = renew_surrogates(self.target, self.state)
+
+    @property
+    def _preconditioned(self) -> bool:
+        """Whether a move needs standard coordinates."""
+        return any(MoveRequirement.PRECONDITIONER in move.requirements for move in self.schedule.moves)
+
+    def _pooled_moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latents over the draws of all chains."""
+        count, means, squares = (np.asarray(part) for part in self.moments)
+        mean, rows = means.mean(axis=0), len(self.data.y)
+        return mean[:rows], (squares.mean(axis=0) / count + means.var(axis=0))[:rows]
+
+    def _note(self) -> str:
+        """Progress of the run, for the progress bar."""
+        if not self.records:
+            return "warm-up"
+        trace = np.concatenate([part.log_likelihood for part in self.records]).T
+        if trace.shape[1] < 20:
+            return "sampling"
+        from numpyro.diagnostics import effective_sample_size
+
+        return f"ESS of log p(y | f): {effective_sample_size(trace):.0f}"
+
+
+def _largest_precision(fit: Fit) -> float:
+    surrogate = fit.surrogate
+    return float(np.asarray(surrogate.prior.total(surrogate.sites.precision)).max())
+
+
+def _has_gradient(target: Target, prior: PriorCollection, vector: Any) -> bool:
+    """Whether the posterior density can be differentiated: a user's kernel may have no reverse mode."""
+    whitened = jnp.zeros(sum(prior.ranks))
+    try:
+        jax.eval_shape(jax.grad(target.log_joint, argnums=(0, 1)), vector, whitened)
+    except (NotImplementedError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:
+    """The iterations before which warm-up adapts; each begins with a pilot."""
+    if sampled:
+        # The last pilot sets only the numbers of moves.
+        quarter = num_warmup // 4
+        return (quarter, 2 * quarter, 3 * quarter) if quarter > PILOT else ()
+    return (0,) if num_warmup >= PILOT else ()
+
+
+def _by_group(prior: PriorCollection, flat: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Whitened coordinates (..., D) by group, (..., rank, size)."""
+    counts = [group.rank * size for group, size in zip(prior.groups, prior.sizes, strict=True)]
+    arrays = np.split(flat, np.cumsum(counts)[:-1], axis=-1)
+    pairs = zip(arrays, prior.sizes, strict=True)
+    return tuple(np.swapaxes(array.reshape(*array.shape[:-1], size, -1), -1, -2) for array, size in pairs)
+
+
+@partial(compiled, optimise=False, on_one_thread=True)
+def _inducing_residuals(target: Target, vector: Any) -> tuple[Any, Any, Any]:
+    """Residual prior variance given the inducing inputs, site precision and posterior variance of each latent.
+
+    The posterior variance is variational: sites do not reduce the residual variance.
+    """
+    surrogate = target.surrogate(vector)
+    spans = surrogate.prior.spans()
+    residual = surrogate.prior.marginals()[1] - spans.marginals()[1]
+    W = precisions_of(surrogate)
+    moved = condition_blocks(spans, Sites(surrogate.sites.potential, W), surrogate.blocks)
+    return residual, jnp.diagonal(W, axis1=1, axis2=2), moved.moments()[1] + residual
+
+
+@partial(compiled, optimise=False, on_one_thread=True)
+def _to_draw_from(surrogate: BlockPosterior) -> Fresh:
+    return Fresh.beside(surrogate, surrogate.with_inverse_roots())
+
+
+_split_key = compiled(jax.random.split, static_argnames="num", on_one_thread=True)
+
+
+@compiled
+def _constrain(unknowns: ParameterVector, vectors: Any) -> list[Any]:
+    return jax.vmap(unknowns.constrain)(vectors)
+
+
+# A run saved in a folder as it goes, so that it can be resumed after an interruption.
+
+_DRAWS_FILE, _STATE_FILE = re.compile(r"draws-\d{6}\.npz"), re.compile(r"state-\d{9}\.npz")
+
+
+class Checkpoint(EngineCheckpoint):
+    """A folder with the state of a run and its draws.
+
+    ``index.npz`` is replaced last, atomically, and names the files of one state: a kill at any moment leaves a
+    complete state. Draws are written once, in chunks.
+    """
+
+    engine, format = "gibbs", 11
+
+    def read(self) -> None:
+        """Read the index of the files of one state, if there is one. Raises ValueError if it is incomplete."""
+        self.index: dict[str, Any] | None = None
+        self.draw_files: tuple[str, ...] = ()
+        self.saved = 0
+        if not self.file.exists():
+            return
+        match self.read_file(self.file):
+            case {
+                "number": int(number), "state": state, "parts": tuple(files), "failed_fits": tuple(fits), **others
+            } if others.keys() == {"fingerprint"}:  # fmt: skip
+                named = all(isinstance(file, str) and _DRAWS_FILE.fullmatch(file) for file in files)
+                if named and state == f"state-{number:09d}.npz" and all(isinstance(fit, str) for fit in fits):
+                    self.index = {"number": number, "state": state, "failed_fits": fits, **others}
+                    self.draw_files = files
+                    return
+        self.refuse(f"{self.file} is damaged: it does not name the files of one state")
+
+    def restore(self, run: GibbsRun) -> None:
+        """Restore the saved state of a run, if there is one. Raises ValueError if it belongs to another run."""
+        self.fingerprint = run.fingerprint
+        if self.index is None:
+            return
+        self.require_same(self.index["fingerprint"], run.fingerprint)
+        records = [self._read_draws(self.path / name) for name in self.draw_files]
+        number, path = self.index["number"], self.path / self.index["state"]
+        state = self.read_file(path).get("leaves")
+        drawn = sum(len(record.log_likelihood) for record in records)
+        if drawn != max(number - run.settings.num_warmup, 0):
+            self.refuse(f"{self.file} is of {number} iterations, and there are {drawn} draws")
+        fault = run.restore(state, number, records, [*self.index["failed_fits"]])
+        if fault:
+            self.refuse(f"{path} is damaged: {fault}")
+        self.saved = len(records)
+
+    def save(self, run: GibbsRun, final: bool) -> None:
+        """Save a run, unless it was saved a moment ago and is not at its end."""
+        if not self.is_due(final):
+            return
+        fresh = run.records[self.saved :]
+        if fresh:
+            name = f"draws-{len(self.draw_files):06d}.npz"
+            merged = jax.tree.map(lambda *arrays: np.concatenate(arrays), *fresh)
+            self.write_file(self.path / name, merged._asdict())
+            self.draw_files = (*self.draw_files, name)
+            self.saved = len(run.records)
+        state = f"state-{run.number:09d}.npz"
+        self.write_file(self.path / state, {"leaves": leaves_of(run.arrays)})
+        index = {
+            "fingerprint": self.fingerprint,
+            "number": run.number,
+            "state": state,
+            "parts": self.draw_files,
+            "failed_fits": tuple(run.failed_fits),
+        }
+        self.write_file(self.file, index)
+        for old in self.path.glob("state-*.npz"):
+            if old.name != state and _STATE_FILE.fullmatch(old.name):
+                old.unlink()
+
+    def _read_draws(self, path: Path) -> Record:
+        values = self.read_file(path)
+        arrays = {name for name, value in values.items() if isinstance(value, np.ndarray)}
+        if set(values) != set(Record._fields) or not {"unknowns", "log_likelihood", "failed"} <= arrays:
+            self.refuse(f"{path} is damaged: it contains {', '.join(values) or 'nothing'}, and no draws")
+        return Record(**values)
+
+
+# Gibbs sampling of the exact posterior: auxiliary variables, latents and hyperparameters, and slice moves.
+
+
+@double_precision
+@one_thread_if_small
+def gibbs(
+    model: Model,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
+    num_samples: int = 1000,
+    num_warmup: int = 200,
+    num_chains: int = 4,
+    seed: Seed = 0,
+    scheme: SchemeName = "auto",
+    keep: Literal["all", "moments"] | Sequence[int] | np.ndarray = "all",
+    checkpoint: str | PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> Draws:
+    """Draw from the exact posterior of the latents and of all values that have a prior.
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Hyperparameters, means and likelihood parameters given as NumPyro distributions are
+        sampled; all others are fixed at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods, as in ``cavi``; for some likelihoods 0 and 1 only.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``.
+    num_samples : int
+        Draws of each chain after warm-up.
+    num_warmup : int
+        Warm-up iterations of each chain, which are discarded.
+    num_chains : int
+        Number of chains.
+    seed : int or jax.Array
+        An int or a JAX key; determines every draw, and inducing inputs as in ``cavi``.
+    scheme : {"auto", "sweep", "four_block", "one_vs_rest"}
+        Which moves are made; see Notes. ``"auto"`` mixes best; the others are published samplers of the latents with
+        hyperparameters fixed, to reproduce or compare with published results.
+    keep : "all", "moments" or sequence of int
+        Which draws of the latents are stored: all; those at these rows of X; or none. Running means and variances of
+        all latents are stored in any case.
+    checkpoint : str or path, optional
+        A folder in which the run is saved as it goes: the same call resumes it after an interruption, and gives the
+        draws of an uninterrupted run bit for bit; with a larger ``num_samples`` it continues from the end.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    Draws
+        Draws of the latents at the data, ``hyperparameters``, and the settings chosen in warm-up, ``tuning``.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options, and for a scheme that does not apply to the likelihood or to hyperparameters with
+        priors.
+    NoAugmentationError
+        For a likelihood without an augmentation, or weights at which it has none, unless the scheme needs none.
+    SamplingError
+        If a state is not finite; the error holds the draws so far.
+
+    Warns
+    -----
+    MixingWarning
+        If hyperparameters are sampled and no Gaussian can be fitted again in warm-up, so that moves may be short.
+    InducingWarning
+        If there are too few inducing inputs.
+
+    Notes
+    -----
+    By default an iteration makes slice moves about a variational Gaussian, which is fitted beforehand, and, in every
+    iteration or at least every fiftieth, a Gibbs sweep: the auxiliary variables given the latents, then the latents
+    given the auxiliary variables, overrelaxed. Hyperparameters are updated by slice steps too. If a Hamiltonian step on
+    hyperparameters and latents jointly moves further for its cost (often with several latents per datum), it replaces
+    the slice moves; it is not used for kernels that JAX cannot differentiate in reverse mode, nor with inducing inputs,
+    which keep the positions chosen first. Chains start at draws of the Gaussian. How often each move is made is set in
+    warm-up and then frozen. With ``pgm.Markov()`` no Gaussian is fitted: chains start at draws of the prior, and each
+    iteration is a sweep, with a slice step on the hyperparameters of kernels and means given the auxiliary variables,
+    the latents integrated out, and one on those of the likelihood given the latents.
+
+    The other schemes make one move in every iteration, and nothing is tuned:
+
+    - ``"sweep"``: the auxiliary variables given the latents, then the latents given the auxiliary variables, for any
+      likelihood with an augmentation (Polson, Scott and Windle 2013).
+    - ``"four_block"``: the complete conditionals λ | n, n | f, λ, ω | n, f and f | n, ω, for likelihoods with a sum of
+      sigmoids to a negative power, such as ``LogisticSoftmax`` (Galy-Fajou et al. 2019, section 3.2). ``"sweep"`` draws
+      λ | f instead, with n and ω integrated out, and mixes better.
+    - ``"one_vs_rest"``: one latent after another given the others, for the softmax exp(f[y]) / sum(exp(f)), which has
+      no augmentation of all latents together (Polson, Scott and Windle 2013, multinomial logit). Weights may have any
+      value.
+
+    References
+    ----------
+    Polson, Scott and Windle 2013; Galy-Fajou, Wenzel, Donner and Opper 2019; Adler 1981; Murray, Adams and MacKay 2010;
+    Murray and Adams 2010; Neal 2011.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> draws = pgm.gibbs(model, X, y, num_samples=200, num_warmup=50, num_chains=2)
+    >>> draws.latents.shape
+    (2, 200, 30, 1)
+    >>> draws.predict([[1.5], [4.5]]).probabilities[:, 1] > 0.5
+    array([ True, False])
+    """
+    start = time.perf_counter()
+    model, data = require_model(model).prepare(X, y, weights, missing)
+    chosen = scheme_of(scheme)
+    chosen.check(model, data)
+    check_sizes(num_samples, num_warmup, num_chains)
+    settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
+    model = model.resolve(data.X, as_seed(seed))
+    model.check_memory(data.X)
+    if settings.keep.what == "all":
+        require_draws(num_samples * num_chains, len(data.X), model.num_latents)
+    with Checkpoint.opened(checkpoint) as saved:
+        reached = partial(nearly_converged, objective=chosen.objective(model))
+        model = select_inducing_inputs(model, data, reached)
+        run = GibbsRun(model, data, settings, chosen)
+        if saved is not None:
+            saved.restore(run)
+        run.advance(num_warmup + num_samples, saved, progress)
+    run.warn()
+    return run.draws(num_samples, time.perf_counter() - start)
+
+
+@double_precision
+def extend(draws: Draws, num_samples: int, progress: bool | None) -> Draws:
+    """Continue draws by ``num_samples`` more of each chain."""
+    check_sizes(num_samples, 0, 1)
+    if draws.run is None and draws.method == "gibbs":
+        raise ValueError(
+            "extend continues the chains of gibbs, which a file written by save does not contain: pickle draws that "
+            "are to be extended, or run gibbs(..., checkpoint=folder), which continues with a larger num_samples."
+        )
+    if draws.run is None:
+        raise ValueError(f"extend continues the chains of gibbs; these draws are by {draws.method}.")
+    start = time.perf_counter()
+    run: GibbsRun = draws.run.copy()
+    total = draws.num_samples + num_samples
+    with one_thread_up_to(len(draws.X)):
+        run.advance(draws.num_warmup + total, None, progress)
+    return run.draws(total, draws.seconds + time.perf_counter() - start)
+
+
+def check_sizes(num_samples: int, num_warmup: int, num_chains: int) -> None:
+    """Raise ValueError if the sizes of a run are not whole numbers, or too small."""
+    check_whole_number(num_samples, "num_samples", 1)
+    check_whole_number(num_warmup, "num_warmup", 0)
+    check_whole_number(num_chains, "num_chains", 1)

@@ -1,0 +1,594 @@
+"""Iterations of the sampler: the schedule of its moves, their record and adaptation."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pgmodels.augmentation.derive import OneVersusRest, one_versus_rest
+from pgmodels.augmentation.predictors import NoAugmentationError
+from pgmodels.inference.moves import (
+    Chain,
+    ClassByClass,
+    DataAugmentation,
+    FourBlock,
+    Move,
+    MoveRequirement,
+    MoveSchedule,
+    MoveStats,
+    PlainSweep,
+    Reference,
+    Target,
+    prior_at,
+    surrogate_at,
+)
+from pgmodels.inference.slice_moves import (
+    MAX_STEPS,
+    Hamiltonian,
+    LikelihoodSlice,
+    MarginalSlice,
+    SliceLatents,
+    SurrogateSlice,
+    acceptance,
+)
+from pgmodels.likelihoods.expression import Environment
+from pgmodels.model import Data, Model, with_powers
+from pgmodels.objectives.base import FormulaObjective
+from pgmodels.parameters.vector import with_priors
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.messages import shorten
+from pgmodels.runtime.precision import Module, as_array
+
+# Records of iterations, running moments, and which draws are stored.
+
+# Iterations compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.
+CHUNK = 50
+# Names of the first quantity that was not finite, for the error.
+BLOCKS = ("", "auxiliaries", "latents", "log likelihood")
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Which draws of the latents a run stores: all, those of some rows, or only running moments."""
+
+    what: str
+    rows: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, keep: Any, num_rows: int) -> "Keep":
+        """Read the argument ``keep``. Raises ValueError unless it is "all", "moments" or rows of X."""
+        if isinstance(keep, str) and keep in ("all", "moments"):
+            return cls(keep)
+        try:
+            rows = np.asarray(keep)
+        except ValueError:
+            rows = np.zeros(0)
+        if isinstance(keep, str) or rows.ndim != 1 or not rows.size or rows.dtype.kind not in "iu":
+            raise ValueError(f'keep must be "all", "moments" or a list of rows of X; got {shorten(keep)}.')
+        if rows.min() < 0 or rows.max() >= num_rows:
+            raise ValueError(
+                f"keep names row {rows.max() if rows.min() >= 0 else rows.min()}; X has rows 0 to {num_rows - 1}."
+            )
+        return cls("rows", tuple(int(row) for row in rows))
+
+
+class Moments(NamedTuple):
+    """Running means and sums of squared deviations of the latents of each chain, (chains, n, latents)."""
+
+    count: Any
+    mean: Any
+    squares: Any
+
+    def add(self, latents: Any) -> "Moments":
+        """Updated with one more draw (Welford 1962)."""
+        count = self.count + 1
+        mean = self.mean + (latents - self.mean) / count
+        return Moments(count, mean, self.squares + (latents - self.mean) * (latents - mean))
+
+
+class Record(NamedTuple):
+    """Records of iterations along the first axis; coordinates and latents only if stored."""
+
+    coordinates: Any
+    latents: Any
+    unknowns: Any
+    log_likelihood: Any
+    failed: Any
+
+
+def no_moments(shape: tuple[int, ...]) -> Moments:
+    """Moments before the first draw, for latents of shape (chains, n, latents)."""
+    return Moments(np.zeros(()), np.zeros(shape), np.zeros(shape))
+
+
+# The schedule of an iteration, as data: which moves are made and how often.
+
+# In the order of an iteration.
+MOVES: tuple[Move, ...] = (
+    Hamiltonian(),
+    SurrogateSlice(),
+    MarginalSlice(),
+    LikelihoodSlice(),
+    DataAugmentation(),
+    SliceLatents(),
+)
+
+
+class Schedule(Module):
+    """The moves of a run in the order of an iteration, with a MoveSchedule each."""
+
+    moves: tuple[Move, ...] = eqx.field(static=True)
+    move_schedules: tuple[MoveSchedule, ...]
+
+    def of(self, kind: type[Move]) -> MoveSchedule | None:
+        """The schedule of a kind of move, None if the run has none."""
+        matches = [
+            move_schedule
+            for move, move_schedule in zip(self.moves, self.move_schedules, strict=True)
+            if isinstance(move, kind)
+        ]
+        return matches[0] if matches else None
+
+    def change(self, kind: type[Move], **values: int) -> "Schedule":
+        """A copy with changed entries for a kind of move, if the run has it."""
+        new = {name: as_array(value) for name, value in values.items()}
+        pairs = zip(self.moves, self.move_schedules, strict=True)
+        move_schedules = tuple(
+            move_schedule._replace(**new) if isinstance(move, kind) else move_schedule for move, move_schedule in pairs
+        )
+        return Schedule(self.moves, move_schedules)
+
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        """The schedules by names of moves."""
+        entries_by_move = {}
+        for move, move_schedule in zip(self.moves, self.move_schedules, strict=True):
+            settings = {} if move_schedule.settings is None else move_schedule.settings._asdict()
+            entries = {"repeats": move_schedule.repeats, "every": move_schedule.every, **settings}
+            entries_by_move[move.name] = {name: np.asarray(value)[()] for name, value in entries.items()}
+        return entries_by_move
+
+
+def first_schedule(moves: Sequence[Move]) -> Schedule:
+    """The initial schedule of each move."""
+    return Schedule(tuple(moves), tuple(move.first() for move in moves))
+
+
+def zero_stats(schedule: Schedule, chains: Chain) -> tuple[MoveStats, ...]:
+    """Statistics of zero iterations, one for each move."""
+    zero, jumps = jnp.zeros(()), jnp.zeros_like(chains.unknowns)
+    return tuple(MoveStats(zero, zero, jax.vmap(move.no_info)(chains), jumps) for move in schedule.moves)
+
+
+# Compiled iterations of all chains: each move in its order, and the records of draws and statistics.
+
+
+class State(NamedTuple):
+    """State of all chains, with chains along the first axis; within a move, of a single chain.
+
+    ``reference`` is the prior or surrogate at each chain's hyperparameters, None if they are fixed (it is then
+    ``Target.fixed_reference``). ``move_states`` holds the state of each move that has one, else ().
+    """
+
+    chains: Chain
+    reference: Reference | None
+    move_states: tuple[Any, ...]
+
+
+def iterate(
+    target: Target, schedule: Schedule, state: State, stats: Sequence[MoveStats], number: Any
+) -> tuple[State, tuple[MoveStats, ...], Any]:
+    """One iteration of all chains. Also returns whether all intermediate draws are finite, (chains,)."""
+    finite = jnp.ones(len(state.chains.latents), bool)
+    sums: list[tuple[Any, Any]] = []
+    for alone, places in groupby(
+        range(len(schedule.moves)), lambda i: MoveRequirement.HYPERPARAMETERS in schedule.moves[i].requirements
+    ):
+        run = partial(_run_moves, target, schedule, tuple(places), number)
+        if alone:
+            # Chains in sequence: in a batch, each chain would loop until the slowest has accepted.
+            state, new_sums, fine = jax.lax.map(partial(run, lambda function: function), state)
+        else:
+            state, new_sums, fine = run(jax.vmap, state)
+        sums += new_sums
+        finite = finite & fine
+    counts = [
+        jnp.where(number % move_schedule.every == 0, move_schedule.repeats, 0)
+        for move_schedule in schedule.move_schedules
+    ]
+    size = len(finite)
+    added = [
+        MoveStats(size * (count > 0), size * count, info, jumps)
+        for count, (info, jumps) in zip(counts, sums, strict=True)
+    ]
+    return state, jax.tree.map(jnp.add, tuple(stats), tuple(added)), finite
+
+
+def _run_moves(
+    target: Target,
+    schedule: Schedule,
+    places: Sequence[int],
+    number: Any,
+    over: Callable[[Any], Any],
+    state: State,
+) -> tuple[State, list[tuple[Any, Any]], Any]:
+    """Consecutive moves of the schedule; ``over`` lifts a function of one chain to the chains of ``state``.
+
+    Also returns each move's summed ``info`` and its squared jumps in the hyperparameters.
+    """
+    chain, reference, move_states = state
+    sums, finite, renewals = [], over(lambda _: jnp.array(True))(chain.unknowns), _renewals(schedule.moves)
+    for place in places:
+        move, move_schedule = schedule.moves[place], schedule.move_schedules[place]
+        if place in renewals and reference is not None:
+            reference = over(partial(_renewed, target, _needs_surrogate(schedule)))(chain, reference)
+        before, count = chain.unknowns, jnp.where(number % move_schedule.every == 0, move_schedule.repeats, 0)
+        steps = over(partial(_steps, target, move, move_schedule, number, count))
+        chain, reference, kept, info, fine = steps(chain, reference, move_states[place])
+        finite = finite & fine
+        move_states = (*move_states[:place], kept, *move_states[place + 1 :])
+        sums.append((info, over(partial(_jumps, target, move))(before, chain.unknowns)))
+    return State(chain, reference, move_states), sums, finite
+
+
+def _steps(
+    target: Target,
+    move: Move,
+    move_schedule: MoveSchedule,
+    number: Any,
+    count: Any,
+    chain: Chain,
+    reference: Reference | None,
+    state: Any,
+) -> Any:
+    """All steps of a move in one iteration, for one chain. Its state may be the reference that moves share."""
+    if move.state is None:
+        moved = move.steps(target, move_schedule.settings, chain, state, number, count)
+        state = moved.state
+    else:
+        used = getattr(target.fixed_reference if reference is None else reference, move.state)
+        moved = move.steps(target, move_schedule.settings, chain, used, number, count)
+        if MoveRequirement.HYPERPARAMETERS in move.requirements:
+            reference = Reference(surrogate=moved.state)
+    return moved.chain, reference, state, moved.info, moved.finite
+
+
+def _jumps(target: Target, move: Move, before: Any, after: Any) -> Any:
+    if MoveRequirement.HYPERPARAMETERS not in move.requirements or target.fitted is None:
+        return jnp.zeros_like(before)
+    return target.ellipse.standard(after - before) ** 2
+
+
+def _renewals(moves: Sequence[Move]) -> set[int]:
+    """Indices of moves before which the shared prior or surrogate is stale and must be recomputed."""
+    places, behind = set(), False
+    # Two passes: a reference that is stale at the end of an iteration is recomputed in the next.
+    for place, move in 2 * list(enumerate(moves)):
+        if move.state is None:
+            behind = behind or MoveRequirement.HYPERPARAMETERS in move.requirements
+        elif behind:
+            places.add(place)
+            behind = False
+    return places
+
+
+def _needs_surrogate(schedule: Schedule) -> Any:
+    """Whether any move that uses the surrogate is made."""
+    pairs = zip(schedule.moves, schedule.move_schedules, strict=True)
+    repeats = (move_schedule.repeats for move, move_schedule in pairs if move.state == "surrogate")
+    return sum(repeats, as_array(0)) > 0
+
+
+def _renewed(target: Target, surrogate: Any, chain: Chain, reference: Reference) -> Reference:
+    """The reference at the chain's hyperparameters. If no move uses the surrogate, only its prior is recomputed."""
+    before = reference.surrogate
+    if before is None:
+        return Reference(prior_at(target, chain.unknowns))
+    renewed = jax.lax.cond(
+        surrogate,
+        lambda: surrogate_at(target, chain.unknowns),
+        lambda: replace(before, prior=prior_at(target, chain.unknowns)),
+    )
+    return Reference(surrogate=renewed)
+
+
+@partial(compiled, on_one_thread=True, static_argnames="keep")
+def run_chunk(
+    target: Target, schedule: Schedule, state: State, moments: Moments, first: Any, count: Any, keep: Keep
+) -> tuple[State, Moments, tuple[MoveStats, ...], Record]:
+    """``count`` <= CHUNK iterations of all chains, starting at ``first``; records are (CHUNK, chains, ...)."""
+    sampled = bool(target.unknowns.leaf_indices)
+    likelihood = jax.vmap(target.log_likelihood)
+
+    def record(chains: Chain, failed: Any) -> Record:
+        latents = chains.latents
+        kept = {"all": latents if sampled else None, "moments": None, "rows": latents[:, jnp.array(keep.rows, int)]}
+        coordinates = chains.coordinates if keep.what == "all" else None
+        log_likelihood = likelihood(latents, chains.unknowns)
+        finite = jnp.all(jnp.isfinite(latents), axis=(1, 2))
+        failed = jnp.where(failed > 0, failed, jnp.where(finite, 0, 2))
+        failed = jnp.where(failed > 0, failed, jnp.where(jnp.isfinite(log_likelihood), 0, 3))
+        return Record(coordinates, kept[keep.what], chains.unknowns, log_likelihood, failed)
+
+    def body(i: Any, carry: Any) -> Any:
+        state, moments, stats, records = carry
+        state, stats, finite = iterate(target, schedule, state, stats, first + i)
+        entry = record(state.chains, jnp.where(finite, 0, 1))
+        records = jax.tree.map(lambda store, value: store.at[i].set(value), records, entry)
+        return state, moments.add(state.chains.latents), stats, records
+
+    chains = state.chains
+    empty = jax.eval_shape(record, chains, jnp.zeros(len(chains.latents), int))
+    records = jax.tree.map(lambda leaf: jnp.zeros((CHUNK, *leaf.shape), leaf.dtype), empty)
+    return jax.lax.fori_loop(0, count, body, (state, moments, zero_stats(schedule, chains), records))
+
+
+def started_chains(target: Target, moves: tuple[Move, ...], vector: Any, keys: Any) -> State:
+    """Chains, one for each key, at independent draws of the surrogate or else the prior, with equal hyperparameters."""
+    reference = target.reference(vector)
+
+    def one(key: Any) -> State:
+        key, draw = jax.random.split(key)
+        chain = Chain(key, vector, *reference.draw(draw))
+        move_states = tuple(move.init(target, chain) if move.state is None else () for move in moves)
+        return State(chain, reference if target.fixed_reference is None else None, move_states)
+
+    return jax.vmap(one, out_axes=0)(keys)
+
+
+start_chains = compiled(started_chains, static_argnames="moves", optimise=False, on_one_thread=True)
+
+
+@partial(compiled, on_one_thread=True)
+def renew_surrogates(target: Target, state: State) -> State:
+    """The same chains, with the surrogates of a new target."""
+    surrogate = jax.lax.map(partial(surrogate_at, target), state.chains.unknowns)
+    return state._replace(reference=Reference(surrogate=surrogate))
+
+
+# Adaptation during warm-up: how often each move is made; fixed afterwards.
+
+# Iterations of a pilot run, from which moves are tuned.
+PILOT = 25
+# Maximum cost of Gibbs sweeps relative to the other moves, and maximum spacing between sweeps: if slice steps give the
+# wanted number of effective draws, and if not.
+_MIXING_WELL, _MIXING_BADLY = (0.1, 50), (1.0, 10)
+# Below this acceptance rate of Hamiltonian steps, slice steps are added again.
+_MIN_ACCEPTANCE = 0.3
+
+
+def default_schedule(moves: Sequence[Move], prior: PriorCollection) -> Schedule:
+    """Schedule before any pilot; kept if there is no warm-up.
+
+    Hamiltonian steps are tried if they cost no more than the slice steps that they would replace.
+    """
+    schedule = first_schedule(moves)
+    hamiltonian, slices = schedule.of(Hamiltonian), schedule.of(SurrogateSlice)
+    if hamiltonian is None or slices is None:
+        return schedule
+    if Hamiltonian().cost(prior, hamiltonian, None) > int(slices.repeats) * SurrogateSlice().cost(prior, slices, None):
+        return first_schedule([move for move in moves if not isinstance(move, Hamiltonian)])
+    return schedule.change(Hamiltonian, repeats=0).change(SurrogateSlice, repeats=1)
+
+
+def pilot_schedule(schedule: Schedule, stage: int) -> Schedule:
+    """Schedule of the pilot run of a warm-up stage: a sweep in every iteration, and the moves to be compared.
+
+    The first pilot tunes the step size of Hamiltonian steps, the second compares them to slice steps, and the last uses
+    the chosen moves.
+    """
+    schedule = schedule.change(DataAugmentation, every=1)
+    tried = schedule.of(Hamiltonian) is not None
+    if not tried or stage == 1:
+        schedule = schedule.change(SliceLatents, repeats=4)
+    if not tried or stage > 1:
+        return schedule
+    if stage == 0:
+        return schedule.change(Hamiltonian, repeats=1).change(SurrogateSlice, repeats=0).change(SliceLatents, repeats=0)
+    return schedule.change(SurrogateSlice, repeats=1)
+
+
+def tune(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStats], schedule: Schedule) -> Schedule:
+    """Schedule after a pilot run: the tuning of each move, and how often each is made.
+
+    Of the two kinds of moves on hyperparameters the more efficient is kept;
+    both if Hamiltonian steps are rarely accepted.
+    """
+    triples = zip(schedule.moves, schedule.move_schedules, stats, strict=True)
+    schedule = Schedule(
+        schedule.moves, tuple(move.tune(prior, sampled, move_schedule, sums) for move, move_schedule, sums in triples)
+    )
+    hamiltonian, slices = schedule.of(Hamiltonian), schedule.of(SurrogateSlice)
+    if hamiltonian is not None and slices is not None:
+        together = bool(hamiltonian.repeats and slices.repeats)
+        if together and _hamiltonian_goes_further(prior, stats, schedule, hamiltonian, slices):
+            schedule, slices = schedule.change(SurrogateSlice, repeats=0), slices._replace(repeats=0)
+        elif together:
+            schedule = schedule.change(Hamiltonian, repeats=0).change(
+                SurrogateSlice, repeats=int(SurrogateSlice().first().repeats)
+            )
+        elif hamiltonian.repeats and acceptance(_of(schedule, Hamiltonian, stats)) < _MIN_ACCEPTANCE:
+            return (
+                schedule.change(SurrogateSlice, repeats=1)
+                .change(SliceLatents, repeats=4)
+                .change(DataAugmentation, every=1)
+            )
+        if not slices.repeats:
+            # The Hamiltonian step moves the latents too, and without slice steps no iteration needs a surrogate.
+            return schedule.change(SliceLatents, repeats=0).change(DataAugmentation, every=_MIXING_BADLY[1])
+    return schedule.change(DataAugmentation, every=_sweep_every(prior, sampled, stats, schedule))
+
+
+def _hamiltonian_goes_further(
+    prior: PriorCollection,
+    stats: Sequence[MoveStats],
+    schedule: Schedule,
+    hamiltonian: MoveSchedule,
+    slices: MoveSchedule,
+) -> bool:
+    """Whether a Hamiltonian step moves further for its cost than a slice step on the hyperparameters."""
+
+    def distance(kind: type[Move]) -> float:
+        # Compared by the standardised hyperparameter that moves least. An independent draw has a mean squared jump of
+        # 2; larger jumps alternate, and do not mix variances better.
+        sums = _of(schedule, kind, stats)
+        return float(np.minimum(np.sum(sums.jumps, axis=0) / float(sums.iterations), 2.0).min())
+
+    by_steps = distance(Hamiltonian) / Hamiltonian().cost(prior, hamiltonian, None)
+    return by_steps > distance(SurrogateSlice) / SurrogateSlice().cost(prior, slices, None)
+
+
+def _sweep_every(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStats], schedule: Schedule) -> int:
+    """Number of iterations from one sweep to the next.
+
+    If slice steps about the surrogate give enough effective draws, sweeps are only a safeguard for regions where the
+    surrogate is far from the posterior; otherwise they may cost as much as the other moves.
+    """
+    # Slice steps on hyperparameters cost more than a sweep, and sweeps also work where the Gaussian is far off.
+    if sampled:
+        return 1
+    sweep = other = 0.0
+    for move, move_schedule, sums in zip(schedule.moves, schedule.move_schedules, stats, strict=True):
+        cost = move.cost(prior, move_schedule, sums)
+        if move.is_sweep:
+            sweep += cost
+        else:
+            other += int(move_schedule.repeats) * cost / int(move_schedule.every)
+    slices = schedule.of(SliceLatents)
+    share, most = _MIXING_WELL if slices is not None and slices.repeats < MAX_STEPS else _MIXING_BADLY
+    return int(np.clip(round(sweep / (share * other)), 1, most)) if other else 1
+
+
+def _of(schedule: Schedule, kind: type[Move], stats: Sequence[MoveStats]) -> MoveStats:
+    return next(sums for move, sums in zip(schedule.moves, stats, strict=True) if isinstance(move, kind))
+
+
+# Schemes of the sampler: which moves it makes, what they draw from, and what they require of the model.
+
+SchemeName = Literal["auto", "sweep", "four_block", "one_vs_rest"]
+
+
+class Scheme:
+    """A scheme: the ``moves`` of a run, which omits those whose requirements it does not meet, and their conditionals.
+
+    Every scheme starts at draws of the Gaussian fitted to the posterior, or else of the prior.
+    """
+
+    name: ClassVar[str]
+    moves: tuple[Move, ...]
+
+    def objective(self, model: Model) -> FormulaObjective:
+        """The formula of a model with the conditionals that the moves draw from."""
+        return model.augmentation
+
+    def check(self, model: Model, data: Data) -> None:
+        """Raise ValueError, before any work, if the scheme does not apply to the model or the weights."""
+        if data.weights is not None:
+            _check_powers(*with_powers(model, data))
+
+
+@dataclass(frozen=True)
+class Adaptive(Scheme):
+    """The package's moves, or others; how often each is made is chosen in warm-up."""
+
+    name: ClassVar[str] = "auto"
+    moves: tuple[Move, ...] = MOVES
+
+
+class Published(Scheme):
+    """A published scheme: a single move, of the latents alone."""
+
+    def check(self, model: Model, data: Data) -> None:
+        """See Scheme: no hyperparameter has a prior."""
+        sampled = with_priors(model).names
+        if sampled:
+            raise ValueError(
+                f"scheme={self.name!r} updates the latents alone, and the model has a prior on {', '.join(sampled)}: "
+                'fix the hyperparameters, as in pgm.gibbs(model.fixed(), ...), or choose scheme="auto".'
+            )
+        super().check(model, data)
+
+
+class Sweep(Published):
+    """Auxiliary variables given the latents, latents given auxiliary variables (Polson, Scott and Windle 2013)."""
+
+    name = "sweep"
+    moves = (PlainSweep(),)
+
+    def check(self, model: Model, data: Data) -> None:
+        """See Scheme: the likelihood has an augmentation."""
+        self.objective(model)
+        super().check(model, data)
+
+
+class FourBlocks(Published):
+    """Complete conditionals of rates, counts, Pólya-Gamma variables and latents (Galy-Fajou et al. 2019)."""
+
+    name = "four_block"
+    moves = (FourBlock(),)
+
+    def check(self, model: Model, data: Data) -> None:
+        """See Scheme: the formula has a factor with a Gamma rule, and none within a mixture."""
+        augmentation = model.augmentation
+        outer = {
+            rule.auxiliary.name for rule in augmentation.rules if rule.auxiliary is not None and rule.parent is None
+        }
+        laws = set(augmentation.complete_laws)
+        if not laws or not laws <= outer:
+            fault = "has one within a mixture" if laws else "has none"
+            raise ValueError(
+                f"scheme={self.name!r} needs a sum of sigmoids to a negative power as a factor of the likelihood, and "
+                f'{model.likelihood.name} {fault}: choose scheme="sweep" or scheme="auto".'
+            )
+        super().check(model, data)
+
+
+class OneVersusRestScheme(Published):
+    """The classes of a softmax one after another, each given the others (Polson, Scott and Windle 2013)."""
+
+    name = "one_vs_rest"
+    moves = (ClassByClass(),)
+
+    def objective(self, model: Model) -> OneVersusRest:
+        """See Scheme: the likelihood needs no augmentation."""
+        objective = one_versus_rest(model.likelihood.formula(model.num_latents), model.num_latents)
+        if objective is None:
+            raise ValueError(
+                f"scheme={self.name!r} needs the likelihood exp(f[y]) / sum(exp(f)) with a latent for each class; got "
+                f'{model.likelihood.name} with {model.num_latents} latents. Choose another scheme, such as "auto".'
+            )
+        return objective
+
+    def check(self, model: Model, data: Data) -> None:
+        """See Scheme; weights may have any value."""
+        self.objective(model)
+        super().check(model, data._replace(weights=None))
+
+
+AUTO = Adaptive()
+SCHEMES: dict[str, Scheme] = {scheme.name: scheme for scheme in (AUTO, Sweep(), FourBlocks(), OneVersusRestScheme())}
+
+
+def scheme_of(name: str) -> Scheme:
+    """The scheme of a name. Raises ValueError for an unknown one."""
+    if not isinstance(name, str) or name not in SCHEMES:
+        raise ValueError(f"scheme must be one of {', '.join(map(repr, SCHEMES))}; got {name!r}.")
+    return SCHEMES[name]
+
+
+def _check_powers(model: Model, data: Data) -> None:
+    """Raise NoAugmentationError if a weight is a power whose auxiliary variables cannot be drawn."""
+    env = Environment(data.y, jnp.zeros((len(data.y), model.num_latents)), model.parameters)
+    for requirement in model.augmentation.requirements:
+        if requirement.kind == "indicator" and not np.all(requirement.holds(requirement.expression.evaluate(env))):
+            raise NoAugmentationError(
+                f"gibbs supports only weights 0 and 1 for {model.likelihood.name}: a weight is a power of the "
+                f"likelihood, and {requirement.reason} is then {requirement.expression.text()} (the weight is the last "
+                "column of y). For integer weights, repeat the rows; cavi and fit take any weights."
+            )

@@ -1,0 +1,439 @@
+"""Linear response of Gaussian approximations."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import combinations_with_replacement
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.inference.cavi import positive_part
+from pgmodels.inference.objectives import objective_of_result
+from pgmodels.inference.vi import is_affordable
+from pgmodels.numerics.iteration import conjugate_gradients
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.base import weighted
+from pgmodels.priors.block_posterior import together
+from pgmodels.priors.chain_posterior import (
+    Factors,
+    Layout,
+    push_covariance,
+    push_moments,
+    push_values,
+    response_entries,
+)
+from pgmodels.priors.collection import Marginals, Posterior
+from pgmodels.results.approximation import Approximation, LinearResponse
+from pgmodels.results.gaussian import CorrectionWarning, added_moments, is_invalid, mixing, warn_invalid
+from pgmodels.results.nested import ChainCorrection, respond
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.machine import require_memory
+from pgmodels.runtime.messages import warn
+
+# The equations of linear response solved by products with the data's factor, without an n x n matrix.
+
+# Relative error in the norm of Q, and maximum iterations; a stable optimum needs about ten.
+_TOLERANCE, _ITERATIONS = 1e-8, 200
+
+
+def by_products(
+    U: Float[Array, "D n P"],
+    right: Float[Array, "D n R"],
+    curved: Float[Array, "n R R"],
+    pairs: Sequence[tuple[int, int]],
+) -> tuple[Float[Array, "D D"], Float[Array, ""]]:
+    """b (I - Q B)^-1 Q b^T for the rows of b, ``right``, and the largest residual of a row, relative to b^T Q b.
+
+    By conjugate gradients: in the inner product of Q, I - B Q is symmetric, and positive definite at a stable optimum;
+    the residual is infinite if it is not. Q, the covariance of the moments ``pairs`` under q, is applied to weights x
+    as H = sum of x_pq (U_p U_q^T + U_q U_p^T) over the data, followed by U_p^T H U_q at each: 4 n P D^2 operations
+    (math: section 5b).
+    """
+    rank, n, size = U.shape
+    rows, columns = (np.array(part) for part in zip(*pairs, strict=True))
+    flat = U.reshape(rank, n * size)
+
+    def covariances(x: Float[Array, "n R"]) -> Float[Array, "n R"]:
+        weights = jnp.zeros((n, size, size), U.dtype).at[:, rows, columns].add(x).at[:, columns, rows].add(x)
+        H = jnp.einsum("dip,ipq->diq", U, weights).reshape(rank, n * size) @ flat.T
+        turned = (H @ flat).reshape(U.shape)
+        return jnp.sum(U[:, :, rows] * turned[:, :, columns], axis=0)
+
+    def image(moved: Float[Array, "n R"], x: Float[Array, "n R"]) -> Float[Array, "n R"]:
+        return x - jnp.einsum("irs,is->ir", curved, moved)
+
+    def row(b: Float[Array, "n R"]) -> tuple[Float[Array, " D"], Float[Array, ""]]:
+        solution = conjugate_gradients(image, b, covariances, _TOLERANCE, _ITERATIONS)
+        return jnp.einsum("dir,ir->d", right, solution.x), jnp.where(solution.positive, solution.residual, jnp.inf)
+
+    responses, residuals = jax.lax.map(row, right)
+    return responses, jnp.max(residuals)
+
+
+# Linear response: posterior covariances from the derivative of a variational optimum in a linear perturbation.
+#
+# Everything is in the concatenated whitened coordinates v of the latents: z = G^T v are the predictors at the data, C
+# = R^-T R^-1 is the covariance of v under q, and U = R^-1 G has U^T U = V, the covariance of z.
+
+# Cost of solving by products relative to a solve with the matrix of the data's moments: ten iterations, two products
+# each.
+_PRODUCTS = 10.0
+# Above this number of moments (a matrix of 0.8 GB) use conjugate gradients if the rank is below a quarter of it.
+_MOST = 10_000
+
+
+class Sensitivity(NamedTuple):
+    """An objective's second derivatives at each datum's marginals; u = v, or the entries of V row by row.
+
+    ``by_means`` is B_mm (n, P, P), ``mixed`` B_um (n, R, P) and ``curved`` B_uu (n, R, R), the latter two zero in rows
+    whose precision is clipped at zero.
+    """
+
+    by_means: Float[Array, "n P P"]
+    mixed: Float[Array, "n R P"]
+    curved: Float[Array, "n R R"]
+
+
+def entries(size: int, coupled: bool) -> tuple[tuple[int, int], ...]:
+    """The entries of a datum's covariance that the objective reads."""
+    if coupled:
+        return tuple(combinations_with_replacement(range(size), 2))
+    return tuple((p, p) for p in range(size))
+
+
+def sensitivity(
+    objective: Objective, mean: Any, spread: Any, y: Any, row_weights: Any, parameters: Any, clipped: bool
+) -> Sensitivity:
+    """The second derivatives of the objective at the marginals of an optimum, times ``row_weights`` (math: section 5b).
+
+    ``spread`` is (n, P), or (n, P, P) where a datum's predictors are coupled; ``clipped`` is whether precisions below
+    zero are held at zero.
+    """
+    size = objective.size
+    slopes, H = objective.second_derivatives(mean, spread, y, parameters)
+    mixed, curved = H[:, size:, :size], H[:, size:, size:]
+    if clipped:
+        # A precision clipped at zero does not respond to the marginals.
+        free = slopes <= 0.0
+        mixed, curved = free[:, :, None] * mixed, free[:, :, None] * curved * free[:, None, :]
+    return Sensitivity(*(weighted(row_weights, part) for part in (H[:, :size, :size], mixed, curved)))
+
+
+class Response(NamedTuple):
+    """Corrections of the posterior of the whitened coordinates v, (D,), of all latents.
+
+    ``shift`` (D,) is added to their mean, C G E[dQ/dz] / 2 to first order (math: section 5), zero for several
+    predictors per datum; ``covariance`` (D, D) is added to C. ``kept`` is I - U M U^T, which must be positive definite.
+    ``residual`` is the relative residual of the equations if they were solved by products.
+    """
+
+    shift: Float[Array, " D"]
+    covariance: Float[Array, "D D"]
+    kept: Float[Array, "D D"]
+    residual: Float[Array, ""]
+
+
+def linear_response(
+    objective: Objective,
+    coupled: bool,
+    posterior: Posterior,
+    Phi: Any,
+    y: Any,
+    row_weights: Any,
+    parameters: Any,
+) -> Response:
+    """Cov(v) = R^-T (I - U M U^T)^-1 R^-1, with M from the dependence of the sites on the marginals (math: section 5b).
+
+    ``row_weights`` multiply what each datum contributes to M; they are 0 at padding rows.
+    """
+    mean, spread = read_at_data(objective, posterior, Phi, coupled)
+    derivatives = sensitivity(objective, mean, spread, y, row_weights, parameters, not coupled)
+    if posterior.is_coupled:
+        precision = objective.local_sites(mean, spread, y, parameters)[1]
+        precision = precision if coupled else positive_part(precision)
+        W = weighted(row_weights, precision if precision.ndim == 3 else jax.vmap(jnp.diag)(precision))
+    else:
+        # Those of C, so that the Hessian is exact wherever the iterations ended.
+        W = jax.vmap(jnp.diag)(posterior.sites.precision)
+    gain, size, count = W + derivatives.by_means, W.shape[1], derivatives.mixed.shape[1]
+    if Phi is None:
+        # Rows with equal inputs respond together, by the sum of their derivatives.
+        derivatives, gain = jax.tree.map(posterior.prior.total, (derivatives, gain))
+    R, U = halves(posterior, Phi, posterior.prior.distinct.factors() if Phi is None else None)
+    added, residual = _added(U, gain, derivatives, entries(size, count > size))
+    identity = jnp.eye(len(R), dtype=R.dtype)
+    kept = identity - 0.5 * (added + added.T)
+    moved = jnp.linalg.solve(kept, identity - kept)
+    # The variance that sites affect, without the residual variance of the marginals.
+    slope = 2.0 * jnp.sum(U[:, :, 0] ** 2, axis=0) * derivatives.mixed[:, 0, 0] if size == 1 else jnp.zeros(U.shape[1])
+    right = jnp.column_stack([0.5 * (moved + moved.T), U[:, :, 0] @ slope])
+    half = solve_triangular(R, right, trans="T", lower=True)
+    covariance = solve_triangular(R, half[:, :-1].T, trans="T", lower=True)
+    return Response(half[:, -1], 0.5 * (covariance + covariance.T), kept, residual)
+
+
+def halves(
+    posterior: Posterior, Phi: Any, factors: Sequence[Array] | None = None
+) -> tuple[Float[Array, "D D"], Float[Array, "D n P"]]:
+    """The R with C = R^-T R^-1, and the U with U^T U the predictors' covariance without its residual.
+
+    U is at the inputs of the ``factors`` of the latents, by default those of the posterior.
+    """
+    (R,), factors = together(posterior).roots, posterior.prior.factors() if factors is None else factors
+    size = len(factors)
+    Phi = jnp.broadcast_to(jnp.eye(size), (factors[0].shape[1], size, size)) if Phi is None else Phi
+    G = jnp.concatenate([A[:, :, None] * Phi[:, :, latent] for latent, A in enumerate(factors)])
+    return R, solve_triangular(R, G.reshape(len(R), -1), lower=True).reshape(G.shape)
+
+
+def read_at_data(objective: Objective, posterior: Posterior, Phi: Any, coupled: bool) -> tuple[Array, Array]:
+    """``at_data``, with variances if the objective does not read covariances."""
+    mean, spread = at_data(posterior, Phi, coupled)
+    is_read = spread.ndim == 2 or objective.takes_covariances
+    return mean, spread if is_read else jnp.diagonal(spread, axis1=1, axis2=2)
+
+
+def at_data(
+    posterior: Posterior, Phi: Any, coupled: bool
+) -> tuple[Float[Array, "n P"], Float[Array, "n P"] | Float[Array, "n P P"]]:
+    """The predictors' means and each datum's variances or covariances, including the residual of a sparse prior.
+
+    The response involves only the latents' coordinates, but the objective depends on their full variance.
+    """
+    if not posterior.is_coupled:
+        return posterior.moments()
+    mean, covariance = posterior.marginals()
+    if Phi is None:
+        return mean, covariance if coupled else jnp.diagonal(covariance, axis1=1, axis2=2)
+    spread = push_covariance(Phi, covariance) if coupled else push_moments(Phi, mean, covariance)[1]
+    return push_values(Phi, mean), spread
+
+
+def _added(
+    U: Float[Array, "D n P"], gain: Float[Array, "n P P"], derivatives: Sensitivity, pairs: tuple[tuple[int, int], ...]
+) -> tuple[Float[Array, "D D"], Float[Array, ""]]:
+    """U M U^T, M = gain + B_mu (I - Q B_uu)^-1 Q B_um with Q the response of covariances to precisions.
+
+    Also the residual of the solve, which uses matrices of the data or products with them, whichever costs less.
+    """
+    rank, n, size = U.shape
+    count = n * len(pairs)
+    direct = jnp.einsum("dip,ipq,eiq->de", U, gain, U)
+    right = jnp.einsum("irp,dip->dir", derivatives.mixed, U)
+    if count**3 < _PRODUCTS * n * size * rank**3 and (count <= _MOST or 4 * rank > count):
+        return direct + _by_matrix(U, right, derivatives.curved, pairs), jnp.zeros((), U.dtype)
+    through, residual = by_products(U, right, derivatives.curved, pairs)
+    return direct + through, residual
+
+
+def _by_matrix(
+    U: Float[Array, "D n P"], right: Float[Array, "D n R"], curved: Float[Array, "n R R"], pairs: Any
+) -> Float[Array, "D D"]:
+    """b (I - Q B)^-1 Q b^T with Q written out."""
+    rows, columns = (np.array(part) for part in zip(*pairs, strict=True))
+    V = jnp.einsum("dip,djq->ipjq", U, U)
+    ours, others = V[:, rows], V[:, columns]
+    # Cov of an entry (p, q) of datum i with an entry (a, b) of j: V_pa V_qb + V_pb V_qa.
+    Q = ours[..., rows] * others[..., columns] + ours[..., columns] * others[..., rows]
+    count = right[0].size
+    by_curved = jnp.einsum("irjs,jst->irjt", Q, curved).reshape(count, count)
+    b = right.reshape(-1, count)
+    return b @ jnp.linalg.solve(jnp.eye(count, dtype=U.dtype) - by_curved, Q.reshape(count, count) @ b.T)
+
+
+# Corrections by linear response.
+
+# Matrices of the size of the coordinates that are in memory together.
+_MATRICES = 4.0
+# Relative residual above which to warn.
+_RESIDUAL = 1e-6
+# Values of second derivatives of log densities up to which they take longer to compile than to compute unoptimised.
+_FEW_VALUES = 10_000_000
+
+
+def correct_by_response(approximation: Approximation) -> LinearResponse:
+    """Covariances by linear response (math: section 5b)."""
+    start = time.perf_counter()
+    model, posterior, n = approximation.model, approximation.posterior, len(approximation.y)
+    count = sum(posterior.prior.ranks)
+    require_memory(
+        _MATRICES * 8.0 * count**2,
+        f"the matrices of linear response of {count:,} coordinates",
+        "Take the uncorrected result, fewer inducing inputs, as in form=pgm.Inducing(300), or gibbs.",
+    )
+    y, row_weights = approximation.data.padded(posterior.prior.num_rows)
+    Phi = mixing(model, y)
+    objective = objective_of_result(approximation)
+    coupled, across = has_coupled_sites(approximation, objective), Phi[0] if Phi else None
+    # The variational Gaussian's means need no shift, with several predictors per datum the shift is inaccurate.
+    moves = objective.has_auxiliaries and objective.size == 1
+    response, *moments = _respond(objective, coupled, moves, posterior, across, y, row_weights, model.parameters)
+    mean, covariance = (np.asarray(part)[:n] for part in moments)
+    variance, residual = np.diagonal(covariance, axis1=1, axis2=2), float(response.residual)
+    positive = _is_positive(response, lambda: _halves(posterior, across)[1], n)
+    if positive and residual > _RESIDUAL:
+        warn(
+            f"the equations of linear response are solved to a relative residual of {residual:.1g} only: the "
+            "corrected covariances are no more accurate. Use gibbs, or gaussian_vi where this was cavi's result.",
+            CorrectionWarning,
+        )
+    return LinearResponse(
+        uncorrected=approximation,
+        seconds=approximation.seconds + time.perf_counter() - start,
+        mean=mean,
+        variance=variance,
+        shift=np.asarray(response.shift),
+        covariance=covariance,
+        response=np.asarray(response.covariance),
+        is_positive=positive,
+        residual=residual,
+        num_nonpositive=warn_invalid(variance, "the data") if positive else int(is_invalid(variance).sum()),
+    )
+
+
+def has_coupled_sites(approximation: Approximation, objective: Objective) -> bool:
+    """Whether the sites of a result couple the predictors of a datum, or have precisions of any sign."""
+    posterior = approximation.posterior
+    may_couple = objective.signed or objective.takes_covariances
+    return may_couple and posterior.is_coupled and is_affordable(objective, posterior.prior)
+
+
+def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -> bool:
+    """Whether the response is a covariance; if not, a CorrectionWarning names the rows where it fails.
+
+    ``half`` returns U (D, n, P), where U^T U is the covariance of the predictors under q.
+    """
+    kept, where = np.asarray(response.kept), ""
+    if np.isfinite(kept).all():
+        try:
+            np.linalg.cholesky(kept)
+            if np.isfinite(response.residual):
+                return True
+        except np.linalg.LinAlgError:
+            values, vectors = np.linalg.eigh(kept)
+            weights = np.sum(np.tensordot(vectors[:, values <= 0], np.asarray(half()), axes=(0, 0)) ** 2, axis=2)
+            rows = np.unique(np.argmax(weights[:, :num_rows], axis=1))
+            where = f" ({int(np.sum(values <= 0))} directions, most in row {', '.join(map(str, rows[:5]))})"
+    warn(
+        f"the covariance by linear response is not positive definite{where}: the variational optimum is "
+        "nearly unstable, and the corrected covariances are not valid. Use gibbs, or gaussian_vi if this was cavi's "
+        "result.",
+        CorrectionWarning,
+    )
+    return False
+
+
+def _corrected(
+    objective: Any,
+    coupled: bool,
+    moves: bool,
+    posterior: Posterior,
+    across: Any,
+    y: Any,
+    row_weights: Any,
+    parameters: Any,
+) -> tuple[Response, Array, Array]:
+    """The ``linear_response``, with a zero shift unless ``moves``, and ``corrected_moments``."""
+    response = linear_response(objective, coupled, posterior, across, y, row_weights, parameters)
+    response = response if moves else response._replace(shift=jnp.zeros_like(response.shift))
+    return response, *corrected_moments(posterior, response.shift, response.covariance)
+
+
+_STATIC = ("objective", "coupled", "moves")
+
+
+def _is_long(
+    objective: Objective, coupled: bool, moves: bool, posterior: Posterior, across: Any, y: Any, *_: Any
+) -> bool:
+    return len(y) * objective.num_nodes * objective.size**2 > _FEW_VALUES
+
+
+# Compiled without optimisation where LAPACK dominates: second derivatives of a bound are long formulas.
+_respond = compiled(_corrected, _STATIC, optimise=_is_long)
+_halves = compiled(halves)
+
+
+def corrected_moments(posterior: Posterior, shift: Any, response: Any) -> tuple[Any, Any]:
+    """Mean (n, L) and covariance (n, L, L) of each datum's latents."""
+    mean, V = posterior.marginals()
+    moved, added = added_moments(posterior.prior.factors(), shift, response)
+    return mean + moved, V + added
+
+
+# Corrections by linear response for priors with Markov chains, by scans.
+
+# Bytes at the peak for each entry of a matrix of the response at a row: some six matrices.
+_CHAIN_MATRICES = 48.0
+
+
+def correct_by_scans(approximation: Approximation) -> ChainCorrection:
+    """Covariances of each datum's latents by linear response, by scans over the rows.
+
+    Raises ValueError if a latent is neither a Markov chain nor has a factor, or chains are of different columns.
+    """
+    start, n = time.perf_counter(), len(approximation.y)
+    objective, data = objective_of_result(approximation), approximation.data
+    posterior = approximation.posterior
+    require_memory(
+        _CHAIN_MATRICES * response_entries(posterior),
+        "the matrices of linear response at all rows",
+        "Use kernels with a smaller state, such as pgm.Periodic with fewer harmonics, fewer linear effects, or gibbs.",
+    )
+    y, row_weights = data.padded(posterior.prior.num_rows)
+    Phi = mixing(approximation.model, y)
+    coupled, across = has_coupled_sites(approximation, objective), Phi[0] if Phi else None
+    parameters = approximation.model.parameters
+    factors = factors_of(objective, coupled, posterior, across, y, row_weights, parameters)
+    response = respond(posterior, factors, Layout.of(posterior.prior, posterior.is_coupled))
+    shift, covariance = (np.asarray(part)[:n] for part in _moments(response))
+    variance, negative = np.diagonal(covariance, axis1=1, axis2=2), response.negative()
+    is_positive = np.isfinite(variance).all() and not int(jnp.sum(negative))
+    if not is_positive:
+        at_rows = np.asarray(negative if posterior.is_coupled else posterior.prior.spread(negative))
+        rows = np.flatnonzero((at_rows[:n] > 0) | ~np.isfinite(variance).all(axis=1))
+        warn(
+            f"the covariance by linear response is not positive definite (in row {', '.join(map(str, rows[:5]))}): the "
+            "variational optimum is nearly unstable, and the corrected variances are not valid. Use gibbs, or "
+            "gaussian_vi if this was cavi's result.",
+            CorrectionWarning,
+        )
+    return ChainCorrection(
+        uncorrected=approximation,
+        seconds=approximation.seconds + time.perf_counter() - start,
+        mean=approximation.mean + shift,
+        variance=variance,
+        covariance=covariance,
+        factors=np.asarray(factors.precision)[:n],
+        slope=None if factors.slope is None else np.asarray(factors.slope)[:n],
+        is_positive=bool(is_positive),
+        num_nonpositive=warn_invalid(variance, "the data") if is_positive else int(is_invalid(variance).sum()),
+    )
+
+
+@partial(compiled, static_argnames=("objective", "coupled"))
+def factors_of(
+    objective: Objective, coupled: bool, posterior: Posterior, Phi: Any, y: Any, row_weights: Any, parameters: Any
+) -> Factors:
+    """What responds at each row, see ``linear_response``."""
+    mean, spread = read_at_data(objective, posterior, Phi, coupled)
+    clipped = not coupled and not posterior.prior.takes_signed(Phi is not None)
+    by_means, mixed, curved = sensitivity(objective, mean, spread, y, row_weights, parameters, clipped)
+    precision = -jnp.block([[by_means, jnp.swapaxes(mixed, 1, 2)], [mixed, curved]])
+    slope = None
+    # The variational Gaussian's means need no shift, with several predictors per datum the shift is inaccurate.
+    if objective.has_auxiliaries and objective.size == 1:
+        residual = posterior.prior.residual_variances()
+        # The variance that sites affect, without the residual variance of a sparse prior.
+        kept = 0.0 if residual is None else jnp.sum(residual if Phi is None else Phi[:, 0] ** 2 * residual, axis=1)
+        slope = 2.0 * (spread.reshape(len(mean)) - kept) * mixed[:, 0, 0]
+    return Factors(precision, slope, Phi)
+
+
+@compiled
+def _moments(response: Any) -> Marginals:
+    return response.moments()

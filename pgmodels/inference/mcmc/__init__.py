@@ -1,1 +1,0 @@
-"""Markov chain Monte Carlo: the Gibbs sampler and NUTS."""

@@ -1,1 +1,0 @@
-"""The Gibbs sampler: its moves, their adaptation, and runs."""

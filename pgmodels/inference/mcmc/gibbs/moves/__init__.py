@@ -1,1 +1,0 @@
-"""The moves of the Gibbs engine, one module each."""

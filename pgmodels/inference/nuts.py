@@ -1,0 +1,239 @@
+"""NUTS on the whitened latents and hyperparameters: `nuts`."""
+
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array
+from numpy.typing import ArrayLike
+from numpyro.distributions import constraints
+from numpyro.infer import MCMC, NUTS
+
+from pgmodels.data.arrays import MissingChoice, check_between
+from pgmodels.inference.gibbs import check_sizes, warn_unmixed
+from pgmodels.inference.objectives import expected_objective
+from pgmodels.inference.problem import Problem
+from pgmodels.inference.surrogates import first_sites, fit_surrogate, fitting_problem
+from pgmodels.inference.vi import variational_problem, warn_inaccurate
+from pgmodels.interop.arviz import pointwise_log_likelihood
+from pgmodels.interop.numpyro import WHITENED, Program
+from pgmodels.likelihoods.operations import jumps
+from pgmodels.model import Data, Model, require_model
+from pgmodels.priors.base import Sites, pad_rows
+from pgmodels.priors.block_posterior import BlockPosterior
+from pgmodels.priors.representation import Auto
+from pgmodels.results.draws import Draws
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.machine import one_thread_if_small, require_draws
+from pgmodels.runtime.messages import PgmodelsWarning, shows_progress, warn
+from pgmodels.runtime.precision import as_array, double_precision
+from pgmodels.runtime.seeds import Seed, as_key
+
+# Up to this many coordinates the sampler moves about a fitted Gaussian: a product with its root is as cheap as one with
+# the factors.
+_MOST = 2000
+# Statistics that NumPyro records of each draw, with ArviZ's names.
+_STATISTICS = {
+    "diverging": "diverging",
+    "num_steps": "n_steps",
+    "accept_prob": "acceptance_rate",
+    "adapt_state.step_size": "step_size",
+}
+
+
+class DivergenceWarning(PgmodelsWarning):
+    """Some trajectories of a Hamiltonian sampler diverged, so that its draws may miss part of the posterior."""
+
+
+@double_precision
+@one_thread_if_small
+def nuts(
+    model: Model,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
+    num_samples: int = 1000,
+    num_warmup: int = 500,
+    num_chains: int = 4,
+    seed: Seed = 0,
+    target_accept: float = 0.8,
+    progress: bool | None = None,
+) -> Draws:
+    """Draw from the posterior by NumPyro's NUTS, on the likelihood's formula itself, without augmentation.
+
+    The latents are whitened, for every form of a GP, by a factor of the covariance of the distinct inputs that is as
+    exact as double precision allows, and the sampler moves in the coordinates in which a Gaussian fitted at the start
+    values is standard normal.
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Hyperparameters, means and likelihood parameters given as NumPyro distributions are
+        sampled; all others are fixed at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods, as in ``cavi``.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``.
+    num_samples : int
+        Draws of each chain after warm-up.
+    num_warmup : int
+        Warm-up iterations of each chain, which are discarded.
+    num_chains : int
+        Number of chains.
+    seed : int or jax.Array
+        An int or a JAX key; determines every draw.
+    target_accept : float
+        Target acceptance probability of the step-size adaptation, between 0 and 1.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    Draws
+        Draws of the latents at the data, and ``hyperparameters``.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options, a kernel whose matrix is not a covariance, or a formula that jumps: with ``pgm.step``
+        or ``pgm.largest`` without noise.
+
+    Warns
+    -----
+    DivergenceWarning
+        If trajectories diverge.
+    MixingWarning
+        If chains disagree.
+    PrecisionWarning
+        If the prior is less exact than the data require.
+
+    Notes
+    -----
+    A gradient costs O(n r + r^2) for factors of r rows in all; if kernel hyperparameters are sampled O(n^3), by a
+    Cholesky root with a jitter of 1e-12 of the variances (see ``pgmodels.priors.dense.exact_root``).
+
+    References
+    ----------
+    Hoffman and Gelman 2014; Phan, Pradhan and Jankowiak 2019.
+    """
+    start = time.perf_counter()
+    model, data = require_model(model).prepare(X, y, weights, missing)
+    _check_gradient(model)
+    check_sizes(num_samples, num_warmup, num_chains)
+    check_between(target_accept, "target_accept", 0.0, 1.0)
+    key = as_key(seed)
+    model = model.with_form(Auto()).resolve(data.X)
+    model.check_memory(data.X)
+    require_draws(num_samples * num_chains, len(data.X), model.num_latents)
+    # Raises a helpful error if a kernel's matrix is not a covariance, where NumPyro would find no start.
+    model.prior(data.X)
+    program = _Preconditioned(model, data)
+    sampler = MCMC(
+        NUTS(program, target_accept_prob=target_accept),
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        # A batch of factorisations can hang (see pgmodels.priors.linalg): chains then run sequentially.
+        chain_method="vectorized" if all(A is not None for A in program.factors) else "sequential",
+        progress_bar=shows_progress(progress),
+    )
+    sampler.run(key, extra_fields=tuple(_STATISTICS))
+    samples = sampler.get_samples(group_by_chain=True)
+    statistics = {_STATISTICS[name]: np.asarray(v) for name, v in sampler.get_extra_fields(group_by_chain=True).items()}
+    _warn_divergent(int(statistics["diverging"].sum()), num_samples * num_chains, target_accept)
+    model = program.unknowns.with_values(
+        program.unknowns.median([np.asarray(samples[name]) for name in program.unknowns.names])
+    )
+    draws = Draws(
+        model=model,
+        **data._asdict(),
+        prior=model.compiled_prior(data.X, program.fixed_groups),
+        whitened=tuple(np.asarray(samples[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
+        stored_latents=np.asarray(samples["f"]),
+        hyperparameters={name: np.asarray(samples[name]) for name in program.unknowns.names},
+        log_likelihood_trace=np.zeros((num_chains, num_samples)),
+        statistics=statistics,
+        num_warmup=num_warmup,
+        seconds=0.0,
+        method="nuts",
+    )
+    if draws.prior.approximation_error:
+        warn_inaccurate(draws.prior, _largest_precision(data, draws))
+    warn_unmixed("nuts", num_samples, draws.latents.mean(axis=1), draws.latents.var(axis=1))
+    log_likelihood = pointwise_log_likelihood(draws, draws.latents).sum(axis=-1)
+    return replace(draws, log_likelihood_trace=log_likelihood, seconds=time.perf_counter() - start)
+
+
+class _Preconditioned(Program):
+    """The sites of Program, with whitened coordinates that are functions of a site about a fitted Gaussian.
+
+    Up to _MOST coordinates, and if the Gaussian, at the model's values, is finite.
+    """
+
+    def __init__(self, model: Model, data: Data):
+        super().__init__(model, data)
+        self.surrogate: BlockPosterior | None = None
+        prior = model.compiled_prior(data.X, self.fixed_groups)
+        if sum(prior.ranks) > _MOST:
+            return
+        known = self.powers, prior, self.y, None
+        surrogate = fit_surrogate(fitting_problem(*known), first_sites(*known)).surrogate
+        if all(np.isfinite(np.asarray(part)).all() for part in (surrogate.centre, *surrogate.roots)):
+            self.surrogate = surrogate.with_inverse_roots()
+            groups: Any = prior.groups
+            self.active = [np.flatnonzero(np.asarray(group.active)) for group in groups]
+
+    def whitened(self) -> list[Any]:
+        """See Program."""
+        if self.surrogate is None:
+            return super().whitened()
+        flat = dist.ImproperUniform(constraints.real_vector, (), self.surrogate.centre.shape)
+        flat = self.surrogate.centre + self.surrogate.deviation(numpyro.sample("about_gaussian", flat))
+        numpyro.factor("prior_of_whitened", -0.5 * jnp.sum(flat**2))
+        pairs = zip(self.surrogate.prior.unflatten(flat), self.active, strict=True)
+        return [numpyro.deterministic(f"{WHITENED}{i}", v[active]) for i, (v, active) in enumerate(pairs)]
+
+
+def _check_gradient(model: Model) -> None:
+    """Raise ValueError if the log density jumps: its gradient is 0, and does not lead to the posterior's mass."""
+    node = next(jumps(model.likelihood.formula(model.num_latents)), None)
+    if node is not None:
+        raise ValueError(
+            f"nuts needs a gradient of the log density, and that of {model.likelihood.name} is 0 almost everywhere, "
+            f"since {node.text()} jumps. Use gaussian_vi, or give the latents noise: pgm.normal_cdf(z) for "
+            "pgm.step(z), pgm.largest(f, y, 1.0) for pgm.largest(f, y)."
+        )
+
+
+def _largest_precision(data: Data, draws: Draws) -> float:
+    """The largest precision of the data on a latent, from the curvature of the log likelihood about the draws."""
+    objective = expected_objective(draws.model)
+    problem = variational_problem(draws.model, data, objective, draws.prior).with_independent_sites()
+    mean, variance = (as_array(pad_rows(part, len(problem.y))) for part in (draws.mean, draws.variance))
+    return problem.largest_precision(_sites(problem, mean, variance))
+
+
+@partial(compiled, optimise=False)
+def _sites(problem: Problem, mean: Array, variance: Array) -> Sites:
+    return problem.sites(*problem.of_latents(mean, jax.vmap(jnp.diag)(variance)))
+
+
+def _warn_divergent(count: int, total: int, target_accept: float) -> None:
+    if count:
+        warn(
+            f"nuts: {count} of {total} trajectories diverged, so that the draws may miss part of the posterior. Raise "
+            f"target_accept above {target_accept}, and check that hyperparameters have proper priors of finite width.",
+            DivergenceWarning,
+        )

@@ -1,1 +1,0 @@
-"""Stochastic variational inference, by minibatches of rows."""

@@ -1,0 +1,280 @@
+"""Surrogate sites of the sampler, and its preconditioner."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from pgmodels.inference.cavi import NATURAL_GRADIENT, GaussianState, positive_part, pull
+from pgmodels.inference.loop import run_block
+from pgmodels.inference.objectives import expected_objective
+from pgmodels.inference.problem import Problem, couple
+from pgmodels.inference.vi import engine_of
+from pgmodels.model import Model
+from pgmodels.priors.base import Sites
+from pgmodels.priors.block_posterior import BlockPosterior
+from pgmodels.priors.collection import Fresh, Marginals, PriorCollection, choose_blocks, split_over
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.precision import Module, as_array
+
+# The ellipses on which slice steps move hyperparameters where no Gaussian of the latents is fitted.
+
+
+class Ellipse(Module):
+    """Middle and scale of unconstrained hyperparameters."""
+
+    middle: Float[Array, " d"]
+    scale: Float[Array, "d d"]
+
+    def standard(self, difference: Float[Array, " d"]) -> Float[Array, " d"]:
+        """A difference of hyperparameters in standard coordinates."""
+        return solve_triangular(self.scale, difference, lower=True)
+
+    def of_entries(self, entries: np.ndarray) -> "Ellipse":
+        """The ellipse of some of the hyperparameters."""
+        rows = self.scale[entries]
+        return Ellipse(self.middle[entries], jnp.linalg.cholesky(rows @ rows.T))
+
+
+def ellipse_of(vectors: np.ndarray) -> Ellipse:
+    """Mean and Cholesky factor of the covariance of the later half of hyperparameters (draws, d)."""
+    recent = vectors[len(vectors) // 2 :]
+    middle: Any = recent.mean(axis=0)
+    covariance = np.atleast_2d(np.cov(recent.T))
+    # With few and dependent draws, shrink correlations towards 0, so that no direction is degenerate.
+    covariance = 0.9 * covariance + 0.1 * np.diag(np.diag(covariance)) + 1e-4 * np.eye(len(covariance))
+    scale: Any = np.linalg.cholesky(covariance)
+    return Ellipse(as_array(middle), as_array(scale))
+
+
+# Coordinates that depend on the hyperparameters, in which the latents' posterior is nearly standard normal.
+
+# Linear extrapolation is clipped at this many standard deviations of the hyperparameters.
+FURTHEST = 3.0
+
+
+class Preconditioner(Module):
+    """Coordinates u of whitened coordinates v = centre + slope^T z + sum over axes of axis · length(z) · u.
+
+    z are the standardised hyperparameters. ``axes`` are orthonormal, one matrix for each block of latents; the
+    logarithms of their lengths are linear in z, clipped to [-3, 3].
+    """
+
+    centre: Float[Array, " D"]
+    slope: Float[Array, "d D"]
+    axes: tuple[Array, ...]
+    log_length: Float[Array, " D"]
+    log_length_slope: Float[Array, "d D"]
+
+    def standardise(self, z: Float[Array, " d"], whitened: Float[Array, " D"]) -> Float[Array, " D"]:
+        """The coordinates u of whitened coordinates."""
+        blocks = split_over(self.axes, whitened - self.centre - z @ self.slope)
+        turned = jnp.concatenate([axes.T @ block for axes, block in zip(self.axes, blocks, strict=True)])
+        return jnp.exp(-self._log_lengths(z)) * turned
+
+    def place(self, z: Float[Array, " d"], u: Float[Array, " D"]) -> Float[Array, " D"]:
+        """The whitened coordinates of u."""
+        blocks = split_over(self.axes, jnp.exp(self._log_lengths(z)) * u)
+        turned = jnp.concatenate([axes @ block for axes, block in zip(self.axes, blocks, strict=True)])
+        return self.centre + z @ self.slope + turned
+
+    def log_jacobian(self, z: Float[Array, " d"]) -> Array:
+        """The log determinant of the map from u to whitened coordinates."""
+        return jnp.sum(self._log_lengths(z))
+
+    def _log_lengths(self, z: Array) -> Array:
+        return self.log_length + jnp.clip(z, -FURTHEST, FURTHEST) @ self.log_length_slope
+
+
+def constant_preconditioner(surrogate: BlockPosterior, num_unknowns: int) -> Preconditioner:
+    """The principal axes of a Gaussian, independent of the hyperparameters."""
+    values, axes = zip(*(jnp.linalg.eigh(root @ root.T) for root in surrogate.roots), strict=True)
+    # All are at least 1, up to rounding.
+    precisions = jnp.maximum(jnp.concatenate(values), 1.0)
+    zeros = jnp.zeros((num_unknowns, len(surrogate.centre)))
+    return Preconditioner(surrogate.centre, zeros, tuple(axes), -0.5 * jnp.log(precisions), zeros)
+
+
+def log_lengths(surrogate: BlockPosterior, axes: tuple[Any, ...]) -> Any:
+    """The logarithms of a Gaussian's conditional standard deviations along given axes."""
+    pairs = zip(surrogate.roots, axes, strict=True)
+    return -0.5 * jnp.log(jnp.concatenate([jnp.sum((root.T @ directions) ** 2, axis=0) for root, directions in pairs]))
+
+
+# The surrogate of the sampler: the variational Gaussian near its optimum, a little wider.
+
+# The surrogate is only a reference distribution: a loose tolerance suffices.
+_TOLERANCE, _MAX_STEPS = 1e-5, 40
+# From this many coupled coordinates on, starting at the optimum of independent latents saves more than compiling costs.
+_DEAR = 1000
+# The sites' precisions are multiplied by this: the variational Gaussian is too narrow, and slice steps that start in
+# its tails are slow to leave them. Between 0.8 and 0.95 the effective draws hardly depend on it.
+_SHARE = 0.9
+
+
+class Fit(NamedTuple):
+    """A fitted Gaussian, with the latents' marginals, the predictors' sites and the ELBO at its optimum."""
+
+    surrogate: BlockPosterior
+    marginals: Marginals
+    sites: Sites
+    elbo: Array
+
+
+def fitting_problem(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> Problem:
+    """The problem of the fit: the expected log density with few nodes, at a model's values and prior.
+
+    ``row_mask`` is 0 at padding rows, which get no factors; None if there are none.
+    """
+    objective = expected_objective(model, coarse=True)
+    problem = Problem(objective, prior, y, model.parameters, row_weights=row_mask)
+    return problem.with_coupled_sites() if objective.size > 1 and len(choose_blocks(prior)) == 1 else problem
+
+
+def first_sites(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> Sites:
+    """The start of the fit: the first sites of ``cavi``, whose bound does not overflow, if there is an augmentation."""
+    if not model.is_augmentable:
+        return _first_sites(fitting_problem(model, prior, y, row_mask))
+    return _first_sites(Problem(model.augmentation, prior, y, model.parameters, row_weights=row_mask))
+
+
+@partial(compiled, optimise=False)
+def _first_sites(problem: Problem) -> Sites:
+    return engine_of(problem.objective).init(problem).sites
+
+
+def fit_surrogate(problem: Problem, start: Sites) -> Fit:
+    """The variational Gaussian by natural-gradient steps, from given sites."""
+    if problem.coupled and not start.coupled:
+        if sum(problem.prior.ranks) >= _DEAR:
+            start = _ascend_apart(problem.with_independent_sites(), start)
+        start = start.as_coupled()
+    return _ascend(problem, start).completed(problem.prior)
+
+
+@partial(compiled, optimise=False, on_one_thread=True)
+def _ascend_apart(problem: Problem, start: Sites) -> Sites:
+    return _optimum(problem, start).sites
+
+
+@partial(compiled, optimise=False, on_one_thread=True)
+def _ascend(problem: Problem, start: Sites) -> Fresh:
+    state = _optimum(problem, start)
+    marginals = _coupled(problem, state.sites).marginals()
+    surrogate = _widened(problem, state.sites, state.mean)
+    return Fresh.beside(problem.prior, Fit(surrogate, marginals, state.sites, state.elbo))
+
+
+def _optimum(problem: Problem, start: Sites) -> GaussianState:
+    first = NATURAL_GRADIENT.state_of(problem, start)
+    return run_block(NATURAL_GRADIENT.step, problem, first, _TOLERANCE, _MAX_STEPS, _MAX_STEPS).state
+
+
+def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
+    """The Gaussian whose factors approximate p(y | f) at given marginals of the latents; usable under ``jit``.
+
+    h = E[g] + W m, with g the gradient of log p(y | f) and W = -E[dg/df] where that is positive semi-definite.
+    Source: Opper and Archambeau 2009.
+    """
+    mean, spread = problem.of_latents(*marginals)
+    slope = problem.sites(mean, spread)
+    precision = positive_part(slope.precision)
+    gradient = slope.potential - pull(slope.precision, mean)
+    return _widened(problem, Sites(gradient + pull(precision, mean), precision), mean)
+
+
+def precisions_of(surrogate: BlockPosterior) -> Any:
+    """The precisions of the data's sites, (n, latents, latents), which the surrogate scales down."""
+    return surrogate.sites.precision / _SHARE
+
+
+def _widened(problem: Problem, sites: Sites, mean: Any) -> BlockPosterior:
+    h, w = sites
+    return _coupled(problem, Sites(h - (1.0 - _SHARE) * pull(w, mean), _SHARE * w))
+
+
+def _coupled(problem: Problem, sites: Sites) -> BlockPosterior:
+    """The posterior given sites, with the latents of a datum coupled if that is affordable."""
+    posterior = couple(problem.objective.predictors, problem.prior, sites, problem.y, problem.parameters)
+    # Surrogates are of priors with factors.
+    return cast(BlockPosterior, posterior)
+
+
+# The surrogate as a function of the hyperparameters, to first order.
+
+
+class SurrogatePath(Module):
+    """A Gaussian fitted at ``middle``, as a function of z = scale^-1 (vector - middle).
+
+    Means and log standard deviations of the latents are linear in z, with z clipped to [-3, 3]. ``preconditioner`` is
+    None if no move needs standard coordinates.
+    """
+
+    preconditioner: Any
+    mean: Float[Array, "n L"]
+    covariance: Float[Array, "n L L"]
+    middle: Float[Array, " d"]
+    scale: Float[Array, "d d"]
+    mean_slope: Float[Array, "d n L"]
+    log_deviation_slope: Float[Array, "d n L"]
+
+    def at(self, vector: Float[Array, " d"]) -> Marginals:
+        """Means and covariances of the latents at given hyperparameters."""
+        z = jnp.clip(self.standard(vector - self.middle), -FURTHEST, FURTHEST)
+        factor = jnp.exp(jnp.einsum("d,dil->il", z, self.log_deviation_slope))
+        mean = self.mean + jnp.einsum("d,dil->il", z, self.mean_slope)
+        return mean, factor[:, :, None] * self.covariance * factor[:, None, :]
+
+    def standardise(self, vector: Float[Array, " d"], whitened: Float[Array, " D"]) -> Float[Array, " d+D"]:
+        """Coordinates (z, u), nearly standard normal if the Gaussian is close to the posterior."""
+        z = self.standard(vector - self.middle)
+        return jnp.concatenate([z, self.preconditioner.standardise(z, whitened)])
+
+    def place(self, standard: Float[Array, " both"]) -> tuple[Float[Array, " d"], Float[Array, " D"]]:
+        """Hyperparameters and whitened coordinates of standard coordinates."""
+        z, u = jnp.split(standard, [len(self.middle)])
+        return self.middle + self.scale @ z, self.preconditioner.place(z, u)
+
+    def log_jacobian(self, standard: Float[Array, " both"]) -> Array:
+        """The log determinant of the map from standard coordinates, up to a constant."""
+        return self.preconditioner.log_jacobian(standard[: len(self.middle)])
+
+    def standard(self, difference: Float[Array, " d"]) -> Float[Array, " d"]:
+        """A difference of hyperparameters in standard coordinates."""
+        return solve_triangular(self.scale, difference, lower=True)
+
+
+def constant_path(fit: Fit, vector: Any, preconditioned: bool) -> SurrogatePath:
+    """A Gaussian that does not depend on the hyperparameters; with standard coordinates if ``preconditioned``."""
+    slope = as_array(np.zeros((len(vector), *fit.marginals[0].shape)))
+    preconditioner = constant_preconditioner(fit.surrogate, len(vector)) if preconditioned else None
+    return SurrogatePath(preconditioner, *fit.marginals, vector, as_array(np.eye(len(vector))), slope, slope)
+
+
+def linear_path(
+    fit: Fit, middle: Any, scale: Any, neighbours: Sequence[tuple[Fit, Fit]], preconditioned: bool
+) -> SurrogatePath:
+    """The fit at ``middle``, with slopes from fits at middle ± each column of ``scale``."""
+
+    def slope(of: Callable[[Fit], Any]) -> Any:
+        return jnp.stack([(of(up) - of(down)) / 2.0 for up, down in neighbours])
+
+    preconditioner = None
+    if preconditioned:
+        constant = constant_preconditioner(fit.surrogate, len(middle))
+        lengths = slope(lambda fit: log_lengths(fit.surrogate, constant.axes))
+        preconditioner = replace(constant, slope=slope(lambda fit: fit.surrogate.centre), log_length_slope=lengths)
+    return SurrogatePath(preconditioner, *fit.marginals, middle, scale, slope(_mean), slope(_log_deviation))
+
+
+def _mean(fit: Fit) -> Any:
+    return fit.marginals[0]
+
+
+def _log_deviation(fit: Fit) -> Any:
+    return 0.5 * jnp.log(jnp.diagonal(fit.marginals[1], axis1=1, axis2=2))

@@ -1,0 +1,652 @@
+"""Stochastic variational inference: `svi`."""
+
+import math
+import time
+from dataclasses import replace
+from functools import partial
+from os import PathLike
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import ArrayLike
+
+from pgmodels.data.arrays import MissingChoice, check_between, check_whole_number
+from pgmodels.data.sources import Rows
+from pgmodels.inference import svi_convergence as convergence
+from pgmodels.inference.cavi import CAVI, CaviState, start_at
+from pgmodels.inference.checkpoint_folder import EngineCheckpoint, fault_of_leaves, leaves_of
+from pgmodels.inference.fit import fit, hold_unnormalised
+from pgmodels.inference.inducing_selection import (
+    Inputs,
+    choose_inputs,
+    is_automatic,
+    select_inducing_inputs,
+    with_inputs,
+    without_inputs,
+)
+from pgmodels.inference.latent_subsampling import latent_sample_of
+from pgmodels.inference.loop import Callback, ConvergenceWarning, check_callback, maximise
+from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of, require_maximised
+from pgmodels.inference.problem import Problem, Spread, problem_of
+from pgmodels.inference.starts import input_steps, steps
+from pgmodels.inference.svi_convergence import (
+    Ascent,
+    Outcome,
+    Settings,
+    Source,
+    make_settings,
+    paired,
+    run_final_passes,
+    shuffled,
+    source_of,
+    warn_gaining,
+)
+from pgmodels.inference.svi_step import (
+    DataBatch,
+    LatentSample,
+    NaturalParameters,
+    StochasticProblem,
+    explain_lost_process,
+    posterior,
+    require_same_inputs,
+)
+from pgmodels.inference.vi import conclude, couples, is_affordable, nearly_converged, warn_narrow
+from pgmodels.model import GP, Data, Model, require_model, with_powers
+from pgmodels.numerics.quadrature import chunk_length
+from pgmodels.objectives.base import Objective
+from pgmodels.parameters.vector import ParameterVector, trainable
+from pgmodels.priors.base import pad_rows
+from pgmodels.priors.collection import MAX_BLOCK, PriorCollection
+from pgmodels.results.approximation import Approximation, FitReport
+from pgmodels.results.nested import SparseApproximation
+from pgmodels.runtime.io import digest
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.machine import one_thread_if_small
+from pgmodels.runtime.messages import PgmodelsWarning, shorten, suppress_warnings, warn
+from pgmodels.runtime.precision import as_array, double_precision
+from pgmodels.runtime.seeds import Seed, as_key, as_seed
+
+# The inducing inputs of steps on batches: chosen on a sample, before the first step.
+
+# Number of rows from which inducing inputs are chosen with a posterior, and on which hyperparameters are learned
+# beforehand.
+_ROWS, _FEW = 20_000, 2_000
+
+
+def inputs_for_steps(
+    model: Model,
+    sample: Data,
+    num_rows: int,
+    train_hyperparameters: bool,
+    objective: Choice,
+    seed: int,
+) -> Inputs:
+    """The inducing inputs of a resolved model for ``num_rows`` rows, of which ``sample`` has some or all.
+
+    The sufficient number depends on the hyperparameters: if these are to be trained, they are first learned from few
+    rows. ``seed`` draws the rows.
+    """
+    if not is_automatic(model):
+        return choose_inputs(model, sample.X)
+    order = np.random.default_rng(seed).permutation(len(sample.X))
+    if train_hyperparameters:
+        few = sample.at(np.sort(order[:_FEW]))
+        # The steps, which learn from all rows, give their own warnings.
+        with suppress_warnings(PgmodelsWarning):
+            fitted = fit(
+                model,
+                few.X,
+                few.y,
+                weights=few.weights,
+                objective=objective,
+                correct=False,
+                seed=seed,
+                progress=False,
+            ).model
+        pairs = zip(model.gps, fitted.gps, strict=True)
+        gps = [GP(learned.kernel, learned.mean, gp.size, gp.form) for gp, learned in pairs]
+        model = Model(fitted.likelihood, gps)
+    rows = np.sort(order[:_ROWS])
+
+    def optimum(model: Model, data: Data) -> tuple[float, np.ndarray]:
+        elbo, precisions = nearly_converged(model, data, objective_of(model, objective))
+        return elbo, num_rows / len(rows) * precisions
+
+    return choose_inputs(select_inducing_inputs(model, sample.at(rows), optimum), sample.X)
+
+
+# Checkpoints of svi in a folder, from which an interrupted run is resumed.
+
+# The states of a file: after the last full window, from which any number of steps continues, and after the last step of
+# a run that ended within a window.
+_FULL, _END = "full", "end"
+
+
+class SviCheckpoint(EngineCheckpoint):
+    """A folder with the state of the steps in one file, which is replaced atomically."""
+
+    engine, format = "svi", 9
+
+    def read(self) -> None:
+        """Read the file, if there is one."""
+        self.saved = self.read_file(self.file) if self.file.exists() else None
+        self._full: Ascent | None = None
+
+    def restore(self, fingerprint: dict[str, str], like: Any, num_steps: int) -> tuple[Ascent, dict[str, float]] | None:
+        """The saved state of a run of so many steps, and the bounds of the starts; None if it has to start again.
+
+        ``like`` is a tree of a state and a window. Raises ValueError if the saved state belongs to other steps.
+        """
+        self.fingerprint = fingerprint
+        if self.saved is None:
+            return None
+        self.require_same(self.saved.get("fingerprint"), fingerprint)
+        match self.saved:
+            case {"starts": dict(starts), "states": dict(states), "num_steps": int() | None as saved_steps} if (
+                states and states.keys() <= {_FULL, _END}
+            ):
+                ascents = {name: self._ascent(state, like) for name, state in states.items()}
+            case _:
+                self.refuse(f"{self.file} is damaged: the number of steps is missing")
+        self._full = ascents.get(_FULL)
+        ascent = ascents.get(_END) if saved_steps == num_steps else self._full
+        return None if ascent is None else (ascent, starts)
+
+    def save(self, ascent: Ascent, starts: dict[str, float], num_steps: int | None, final: bool) -> None:
+        """Save the state of the steps, unless the last save was a moment ago and steps remain.
+
+        ``num_steps`` is the number of all steps if the last ones fill no window, else None.
+        """
+        if num_steps is None:
+            self._full = ascent
+        if not self.is_due(final):
+            return
+        states = {_FULL: self._full, _END: None if num_steps is None else ascent}
+        values = {
+            "fingerprint": self.fingerprint,
+            "starts": starts,
+            "num_steps": num_steps,
+            "states": {name: _values(state) for name, state in states.items() if state is not None},
+        }
+        self.write_file(self.file, values)
+
+    def _ascent(self, saved: Any, like: Any) -> Ascent:
+        match saved:
+            case {
+                "leaves": leaves,
+                "learning": int() | float() as learning,
+                "windows_at_rate": int(windows_at_rate),
+                "pooled": int(pooled),
+                "has_before": bool(has_before),
+                "trace": np.ndarray(ndim=1) as trace,
+                "converged": bool(converged),
+            } if trace.dtype == float:
+                pass
+            case _:
+                self.refuse(f"{self.file} is damaged: the number of steps is missing")
+        state, window = like
+        shapes = (state, window, window if has_before else None)
+        fault = fault_of_leaves(leaves, jax.tree.leaves(shapes))
+        if fault:
+            self.refuse(f"{self.file} is damaged: {fault}")
+        state, window, before = jax.tree.unflatten(jax.tree.structure(shapes), [as_array(leaf) for leaf in leaves])
+        return Ascent(state, learning, windows_at_rate, window, before, pooled, tuple(trace.tolist()), converged)
+
+
+def _values(ascent: Ascent) -> dict[str, Any]:
+    """The values of a file from which a state is restored."""
+    return {
+        "leaves": leaves_of((ascent.state, ascent.window, ascent.before)),
+        "learning": ascent.learning,
+        "windows_at_rate": ascent.windows_at_rate,
+        "pooled": ascent.pooled,
+        "has_before": ascent.before is not None,
+        "trace": np.array(ascent.trace, dtype=float),
+        "converged": ascent.converged,
+    }
+
+
+# Stochastic variational inference: natural-gradient steps on minibatches until convergence.
+
+# Step sizes "robbins-monro": (t + delay)^-power. Where full steps may lower the bound, the first steps are short.
+_DELAY, _CAREFUL_DELAY, _POWER = 1.0, 10.0, 0.7
+# Above this number of rows moments are compiled with all optimisations; below, compiling would take longer.
+_LIGHT_ROWS = 20_000
+
+
+def _many_rows(problem: Problem, *_: Any) -> bool:
+    return problem.prior.num_rows > _LIGHT_ROWS
+
+
+@partial(compiled, optimise=_many_rows)
+def _start(
+    problem: Problem,
+    stochastic: StochasticProblem,
+    naturals: tuple[NaturalParameters, ...],
+    vector: Array,
+    chunks: tuple[Array, Array],
+) -> CaviState:
+    """CAVI's start from the marginals of q, whose rows X and y are in chunks that fit into memory."""
+
+    def marginals(chunk: tuple[Array, Array]) -> tuple[Array, Spread]:
+        moments = stochastic.moments(stochastic.batch(vector, DataBatch(*chunk)), naturals)
+        return moments.mean, moments.variance
+
+    def joined(values: Array) -> Array:
+        return values.reshape(-1, *values.shape[2:])[: problem.prior.num_rows]
+
+    return start_at(problem, *map(joined, jax.lax.map(marginals, chunks)))
+
+
+@double_precision
+@one_thread_if_small
+def svi(
+    model: Model,
+    X: ArrayLike | Rows | tuple[ArrayLike, ArrayLike],
+    y: ArrayLike | None = None,
+    *,
+    weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
+    batch_size: int = 1000,
+    class_batch_size: int | None = None,
+    train_hyperparameters: bool = False,
+    train_inducing: bool = False,
+    objective: Choice = "augmented",
+    rate: Literal["robbins-monro", "adaptive"] | tuple[float, float] = "robbins-monro",
+    max_epochs: int | None = None,
+    tolerance: float = 0.1,
+    seed: Seed = 0,
+    checkpoint: str | PathLike[str] | None = None,
+    callback: Callback | None = None,
+    progress: bool | None = None,
+) -> Approximation | SparseApproximation:
+    """The Gaussian q(f) of ``cavi`` or ``gaussian_vi``, found by natural-gradient steps on batches of rows.
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Hyperparameters stay at their values unless ``train_hyperparameters``.
+    X : array_like, shape (n, d), or Rows, or tuple
+        Inputs, one row per datum; the pair (X, y); or ``pgm.ArrayRows``, ``pgm.ParquetRows`` or ``pgm.IterableRows``,
+        rows with their y that need not fit into memory.
+    y : array_like, shape (n,) or (n, columns), optional
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods, as in ``cavi``.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``; for arrays. A SparseApproximation predicts at its ``missing.X``.
+    batch_size : int
+        Rows per step. Rows are shuffled before every epoch, and an incomplete last batch is dropped.
+    class_batch_size : int, optional
+        Latents per step, drawn at random, so that the time and memory of a step do not depend on their total number:
+        for one GP of that size with inducing inputs and a likelihood with one sum over its latents to a negative power,
+        such as LogisticSoftmax, or Softmax with the objective ``"gumbel"``. The bound is looser, see Notes.
+    train_hyperparameters : bool
+        Learn all hyperparameters that are not Fixed as in ``fit``, by a step of Adam on the bound of each batch, from
+        the given values or from start values in the units of the data. The GPs must have ``pgm.Inducing`` as form.
+    train_inducing : bool
+        Learn the inducing inputs along with the hyperparameters.
+    objective : str
+        The bound, as in ``fit``. ``"expected"`` takes any formula and is tighter: with ``train_hyperparameters`` it
+        gives values that predict better where latents are large. The expected log density is computed with few
+        quadrature nodes, shifted at random for every row of every step so that their error is zero on average. The
+        latents of a datum are independent under q unless a factor of the formula combines them.
+        ``"additive_noise"`` is for labels with an error rate, as in ``vi``.
+    rate : "robbins-monro", "adaptive" or (float, float)
+        Step sizes: ``"robbins-monro"`` for (t + 1)^-0.7, or (t + 10)^-0.7 unless the objective is ``"augmented"``;
+        delay and power of (t + delay)^-power; or ``"adaptive"``, which was measured to decrease too soon. Steps on all
+        rows at once have size 1, as in CAVI, with the objective ``"augmented"``.
+    max_epochs : int, optional
+        Maximum passes over the rows; by default 100, or the epochs of 10,000 steps if those are more. A few trial steps
+        from each start value are not counted.
+    tolerance : float
+        Largest change of the averages of the whitened latents from one window of steps to the next, relative to their
+        norm, at convergence.
+    seed : int or jax.Array
+        An int or a JAX key; draws the batches, latents, quadrature shifts, and inducing inputs as in ``cavi``.
+    checkpoint : str or path, optional
+        A folder in which the steps are saved as they go: the same call resumes them after an interruption, and gives
+        the result of an uninterrupted run bit for bit; with a larger ``max_epochs`` it continues.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    Approximation or SparseApproximation
+        An Approximation for arrays with the objective ``"augmented"``. A SparseApproximation, which stores none of the
+        rows, for ``Rows``, for ``class_batch_size`` and for the objective ``"expected"``: if the rows are few enough,
+        ``pgm.gaussian_vi(result.model, X, y)`` gives its marginals and the exact ELBO.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options, and for a GP whose form has no factor.
+    NoAugmentationError
+        For the objective ``"augmented"`` with a likelihood without an augmentation.
+    RuntimeError
+        If another process of a distributed run has ended.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If ``max_epochs`` do not reach the tolerance. The result is then q's average over the last window, or over the
+        later half of fewer steps; for arrays after one step on all rows, so that the ELBO is exact.
+    FitWarning
+        If likelihood parameters are kept fixed, as in ``fit``.
+    CorrectionWarning
+        For arrays, as in ``cavi``.
+
+    Notes
+    -----
+    Steps on batches converge when the averages of the whitened latents over at least 200 steps (whole epochs if these
+    are short) differ from the previous averages by less than ``tolerance``, relative to their norm and to the share of
+    the distance that the steps cover; or when windows have fewer rows than the data and their bound gains less than its
+    noise. Before that, Adam's learning rate is halved whenever the averages of the hyperparameters change by no more
+    than noise, and training ends when they change by less than a tenth of ``tolerance``, relatively if positive. Steps
+    on all rows follow from the last average of q, extrapolated as those of ``cavi``, and for arrays those of ``cavi``
+    itself, until one gains at most 1e-6 of ``tolerance`` in nats per row: only these show that q is at the optimum.
+    There are none with ``class_batch_size`` or the objective ``"expected"``.
+
+    With ``class_batch_size``, log S of the sum S over the latents is replaced by its tangent at S0(x), where log S0 is
+    affine in the prior's factor at x and is learned along; S0(x) is at least the part of S of a row's own class. The
+    bound, in expectation over the latents, is below that of the objective by S / S0 - 1 - log(S / S0) per row, times
+    the power. The step size of a latent depends on the number of its own steps; windows and the default of
+    ``max_epochs`` are longer by the number of steps that update each latent once on average.
+
+    ``Inducing("auto")`` chooses the number of inducing inputs before the first step, by ``cavi`` on up to 20,000 rows
+    with hyperparameters that ``fit`` learns from up to 2,000.
+
+    If JAX has several devices (``jax.devices()``), they share the rows of each batch; results do not depend
+    on their number, up to rounding. After ``jax.distributed.initialize`` these are the
+    devices of all processes, each of which makes the same call, reads all rows and has the result.
+
+    References
+    ----------
+    Hoffman, Blei, Wang and Paisley 2013; Wenzel et al. 2019; Kingma and Ba 2015; with ``class_batch_size``, Galy-Fajou
+    et al. 2019, section 4.2, and Liu et al. 2019, equation 24.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0), form=pgm.Inducing(10)))
+    >>> vi = pgm.svi(model, X, y, batch_size=10)
+    >>> vi.predict([[1.5], [4.5]]).probabilities[:, 1] > 0.5
+    array([ True, False])
+    """
+    begin = time.perf_counter()
+    check_whole_number(batch_size, "batch_size", 1)
+    if max_epochs is not None:
+        check_whole_number(max_epochs, "max_epochs", 1)
+    check_between(tolerance, "tolerance", 0.0, math.inf)
+    if train_inducing and not train_hyperparameters:
+        raise ValueError(
+            "train_inducing=True needs train_hyperparameters=True: inducing inputs are learned along with the values."
+        )
+    check_callback(callback)
+    check_objective(objective)
+    require_model(model).require_factors("svi")
+    terms, key = objective_of(model, objective), as_key(seed)
+    require_maximised("svi", terms)
+    decay = _decay(rate, terms)
+    X, y = paired(X, y)
+    sample = None
+    if class_batch_size is not None:
+        check_whole_number(class_batch_size, "class_batch_size", 1)
+        there = {"weights": weights is not None, "rate='adaptive'": decay is None}
+        conflicting = [name for name, is_there in there.items() if is_there]
+        if conflicting:
+            raise ValueError(f"class_batch_size cannot be combined with {conflicting[0]}: remove one of them.")
+        sample = latent_sample_of(require_model(model), terms, class_batch_size, key)
+    with SviCheckpoint.opened(checkpoint) as saved:
+        model, data, source = source_of(
+            require_model(model), X, y, weights, missing, train_hyperparameters, terms, as_seed(seed)
+        )
+        model = model.resolve(data.X, as_seed(seed))
+        if train_hyperparameters:
+            model = hold_unnormalised(model, "svi")
+        count, width = source.num_rows, data.X.shape[1] + data.y[:1].size + (data.weights is not None)
+        sweep = 1 if class_batch_size is None else -(-model.num_latents // class_batch_size)
+        settings = make_settings(
+            count, width, batch_size, decay, max_epochs, tolerance, train_hyperparameters, sweep, terms.is_monotone
+        )
+        options = _Options(
+            train_hyperparameters,
+            train_inducing,
+            decay is None,
+            objective,
+            key,
+            saved,
+            begin,
+            callback,
+            progress,
+            sample,
+        )
+        # Full steps on all rows from q lead to the optimum only where they never lower the bound.
+        ends_with_all = terms.is_monotone and sample is None and not isinstance(X, Rows)
+        result = _in_memory if ends_with_all else _streamed
+        return result(model, data, source, settings, options)
+
+
+class _Options(NamedTuple):
+    """Options of svi, with its start time ``begin``; ``sample`` selects latents for a step, None if steps use all."""
+
+    train_hyperparameters: bool
+    train_inducing: bool
+    adaptive: bool
+    objective: Choice
+    key: Any
+    checkpoint: SviCheckpoint | None
+    begin: float
+    callback: Callback | None
+    progress: bool | None
+    sample: LatentSample | None
+
+
+class _Fitted(NamedTuple):
+    """Result of the stochastic steps: the problem, q and parameter vector, and the model with learned values."""
+
+    stochastic: StochasticProblem
+    outcome: Outcome
+    model: Model
+    report: FitReport | None
+
+
+def _in_memory(model: Model, data: Data, source: Source, settings: Settings, options: _Options) -> Approximation:
+    """Stochastic steps for a resolved model, followed by steps of CAVI on all rows."""
+    inputs = inputs_for_steps(
+        model, data, len(data.X), options.train_hyperparameters, options.objective, as_seed(options.key)
+    )
+    model_for_steps = with_inputs(model, inputs)
+    objective = objective_of(model, options.objective)
+    problem = None if options.train_hyperparameters else problem_of(model_for_steps, data, objective=objective)
+    prior = model_for_steps.prior(data.X[:1]) if problem is None else problem.prior
+    prior.require_factors()
+    fitted = _learned(model, prior, inputs, data, source, settings, options)
+    problem = problem or problem_of(fitted.model, data, objective=objective_of(fitted.model, options.objective))
+    # The first bound converts the absolute limit to a relative tolerance.
+    first = maximise(CAVI.step, problem, _start_at_q(problem, fitted, data), 0.0, 0)
+    size = max(1.0, abs(float(first.state.elbo)))
+    limit = settings.max_gain(source.num_rows, size) / size
+    count = settings.remaining_epochs(len(fitted.outcome.trace))
+    ascent = maximise(CAVI.step, problem, first.state, limit, count, title="svi", progress=options.progress)
+    # Suppress the warning of CAVI: svi gives its own below.
+    result = conclude(
+        "svi", fitted.model, data, problem, ascent._replace(converged=True), settings.tolerance, options.begin
+    )
+    if fitted.outcome.converged and not ascent.converged:
+        warn_gaining(settings, float(ascent.trace[-1] - ascent.trace[-2]) if count else None)
+    converged = fitted.outcome.converged and ascent.converged
+    result = replace(result, converged=converged, fit=fitted.report)
+    warn_narrow("svi", result)
+    return result
+
+
+def _streamed(model: Model, sample: Data, source: Source, settings: Settings, options: _Options) -> SparseApproximation:
+    """Stochastic steps for a resolved model; the result keeps q at the inducing inputs only."""
+    inputs = inputs_for_steps(
+        model, sample, source.num_rows, options.train_hyperparameters, options.objective, as_seed(options.key)
+    )
+    prior = with_inputs(model, inputs).prior(sample.X[:1])
+    fitted = _learned(model, prior, inputs, sample, source, settings, options)
+    outcome = fitted.outcome
+    objective = objective_of(fitted.model, options.objective)
+    if outcome.converged and objective.is_monotone and options.sample is None:
+        outcome = run_final_passes(fitted.stochastic, fitted.model, outcome, source, settings, options.progress)
+    return SparseApproximation(
+        model=fitted.model,
+        posterior=posterior(fitted.stochastic, outcome.naturals, outcome.vector, as_array(sample.X[:1])),
+        scaling=source.scaling,
+        num_rows=source.num_rows,
+        columns=source.columns,
+        labels=sample.labels,
+        missing=sample.missing,
+        elbo_trace=outcome.trace,
+        converged=outcome.converged,
+        tolerance=settings.tolerance,
+        seconds=time.perf_counter() - options.begin,
+        fit=fitted.report,
+        objective=objective.name,
+        custom_objective=custom_objective(fitted.model, objective),
+    )
+
+
+def _learned(
+    model: Model,
+    prior: PriorCollection,
+    inputs: Inputs,
+    sample: Data,
+    source: Source,
+    settings: Settings,
+    options: _Options,
+) -> _Fitted:
+    """Stochastic steps until convergence."""
+    unknowns = trainable(model) if options.train_hyperparameters else ParameterVector(model, lambda parameter: False)
+    terms, coupled = _terms(model, prior, options.objective)
+    problem = StochasticProblem(
+        terms,
+        unknowns,
+        without_inputs(model).bare(),
+        prior,
+        tuple(as_array(Z) for Z in inputs) if options.train_hyperparameters else (),
+        as_array(_units(unknowns, inputs if options.train_inducing else (), sample.X)),
+        as_array(np.float64(source.num_rows)),
+        options.adaptive,
+        options.sample,
+        options.train_inducing,
+        coupled,
+    )
+    stream = shuffled(source, settings, options.key)
+    fingerprint = partial(_fingerprint, model, inputs, sample, source, settings, options)
+    saved = options.checkpoint
+    restored = None
+    if saved is not None:
+        like = convergence.structure(problem, stream, settings)
+        restored = saved.restore(fingerprint(), like, settings.steps)
+    with explain_lost_process():
+        if jax.process_count() > 1:
+            require_same_inputs(f"{fingerprint()} {settings.steps} {restored and restored[0].trace}")
+        ascent, starts = restored or convergence.initial_ascent(problem, sample, stream, settings)
+
+        def save(ascent: convergence.Ascent, is_full: bool, final: bool) -> None:
+            if saved is not None and jax.process_index() == 0:
+                saved.save(ascent, starts, None if is_full else settings.steps, final)
+
+        outcome = convergence.maximise(problem, ascent, stream, settings, save, options.progress, options.callback)
+    if not outcome.converged:
+        warn(
+            f"svi did not converge: after {settings.passes} passes the whitened latents still move by more than "
+            f"{settings.tolerance:g} of their size, or values are still learned. Raise max_epochs, batch_size or "
+            "tolerance.",
+            ConvergenceWarning,
+        )
+    values = [np.asarray(value) for value in problem.values_at(outcome.vector)]
+    report = _report(outcome, starts, unknowns, values, settings) if options.train_hyperparameters else None
+    if options.train_inducing:
+        inputs = tuple(np.asarray(Z) for Z in problem.inputs_at(outcome.vector))
+    return _Fitted(problem, outcome, with_inputs(unknowns.with_values(values), inputs), report)
+
+
+def _units(learnable: ParameterVector, inputs: Inputs, X: np.ndarray) -> np.ndarray:
+    """Scale of each entry of the vector."""
+    values = steps(learnable, X) if learnable.leaf_indices else np.zeros(0)
+    return np.concatenate([values, input_steps(inputs, X)])
+
+
+def _fingerprint(
+    model: Model, inputs: Inputs, sample: Data, source: Source, settings: Settings, options: _Options
+) -> dict[str, str]:
+    """Digests of everything that determines the steps, the same in every process."""
+    model, sample = with_powers(model, sample)
+    sizes = (settings.batch_size, settings.batches, settings.window, settings.tolerance, settings.rates)
+    count = None if options.sample is None else options.sample.count
+    learned = (options.train_hyperparameters, options.train_inducing, options.adaptive, options.objective)
+    return {
+        "model": digest((model.signature, inputs)),
+        "data": digest((type(source.rows).__name__, tuple(source.scaling), sample.X, sample.y, source.digest)),
+        "seed": digest(options.key),
+        "options": digest((sizes, count, learned)),
+    }
+
+
+def _report(
+    outcome: Outcome, starts: dict[str, float], learnable: ParameterVector, values: list[np.ndarray], settings: Settings
+) -> FitReport:
+    num_steps = settings.num_steps(len(outcome.trace))
+    return FitReport(
+        start=max(starts, key=lambda name: starts[name], default="values given"),
+        start_elbos=starts,
+        values=dict(zip(learnable.names, values, strict=True)),
+        num_steps=num_steps,
+        num_evaluations=num_steps,
+        converged=outcome.converged,
+        message="q, hyperparameters and bound have converged" if outcome.converged else "max_epochs reached",
+    )
+
+
+def _terms(model: Model, prior: PriorCollection, objective: Choice) -> tuple[Objective, bool]:
+    """The objective as a sum over the data, and whether q couples the latents of its predictors."""
+    terms = objective_of(model, objective).stochastic()
+    coupled = terms.predictors is not None and couples(terms)
+    if coupled and not is_affordable(terms, prior):
+        raise ValueError(
+            f"objective={terms.name!r} in svi, if a factor combines several latents, allows at most {MAX_BLOCK} "
+            f"inducing inputs in all; got {sum(prior.ranks)}. Choose fewer, or objective='augmented'."
+        )
+    return terms, coupled
+
+
+def _start_at_q(problem: Problem, fitted: _Fitted, data: Data) -> CaviState:
+    """CAVI's start from the marginals of q at all rows."""
+    stochastic, q = fitted.stochastic, fitted.outcome
+    size, width = problem.prior.num_rows, sum(group.rank * group.size for group in stochastic.prior.groups)
+    length = min(size, chunk_length(width))
+    padded = (pad_rows(part, -(-size // length) * length) for part in (data.X, data.y))
+    X, y = (as_array(part.reshape(-1, length, *part.shape[1:])) for part in padded)
+    return _start(problem, stochastic, q.naturals, q.vector, (X, y))
+
+
+def _decay(rate: Any, objective: Objective) -> tuple[float, float] | None:
+    """Delay and power of a rate, None for the adaptive one."""
+    if isinstance(rate, str) and rate == "adaptive":
+        if not objective.is_monotone:
+            raise ValueError(f"rate='adaptive' needs objective='augmented'; got objective={objective.name!r}.")
+        return None
+    if isinstance(rate, str) and rate == "robbins-monro":
+        return _DELAY if objective.is_monotone else _CAREFUL_DELAY, _POWER
+    if not isinstance(rate, tuple | list) or len(rate) != 2:
+        raise ValueError(
+            f"rate must be 'adaptive', 'robbins-monro' or delay and power of (t + delay)^-power; got {shorten(rate)}."
+        )
+    check_between(rate[0], "the delay of rate", 0.0, math.inf)
+    if float(rate[0]) < 1.0:
+        raise ValueError(
+            f"the delay of rate must be at least 1, or the first steps are longer than 1; got {rate[0]!r}."
+        )
+    # The sum of all steps must be infinite and that of their squares finite.
+    check_between(rate[1], "the power of rate", 0.5, 1.0 + 1e-12)
+    return float(rate[0]), float(rate[1])

@@ -1,0 +1,693 @@
+"""When stochastic variational inference stops; rows of minibatches and final passes."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pgmodels.data.arrays import Column, Columns, MissingChoice, check_missing
+from pgmodels.data.sources import ArrayRows, Block, Rows, Scaling, batches, in_order, stacked_batches, survey
+from pgmodels.inference import latent_subsampling
+from pgmodels.inference.inducing_selection import warn_costly
+from pgmodels.inference.loop import Callback, ConvergenceWarning, IterationInfo
+from pgmodels.inference.problem import RowCheck, are_few_rows
+from pgmodels.inference.starts import initial_models
+from pgmodels.inference.svi_step import (
+    DataBatch,
+    NaturalParameters,
+    Rates,
+    StochasticProblem,
+    SviState,
+    WindowAverage,
+    block_indices,
+    divergence_between,
+    first_state,
+    penalised_bound,
+    shard_rows,
+    step,
+    to_host,
+    to_moments,
+)
+from pgmodels.model import Data, Model
+from pgmodels.numerics.iteration import History, empty_history
+from pgmodels.numerics.quadrature import CHUNK_VALUES, chunk_length
+from pgmodels.objectives.base import Objective
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.messages import progress_bar, warn
+from pgmodels.runtime.precision import as_array
+
+# Stochastic steps in windows; convergence is judged by the averages of successive windows.
+
+# Minimum number of steps in each average. A window is one epoch, or this many steps if hyperparameters are trained.
+_WINDOW = 200
+# Adam's initial learning rate, and the fraction of the tolerance below which hyperparameters have converged.
+_LEARNING_RATE, _VALUE_TOLERANCE = 0.05, 0.1
+# Adam's learning rate is not halved below this.
+_MIN_LEARNING_RATE = _LEARNING_RATE / 16.0
+# Default maximum number of epochs, or of steps if those are more.
+_EPOCHS, _STEPS = 100, 10_000
+# Batches for the initial averages of the adaptive rate.
+_RATE_BATCHES = 10
+# Convergence on all rows: maximum gain in nats a row, as a fraction of the tolerance, and relative to the bound
+# as in ``cavi``. For separable classes and rare events, which converge slowly, a gain of 1e-7 nats (at the default
+# tolerance) left means at a tenth of a standard deviation from the optimum, 1e-6 at half of one.
+_MAX_GAIN, _RELATIVE_GAIN = 1e-6, 1e-9
+# Rows from which start values are computed.
+_ROWS = 5000
+# Trial steps from each start value, on the same batches, so that the noise of their bounds is shared.
+_TRIAL_STEPS = 5
+
+# An endless stream of stacked batches, starting at a given batch.
+Stream = Callable[[int], Iterator[Block]]
+
+
+class Settings(NamedTuple):
+    """Step sizes and limits: at most ``passes`` epochs of ``batches`` steps, in windows of ``window`` steps.
+
+    Averages are over ``pool`` windows, since short epochs are noisy. Each latent is updated once in ``sweep`` steps on
+    average: 1 without latent subsampling. Steps are ``noisy`` unless exact and on all rows and latents.
+    """
+
+    batch_size: int
+    batches: int
+    window: int
+    pool: int
+    passes: int
+    rates: Rates
+    tolerance: float
+    sweep: int
+    noisy: bool
+
+    @property
+    def steps(self) -> int:
+        """Maximum number of steps."""
+        return self.passes * self.batches
+
+    @property
+    def windows(self) -> int:
+        """Maximum number of windows; the last may be shorter."""
+        return -(-self.steps // self.window)
+
+    def num_steps(self, windows: int) -> int:
+        """Number of steps in ``windows`` windows."""
+        return min(windows * self.window, self.steps)
+
+    def max_gain(self, num_rows: int, bound: float) -> float:
+        """Largest gain in nats of a step on all rows at which q counts as converged."""
+        return max(_MAX_GAIN * self.tolerance * num_rows, _RELATIVE_GAIN * max(1.0, abs(bound)))
+
+    def remaining_epochs(self, windows: int) -> int:
+        """Epochs that remain after ``windows`` windows."""
+        return self.passes - -(-self.num_steps(windows) // self.batches)
+
+
+class Ascent(NamedTuple):
+    """State of the optimisation: SviState, averages of the last windows, bounds, and whether it has converged.
+
+    ``learning`` is Adam's learning rate, 0 after training, and ``windows_at_rate`` the number of windows at that rate.
+    ``window`` averages the current pool, so far of ``pooled`` windows, and ``before`` the previous pool.
+    """
+
+    state: SviState
+    learning: float
+    windows_at_rate: int
+    window: WindowAverage | None
+    before: WindowAverage | None
+    pooled: int
+    trace: tuple[float, ...]
+    converged: bool
+
+
+class Outcome(NamedTuple):
+    """Final q and unconstrained values, the bound of each window, and whether the steps have converged."""
+
+    naturals: tuple[NaturalParameters, ...]
+    vector: Float[Array, " values"]
+    trace: np.ndarray
+    converged: bool
+
+
+def make_settings(
+    num_rows: int,
+    width: int,
+    batch_size: int,
+    decay: tuple[float, float] | None,
+    max_epochs: int | None,
+    tolerance: float,
+    train_hyperparameters: bool,
+    sweep: int,
+    exact: bool,
+) -> Settings:
+    """The settings for ``num_rows`` rows of ``width`` numbers each.
+
+    A window is an epoch or, if hyperparameters are trained, a number of steps; with latent subsampling, as many as
+    update each latent that often. ``exact`` steps on all rows have no noise: each block of q gets its optimum.
+    """
+    size = min(batch_size, num_rows)
+    count = num_rows // size
+    window = min(
+        sweep * (_WINDOW if train_hyperparameters else min(count, _WINDOW)),
+        chunk_length(size * width, 4 * CHUNK_VALUES),
+    )
+    passes = sweep * max(_EPOCHS, -(-_STEPS // count)) if max_epochs is None else max_epochs
+    # Without noise, nothing needs to be averaged.
+    noisy = not exact or size < num_rows or sweep > 1
+    delay, power = decay if decay is not None and noisy else (1.0, 0.0)
+    rates = Rates(*map(as_array, np.array([delay, power, _LEARNING_RATE if train_hyperparameters else 0.0])))
+    pool = 1 if train_hyperparameters or not noisy else -(-sweep * _WINDOW // window)
+    return Settings(size, count, window, pool, passes, rates, tolerance, sweep, noisy)
+
+
+@partial(compiled, optimise=False)
+@shard_rows
+def _first(problem: StochasticProblem, vector: Array, rows: DataBatch) -> SviState:
+    if problem.sample is not None:
+        return latent_subsampling.first_state(problem, problem.sample, vector, rows)
+    return first_state(problem, vector, rows)
+
+
+def _takes_many_steps(problem: StochasticProblem, state: SviState, rows: DataBatch, *_: Any) -> bool:
+    """Not where the values are fixed and each step has all rows: a few steps reach the optimum."""
+    return bool(problem.learnable.leaf_indices) or len(rows.X) > 1 or not are_few_rows(rows.X.shape[1], problem.coupled)
+
+
+@partial(compiled, optimise=_takes_many_steps)
+@shard_rows
+def advance(
+    problem: StochasticProblem,
+    state: SviState,
+    rows: DataBatch,
+    rates: Rates,
+    first: Any,
+    last: Any,
+) -> tuple[SviState, WindowAverage]:
+    """Steps ``first`` to ``last`` - 1, cycling through the batches; returns the state and the window's averages."""
+    if problem.sample is not None:
+        return latent_subsampling.advance(problem, problem.sample, state, rows, rates, first, last)
+
+    def body(index: Array, carry: tuple[SviState, WindowAverage]) -> tuple[SviState, WindowAverage]:
+        state, info = step(problem, carry[0], rows.number(index), rates)
+        vector, remaining = state.values.vector, carry[1].share
+        now = WindowAverage(state.naturals, vector, vector**2, info.centre, info.bound, -state.rate * remaining)
+        return state, jax.tree.map(jnp.add, carry[1], now)
+
+    values, zero = jnp.zeros_like(state.values.vector), jnp.zeros(())
+    centre = jnp.concatenate([jnp.zeros_like(block.potential) for block in state.naturals])
+    nothing = WindowAverage(jax.tree.map(jnp.zeros_like, state.naturals), values, values, centre, zero, jnp.ones(()))
+    # The step numbers are arguments, so that one program serves any number of steps.
+    state, total = jax.lax.fori_loop(first, last, body, (state, nothing))
+    mean = jax.tree.map(lambda leaf: leaf / (last - first), total)
+    return state, mean._replace(share=1.0 - total.share)
+
+
+def initial_ascent(
+    problem: StochasticProblem, sample: Data, stream: Stream, settings: Settings
+) -> tuple[Ascent, dict[str, float]]:
+    """The initial state, and the bounds of the starts.
+
+    If hyperparameters are trained, the state after a few trial steps from the start with the largest bound.
+    """
+    rows = DataBatch.of(next(stream(0)))
+    first = rows.first(_RATE_BATCHES)
+
+    def started(vector: np.ndarray) -> SviState:
+        return to_host(_first(problem, as_array(vector), first))
+
+    learning = float(settings.rates.learning)
+    if not problem.learnable.leaf_indices:
+        return Ascent(started(problem.start()), learning, 0, None, None, 0, (), False), {}
+    # Evenly spaced, since rows may be sorted.
+    places = np.linspace(0, len(sample.X) - 1, min(_ROWS, len(sample.X))).astype(int)
+    begun = initial_models(problem.learnable.model, sample.at(places), _constant_objective(problem))
+    models = {name: start.model for name, start in begun.items() if start.kind == "level"}
+    states = {name: started(problem.start(model)) for name, model in models.items()}
+    fixed_rates = settings.rates._replace(learning=as_array(np.float64(0.0)))
+    count = settings.sweep * _TRIAL_STEPS
+    tried = {name: advance(problem, state, rows, fixed_rates, 0, count) for name, state in states.items()}
+    bounds = {name: float(window.bound) for name, (_, window) in tried.items()}
+    finite = {name: bound for name, bound in bounds.items() if np.isfinite(bound)}
+    if not finite:
+        raise ValueError(
+            "svi: the ELBO is not finite at the initial values. Give hyperparameters on the scale of the data."
+        )
+    best = to_host(tried[max(finite, key=lambda name: finite[name])][0])
+    return Ascent(best, learning, 0, None, None, 0, (), False), finite
+
+
+def _constant_objective(problem: StochasticProblem) -> Objective | None:
+    """The objective by which constant latents are fitted: the augmented bound, if there is one, which is cheap.
+
+    None with latent subsampling: the bound at constants involves all latents.
+    """
+    model = problem.learnable.model
+    if problem.sample is not None:
+        return None
+    return model.augmentation if model.is_augmentable else problem.objective
+
+
+def structure(problem: StochasticProblem, stream: Stream, settings: Settings) -> Any:
+    """Shapes of a state and a window, without computation."""
+    rows = DataBatch.of(next(stream(0)))
+    first = _first.shapes(problem, as_array(problem.start()), rows.first(_RATE_BATCHES))
+    return advance.shapes(problem, first, rows, settings.rates, 0, settings.window)
+
+
+def maximise(
+    problem: StochasticProblem,
+    ascent: Ascent,
+    stream: Stream,
+    settings: Settings,
+    save: Callable[[Ascent, bool, bool], None],
+    progress: bool | None,
+    callback: Callback | None = None,
+) -> Outcome:
+    """Windows of steps until convergence; ``save`` is called after each, with whether it is full and the last."""
+    done, begin = len(ascent.trace), time.perf_counter()
+    rows = stream(done * settings.window)
+    with progress_bar("svi", settings.windows, progress) as bar:
+        bar.advance(done)
+        while not ascent.converged and len(ascent.trace) < settings.windows:
+            start, done = time.perf_counter(), len(ascent.trace)
+            count = settings.num_steps(done + 1) - settings.num_steps(done)
+            following = _next if count == settings.window else _last
+            ascent = following(problem, ascent, DataBatch.of(next(rows)), settings)
+            speed = count * settings.batch_size / (time.perf_counter() - start)
+            save(ascent, count == settings.window, ascent.converged or done + 1 == settings.windows)
+            bar.advance(1, f"bound {ascent.trace[-1]:.4f}, {speed:,.0f} rows/s")
+            if callback is not None:
+                values = map(np.asarray, problem.values_at(ascent.state.values.vector))
+                named = dict(zip(problem.learnable.names, values, strict=True))
+                info = IterationInfo("svi", len(ascent.trace), ascent.trace[-1], time.perf_counter() - begin, named)
+                callback(ascent.state, info)
+    return _outcome(ascent, settings)
+
+
+def _advanced(
+    problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings, first: int, last: int
+) -> tuple[SviState, WindowAverage]:
+    """Steps on some of the batches. Raises ValueError if the bound or the means are not finite."""
+    rates = settings.rates._replace(learning=as_array(np.float64(ascent.learning)))
+    state, window = to_host(advance(problem, ascent.state, rows, rates, first, last))
+    if not np.isfinite(window.bound) or not np.isfinite(np.asarray(window.centre)).all():
+        raise ValueError(
+            "svi: the bound is not finite. Look for extreme values in y, prior variances of many orders of magnitude, "
+            "or a likelihood scale close to zero."
+        )
+    return state, window
+
+
+def _last(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
+    """The last steps, which fill no window: averaged with the previous pool or, without one, over their later half.
+
+    They are not used to judge convergence.
+    """
+    count = settings.steps - len(ascent.trace) * settings.window
+    half = count // 2 if ascent.window is None else 0
+    if half:
+        ascent = ascent._replace(state=_advanced(problem, ascent, rows, settings, 0, half)[0])
+    state, window = _advanced(problem, ascent, rows, settings, half, count)
+    trace = (*ascent.trace, float(window.bound))
+    if ascent.window is not None:
+        window = _merged(ascent.window, window, ascent.pooled * settings.window / count)
+    return ascent._replace(state=state, window=window, trace=trace)
+
+
+def _next(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
+    state, window = _advanced(problem, ascent, rows, settings, 0, settings.window)
+    bound, learning = float(window.bound), ascent.learning
+    windows_at_rate, trace = ascent.windows_at_rate + 1, (*ascent.trace, bound)
+    before, pooled = ascent.window, 1
+    if ascent.window is not None and ascent.pooled < settings.pool:
+        window, before, pooled = _merged(ascent.window, window, ascent.pooled), ascent.before, ascent.pooled + 1
+    gains = not _bound_is_flat(trace[-windows_at_rate:])
+    if learning > 0.0:
+        if before is not None:
+            learning = _reduced_rate(learning, before, window, gains, problem, settings.tolerance)
+        if not learning:
+            state = state._replace(values=state.values._replace(vector=window.vector))
+        windows_at_rate = windows_at_rate if learning == ascent.learning else 0
+        return Ascent(state, learning, windows_at_rate, window, before, pooled, trace, False)
+    # A bound on a subset of the rows is noisy: stop if its gain is below that noise.
+    hidden = settings.batches > settings.window and not gains
+    full = pooled == settings.pool
+    converged = before is not None and (hidden or (full and _has_converged(before, window, settings.tolerance)))
+    return Ascent(state, learning, windows_at_rate, window, before, pooled, trace, converged)
+
+
+def _merged(window: WindowAverage, following: WindowAverage, count: float) -> WindowAverage:
+    """The average of two windows, the first of ``count`` times as many steps as the second."""
+    mean = jax.tree.map(lambda first, second: first + (second - first) / (count + 1), window, following)
+    return mean._replace(share=1.0 - (1.0 - window.share) * (1.0 - following.share))
+
+
+def _outcome(ascent: Ascent, settings: Settings) -> Outcome:
+    """The averages of the last windows; the last step if steps have no noise."""
+    at: Any = ascent.window
+    if not settings.noisy or at is None:
+        return Outcome(ascent.state.naturals, ascent.state.values.vector, np.array(ascent.trace), ascent.converged)
+    return Outcome(at.naturals, at.vector, np.array(ascent.trace), ascent.converged)
+
+
+def _reduced_rate(
+    learning: float,
+    before: WindowAverage,
+    now: WindowAverage,
+    gains: bool,
+    problem: StochasticProblem,
+    tolerance: float,
+) -> float:
+    """Adam's next learning rate: halved if steps are noise or the bound does not rise, and finally 0.
+
+    It is 0 once the averages of two windows hardly differ, or the rate is at its minimum. Inducing inputs keep moving
+    in directions that hardly change the bound: they count only if nothing else is learned.
+    """
+    counts = slice(len(problem.learnable.start()) or None)
+    moved = np.abs(np.asarray(now.vector - before.vector))[counts]
+    if np.all(moved <= _VALUE_TOLERANCE * tolerance * np.asarray(problem.units)[counts]):
+        return 0.0
+    spread = np.sqrt(np.maximum(np.asarray(now.square - now.vector**2), 0.0))[counts]
+    if gains and np.any(moved > spread):
+        return learning
+    return learning / 2.0 if learning > _MIN_LEARNING_RATE else 0.0
+
+
+def _has_converged(before: WindowAverage, now: WindowAverage, tolerance: float) -> bool:
+    """Whether the averages of E v over two windows differ by less than the tolerance.
+
+    Source: Wenzel et al. 2019, who look at a window of global parameters.
+    """
+    centre = np.asarray(now.centre)
+    moved = np.linalg.norm(centre - np.asarray(before.centre))
+    return bool(moved <= tolerance * float(now.share) * np.linalg.norm(centre))
+
+
+def _bound_is_flat(bounds: tuple[float, ...]) -> bool:
+    """Whether the last third of the bounds exceeds the previous third by at most its standard error."""
+    third = len(bounds) // 3
+    if third < 2:
+        return False
+    later, earlier = np.array(bounds[-third:]), np.array(bounds[-2 * third : -third])
+    error = np.sqrt((later.var(ddof=1) + earlier.var(ddof=1)) / third)
+    return bool(later.mean() - earlier.mean() <= error)
+
+
+# Data sources of svi: arrays, or rows that are read again in every epoch.
+
+
+class Source(NamedTuple):
+    """A data source: the rows, their number, the standardisation and names of their inputs, and a digest.
+
+    The digest is empty if all rows are in memory.
+    """
+
+    rows: Rows
+    num_rows: int
+    scaling: Scaling
+    columns: Columns | None
+    digest: str
+
+
+class _WeightedRows(ArrayRows):
+    """Rows of arrays with their weights."""
+
+    def __init__(self, data: Data):
+        super().__init__(data.X, data.y)
+        self.weights = data.row_weights
+
+    def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
+        """See Rows."""
+        for rows in self.slices(rng):
+            yield self.X[rows], self.y[rows], self.weights[rows]
+
+
+def paired(X: Any, y: Any) -> tuple[Any, Any]:
+    """X and y, which may be passed as a pair. Raises ValueError if y is missing."""
+    if y is not None or isinstance(X, Rows):
+        return X, y
+    if isinstance(X, tuple) and len(X) == 2:
+        return X
+    raise ValueError(
+        f"y is missing, and X, of type {type(X).__name__}, has none: give X and y, or rows that have both, "
+        "pgm.ArrayRows(X, y), pgm.ParquetRows(files, target) or pgm.IterableRows(pairs), of pairs (X, y)."
+    )
+
+
+def source_of(
+    model: Model,
+    X: Any,
+    y: Any,
+    weights: Any,
+    missing: MissingChoice,
+    train_hyperparameters: bool,
+    objective: Objective,
+    seed: int,
+) -> tuple[Model, Data, Source]:
+    """The model, the checked data or a sample of the rows, and the source of batches."""
+    if isinstance(X, Rows):
+        _check_rows(y, weights, missing)
+    _require_inducing(
+        model,
+        {
+            "rows that are not in memory": isinstance(X, Rows),
+            "train_hyperparameters=True": train_hyperparameters,
+            f"objective={objective.name!r}": not objective.is_monotone,
+        },
+    )
+    if not isinstance(X, Rows):
+        model, data = model.prepare(X, y, weights, missing)
+        unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
+        rows = ArrayRows(data.X, data.y) if data.weights is None else _WeightedRows(data)
+        return model, data, Source(rows, len(data.X), unscaled, data.columns, "")
+    columns = None if X.columns is None else tuple(map(Column, X.columns))
+    model = model.numbered(columns)
+    check = RowCheck(model)
+    surveyed = survey(X, check, seed)
+    model.warn_unseen(check.unseen)
+    indexed = sorted(set().union(*(gp.kernel.indexes(surveyed.X.shape[1]) for gp in model.gps)))
+    if X.standardise and indexed:
+        raise ValueError(
+            f"standardise=True would change column {indexed[0]} of X, whose values are numbers of outputs: standardise "
+            "the other columns beforehand, and leave it out."
+        )
+    source = Source(X, surveyed.num_rows, surveyed.scaling, columns, surveyed.digest)
+    return model, Data(surveyed.X, surveyed.y, columns), source
+
+
+def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
+    """Stacks of batches, one per window, in a new order every epoch; one batch if it has all rows."""
+    seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
+
+    def stream(first: int) -> Iterator[Block]:
+        every = batches(source.rows, source.scaling, source.num_rows, settings.batch_size, seed, first)
+        return stacked_batches(every, settings.window if settings.batch_size < source.num_rows else 1)
+
+    return stream
+
+
+def _check_rows(y: Any, weights: Any, missing: Any) -> None:
+    check_missing(missing)
+    if missing != "raise":
+        raise ValueError(f"missing={missing!r} needs an array X; {Rows.__name__} must have a y in each row.")
+    extra = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
+    if extra:
+        raise ValueError(f"{extra[0]} needs an array X: {Rows.__name__} have their own y, and no weights.")
+
+
+def _require_inducing(model: Model, reasons: Mapping[str, bool]) -> None:
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
+    for gp in model.gps:
+        if reason is not None and not gp.form.num_inputs:
+            raise ValueError(
+                f"svi with {reason} needs GPs with inducing inputs; got {gp!r}. Use "
+                "pgm.GP(kernel, form=pgm.Inducing(300))."
+            )
+
+
+# Steps of svi on all rows, one epoch each, until the bound converges.
+
+
+class _PassResult(NamedTuple):
+    """The bound of q, the q after a step on all rows, a lower bound on the step's gain, and the inducing loss.
+
+    The step gains at least KL(q || next q): the next q maximises a lower bound that touches the bound at q and
+    decreases as KL does. For the inducing loss see ``StochasticProblem.inducing_loss``.
+    """
+
+    bound: float
+    naturals: tuple[NaturalParameters, ...]
+    gain: float
+    inducing_loss: np.ndarray
+
+
+def run_final_passes(
+    problem: StochasticProblem,
+    model: Model,
+    outcome: Outcome,
+    source: Source,
+    settings: Settings,
+    progress: bool | None,
+) -> Outcome:
+    """Steps on all rows after the stochastic steps, until the bound converges or ``max_epochs`` is reached.
+
+    Means are extrapolated by Anderson acceleration (``pgmodels.numerics.iteration``) while that raises the bound;
+    otherwise the plain step is taken and the history discarded. The bounds are appended to the trace. Warns if q is not
+    at the optimum, or if ``model`` has too few inducing inputs.
+    """
+    best = now = outcome.naturals
+    fallback, history, trace, gain, converged = None, _new_history(now), list[float](), None, False
+    inducing_loss = np.zeros(2)
+    remaining_epochs = settings.remaining_epochs(len(outcome.trace)) // len(problem.objective.blocks)
+    with progress_bar("svi, all rows", remaining_epochs, progress) as bar:
+        for _ in range(remaining_epochs):
+            image = _update(problem, now, outcome.vector, source, settings)
+            bar.advance(1, f"bound {image.bound:.4f}")
+            if trace and not image.bound >= trace[-1]:
+                if fallback is None:
+                    break
+                now, fallback, history = fallback, None, _new_history(now)
+                continue
+            best, gain = image.naturals, image.gain
+            trace.append(image.bound)
+            converged = gain <= settings.max_gain(source.num_rows, image.bound)
+            inducing_loss = image.inducing_loss
+            if converged:
+                break
+            history, now, extrapolates = _extrapolate(history, now, best)
+            fallback = best if extrapolates else None
+    if not converged:
+        warn_gaining(settings, gain)
+    nats, share = inducing_loss.tolist()
+    warn_costly(model, nats, share)
+    return Outcome(best, outcome.vector, np.append(outcome.trace, trace), converged)
+
+
+def warn_gaining(settings: Settings, gain: float | None) -> None:
+    """Warn that q is not at the optimum; ``gain`` is the gain of a step on all rows, None if no pass remained."""
+    gains = "none remains to measure the gain of a step on all rows"
+    if gain is not None:
+        gains = f"a step on all rows still gains {gain:.2g} nats"
+    warn(
+        f"svi did not converge: after {settings.passes} passes {gains}. Raise max_epochs or tolerance.",
+        ConvergenceWarning,
+    )
+
+
+def _new_history(naturals: tuple[NaturalParameters, ...]) -> History:
+    return empty_history([each.potential for each in naturals])
+
+
+@compiled
+def _extrapolate(
+    history: History, now: tuple[NaturalParameters, ...], image: tuple[NaturalParameters, ...]
+) -> tuple[History, tuple[NaturalParameters, ...], Array]:
+    """The history with one more step, q with extrapolated mean, and whether the history was used.
+
+    The precision is not extrapolated: the mean converges more slowly, and is small in comparison.
+    """
+    was_started, before = history.started, [to_moments(each)[1] for each in now]
+    history = history.after(before, [to_moments(each)[1] for each in image])
+    means = jnp.split(history.combined(), np.cumsum([len(each.potential) for each in image])[:-1])
+    pairs = zip(image, means, strict=True)
+    return (
+        history,
+        tuple(NaturalParameters(each.precision, mean + each.precision @ mean) for each, mean in pairs),
+        was_started,
+    )
+
+
+def _update(
+    problem: StochasticProblem,
+    naturals: tuple[NaturalParameters, ...],
+    vector: Array,
+    source: Source,
+    settings: Settings,
+) -> _PassResult:
+    """A pass over all rows for each block of the objective, which are updated in turn."""
+    begun, first = naturals, _pass(problem, naturals, vector, source, settings)
+    for index in range(len(problem.objective.blocks)):
+        statistics = first if index == 0 else _pass(problem, naturals, vector, source, settings)
+        moving = block_indices(problem, index)
+        naturals = tuple(statistics.targets[k] if k in moving else each for k, each in enumerate(naturals))
+    return _PassResult(
+        float(first.bound), naturals, float(_divergence(begun, naturals)), np.asarray(first.inducing_loss)
+    )
+
+
+class _PassStatistics(NamedTuple):
+    """Statistics of a pass: the bound of q, the optimal q given its marginals, and the inducing loss."""
+
+    bound: Array
+    targets: tuple[NaturalParameters, ...]
+    inducing_loss: Float[Array, "2"]
+
+
+def _pass(
+    problem: StochasticProblem,
+    naturals: tuple[NaturalParameters, ...],
+    vector: Array,
+    source: Source,
+    settings: Settings,
+) -> _PassStatistics:
+    """A pass over all rows."""
+    total = None
+    for chunk, count, size in _chunks(source, settings):
+        statistics = to_host(_means(problem, (naturals, vector), DataBatch.of(chunk), count))
+        statistics = jax.tree.map(lambda leaf, share=count * size / source.num_rows: share * leaf, statistics)
+        total = statistics if total is None else jax.tree.map(jnp.add, total, statistics)
+    if total is None:
+        raise ValueError("a pass over the data has no rows: give the same rows in every pass.")
+    return total
+
+
+def _chunks(source: Source, settings: Settings) -> Iterator[tuple[Block, int, int]]:
+    """All rows in stacks of equal batches, with the number and the size of the batches.
+
+    Incomplete stacks are padded with the last batch, so that one compiled program serves all.
+    """
+    several: list[Block] = []
+
+    def stacked(most: int) -> tuple[Block, int, int]:
+        count = len(several)
+        padded = several + [several[-1]] * (most - count)
+        block = tuple(np.stack(arrays) for arrays in zip(*padded, strict=True))
+        return block, count, block[0].shape[1]
+
+    most = min(settings.window, settings.batches)
+    for batch in in_order(source.rows, source.scaling, source.num_rows, settings.batch_size):
+        is_rest = len(batch[1]) < settings.batch_size
+        if len(several) == most or (several and is_rest):
+            yield stacked(most)
+            several = []
+        several.append(batch)
+    yield stacked(most if len(several[0][1]) == settings.batch_size else 1)
+
+
+@compiled
+@shard_rows
+def _means(
+    problem: StochasticProblem,
+    at: tuple[tuple[NaturalParameters, ...], Array],
+    rows: DataBatch,
+    count: Any,
+) -> _PassStatistics:
+    """Statistics of q, averaged over ``count`` batches."""
+    naturals, vector = at
+
+    def add(index: Array, total: _PassStatistics) -> _PassStatistics:
+        bound, (batch, moments) = penalised_bound(problem, naturals, vector, rows.number(index))
+        targets = problem.targets(batch, moments.mean, moments.variance)
+        statistics = _PassStatistics(bound, targets, problem.inducing_loss(batch, moments))
+        return jax.tree.map(jnp.add, total, statistics)
+
+    nothing = _PassStatistics(jnp.zeros(()), jax.tree.map(jnp.zeros_like, naturals), jnp.zeros(2))
+    return jax.tree.map(lambda leaf: leaf / count, jax.lax.fori_loop(0, count, add, nothing))
+
+
+@compiled
+def _divergence(one: Sequence[NaturalParameters], other: Sequence[NaturalParameters]) -> Float[Array, ""]:
+    return sum((divergence_between(*pair) for pair in zip(one, other, strict=True)), jnp.zeros(()))

@@ -1,1 +1,0 @@
-"""Variational inference with all rows: CAVI and the variational Gaussian."""

@@ -1,0 +1,781 @@
+"""Variational inference: `vi`, `cavi` and `gaussian_vi`."""
+
+import math
+import time
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from pgmodels.augmentation.augmentation import Augmentation
+from pgmodels.data.arrays import MissingChoice, check_between, check_whole_number
+from pgmodels.inference.cavi import CAVI, NATURAL_GRADIENT, is_clipped, start_at
+from pgmodels.inference.inducing_selection import select_inducing_inputs, warn_left_out
+from pgmodels.inference.loop import (
+    MANY,
+    Ascent,
+    Callback,
+    ConvergenceWarning,
+    Engine,
+    VariationalState,
+    check_callback,
+    check_finite,
+    maximise,
+)
+from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of, objective_of_result
+from pgmodels.inference.problem import Problem, conditioned, problem_of, separate_blocks
+from pgmodels.kernels.kernel import with_values
+from pgmodels.model import GP, Data, Model, require_model
+from pgmodels.objectives.base import Objective
+from pgmodels.priors.base import Sites, pad_rows, pad_sites, pad_zeros, weighted
+from pgmodels.priors.collection import MAX_BLOCK, PriorCollection, are_affordable, choose_blocks
+from pgmodels.priors.dense import dense_operations
+from pgmodels.priors.markov import Markov, scan_operations
+from pgmodels.priors.representation import Auto
+from pgmodels.results.approximation import Approximation, GaussianResult
+from pgmodels.results.gaussian import CorrectionWarning
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.machine import one_thread_if_small
+from pgmodels.runtime.messages import PgmodelsWarning, warn
+from pgmodels.runtime.precision import as_array, double_precision
+from pgmodels.runtime.seeds import Seed, as_seed
+
+# The choice of the Markov form for a latent of many rows, where it is as exact as the default form.
+
+# Distinct inputs up to which the default form stays. In a new process, with Matern32 on one core, cavi takes 3.3 s in
+# either form with 1,000, and 6.6 s against 3.7 s with 2,000 (4.0 s against 0.04 s once compiled), and fit 44 s against
+# 14 s. Up to 2,000 fit corrects dense results, from which the latents can then be drawn jointly.
+FEW = 2_000
+
+
+def with_chain(model: Model, X: np.ndarray) -> Model:
+    """The model with its one latent as a Markov process, where that is exact and cheaper and the default form is asked.
+
+    Several latents, which formulas and corrections may combine, keep their form, and so do kernels of low rank.
+    """
+    if len(X) <= FEW or model.num_latents > 1 or model.gps[0].form != Auto():
+        return model
+    gp, form, num_columns = model.gps[0], Markov(), X.shape[1]
+    try:
+        form.check(gp.kernel, num_columns)
+    except ValueError:
+        return model
+    count = len(np.unique(X[:, gp.kernel.reads(num_columns)], axis=0))
+    state = with_values(gp.kernel).to_state_space()
+    has_noise = bool(np.any(state.noise(np.ones(1))))
+    is_cheaper = scan_operations(count, state.dimension) < dense_operations(count)
+    if count <= FEW or not (state.is_exact and has_noise and is_cheaper):
+        return model
+    return Model(model.likelihood, [GP(gp.kernel, gp.mean, gp.size, form)])
+
+
+# Check that the prior's representation (jitter, neglected pivots, harmonics, basis functions) is accurate enough.
+
+# Neglected variance times the largest site precision: the target, and the limit for a warning. A datum's share of the
+# ELBO is off by half of it, and by more if its residual is large.
+_WANTED, _WARNED = 1e-7, 1e-2
+# Tolerated error of the ELBO, in nats or relative to its size, whichever is larger.
+_NATS, _SHARE = 0.1, 1e-9
+
+# Share of a prior variance that basis functions may leave out.
+_TRUNCATED = 0.01
+
+
+class TruncationWarning(PgmodelsWarning):
+    """The basis functions of a GP leave out a part of its prior variance."""
+
+
+class PrecisionWarning(PgmodelsWarning):
+    """The prior cannot be represented accurately enough for the data in double precision."""
+
+
+def accurate_prior(model: Model, data: Data, prior: PriorCollection, precision: float) -> PriorCollection:
+    """The prior itself if it is accurate enough for sites of a given precision, else a more accurate one.
+
+    Raises ValueError if its variances overflow.
+    """
+    if not np.isfinite(prior.approximation_error):
+        raise ValueError(
+            "X: the kernel's variances at the data overflow double precision. Check the scale of X and the kernel's "
+            "hyperparameters, or standardise X."
+        )
+    if prior.approximation_error * precision <= _WANTED:
+        return prior
+    return model.prior(data.X, max_error=_WANTED / precision)
+
+
+def warn_inaccurate(
+    prior: PriorCollection, precision: float, elbo: float = 0.0, rounding: float = 0.0, neglect: float = 0.0
+) -> None:
+    """Warn if a prior is not accurate enough for sites of a given precision, or the ELBO is not accurate.
+
+    ``rounding`` is the ELBO's rounding error, ``neglect`` its error due to variances that the prior neglects.
+    """
+    _warn_truncated(prior)
+    error = prior.approximation_error
+    remedy = (
+        "Raise the likelihood's scale or lower the prior variance, whose ratio is extreme, add a White kernel or, to "
+        "pgm.Periodic with pgm.Markov(), harmonics."
+    )
+    if error * precision > _WARNED:
+        warn(
+            f"the latents' prior is approximated to a variance of {error:.1e} (jitter, neglected pivots or harmonics), "
+            f"but the data determine a latent to {1.0 / precision:.1e}: in double precision ELBO, means and variances "
+            f"lose accuracy. {remedy}",
+            PrecisionWarning,
+        )
+    elif rounding + neglect > max(_NATS, _SHARE * abs(elbo)):
+        warn(
+            f"the ELBO, {elbo:.6g}, may be off by {rounding + neglect:.1g} nats: {neglect:.1g} due to a variance of "
+            f"{error:.1e} that the prior neglects (jitter, neglected pivots or harmonics), and {rounding:.1g} due to "
+            f"rounding. y is farther from the latents than the likelihood's scale allows. {remedy}",
+            PrecisionWarning,
+        )
+
+
+def _warn_truncated(prior: PriorCollection) -> None:
+    """Warn if basis functions leave out too much variance: everywhere if too few, else near the ends of the domain."""
+    shares = [np.asarray(share) for group in prior.groups if (share := group.truncated_shares()) is not None]
+    worst = max(shares, key=np.max, default=np.zeros(1))
+    if np.max(worst) > _TRUNCATED:
+        few = np.median(worst) > _TRUNCATED
+        remedy = "Raise their number" if few else "Raise the boundary (and their number), or give a wider domain"
+        warn(
+            f"the basis functions of pgm.Hilbert leave out {np.max(worst):.1%} of the prior variance at some row and "
+            f"{np.median(worst):.1%} at the median row, where deviations are too narrow. {remedy}.",
+            TruncationWarning,
+        )
+
+
+# Estimate of how much the augmented bound underestimates variances, by one further conditioning.
+
+# A 90 % interval with this share of the correct variance has a coverage of 75 %.
+_NARROW = 0.5
+# Maximum number of predictors per datum to evaluate: each costs a pass over all, and softmax predictors are similar.
+_LOOKED_AT = 8
+# Rows up to which all data run one program.
+_ROWS = 512
+
+
+@double_precision
+def variance_ratio(approximation: Approximation) -> np.ndarray:
+    """The ratios of a result's variances of the latents at the data to estimates of the posterior's, (n, latents).
+
+    At the optimum of a bound with auxiliary variables, the sites' precisions are the means W of these variables. Their
+    dependence on f lowers the curvature of the bound in f's mean, -B_mm at q's variances, below W. Conditioning on that
+    curvature instead of W is linear response without the terms of the variances (math: section 5b): on most of 20
+    models the ratios were within 2 % of the ratios of ``correct``. Predictors of a datum are treated separately: with
+    several, the ratios are too large, up to five times if all rows share three latents. 1 without auxiliary variables.
+    """
+    model, n = approximation.model, len(approximation.y)
+    ratio = np.ones_like(approximation.variance)
+    objective = objective_of_result(approximation)
+    if not objective.has_auxiliaries or objective.is_exact:
+        return ratio
+    problem = problem_of(model, approximation.data, approximation.posterior.prior)
+    size, many = problem.prior.num_rows, max(problem.prior.num_rows, _ROWS)
+    y, row_weights = approximation.data.padded(many)
+    m, v = (as_array(pad_rows(part, many)) for part in approximation.predictor_moments())
+    curvature_sites = _sites_by_curvature(model.augmentation, y, row_weights, m, v, model.parameters)
+    sites = Sites(*(as_array(pad_zeros(part, size)) for part in curvature_sites))
+    wider = np.asarray(conditioned(problem, sites)[2])[:n]
+    # A ratio of 1 for latents with a prior variance of 0.
+    np.divide(approximation.variance, wider, out=ratio, where=wider > 0)
+    return ratio
+
+
+@partial(compiled, static_argnames="augmentation", optimise=False)
+def _sites_by_curvature(
+    augmentation: Augmentation,
+    y: Any,
+    row_weights: Any,
+    m: Float[Array, "n p"],
+    v: Float[Array, "n p"],
+    parameters: Any,
+) -> tuple[Array, Array]:
+    """The potential at the marginals, and -B_mm clipped to [0, W], for each predictor separately."""
+
+    def slope(m: Array) -> tuple[Array, tuple[Array, Array]]:
+        h, w = augmentation.local_sites(m, v, y, parameters)
+        return h - w * m, (h, w)
+
+    def towards(unit: Array) -> tuple[Array, tuple[Array, Array]]:
+        _, moved, sites = jax.jvp(slope, (m,), (jnp.broadcast_to(unit, m.shape),), has_aux=True)
+        return moved @ unit, sites
+
+    size = m.shape[1]
+    places = np.unique(np.linspace(0, size - 1, _LOOKED_AT).astype(int))
+    rises, (h, W) = jax.vmap(towards, out_axes=(0, None))(jnp.eye(size)[places])
+    # The variance of the auxiliary variables lowers the curvature below the precision, below zero at outliers.
+    precision = W.at[:, places].set(jnp.clip(-rises.T, 0.0, W[:, places]))
+    return weighted(row_weights, h), weighted(row_weights, precision)
+
+
+def warn_narrow(engine: str, approximation: GaussianResult) -> None:
+    """Warn, in an engine's name, if the variances of a latent are below half of the correct ones in the median row.
+
+    Only for converged results without a correction: otherwise non-convergence has its own warning.
+    """
+    if not (approximation.converged and isinstance(approximation, Approximation)):
+        return
+    ratio = variance_ratio(approximation)
+    typical = np.median(ratio, axis=0)
+    latent = int(np.argmin(typical))
+    if typical[latent] >= _NARROW:
+        return
+    row = int(np.argmin(ratio[:, latent]))
+    which = f" of latent {latent}" if len(typical) > 1 else ""
+    most = "at most " if approximation.model.augmentation.size > 1 else ""
+    warn(
+        f"{engine}: the variances{which} are estimated to be {most}{typical[latent]:.2g} times the correct ones in the "
+        f"median row, and {ratio[row, latent]:.2g} times in row {row}: q treats the auxiliary variables as "
+        "independent of the latents. Use pgm.correct(result), or the variational Gaussian, pgm.gaussian_vi.",
+        CorrectionWarning,
+    )
+
+
+# Variational inference with fixed hyperparameters: ``vi`` for any objective, ``cavi`` and ``gaussian_vi``.
+
+# Tolerance and iterations where q need not be converged: to select inducing inputs, to start from another objective's
+# optimum, and before checking whether precisions are clipped at zero.
+_NEAR, _FEW = 1e-4, 200
+
+
+class MeanFieldWarning(PgmodelsWarning):
+    """Latents of a datum are independent under q, because jointly they are too large to factorise."""
+
+
+@double_precision
+@one_thread_if_small
+def vi(
+    model: Model,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    objective: Choice = "augmented",
+    weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
+    max_iterations: int = 1000,
+    tolerance: float = 1e-9,
+    seed: Seed = 0,
+    callback: Callback | None = None,
+    progress: bool | None = None,
+) -> Approximation:
+    """The Gaussian q(f) that maximises an objective, with hyperparameters fixed at their values.
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Priors of hyperparameters are ignored: they stay at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    objective : {"augmented", "expected", "mean_field", "factorised", "additive_noise", "gumbel", "taylor"} or Objective
+        ``"augmented"`` is the bound of ``cavi``, ``"expected"`` the expected log density of ``gaussian_vi``,
+        ``"mean_field"`` the same with the latents of a datum independent under q, much faster with several classes, and
+        an instance of a subclass of ``pgm.Objective`` is a user-defined objective. Published ones are
+
+        - ``"factorised"``, looser than ``"augmented"``: Gamma and Poisson variables are independent under q, for
+          likelihoods such as LogisticSoftmax (Galy-Fajou et al. 2019, section 4.1);
+        - ``"additive_noise"``, the expected log density given the latents plus noise, in closed form or by one
+          integral, for formulas that are affine in one ``pgm.step(z)``, ``pgm.normal_cdf(z)`` or
+          ``pgm.largest(f, y, noise)``; latents are independent under q (Liu et al. 2019, equations 5 to 19);
+        - ``"gumbel"``, a bound of a softmax whose ELBO is concave; latents are independent under q (Liu et al. 2019,
+          equations 20 to 26);
+        - ``"taylor"``, the expansion of a log density without kinks to second order about q's mean (Izmailov and
+          Kropotov 2017, section 4.2): the mode of the posterior with the curvature there, and Laplace's evidence, which
+          is no bound, in place of the ELBO. ``fit`` takes it with ``scheme="alternating"``; ``svi`` and ``correct`` do
+          not.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``.
+    max_iterations : int
+        Maximum number of iterations.
+    tolerance : float
+        Relative change of the ELBO in one iteration below which it has converged.
+    seed : int or jax.Array
+        An int or a JAX key; draws inducing inputs, as in ``cavi``.
+    callback : callable, optional
+        ``callback(state, info)`` is called after each iteration, with the state of q (``mean``, ``variance`` and
+        ``sites`` of the predictors, with rows of padding) and a ``pgm.IterationInfo``.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    Approximation
+        The Gaussian, its moments at the data, and the trace of the ELBO; ``.objective`` names the objective.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options, an objective for another number of latents or another form of the formula, or an ELBO
+        that is not finite.
+    NoAugmentationError
+        For ``"augmented"`` or ``"factorised"`` and a likelihood without an augmentation.
+
+    Warns
+    -----
+    ConvergenceWarning, CorrectionWarning, InducingWarning, MeanFieldWarning, PrecisionWarning
+        As in ``cavi`` and ``gaussian_vi``.
+
+    Notes
+    -----
+    Objectives whose full steps never lower the ELBO (``is_monotone``) are maximised by coordinate ascent, others by
+    natural-gradient steps of backtracked length.
+
+    References
+    ----------
+    For ``"additive_noise"`` and ``"gumbel"``, Liu et al. 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> vi = pgm.vi(model, X, y, objective="expected")
+    >>> bool(np.isclose(vi.elbo, pgm.gaussian_vi(model, X, y).elbo, atol=0.001))
+    True
+    """
+    return _vi("vi", model, X, y, objective, weights, missing, max_iterations, tolerance, seed, callback, progress)
+
+
+@double_precision
+@one_thread_if_small
+def cavi(
+    model: Model,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
+    max_iterations: int = 1000,
+    tolerance: float = 1e-9,
+    seed: Seed = 0,
+    progress: bool | None = None,
+) -> Approximation:
+    """The Gaussian q(f) that maximises the augmented ELBO, with hyperparameters fixed at their values.
+
+    Coordinate ascent over the sites with Anderson acceleration; the ELBO never falls. With inducing inputs each sweep
+    first optimises the mean given the variances (see ``pgmodels.inference.cavi``).
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Priors of hyperparameters are ignored: they stay at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, NaN or None: an error; left out, with a DataWarning; or left out and kept in
+        ``.missing`` of the result, whose ``predict_missing`` has their predictive distribution.
+    max_iterations : int
+        Maximum number of sweeps.
+    tolerance : float
+        Relative change of the ELBO in one sweep below which the iteration has converged.
+    seed : int or jax.Array
+        An int or a JAX key; draws inducing inputs where ``pgm.Inducing`` chooses them at random or by k-means.
+    progress : bool, optional
+        Whether to show a progress bar; by default in a terminal or a notebook.
+
+    Returns
+    -------
+    Approximation
+        The Gaussian, its moments at the data, and the trace of the ELBO.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options, or an ELBO that is not finite.
+    NoAugmentationError
+        For a likelihood without an augmentation; ``gaussian_vi`` needs none.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If ``max_iterations`` sweeps do not reach the tolerance.
+    CorrectionWarning
+        If variances are estimated to be less than half of the posterior's.
+    InducingWarning
+        If there are too few inducing inputs.
+    PrecisionWarning
+        If double precision is not enough for the prior and the data.
+
+    References
+    ----------
+    Wenzel et al. 2019; Galy-Fajou et al. 2019; for the acceleration, Walker and Ni 2011.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> vi = pgm.cavi(model, X, y)
+    >>> vi.predict([[1.5], [4.5]]).probabilities[:, 1].round(2)
+    array([0.89, 0.17])
+    """
+    return _vi("cavi", model, X, y, "augmented", weights, missing, max_iterations, tolerance, seed, None, progress)
+
+
+@double_precision
+@one_thread_if_small
+def gaussian_vi(
+    model: Model,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    missing: MissingChoice = "raise",
+    max_iterations: int = 1000,
+    tolerance: float = 1e-9,
+    seed: Seed = 0,
+    progress: bool | None = None,
+) -> Approximation:
+    """The Gaussian closest to the posterior in KL(q ‖ p), with hyperparameters fixed; any formula.
+
+    Natural-gradient steps on the expected log density, computed by quadrature (math: section 6). The ELBO never falls,
+    and at the optimum it is above that of ``cavi``, which provides the start if the formula has an augmentation.
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs. Priors of hyperparameters are ignored: they stay at their values.
+    X : array_like, shape (n, d)
+        Inputs, one row per datum; an array or a data frame.
+    y : array_like, shape (n,) or (n, columns)
+        Observations, in the units of the likelihood.
+    weights : array_like, shape (n,), optional
+        Powers of the rows' likelihoods, as in ``cavi``.
+    missing : {"raise", "drop", "predict"}
+        What becomes of rows without y, as in ``cavi``.
+    max_iterations : int
+        Maximum number of steps.
+    tolerance : float
+        Relative change of the ELBO in one step below which the iteration has converged.
+    seed : int or jax.Array
+        An int or a JAX key; draws inducing inputs, as in ``cavi``.
+    progress : bool, optional
+        Whether to show a progress bar, as in ``cavi``.
+
+    Returns
+    -------
+    Approximation
+        The Gaussian, its moments at the data, and the trace of the ELBO.
+
+    Raises
+    ------
+    ValueError
+        For bad data or options, or an ELBO that is not finite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If ``max_iterations`` steps do not reach the tolerance, or if no step raises the ELBO although the sites are not
+        optimal: precisions of independent latents that are no Markov processes are clipped at zero.
+    MeanFieldWarning
+        If the latents of a datum are independent under q because they have more than 3,200 coordinates in total; up to
+        that size they are correlated.
+    InducingWarning, PrecisionWarning
+        As in ``cavi``.
+
+    References
+    ----------
+    Opper and Archambeau 2009; Khan and Lin 2017.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 30)[:, None]
+    >>> y = np.random.default_rng(0).random(30) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[:, 0])))
+    >>> model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))
+    >>> vi = pgm.gaussian_vi(model, X, y)
+    >>> bool(vi.elbo > pgm.cavi(model, X, y).elbo)
+    True
+    """
+    return _vi(
+        "gaussian_vi", model, X, y, "expected", weights, missing, max_iterations, tolerance, seed, None, progress
+    )
+
+
+def _vi(
+    name: str, model: Model, X: Any, y: Any, objective: Choice, weights: Any, missing: MissingChoice,
+    max_iterations: int, tolerance: float, seed: Seed, callback: Callback | None, progress: bool | None,
+) -> Approximation:  # fmt: skip
+    begin = time.perf_counter()
+    model, data = require_model(model).prepare(X, y, weights, missing)
+    check_whole_number(max_iterations, "max_iterations", 1)
+    check_between(tolerance, "tolerance", 0.0, math.inf)
+    check_callback(callback)
+    check_objective(objective)
+    model = with_chain(model.resolve(data.X, as_seed(seed)), data.X)
+    terms = objective_of(model, objective)
+    model = with_selected_inputs(model, data, terms)
+    result = converge(name, model, data, terms, None, max_iterations, tolerance, progress, callback, begin)
+    warn_narrow(name, result)
+    return result
+
+
+def engine_of(objective: Objective) -> Engine:
+    """The engine that maximises an objective."""
+    return CAVI if objective.is_monotone else NATURAL_GRADIENT
+
+
+def variational_problem(model: Model, data: Data, objective: Objective, prior: PriorCollection) -> Problem:
+    """The problem of a resolved model.
+
+    If the objective allows it and it is cheap, predictors of a datum are coupled, or precisions have any sign.
+    """
+    problem = problem_of(model, data, prior, objective)
+    wanted = couples(objective) or is_signed_apart(objective)
+    return problem.with_coupled_sites() if wanted and is_affordable(objective, problem.prior) else problem
+
+
+def couples(objective: Objective) -> bool:
+    """Whether the predictors of a datum are correlated under q if that is affordable."""
+    return objective.takes_covariances and objective.size > 1
+
+
+def is_signed_apart(objective: Objective) -> bool:
+    """Whether predictors are independent under q with precisions of any sign, if that is affordable."""
+    return objective.signed and not objective.takes_covariances
+
+
+def is_affordable(objective: Objective, prior: PriorCollection) -> bool:
+    """Whether the latents that sites of any sign couple are factorised together."""
+    if objective.takes_covariances:
+        return prior.factored and len(choose_blocks(prior)) == 1
+    return are_affordable(prior, separate_blocks(objective))
+
+
+def with_selected_inputs(model: Model, data: Data, objective: Objective) -> Model:
+    """A resolved model with the inducing inputs that its forms choose at its hyperparameters."""
+    optimum = partial(nearly_converged, objective=objective, by=selecting(model, objective))
+    return select_inducing_inputs(model, data, optimum)
+
+
+def selecting(model: Model, objective: Objective) -> Objective:
+    """The objective whose sites select inducing inputs: that of the model, or the derived bound for some forms."""
+    return model.augmentation if any(gp.form.selects_by_augmentation for gp in model.gps) else objective
+
+
+def nearly_converged(
+    model: Model, data: Data, objective: Objective | None = None, by: Objective | None = None
+) -> tuple[float, np.ndarray]:
+    """The ELBO near the optimum and the marginal precisions of its sites on the latents, (n, latents).
+
+    The objective is the derived bound by default; ``by`` is another objective whose sites are returned.
+    """
+    objective = objective or model.augmentation
+    if by is not None and by != objective:
+        return nearly_converged(model, data, objective)[0], nearly_converged(model, data, by)[1]
+    problem = variational_problem(model, data, objective, model.prior(data.X))
+    start = start_state(model, data, problem)
+    state = maximise(engine_of(objective).step, problem, start, _NEAR, _FEW).state
+    return float(state.elbo), problem.precisions(state.sites)
+
+
+def start_state(model: Model, data: Data, problem: Problem) -> Any:
+    """The start of an engine; near the optimum of the augmented bound for another objective, if there is one."""
+    engine = engine_of(problem.objective)
+    if not problem.objective.is_monotone and model.is_augmentable:
+        bounded = problem_of(model, data, problem.prior)
+        state = maximise(CAVI.step, bounded, init(CAVI, bounded), _NEAR, _FEW).state
+        if np.isfinite(float(state.elbo)):
+            return state_from(problem, state.sites)
+    return init(engine, problem)
+
+
+def state_from(problem: Problem, sites: Sites) -> Any:
+    """The state of sites, converted to coupled or independent ones as the problem requires."""
+    h, w = sites
+    if problem.coupled and not sites.coupled:
+        w = jax.vmap(jnp.diag)(w)
+    if sites.coupled and not problem.coupled:
+        w = jnp.diagonal(w, axis1=1, axis2=2)
+    return _from_sites(engine_of(problem.objective), problem, Sites(h, w))
+
+
+def _is_costly(engine: Engine, problem: Problem, *_: Any) -> bool:
+    return problem.objective.num_nodes > 1 and not problem.has_few_rows
+
+
+@partial(compiled, static_argnames="engine", optimise=_is_costly)
+def init(engine: Engine, problem: Problem) -> Any:
+    """Compiled ``Engine.init``."""
+    return engine.init(problem)
+
+
+_restart = compiled(start_at)
+
+
+@partial(compiled, static_argnames="engine", optimise=_is_costly)
+def _from_sites(engine: Engine, problem: Problem, sites: Sites) -> Any:
+    return engine.state_of(problem, sites)
+
+
+def converge(
+    name: str,
+    model: Model,
+    data: Data,
+    objective: Objective,
+    start: VariationalState | Sites | None,
+    max_iterations: int,
+    tolerance: float,
+    progress: bool | None,
+    callback: Callback | None = None,
+    begin: float | None = None,
+) -> Approximation:
+    """Iterate to the tolerance from a state without a bound, or from where the engine starts if none is given.
+
+    Sites are those of the first rows; the other rows start without.
+    """
+    begin = time.perf_counter() if begin is None else begin
+    problem = _problem_for(start, model, data, objective, model.prior(data.X))
+    warn_independent(name, problem)
+    state = start_state(model, data, problem) if start is None else continued(problem, start)
+    finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
+    if finer is not problem.prior:
+        problem = _problem_for(start, model, data, objective, finer)
+        fresh = start is None and objective.is_monotone
+        state = start_state(model, data, problem) if fresh else continued(problem, start or state)
+    problem, ascent = optimise(problem, state, tolerance, max_iterations, name, progress, callback)
+    return conclude(name, model, data, problem, ascent, tolerance, begin)
+
+
+def _problem_for(
+    start: VariationalState | Sites | None, model: Model, data: Data, objective: Objective, prior: PriorCollection
+) -> Problem:
+    """The problem; coupled as given sites are, which may have precisions of any sign."""
+    problem = variational_problem(model, data, objective, prior)
+    return problem.with_coupled_sites() if isinstance(start, Sites) and start.coupled else problem
+
+
+def continued(problem: Problem, state: VariationalState | Sites) -> Any:
+    """A state to continue from: a state of full steps unchanged, a state of backtracked steps by its sites."""
+    if isinstance(state, Sites):
+        extended = state_from(problem, pad_sites(state, len(problem.y)))
+        return _restart(problem, *extended[:2]) if problem.objective.is_monotone else extended
+    return state if problem.objective.is_monotone else state_from(problem, state.sites)
+
+
+def finish(
+    name: str, model: Model, data: Data, objective: Objective, ascent: Ascent, tolerance: float
+) -> Approximation:
+    """The result of a loop with the prior's traced form; continued if another form or coupled sites improve it."""
+    begin = time.perf_counter()
+    problem = variational_problem(model, data, objective, model.prior(data.X))
+    sites = ascent.state.sites
+    goes_on = (
+        problem.coupled != sites.coupled
+        or accurate_prior(model, data, problem.prior, problem.largest_precision(sites)) is not problem.prior
+        or (_may_couple(problem) and is_clipped(ascent.state))
+    )
+    if goes_on:
+        return converge(name, model, data, objective, ascent.state, MANY, tolerance, False, begin=begin)
+    warn_independent(name, problem)
+    return conclude(name, model, data, problem, ascent, tolerance, begin)
+
+
+def _may_couple(problem: Problem) -> bool:
+    """Whether precisions may be clipped at zero that would not be clipped with coupled sites, at affordable cost."""
+    return problem.objective.signed and not problem.coupled and is_affordable(problem.objective, problem.prior)
+
+
+def warn_independent(name: str, problem: Problem) -> None:
+    """Warn where the sites of a datum with several predictors are not coupled."""
+    if couples(problem.objective) and not problem.coupled:
+        warn(
+            f"{name} treats the latents of a datum as independent: together they have more than {MAX_BLOCK} "
+            "coordinates, or a prior without a factor. Their posterior correlations are lost.",
+            MeanFieldWarning,
+        )
+
+
+def optimise(
+    problem: Problem,
+    state: VariationalState,
+    tolerance: float,
+    max_iterations: int,
+    name: str = "",
+    progress: bool | None = False,
+    callback: Callback | None = None,
+) -> tuple[Problem, Ascent]:
+    """Maximise to the tolerance; if precisions are clipped at zero, continue with coupled sites, which are not clipped.
+
+    Near the optimum clipped precisions allow only very short steps, which take many halvings.
+    """
+    step, begin = engine_of(problem.objective).step, time.perf_counter()
+
+    def ascend(problem: Problem, state: Any, tolerance: float, before: np.ndarray | None = None) -> Ascent:
+        return maximise(
+            step, problem, state, tolerance, max_iterations, title=name, progress=progress, callback=callback,
+            before=before, begin=begin,
+        )  # fmt: skip
+
+    if not _may_couple(problem):
+        return problem, ascend(problem, state, tolerance)
+    ascent = ascend(problem, state, max(tolerance, _NEAR))
+    if not is_clipped(ascent.state):
+        ascent = ascend(problem, ascent.state, tolerance, ascent.trace)
+    if is_clipped(ascent.state):
+        problem = problem.with_coupled_sites()
+        ascent = ascend(problem, state_from(problem, ascent.state.sites), tolerance, ascent.trace)
+    return problem, ascent
+
+
+def checked(name: str, problem: Problem, ascent: Ascent) -> Ascent:
+    """The ascent; raises and warns as engines do if it failed, did not converge or is not accurate."""
+    check_finite(name, ascent.trace)
+    if not ascent.converged:
+        warn(
+            f"{name} did not converge: after {len(ascent.trace) - 1} iterations the ELBO still changes by "
+            f"{abs(ascent.trace[-1] - ascent.trace[-2]):.2g} per iteration. Raise max_iterations or tolerance.",
+            ConvergenceWarning,
+        )
+    ascent = engine_of(problem.objective).finish(name, problem, ascent)
+    state = ascent.state
+    neglect = problem.neglect(state.mean, state.variance, state.sites)
+    precision = problem.largest_precision(state.sites)
+    warn_inaccurate(problem.prior, precision, float(state.elbo), float(state.rounding), neglect)
+    return ascent
+
+
+def conclude(
+    name: str, model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, begin: float
+) -> Approximation:
+    """The result of an engine's loop."""
+    state, trace, converged = checked(name, problem, ascent)
+    posterior, *moments, residual = conditioned(problem, state.sites)
+    rows = len(data.y)
+    mean, variance = (np.asarray(part)[:rows] for part in moments)
+    if residual is not None:
+        warn_left_out(model, data.X, np.asarray(residual)[:rows], problem.precisions(state.sites)[:rows], variance)
+    objective = problem.objective
+    return Approximation(
+        model=model,
+        **data._asdict(),
+        posterior=posterior,
+        mean=mean,
+        variance=variance,
+        elbo_trace=trace,
+        converged=converged,
+        tolerance=tolerance,
+        seconds=time.perf_counter() - begin,
+        method=name,
+        objective=objective.name,
+        custom_objective=custom_objective(model, objective),
+    )

@@ -1,0 +1,401 @@
+"""Likelihoods made from others: with additive noise, or switched between regimes."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from math import prod
+from operator import add
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pgmodels.likelihoods.expression import Constant, Expression, Latent, Latents, Observation
+from pgmodels.likelihoods.likelihood import Likelihood
+from pgmodels.likelihoods.operations import as_expression, substitute
+from pgmodels.likelihoods.sampling import draw_observations, is_normalised
+from pgmodels.likelihoods.supports import Given, Piece, Real, Support, Undeclared
+from pgmodels.runtime.messages import shorten
+
+# Additive predictors: a likelihood whose latents are sums of several latents, and of offset columns of y.
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A formula whose latent number l is the sum of the latents ``sums[l]``, and of offsets.
+
+    Columns of y after the formula's ``num_columns`` are offsets of the latents ``offsets``, in turn.
+    """
+
+    formula: Callable[..., Any]
+    sums: tuple[tuple[int, ...], ...]
+    num_columns: int
+    offsets: tuple[int, ...]
+
+    @property
+    def __name__(self) -> str:
+        return self.formula.__name__
+
+    def __call__(self, y: Observation, f: Any, **parameters: Any) -> Expression:
+        total = sum(map(len, self.sums))
+        terms = [f] if total == 1 else [f[number] for number in range(total)]
+        columns = [y[self.num_columns + number] for number in range(len(self.offsets))]
+        observation = y[0] if self.offsets and self.num_columns == 1 else y
+        size = len(self.sums)
+        formula = as_expression(self.formula(observation, Latent(0, 1) if size == 1 else Latents(size), **parameters))
+        return substitute(formula, _sums(terms, self.sums, self.offsets, columns))
+
+
+@dataclass(frozen=True)
+class SummedSampler:
+    """A sampler of y for sums of latents: see Summed."""
+
+    sampler: Callable[..., np.ndarray]
+    sums: tuple[tuple[int, ...], ...]
+    num_columns: int
+    offsets: tuple[int, ...]
+
+    def __call__(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray, **values: Any) -> np.ndarray:
+        rows = np.atleast_2d(y)
+        observed = rows[: self.num_columns]
+        sums = _sums(list(np.atleast_2d(f)), self.sums, self.offsets, list(rows[self.num_columns :]))
+        one = observed[0] if self.num_columns == 1 else observed
+        return self.sampler(rng, one, sums[0] if len(sums) == 1 else np.stack(sums), **values)
+
+
+def with_predictor(likelihood: Likelihood, terms: int | Sequence[int], offset: bool = False) -> Likelihood:
+    """A likelihood whose latents are sums of latents, as in a regression with several terms.
+
+    Each term is a GP of its own in the model, with its own kernel and form, and a column of the result.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        A likelihood whose formula reads its latent ``f``, or ``f[0]``, ``f[1]`` and so on.
+    terms : int or sequence of int
+        The number of terms of the predictor; of each predictor if the likelihood has several latents.
+    offset : bool
+        Whether y has one more column, the last one, that is added to the first predictor.
+
+    Returns
+    -------
+    Likelihood
+        Over as many latents as there are terms.
+
+    Raises
+    ------
+    ValueError
+        For numbers of terms that do not match the likelihood.
+
+    Examples
+    --------
+    >>> import pgmodels as pgm
+    >>> counts = pgm.with_predictor(pgm.NegativeBinomial(2.0), 2, offset=True)
+    >>> model = pgm.Model(counts, [pgm.GP(pgm.RBF()), pgm.GP(pgm.White())])
+    >>> model.num_latents
+    2
+    """
+    sizes = (terms,) if isinstance(terms, int | np.integer) else tuple(terms)
+    if not sizes or any(isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1 for n in sizes):
+        raise ValueError(f"terms must be a whole number >= 1, or one for each latent; got {shorten(terms)}.")
+    required = likelihood.num_latents or len(sizes)
+    if len(sizes) != required:
+        raise ValueError(
+            f"terms must have a number for each of the {required} latents of {likelihood.name}; got {len(sizes)}."
+        )
+    ends = np.cumsum(sizes)
+    sums = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    return summed(likelihood, sums, (0,) if offset else ())
+
+
+def summed(likelihood: Likelihood, sums: Sequence[Iterable[int]], offsets: Sequence[int] = ()) -> Likelihood:
+    """A likelihood whose latent number l is the sum of the latents ``sums[l]``.
+
+    y has one more column for each of ``offsets``, the number of the latent that it is added to.
+    """
+    support = likelihood.support(len(sums))
+    options = tuple(tuple(int(n) for n in terms) for terms in sums), support.num_columns, tuple(offsets)
+
+    def wrapped(formula: Any) -> Any:
+        return None if formula is None else Summed(formula, *options)
+
+    return replace(
+        likelihood,
+        function=wrapped(likelihood.function),
+        declared_support=Given(support, *[Real()] * len(offsets)) if offsets else support,
+        conditional_mean=wrapped(likelihood.conditional_mean),
+        conditional_variance=wrapped(likelihood.conditional_variance),
+        num_latents=sum(map(len, options[0])),
+        sampler=None if likelihood.sampler is None else SummedSampler(likelihood.sampler, *options),
+    )
+
+
+def _sums(terms: list[Any], sums: Sequence[Sequence[int]], offsets: Sequence[int], columns: list[Any]) -> list[Any]:
+    values = [reduce(add, [terms[number] for number in numbers]) for numbers in sums]
+    for number, column in zip(offsets, columns, strict=True):
+        values[number] = values[number] + column
+    return values
+
+
+# Several likelihoods side by side: a column of y says which of them an observation has.
+
+
+class SwitchedSupport(Support):
+    """An observation, the number k of its output, and the covariate columns of support k, as many as any has."""
+
+    def __init__(self, supports: tuple[Support, ...]):
+        self.supports = supports
+
+    @property
+    def num_columns(self) -> int:  # type: ignore[override]
+        """The observation, the output, and the covariates of the support that has most."""
+        return 1 + max(support.num_columns for support in self.supports)
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the supports of all outputs are discrete."""
+        return all(support.is_discrete for support in self.supports)
+
+    @property
+    def is_whole_line(self) -> bool:
+        """Whether the supports of all outputs are the real line."""
+        return all(support.is_whole_line for support in self.supports)
+
+    def check(self, y: np.ndarray) -> None:
+        self._check_outputs(y[:, 1], "y", 1)
+        for output, support in enumerate(self.supports):
+            rows = np.flatnonzero(y[:, 1] == output)
+            if rows.size:
+                _check_output(support, columns_of_output(y, support.num_columns), rows, output)
+
+    def check_covariates(self, covariates: np.ndarray) -> None:
+        self._check_outputs(covariates[:, 0], "covariates", 0)
+        for output, support in enumerate(self.supports):
+            rows = np.flatnonzero(covariates[:, 0] == output)
+            if rows.size and support.num_covariates:
+                support.check_covariates(covariates[rows, 1 : 1 + support.num_covariates])
+
+    def _check_outputs(self, outputs: np.ndarray, name: str, column: int) -> None:
+        bad = np.flatnonzero(~np.isin(outputs, np.arange(len(self.supports))))
+        if bad.size:
+            raise ValueError(
+                f"{name} must have the number of the output in column {column}, 0 to {len(self.supports) - 1}; got "
+                f"{outputs[bad[0]]:g} in row {bad[0]}. The columns of y are (value, output), then the covariates of "
+                "the output's likelihood."
+            )
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        """The pieces of each output are empty in the rows of the others."""
+        pieces = []
+        for output, support in enumerate(self.supports):
+            rows = y[:, 1] == output
+            if not rows.any():
+                continue
+            for piece in support.pieces(columns_of_output(y, support.num_columns)):
+                low, high = piece.ends(len(y))
+                pieces.append(Piece(np.where(rows, low, 0.0), np.where(rows, high, -1.0), piece.is_discrete))
+        return pieces
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        y = np.ones((n, self.num_columns))
+        y[:, 1] = rng.integers(0, len(self.supports), n)
+        for output, support in enumerate(self.supports):
+            rows = y[:, 1] == output
+            drawn = support.examples(rng, n).reshape(n, support.num_columns)[rows]
+            y[rows, 0], y[rows, 2 : 1 + support.num_columns] = drawn[:, 0], drawn[:, 1:]
+        return y
+
+    def values(self) -> np.ndarray | None:
+        """The values of an observation, if they are the same few for all outputs."""
+        lists = [support.values() for support in self.supports]
+        distinct = {None if values is None else tuple(values.tolist()) for values in lists}
+        return lists[0] if len(distinct) == 1 else None
+
+
+def _check_output(support: Support, y: np.ndarray, rows: np.ndarray, output: int) -> None:
+    """Raise ValueError if observations at the rows of an output are outside its support, with the row in y."""
+    try:
+        support.check(y[rows])
+    except ValueError as error:
+        message = re.sub(r"in row (\d+)", lambda match: f"in row {rows[int(match[1])]}", str(error))
+        place = "column 0 of y" if support.num_columns == 1 else "y without its column of the output"
+        row = "" if "in row" in message else f", in row {_first_invalid(support, y, rows)}"
+        # The message's remedy for y applies to these columns.
+        raise ValueError(f"{place}, at output {output}{row}: {message}") from None
+
+
+def _first_invalid(support: Support, y: np.ndarray, rows: np.ndarray) -> int:
+    for row in rows:
+        try:
+            support.check(y[[row]])
+        except ValueError:
+            return int(row)
+    return int(rows[0])
+
+
+def columns_of_output(y: np.ndarray, num_columns: int) -> np.ndarray:
+    """Observations (n,) or (n, num_columns) of one output's likelihood, without the column of the output."""
+    return y[:, 0] if num_columns == 1 else np.delete(y, 1, axis=1)[:, :num_columns]
+
+
+class _Observed:
+    """The observation as the formula of one output reads it: without the column of the output."""
+
+    def __init__(self, y: Observation):
+        self.y = y
+
+    def __getitem__(self, column: int) -> Observation:
+        observed = self.y[column]
+        return self.y[column + 1] if column else observed
+
+
+@dataclass(frozen=True)
+class Switched:
+    """Π_k factor_k ^ (y[1] == k), the factor of the output of each observation.
+
+    The factors are given by the ``kind``: densities, means or variances of the observation.
+    """
+
+    likelihoods: tuple[Likelihood, ...]
+    kind: str
+    num_latents: int
+
+    __name__: ClassVar[str] = "SwitchedLikelihood"
+
+    def __call__(self, y: Observation, f: Any, **parameters: Any) -> Expression:
+        factors = []
+        for output, likelihood in enumerate(self.likelihoods):
+            values = {name: parameters[_name(name, output)] for name in likelihood.parameters}
+            columns = likelihood.support(self.num_latents).num_columns
+            observed = y[0] if columns == 1 else _Observed(y)
+            # A power of 0 is 1 wherever another output's factor is not defined; a product with 0 would not be.
+            factors.append(_FACTORS[self.kind](likelihood, self.num_latents)(observed, f, **values) ** (y[1] == output))
+        return prod(factors[1:], start=factors[0])
+
+
+def _density(likelihood: Likelihood, size: int) -> Callable[..., Any]:
+    return likelihood.function
+
+
+def _mean(likelihood: Likelihood, size: int) -> Callable[..., Any] | None:
+    return likelihood.conditional_mean or _power_mean(likelihood, size, 1)
+
+
+def _variance(likelihood: Likelihood, size: int) -> Callable[..., Any] | None:
+    mean, square = (_power_mean(likelihood, size, order) for order in (1, 2))
+    if likelihood.conditional_variance is not None or mean is None or square is None:
+        return likelihood.conditional_variance
+    return lambda y, f, **values: square(y, f, **values) - mean(y, f, **values) ** 2
+
+
+def _power_mean(likelihood: Likelihood, size: int, order: int) -> Callable[..., Any] | None:
+    """The formula of E[y^order | f] as a sum over the values of y; None if they are not a short list."""
+    support = likelihood.support(size)
+    listed = support.values()
+    if listed is None or support.num_columns > 1:
+        return None
+    return lambda y, f, **values: sum(v**order * likelihood.function(Constant(v), f, **values) for v in listed)
+
+
+def _has_moments(likelihood: Likelihood, size: int) -> bool:
+    """Whether there are formulas of mean and variance; sums of probabilities if those sum to 1."""
+    if likelihood.conditional_mean is not None and likelihood.conditional_variance is not None:
+        return True
+    return _power_mean(likelihood, size, 1) is not None and is_normalised(likelihood, size) is True
+
+
+_FACTORS: dict[str, Callable[[Likelihood, int], Any]] = {"density": _density, "mean": _mean, "variance": _variance}
+
+
+@dataclass(frozen=True)
+class SwitchedSampler:
+    """A sampler of y: see Switched."""
+
+    likelihoods: tuple[Likelihood, ...]
+
+    def __call__(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray, **values: Any) -> np.ndarray:
+        y, f = y.T, np.atleast_2d(f).T
+        drawn = np.full(len(y), np.nan)
+        for output, likelihood in enumerate(self.likelihoods):
+            rows = np.flatnonzero(y[:, 1] == output)
+            if rows.size:
+                support = likelihood.support(f.shape[1])
+                covariates = support.covariate_columns(columns_of_output(y[rows], support.num_columns))
+                here = {n: np.atleast_2d(values[_name(n, output)]).T[rows] for n in likelihood.parameters}
+                drawn[rows] = draw_observations(likelihood, f[rows], covariates, rng, here)
+        return drawn
+
+
+def SwitchedLikelihood(likelihoods: Sequence[Likelihood], num_latents: int | None = None) -> Likelihood:
+    """Several likelihoods of the same latents, one for each output: p(y | f) = Π_k p_k(y[0] | f) ^ (y[1] == k).
+
+    y has the columns (value, output), then the covariates of the output's likelihood, if there are any: what its
+    formula reads as ``y[1]`` is column 2. Columns that an output does not use are 1. Parameters have the number of
+    their output: ``scale_0``.
+
+    Parameters
+    ----------
+    likelihoods : sequence of Likelihood
+        The likelihood of each output, with a declared support, over the same latents.
+    num_latents : int, optional
+        The number of latents, if none of the likelihoods fixes it; 1 by default.
+
+    Returns
+    -------
+    Likelihood
+
+    Raises
+    ------
+    ValueError
+        For likelihoods over different numbers of latents, without a support, or of times that may be censored.
+
+    Examples
+    --------
+    >>> import pgmodels as pgm
+    >>> likelihood = pgm.SwitchedLikelihood([pgm.Gaussian(0.1), pgm.Bernoulli()])
+    >>> list(likelihood.parameters)
+    ['scale_0']
+    """
+    listed = tuple(likelihoods) if isinstance(likelihoods, Sequence) else ()
+    wrong = [likelihood for likelihood in listed if not isinstance(likelihood, Likelihood)]
+    if not listed or wrong:
+        raise ValueError(
+            "likelihoods of SwitchedLikelihood must be a list of likelihoods, such as [pgm.Gaussian(0.1), "
+            f"pgm.Bernoulli()]; got {(wrong[0] if wrong else likelihoods)!r}."
+        )
+    numbers = {likelihood.num_latents for likelihood in listed} | {num_latents}
+    fixed = sorted(number for number in numbers if number is not None)
+    if len(fixed) > 1:
+        raise ValueError(
+            f"the likelihoods of SwitchedLikelihood must have the same latents; got {fixed} latents. Write one formula "
+            "with a power of (y[1] == k) for each output, in which each reads its latents: f[0], f[1], ..."
+        )
+    size = fixed[0] if fixed else 1
+    supports = tuple(likelihood.support(size) for likelihood in listed)
+    for output, (likelihood, support) in enumerate(zip(listed, supports, strict=True)):
+        if isinstance(support, Undeclared):
+            raise ValueError(
+                f"likelihood {output} of SwitchedLikelihood, {likelihood.name}, has no declared support of y: declare "
+                "it, as in @pgm.likelihood(support=pgm.Counts())."
+            )
+        if support.num_covariates != support.num_columns - 1:
+            raise ValueError(
+                f"likelihood {output} of SwitchedLikelihood, {likelihood.name}, observes more than one column of y "
+                f"({support!r}), and an output has one value: write one formula with a power of (y[1] == k) for each "
+                "output."
+            )
+    has_moments = all(_has_moments(likelihood, size) for likelihood in listed)
+    return Likelihood(
+        {_name(name, k): p for k, likelihood in enumerate(listed) for name, p in likelihood.parameters.items()},
+        name="SwitchedLikelihood",
+        function=Switched(listed, "density", size),
+        declared_support=SwitchedSupport(supports),
+        conditional_mean=Switched(listed, "mean", size) if has_moments else None,
+        conditional_variance=Switched(listed, "variance", size) if has_moments else None,
+        num_latents=size,
+        sampler=SwitchedSampler(listed),
+    )
+
+
+def _name(parameter: str, output: int) -> str:
+    return f"{parameter}_{output}"

@@ -1,1 +1,0 @@
-"""Printers of formulas: plain text and LaTeX."""

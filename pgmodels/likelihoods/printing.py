@@ -1,0 +1,498 @@
+"""Formulas as text and LaTeX."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+# Notation trees of formulas: symbols and words, printed as plain text or LaTeX.
+#
+# The functions build trees from operands: expressions, numbers, trees or strings (a sign such as ``=``, else a name).
+# Operands that bind less tightly than their context are put in brackets.
+
+# Names of one letter that are upright as functions: expectations, normal laws, Γ and the normal distribution function.
+UPRIGHT = {"E", "N", "Γ", "Φ"}
+SIGNS = {"+", "-", "=", "~", "≥", "≤", "≠", "<", ">", "·", ",", ";", "|", "‖", "..."}
+
+
+class Tree:
+    """A node of a notation tree."""
+
+
+@dataclass(frozen=True)
+class Words(Tree):
+    """Words among symbols."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Name(Tree):
+    """A variable, a parameter or the name of a function."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ParameterName(Name):
+    """The name of a parameter of the likelihood, chosen by the user."""
+
+
+@dataclass(frozen=True)
+class Number(Tree):
+    """A number."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Operator(Tree):
+    """An operator, a relation or a separator; ``prefix`` if it has no left operand."""
+
+    text: str
+    prefix: bool
+
+
+@dataclass(frozen=True)
+class Apart(Tree):
+    """A separator of formulas in one line."""
+
+
+@dataclass(frozen=True)
+class Big(Tree):
+    """Σ, Π or ∫ with lower and upper limits; its operand follows among the factors."""
+
+    symbol: str
+    below: Tree | None = None
+    above: Tree | None = None
+
+
+@dataclass(frozen=True)
+class Indexed(Tree):
+    """A name with an index."""
+
+    base: Tree
+    index: Tree
+
+
+@dataclass(frozen=True)
+class Powered(Tree):
+    """A base with an exponent."""
+
+    base: Tree
+    exponent: Tree
+
+
+@dataclass(frozen=True)
+class Fraction(Tree):
+    """A numerator over a denominator."""
+
+    above: Tree
+    below: Tree
+
+
+@dataclass(frozen=True)
+class Bracketed(Tree):
+    """A formula in brackets, or between the bars of an absolute value."""
+
+    opening: str
+    body: Tree
+    closing: str
+
+
+@dataclass(frozen=True)
+class Applied(Tree):
+    """A function and its argument, with brackets or, as in log Φ(z), without."""
+
+    function: Tree
+    argument: Tree
+
+
+@dataclass(frozen=True)
+class Differential(Tree):
+    """The dω that ends an integral over ω."""
+
+    variable: Tree
+
+
+@dataclass(frozen=True)
+class Derivative(Tree):
+    """The partial derivative ∂B/∂m."""
+
+    of: Tree
+    by: Tree
+
+
+@dataclass(frozen=True)
+class Factors(Tree):
+    """Factors side by side."""
+
+    items: tuple[Tree, ...]
+
+
+@dataclass(frozen=True)
+class Chain(Tree):
+    """Formulas with operators and words between them."""
+
+    items: tuple[Tree, ...]
+
+
+class Notated(Protocol):
+    """An object with a notation tree."""
+
+    def notation(self, precedence: int = 0) -> Tree: ...
+
+
+Part: TypeAlias = Tree | Notated | str | int
+APART = Apart()
+# The highest precedence of a context in which a tree needs no brackets.
+_BINDS: dict[type[Tree], int] = {Chain: 0, Fraction: 1, Factors: 2, Powered: 3}
+
+
+def words(text: str) -> Words:
+    """Words of a line."""
+    return Words(text)
+
+
+def tree(part: Part, precedence: int = 0) -> Tree:
+    """The tree of an operand, in brackets if the context binds as tightly as ``precedence``."""
+    if isinstance(part, str):
+        return Name(part)
+    if isinstance(part, int):
+        return Number(str(part))
+    if not isinstance(part, Tree):
+        return part.notation(precedence)
+    binds = 1 if _is_open(part) else _BINDS.get(type(part), precedence)
+    return bracketed(part) if precedence > binds else part
+
+
+def _is_open(part: Part) -> bool:
+    """Whether following factors would be read as part of a sum or product."""
+    return isinstance(part, Factors) and any(isinstance(item, Big) and item.symbol != "∫" for item in part.items)
+
+
+def line(*operands: Part) -> Chain:
+    """A sequence of signs, formulas and words."""
+    items: list[Tree] = []
+    for i, part in enumerate(operands):
+        if isinstance(part, str) and part in SIGNS:
+            items.append(Operator(part, prefix=not items or isinstance(items[-1], (Operator, Words))))
+            continue
+        is_term = _is_sign(operands[i - 1 : i], "+-·") or _is_sign(operands[i + 1 : i + 2], "·")
+        operand = tree(part, 1 if is_term else 0)
+        items += operand.items if isinstance(operand, Chain) else (operand,)
+    return Chain(tuple(items))
+
+
+def _is_sign(operands: Sequence[Part], signs: str) -> bool:
+    return any(isinstance(part, str) and part in signs for part in operands)
+
+
+def listed(*operands: Part, sign: str = ",") -> Chain:
+    """Operands with a sign between them."""
+    return line(*[piece for part in operands for piece in (sign, part)][1:])
+
+
+def bracketed(part: Part, brackets: str = "()") -> Bracketed:
+    """An operand in brackets."""
+    return Bracketed(brackets[0], tree(part), brackets[1])
+
+
+def factors(*operands: Part) -> Tree:
+    """A product, not simplified."""
+    items = _flat(*(tree(part, 1 if part is operands[-1] and _is_open(part) else 2) for part in operands))
+    return items[0] if len(items) == 1 else Factors(items)
+
+
+def fraction(above: Part, below: Part) -> Fraction:
+    """above / below."""
+    return Fraction(tree(above, 2), tree(below, 3))
+
+
+def raised(base: Part, exponent: Part) -> Powered:
+    """base^exponent."""
+    return Powered(tree(base, 4), tree(exponent, 3))
+
+
+def inverse_power(base: Part, exponent: Part = 1) -> Powered:
+    """base^-exponent."""
+    return Powered(tree(base, 4), Chain((Operator("-", True), tree(exponent, 3))))
+
+
+def indexed(name: str, index: Part | None) -> Tree:
+    """name[index], or the name if the index is None."""
+    return Name(name) if index is None else Indexed(Name(name), tree(index))
+
+
+def call(name: str, *arguments: Part) -> Applied:
+    """name(arguments)."""
+    return Applied(Name(name), bracketed(listed(*arguments)))
+
+
+def density(name: str, variable: Part, *parameters: Part) -> Applied:
+    """The density name(variable; parameters)."""
+    return Applied(Name(name), bracketed(line(variable, ";", listed(*parameters))))
+
+
+def expectation(variable: Part) -> Applied:
+    """E[variable]."""
+    return Applied(Name("E"), bracketed(variable, "[]"))
+
+
+def derivative(of: Part, by: Part) -> Derivative:
+    """∂of/∂by."""
+    return Derivative(tree(of), tree(by))
+
+
+def over(symbol: str, index: Part, what: Part) -> Factors:
+    """The sum Σ or the product Π over an index."""
+    return Factors((Big(symbol, tree(index)), *_flat(tree(what, 1))))
+
+
+def integral(integrand: Part, variable: Part, *limits: Part) -> Factors:
+    """∫ integrand dvariable, with optional limits."""
+    big = Big("∫", *(tree(limit) for limit in limits))
+    return Factors((big, *_flat(tree(integrand, 1)), Differential(tree(variable))))
+
+
+def _flat(*trees: Tree) -> tuple[Tree, ...]:
+    """The factors of products of trees."""
+    return tuple(item for part in trees for item in (part.items if isinstance(part, Factors) else (part,)))
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """A name and its subscript: the number or letter of ω2 or B_i, the sign of σ̃₊, or an empty string."""
+    if text[-1] in "₊₋":
+        return text[:-1], "+" if text[-1] == "₊" else "−"
+    match = re.fullmatch(r"([^\W\d_])(?:(\d+)|_([^\W\d_]))", text)
+    return (match[1], match[2] or match[3]) if match else (text, "")
+
+
+def without_brackets(part: Tree) -> Tree:
+    """A tree without the round brackets that only infix notation needs."""
+    return part.body if isinstance(part, Bracketed) and part.opening == "(" else part
+
+
+def is_word(part: Tree) -> bool:
+    """Whether a factor begins with a name of several letters or a sign such as Σ, which need a space around them."""
+    while isinstance(part, (Applied, Powered, Indexed)):
+        part = part.function if isinstance(part, Applied) else part.base
+    return isinstance(part, Big) or (isinstance(part, Name) and len(split_name(part.text)[0].rstrip("\u0303")) > 1)
+
+
+def names_in(part: Tree) -> set[str]:
+    """The names in a tree."""
+    return {node.text for node in nodes(part) if isinstance(node, Name)}
+
+
+def renamed(part: Tree, names: Mapping[str, str]) -> Tree:
+    """A tree with other names of parameters."""
+    if isinstance(part, ParameterName):
+        return ParameterName(names.get(part.text, part.text))
+    changed: dict[str, Any] = {}
+    for field, value in vars(part).items():
+        if isinstance(value, tuple):
+            changed[field] = tuple(renamed(child, names) for child in value)
+        elif isinstance(value, Tree):
+            changed[field] = renamed(value, names)
+    return replace(part, **changed)  # type: ignore[type-var]
+
+
+def contains(part: Tree, kinds: tuple[type[Tree], ...]) -> bool:
+    """Whether a tree has a node of one of the given kinds."""
+    return any(isinstance(node, kinds) for node in nodes(part))
+
+
+def nodes(part: Tree) -> Iterator[Tree]:
+    """A tree and all trees in it."""
+    yield part
+    for value in vars(part).values():
+        for child in value if isinstance(value, tuple) else (value,):
+            if isinstance(child, Tree):
+                yield from nodes(child)
+
+
+# Formulas as plain text in infix notation.
+
+
+def to_text(tree: Tree) -> str:
+    """A formula in one line."""
+    match tree:
+        case Words(text) | Name(text) | Number(text) | Operator(text):
+            return text
+        case Apart():
+            return ", "
+        case Big(symbol, below, above):
+            return symbol + _limits(below, above)
+        case Indexed(base, index):
+            return f"{to_text(base)}[{to_text(index)}]"
+        case Powered(base, exponent):
+            return f"{to_text(base)}^{to_text(exponent)}"
+        case Fraction(above, below):
+            # 1/2 is one number, and has no spaces.
+            slash = "/" if isinstance(above, Number) and isinstance(below, Number) else " / "
+            return to_text(above) + slash + to_text(below)
+        case Bracketed(opening, body, closing):
+            return opening + to_text(body) + closing
+        case Applied(function, argument):
+            close = isinstance(argument, Bracketed) and argument.opening != "|"
+            return f"{to_text(function)}{'' if close else ' '}{to_text(argument)}"
+        case Differential(variable):
+            return f"d{to_text(variable)}"
+        case Derivative(of, by):
+            return f"∂{to_text(of)}/∂{to_text(by)}"
+        case Factors(items):
+            return " ".join(map(to_text, items))
+        case Chain(items):
+            return _chain(items)
+    raise NotImplementedError(f"{type(tree).__name__} has no text form.")
+
+
+def _limits(below: Tree | None, above: Tree | None) -> str:
+    if below is None:
+        return ""
+    lower = to_text(below) if isinstance(below, (Name, Number)) else f"{{{to_text(below)}}}"
+    return f"_{lower}" if above is None else f"_{lower}^{to_text(above)}"
+
+
+def _chain(items: Sequence[Tree]) -> str:
+    text = ""
+    for i, item in enumerate(items):
+        close = i == 0 or is_close(items[i - 1], item)
+        text += to_text(item) if close else f" {to_text(item)}"
+    return text
+
+
+def is_close(before: Tree, after: Tree) -> bool:
+    """Whether two neighbours have no space in between: a sign and its term, or anything and punctuation."""
+    if isinstance(before, Operator) and before.prefix and before.text in "+-":
+        return True
+    if isinstance(before, Words) and before.text.endswith("("):
+        return True
+    if isinstance(after, Words):
+        return after.text[0] in ",.;:)"
+    return isinstance(after, Apart) or (isinstance(after, Operator) and after.text in ",;")
+
+
+# Formulas as LaTeX math, for papers, notebooks and web pages.
+#
+# The output requires only the package amsmath; MathJax and KaTeX render it too.
+
+_GREEK = {
+    "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "ζ": "zeta", "η": "eta", "θ": "theta",
+    "ι": "iota", "κ": "kappa", "λ": "lambda", "μ": "mu", "ν": "nu", "ξ": "xi", "π": "pi", "ρ": "rho", "σ": "sigma",
+    "τ": "tau", "υ": "upsilon", "φ": "phi", "χ": "chi", "ψ": "psi", "ω": "omega", "Γ": "Gamma", "Δ": "Delta",
+    "Θ": "Theta", "Λ": "Lambda", "Ξ": "Xi", "Π": "Pi", "Σ": "Sigma", "Φ": "Phi", "Ψ": "Psi", "Ω": "Omega",
+    "∞": "infty",
+}  # fmt: skip
+_SIGNS = {
+    "~": r"\sim", "≥": r"\geq", "≤": r"\leq", "≠": r"\neq", "·": r"\cdot", "|": r"\mid", "‖": r"\parallel",
+    "...": r"\ldots",
+}  # fmt: skip
+_BIG = {"Σ": r"\sum", "Π": r"\prod", "∫": r"\int"}
+_COMMANDS = {"exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "max", "min"}
+_SPECIAL = re.compile(r"[#$%&_{}]")
+
+
+def to_latex(tree: Tree) -> str:
+    """A formula as LaTeX in math mode."""
+    match tree:
+        case Words(text):
+            return rf"\text{{{escaped(text)}}}"
+        case Name(text):
+            return _name(text)
+        case Number(text):
+            return rf"\mathrm{{{text}}}" if "e" in text else text
+        case Operator(text):
+            return _SIGNS.get(text, text)
+        case Apart():
+            return r",\quad"
+        case Big(symbol, below, above):
+            lower = "" if below is None else f"_{{{to_latex(below)}}}"
+            return _BIG[symbol] + lower + ("" if above is None else f"^{{{to_latex(above)}}}")
+        case Indexed(base, index):
+            return _indexed(base, index)
+        case Powered(base, exponent):
+            return f"{to_latex(base)}^{{{to_latex(without_brackets(exponent))}}}"
+        case Fraction(above, below):
+            return rf"\frac{{{to_latex(without_brackets(above))}}}{{{to_latex(without_brackets(below))}}}"
+        case Bracketed(opening, body, closing):
+            tall = opening == "|" or contains(body, (Fraction, Big))
+            inside = to_latex(body)
+            return rf"\left{opening} {inside} \right{closing}" if tall else f"{opening}{inside}{closing}"
+        case Applied(function, argument):
+            return _applied(function, argument)
+        case Differential(variable):
+            return rf"\mathrm{{d}} {to_latex(variable)}"
+        case Derivative(of, by):
+            return rf"\frac{{\partial {to_latex(of)}}}{{\partial {to_latex(by)}}}"
+        case Factors(items) | Chain(items):
+            return _joined(items)
+    raise NotImplementedError(f"{type(tree).__name__} has no LaTeX form.")
+
+
+def escaped(text: str) -> str:
+    """Words with LaTeX's special characters escaped."""
+    return _SPECIAL.sub(lambda match: f"\\{match[0]}", text)
+
+
+def _letters(text: str) -> str:
+    return "".join(rf"\{_GREEK[letter]} " if letter in _GREEK else escaped(letter) for letter in text).rstrip()
+
+
+def _name(text: str) -> str:
+    """A symbol with its accent and subscript, if any."""
+    base, subscript = split_name(text)
+    accented = base.endswith("\u0303")
+    letters = _letters(base.rstrip("\u0303"))
+    symbol = letters if _is_letter(base) else rf"\mathrm{{{letters}}}"
+    symbol = rf"\tilde{{{symbol}}}" if accented else symbol
+    return f"{symbol}_{{{subscript.replace('−', '-')}}}" if subscript else symbol
+
+
+def _is_letter(base: str) -> bool:
+    """Whether a name is a single letter, with or without an accent."""
+    return len(base.rstrip("\u0303")) == 1
+
+
+def _indexed(base: Tree, index: Tree) -> str:
+    """A base and its index; the number in a name such as ω2 joins the index."""
+    name, number = split_name(base.text) if isinstance(base, Name) else ("", "")
+    if number:
+        return f"{_name(name)}_{{{number},{to_latex(index)}}}"
+    return f"{to_latex(base)}_{{{to_latex(index)}}}"
+
+
+def _applied(function: Tree, argument: Tree) -> str:
+    if function == Name("sqrt") and isinstance(argument, Bracketed):
+        return rf"\sqrt{{{to_latex(argument.body)}}}"
+    between = "" if isinstance(argument, Bracketed) and argument.opening != "|" else " "
+    return f"{_function(function)}{between}{to_latex(argument)}"
+
+
+def _function(function: Tree) -> str:
+    if not isinstance(function, Name) or (function.text not in UPRIGHT and _is_letter(split_name(function.text)[0])):
+        return to_latex(function)
+    if function.text in _COMMANDS:
+        return rf"\{function.text}"
+    letters = _letters(function.text)
+    upright = letters.startswith("\\") and function.text in UPRIGHT  # Γ and Φ are upright by default
+    return letters if upright else rf"\operatorname{{{letters}}}"
+
+
+def _joined(items: Sequence[Tree]) -> str:
+    """A sequence of factors, operators and words."""
+    return "".join((_between(items[i - 1], item) if i else "") + to_latex(item) for i, item in enumerate(items))
+
+
+def _between(before: Tree, after: Tree) -> str:
+    """The space between two neighbours: none, a word space, a thin space, or TeX's default."""
+    if is_close(before, after):
+        return ""
+    if isinstance(before, Words) or isinstance(after, Words):
+        return " \\ "
+    if isinstance(before, (Operator, Apart, Big)) or isinstance(after, (Operator, Apart)):
+        return " "
+    condition = isinstance(after, Bracketed) and after.opening == "["
+    thin = condition or isinstance(after, Differential) or is_word(before) or is_word(after)
+    return r" \, " if thin else " "

@@ -1,0 +1,291 @@
+"""Functions that stay accurate at their limits, and statistics of arrays."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy
+from jax import Array
+from jax.scipy.special import digamma, gammaln, log_ndtr
+
+# A barrier for line searches.
+
+
+def barrier(x: np.ndarray, best: np.ndarray, value: float) -> tuple[float, np.ndarray]:
+    """A value above that of the best point and its gradient, which send a line search from there back to it."""
+    away = x - best
+    if not np.isfinite(value) or not away.any():
+        return np.inf, np.zeros_like(x)
+    height = 1.0 + abs(value)
+    return value + height, 2.0 * height * away / (away @ away)
+
+
+# A square root whose derivative at 0 is 0.
+
+
+# The value uses no jnp.where: XLA miscompiles nested selects (jaxlib 0.10.1 and 0.10.2 with default options: with
+# lengthscales per column, the covariance of a row with itself lost up to half of the variance).
+@jax.custom_jvp
+def safe_sqrt(squared: Array) -> Array:
+    """The square root with derivative 0 at 0, as of a distance with respect to a lengthscale."""
+    return jnp.sqrt(squared)
+
+
+@safe_sqrt.defjvp
+def _safe_sqrt_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (squared,), (change,) = primals, tangents
+    root, positive = safe_sqrt(squared), squared > 0.0
+    return root, jnp.where(positive, change / (2.0 * jnp.where(positive, root, 1.0)), 0.0)
+
+
+# Sums of waves at scattered points, for many frequencies at once.
+
+# A point is spread over _WIDTH cells of a grid, as exp(-_RATE t^2) at a distance of t cells. With _FINENESS cells for
+# each frequency the sums are exact to 1e-11 of the sum of the absolute coefficients.
+_WIDTH, _RATE, _FINENESS = 24, np.pi / 16.0, 4
+
+
+def trigonometric_sums(u: np.ndarray, coefficients: np.ndarray, count: int) -> np.ndarray:
+    """The sums of coefficients exp(2 pi i k u) over points u (n,) in [0, 1), for k = 0, ..., ``count`` - 1.
+
+    Takes O(n + count log count) operations: points are spread over a grid, which has a fast Fourier transform. Source:
+    Greengard and Lee 2004.
+    """
+    size = scipy.fft.next_fast_len(max(_FINENESS * count, _WIDTH), real=True)
+    cells, beyond = np.divmod(u * size, 1.0)
+    # The first cell of a point is that many before its own.
+    first, cells = _WIDTH // 2 - 1, cells.astype(np.intp)
+    grid = np.zeros(size + _WIDTH)
+    for number in range(_WIDTH):
+        spread = np.bincount(cells + number, coefficients * np.exp(-_RATE * (number - first - beyond) ** 2))
+        grid[: len(spread)] += spread
+    grid[:_WIDTH] += grid[size:]
+    angles = np.pi * np.arange(count) / size
+    # The transform of the Gaussian, and of the shift by the first cell.
+    shape = np.sqrt(np.pi / _RATE) * np.exp(2j * first * angles - angles**2 / _RATE)
+    return np.conj(scipy.fft.rfft(grid[:size])[:count]) / shape
+
+
+# The probability that one of several independent Gaussian variables is the largest.
+
+# Nodes of the trapezoid rule, and of a sparser rule for variances that do not differ between variables.
+NODES, EQUAL_NODES = 129, 49
+# The rule reaches this many deviations beyond the mode of the integrand, and beyond each step of its factors.
+_REACH, _STEP = 8.0, 7.0
+# Newton steps to the mode: an integrand of sharp factors takes most of them, one of equal variances the fewer.
+_NEWTON, EQUAL_NEWTON = 16, 8
+# Variances are at least this share of the largest one, and at least _TINY.
+_SHARE, _TINY = 1e-12, 1e-24
+# Below this argument φ(z) / Φ(z) is -z to double precision, and the quotient of their logarithms is not accurate.
+_FAR = -1e4
+
+
+def log_probability_of_largest(mean: Any, variance: Any, chosen: Any, nodes: int = NODES) -> Any:
+    """log P(g_k > g_c for all c ≠ k) of independent g ~ N(mean, variance), (..., 1).
+
+    Two variables: in closed form. More: the integral of φ(x) Π_c Φ((m_k + s_k x - m_c) / s_c) by the trapezoid rule
+    about its mode, which is accurate relative to the integral. A factor of a variance far below that of g_k is a steep
+    step: nodes lie closer together towards the last step, below which the integrand vanishes. The nodes are constants
+    for derivatives, which are integrals of the derivatives.
+
+    Parameters
+    ----------
+    mean : array, shape (..., C)
+    variance : array, broadcasts with ``mean``
+    chosen : bool array, broadcasts with ``mean``
+        True at k, and False elsewhere.
+    nodes : int
+    """
+    # Before the broadcast: XLA would evaluate the maximum of a constant variance of many rows while it compiles.
+    floor = jax.lax.stop_gradient(_SHARE * jnp.max(variance, axis=-1, keepdims=True) + _TINY)
+    mean, variance, chosen = jnp.broadcast_arrays(mean, jnp.maximum(variance, floor), chosen)
+    if mean.shape[-1] == 2:
+        margin = jnp.sum(jnp.where(chosen, mean, -mean), axis=-1, keepdims=True)
+        return log_ndtr(margin / jnp.sqrt(jnp.sum(variance, axis=-1, keepdims=True)))
+    centre, spread = (jnp.sum(jnp.where(chosen, part, 0.0), axis=-1, keepdims=True) for part in (mean, variance))
+    # The factors are Φ(gap + ratio x).
+    gap, ratio = (centre - mean) / jnp.sqrt(variance), jnp.sqrt(spread / variance)
+
+    def log_integrand(x: Any) -> Any:
+        return -0.5 * x**2 + jnp.sum(jnp.where(chosen, 0.0, log_ndtr(gap + ratio * x)), axis=-1, keepdims=True)
+
+    mode, begin, width = jax.lax.stop_gradient(_domain(*jax.lax.stop_gradient((gap, ratio)), chosen))
+    # x = begin + width (exp(t) - 1)
+    length = jnp.log1p((mode + _REACH - begin) / width)
+    top = jax.lax.stop_gradient(log_integrand(mode))
+
+    @jax.checkpoint
+    def density(share: Any) -> Any:
+        t = share * length
+        return jnp.exp(log_integrand(begin + width * jnp.expm1(t)) - top + t)
+
+    # A node at a time, since an array with an axis of nodes is large where this is evaluated at nodes itself.
+    shares = jnp.linspace(0.0, 1.0, nodes)
+    total, _ = jax.lax.scan(lambda total, share: (total + density(share), None), jnp.zeros_like(top), shares)
+    return top + jnp.log(total * width * length / ((nodes - 1) * np.sqrt(2.0 * np.pi)))
+
+
+def mode_of_largest(gap: Any, ratio: Any, chosen: Any, steps: int = _NEWTON) -> tuple[Any, Any]:
+    """The mode of φ(x) Π_c Φ(gap + ratio x) over c ≠ k, up to ``steps`` of Newton's method, and minus the second
+    derivative of its logarithm there, (..., 1) each.
+
+    Short of convergence it is on the left of the mode.
+    """
+
+    def derivatives(x: Any) -> tuple[Any, Any]:
+        z = gap + ratio * x
+        near = jnp.maximum(z, _FAR)
+        hazard = jnp.where(z < _FAR, -z, jnp.exp(-0.5 * near**2 - log_ndtr(near)) / np.sqrt(2.0 * np.pi))
+        bend = jnp.clip(hazard * (hazard + z), 0.0, 1.0)
+        slope = jnp.sum(jnp.where(chosen, 0.0, ratio * hazard), axis=-1, keepdims=True) - x
+        return slope, 1.0 + jnp.sum(jnp.where(chosen, 0.0, ratio**2 * bend), axis=-1, keepdims=True)
+
+    def newton(_: Any, x: Any) -> Any:
+        slope, curvature = derivatives(x)
+        # The slope is convex in x: Newton steps from the left of the mode stay on the left, up to rounding.
+        return x + jnp.maximum(slope, 0.0) / curvature
+
+    # The mode for one factor alone is on the right of this point, since φ(z) / Φ(z) > -z; and of 0.
+    alone = jnp.where(chosen, 0.0, -gap * ratio / (1.0 + ratio**2))
+    start = jnp.maximum(jnp.max(alone, axis=-1, keepdims=True), 0.0)
+    mode = jax.lax.fori_loop(0, steps, newton, start)
+    return mode, derivatives(mode)[1]
+
+
+def _domain(gap: Any, ratio: Any, chosen: Any) -> tuple[Any, Any, Any]:
+    """The mode of the integrand, the left end of its mass, and the width of the sharpest step there, (..., 1) each."""
+    mode, _ = mode_of_largest(gap, ratio, chosen)
+    ends = jnp.where(chosen, -jnp.inf, jnp.minimum(mode, -gap / ratio) - _STEP / ratio)
+    begin = jnp.maximum(jnp.max(ends, axis=-1, keepdims=True), mode - _REACH)
+    width = jnp.min(jnp.where(ends >= begin, 4.0 / ratio, 4.0), axis=-1, keepdims=True)
+    return mode, begin, width
+
+
+# The shape of a Gamma variable that is independent of its Poisson counts under q, and its share of a bound.
+
+# From this shape on, differences of nearly equal functions of it are replaced by their series, to 1e-14.
+_LARGE = 16.0
+# Newton steps for the shape; quadratic, and monotone from below (see ``gamma_shape``): 7 are needed at p = 0.01.
+_STEPS = 8
+
+
+@jax.custom_jvp
+def factorised_share(p: Any, log_r: Any) -> Any:
+    """G(p, t) = (α - p) (1 - ψ(α)) + log Γ(α) - log Γ(p) at α = ``gamma_shape``; t = 1 - r. Zero for p = 0.
+
+    G is at most -p log r, its value for the joint law of the auxiliary variables.
+    """
+    positive = jnp.where(p > 0, p, 1.0)
+    alpha = gamma_shape(positive, log_r)
+    small = jnp.minimum(alpha, _LARGE)
+    direct = (small - positive) * (1.0 - digamma(small)) + gammaln(small)
+    # log α - ψ(α), and log Γ(α) less Stirling's formula, by their asymptotic series.
+    x = 1.0 / jnp.maximum(alpha, _LARGE)
+    excess = x * (1 / 2 + x * (1 / 12 + x**2 * (-1 / 120 + x**2 * (1 / 252 - x**2 / 240))))
+    remainder = x * (1 / 12 + x**2 * (-1 / 360 + x**2 * (1 / 1260 - x**2 / 1680)))
+    logarithm = -jnp.log(x)
+    series = (positive - 0.5) * logarithm - positive + (1.0 / x - positive) * excess + 0.5 * np.log(2 * np.pi)
+    value = jnp.where(alpha < _LARGE, direct, series + remainder) - gammaln(positive)
+    return jnp.where(p > 0, value, 0.0)
+
+
+@factorised_share.defjvp
+def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    # G is a maximum over α: only its explicit dependence counts.
+    (p, log_r), (dp, dlog_r) = primals, tangents
+    positive = jnp.where(p > 0, p, 1.0)
+    alpha = gamma_shape(positive, log_r)
+    by_p = digamma(alpha) - digamma(positive)
+    by_log_r = -jnp.exp(log_r) * _exp_digamma(alpha)
+    return factorised_share(p, log_r), jnp.where(p > 0, by_p * dp + by_log_r * dlog_r, 0.0)
+
+
+@jax.custom_jvp
+def gamma_shape(p: Any, log_r: Any) -> Any:
+    """The shape α of q(λ): the root of α = p + t exp ψ(α), t = 1 - r, for p > 0.
+
+    α - p - t exp ψ(α) increases and is concave, so that Newton's method from below the root stays below it; and
+    exp ψ(α) > α - 1/2, so that the root is at least (p - t / 2) / r.
+    """
+    r = jnp.exp(log_r)
+    alpha = jnp.maximum(p, (p + 0.5 * jnp.expm1(log_r)) / r)
+
+    def step(_: int, alpha: Any) -> Any:
+        below, slope = _below(alpha)
+        return alpha - (below + r * (alpha - below) - p) / (slope + r * (1.0 - slope))
+
+    return jax.lax.fori_loop(0, _STEPS, step, alpha)
+
+
+@gamma_shape.defjvp
+def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    (p, log_r), (dp, dlog_r) = primals, tangents
+    r, alpha = jnp.exp(log_r), gamma_shape(p, log_r)
+    slope = _below(alpha)[1]
+    return alpha, (dp - r * _exp_digamma(alpha) * dlog_r) / (slope + r * (1.0 - slope))
+
+
+def _below(alpha: Any) -> tuple[Any, Any]:
+    """α - exp ψ(α) and its derivative; tends to 1/2 and 0."""
+    return jax.jvp(_difference, (alpha,), (jnp.ones_like(alpha),))
+
+
+def _exp_digamma(alpha: Any) -> Any:
+    return jnp.where(alpha < _LARGE, jnp.exp(digamma(jnp.minimum(alpha, _LARGE))), alpha - _difference(alpha))
+
+
+def _difference(alpha: Any) -> Any:
+    small = jnp.minimum(alpha, _LARGE)
+    u = jnp.maximum(alpha, _LARGE) - 0.5
+    x = 1.0 / u**2
+    # ψ(u + 1/2) - log u.
+    series = x * (1 / 24 + x * (-7 / 960 + x * (31 / 8064 - x * 127 / 30720)))
+    return jnp.where(alpha < _LARGE, small - jnp.exp(digamma(small)), 0.5 - u * jnp.expm1(series))
+
+
+# Pareto-smoothed importance sampling (PSIS).
+
+# With fewer draws, k-hat is fitted to a tail of fewer than 20.
+FEWEST_DRAWS = 100
+
+
+class SmoothedWeights(NamedTuple):
+    """Log density ratios (draws,), log smoothed weights (draws,), which sum to 1, and Pareto k-hat of their tail."""
+
+    log_ratios: np.ndarray
+    log_weights: np.ndarray
+    k: float
+
+    @property
+    def effective_size(self) -> float:
+        """The effective number of draws, 1 / sum w^2."""
+        return float(1.0 / np.sum(np.exp(2.0 * self.log_weights)))
+
+    @property
+    def log_mean(self) -> float:
+        """Log of the mean smoothed ratio. Smoothing does not change the median ratio, which gives the scale."""
+        median = int(np.argsort(self.log_ratios)[len(self.log_ratios) // 2])
+        return float(self.log_ratios[median] - self.log_weights[median] - np.log(len(self.log_ratios)))
+
+    @property
+    def log_mean_error(self) -> float:
+        """The standard error of ``log_mean``, by the delta method."""
+        return float(np.sqrt(max(1.0 / self.effective_size - 1.0 / len(self.log_ratios), 0.0)))
+
+    @property
+    def limit(self) -> float:
+        """The k-hat up to which averages over this number of draws are reliable (Vehtari et al. 2024)."""
+        return min(1.0 - 1.0 / np.log10(len(self.log_ratios)), 0.7)
+
+
+def smoothed(log_ratios: np.ndarray) -> SmoothedWeights:
+    """Pareto-smoothed weights of draws with these log density ratios (Vehtari et al. 2024)."""
+    # Weights equal to rounding: the proposal is the target, and there is no tail to fit.
+    if np.ptp(log_ratios) < 1e-6 * max(1.0, float(np.abs(log_ratios).max())):
+        return SmoothedWeights(log_ratios, np.full(len(log_ratios), -np.log(len(log_ratios))), -np.inf)
+    from arviz_stats.base import array_stats
+
+    # psislw takes leave-one-out log likelihoods, which are negative log ratios.
+    log_weights, k = array_stats.psislw(-log_ratios)
+    return SmoothedWeights(log_ratios, log_weights, float(k))

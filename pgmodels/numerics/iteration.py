@@ -1,0 +1,283 @@
+"""Iterative methods: Adam, Anderson acceleration, conjugate gradients, searches in a box."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_factor, cho_solve
+from jaxtyping import Array, Bool, Float, Int
+
+from pgmodels.numerics.elementary import barrier
+
+if TYPE_CHECKING:
+    from pgmodels.priors.base import Sites
+
+
+# Adam: stochastic gradient ascent with a step size per value, scaled by the size of its gradient.
+
+# beta_1, beta_2 and epsilon of Kingma and Ba 2015.
+_MEAN, _SQUARE, _EPSILON = 0.9, 0.999, 1e-8
+
+
+class Adam(NamedTuple):
+    """Unconstrained values, running averages of their gradient and its square, and the number of steps."""
+
+    vector: Float[Array, " values"]
+    mean: Float[Array, " values"]
+    square: Float[Array, " values"]
+    taken: Float[Array, ""]
+
+
+def initial_adam(vector: Float[Array, " values"]) -> Adam:
+    """The state before the first step."""
+    return Adam(vector, jnp.zeros_like(vector), jnp.zeros_like(vector), jnp.zeros(()))
+
+
+def adam_step(
+    state: Adam, slope: Float[Array, " values"], rate: Float[Array, ""], units: Float[Array, " values"]
+) -> Adam:
+    """An ascent step of about ``rate`` times ``units`` in each value.
+
+    Source: Kingma and Ba 2015, algorithm 1.
+    """
+    taken = state.taken + 1.0
+    mean = _MEAN * state.mean + (1.0 - _MEAN) * slope
+    square = _SQUARE * state.square + (1.0 - _SQUARE) * slope**2
+    towards = (mean / (1.0 - _MEAN**taken)) / (jnp.sqrt(square / (1.0 - _SQUARE**taken)) + _EPSILON)
+    return Adam(state.vector + rate * units * towards, mean, square, taken)
+
+
+# Anderson acceleration of a fixed-point iteration over sites: extrapolates from the last few iterates.
+
+# The number of differences that are kept, and the ridge of the least-squares problem relative to the trace of its
+# normal matrix: differences soon become nearly collinear, and their weights would be rounding errors.
+_DEPTH, _RIDGE = 5, 1e-10
+# The smallest ratio of an extrapolated precision to that of the image, where that of the image is not negative.
+_MIN_RATIO = 0.1
+
+
+class History(NamedTuple):
+    """The latest image under the map and its residual, and the last differences of these two.
+
+    ``latest`` is zero before the first iterate, and so are missing differences.
+    """
+
+    latest: Float[Array, "2 size"]
+    moves: Float[Array, "depth 2 size"]
+
+    @property
+    def started(self) -> Bool[Array, ""]:
+        """Whether there is an iterate."""
+        return jnp.any(self.latest != 0)
+
+    def after(self, sites: Iterable[Array], image: Iterable[Array]) -> "History":
+        """The history with another iterate and its image added."""
+        vector = _flat(image)
+        latest = jnp.stack([vector, vector - _flat(sites)])
+        move = jnp.where(self.started, latest - self.latest, 0.0)
+        return History(latest, jnp.concatenate([self.moves[1:], move[None]]))
+
+    def combined(self) -> Float[Array, " size"]:
+        """The combination of images whose residual is smallest; the latest image if there are no differences.
+
+        Source: Walker and Ni 2011, equation 2.3.
+        """
+        vector, residual = self.latest
+        R = self.moves[:, 1]
+        squares = R @ R.T
+        ridge = _RIDGE * jnp.trace(squares) + jnp.finfo(R.dtype).tiny
+        weights = cho_solve(cho_factor(squares + ridge * jnp.eye(_DEPTH), lower=True), R @ residual)
+        return vector - weights @ self.moves[:, 0]
+
+    def extrapolated(self, image: "Sites") -> "Sites":
+        """``combined`` as sites; uncoupled precisions stay positive where those of the image are."""
+        vector = self.combined()
+        size = image.potential.size
+        precision = vector[size:].reshape(image.precision.shape)
+        if not image.coupled:
+            positive = jnp.maximum(precision, _MIN_RATIO * image.precision)
+            precision = jnp.where(image.precision < 0.0, precision, positive)
+        return image._replace(potential=vector[:size].reshape(image.potential.shape), precision=precision)
+
+    def without_iterate(self) -> "History":
+        """The differences alone, for the iterates of a similar map."""
+        return History(jnp.zeros_like(self.latest), self.moves)
+
+    def masked(self, keep: Bool[Array, ""]) -> "History":
+        """This history if ``keep``, else an empty one."""
+        return History(*(jnp.where(keep, array, 0.0) for array in self))
+
+
+def empty_history(sites: Iterable[Array]) -> History:
+    """The history before the first iterate."""
+    size = sum(array.size for array in sites)
+    return History(jnp.zeros((2, size)), jnp.zeros((_DEPTH, 2, size)))
+
+
+def _flat(sites: Iterable[Array]) -> Float[Array, " size"]:
+    return jnp.concatenate([array.ravel() for array in sites])
+
+
+# Hessians by finite differences of gradients.
+
+_STEP = 0.05
+
+
+def hessian(gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray, *, central: bool) -> np.ndarray:
+    """The symmetric Hessian at x (d,), for entries of unit scale.
+
+    ``central`` differences take 2 d gradients instead of d + 1, and have an error of second order.
+    """
+    at = None if central else gradient(x)
+    slopes = [gradient(x + step) - (gradient(x - step) if at is None else at) for step in _STEP * np.eye(len(x))]
+    H = np.array(slopes) / (2.0 * _STEP if central else _STEP)
+    return 0.5 * (H + H.T)
+
+
+# L-BFGS-B within a box, for functions that may not be finite.
+
+
+class BoxSearch:
+    """Minimises a function (x -> value and gradient, None where these are not finite); keeps the best point.
+
+    ``units`` scale the coordinates, ``box`` (2, size) has their limits, and ``report`` is called after each iteration.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[np.ndarray], tuple[float, np.ndarray] | None],
+        x: np.ndarray,
+        units: np.ndarray,
+        box: np.ndarray,
+        report: Callable[["BoxSearch"], None] | None = None,
+    ):
+        self.function, self.units, self.box, self.report = function, units, box, report
+        self.best, self.value, self.slope = x, np.inf, np.zeros_like(x)
+        self.num_iterations = 0
+        self(x)
+
+    def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        """The value and its gradient; a barrier where they are not finite."""
+        if np.isfinite(self.value) and np.array_equal(x, self.best):
+            return self.value, self.slope
+        evaluated = self.function(x)
+        if evaluated is None:
+            return barrier(x, self.best, self.value)
+        if evaluated[0] <= self.value:
+            self.best, (self.value, self.slope) = np.array(x), evaluated
+        return evaluated
+
+    def converge(self, max_iterations: int, tolerance: float) -> bool:
+        """Search anew until a search gains less than a relative tolerance; whether the iterations were enough.
+
+        A new search, without the curvature of the last one, confirms its end.
+        """
+        while self.num_iterations < max_iterations:
+            before = self.value
+            self.minimise(max_iterations - self.num_iterations, tolerance)
+            if before - self.value <= tolerance * max(1.0, abs(before)):
+                return True
+        return False
+
+    def minimise(self, max_iterations: int, tolerance: float) -> None:
+        """Search from the best point until an iteration gains less than a relative tolerance."""
+        from scipy.optimize import minimize
+
+        # The first step is as long as the gradient, and a longer one may end far from any optimum.
+        height = max(1.0, float(np.linalg.norm(self.slope * self.units)))
+
+        def scaled(z: np.ndarray) -> tuple[float, np.ndarray]:
+            value, slope = self(z * self.units)
+            return value / height, slope * self.units / height
+
+        def callback(_: Any) -> None:
+            self.num_iterations += 1
+            if self.report is not None:
+                self.report(self)
+
+        minimize(
+            scaled,
+            self.best / self.units,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=(self.box / self.units).T,
+            callback=callback,
+            options={
+                "ftol": tolerance * min(1.0, max(1.0, abs(self.value)) / height),
+                "gtol": 1e-6 / height,
+                "maxls": 40,
+                "maxiter": max_iterations,
+            },
+        )
+
+
+# Conjugate gradients that stop where the matrix turns out not to be positive definite.
+
+
+class Solution(NamedTuple):
+    """The solution, its relative residual in the norm of the preconditioner, and the number of products.
+
+    ``positive`` says whether all directions had positive curvature; the first that had none ended the iterations.
+    """
+
+    x: Array
+    residual: Float[Array, ""]
+    taken: Int[Array, ""]
+    positive: Bool[Array, ""]
+
+
+class _State(NamedTuple):
+    """x, the residual r, the direction Q p and p itself, and r^T Q r."""
+
+    x: Array
+    residual: Array
+    direction: Array
+    raw: Array
+    size: Float[Array, ""]
+    taken: Int[Array, ""]
+    positive: Bool[Array, ""]
+
+
+def conjugate_gradients(
+    product: Callable[[Array, Array], Array],
+    b: Array,
+    precondition: Callable[[Array], Array],
+    tolerance: float,
+    max_products: int,
+) -> Solution:
+    """The x with M x = b for a symmetric M, by products, to a relative residual; arrays of any shape. Traceable.
+
+    ``product(Q p, p)`` is M Q p, where Q is the symmetric and positive preconditioner: M may have a term Q^-1.
+    Source: Hestenes and Stiefel 1952.
+    """
+    first = precondition(b)
+    size = jnp.sum(b * first)
+
+    def unfinished(now: _State) -> Bool[Array, ""]:
+        return (now.size > tolerance**2 * size) & (now.taken < max_products) & now.positive
+
+    def step(now: _State) -> _State:
+        image = product(now.direction, now.raw)
+        curvature = jnp.sum(now.direction * image)
+        positive = curvature > 0.0
+        length = jnp.where(positive, now.size / jnp.where(positive, curvature, 1.0), 0.0)
+        residual = now.residual - length * image
+        conditioned = precondition(residual)
+        new_size = jnp.sum(residual * conditioned)
+        turn = new_size / now.size
+        return _State(
+            now.x + length * now.direction,
+            residual,
+            conditioned + turn * now.direction,
+            residual + turn * now.raw,
+            new_size,
+            now.taken + 1,
+            positive,
+        )
+
+    start = _State(jnp.zeros_like(b), b, first, b, size, jnp.zeros((), int), jnp.ones((), bool))
+    end = jax.lax.while_loop(unfinished, step, start)
+    relative = jnp.sqrt(jnp.maximum(end.size, 0.0) / jnp.where(size > 0.0, size, 1.0))
+    return Solution(end.x, relative, end.taken, end.positive)

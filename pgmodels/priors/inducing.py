@@ -1,0 +1,836 @@
+"""Inducing inputs: their choice, FIC, rows in chunks, and the form."""
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from pgmodels.data.arrays import check_whole_number
+from pgmodels.data.arrays import distinct_rows as distinct_and_equal
+from pgmodels.parameters.parameter import bare_arrays
+from pgmodels.priors.base import GroupPosterior, LatentPrior, RandomKey, Sites, pad_rows
+from pgmodels.priors.dense import (
+    FactoredPosterior,
+    InducingPointPrior,
+    InducingPoints,
+    LowRankPrior,
+    LowRankState,
+    centred,
+    inducing_points_of,
+    low_rank_at,
+    own_variances,
+    root_at,
+    whitened_root,
+    with_residual,
+)
+from pgmodels.priors.linalg import (
+    HELD,
+    JITTERS,
+    RANK_MULTIPLE,
+    ROUNDING,
+    check_gram,
+    each_row,
+    factor_divergence,
+    factor_half_covariance,
+    factor_mean,
+    factor_noise,
+    factor_root,
+    gram,
+    inverse_root,
+    jittered_root,
+    over_latents,
+    over_states,
+    solve_columns,
+    summed,
+)
+from pgmodels.priors.representation import Representation
+from pgmodels.priors.rows import check_new_inputs
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.messages import shorten
+from pgmodels.runtime.precision import as_array
+
+# Selection of inducing inputs from data: at most the requested number, from as many rows as fit into memory.
+
+# Rows whose residual variance is below this fraction of the largest variance are not selected.
+_NOTHING = 1e-12
+# Accepted loss of the bound in nats from the residual variance, and the number of inputs of the first trial.
+ENOUGH, _FIRST = 0.05, 100
+# Largest number of rows for k-means: in all, and per centre.
+_ROWS, _ROWS_A_CENTRE = 20_000, 64
+# Number of seeds of scikit-learn's k-means.
+_KMEANS_SEEDS = 2**32
+# Resolution of k-means, in standard deviations of the widest column.
+_RESOLVED = 1e-6
+# Number of rows at which residual variances are compared, relative jitter, and the largest ratio of the residual
+# variance of rows to that of centres at which rows are preferred: for stationary kernels in 1 to 5 columns the ratio of
+# the rows nearest to the centres was 1.003 to 4.6, and 0 to 0.88 where columns hold levels.
+_COMPARED, _ADDED, _LESS = 1000, 1e-6, 0.95
+# Number of rows and step, in standard deviations of a column, of the finite differences that measure how fast a kernel
+# changes; rates above this fraction of the largest count as equal to it.
+_MOVED, _DIFFERENCE, _ALIKE = 100, 0.01, 0.98
+
+
+def distinct_rows(X: np.ndarray) -> np.ndarray:
+    """Indices of the first of equal rows, in order."""
+    return distinct_and_equal(X)[0]
+
+
+def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0) -> np.ndarray:
+    """Centres of k-means (k-means++ initialisation) on a subset of the rows.
+
+    Columns are scaled so that the kernel changes equally fast along each; columns it does not read are ignored. If the
+    rows nearest to the centres leave less residual variance than the centres, as with group levels or indices, whose
+    averages occur in no row, rows are chosen greedily instead.
+    """
+    del weights
+    from sklearn.cluster import KMeans
+
+    rows = np.random.default_rng(seed).permutation(len(X))[: max(_ROWS, _ROWS_A_CENTRE * count)]
+    X = X[np.sort(rows)]
+    rates = _rates(kernel, X)
+    scaled = X * rates
+    # At most as many centres as rows that differ by more than the rounding error of a squared distance.
+    differing = distinct_rows(
+        np.round((scaled - scaled.mean(axis=0)) / (_RESOLVED * np.max(scaled.std(axis=0)) or 1.0))
+    )
+    count = min(count, len(differing))
+    clusters = KMeans(count, n_init=1, random_state=seed % _KMEANS_SEEDS).fit(scaled)
+    members = np.bincount(clusters.labels_, minlength=count)[:, None]
+    sums = np.zeros((count, X.shape[1]))
+    np.add.at(sums, clusters.labels_, X - X[0])
+    centroids = X[0] + (sums / np.maximum(members, 1))[members[:, 0] > 0]
+    nearest = X[np.argmin(clusters.transform(scaled), axis=0)]
+    some = X[np.linspace(0, len(X) - 1, min(_COMPARED, len(X))).astype(int)]
+    share = _LESS * (1.0 - len(nearest) / len(X))
+    # Centres with a NaN (kernels undefined between levels) are rejected.
+    if not share * _residual_variance(kernel, some, centroids) <= _residual_variance(kernel, some, nearest):
+        return greedy(kernel, X, count, seed=seed)
+    return centroids[distinct_rows(centroids)]
+
+
+def _residual_variance(kernel: Any, X: np.ndarray, Z: np.ndarray) -> float:
+    """Total residual variance at rows given inducing inputs, plus rounding; NaN if K(Z, Z) has no root."""
+    K, across, variances = map(np.asarray, _covariances(kernel, as_array(Z), as_array(X)))
+    try:
+        root = np.linalg.cholesky(K + _ADDED * np.diag(np.diagonal(K)))
+    except np.linalg.LinAlgError:
+        return np.nan
+    return float((1.0 + 10.0 * _ADDED) * np.sum(variances) - np.sum(np.linalg.solve(root, across) ** 2))
+
+
+def _rates(kernel: Any, X: np.ndarray) -> np.ndarray:
+    """Rate of change of the kernel along each column, (d,), relative to the fastest; 1 if it is constant.
+
+    By finite differences of the squared feature distance |φ(x) - φ(x')|² with one column moved; contributions that do
+    not depend on the distance, such as noise, cancel.
+    """
+    rows = X[np.linspace(0, len(X) - 1, min(_MOVED, len(X))).astype(int)]
+    here, squared = np.asarray(kernel.diagonal(as_array(rows))), np.zeros(X.shape[1])
+    for column, deviation in enumerate(X.std(axis=0)):
+        if deviation > 0.0:
+            further = []
+            for step in (1.0, 2.0):
+                moved = rows + step * _DIFFERENCE * deviation * (np.arange(X.shape[1]) == column)
+                across = np.asarray(_between(kernel, as_array(rows), as_array(moved)))
+                further.append(np.mean(here + np.asarray(kernel.diagonal(as_array(moved))) - 2.0 * across))
+            squared[column] = max(further[1] - further[0], 0.0) / deviation**2
+    rates = np.sqrt(squared / squared.max()) if squared.max() > 0.0 else np.ones(X.shape[1])
+    # With one lengthscale, rates differ only by the discretisation.
+    return np.ones(X.shape[1]) if rates.min() > _ALIKE else rates
+
+
+def uniform(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0) -> np.ndarray:
+    """Distinct rows drawn uniformly, independent of the kernel."""
+    del kernel, weights
+    rows = np.random.default_rng(seed).permutation(distinct_rows(X))[:count]
+    return X[np.sort(rows)]
+
+
+def greedy(
+    kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0, enough: float = 0.0
+) -> np.ndarray:
+    """Greedy selection: each next row maximises ``weights`` times the residual variance given the previous ones.
+
+    A pivoted Cholesky factorisation that computes only the selected columns: O(n M^2) time. Stops early when no
+    variance remains, or half of its weighted sum is at most ``enough``; at least one row is selected. If the factor
+    would not fit into memory, a random sample of the rows is used.
+    Source: Burt, Rasmussen and van der Wilk 2020; with weights, Passerello 2021.
+    """
+    if len(X) * count > HELD:
+        rows = np.sort(np.random.default_rng(seed).permutation(len(X))[: max(count, HELD // count)])
+        enough *= len(rows) / len(X)
+        X, weights = X[rows], None if weights is None else weights[rows]
+    inputs = as_array(X)
+    residual = np.asarray(kernel.diagonal(inputs), dtype=np.float64).copy()
+    weights = np.ones(len(X)) if weights is None or not np.any(weights > 0) else weights
+    least, A, chosen = _NOTHING * residual.max(), np.empty((count, len(X))), []
+    for j in range(count):
+        score = np.where(residual > least, weights * residual, 0.0)
+        row = int(np.argmax(score))
+        if not 0.5 * score.sum() > enough:
+            break
+        A[j] = (np.asarray(_column(kernel, inputs, as_array(row))) - A[:j, row] @ A[:j]) / np.sqrt(residual[row])
+        residual = np.maximum(residual - A[j] ** 2, 0.0)
+        residual[row] = 0.0
+        chosen.append(row)
+    return X[chosen or [0]]
+
+
+def heteroscedastic(
+    kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0
+) -> np.ndarray:
+    """Greedy selection by ``weights``; k-means centres if these are not known yet."""
+    return centres(kernel, X, count, seed=seed) if weights is None else greedy(kernel, X, count, weights, seed)
+
+
+def sufficient(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0) -> np.ndarray:
+    """Greedy selection by ``weights`` until half of the weighted residual variance is below a twentieth of a nat.
+
+    This is the bound's loss from the residual variance, not a limit on its gain from more inputs (math: section 7).
+    K-means centres if weights are not known yet, or if ``count`` inputs are not enough.
+    """
+    if weights is None:
+        return centres(kernel, X, min(count, _FIRST), seed=seed)
+    inputs = greedy(kernel, X, count + 1, weights, seed, ENOUGH)
+    return inputs if len(inputs) <= count else centres(kernel, X, count, seed=seed)
+
+
+# Selections of inducing inputs by a kernel, X (n, d), their number, the site precisions (n,), and the seed.
+SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
+    "kmeans": centres,
+    "uniform": uniform,
+    "variance": greedy,
+    "heteroscedastic": heteroscedastic,
+    "merged": heteroscedastic,
+    "GV": greedy,
+    "HGV": greedy,
+    "auto": sufficient,
+}
+
+
+@partial(compiled, optimise=False)
+def _covariances(kernel: Any, Z: Float[Array, "m d"], X: Float[Array, "n d"]) -> tuple[Array, Array, Array]:
+    """K(Z, Z), K(Z, X) and the variances at X."""
+    return kernel(Z, Z), kernel(Z, X), kernel.diagonal(X)
+
+
+@compiled
+def _column(kernel: Any, X: Float[Array, "n d"], row: Any) -> Float[Array, " n"]:
+    return kernel(X, X[row][None])[:, 0]
+
+
+@compiled
+def _between(kernel: Any, X: Float[Array, "n d"], Z: Float[Array, "n d"]) -> Float[Array, " n"]:
+    """The covariance of each row of X with the same row of Z."""
+    return jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(X, Z)
+
+
+# The fully independent conditional (FIC) model of inducing inputs as a generative prior.
+
+
+class FICPrior(LatentPrior):
+    """f_i = mean + A_i^T v + sqrt(residual_i) e_i with standard normal coordinates (v, e).
+
+    Marginal variances equal the kernel's. There is no factor matrix: e is integrated out to
+    condition v, and drawn given v. Source: Snelson and Ghahramani 2006; Quiñonero-Candela and Rasmussen 2005, FIC.
+    """
+
+    can_pad: ClassVar[bool] = True
+
+    span: LowRankPrior
+    residual: Float[Array, " n"]
+    mean: Float[Array, ""]
+    X: Float[Array, "n d"]
+    size: int = eqx.field(static=True)
+
+    def __init__(self, span: LowRankPrior, residual: Float[Array, " n"]):
+        self.span, self.residual, self.mean, self.X, self.size = span, residual, span.mean, span.X, span.size
+
+    def resized(self, size: int) -> "FICPrior":
+        """See LatentPrior."""
+        return FICPrior(self.span.resized(size), as_array(pad_rows(self.residual, size)))
+
+    def with_mean(self, mean: Array) -> "FICPrior":
+        """See LatentPrior."""
+        return FICPrior(self.span.with_mean(mean), self.residual)
+
+    def of_one_latent(self) -> "FICPrior":
+        """See LatentPrior."""
+        return FICPrior(replace(self.span, size=1), self.residual)
+
+    @property
+    def rank(self) -> int:
+        """The number of coordinates of one latent: one for each inducing input and one for each datum."""
+        return self.span.rank + len(self.X)
+
+    @property
+    def active(self) -> Float[Array, " r"]:
+        """0 for coordinates that have no influence, and 1 for others."""
+        return jnp.concatenate([self.span.active, jnp.ones(len(self.X))])
+
+    def split(self, coordinates: Float[Array, "*batch r l"]) -> tuple[Array, Array]:
+        """The v and the e of coordinates."""
+        return coordinates[..., : self.span.rank, :], coordinates[..., self.span.rank :, :]
+
+    def sweep_operations(self) -> float:
+        """See LatentPrior."""
+        return self.span.sweep_operations() + 20.0 * len(self.X)
+
+    def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
+        """See LatentPrior."""
+        v, e = self.split(coordinates)
+        return self.span.latents(v) + jnp.sqrt(self.residual)[:, None] * e
+
+    def conditional(
+        self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"]
+    ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
+        """See LatentPrior."""
+        return self.span.conditional(X_new, self.split(coordinates)[0])
+
+    def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        """See LatentPrior."""
+        return self.span.residual_covariance(X_new)
+
+    def condition(self, sites: Sites) -> "FICGroupPosterior":
+        """See LatentPrior."""
+        potential, constant = centred(sites, self.mean)
+        scale = 1.0 + sites.precision * self.residual[:, None]
+
+        def one(h: Array, w: Array) -> tuple[Array, Array]:
+            root = factor_root(self.span.A, w)
+            return root, factor_mean(self.span.A, root, h)
+
+        roots, centres = over_latents(one, potential / scale, sites.precision / scale)
+        return FICGroupPosterior(self, Sites(potential, sites.precision), jnp.sum(constant), roots, centres)
+
+
+class FICGroupPosterior(GroupPosterior):
+    """Given sites on f - mean: v ~ N(centre, (R R^T)^-1) with e integrated out, and e given v, datum by datum."""
+
+    prior: FICPrior
+    sites: Sites
+    constant: Float[Array, ""]
+    roots: Float[Array, "l r r"]
+    centres: Float[Array, "l r"]
+
+    @property
+    def scale(self) -> Float[Array, "n l"]:
+        """1 + w residual."""
+        return 1.0 + self.sites.precision * self.prior.residual[:, None]
+
+    def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """See GroupPosterior."""
+        span, residual, (h, _) = self.prior.span, self.prior.residual[:, None], self.sites
+        mean = ((self.centres @ span.A).T + residual * h) / self.scale
+        return self.prior.mean + mean, residual / self.scale + self._variance(span.A) / self.scale**2
+
+    def log_normalizer(self) -> Float[Array, ""]:
+        """See GroupPosterior."""
+        span, h, scale = self.prior.span, self.sites.potential, self.scale
+        residual_terms = -0.5 * jnp.log(scale) + 0.5 * h**2 * self.prior.residual[:, None] / scale
+        quadratic = 0.5 * jnp.sum((span.A @ (h / scale)) * self.centres.T)
+        roots = jnp.sum(jnp.log(jnp.diagonal(self.roots, axis1=1, axis2=2)))
+        return quadratic - roots + jnp.sum(residual_terms) + self.constant
+
+    def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
+        """See GroupPosterior."""
+        A, residual = self.prior.span.factor_at(X_new)
+        return self.prior.mean + (self.centres @ A).T, residual[:, None] + self._variance(A)
+
+    def mean_and_deviation(self, key: RandomKey) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
+        """See GroupPosterior."""
+        span, (h, w), scale = self.prior.span, self.sites, self.scale
+        ours, theirs = jax.random.split(key)
+        noise = jax.random.normal(ours, self.centres.shape, h.dtype)
+        v, dv = self.centres.T, over_states(lambda pair: factor_noise(*pair), (self.roots, noise)).T
+        spread = jnp.sqrt(self.prior.residual)[:, None]
+        e = spread * (h - w * (v.T @ span.A).T) / scale
+        de = jax.random.normal(theirs, h.shape, h.dtype) / jnp.sqrt(scale) - spread * w * (dv.T @ span.A).T / scale
+        return jnp.concatenate([v, e]), jnp.concatenate([dv, de])
+
+    def _variance(self, A: Float[Array, "r m"]) -> Float[Array, "m l"]:
+        return over_states(lambda root: jnp.sum(factor_half_covariance(root, A) ** 2, axis=0), self.roots).T
+
+
+# The inducing-point prior without its factor in memory: it is recomputed in each pass over the rows.
+
+
+class ChunkedState(NamedTuple):
+    """The root of P = I + A W A^T, E v, A h, and sum w residual / 2."""
+
+    root: Float[Array, "r r"]
+    centre: Float[Array, " r"]
+    pulled: Float[Array, " r"]
+    loss: Float[Array, ""]
+
+
+class ChunkedInducingPrior(InducingPointPrior):
+    """``InducingPrior`` in O(n + M^2) memory: rows come in chunks, A_c = L_Z^-1 K(Z, X_c) anew in each pass over them.
+
+    A posterior takes two passes: one sums A W A^T and A h, the other computes means and variances. Reverse mode
+    recomputes each chunk. Products with L_Z^-1 replace triangular solves: they are three times as fast. A itself is
+    computed on demand, as for ``gibbs`` and ``correct``. Raises ValueError if n x n covariances are requested.
+    """
+
+    residual: Float[Array, " n"]
+
+    def resized(self, size: int) -> "ChunkedInducingPrior":
+        """See LatentPrior."""
+        X, residual = (as_array(pad_rows(part, size)) for part in (self.X, self.residual))
+        return replace(self, X=X, residual=residual)
+
+    def residual_variance(self) -> Float[Array, " n"]:
+        """See LatentPrior."""
+        return self.residual
+
+    def for_sampling(self) -> FICPrior:
+        """See LatentPrior: with A."""
+        return FICPrior(inducing_points_of(self), self.residual)
+
+    @property
+    def factor(self) -> Float[Array, "r n"]:
+        """See FactoredPrior."""
+        return self.factor_at(self.X)[0]
+
+    def compute_residual(self) -> Float[Array, " n"]:
+        """The variance at X given the latents at Z."""
+        whitener = inverse_root(self.root)
+        return each_row(
+            lambda X: with_residual(whitener @ self.cross(X), self.kernel.diagonal(X))[1], self.rank, self.X
+        )
+
+    def _diagonal(self) -> Array:
+        return self.kernel.diagonal(self.X)
+
+    def _colour(self, whitened: Array) -> Array:
+        weights = inverse_root(self.root).T @ whitened
+        rows = each_row(lambda X: jnp.moveaxis(self.cross(X).T @ weights, -2, 0), self.rank, self.X)
+        return jnp.moveaxis(rows, 0, -2)
+
+    def _condition(self, h: Array, w: Array) -> ChunkedState:
+        whitener = inverse_root(self.root)
+
+        def chunk_terms(X: Array, h: Array, w: Array) -> tuple[Array, Array]:
+            A = whitener @ self.cross(X)
+            scaled = A * jnp.sqrt(w)
+            return scaled @ scaled.T, A @ h
+
+        start = jnp.eye(self.rank, dtype=self.root.dtype), jnp.zeros(self.rank, self.root.dtype)
+        precision, pulled = summed(chunk_terms, start, self.rank, self.X, h, w)
+        root = jnp.linalg.cholesky(precision)
+        return ChunkedState(root, cho_solve((root, True), pulled), pulled, 0.5 * w @ self.residual)
+
+    def _moments(self, state: ChunkedState) -> tuple[Array, Array]:
+        whitener = inverse_root(self.root)
+        weights, half = whitener.T @ state.centre, solve_triangular(state.root, whitener, lower=True)
+
+        def one(X: Array) -> tuple[Array, Array]:
+            K = self.cross(X)
+            return weights @ K, jnp.sum((half @ K) ** 2, axis=0)
+
+        mean, variance = each_row(one, self.rank, self.X)
+        return mean, variance + self.residual
+
+    def _log_normalizer(self, state: ChunkedState, h: Array) -> Array:
+        del h
+        return 0.5 * state.pulled @ state.centre - jnp.sum(jnp.log(jnp.diagonal(state.root))) - state.loss
+
+    def _divergence(self, state: ChunkedState, w: Array, mean: Array, variance: Array) -> Array:
+        return factor_divergence(state.root, state.centre, w, variance - self.residual)
+
+    def _covariance(self, state: ChunkedState) -> Array:
+        raise self._too_many()
+
+    def _cross_covariance(self, state: ChunkedState, cross: tuple[Array, Array]) -> Array:
+        raise self._too_many()
+
+    def _too_many(self) -> ValueError:
+        return ValueError(
+            f"covariances between all {len(self.X):,} rows do not fit into memory: use pgm.correct(result), by linear "
+            "response, which does not need them, or fewer rows."
+        )
+
+
+def chunked_prior_at(
+    kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
+) -> ChunkedInducingPrior:
+    """The prior with given inducing inputs; usable under ``jit``."""
+    prior = ChunkedInducingPrior(
+        kernel=kernel,
+        mean=mean,
+        X=X,
+        Z=span.Z,
+        root=root_at(kernel, span),
+        active=span.active,
+        truncation_error=span.jitter * jnp.max(kernel.diagonal(X)),
+        size=size,
+        residual=jnp.zeros(len(X)),
+    )
+    return replace(prior, residual=prior.compute_residual())
+
+
+# Priors with inducing inputs: a low-rank factor and an independent residual at each input.
+
+if TYPE_CHECKING:
+    InducingInputs: TypeAlias = int | ArrayLike
+    Selection: TypeAlias = Literal["heteroscedastic", "kmeans", "uniform", "variance", "merged", "GV", "HGV", "auto"]
+else:
+    # Not checked at run time: ``Inducing`` checks its arguments itself.
+    InducingInputs = Selection = Any
+DEFAULT: Selection = "heteroscedastic"
+# Selections that depend on the site precisions; the last also determines the number of inducing inputs.
+ADAPTIVE = ("heteroscedastic", "merged", "HGV", "auto")
+# Selections whose every new choice replaces the last one.
+PUBLISHED = ("GV", "HGV")
+# The selection by the sites of the augmented bound, whatever the objective.
+MERGED = "merged"
+AUTOMATIC: Final = "auto"
+_LIMIT = 1000
+# Up to this many entries, computing a factor takes less time than optimised compilation.
+_LIGHT = 2**21
+# Jitter relative to each variance up to _MANY inputs; beyond, it grows with the rounding error of K(Z, Z), at
+# most a tenth of it for the kernels and dimensions tried. Without a root, it is multiplied by _STEP.
+_JITTER, _MANY, _STEP = 1e-12, 1000, 2.0
+
+
+class InducingState(NamedTuple):
+    """The factorisation of the latents at the inducing inputs, and sum w residual / 2."""
+
+    span: LowRankState
+    loss: Float[Array, ""]
+
+
+class InducingPrior(LowRankPrior):
+    """The prior of f = mean + A^T v + eps, A = L_Z^-1 K(Z, X), Var eps_i = ``residual`` = k(x_i, x_i) - (A^T A)_ii.
+
+    The posterior is variational, q(f) = p(f | u) q(u) with u the latents at Z. Sites do not change eps, which is added
+    to all marginals. The log normaliser is the normaliser for A^T v minus sum w residual / 2 (math: section 4).
+    Covariances between inputs are covariances of A^T v.
+    Source: Titsias 2009; Hensman, Fusi and Lawrence 2013.
+    """
+
+    # Products with A cost a small share of conditioning.
+    has_cheap_products: ClassVar[bool] = True
+
+    residual: Float[Array, " n"]
+
+    def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> FactoredPosterior:
+        """See LatentPrior."""
+        nothing = jnp.zeros(self.size)
+        states = InducingState(LowRankState(roots, centres), nothing)
+        return FactoredPosterior(self, jnp.zeros((len(self.X), self.size)), nothing, states)
+
+    def _resized_rows(self, size: int) -> dict[str, Any]:
+        return {**super()._resized_rows(size), "residual": as_array(pad_rows(self.residual, size))}
+
+    def residual_variance(self) -> Float[Array, " n"]:
+        """See LatentPrior."""
+        return self.residual
+
+    def for_sampling(self) -> FICPrior:
+        """See LatentPrior."""
+        return FICPrior(inducing_points_of(self), self.residual)
+
+    def _diagonal(self) -> Array:
+        return super()._diagonal() + self.residual
+
+    def _condition(self, h: Array, w: Array) -> Any:
+        return InducingState(super()._condition(h, w), 0.5 * w @ self.residual)
+
+    def _moments(self, state: Any) -> tuple[Array, Array]:
+        mean, variance = super()._moments(state.span)
+        return mean, variance + self.residual
+
+    def _log_normalizer(self, state: Any, h: Array) -> Array:
+        return super()._log_normalizer(state.span, h) - state.loss
+
+    def _divergence(self, state: Any, w: Array, mean: Array, variance: Array) -> Array:
+        return super()._divergence(state.span, w, mean, variance - self.residual)
+
+    def _mean_and_deviation(self, state: Any, noise: Array) -> tuple[Array, Array]:
+        return super()._mean_and_deviation(state.span, noise)
+
+    def _covariance(self, state: Any) -> Array:
+        return super()._covariance(state.span)
+
+    def _predict(self, state: Any, cross: tuple[Array, Array]) -> tuple[Array, Array]:
+        return super()._predict(state.span, cross)
+
+    def _cross_covariance(self, state: Any, cross: tuple[Array, Array]) -> Array:
+        return super()._cross_covariance(state.span, cross)
+
+    def _covariance_at(self, state: Any, X_new: Array, cross: tuple[Array, Array]) -> Array:
+        return super()._covariance_at(state.span, X_new, cross)
+
+
+def inducing_at(
+    kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
+) -> InducingPointPrior:
+    """The prior with given inducing inputs; usable under ``jit``."""
+    return _chosen(len(X), len(span.Z))(kernel, mean, X, span, size)
+
+
+def _chosen(n: int, r: int) -> Callable[..., InducingPointPrior]:
+    """The constructor of the prior that fits into memory."""
+    return _held_at if n * r <= HELD else chunked_prior_at
+
+
+def _held_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int) -> InducingPrior:
+    """See ``inducing_at``."""
+    return _with_residual(low_rank_at(kernel, mean, X, span, size))
+
+
+def inducing_by_root(
+    kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], size: int
+) -> InducingPrior:
+    """The prior with given inducing inputs at any value of the hyperparameters; usable under ``jit``.
+
+    The jitter is fixed at 1e-8 of the mean variance at Z.
+    """
+    root, jitter = whitened_root(kernel, Z)
+    A, ones = solve_columns(root, kernel(Z, X)), jnp.ones(len(Z))
+    return _with_residual(
+        LowRankPrior(
+            kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=ones, truncation_error=jitter, size=size
+        )
+    )
+
+
+def inducing_points_at(kernel: Any, Z: Any, max_error: float = np.inf) -> InducingPoints:
+    """Inducing inputs padded to few sizes, and the smallest jitter, from 1e-12 on, with which K(Z, Z) has a root.
+
+    A smaller ``max_error`` lowers the first jitter. With jitter the inducing variables are f(Z) plus noise: the bound
+    remains valid, and continuous in the hyperparameters even for nearly redundant inputs.
+    Raises ValueError as ``Representation.bind`` does.
+    """
+    K = np.asarray(gram(kernel, as_array(Z)))
+    check_gram(kernel, K)
+    variances = own_variances(np.diagonal(K))
+    least = float(np.clip(max_error / variances.max(), ROUNDING, _JITTER * max(1.0, len(Z) / _MANY) ** 2))
+    # A factor of two leaves a margin for other linear algebra libraries.
+    ladder = 0.5 * least * _STEP ** np.arange(np.ceil(np.log(JITTERS[-1] / least) / np.log(_STEP)) + 1)
+    jitter = 2.0 * jittered_root(kernel, K / np.sqrt(np.outer(variances, variances)), tuple(ladder))[2]
+    rank = -(-len(Z) // RANK_MULTIPLE) * RANK_MULTIPLE
+    padded = np.pad(np.asarray(Z), ((0, rank - len(Z)), (0, 0)), mode="edge")
+    return InducingPoints(as_array(padded), as_array((np.arange(rank) < len(Z)).astype(np.float64)), as_array(jitter))
+
+
+@dataclass(frozen=True, repr=False)
+class Inducing(Representation):
+    """Inducing inputs: a sparse variational posterior of the latents, in O(n M^2) time per iteration.
+
+    Parameters
+    ----------
+    inputs : int, "auto" or array_like, shape (M, d)
+        The number of inducing inputs, or the inputs. ``"auto"`` increases their number until the ELBO gains less than
+        0.05 nats, up to 1,000; ``Inducing(500, "auto")`` up to 500.
+    select : str, optional
+        How inputs are chosen from the rows of X:
+
+        - ``"heteroscedastic"`` (the default): alternately with the posterior, the row with the largest residual prior
+          variance times the precision of its site, as long as the ELBO is above that of ``"kmeans"``;
+        - ``"kmeans"``: centres of k-means, with columns scaled so that the kernel changes equally fast along each, or
+          rows if the centres fall between the levels of a group or an index;
+        - ``"uniform"``: rows drawn at random;
+        - ``"variance"``: greedily, the row with the largest residual prior variance;
+        - ``"merged"``: as ``"heteroscedastic"``, by the sites of the augmented bound whatever the objective, such as
+          ``fit(objective="expected")``, whose ELBO decides;
+        - ``"GV"`` and ``"HGV"``, greedy variance and heteroscedastic greedy variance as published: rows as in
+          ``"variance"``, or by their residual variance times the precisions of the current sites (equal ones for the
+          first choice). Up to 10 times, the posterior is optimised (by ``fit`` with the hyperparameters), and new rows
+          replace the last, even if they lower the ELBO;
+        - ``"auto"``: as ``"heteroscedastic"``, with the number chosen too.
+
+        With the others, ``fit`` chooses again at the learned hyperparameters, and keeps the new inputs if the ELBO is
+        higher.
+
+    Raises
+    ------
+    ValueError
+        For inputs of a wrong shape, and an unknown selection.
+
+    Notes
+    -----
+    The ELBO is below that of the exact prior, and never decreases with another inducing input. If X has no more
+    distinct rows than ``inputs``, all of them are taken, and the form is exact. The covariance of the inducing inputs
+    has a jitter of 1e-12 of the variances, so that nearly equal inputs do no harm (see ``inducing_points_at``).
+
+    The factor takes 8 n M bytes. Beyond 128 MB (56,000 rows with M = 300) it is not stored: each pass over the data
+    computes it again in chunks, which takes no longer, in O(n + M^2) memory. ``gibbs`` and ``correct`` store it in any
+    case.
+
+    References
+    ----------
+    Titsias 2009; Burt, Rasmussen and van der Wilk 2020; Passerello 2021; math, section 7.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 40)[:, None]
+    >>> model = pgm.Model(pgm.Gaussian(0.1), pgm.GP(pgm.RBF(), form=pgm.Inducing(12)))
+    >>> vi = pgm.cavi(model, X, np.sin(X[:, 0]))
+    >>> bool(np.allclose(vi.mean, pgm.cavi(model.with_form(pgm.Dense()), X, np.sin(X[:, 0])).mean, atol=0.01))
+    True
+    """
+
+    can_pad: ClassVar[bool] = True
+    # In the generative model, the residuals of rows are independent.
+    shares: ClassVar[bool] = False
+    least_subset: ClassVar[int | None] = 5_000
+
+    inputs: int | tuple[tuple[float, ...], ...]
+    select: Selection | None = None
+    # The seed of random selections, set by engines.
+    seed: int = field(default=0, init=False)
+
+    def __init__(self, inputs: InducingInputs, select: Selection | None = None):
+        if isinstance(inputs, str) and inputs == AUTOMATIC and select is None:
+            inputs, select = _LIMIT, AUTOMATIC
+        if np.ndim(inputs) == 0:
+            check_whole_number(inputs, "inputs of Inducing, if not an array (M, d),", 1)
+            if select is not None and not (isinstance(select, str) and select in SELECTIONS):
+                raise ValueError(f"select must be one of {', '.join(map(repr, SELECTIONS))}; got {select!r}.")
+            object.__setattr__(self, "inputs", int(np.asarray(inputs)))
+            object.__setattr__(self, "select", select or DEFAULT)
+        else:
+            if select is not None:
+                raise ValueError(f"select={select!r} has no effect with given inputs: pass a number of inputs.")
+            object.__setattr__(self, "inputs", _rows(inputs))
+            object.__setattr__(self, "select", None)
+
+    def __repr__(self) -> str:
+        if isinstance(self.inputs, int):
+            if (self.inputs, self.select) == (_LIMIT, AUTOMATIC):
+                return f"Inducing({AUTOMATIC!r})"
+            return f"Inducing({self.inputs})" if self.select == DEFAULT else f"Inducing({self.inputs}, {self.select!r})"
+        return f"Inducing(<{len(self.inputs)} inputs>)"
+
+    def with_seed(self, seed: int) -> "Inducing":
+        """See Representation."""
+        other = copy(self)
+        object.__setattr__(other, "seed", seed)
+        return other
+
+    @property
+    def adapts(self) -> bool:  # type: ignore[override]
+        """See Representation."""
+        return self.select in ADAPTIVE
+
+    @property
+    def selects_by_augmentation(self) -> bool:  # type: ignore[override]
+        """See Representation."""
+        return self.select == MERGED
+
+    @property
+    def takes_every_choice(self) -> bool:  # type: ignore[override]
+        """See Representation."""
+        return self.select in PUBLISHED
+
+    @property
+    def is_automatic(self) -> bool:  # type: ignore[override]
+        """See Representation."""
+        return self.select == AUTOMATIC
+
+    @property
+    def num_inputs(self) -> int:  # type: ignore[override]
+        """See Representation."""
+        return self.inputs if isinstance(self.inputs, int) else len(self.inputs)
+
+    def with_inputs(self, Z: Any) -> "Inducing":
+        """See Representation."""
+        return Inducing(Z)
+
+    def asks_for_more(self, kernel: Any, X: Any, weights: np.ndarray, count: int) -> bool:
+        """See Representation."""
+        if not self.is_automatic or count != self.inputs:
+            return False
+        return len(Inducing(count + 1, AUTOMATIC).choose(kernel, X, weights)) > count
+
+    def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray:
+        """See Representation."""
+        X = np.asarray(X, dtype=np.float64)
+        if not isinstance(self.inputs, int) or self.select is None:
+            Z = np.asarray(self.inputs)
+            if Z.shape[1] != X.shape[1]:
+                raise ValueError(
+                    f"inputs of Inducing have {Z.shape[1]} column(s) and X has {X.shape[1]}: give inducing inputs with "
+                    "the columns of X, or their number."
+                )
+            return Z
+        distinct = distinct_rows(X)
+        if len(distinct) <= self.inputs and self.select != AUTOMATIC:
+            return X[distinct]
+        count = min(self.inputs, len(distinct))
+        return SELECTIONS[self.select](bare_arrays(kernel), X, count, weights if self.adapts else None, self.seed)
+
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> InducingPointPrior:
+        """See Representation."""
+        Z = self.choose(kernel, X)
+        kernel, mean, X = bare_arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
+        span = inducing_points_at(kernel, Z, max_error)
+        prior = _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
+        check_new_inputs(prior, np.asarray(X), "X (without repeated rows)")
+        return prior
+
+    def bind_traced(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
+    ) -> InducingPrior:
+        """See Representation and ``inducing_by_root``."""
+        del row_mask
+        if isinstance(self.inputs, int):
+            raise ValueError(f"the inducing inputs of {self!r} cannot be chosen in compiled code: pass an array.")
+        return inducing_by_root(kernel, mean, X, as_array(np.asarray(self.inputs)), size)
+
+    def bind_at(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], points: InducingPoints, size: int
+    ) -> InducingPointPrior:
+        """See Representation and ``inducing_at``."""
+        return inducing_at(kernel, mean, X, points, size)
+
+    def bind_traced_for_moments(
+        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
+    ) -> InducingPrior:
+        """See Representation."""
+        return self.bind_traced(kernel, mean, X, size, row_mask)
+
+
+def _with_residual(span: LowRankPrior) -> InducingPrior:
+    residual = with_residual(span.A, span.kernel.diagonal(span.X))[1]
+    return InducingPrior(**{field.name: getattr(span, field.name) for field in fields(span)}, residual=residual)
+
+
+def _is_large(at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: InducingPoints, size: int) -> bool:
+    return len(X) * len(span.Z) > _LIGHT
+
+
+@partial(compiled, static_argnames=("at", "size"), optimise=_is_large)
+def _bound(
+    at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: InducingPoints, size: int
+) -> InducingPointPrior:
+    return at(kernel, mean, X, span, size)
+
+
+def _rows(inputs: Any) -> tuple[tuple[float, ...], ...]:
+    """Distinct inducing inputs as numbers. Raises ValueError for other values."""
+    try:
+        Z = np.asarray(inputs, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"inputs of Inducing must be numbers (M, d), or their number; got {shorten(inputs)}."
+        ) from error
+    if Z.ndim != 2 or not Z.size:
+        raise ValueError(f"inputs of Inducing must have shape (M, d), one row per input; got shape {Z.shape}.")
+    bad = np.argwhere(~np.isfinite(Z))
+    if bad.size:
+        raise ValueError(f"inputs of Inducing must be finite; row {bad[0][0]} is {shorten(Z[bad[0][0]].tolist())}.")
+    return tuple(map(tuple, Z[distinct_rows(Z)].tolist()))

@@ -1,1 +1,0 @@
-"""Priors with inducing inputs."""

@@ -1,0 +1,539 @@
+"""GPs as Markov processes."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Shaped
+
+from pgmodels.kernels.kernel import Kernel, with_values
+from pgmodels.kernels.state_space import StateSpace
+from pgmodels.parameters.parameter import bare_arrays
+from pgmodels.priors.base import GroupPosterior, LatentPrior, Moments, RandomKey, Sites, pad_zeros, padded_size
+from pgmodels.priors.chain import (
+    Adjoint,
+    Chain,
+    Gaps,
+    Smoothed,
+    apply,
+    draw_deviations,
+    log_normalizer,
+    mean_and_deviation,
+    paths,
+    roots,
+    smooth,
+    solve,
+    times,
+)
+from pgmodels.priors.collection import IndependentPosterior, Posterior
+from pgmodels.priors.dense import centred
+from pgmodels.priors.representation import Representation
+from pgmodels.runtime.jit import compiled, is_traced
+from pgmodels.runtime.precision import as_array
+
+# The prior of a GP that is a Markov process of one input, and its posterior given sites, in O(n).
+
+# Cost of the scans of a sweep for each row and latent in floating-point operations (measured), and of their products.
+_SCANS, _PRODUCTS = 3000.0, 20.0
+
+
+class MarkovPrior(LatentPrior):
+    """A GP of one column of X whose kernel has a state-space form: see pgmodels.kernels.state_space.
+
+    Coordinates are the states' deviations from the mean, in the order of the rows. ``order`` (n,) sorts the rows,
+    ``chain`` is sorted, and ``noise_roots`` has the roots of its noise, None before ``for_sampling``. Padding rows
+    repeat the row that is sorted last, and follow it.
+    """
+
+    can_pad: ClassVar[bool] = True
+    is_chain: ClassVar[bool] = True
+    takes_signed: ClassVar[bool] = True
+    extends: ClassVar[bool] = True
+
+    kernel: Any
+    mean: Float[Array, ""]
+    X: Float[Array, "n _"]
+    order: Int[Array, " n"]
+    chain: Chain
+    noise_roots: Float[Array, "n d d"] | None
+    column: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    @property
+    def centre(self) -> Float[Array, ""] | Float[Array, "n l"]:
+        """The mean of the latents that the chain deviates from."""
+        return self.mean
+
+    def about_mean(self, smoothed: Smoothed) -> Smoothed:
+        """Scans of deviations from ``centre`` as those of deviations from ``mean``."""
+        return smoothed
+
+    @property
+    def dimension(self) -> int:
+        """The number of entries of a state."""
+        return self.chain.noise.shape[1]
+
+    @property
+    def rank(self) -> int:
+        """See LatentPrior: the entries of the states at all rows."""
+        return len(self.X) * self.dimension
+
+    @property
+    def approximation_error(self) -> Float[Array, ""]:
+        """See LatentPrior: the variance of the harmonics that are left out."""
+        return self.kernel.to_state_space().omitted_variance
+
+    @property
+    def num_across(self) -> int:
+        """See LatentPrior."""
+        return 8 * self.dimension**2
+
+    @property
+    def sorted_inputs(self) -> Float[Array, " n"]:
+        """The sorted inputs."""
+        return self.X[self.order, self.column]
+
+    def resized(self, size: int) -> "MarkovPrior":
+        """See LatentPrior."""
+        count = len(self.X)
+        X, order, (F, Q) = np.asarray(self.X), np.asarray(self.order), map(np.asarray, self.chain)
+        noise_roots = None if self.noise_roots is None else as_array(pad_zeros(self.noise_roots, size))
+        if size > count:
+            X = np.concatenate([X, np.broadcast_to(X[order[-1]], (size - count, X.shape[1]))])
+            order = np.concatenate([order, np.arange(count, size, dtype=order.dtype)])
+            F = np.concatenate([F, np.broadcast_to(np.eye(self.dimension), (size - count, *F.shape[1:]))])
+        chain = Chain(as_array(F[:size]), as_array(pad_zeros(Q, size)))
+        return replace(self, X=as_array(X[:size]), order=as_array(order[:size]), chain=chain, noise_roots=noise_roots)
+
+    def for_sampling(self) -> "MarkovPrior":
+        """See LatentPrior: with the roots of the noise."""
+        if self.noise_roots is not None:
+            return self
+        if is_traced():
+            return replace(self, noise_roots=roots(self.chain.noise))
+        # One program for many sizes.
+        count, noise = len(self.X), self.chain.noise
+        padded = _compiled_roots(as_array(pad_zeros(noise, padded_size(count))))
+        return replace(self, noise_roots=as_array(np.asarray(padded)[:count]))
+
+    def condition(self, sites: Sites) -> "MarkovPosterior":
+        """See LatentPrior."""
+        smoothed, constant = self._smooth(sites)
+        return MarkovPosterior(self, smoothed, constant, self.may_be_signed)
+
+    @property
+    def may_be_signed(self) -> bool:
+        """Whether sites may have negative precisions: those of auxiliary variables, which are drawn, have none."""
+        return self.noise_roots is None
+
+    def moments(self, sites: Sites) -> Moments:
+        """See LatentPrior."""
+        posterior = self.condition(sites)
+        return Moments(*posterior.moments(), posterior.log_normalizer(), posterior.smoothed.divergence())
+
+    def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """See LatentPrior."""
+        shape = (len(self.X), self.size)
+        variance = self.kernel.diagonal(self.X)
+        return jnp.broadcast_to(self.mean, shape), jnp.broadcast_to(variance[:, None], shape)
+
+    def draw(self, key: RandomKey) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
+        """See LatentPrior."""
+        noise = jax.random.normal(key, (len(self.X), self.size, self.dimension), self.mean.dtype)
+        coordinates = self.coordinates(paths(self.chain.transition, apply(self._noise_roots[:, None], noise)))
+        return self.latents(coordinates), coordinates
+
+    def sweep_operations(self) -> float:
+        """See LatentPrior."""
+        return scan_operations(len(self.X), self.dimension)
+
+    def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
+        """See LatentPrior."""
+        return self.mean + coordinates[..., :: self.dimension, :]
+
+    def conditional(
+        self, X_new: Float[Array, "m _"], coordinates: Float[Array, "*batch r l"]
+    ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
+        """See LatentPrior."""
+        gaps = self.gaps(X_new)
+        kept, gain, residual = self._between(gaps)
+        before, after = self._neighbours(gaps, coordinates)
+        mean = jnp.sum(kept[:, 0, :, None] * before + gain[:, 0, :, None] * after, axis=-2)
+        return self.mean + mean, jnp.maximum(residual[:, 0, 0], 0.0)
+
+    @property
+    def noise_size(self) -> int:
+        """See LatentPrior."""
+        return self.dimension
+
+    def draw_given(
+        self, X_new: Float[Array, "m _"], coordinates: Float[Array, "*batch r l"], noise: Float[Array, "*batch m l d"]
+    ) -> Float[Array, "*batch m l"]:
+        """See LatentPrior: in the order of time, each state given the one before it, new or of the data, and the next
+        of the data."""
+        order = jnp.argsort(X_new[:, self.column])
+        gaps = self.gaps(X_new[order])
+        same = gaps.before == jnp.concatenate([jnp.full(1, -2), gaps.before[:-1]])
+        since = jnp.where(same, jnp.diff(gaps.time, prepend=gaps.time[:1]), gaps.since)
+        state = self.kernel.to_state_space()
+        # Before all rows of the data only the first new state has none before it.
+        starts = (gaps.before < 0) & ~same
+        gaps = gaps._replace(
+            before=jnp.where(same, jnp.maximum(gaps.before, 0), gaps.before),
+            since=since,
+            transition=jnp.where(_of(starts), 0.0, state.transition(since)),
+            noise=jnp.where(_of(starts), gaps.noise, state.noise(since)),
+        )
+        kept, gain, residual = self._between(gaps)
+        before, after = (jnp.moveaxis(part, (-3, -1), (0, -2)) for part in self._neighbours(gaps, coordinates))
+        moved = jnp.moveaxis(noise[..., order, :, :], -3, 0)
+
+        def step(last: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
+            same, kept, gain, root, before, after, noise = now
+            drawn = apply(kept, jnp.where(same, last, before)) + apply(gain, after) + apply(root, noise)
+            return drawn, drawn
+
+        steps = (same, kept, gain, roots(residual), before, after, moved)
+        drawn = jax.lax.scan(step, jnp.zeros_like(before[0]), steps)[1][..., 0]
+        unsorted = jnp.zeros_like(drawn).at[order].set(drawn, unique_indices=True)
+        return self.mean + jnp.moveaxis(unsorted, 0, -2)
+
+    def _neighbours(self, gaps: "Gaps", coordinates: Float[Array, "*batch r l"]) -> tuple[Array, Array]:
+        """The states before and after new inputs, (..., m, d, latents)."""
+        states = coordinates.reshape(*coordinates.shape[:-2], len(self.X), self.dimension, self.size)
+        # Of equal inputs the first, which is no padding: given coordinates may lack those.
+        nearest = (self.sorted_inputs[jnp.clip(k, 0, len(self.X) - 1)] for k in gaps[:2])
+        rows = (self.order[jnp.searchsorted(self.sorted_inputs, inputs)] for inputs in nearest)
+        before, after = (states[..., row, :, :] for row in rows)
+        return before, after
+
+    def _between(self, gaps: "Gaps") -> tuple[Array, Array, Array]:
+        """The A, B and C of states A x + B z + noise of covariance C, between the states x before and z after."""
+        d, state, step = self.dimension, self.kernel.to_state_space(), gaps.since + gaps.until
+        # The first state of all is one step of the prior from before the first row.
+        is_first, is_last = gaps.before < 0, gaps.after == len(self.X)
+        total = jnp.where(_of(is_first), state.covariance(gaps.time + gaps.until), state.noise(step))
+        carried = times(gaps.onward, gaps.noise)
+        gain = jnp.where(_of(is_last), 0.0, jnp.swapaxes(solve(total, carried), 1, 2))
+        kept = gaps.transition - times(gain, jnp.where(_of(is_first), 0.0, state.transition(step)))
+        rest = jnp.eye(d) - times(gain, gaps.onward)
+        residual = times(times(rest, gaps.noise), jnp.swapaxes(rest, 1, 2))
+        residual += times(times(gain, gaps.onward_noise), jnp.swapaxes(gain, 1, 2))
+        return kept, gain, residual
+
+    def coordinates(self, states: Float[Array, "n l d"]) -> Float[Array, "r l"]:
+        """Coordinates of sorted states."""
+        return jnp.swapaxes(self.unsorted(states), 1, 2).reshape(self.rank, self.size)
+
+    def unsorted(self, values: Shaped[Array, "n *rest"]) -> Shaped[Array, "n *rest"]:
+        """Sorted values in the order of the rows."""
+        return jnp.zeros_like(values).at[self.order].set(values, unique_indices=True)
+
+    def gaps(self, X_new: Float[Array, "m _"]) -> "Gaps":
+        """The place of new inputs among the sorted ones."""
+        return gaps_at(self.kernel.to_state_space(), self.sorted_inputs, X_new[:, self.column])
+
+    @property
+    def _noise_roots(self) -> Array:
+        return roots(self.chain.noise) if self.noise_roots is None else self.noise_roots
+
+    def _smooth(self, sites: Sites) -> tuple[Smoothed, Array]:
+        potential, constant = centred(sites, self.centre)
+        return smooth(self.chain, potential[self.order], sites.precision[self.order]), jnp.sum(constant)
+
+
+class MarkovPosterior(GroupPosterior):
+    """A group of latents given sites, by the scans over the sorted rows."""
+
+    prior: MarkovPrior
+    smoothed: Smoothed
+    constant: Float[Array, ""]
+    may_be_signed: bool = eqx.field(static=True)
+
+    def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """See GroupPosterior."""
+        mean, variance = map(self.prior.unsorted, self.smoothed.moments())
+        return self.prior.centre + mean, variance
+
+    def log_normalizer(self) -> Float[Array, ""]:
+        """See GroupPosterior."""
+        s = self.smoothed
+        return log_normalizer(self.prior.chain, s.potential, s.precision, s) + self.constant
+
+    def predict(self, X_new: Float[Array, "m _"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
+        """See GroupPosterior."""
+        gaps, last = self.prior.gaps(X_new), len(self.prior.X) - 1
+        before = jnp.maximum(gaps.before, 0)
+        mean, covariance = (part[before] for part in self.smoothed.forward[:2])
+        F = gaps.transition[:, None]
+        mean = apply(F, mean)
+        row = (times(times(F, covariance), jnp.swapaxes(F, -1, -2)) + gaps.noise[:, None])[:, :, 0]
+        after = Adjoint(*(part[jnp.minimum(gaps.after, last)] for part in self.smoothed.with_sites()))
+        onward = jnp.where(_of(gaps.after > last), 0.0, gaps.onward)[:, None]
+        ahead = apply(onward, row)
+        mean = mean[:, :, 0] - jnp.sum(ahead * after.vector, axis=-1)
+        return self.prior.mean + mean, row[:, :, 0] - jnp.sum(ahead * apply(after.matrix, ahead), axis=-1)
+
+    def extended(self, X_new: Float[Array, "m _"]) -> "MarkovPosterior":
+        """See GroupPosterior."""
+        prior, s = self.prior, self.smoothed
+        X = jnp.concatenate([prior.X, X_new])
+        order = jnp.argsort(X[:, prior.column])
+        chain = chain_at(prior.kernel.to_state_space(), X[order, prior.column])
+        joined = replace(prior, X=X, order=order, chain=chain, noise_roots=roots(chain.noise))
+        # The chain is of the deviations from the mean.
+        nothing = jnp.zeros((len(X_new), prior.size))
+        of_sites = (jnp.concatenate([prior.unsorted(part), nothing])[order] for part in (s.potential, s.precision))
+        return replace(self, prior=joined, smoothed=smooth(chain, *of_sites))
+
+    def mean_and_deviation(self, key: RandomKey) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
+        """See GroupPosterior."""
+        prior, shape = self.prior, (len(self.prior.X), self.prior.size)
+        of_path, of_sites = jax.random.split(key)
+        noise = jax.random.normal(of_path, (*shape, prior.dimension), prior.mean.dtype)
+        of_sites = jax.random.normal(of_sites, shape, prior.mean.dtype)
+        (h, w), L = self.smoothed[:2], prior._noise_roots
+
+        def signed() -> tuple[Array, Array]:
+            first = np.arange(prior.dimension) == 0
+            precision = w[..., None, None] * (first[:, None] & first)
+            F, Q, of_noise = (jnp.broadcast_to(part[:, None], precision.shape) for part in (*prior.chain, L))
+            return self.smoothed.states(), draw_deviations(Chain(F, Q), of_noise, precision, noise)
+
+        def unsigned() -> tuple[Array, Array]:
+            return mean_and_deviation(prior.chain, h, w, L, noise, of_sites)
+
+        # In compiled sweeps a choice takes a third of their time.
+        mean, deviation = jax.lax.cond(jnp.any(w < 0.0), signed, unsigned) if self.may_be_signed else unsigned()
+        return prior.coordinates(mean), prior.coordinates(deviation)
+
+
+_compiled_roots = compiled(roots, optimise=False)
+
+
+def scan_operations(count: int, dimension: int) -> float:
+    """Floating-point operations of a sweep with ``count`` rows."""
+    return count * (_SCANS + _PRODUCTS * dimension**3)
+
+
+def chain_at(state: StateSpace, sorted_inputs: Float[Array, " n"]) -> Chain:
+    """The chain of the states at sorted inputs."""
+    steps = jnp.diff(sorted_inputs, prepend=sorted_inputs[:1])
+    is_first = jnp.arange(len(steps)) == 0
+    first = state.covariance(sorted_inputs[:1])
+    return Chain(
+        jnp.where(_of(is_first), 0.0, state.transition(steps)), jnp.where(_of(is_first), first, state.noise(steps))
+    )
+
+
+def gaps_at(state: StateSpace, sorted_inputs: Float[Array, " n"], t: Float[Array, " m"]) -> Gaps:
+    """The place of new inputs among sorted ones."""
+    after = jnp.searchsorted(sorted_inputs, t, side="right")
+    before, last = after - 1, len(sorted_inputs) - 1
+    is_first = before < 0
+    since = jnp.where(is_first, 0.0, t - sorted_inputs[jnp.maximum(before, 0)])
+    until = jnp.maximum(sorted_inputs[jnp.minimum(after, last)] - t, 0.0)
+    transition = jnp.where(_of(is_first), 0.0, state.transition(since))
+    noise = jnp.where(_of(is_first), state.covariance(t), state.noise(since))
+    onward = state.transition(until), state.noise(until)
+    return Gaps(before, after, t, since, until, transition, noise, *onward)
+
+
+def _of(rows: Array) -> Array:
+    """A mask of rows for their matrices."""
+    return rows[:, None, None]
+
+
+# Markov processes that go on from the state of a filter, and posteriors of a series with such an end.
+
+
+class ContinuedPrior(MarkovPrior):
+    """One latent of a Markov prior given what came before its rows.
+
+    ``path`` has the means of the sorted states, less the prior's mean; the chain is of the deviations from them.
+    """
+
+    path: Float[Array, "n d"]
+
+    @property
+    def centre(self) -> Float[Array, "n 1"]:
+        """See MarkovPrior."""
+        return self.mean + self.unsorted(self.path[:, :1])
+
+    def about_mean(self, smoothed: Smoothed) -> Smoothed:
+        """See MarkovPrior."""
+        forward = smoothed.forward._replace(mean=smoothed.forward.mean + self.path[:, None])
+        potential = smoothed.potential + smoothed.precision * self.path[:, :1]
+        return smoothed._replace(potential=potential, forward=forward)
+
+    def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
+        """See LatentPrior; the variance is that before anything was observed."""
+        return self.centre, super().marginals()[1]
+
+
+def processes(posterior: Posterior) -> tuple[MarkovPosterior, ...]:
+    """The groups that are Markov processes, of a posterior whose latents are independent."""
+    groups = posterior.groups if isinstance(posterior, IndependentPosterior) else ()
+    return tuple(group for group in groups if isinstance(group, MarkovPosterior))
+
+
+def go_on(prior: MarkovPrior, posterior: MarkovPosterior, row: int, latent: int) -> ContinuedPrior:
+    """The prior of a latent at later inputs, given a posterior's sites up to and with its sorted row ``row``."""
+    mean, covariance = (part[row, latent] for part in posterior.smoothed.forward[:2])
+    chain, path = _steps(prior, posterior.prior.sorted_inputs[row], mean, covariance)
+    values = {name: getattr(prior, name) for name in ("kernel", "mean", "X", "order", "column", "noise_roots")}
+    return ContinuedPrior(**values, size=1, chain=chain, path=path)
+
+
+@partial(compiled, optimise=False)
+def _steps(prior: MarkovPrior, time: Any, mean: Array, covariance: Array) -> tuple[Chain, Array]:
+    state, (F, Q) = prior.kernel.to_state_space(), prior.chain
+    gap = prior.sorted_inputs[:1] - time
+    first = state.transition(gap)[0]
+    noise = Q.at[0].set(times(times(first, covariance), first.T) + state.noise(gap)[0])
+    starts = jnp.zeros((len(F), len(mean))).at[0].set(apply(first, mean))
+    return Chain(F, noise), paths(F, starts)
+
+
+def joined(
+    prior: MarkovPrior, before: MarkovPosterior, kept: int, ends: list[MarkovPosterior], count: int, sites: Sites
+) -> MarkovPosterior:
+    """The posterior of a series: the first ``kept`` sorted rows of a posterior, then the first ``count`` of ``ends``.
+
+    ``ends`` are those of each latent given what came before, under a ContinuedPrior. ``sites`` are at the rows of the
+    series' prior. What the later rows tell about the kept ones is as before.
+    """
+    later, end = [end.prior.about_mean(end.smoothed) for end in ends], kept + count
+
+    def join(old: Array, *new: Array) -> np.ndarray:
+        last = np.concatenate([np.asarray(part)[:count] for part in new], axis=1)
+        return pad_zeros(np.concatenate([np.asarray(old)[:kept], last]), len(prior.X))
+
+    smoothed = jax.tree.map(join, before.smoothed, *later)
+    for states in smoothed.forward[:2]:
+        # Rows of padding repeat the last state.
+        states[end:] = states[end - 1]
+    h, w, mean = *map(np.asarray, sites), float(prior.mean)
+    constant = as_array(np.sum(h * mean - 0.5 * w * mean**2))
+    return replace(before, prior=prior, smoothed=jax.tree.map(as_array, smoothed), constant=constant)
+
+
+# GPs of one column as Markov processes: ``pgm.GP(kernel, form=pgm.Markov())``.
+
+# The largest share of the prior variance that a state-space form may leave out before learning; afterwards
+# ``approximation_error`` is compared with the data.
+_OMITTED = 1e-3
+# The smallest number of rows to learn from first: with fewer, compilation takes longer than the search.
+_LEAST_SUBSET = 20_000
+_TINY = np.finfo(float).tiny
+
+
+@dataclass(frozen=True)
+class Markov(Representation):
+    """A GP of one column as a Markov process: O(n) time and memory, and exact.
+
+    For Matern12, Matern32, Matern52, Cosine, RandomWalk, Constant, White and Linear, their sums, and their products
+    without RandomWalk and Linear, of the same column: ``pgm.On(kernel, [column])`` if X has several. Gaps and ties may
+    be of any size, and the rows in any order.
+    Periodic is a sum of harmonics, exact but for the share of the variance that these leave out: see there.
+
+    References
+    ----------
+    Hartikainen and Särkkä 2010; Nickisch, Solin and Grigorievskiy 2018.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> X = np.linspace(0.0, 6.0, 40)[:, None]
+    >>> model = pgm.Model(pgm.Gaussian(0.1), pgm.GP(pgm.Matern32(), form=pgm.Markov()))
+    >>> vi = pgm.cavi(model, X, np.sin(X[:, 0]))
+    >>> bool(np.allclose(vi.mean, pgm.cavi(model.with_form(pgm.Dense()), X, np.sin(X[:, 0])).mean, atol=1e-6))
+    True
+    """
+
+    can_pad: ClassVar[bool] = True
+    has_factor: ClassVar[bool] = False
+    least_subset: ClassVar[int | None] = _LEAST_SUBSET
+    subset_is_stretch: ClassVar[bool] = True
+
+    def check(self, kernel: Kernel, num_columns: int) -> None:
+        """See Representation."""
+        columns = kernel.reads(num_columns)
+        if len(columns) > 1:
+            raise ValueError(
+                f"pgm.Markov() is for kernels of one column, and {kernel!r} reads {len(columns)}: choose one, as in "
+                "pgm.On(kernel, [0]), or another form of the GP, such as pgm.Dense()."
+            )
+        values = with_values(kernel)
+        state = values.to_state_space()
+        share = float(state.omitted_variance) / max(float(values.diagonal(np.zeros((1, num_columns)))[0]), _TINY)
+        if share > _OMITTED:
+            raise ValueError(
+                f"the harmonics of {kernel!r} leave out {share:.1%} of the variance, and pgm.Markov() takes up to "
+                f"{_OMITTED:.1%}: keep more, as in pgm.Periodic(..., harmonics=30), at a cost that grows with the "
+                "third power of their number, use a longer lengthscale, or another form, such as pgm.Dense()."
+            )
+
+    def subset(self, kernel: Any, X: np.ndarray, count: int, seed: int) -> np.ndarray:
+        """See Representation: neighbours in time, which tell a lengthscale as well as all rows do."""
+        order = np.argsort(X[:, _column(kernel, X.shape[1])], kind="stable")
+        first = np.random.default_rng(seed).integers(len(X) - count + 1)
+        return np.sort(order[first : first + count])
+
+    def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> MarkovPrior:
+        """See Representation."""
+        kernel, column = bare_arrays(kernel), _column(kernel, np.shape(X)[1])
+        line = np.asarray(X, dtype=np.float64)[:, column]
+        order = np.argsort(line, kind="stable")
+        padding = (0, padded_size(len(line)) - len(line))
+        F, Q = _chain(kernel, as_array(np.pad(line[order], padding, mode="edge")))
+        chain = Chain(*(as_array(np.asarray(part)[: len(line)]) for part in (F, Q)))
+        return _prior(kernel, as_array(mean), as_array(X), as_array(order), chain, size)
+
+    def bind_traced(
+        self, kernel: Any, mean: Array, X: Float[Array, "n _"], size: int, row_mask: Float[Array, " n"] | None = None
+    ) -> MarkovPrior:
+        """See Representation."""
+        column = _column(kernel, X.shape[1])
+        if row_mask is not None:
+            last = jnp.argmax(jnp.where(row_mask > 0.0, X[:, column], -jnp.inf))
+            X = jnp.where(row_mask[:, None] > 0.0, X, X[last])
+        order = jnp.argsort(X[:, column])
+        chain = chain_at(kernel.to_state_space(), X[order, column])
+        return _prior(kernel, mean, X, order, chain, size)
+
+    def bind_traced_for_moments(
+        self, kernel: Any, mean: Array, X: Float[Array, "n _"], size: int, row_mask: Float[Array, " n"] | None = None
+    ) -> MarkovPrior:
+        """See Representation."""
+        return self.bind_traced(kernel, mean, X, size, row_mask)
+
+
+def _prior(
+    kernel: Kernel, mean: Array, X: Float[Array, "n _"], order: Int[Array, " n"], chain: Chain, size: int
+) -> MarkovPrior:
+    return MarkovPrior(
+        kernel=kernel,
+        mean=mean,
+        X=X,
+        order=order,
+        chain=chain,
+        noise_roots=None,
+        column=_column(kernel, X.shape[1]),
+        size=size,
+    )
+
+
+def _column(kernel: Kernel, num_columns: int) -> int:
+    """The column that a kernel reads; the first for a constant."""
+    return next(iter(kernel.reads(num_columns)), 0)
+
+
+@partial(compiled, optimise=False)
+def _chain(kernel: Kernel, sorted_inputs: Float[Array, " n"]) -> Chain:
+    return chain_at(kernel.to_state_space(), sorted_inputs)

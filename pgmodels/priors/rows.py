@@ -1,0 +1,215 @@
+"""Distinct inputs, and priors at new inputs."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import scipy
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, Int
+
+from pgmodels.data.arrays import distinct_rows
+from pgmodels.kernels.columns import check_lookups
+from pgmodels.kernels.kernel import Kernel
+from pgmodels.numerics.quadrature import chunk_length, equal_chunks
+from pgmodels.priors.base import LatentPrior, pad_rows, padded_size, row_mask_of
+from pgmodels.priors.dense import FactoredPrior
+from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.messages import shorten
+from pgmodels.runtime.precision import Module, as_array, double_precision
+
+# Distinct inputs: equal rows share one latent value.
+
+# Up to this share of levels per row a factor is cheaper than a dense root. Pivots of independent rows exceed one over
+# the number of levels; rounding leaves far less.
+_FEW, _DEPENDENT = 0.5, 1e-8
+
+
+class Copies(Module):
+    """Index maps from the rows of the data to distinct inputs.
+
+    ``rows`` (n,) is the index of each datum's distinct row, by all columns that any kernel reads; ``places`` has for
+    each group the index (m,) of each distinct row's input, by the columns of the group's kernel. None is the identity.
+    """
+
+    rows: Int[Array, " n"] | None
+    places: tuple[Int[Array, " m"] | None, ...]
+
+    def side_by_side(self, by_group: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
+        """Join values at each group's inputs into values at the rows of the data."""
+        pairs = zip(by_group, self.places, strict=True)
+        values = jnp.concatenate(
+            [group_values if places is None else group_values[..., places, :] for group_values, places in pairs],
+            axis=-1,
+        )
+        return values if self.rows is None else values[..., self.rows, :]
+
+    def resized(self, size: int) -> "Copies":
+        """The maps truncated to ``size`` rows, or padded by repeating the first row."""
+        if self.rows is not None:
+            return Copies(as_array(pad_rows(self.rows, size)), self.places)
+        return Copies(
+            None, tuple(None if indices is None else as_array(pad_rows(indices, size)) for indices in self.places)
+        )
+
+
+class DistinctInputs(Module):
+    """The distinct inputs (m, d) of each group, their row masks, and the map from rows of the data.
+
+    ``row_mask`` is None without padding: see pgmodels.priors.base. ``spanning`` are few inputs (r, d) whose latent
+    values determine all others, at every value of the kernel's parameters; None if there are none.
+    """
+
+    X: tuple[Float[Array, "_ d"], ...]
+    row_mask: tuple[Float[Array, " _"] | None, ...]
+    copies: Copies
+    spanning: tuple[Float[Array, "_ d"] | None, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The number of distinct inputs of each group, without padding; outside ``jit``."""
+        pairs = zip(self.X, self.row_mask, strict=True)
+        return tuple(len(X) if row_mask is None else int(np.asarray(row_mask).sum()) for X, row_mask in pairs)
+
+    def masked(self) -> list[np.ndarray]:
+        """The distinct inputs of each group, without padding; outside ``jit``."""
+        return [np.asarray(X)[:count] for X, count in zip(self.X, self.counts, strict=True)]
+
+
+class Sharing(NamedTuple):
+    """The columns that distinguish a group's inputs, and whether rows that are equal in them share a latent value.
+
+    ``can_pad``: whether its inputs can be padded, see pgmodels.priors.base. ``terms`` are the columns of the
+    functions whose sum a latent is; empty if unused.
+    """
+
+    columns: tuple[int, ...]
+    terms: tuple[tuple[int, ...], ...]
+    shares: bool
+    can_pad: bool
+
+
+@double_precision
+def find_distinct_inputs(X: np.ndarray, groups: Sequence[Sharing], size: int) -> DistinctInputs:
+    """The distinct inputs of each group among the rows of X (n, d), with index maps padded to ``size`` rows.
+
+    With repeated rows, the distinct rows are padded to one of few sizes if every group can be padded.
+    """
+    firsts, equal = distinct_rows(X[:, sorted(set().union(*(group.columns for group in groups)))])
+    rows = None
+    if len(firsts) < len(X):
+        rows, X = as_array(pad_rows(equal.astype(np.int32), size)), X[firsts]
+        size = padded_size(len(X)) if all(group.can_pad for group in groups) else len(X)
+    inputs, row_mask, places, spanning = [], [], [], []
+    for group in groups:
+        firsts, equal = distinct_rows(X[:, group.columns] if group.shares else X)
+        shared = len(firsts) < len(X)
+        count = size if not shared else padded_size(len(firsts)) if group.can_pad else len(firsts)
+        inputs.append(as_array(pad_rows(X[firsts], count)))
+        row_mask.append(as_array(row_mask_of(len(firsts), count)) if group.can_pad else None)
+        places.append(as_array(pad_rows(equal.astype(np.int32), size)) if shared else None)
+        few = spanning_rows(X[firsts], group.terms)
+        spanning.append(None if few is None else as_array(X[firsts][few]))
+    return DistinctInputs(tuple(inputs), tuple(row_mask), Copies(rows, tuple(places)), tuple(spanning))
+
+
+def spanning_rows(X: np.ndarray, terms: Sequence[tuple[int, ...]]) -> np.ndarray | None:
+    """The rows of X (n, d) that determine any sum of functions of the given columns at all rows; None unless few.
+
+    For example effects of crossed groups: the sum is linear in the values of the functions at the levels of their
+    columns, so the number of rows is the rank of the level indicators.
+    """
+    levels = [distinct_rows(X[:, term])[1] for term in terms]
+    ends = np.cumsum([0, *(int(level.max()) + 1 for level in levels)])
+    if len(terms) < 2 or ends[-1] > _FEW * len(X):
+        return None
+    indicators = np.zeros((ends[-1], len(X)))
+    for begin, level in zip(ends[:-1], levels, strict=True):
+        indicators[begin + level, np.arange(len(X))] = 1.0
+    triangle, rows = scipy.linalg.qr(indicators, mode="r", pivoting=True, check_finite=False)
+    return np.sort(rows[: int(np.sum(np.abs(np.diagonal(triangle)) > _DEPENDENT))])
+
+
+# Checks that user-defined kernels are covariance functions at new inputs together with the data.
+
+# The variance of a new latent explained by the data may exceed its variance by this fraction, plus rounding error of
+# the prior's matrix: eps times an entry's size times a power of the number of rows, here the first.
+_TOLERANCE = 1e-8
+_EPS = float(np.finfo(np.float64).eps)
+
+
+@double_precision
+def check_new_inputs(prior: LatentPrior, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
+    """ValueError if a user-defined kernel is not a covariance function at a prior's inputs and X_new.
+
+    Checks each row of X_new (m, d) separately, or ``jointly``, O(m^3). Kernels of the package, which are covariance
+    functions, and priors without a factor are skipped.
+    """
+    if not isinstance(prior, FactoredPrior) or (
+        isinstance(prior.kernel, Kernel) and prior.kernel.is_positive_semidefinite
+    ):
+        return
+    check_lookups(prior.kernel, X_new, name)
+    length = min(padded_size(len(X_new)), chunk_length(max(prior.rank, 1)))
+    for rows in equal_chunks(np.arange(len(X_new)), length):
+        _check_rows(prior, X_new, rows, name)
+    if jointly:
+        _check_jointly(prior, X_new, name)
+
+
+def _check_rows(group: FactoredPrior, X_new: np.ndarray, rows: np.ndarray, name: str) -> None:
+    diagonal, across, rounding = (np.asarray(part) for part in _variances(group, as_array(X_new[rows])))
+    for bad, fault in (
+        (~np.isfinite(diagonal) | ~np.isfinite(across), "is not finite"),
+        (diagonal < 0, "has a negative variance"),
+    ):
+        if bad.any():
+            row = int(rows[np.flatnonzero(bad)[0]])
+            raise ValueError(
+                f"the kernel {group.kernel!r} {fault} at row {row} of {name}, {shorten(X_new[row].tolist())}. Check "
+                "its formula there, or leave such rows out."
+            )
+    excess = across - diagonal
+    if np.any(excess > _TOLERANCE * diagonal + rounding):
+        worst = int(np.argmax(excess / np.maximum(diagonal, _EPS)))
+        row = int(rows[worst])
+        _reject(
+            group,
+            f"at row {row} of {name}, {shorten(X_new[row].tolist())}, the latents at the data would explain "
+            f"{across[worst]:.3g} of its variance {diagonal[worst]:.3g}",
+        )
+
+
+def _check_jointly(group: FactoredPrior, X_new: np.ndarray, name: str) -> None:
+    covariance = np.asarray(_residual_covariance(group, as_array(X_new)))
+    rounding = float(np.max(np.asarray(_variances(group, as_array(X_new))[2])))
+    least, largest = np.linalg.eigvalsh(covariance)[0], np.max(np.diagonal(covariance))
+    if least < -len(X_new) * (_TOLERANCE * max(largest, 0.0) + rounding):
+        _reject(group, f"given those at the data, the matrix at {name} has the eigenvalue {least:.3g}")
+
+
+def _reject(group: FactoredPrior, fault: str) -> None:
+    raise ValueError(
+        f"the kernel {group.kernel!r} is not a covariance function: {fault}. If its matrix is positive semi-definite "
+        "only at the data, variances elsewhere are negative: check its formula (a function of distances on a circle or "
+        "a graph need not be a covariance), or use a kernel of the package, such as pgm.Periodic."
+    )
+
+
+@compiled
+def _variances(group: FactoredPrior, X_new: Float[Array, "m d"]) -> tuple[Array, Array, Array]:
+    """Variances at new inputs (m,), the part explained by the coordinates, and a bound on its rounding error.
+
+    With a = L^-T A, an error E of the coordinates' matrix L L^T changes the explained part by a^T E a.
+    """
+    A, _ = group.factor_at(X_new)
+    root = group.root if hasattr(group, "root") else jnp.eye(len(A))
+    weights = jnp.sum(jnp.abs(solve_triangular(root, A, lower=True, trans="T")), axis=0)
+    scale = jnp.max(jnp.sum(root**2, axis=1))
+    return group.kernel.diagonal(X_new), jnp.sum(A**2, axis=0), len(A) * _EPS * scale * weights**2
+
+
+@compiled
+def _residual_covariance(group: FactoredPrior, X_new: Float[Array, "m d"]) -> Array:
+    return group.residual_covariance(X_new)

@@ -1,0 +1,251 @@
+"""Texts for users: numbers in messages, warnings at the caller's line, progress, provenance."""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import platform
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.metadata import version
+from importlib.util import find_spec
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from pgmodels.runtime.seeds import is_distribution
+
+if TYPE_CHECKING:
+    from numpyro.distributions import Distribution
+    from numpyro.distributions.constraints import Constraint
+    from rich.progress import Progress
+
+
+# The package's warnings, attributed to the user's line that called the package.
+
+# Packages whose frames may lie between the user's line and the warning.
+_INSIDE = ("pgmodels", "equinox", "jax", "jaxtyping", "beartype", "functools")
+
+_suppressed: ContextVar[tuple[type[Warning], ...]] = ContextVar("suppressed", default=())
+_renamed: ContextVar[tuple[tuple[type[Warning], type[Warning]], ...]] = ContextVar("renamed", default=())
+_raised: ContextVar[tuple[type[Warning], ...]] = ContextVar("raised", default=())
+
+
+class PgmodelsWarning(UserWarning):
+    """The base class of all warnings of the package."""
+
+
+@contextmanager
+def suppress_warnings(category: type[Warning]) -> Iterator[None]:
+    """Within the context the package does not emit warnings of a category, in this thread only.
+
+    ``warnings.catch_warnings`` changes the filters of the whole process, and overlapping threads would restore each
+    other's filters.
+    """
+    token = _suppressed.set((*_suppressed.get(), category))
+    try:
+        yield
+    finally:
+        _suppressed.reset(token)
+
+
+@contextmanager
+def raised(category: type[Warning]) -> Iterator[None]:
+    """Within the context the package's own warnings of a category are exceptions, in this thread alone."""
+    token = _raised.set((*_raised.get(), category))
+    try:
+        yield
+    finally:
+        _raised.reset(token)
+
+
+@contextmanager
+def renamed(category: type[Warning], other: type[Warning]) -> Iterator[None]:
+    """Within the context the package's warnings of a category are of another one, in this thread alone."""
+    token = _renamed.set((*_renamed.get(), (category, other)))
+    try:
+        yield
+    finally:
+        _renamed.reset(token)
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Emit a warning, attributed to the first line outside the package."""
+    if issubclass(category, _suppressed.get()):
+        return
+    if issubclass(category, _raised.get()):
+        raise category(message)
+    category = next((other for one, other in _renamed.get() if issubclass(category, one)), category)
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    while frame is not None and _is_inside(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _is_inside(frame: FrameType) -> bool:
+    name = frame.f_globals.get("__name__", "")
+    # Beartype calls the functions that it checks from generated code without a file.
+    return name.partition(".")[0] in _INSIDE or frame.f_code.co_filename.startswith("<@beartype")
+
+
+# Text of numbers, NumPyro distributions and constraints, as a user would type them.
+
+# Significant digits of printed values, and the largest array that is printed entry by entry.
+_DIGITS, _ENTRIES = 6, 20
+# The most characters of a value in an error message.
+_LENGTH = 200
+
+
+def write_value(value: Any) -> str:
+    """A number, or nested lists of numbers, to six digits; the range of many numbers; ``str`` of anything else."""
+    if value is None or isinstance(value, (str, bool, jax.core.Tracer)):
+        return str(value)
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        return str(value)
+    if array.size > _ENTRIES:
+        shape = " x ".join(map(str, array.shape))
+        return f"<{shape} numbers from {write_value(np.min(array))} to {write_value(np.max(array))}>"
+    rounded = np.array([entry if array.dtype.kind != "f" else float(f"{entry:.{_DIGITS}g}") for entry in array.flat])
+    return repr(rounded.reshape(array.shape).tolist())
+
+
+def shorten(value: Any) -> str:
+    """``repr`` of a value for an error message: of arrays shape and type, and else its beginning and end."""
+    if isinstance(value, (np.ndarray, jax.Array)) and value.size > _ENTRIES:
+        return f"an array of shape {value.shape} and type {value.dtype}"
+    return shorten_text(repr(value))
+
+
+def shorten_text(text: str) -> str:
+    """A text for an error message: of a long one its beginning and end."""
+    half = _LENGTH // 2
+    return text if len(text) <= _LENGTH else f"{text[:half]} ... {text[-half:]}"
+
+
+def write_distribution(distribution: Distribution) -> str:
+    """A distribution with its arguments: ``LogNormal(0.0, 1.0)``."""
+    from numpyro.distributions import ExpandedDistribution, Independent
+
+    if isinstance(distribution, ExpandedDistribution):
+        return f"{write_distribution(distribution.base_dist)}.expand({list(distribution.batch_shape)})"
+    if isinstance(distribution, Independent):
+        return f"{write_distribution(distribution.base_dist)}.to_event({distribution.reinterpreted_batch_ndims})"
+    kind = type(distribution)
+    names = [name for name in inspect.signature(kind).parameters if name != "validate_args"]
+    if not all(hasattr(distribution, name) for name in names):
+        return f"{kind.__name__}(...)"
+    return f"{kind.__name__}({', '.join(_write_argument(getattr(distribution, name)) for name in names)})"
+
+
+def _write_argument(value: Any) -> str:
+    if is_distribution(value):
+        return write_distribution(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return write_value(value)
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+        return f"array({write_value(value)})" if value.ndim else write_value(value)
+    # A repr may hold an address, which differs between processes.
+    return f"{type(value).__name__}(...)"
+
+
+def write_constraint(constraint: Constraint) -> str:
+    """A constraint by its name in ``numpyro.distributions.constraints``, with its bounds, if any."""
+    from numpyro.distributions import constraints
+
+    for name, value in vars(constraints).items():
+        if type(value) is type(constraint) and value == constraint:
+            return name
+    bounds = [getattr(constraint, name) for name in ("lower_bound", "upper_bound") if hasattr(constraint, name)]
+    for name in ("interval", "greater_than", "less_than"):
+        if bounds and getattr(constraints, name) is type(constraint):
+            return f"{name}({', '.join(map(write_value, bounds))})"
+    return str(constraint)
+
+
+# Progress bars in a terminal or notebook; not shown elsewhere, or if turned off.
+
+
+class ProgressBar:
+    """One bar; ``advance`` moves it and may show a short note."""
+
+    def __init__(self, move: Callable[[int, str], None] | None):
+        self._move = move
+
+    @property
+    def visible(self) -> bool:
+        """Whether the bar is shown."""
+        return self._move is not None
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        """Move on by some steps."""
+        if self._move is not None:
+            self._move(steps, note)
+
+
+def shows_progress(enabled: bool | None) -> bool:
+    """Whether to show progress: in a terminal or a notebook, unless it is turned off."""
+    if enabled is False:
+        return False
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if console.is_jupyter:
+        # Without ipywidgets rich shows a warning and no bar.
+        return find_spec("ipywidgets") is not None
+    # With FORCE_COLOR or TTY_COMPATIBLE rich treats a file as a terminal.
+    is_real = sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
+    return is_real and console.is_terminal and console.is_interactive
+
+
+@contextmanager
+def progress_bar(description: str, total: int, enabled: bool | None) -> Iterator[ProgressBar]:
+    """A bar of ``total`` steps, shown if ``shows_progress(enabled)``."""
+    if not shows_progress(enabled):
+        yield ProgressBar(None)
+    else:
+        with _display() as progress:
+            task = progress.add_task(description, total=total, note="")
+            yield ProgressBar(lambda steps, note: progress.update(task, advance=steps, note=note))
+
+
+def _display() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+# The date, machine and package versions of a computation.
+
+VERSIONED = ("pgmodels", "numpy", "scipy", "jax", "jaxlib", "numpyro", "polyagamma", "arviz-stats")
+
+
+def environment() -> dict[str, Any]:
+    """The date (UTC), the machine, and the versions of the numerical packages."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}",
+        "versions": {name: version(name) for name in VERSIONED},
+    }

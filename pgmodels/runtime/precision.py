@@ -1,0 +1,304 @@
+"""Double precision without a global setting, interrupts in compiled programs, and pickles."""
+
+import importlib
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from functools import cached_property, reduce, wraps
+from inspect import isfunction
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, ParamSpec, Self, TypeVar
+from weakref import WeakValueDictionary
+
+import cloudpickle
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from pgmodels.runtime.seeds import is_distribution
+
+# Ctrl-C ends the command line at once, without a traceback, and is not lost in calls from Python.
+
+# The exit status of an interrupted process, by a shell's convention.
+INTERRUPTED = 128 + 2
+
+
+def exit_on_interrupt() -> None:
+    """From now on SIGINT ends the process, unless its parent has set SIGINT to be ignored.
+
+    A KeyboardInterrupt would run the interpreter's shutdown, during which threads that still compile crash; and Python
+    discards one that is raised within a callback of the garbage collector.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, end)
+
+
+def end(signum: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
+    """End the process, without the interpreter's shutdown."""
+    for stream in (sys.stdout, sys.stderr):
+        # The interruption may come while something is written; and a progress bar hides the cursor.
+        with suppress(Exception):
+            stream.write("\x1b[?25h\n" if stream is sys.stderr and stream.isatty() else "")
+            stream.flush()
+    os._exit(INTERRUPTED)
+
+
+# Seconds after which a discarded interruption is raised again: a callback of the garbage collector takes less.
+_DELAY = 0.01
+
+
+class _RaiseAgain:
+    """A hook for errors that Python discards: it sends SIGINT again for an interruption, and passes on all others."""
+
+    def __init__(self, previous: Any):
+        self.previous = previous
+
+    def __call__(self, unraisable: Any) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            # By another thread: raised here, it would be discarded once more.
+            threading.Timer(_DELAY, signal.raise_signal, [signal.SIGINT]).start()
+        else:
+            self.previous(unraisable)
+
+
+@contextmanager
+def no_lost_interrupt() -> Iterator[None]:
+    """Within the context, a KeyboardInterrupt that Python discards is raised again a moment later.
+
+    Python discards one that is raised within a callback of the garbage collector, and JAX registers such a callback.
+    """
+    previous = sys.unraisablehook
+    # Python interrupts the main thread alone.
+    if isinstance(previous, _RaiseAgain) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    sys.unraisablehook = _RaiseAgain(previous)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = previous
+
+
+def is_command() -> bool:
+    """Whether this process is ``pgmodels`` or ``python -m pgmodels``, also while the package is being imported."""
+    arguments = getattr(sys, "argv", [""]) or [""]
+    if arguments[0] == "-m":
+        original = sys.orig_argv
+        return "-m" in original and original[original.index("-m") + 1 :][:1] == ["pgmodels"]
+    return Path(arguments[0]).name in ("pgmodels", "pgmodels.exe")
+
+
+# Double precision within the package, without changing JAX's global setting, and a check for forked processes.
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+# The id of the process in which the package first computed.
+_first_process: int | None = None
+
+
+def check_process() -> None:
+    """Raise RuntimeError in a process forked from one that has computed, where JAX would deadlock."""
+    global _first_process
+    _first_process = os.getpid() if _first_process is None else _first_process
+    if _first_process != os.getpid():
+        raise RuntimeError(
+            "this process was forked from one in which pgmodels had computed; a fork lacks JAX's threads, and JAX "
+            "would wait for them forever. Start new processes by spawn: multiprocessing.get_context('spawn'), "
+            "concurrent.futures.ProcessPoolExecutor(mp_context=...) with that context, or joblib.Parallel."
+        )
+
+
+def double_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Run a public entry point with 64-bit JAX arithmetic and restore the caller's setting afterwards.
+
+    Ctrl-C is not lost meanwhile. Raises RuntimeError in a process forked from one that has computed.
+    """
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        check_process()
+        with jax.enable_x64(True), no_lost_interrupt():
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+class DoublePrecision:
+    """A class whose public methods and properties enter double precision, as ``double_precision`` does.
+
+    Those that its subclasses define do so too.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, member in list(vars(cls).items()):
+            if name.startswith("_") and name not in ("__init__", "__post_init__", "__call__"):
+                continue
+            if isinstance(member, cached_property):
+                member.func = double_precision(member.func)
+            elif isinstance(member, property) and member.fget is not None:
+                setattr(cls, name, member.getter(double_precision(member.fget)))
+            elif isinstance(member, classmethod | staticmethod):
+                setattr(cls, name, type(member)(double_precision(member.__func__)))
+            elif isfunction(member):
+                setattr(cls, name, double_precision(member))
+
+
+_HOST_TYPES = (np.ndarray, np.generic, bool, int, float, complex)
+
+
+def as_array(value: Any) -> Array:
+    """``jnp.asarray`` without compilation: JAX's compiles a program for each new shape of a NumPy array."""
+    return jax.device_put(value) if isinstance(value, _HOST_TYPES) else jnp.asarray(value)
+
+
+# Pickling of the package's objects by pickle, cloudpickle, joblib and copy: they are restored exactly.
+
+
+class Picklable:
+    """An object whose JAX arrays are pickled as NumPy's: JAX itself would restore doubles in single precision."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return _pack(vars(self))
+
+    def __copy__(self) -> Self:
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self))
+        return copied
+
+
+class Module(Picklable, eqx.Module):
+    """A pytree of the package: can be pickled, and is equal to others of the same class, structure and values."""
+
+    def __eq__(self, other: object) -> bool:  # type: ignore[override]
+        return isinstance(other, Module) and _signature(self) == _signature(other)
+
+    def __hash__(self) -> int:
+        return hash(_signature(self))
+
+
+class PickledByName:
+    """An object pickled by its module and qualified name: it is restored as what they refer to."""
+
+    def __init__(self, module: str, path: str):
+        self.name = module, path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _named, self.name
+
+
+def _named(module: str, path: str) -> Any:
+    return reduce(getattr, path.split("."), importlib.import_module(module))
+
+
+class PickledByValue:
+    """An object pickled by value, by cloudpickle: a function that cannot be imported, or another library's object.
+
+    It is restored in double precision, closures included; loading the same bytes twice gives the same object.
+    """
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            data = cloudpickle.dumps(self.value)
+        except Exception as error:
+            raise pickle.PicklingError(
+                f"{self.value!r} cannot be pickled by name or by value ({type(error).__name__}: {error}). "
+                "Define it at the top level of an importable module, or without references to objects that cannot be "
+                "pickled, such as open files, locks and generators."
+            ) from error
+        _objects[data] = self.value
+        return _restore, (data,)
+
+
+# Objects pickled by value, by their bytes: restored, they are the same object, so that compiled code is reused.
+_objects: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
+
+
+def _restore(data: bytes) -> Any:
+    value = _objects.get(data)
+    if value is None:
+        with jax.enable_x64(True):
+            value = _objects[data] = cloudpickle.loads(data)
+    return value
+
+
+def pack_function(function: Callable[..., Any], *paths: str) -> PickledByName | PickledByValue:
+    """A function for pickling: by its name, or one of ``paths``, if its module has it there; by value otherwise.
+
+    Functions of a script or notebook cannot be imported by another process, and are pickled by value.
+    """
+    module = getattr(function, "__module__", None)
+    if module in sys.modules and module != "__main__":
+        for path in (getattr(function, "__qualname__", ""), *paths):
+            try:
+                if _named(module, path) is function:
+                    return PickledByName(module, path)
+            except AttributeError:
+                continue
+    return PickledByValue(function)
+
+
+class _PickledArray:
+    """A JAX array that is pickled as NumPy's, and restored in its precision."""
+
+    def __init__(self, array: jax.Array):
+        self.array = array
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if jnp.issubdtype(self.array.dtype, jax.dtypes.prng_key):
+            return _random_key, (np.asarray(jax.random.key_data(self.array)), jax.random.key_impl(self.array))
+        value = np.asarray(self.array)
+        # Scalars of a weak type are restored from Python's.
+        return _array, (value.item() if self.array.weak_type and not value.ndim else value,)
+
+
+def _array(value: Any) -> jax.Array:
+    with jax.enable_x64(True):
+        return as_array(value)
+
+
+def _random_key(data: np.ndarray, implementation: Any) -> jax.Array:
+    return jax.random.wrap_key_data(_array(data), impl=implementation)
+
+
+def _pack(tree: Any) -> Any:
+    def pack(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {name: _pack(value) for name, value in node.items()}
+        if is_distribution(node):
+            return PickledByValue(node)
+        return _PickledArray(node) if isinstance(node, jax.Array) else node
+
+    # JAX would sort the entries of a dict.
+    return jax.tree.map(pack, tree, is_leaf=lambda node: isinstance(node, (dict, Picklable)) or is_distribution(node))
+
+
+def _signature(value: Any) -> Any:
+    """The contents by which objects are compared, as nested tuples."""
+    if isinstance(value, Module):
+        return (type(value), *(_signature(getattr(value, field.name)) for field in fields(value)))
+    if isinstance(value, dict):
+        return tuple((name, _signature(value[name])) for name in sorted(value))
+    if isinstance(value, tuple):
+        return tuple(_signature(part) for part in value)
+    if isinstance(value, (np.ndarray, np.generic, jax.Array, int, float)):
+        # Numbers of any type are equal, and zeros of either sign.
+        return np.shape(value), (np.asarray(value, dtype=np.float64) + 0.0).tobytes()
+    leaves, tree = jax.tree.flatten(value)
+    return value if jax.tree_util.treedef_is_leaf(tree) else (str(tree), _signature(tuple(leaves)))
