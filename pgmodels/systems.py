@@ -13,7 +13,6 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
-from numpyro.distributions.constraints import interval
 
 from pgmodels.data.arrays import as_inputs, as_numbers, check_finite, check_whole_number
 from pgmodels.inference.fit import fit
@@ -324,6 +323,8 @@ def _with_errors(labels: LikelihoodFamily, classes: LikelihoodFamily) -> Callabl
 
     def likelihood(values: _Values) -> Likelihood:
         count, error = values["num_classes"], values["error"]
+        from numpyro.distributions.constraints import interval
+
         rate = Parameter(1e-3, constraint=interval(0.0, (count - 1) / count))
         family = labels if count == 2 else classes
         return family(as_declared(error if values["learn_error"] else Fixed(error), rate, "error", positive=False))
