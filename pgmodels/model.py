@@ -426,7 +426,6 @@ class Model(DoublePrecision, Module):
         return Data(X, y, columns, labels=labels)
 
     def _check_levels(self, columns: Columns) -> None:
-        """Raise ValueError if a kernel measures distances between more than two levels without an order."""
         for number in self._valued(len(columns)) if columns else ():
             if columns[number].kind == IDENTIFIER:
                 raise ValueError(
@@ -712,7 +711,6 @@ def _replaced(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _check_log(values: Any, what: str, name: str) -> None:
-    """ValueError if a log density or log factor is not finite."""
     bad = np.argwhere(~np.isfinite(np.asarray(values)))
     if bad.size:
         raise ValueError(

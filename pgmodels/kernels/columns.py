@@ -232,7 +232,6 @@ class Difference(Restricted):
         return self
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
-        """Both items of each row."""
         return np.concatenate([np.asarray(item) for item in self._items(X)])
 
     def check(self, num_columns: int) -> None:
@@ -332,7 +331,6 @@ class Sphere(Restricted):
         return self.reads(num_columns)
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
-        """The places in km."""
         return np.asarray(_places(X))
 
     def numbered(self, names: tuple[str, ...] | None) -> "Sphere":
@@ -366,7 +364,6 @@ class Sphere(Restricted):
 
 
 def _places(X: Any) -> Array:
-    """Places (n, 3) in km from the centre of the earth, of degrees (n, 2)."""
     longitude, latitude = jnp.moveaxis(jnp.deg2rad(as_array(X)), -1, 0)
     across = jnp.cos(latitude)
     return RADIUS * jnp.stack(
@@ -721,7 +718,6 @@ def _start(num_outputs: int, rank: int) -> np.ndarray:
 
 
 def _one_each(parameter: Parameter, num_outputs: int) -> Parameter:
-    """A parameter with an entry for each output, if it is one number."""
     if np.ndim(parameter.value):
         return parameter
     value: Any = np.full(num_outputs, parameter.value)

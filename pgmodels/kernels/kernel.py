@@ -551,7 +551,6 @@ def _name(function: Any) -> str:
 
 
 def _is_declared(node: Any) -> bool:
-    """Whether a node declares a hyperparameter: a Parameter, Fixed or NumPyro distribution."""
     return isinstance(node, (Parameter, Fixed)) or is_distribution(node)
 
 
@@ -561,7 +560,6 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _read_leaf(leaf: Any, name: str) -> Any:
-    """Convert a leaf of a callable to a Parameter, or a function to a pytree."""
     if eqx.is_inexact_array(leaf):
         return as_parameter(leaf, name, positive=False)
     if _is_declared(leaf):
@@ -610,7 +608,6 @@ def check_traced(kernel: Kernel, num_columns: int) -> None:
 
 
 def _shapes(kernel: Kernel) -> str:
-    """The shapes of array hyperparameters, for an error message."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(kernel, is_leaf=is_parameter)
     arrays = [(path, leaf.value) for path, leaf in leaves if is_parameter(leaf) and np.ndim(leaf.value)]
     listed = (f"{jax.tree_util.keystr(path).lstrip('.')} has shape {np.shape(value)}" for path, value in arrays)
@@ -628,7 +625,6 @@ def _covariances(kernel: Kernel, X: Array, Z: Array) -> tuple[Array, Array]:
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether a value is an integer, a boolean or a string."""
     return isinstance(value, (bool, int, str, np.integer, np.bool_))
 
 

@@ -383,7 +383,6 @@ class Line(Kernel):
         return jnp.stack([correlation * jnp.sqrt(variance) + line, jnp.broadcast_to(intercept, line.shape)], axis=1)
 
     def _moments(self) -> tuple[Array, Array, Array]:
-        """The variances of intercept and slope, and their covariance."""
         variance, slope = as_array(self.variance.value), as_array(self.slope_variance.value)
         return variance, slope, as_array(self.correlation.value) * jnp.sqrt(variance * slope)
 

@@ -275,7 +275,6 @@ def _coefficients(d: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _variance(state: StateSpace) -> Float[Array, ""]:
-    """The variance of the first entry of a stationary process."""
     return state.covariance(jnp.zeros(1))[0, 0, 0]
 
 
@@ -284,7 +283,6 @@ def _matrices(entries: list[list[Array]]) -> Float[Array, "m i j"]:
 
 
 def _side_by_side(one: Float[Array, "m i i"], other: Float[Array, "m j j"]) -> Float[Array, "m d d"]:
-    """Block-diagonal matrices."""
     i, j = one.shape[1], other.shape[1]
     return jnp.pad(one, ((0, 0), (0, j), (0, j))) + jnp.pad(other, ((0, 0), (i, 0), (i, 0)))
 

@@ -151,7 +151,6 @@ class sd(Distribution):  # noqa: N801  as users type it
 
     @property
     def _is_half(self) -> bool:
-        """Whether the positive half of a symmetric distribution is meant."""
         return isinstance(self.prior, _SYMMETRIC) and bool(np.all(np.asarray(self.prior.loc) == 0.0))
 
     @property
@@ -187,7 +186,6 @@ class sd(Distribution):  # noqa: N801  as users type it
         return jnp.square(self.prior.mean) + self.prior.variance
 
     def __repr__(self) -> str:
-        """As a user would type it."""
         return write_distribution(self)
 
 
@@ -380,11 +378,10 @@ class Parameter(Module):
         return Parameter(self.value, positive=True)
 
     def __repr__(self) -> str:
-        """As a user would type it: ``2.0``, ``Fixed(2.0)``, ``LogNormal(0.0, 1.0)`` or ``Parameter(...)``."""
         return self.written()
 
     def written(self, with_sign: bool = False) -> str:
-        """See ``__repr__``; ``with_sign`` adds ``positive=True`` where a plain number would mean a real parameter."""
+        """The text of ``__repr__``; ``with_sign`` adds ``positive=True`` where a plain number would mean a real parameter."""
         value, prior = write_value(self.value), self.declared_prior
         if self.fixed:
             value = f"Fixed({value})"
@@ -482,7 +479,6 @@ def as_declared(value: Any, declared: Parameter | None, name: str, positive: boo
 
 
 def _implies_positive(value: Any) -> bool:
-    """Whether a prior or a fixed value allows positive numbers only."""
     prior = value.prior if isinstance(value, Parameter) else value
     if is_distribution(prior):
         return _is_positive(prior.support)
@@ -491,7 +487,6 @@ def _implies_positive(value: Any) -> bool:
 
 
 def _is_positive(constraint: "Constraint") -> bool:
-    """Whether a constraint allows positive numbers only."""
     return bool(np.all(np.asarray(_bounds(constraint)[0]) >= 0))
 
 
@@ -550,7 +545,6 @@ def _with_prior(value: Any, prior: Any, name: str, positive: bool) -> Parameter:
 
 
 def _check_prior(prior: Any, name: str, positive: bool) -> None:
-    """Raise ValueError for a prior that is not a continuous density over independent values of the parameter."""
     kind = type(prior).__name__
     if not is_distribution(prior):
         raise ValueError(
@@ -591,7 +585,6 @@ def _check_prior(prior: Any, name: str, positive: bool) -> None:
 
 
 def _is_centre(value: Any, prior: "Distribution") -> bool:
-    """Whether a value is the prior's centre, the default start value."""
     if value is None or isinstance(value, jax.core.Tracer):
         return False
     with jax.enable_x64(True):
@@ -686,7 +679,6 @@ def _compiled_log_densities(prior: "Distribution", x: jax.Array) -> jax.Array:
 
 
 def _log_densities(prior: "Distribution", x: Any) -> Any:
-    """The log densities of unconstrained values (points, ...)."""
     transform = transform_to(prior.support)
     values = transform(x)
     return prior.log_prob(values) + transform.log_abs_det_jacobian(x, values)

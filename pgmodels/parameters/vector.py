@@ -90,7 +90,6 @@ def _locations(model: "Model") -> dict[int, _Location]:
 
 
 def _latent_prefixes(model: "Model") -> list[str]:
-    """The prefix of the parameter names of each GP."""
     if len(model.gps) == 1:
         return [""]
     ends = accumulate(gp.size for gp in model.gps)
@@ -99,7 +98,6 @@ def _latent_prefixes(model: "Model") -> list[str]:
 
 
 def _at(node: Any, path: Sequence[Any]) -> Any:
-    """The node at a path of a pytree."""
     for key in path:
         if isinstance(key, jax.tree_util.GetAttrKey):
             node = getattr(node, key.name)

@@ -72,13 +72,11 @@ def _rows(prior: PriorCollection) -> Array:
 
 
 def _in_chunks(prior: PriorCollection) -> bool:
-    """Whether some group is chunked and all factors can be computed from inputs."""
     spanned = all(isinstance(group, InducingPointPrior) for group in prior.groups)
     return spanned and any(isinstance(group, ChunkedInducingPrior) for group in prior.groups)
 
 
 def _by_products(prior: PriorCollection) -> Callable[[Array], list[Array]]:
-    """The factors of the latents at inputs."""
     spanned = [group for group in prior.groups if isinstance(group, InducingPointPrior)]
     whiteners = [inverse_root(group.root) for group in spanned]
 
@@ -90,7 +88,6 @@ def _by_products(prior: PriorCollection) -> Callable[[Array], list[Array]]:
 
 
 def _width(prior: PriorCollection) -> int:
-    """Entries of all factors per row."""
     return sum(prior.ranks) * len(prior.ranks)
 
 
@@ -117,13 +114,11 @@ class BlockPosterior(DependentPosterior):
     inverse_roots: tuple[Array, ...] | None = eqx.field(default=None, kw_only=True)
 
     def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
-        """See Posterior."""
         h, W = self.sites
         quadratic = jnp.einsum("...il,ilk,...ik->...", f, W, f) + residual_trace(self.prior, W)
         return jnp.sum(h * f, axis=(-2, -1)) - 0.5 * quadratic
 
     def tempered(self, share: Float[Array, ""] | float) -> "BlockPosterior":
-        """See Posterior."""
         h, W = self.sites
         pull = jnp.einsum("ilk,ik->il", W, self.moments()[0])
         return condition_blocks(self.prior, Sites(h - (1.0 - share) * pull, share * W), self.blocks)
@@ -149,7 +144,6 @@ class BlockPosterior(DependentPosterior):
         return replace(self, inverse_roots=tuple(inverse_root(root) for root in self.roots))
 
     def marginals(self) -> Marginals:
-        """See Posterior."""
         V = self.prior.spread(map_over_rows(self.prior.distinct, self._covariance))
         residual = self.prior.residual_variances()
         V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
@@ -167,7 +161,6 @@ class BlockPosterior(DependentPosterior):
         return moved - self.prior.means()
 
     def log_normalizer(self) -> Array:
-        """See Posterior."""
         return self.log_evidence
 
     def log_normalizer_slopes(self) -> list[tuple[Float[Array, "n n"], Array]]:
@@ -191,13 +184,11 @@ class BlockPosterior(DependentPosterior):
         return slopes
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
-        """See DependentPosterior."""
         log_root = sum(jnp.sum(jnp.log(jnp.diagonal(root))) for root in self.roots)
         quadratic = jnp.sum(self.sites.precision * covariance) - residual_trace(self.prior, self.sites.precision)
         return log_root + 0.5 * (self.centre @ self.centre - quadratic)
 
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
-        """See Posterior."""
         centres = self.prior.unflatten(self.centre)
         conditionals = [group.conditional(X_new, v) for group, v in zip(self.prior.groups, centres, strict=True)]
         residuals = [
@@ -209,16 +200,13 @@ class BlockPosterior(DependentPosterior):
         return mean, V.at[:, latents, latents].add(jnp.stack(residuals, axis=-1))
 
     def mean_and_deviation(self, key: RandomKey) -> tuple[Any, Any]:
-        """See Posterior."""
         deviation = self.deviation(jax.random.normal(key, self.centre.shape, self.centre.dtype))
         return self.prior.unflatten(self.centre), self.prior.unflatten(deviation)
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L n"]:
-        """See Posterior."""
         return self._between(self.prior.factors_at(X_new), self.prior.factors())
 
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L m"]:
-        """See Posterior."""
         factors, residuals = self.prior.factors_at(X_new), self.prior.residual_covariances(X_new)
         C = self._between(factors, factors)
         for part, residual in zip(self.prior.slices(), residuals, strict=True):
@@ -227,16 +215,13 @@ class BlockPosterior(DependentPosterior):
         return C
 
     def covariance(self) -> Float[Array, "L n L n"]:
-        """See Posterior."""
         factors = self.prior.factors()
         return self._between(factors, factors)
 
     def coupled_latents(self) -> list[list[int]]:
-        """See Posterior."""
         return [list(block) for block in self.blocks]
 
     def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """See Posterior."""
         return self.roots, (self.centre,)
 
     def _between(self, row_factors: Sequence[Array], column_factors: Sequence[Array]) -> Float[Array, "L m L n"]:
@@ -287,14 +272,12 @@ class FICPosterior(BlockPosterior):
     gain: Float[Array, "m L L"]
 
     def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
-        """See BlockPosterior."""
         v, e = _split_sparse(self.prior.distinct, flat)
         g = self.span.prior.latents(self.span.prior.unflatten(v))
         turned = jnp.einsum("ikl,ik->il", self.residual_roots, e - self._pull(self.sums.potential, g))
         return _join_sparse(self.prior, self.span.standardise(v), turned)
 
     def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
-        """See BlockPosterior."""
         ours, theirs = _split_sparse(self.prior.distinct, u)
         v = self.span.deviation(ours)
         g = self.span.prior.latents(self.span.prior.unflatten(v)) - self.span.prior.means()
@@ -302,11 +285,9 @@ class FICPosterior(BlockPosterior):
         return _join_sparse(self.prior, v, e + self._pull(jnp.zeros_like(g), g))
 
     def with_inverse_roots(self) -> "FICPosterior":
-        """See BlockPosterior."""
         return replace(self, span=self.span.with_inverse_roots())
 
     def marginals(self) -> Marginals:
-        """See BlockPosterior."""
         _, V = self.span.marginals()
         residual_covariance = _spread(self.prior.distinct)[:, :, None] * self.gain
         kept = jnp.eye(V.shape[-1]) - residual_covariance @ self.sums.precision
@@ -314,7 +295,6 @@ class FICPosterior(BlockPosterior):
         return mean, self.prior.spread(kept @ V @ jnp.swapaxes(kept, 1, 2) + residual_covariance)
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
-        """See BlockPosterior."""
         log_root = jnp.sum(jnp.log(jnp.diagonal(self.residual_roots, axis1=1, axis2=2)))
         return super().divergence(covariance) + log_root
 
@@ -421,7 +401,6 @@ def _split_sparse(prior: PriorCollection, flat: Float[Array, " D"]) -> tuple[Flo
 
 
 def _join_sparse(prior: PriorCollection, flat: Float[Array, " d"], e: Float[Array, "n L"]) -> Float[Array, " D"]:
-    """The inverse of ``_split_sparse``."""
     triples = zip(prior.groups, prior.spans().unflatten(flat), prior.slices(), strict=True)
     coordinates = [jnp.concatenate([v, e[:, part]]) if isinstance(group, FICPrior) else v for group, v, part in triples]
     return prior.flatten(coordinates)

@@ -220,7 +220,6 @@ def _adjoints(chain: Chain, precision: Float[Array, "n l"], forward: Forward) ->
 
 
 def _vectors(chain: Chain, precision: Float[Array, "n l"], forward: Forward) -> Float[Array, "n *k l d"]:
-    """The vectors of ``_adjoints`` alone."""
 
     def step(after: Array, now: tuple[Array, Array, Forward]) -> tuple[Array, Array]:
         F, w, forward = now

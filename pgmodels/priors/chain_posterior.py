@@ -37,7 +37,6 @@ from pgmodels.runtime.precision import Module
 
 
 def chain_groups(prior: PriorCollection) -> list[MarkovPrior]:
-    """The groups that are chains."""
     return [group for group in prior.groups if isinstance(group, MarkovPrior)]
 
 
@@ -333,7 +332,6 @@ class ChainPosterior(DependentPosterior):
     log_evidence: Float[Array, ""]
 
     def marginals(self) -> Marginals:
-        """See Posterior."""
         mean, covariance = self.joint.marginals()
         mean, covariance = (jnp.zeros_like(part).at[self.order].set(part) for part in (mean, covariance))
         mean, V = _combined(self.prior, mean, covariance, factors_of_effects(self.prior), self.joint.columns)
@@ -341,28 +339,23 @@ class ChainPosterior(DependentPosterior):
         return mean, V if residual is None else V + jax.vmap(jnp.diag)(residual)
 
     def log_normalizer(self) -> Float[Array, ""]:
-        """See Posterior."""
         return self.log_evidence
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Float[Array, ""]:
-        """See DependentPosterior."""
         W = self.sites.precision
         return self.joint.divergence() - 0.5 * (jnp.sum(W * covariance) - residual_trace(self.prior, W))
 
     def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
-        """See Posterior."""
         h, W = self.sites
         quadratic = jnp.einsum("...il,ilk,...ik->...", f, W, f) + residual_trace(self.prior, W)
         return jnp.sum(h * f, axis=(-2, -1)) - 0.5 * quadratic
 
     def tempered(self, share: Float[Array, ""] | float) -> "ChainPosterior":
-        """See Posterior."""
         h, W = self.sites
         pull = jnp.einsum("ilk,ik->il", W, self.moments()[0])
         return condition_chains(self.prior, *decoupled(Sites(h - (1.0 - share) * pull, share * W)))
 
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
-        """See Posterior."""
         chains, forward = self.joint.chains, self.joint.forward
         gaps = gaps_of_rows(self.prior, self.order, X_new)
         F, Q = gaps.transition, gaps.noise
@@ -379,7 +372,6 @@ class ChainPosterior(DependentPosterior):
         return mean, V
 
     def mean_and_deviation(self, key: RandomKey) -> tuple[Any, Any]:
-        """See Posterior."""
         centre, states = self.joint.centre, self.joint.states
         v, deviation = _draw(self.joint, key, self._may_be_signed)
         # The chains' mean given v moves with v.
@@ -388,7 +380,6 @@ class ChainPosterior(DependentPosterior):
 
     @property
     def extends(self) -> bool:
-        """See Posterior."""
         return True
 
     def drawn_at(self, X_new: Float[Array, "m d"], keys: RandomKey) -> Float[Array, "draws m L"]:
@@ -426,23 +417,18 @@ class ChainPosterior(DependentPosterior):
         return jax.lax.map(one, keys, batch_size=_TOGETHER)
 
     def covariance(self) -> Float[Array, "L n L n"]:
-        """See Posterior. Raises ValueError."""
         raise no_factor(chain_groups(self.prior)[0])
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L n"]:
-        """See Posterior. Raises ValueError."""
         raise no_factor(chain_groups(self.prior)[0])
 
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L m"]:
-        """See Posterior. Raises ValueError."""
         raise no_factor(chain_groups(self.prior)[0])
 
     def coupled_latents(self) -> list[list[int]]:
-        """See Posterior."""
         return [list(range(self.sites.potential.shape[1]))]
 
     def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """See Posterior. Raises ValueError."""
         raise no_factor(chain_groups(self.prior)[0])
 
     @property

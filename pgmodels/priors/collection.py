@@ -147,12 +147,10 @@ class DependentPosterior(Posterior):
     is_coupled: ClassVar[bool] = True
 
     def moments(self) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
-        """See Posterior."""
         mean, V = self.marginals()
         return mean, jnp.diagonal(V, axis1=1, axis2=2)
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L"]]:
-        """See Posterior."""
         mean, V = self.marginals_at(X_new)
         return mean, jnp.diagonal(V, axis1=1, axis2=2)
 
@@ -171,26 +169,21 @@ class IndependentPosterior(Posterior):
     groups: tuple[GroupPosterior, ...]
 
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """See Posterior."""
         means, variances = zip(*(group.moments() for group in self.groups), strict=True)
         return self.prior.side_by_side(means), self.prior.side_by_side(variances)
 
     def marginals(self) -> Marginals:
-        """See Posterior."""
         mean, variance = self.moments()
         return mean, jax.vmap(jnp.diag)(variance)
 
     def log_normalizer(self) -> Float[Array, ""]:
-        """See Posterior."""
         return sum((group.log_normalizer() for group in self.groups), jnp.zeros(()))
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
-        """See Posterior."""
         means, variances = zip(*(group.predict(X_new) for group in self.groups), strict=True)
         return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1)
 
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l l"]]:
-        """See Posterior."""
         mean, variance = self.predict(X_new)
         return mean, jax.vmap(jnp.diag)(variance)
 
@@ -214,44 +207,37 @@ class IndependentPosterior(Posterior):
         return jax.lax.map(one, keys, batch_size=_TOGETHER)
 
     def mean_and_deviation(self, key: RandomKey) -> tuple[Coordinates, Coordinates]:
-        """See Posterior."""
         keys = jax.random.split(key, len(self.groups))
         pairs = [group.mean_and_deviation(k) for k, group in zip(keys, self.groups, strict=True)]
         return tuple(m for m, _ in pairs), tuple(d for _, d in pairs)
 
     def log_factor(self, f: Float[Array, "*batch n l"]) -> Float[Array, "*batch"]:
-        """See Posterior."""
         h, w = self.sites
         residual = self.prior.residual_variances()
         loss = 0.0 if residual is None else 0.5 * jnp.sum(w * residual)
         return jnp.sum(h * f - 0.5 * w * f**2, axis=(-2, -1)) - loss
 
     def tempered(self, share: Float[Array, ""] | float) -> "IndependentPosterior":
-        """See Posterior."""
         h, w = self.sites
         # K^-1 m = h - w m, and so h' = K^-1 m + share w m.
         return self.prior.condition(Sites(h - (1.0 - share) * w * self.moments()[0], share * w))
 
     def covariance(self) -> Float[Array, "l n n"]:
-        """See Posterior."""
         at_rows, groups = self.prior.at_rows, enumerate(self._factored())
         across = ((i, jnp.swapaxes(at_rows(group.covariance(), i), 1, 2)) for i, group in groups)
         return jnp.concatenate([at_rows(C, i) for i, C in across])
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m n"]:
-        """See Posterior."""
         groups = enumerate(self._factored())
         return jnp.concatenate([self.prior.at_rows(group.cross_covariance(X_new), i) for i, group in groups])
 
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
-        """See Posterior."""
         return jnp.concatenate([group.covariance_at(X_new) for group in self._factored()])
 
     def coupled_latents(self) -> None:
-        """See Posterior."""
+        return None
 
     def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """See Posterior."""
         roots, centres = zip(*(group.states.span for group in self._factored()), strict=True)
         return roots, centres
 
@@ -333,7 +319,6 @@ class PriorCollection(Module):
         return self.side_by_side([group_sites.potential for group_sites in sums])
 
     def side_by_side(self, by_group: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
-        """Join values at each group's inputs into values at the rows of the data."""
         return self.copies.side_by_side(by_group)
 
     @property
@@ -393,7 +378,7 @@ class PriorCollection(Module):
         return IndependentPosterior(self, sites, tuple(group.condition(group_sites) for group, group_sites in pairs))
 
     def moments(self, sites: Sites) -> Moments:
-        """See LatentPrior; log normalisers and divergences are summed over groups."""
+        """Log normalisers and divergences are summed over groups."""
         pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
         means, variances, logs, divergences = zip(
             *(group.moments(group_sites) for group, group_sites in pairs), strict=True
@@ -423,11 +408,9 @@ class PriorCollection(Module):
         return self.side_by_side([group.latents(v) for group, v in zip(self.groups, coordinates, strict=True)])
 
     def for_sampling(self) -> "PriorCollection":
-        """See LatentPrior."""
         return PriorCollection(tuple(group.for_sampling() for group in self.groups), self.copies)
 
     def sample_given(self, key: RandomKey, coordinates: Sequence[Array]) -> Float[Array, "n l"]:
-        """See LatentPrior."""
         keys = [jax.random.fold_in(key, index) for index in range(len(self.groups))]
         return self.side_by_side(
             [group.sample_given(k, v) for group, k, v in zip(self.groups, keys, coordinates, strict=True)]

@@ -61,7 +61,7 @@ class FactoredPrior(LatentPrior):
 
     @abstractmethod
     def resized(self, size: int) -> "FactoredPrior":
-        """See LatentPrior."""
+        return None
 
     @abstractmethod
     def _diagonal(self) -> Array:
@@ -120,13 +120,12 @@ class FactoredPrior(LatentPrior):
         raise NotImplementedError(f"{type(self).__name__} does not implement basis.")
 
     def condition(self, sites: Sites) -> "FactoredPosterior":
-        """See LatentPrior."""
         potential, constant = centred(sites, self.mean)
         states = over_latents(self._condition, potential, sites.precision)
         return FactoredPosterior(self, potential, constant, states)
 
     def moments(self, sites: Sites) -> Moments:
-        """See LatentPrior. Latents are processed one at a time, with one factorisation in memory."""
+        """Latents are processed one at a time, with one factorisation in memory."""
         potential, constant = centred(sites, self.mean)
 
         def one(h: Array, w: Array) -> Moments:
@@ -138,19 +137,17 @@ class FactoredPrior(LatentPrior):
         return Moments(self.mean + mean.T, variance.T, jnp.sum(log_normalizer + constant), jnp.sum(divergence))
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """See LatentPrior."""
         variance = self._diagonal()
         shape = (len(variance), self.size)
         return jnp.broadcast_to(self.mean, shape), jnp.broadcast_to(variance[:, None], shape)
 
     def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
-        """See LatentPrior: mean + A^T v."""
+        """Mean + A^T v."""
         return self.mean + self._colour(coordinates)
 
     def conditional(
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"]
     ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
-        """See LatentPrior."""
         A, residual = self.factor_at(X_new)
         return self.mean + jnp.swapaxes(jnp.swapaxes(coordinates, -1, -2) @ A, -1, -2), residual
 
@@ -169,23 +166,19 @@ class FactoredPosterior(GroupPosterior):
     states: Any
 
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """See GroupPosterior."""
         mean, variance = over_states(self.prior._moments, self.states)
         return self.prior.mean + mean.T, variance.T
 
     def log_normalizer(self) -> Float[Array, ""]:
-        """See GroupPosterior."""
         log_normalizers = over_states(self.prior._log_normalizer, self.states, self.potential.T)
         return jnp.sum(log_normalizers + self.constant)
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
-        """See GroupPosterior."""
         cross = self.prior._cross(X_new)
         mean, variance = over_states(lambda state: self.prior._predict(state, cross), self.states)
         return self.prior.mean + mean.T, variance.T
 
     def mean_and_deviation(self, key: RandomKey) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
-        """See GroupPosterior."""
         noise = jax.random.normal(key, (2, self.prior.rank, self.prior.size), dtype=self.prior.mean.dtype)
         mean, deviation = over_states(self.prior._mean_and_deviation, self.states, jnp.moveaxis(noise, -1, 0))
         return mean.T, deviation.T
@@ -256,7 +249,6 @@ class DensePrior(FactoredPrior):
     size: int = eqx.field(static=True)
 
     def resized(self, size: int) -> "DensePrior":
-        """See LatentPrior."""
         variance = float(np.asarray(self.K)[0, 0])
         return replace(
             self,
@@ -268,12 +260,12 @@ class DensePrior(FactoredPrior):
 
     @property
     def is_exact(self) -> bool:
-        """See LatentPrior: with a diagonal covariance, that of levels of a group."""
+        """With a diagonal covariance, that of levels of a group."""
         return isinstance(self.kernel, Kernel) and self.kernel.is_diagonal
 
     @property
     def approximation_error(self) -> Float[Array, ""]:
-        """See LatentPrior: the jitter."""
+        """The jitter."""
         return self.jitter
 
     @property
@@ -288,11 +280,11 @@ class DensePrior(FactoredPrior):
 
     @property
     def factor(self) -> Float[Array, "r n"]:
-        """See FactoredPrior: A = L^T."""
+        """A = L^T."""
         return self.root.T
 
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
-        """See FactoredPrior: A = L^-1 K(X, X_new)."""
+        """A = L^-1 K(X, X_new)."""
         K_cross, diagonal = self._cross(X_new)
         if self.is_exact:
             levels = self._levels(K_cross)
@@ -305,19 +297,18 @@ class DensePrior(FactoredPrior):
         return (K_cross > 0.0).astype(K_cross.dtype)
 
     def mean_by_pull(self, X_new: Float[Array, "m d"], pull: Float[Array, "n l"]) -> Float[Array, "m l"]:
-        """See LatentPrior; without a factorisation."""
+        """Without a factorisation."""
         return self.mean + self._cross(X_new)[0].T @ pull
 
     def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
-        """See FactoredPrior: the latents at X."""
+        """The latents at X."""
         return self.root @ coordinates
 
     def basis(self, X_new: Float[Array, "m d"]) -> Float[Array, "m c"]:
-        """See FactoredPrior: indicators of levels."""
+        """Indicators of levels."""
         return self._levels(self._cross(X_new)[0]).T
 
     def sweep_operations(self) -> float:
-        """See LatentPrior."""
         return dense_operations(len(self.K))
 
     def _diagonal(self) -> Array:
@@ -374,7 +365,6 @@ class DensePrior(FactoredPrior):
         return self.kernel(X_new, X_new) - V.T @ V
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        """See FactoredPrior."""
         if not self.is_exact:
             return super().residual_covariance(X_new)
         new = 1.0 - jnp.sum(self._levels(self._cross(X_new)[0]), axis=0)
@@ -465,7 +455,6 @@ class SpanPrior(FactoredPrior):
     """A prior of few coordinates: a posterior's state has ``root``, of P = I + A W A^T, and ``centre``, E v."""
 
     def sweep_operations(self) -> float:
-        """See LatentPrior."""
         r, n = self.rank, len(self.X)
         return n * r**2 + r**3 / 3 + 6 * n * r + 4 * r**2
 
@@ -532,7 +521,6 @@ class CoefficientPrior(SpanPrior):
 
     @property
     def is_exact(self) -> bool:
-        """See LatentPrior."""
         return True
 
     @property
@@ -547,29 +535,25 @@ class CoefficientPrior(SpanPrior):
 
     @property
     def factor(self) -> Float[Array, "r n"]:
-        """See FactoredPrior."""
         return self.A
 
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
-        """See FactoredPrior: without a residual."""
         F = self.kernel.features(X_new)
         A = F.T if self.turn is None else self.turn.T @ F.T
         return A, jnp.zeros(len(X_new), self.A.dtype)
 
     def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
-        """See FactoredPrior."""
         return coordinates if self.turn is None else self.turn @ coordinates
 
     def basis(self, X_new: Float[Array, "m d"]) -> Float[Array, "m c"]:
-        """See FactoredPrior: the kernel's features."""
+        """The kernel's features."""
         return self.kernel.features(X_new)
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        """See FactoredPrior: zero."""
+        """Zero."""
         return jnp.zeros((len(X_new), len(X_new)), self.A.dtype)
 
     def resized(self, size: int) -> "CoefficientPrior":
-        """See LatentPrior."""
         return replace(self, X=as_array(pad_rows(self.X, size)), A=as_array(pad_rows(self.A.T, size).T))
 
 
@@ -609,7 +593,7 @@ class InducingPointPrior(SpanPrior):
 
     @property
     def approximation_error(self) -> Float[Array, ""]:
-        """See LatentPrior: the truncation error of the pivots."""
+        """The truncation error of the pivots."""
         return self.truncation_error
 
     @property
@@ -622,7 +606,7 @@ class InducingPointPrior(SpanPrior):
         return self.active[:, None] * self.kernel(self.Z, X_new)
 
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
-        """See FactoredPrior: A = L_Z^-1 K(Z, X_new)."""
+        """A = L_Z^-1 K(Z, X_new)."""
         A = solve_triangular(self.root, self.cross(X_new), lower=True)
         return with_residual(A, self.kernel.diagonal(X_new))
 
@@ -636,7 +620,6 @@ class LowRankPrior(InducingPointPrior):
     A: Float[Array, "r n"]
 
     def resized(self, size: int) -> "LowRankPrior":
-        """See LatentPrior."""
         return replace(self, **self._resized_rows(size))
 
     def _resized_rows(self, size: int) -> dict[str, Any]:
@@ -645,16 +628,13 @@ class LowRankPrior(InducingPointPrior):
         return {"X": as_array(pad_rows(self.X, size)), "A": as_array(A)}
 
     def neglected_variance(self) -> Float[Array, " n"]:
-        """See LatentPrior."""
         return jnp.abs(self.kernel.diagonal(self.X) - self._diagonal())
 
     def with_mean(self, mean: Array) -> "LowRankPrior":
-        """See LatentPrior."""
         return replace(self, mean=mean)
 
     @property
     def factor(self) -> Float[Array, "r n"]:
-        """See FactoredPrior."""
         return self.A
 
 

@@ -131,19 +131,15 @@ class HilbertPrior(SpanPrior):
 
     @property
     def factor(self) -> Float[Array, "r n"]:
-        """See FactoredPrior."""
         return self.scale[:, None] * self.functions
 
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
-        """See FactoredPrior: without a residual."""
         return self.kernel.factor(X_new), jnp.zeros(len(X_new), self.scale.dtype)
 
     def truncated_shares(self) -> Float[Array, " n"]:
-        """See LatentPrior."""
         return 1.0 - self._diagonal() / self.kernel.kernel.diagonal(self.X)
 
     def resized(self, size: int) -> "HilbertPrior":
-        """See LatentPrior."""
         functions = as_array(pad_rows(self.functions.T, size).T)
         return replace(self, X=as_array(pad_rows(self.X, size)), functions=functions)
 
@@ -244,7 +240,6 @@ class Hilbert(Representation):
         return f"Hilbert({', '.join(shown)})"
 
     def check(self, kernel: Kernel, num_columns: int) -> None:
-        """See Representation."""
         spectra = with_values(kernel).spectra(num_columns)
         most = max(map(len, spectra))
         if most > _MOST_COLUMNS:
@@ -267,7 +262,6 @@ class Hilbert(Representation):
                 )
 
     def check_values(self, X: np.ndarray, name: str) -> None:
-        """See Representation."""
         for column, interval in enumerate(self.domain or ()):
             if interval is None or column >= X.shape[1]:
                 continue
@@ -282,7 +276,6 @@ class Hilbert(Representation):
                 )
 
     def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
-        """See Representation."""
         limits = unlimited(num_columns)
         for column, interval in enumerate(self.domain or ()):
             if interval is not None:
@@ -290,7 +283,7 @@ class Hilbert(Representation):
         return limits
 
     def resolve(self, kernel: Kernel, X: np.ndarray) -> "Hilbert":
-        """See Representation: with a domain."""
+        """With a domain."""
         if self.domain is not None:
             return self
         X = np.asarray(X, dtype=np.float64)
@@ -308,7 +301,6 @@ class Hilbert(Representation):
         )
 
     def memory(self, kernel: Kernel, X: np.ndarray) -> float:
-        """See Representation."""
         counts = (self.count,) * X.shape[1] if isinstance(self.count, int) else self.count
         spectra = bare_arrays(kernel).spectra(X.shape[1])
         number = sum(math.prod(counts[column] for column in columns) for columns in spectra)
@@ -316,14 +308,12 @@ class Hilbert(Representation):
         return number * (8.0 * len(X) + 100.0) + 8.0 * number**2
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> HilbertPrior:
-        """See Representation."""
         form, kernel = self.resolve(kernel, X), bare_arrays(kernel)
         return _bound(form._basis(np.shape(X)[1]), kernel, as_array(mean), as_array(X), size)
 
     def bind_traced(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
     ) -> HilbertPrior:
-        """See Representation."""
         del row_mask
         if self.domain is None:
             raise ValueError(f"the domain of {self!r} cannot be chosen in compiled code: call model.resolve(X) first.")
@@ -332,7 +322,6 @@ class Hilbert(Representation):
     def bind_traced_for_moments(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
     ) -> HilbertPrior:
-        """See Representation."""
         return self.bind_traced(kernel, mean, X, size, row_mask)
 
     def _interval(self, values: np.ndarray, column: int, lengthscale: float) -> Interval:

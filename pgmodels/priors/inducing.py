@@ -230,7 +230,6 @@ def _column(kernel: Any, X: Float[Array, "n d"], row: Any) -> Float[Array, " n"]
 
 @compiled
 def _between(kernel: Any, X: Float[Array, "n d"], Z: Float[Array, "n d"]) -> Float[Array, " n"]:
-    """The covariance of each row of X with the same row of Z."""
     return jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(X, Z)
 
 
@@ -256,15 +255,12 @@ class FICPrior(LatentPrior):
         self.span, self.residual, self.mean, self.X, self.size = span, residual, span.mean, span.X, span.size
 
     def resized(self, size: int) -> "FICPrior":
-        """See LatentPrior."""
         return FICPrior(self.span.resized(size), as_array(pad_rows(self.residual, size)))
 
     def with_mean(self, mean: Array) -> "FICPrior":
-        """See LatentPrior."""
         return FICPrior(self.span.with_mean(mean), self.residual)
 
     def of_one_latent(self) -> "FICPrior":
-        """See LatentPrior."""
         return FICPrior(replace(self.span, size=1), self.residual)
 
     @property
@@ -282,26 +278,21 @@ class FICPrior(LatentPrior):
         return coordinates[..., : self.span.rank, :], coordinates[..., self.span.rank :, :]
 
     def sweep_operations(self) -> float:
-        """See LatentPrior."""
         return self.span.sweep_operations() + 20.0 * len(self.X)
 
     def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
-        """See LatentPrior."""
         v, e = self.split(coordinates)
         return self.span.latents(v) + jnp.sqrt(self.residual)[:, None] * e
 
     def conditional(
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"]
     ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
-        """See LatentPrior."""
         return self.span.conditional(X_new, self.split(coordinates)[0])
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        """See LatentPrior."""
         return self.span.residual_covariance(X_new)
 
     def condition(self, sites: Sites) -> "FICGroupPosterior":
-        """See LatentPrior."""
         potential, constant = centred(sites, self.mean)
         scale = 1.0 + sites.precision * self.residual[:, None]
 
@@ -328,13 +319,11 @@ class FICGroupPosterior(GroupPosterior):
         return 1.0 + self.sites.precision * self.prior.residual[:, None]
 
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """See GroupPosterior."""
         span, residual, (h, _) = self.prior.span, self.prior.residual[:, None], self.sites
         mean = ((self.centres @ span.A).T + residual * h) / self.scale
         return self.prior.mean + mean, residual / self.scale + self._variance(span.A) / self.scale**2
 
     def log_normalizer(self) -> Float[Array, ""]:
-        """See GroupPosterior."""
         span, h, scale = self.prior.span, self.sites.potential, self.scale
         residual_terms = -0.5 * jnp.log(scale) + 0.5 * h**2 * self.prior.residual[:, None] / scale
         quadratic = 0.5 * jnp.sum((span.A @ (h / scale)) * self.centres.T)
@@ -342,12 +331,10 @@ class FICGroupPosterior(GroupPosterior):
         return quadratic - roots + jnp.sum(residual_terms) + self.constant
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
-        """See GroupPosterior."""
         A, residual = self.prior.span.factor_at(X_new)
         return self.prior.mean + (self.centres @ A).T, residual[:, None] + self._variance(A)
 
     def mean_and_deviation(self, key: RandomKey) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
-        """See GroupPosterior."""
         span, (h, w), scale = self.prior.span, self.sites, self.scale
         ours, theirs = jax.random.split(key)
         noise = jax.random.normal(ours, self.centres.shape, h.dtype)
@@ -384,21 +371,17 @@ class ChunkedInducingPrior(InducingPointPrior):
     residual: Float[Array, " n"]
 
     def resized(self, size: int) -> "ChunkedInducingPrior":
-        """See LatentPrior."""
         X, residual = (as_array(pad_rows(part, size)) for part in (self.X, self.residual))
         return replace(self, X=X, residual=residual)
 
     def residual_variance(self) -> Float[Array, " n"]:
-        """See LatentPrior."""
         return self.residual
 
     def for_sampling(self) -> FICPrior:
-        """See LatentPrior: with A."""
         return FICPrior(inducing_points_of(self), self.residual)
 
     @property
     def factor(self) -> Float[Array, "r n"]:
-        """See FactoredPrior."""
         return self.factor_at(self.X)[0]
 
     def compute_residual(self) -> Float[Array, " n"]:
@@ -524,7 +507,6 @@ class InducingPrior(LowRankPrior):
     residual: Float[Array, " n"]
 
     def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> FactoredPosterior:
-        """See LatentPrior."""
         nothing = jnp.zeros(self.size)
         states = InducingState(LowRankState(roots, centres), nothing)
         return FactoredPosterior(self, jnp.zeros((len(self.X), self.size)), nothing, states)
@@ -533,11 +515,9 @@ class InducingPrior(LowRankPrior):
         return {**super()._resized_rows(size), "residual": as_array(pad_rows(self.residual, size))}
 
     def residual_variance(self) -> Float[Array, " n"]:
-        """See LatentPrior."""
         return self.residual
 
     def for_sampling(self) -> FICPrior:
-        """See LatentPrior."""
         return FICPrior(inducing_points_of(self), self.residual)
 
     def _diagonal(self) -> Array:
@@ -585,7 +565,6 @@ def _chosen(n: int, r: int) -> Callable[..., InducingPointPrior]:
 
 
 def _held_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int) -> InducingPrior:
-    """See ``inducing_at``."""
     return _with_residual(low_rank_at(kernel, mean, X, span, size))
 
 
@@ -716,48 +695,39 @@ class Inducing(Representation):
         return f"Inducing(<{len(self.inputs)} inputs>)"
 
     def with_seed(self, seed: int) -> "Inducing":
-        """See Representation."""
         other = copy(self)
         object.__setattr__(other, "seed", seed)
         return other
 
     @property
     def adapts(self) -> bool:  # type: ignore[override]
-        """See Representation."""
         return self.select in ADAPTIVE
 
     @property
     def selects_by_augmentation(self) -> bool:  # type: ignore[override]
-        """See Representation."""
         return self.select == MERGED
 
     @property
     def takes_every_choice(self) -> bool:  # type: ignore[override]
-        """See Representation."""
         return self.select in PUBLISHED
 
     @property
     def is_automatic(self) -> bool:  # type: ignore[override]
-        """See Representation."""
         return self.select == AUTOMATIC
 
     @property
     def num_inputs(self) -> int:  # type: ignore[override]
-        """See Representation."""
         return self.inputs if isinstance(self.inputs, int) else len(self.inputs)
 
     def with_inputs(self, Z: Any) -> "Inducing":
-        """See Representation."""
         return Inducing(Z)
 
     def asks_for_more(self, kernel: Any, X: Any, weights: np.ndarray, count: int) -> bool:
-        """See Representation."""
         if not self.is_automatic or count != self.inputs:
             return False
         return len(Inducing(count + 1, AUTOMATIC).choose(kernel, X, weights)) > count
 
     def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray:
-        """See Representation."""
         X = np.asarray(X, dtype=np.float64)
         if not isinstance(self.inputs, int) or self.select is None:
             Z = np.asarray(self.inputs)
@@ -774,7 +744,6 @@ class Inducing(Representation):
         return SELECTIONS[self.select](bare_arrays(kernel), X, count, weights if self.adapts else None, self.seed)
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> InducingPointPrior:
-        """See Representation."""
         Z = self.choose(kernel, X)
         kernel, mean, X = bare_arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
         span = inducing_points_at(kernel, Z, max_error)
@@ -785,7 +754,6 @@ class Inducing(Representation):
     def bind_traced(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
     ) -> InducingPrior:
-        """See Representation and ``inducing_by_root``."""
         del row_mask
         if isinstance(self.inputs, int):
             raise ValueError(f"the inducing inputs of {self!r} cannot be chosen in compiled code: pass an array.")
@@ -794,13 +762,11 @@ class Inducing(Representation):
     def bind_at(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], points: InducingPoints, size: int
     ) -> InducingPointPrior:
-        """See Representation and ``inducing_at``."""
         return inducing_at(kernel, mean, X, points, size)
 
     def bind_traced_for_moments(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
     ) -> InducingPrior:
-        """See Representation."""
         return self.bind_traced(kernel, mean, X, size, row_mask)
 
 

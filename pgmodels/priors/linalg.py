@@ -362,7 +362,6 @@ ROUNDING = 4e-15
 
 @compiled
 def gram(kernel: Callable[[Array, Array], Array], X: Array) -> Array:
-    """kernel(X, X)."""
     return kernel(X, X)
 
 

@@ -79,26 +79,23 @@ class MarkovPrior(LatentPrior):
 
     @property
     def rank(self) -> int:
-        """See LatentPrior: the entries of the states at all rows."""
+        """The entries of the states at all rows."""
         return len(self.X) * self.dimension
 
     @property
     def approximation_error(self) -> Float[Array, ""]:
-        """See LatentPrior: the variance of the harmonics that are left out."""
+        """The variance of the harmonics that are left out."""
         return self.kernel.to_state_space().omitted_variance
 
     @property
     def num_across(self) -> int:
-        """See LatentPrior."""
         return 8 * self.dimension**2
 
     @property
     def sorted_inputs(self) -> Float[Array, " n"]:
-        """The sorted inputs."""
         return self.X[self.order, self.column]
 
     def resized(self, size: int) -> "MarkovPrior":
-        """See LatentPrior."""
         count = len(self.X)
         X, order, (F, Q) = np.asarray(self.X), np.asarray(self.order), map(np.asarray, self.chain)
         noise_roots = None if self.noise_roots is None else as_array(pad_zeros(self.noise_roots, size))
@@ -110,7 +107,6 @@ class MarkovPrior(LatentPrior):
         return replace(self, X=as_array(X[:size]), order=as_array(order[:size]), chain=chain, noise_roots=noise_roots)
 
     def for_sampling(self) -> "MarkovPrior":
-        """See LatentPrior: with the roots of the noise."""
         if self.noise_roots is not None:
             return self
         if is_traced():
@@ -121,7 +117,6 @@ class MarkovPrior(LatentPrior):
         return replace(self, noise_roots=as_array(np.asarray(padded)[:count]))
 
     def condition(self, sites: Sites) -> "MarkovPosterior":
-        """See LatentPrior."""
         smoothed, constant = self._smooth(sites)
         return MarkovPosterior(self, smoothed, constant, self.may_be_signed)
 
@@ -131,34 +126,28 @@ class MarkovPrior(LatentPrior):
         return self.noise_roots is None
 
     def moments(self, sites: Sites) -> Moments:
-        """See LatentPrior."""
         posterior = self.condition(sites)
         return Moments(*posterior.moments(), posterior.log_normalizer(), posterior.smoothed.divergence())
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """See LatentPrior."""
         shape = (len(self.X), self.size)
         variance = self.kernel.diagonal(self.X)
         return jnp.broadcast_to(self.mean, shape), jnp.broadcast_to(variance[:, None], shape)
 
     def draw(self, key: RandomKey) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
-        """See LatentPrior."""
         noise = jax.random.normal(key, (len(self.X), self.size, self.dimension), self.mean.dtype)
         coordinates = self.coordinates(paths(self.chain.transition, apply(self._noise_roots[:, None], noise)))
         return self.latents(coordinates), coordinates
 
     def sweep_operations(self) -> float:
-        """See LatentPrior."""
         return scan_operations(len(self.X), self.dimension)
 
     def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
-        """See LatentPrior."""
         return self.mean + coordinates[..., :: self.dimension, :]
 
     def conditional(
         self, X_new: Float[Array, "m _"], coordinates: Float[Array, "*batch r l"]
     ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
-        """See LatentPrior."""
         gaps = self.gaps(X_new)
         kept, gain, residual = self._between(gaps)
         before, after = self._neighbours(gaps, coordinates)
@@ -167,14 +156,12 @@ class MarkovPrior(LatentPrior):
 
     @property
     def noise_size(self) -> int:
-        """See LatentPrior."""
         return self.dimension
 
     def draw_given(
         self, X_new: Float[Array, "m _"], coordinates: Float[Array, "*batch r l"], noise: Float[Array, "*batch m l d"]
     ) -> Float[Array, "*batch m l"]:
-        """See LatentPrior: in the order of time, each state given the one before it, new or of the data, and the next
-        of the data."""
+        # In the order of time: each state given the one before it, new or of the data, and the next of the data.
         order = jnp.argsort(X_new[:, self.column])
         gaps = self.gaps(X_new[order])
         same = gaps.before == jnp.concatenate([jnp.full(1, -2), gaps.before[:-1]])
@@ -226,7 +213,6 @@ class MarkovPrior(LatentPrior):
         return kept, gain, residual
 
     def coordinates(self, states: Float[Array, "n l d"]) -> Float[Array, "r l"]:
-        """Coordinates of sorted states."""
         return jnp.swapaxes(self.unsorted(states), 1, 2).reshape(self.rank, self.size)
 
     def unsorted(self, values: Shaped[Array, "n *rest"]) -> Shaped[Array, "n *rest"]:
@@ -255,17 +241,14 @@ class MarkovPosterior(GroupPosterior):
     may_be_signed: bool = eqx.field(static=True)
 
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """See GroupPosterior."""
         mean, variance = map(self.prior.unsorted, self.smoothed.moments())
         return self.prior.centre + mean, variance
 
     def log_normalizer(self) -> Float[Array, ""]:
-        """See GroupPosterior."""
         s = self.smoothed
         return log_normalizer(self.prior.chain, s.potential, s.precision, s) + self.constant
 
     def predict(self, X_new: Float[Array, "m _"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
-        """See GroupPosterior."""
         gaps, last = self.prior.gaps(X_new), len(self.prior.X) - 1
         before = jnp.maximum(gaps.before, 0)
         mean, covariance = (part[before] for part in self.smoothed.forward[:2])
@@ -279,7 +262,6 @@ class MarkovPosterior(GroupPosterior):
         return self.prior.mean + mean, row[:, :, 0] - jnp.sum(ahead * apply(after.matrix, ahead), axis=-1)
 
     def extended(self, X_new: Float[Array, "m _"]) -> "MarkovPosterior":
-        """See GroupPosterior."""
         prior, s = self.prior, self.smoothed
         X = jnp.concatenate([prior.X, X_new])
         order = jnp.argsort(X[:, prior.column])
@@ -291,7 +273,6 @@ class MarkovPosterior(GroupPosterior):
         return replace(self, prior=joined, smoothed=smooth(chain, *of_sites))
 
     def mean_and_deviation(self, key: RandomKey) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
-        """See GroupPosterior."""
         prior, shape = self.prior, (len(self.prior.X), self.prior.size)
         of_path, of_sites = jax.random.split(key)
         noise = jax.random.normal(of_path, (*shape, prior.dimension), prior.mean.dtype)
@@ -321,7 +302,6 @@ def scan_operations(count: int, dimension: int) -> float:
 
 
 def chain_at(state: StateSpace, sorted_inputs: Float[Array, " n"]) -> Chain:
-    """The chain of the states at sorted inputs."""
     steps = jnp.diff(sorted_inputs, prepend=sorted_inputs[:1])
     is_first = jnp.arange(len(steps)) == 0
     first = state.covariance(sorted_inputs[:1])
@@ -361,17 +341,15 @@ class ContinuedPrior(MarkovPrior):
 
     @property
     def centre(self) -> Float[Array, "n 1"]:
-        """See MarkovPrior."""
         return self.mean + self.unsorted(self.path[:, :1])
 
     def about_mean(self, smoothed: Smoothed) -> Smoothed:
-        """See MarkovPrior."""
         forward = smoothed.forward._replace(mean=smoothed.forward.mean + self.path[:, None])
         potential = smoothed.potential + smoothed.precision * self.path[:, :1]
         return smoothed._replace(potential=potential, forward=forward)
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """See LatentPrior; the variance is that before anything was observed."""
+        """The variance is that before anything was observed."""
         return self.centre, super().marginals()[1]
 
 
@@ -462,7 +440,6 @@ class Markov(Representation):
     subset_is_stretch: ClassVar[bool] = True
 
     def check(self, kernel: Kernel, num_columns: int) -> None:
-        """See Representation."""
         columns = kernel.reads(num_columns)
         if len(columns) > 1:
             raise ValueError(
@@ -480,13 +457,12 @@ class Markov(Representation):
             )
 
     def subset(self, kernel: Any, X: np.ndarray, count: int, seed: int) -> np.ndarray:
-        """See Representation: neighbours in time, which tell a lengthscale as well as all rows do."""
+        """Neighbours in time, which tell a lengthscale as well as all rows do."""
         order = np.argsort(X[:, _column(kernel, X.shape[1])], kind="stable")
         first = np.random.default_rng(seed).integers(len(X) - count + 1)
         return np.sort(order[first : first + count])
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> MarkovPrior:
-        """See Representation."""
         kernel, column = bare_arrays(kernel), _column(kernel, np.shape(X)[1])
         line = np.asarray(X, dtype=np.float64)[:, column]
         order = np.argsort(line, kind="stable")
@@ -498,7 +474,6 @@ class Markov(Representation):
     def bind_traced(
         self, kernel: Any, mean: Array, X: Float[Array, "n _"], size: int, row_mask: Float[Array, " n"] | None = None
     ) -> MarkovPrior:
-        """See Representation."""
         column = _column(kernel, X.shape[1])
         if row_mask is not None:
             last = jnp.argmax(jnp.where(row_mask > 0.0, X[:, column], -jnp.inf))
@@ -510,7 +485,6 @@ class Markov(Representation):
     def bind_traced_for_moments(
         self, kernel: Any, mean: Array, X: Float[Array, "n _"], size: int, row_mask: Float[Array, " n"] | None = None
     ) -> MarkovPrior:
-        """See Representation."""
         return self.bind_traced(kernel, mean, X, size, row_mask)
 
 

@@ -169,11 +169,9 @@ class Dense(Representation):
     least_subset: ClassVar[int | None] = _LEAST_SUBSET
 
     def memory(self, kernel: Any, X: np.ndarray) -> float:
-        """See Representation."""
         return _MADE * len(X) ** 2
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> DensePrior:
-        """See Representation."""
         kernel, mean, X, K = _evaluated(kernel, mean, X)
         return _dense(kernel, mean, X, K, size)
 
@@ -196,25 +194,21 @@ class Auto(Representation):
     least_subset: ClassVar[int | None] = _LEAST_SUBSET
 
     def memory(self, kernel: Any, X: np.ndarray) -> float:
-        """See Representation."""
         rank = _known_rank(kernel, X)
         return _MADE * len(X) ** 2 if rank is None else 8.0 * rank * len(X)
 
     def has_coefficients(self, kernel: Any, X: Any) -> bool:
-        """See Representation."""
         if not isinstance(kernel, Kernel):
             return False
         shape = jax.eval_shape(_features, with_values(kernel), jax.ShapeDtypeStruct(np.shape(X), np.float64))
         return shape is not None and shape.shape[1] <= max(len(X), _SMALL)
 
     def is_exact(self, kernel: Any, X: Any) -> bool:
-        """See Representation."""
         return self.has_coefficients(kernel, X) or (isinstance(kernel, Kernel) and kernel.is_diagonal)
 
     def bind(
         self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf
     ) -> DensePrior | LowRankPrior | CoefficientPrior:
-        """See Representation."""
         if self.has_coefficients(kernel, X) and (exact := _of_coefficients(kernel, mean, X, size)) is not None:
             return exact
         if (low_rank := _of_few_functions(kernel, mean, X, size)) is not None:
@@ -243,7 +237,7 @@ class Auto(Representation):
         row_mask: Float[Array, " n"] | None = None,
         spanning: Float[Array, "r d"] | None = None,
     ) -> LatentPrior:
-        """See Representation; with ``spanning`` inputs Z by A = L^-1 K(Z, X), with the jitter of ``exact_root``."""
+        """With ``spanning`` inputs Z by A = L^-1 K(Z, X), with the jitter of ``exact_root``."""
         if self.has_coefficients(kernel, X):
             return _coefficient_prior(kernel, mean, X, size)
         if spanning is None:
@@ -264,13 +258,11 @@ class Auto(Representation):
     def bind_traced_for_moments(
         self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
     ) -> LatentPrior:
-        """See Representation."""
         if self.has_coefficients(kernel, X):
             return _coefficient_prior(kernel, mean, X, size)
         return super().bind_traced_for_moments(kernel, mean, X, size, row_mask)
 
     def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
-        """See Representation."""
         if (low_rank := _of_few_functions(kernel, mean, X, size)) is not None:
             return low_rank
         kernel, mean, X, K = _evaluated(kernel, mean, X)

@@ -379,7 +379,6 @@ def _holder_of(descriptor: int, path: Path, option: str) -> dict[str, Any] | Non
 
 
 def _write(descriptor: int, text: str) -> None:
-    """Replace the contents of a lock file."""
     os.ftruncate(descriptor, 0)
     os.lseek(descriptor, 0, os.SEEK_SET)
     os.write(descriptor, text.encode())
