@@ -22,8 +22,6 @@ from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import as_array
 from pgmodels.runtime.seeds import is_distribution
 
-# Kernels of selected columns of X.
-
 
 class Restricted(Kernel):
     """A kernel that applies another kernel to selected columns of its inputs."""
@@ -277,8 +275,6 @@ def _check_columns(columns: tuple[int, ...], num_columns: int, owner: str) -> No
             f"{owner} reads column {max(columns)} of X, but X has {num_columns} column(s), 0 to {num_columns - 1}."
         )
 
-
-# Kernels of places on the earth.
 
 # The mean radius of the earth in km.
 RADIUS = 6371.0088
@@ -582,9 +578,6 @@ def _between(kernel: Any, X: Array, Z: Array) -> Array:
 
 
 _lookups = compiled(checkify.checkify(_between, errors=checkify.index_checks), optimise=False)
-
-
-# The kernel over an output index: covariances between the outputs of a model with several.
 
 
 @final

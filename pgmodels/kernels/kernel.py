@@ -20,8 +20,6 @@ from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import Module, PickledByValue, as_array
 from pgmodels.runtime.seeds import is_distribution
 
-# The values of columns of X at which a kernel or a prior is defined: the lowest and the highest of each, (d, 2).
-
 
 def unlimited(num_columns: int) -> Float[np.ndarray, "d 2"]:
     """The limits of columns that may have any value."""
@@ -33,8 +31,6 @@ def intersection(limits: Sequence[Float[np.ndarray, "d 2"]]) -> Float[np.ndarray
     lowest, highest = np.moveaxis(np.stack(limits), -1, 0)
     return np.stack([lowest.max(axis=0), highest.min(axis=0)], axis=1)
 
-
-# Distances between rows of inputs.
 
 Inputs = Array | np.ndarray
 
@@ -91,9 +87,6 @@ def scaled_squared_distance(X: Inputs, Z: Inputs, lengthscale: Array) -> Float[A
         X, Z = X - Z[:1], Z - Z[:1]
         return squared_distance(X / lengthscale, Z / lengthscale)
     return squared_distance(X, Z) / lengthscale**2
-
-
-# Spectral densities of kernels: how the variance of a latent is spread over frequencies.
 
 
 class Spectrum(NamedTuple):
@@ -159,9 +152,6 @@ def _sorted(columns: tuple[int, ...], spectrum: Spectrum) -> tuple[tuple[int, ..
     places = np.argsort(order)
     density = lambda frequencies: spectrum.density(frequencies[:, places])  # noqa: E731
     return tuple(columns[i] for i in order), Spectrum(density, spectrum.lengthscale[order])
-
-
-# The base class of kernels, sums and products, and callables ``(X, Z) -> matrix`` as kernels.
 
 
 class Kernel(Module):

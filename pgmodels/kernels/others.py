@@ -36,8 +36,6 @@ from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_d
 from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import as_array
 
-# Non-stationary and other kernels: periodic, cosine, linear, constant and white noise.
-
 
 @final
 class Periodic(Kernel):
@@ -302,9 +300,6 @@ class White(Kernel):
         return constant_diagonal(X, self.variance)
 
 
-# The kernel of lines whose intercept and slope are correlated.
-
-
 @final
 class Line(Kernel):
     """The kernel of lines a + b x of one column, with normal intercepts a and slopes b that are correlated.
@@ -385,9 +380,6 @@ class Line(Kernel):
     def _moments(self) -> tuple[Array, Array, Array]:
         variance, slope = as_array(self.variance.value), as_array(self.slope_variance.value)
         return variance, slope, as_array(self.correlation.value) * jnp.sqrt(variance * slope)
-
-
-# The kernel of a random walk in continuous time.
 
 
 @final

@@ -13,8 +13,6 @@ from jaxtyping import Array, Float
 
 from pgmodels.runtime.precision import Module
 
-# State-space forms of kernels of one input: a latent as the first entry of a Gaussian Markov process.
-
 # Below this argument incomplete gamma functions are summed as series, of this many terms, to full relative accuracy.
 _SMALL, _TERMS = 2.0, 26
 
@@ -291,8 +289,6 @@ def _kronecker(one: Float[Array, "m i i"], other: Float[Array, "m j j"]) -> Floa
     d = one.shape[1] * other.shape[1]
     return (one[:, :, None, :, None] * other[:, None, :, None, :]).reshape(len(one), d, d)
 
-
-# Oscillators with random amplitudes and phases as a Markov process, and periodic kernels as sums of them.
 
 # Points of a period at which its kernel is summed, beside four for each harmonic: exact to rounding for all that are
 # chosen.

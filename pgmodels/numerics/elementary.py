@@ -9,8 +9,6 @@ import scipy
 from jax import Array
 from jax.scipy.special import digamma, gammaln, log_ndtr
 
-# A barrier for line searches.
-
 
 def barrier(x: np.ndarray, best: np.ndarray, value: float) -> tuple[float, np.ndarray]:
     """A value above that of the best point and its gradient, which send a line search from there back to it."""
@@ -19,9 +17,6 @@ def barrier(x: np.ndarray, best: np.ndarray, value: float) -> tuple[float, np.nd
         return np.inf, np.zeros_like(x)
     height = 1.0 + abs(value)
     return value + height, 2.0 * height * away / (away @ away)
-
-
-# A square root whose derivative at 0 is 0.
 
 
 # The value uses no jnp.where: XLA miscompiles nested selects (jaxlib 0.10.1 and 0.10.2 with default options: with
@@ -38,8 +33,6 @@ def _safe_sqrt_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array
     root, positive = safe_sqrt(squared), squared > 0.0
     return root, jnp.where(positive, change / (2.0 * jnp.where(positive, root, 1.0)), 0.0)
 
-
-# Sums of waves at scattered points, for many frequencies at once.
 
 # A point is spread over _WIDTH cells of a grid, as exp(-_RATE t^2) at a distance of t cells. With _FINENESS cells for
 # each frequency the sums are exact to 1e-11 of the sum of the absolute coefficients.
@@ -66,8 +59,6 @@ def trigonometric_sums(u: np.ndarray, coefficients: np.ndarray, count: int) -> n
     shape = np.sqrt(np.pi / _RATE) * np.exp(2j * first * angles - angles**2 / _RATE)
     return np.conj(scipy.fft.rfft(grid[:size])[:count]) / shape
 
-
-# The probability that one of several independent Gaussian variables is the largest.
 
 # Nodes of the trapezoid rule, and of a sparser rule for variances that do not differ between variables.
 NODES, EQUAL_NODES = 129, 49
@@ -243,8 +234,6 @@ def _difference(alpha: Any) -> Any:
     series = x * (1 / 24 + x * (-7 / 960 + x * (31 / 8064 - x * 127 / 30720)))
     return jnp.where(alpha < _LARGE, small - jnp.exp(digamma(small)), 0.5 - u * jnp.expm1(series))
 
-
-# Pareto-smoothed importance sampling (PSIS).
 
 # With fewer draws, k-hat is fitted to a tail of fewer than 20.
 FEWEST_DRAWS = 100

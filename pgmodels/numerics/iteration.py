@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pgmodels.priors.base import Sites
 
 
-# Adam: stochastic gradient ascent with a step size per value, scaled by the size of its gradient.
-
 # beta_1, beta_2 and epsilon of Kingma and Ba 2015.
 _MEAN, _SQUARE, _EPSILON = 0.9, 0.999, 1e-8
 
@@ -48,8 +46,6 @@ def adam_step(
     towards = (mean / (1.0 - _MEAN**taken)) / (jnp.sqrt(square / (1.0 - _SQUARE**taken)) + _EPSILON)
     return Adam(state.vector + rate * units * towards, mean, square, taken)
 
-
-# Anderson acceleration of a fixed-point iteration over sites: extrapolates from the last few iterates.
 
 # The number of differences that are kept, and the ridge of the least-squares problem relative to the trace of its
 # normal matrix: differences soon become nearly collinear, and their weights would be rounding errors.
@@ -120,8 +116,6 @@ def _flat(sites: Iterable[Array]) -> Float[Array, " size"]:
     return jnp.concatenate([array.ravel() for array in sites])
 
 
-# Hessians by finite differences of gradients.
-
 _STEP = 0.05
 
 
@@ -134,9 +128,6 @@ def hessian(gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray, *, cent
     slopes = [gradient(x + step) - (gradient(x - step) if at is None else at) for step in _STEP * np.eye(len(x))]
     H = np.array(slopes) / (2.0 * _STEP if central else _STEP)
     return 0.5 * (H + H.T)
-
-
-# L-BFGS-B within a box, for functions that may not be finite.
 
 
 class BoxSearch:
@@ -211,9 +202,6 @@ class BoxSearch:
                 "maxiter": max_iterations,
             },
         )
-
-
-# Conjugate gradients that stop where the matrix turns out not to be positive definite.
 
 
 class Solution(NamedTuple):

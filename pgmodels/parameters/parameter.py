@@ -17,9 +17,7 @@ from pgmodels.runtime.messages import shorten, write_constraint, write_distribut
 from pgmodels.runtime.precision import Module, Picklable, as_array
 from pgmodels.runtime.seeds import is_constraint, is_distribution
 
-# Bijections from the real line to the supports of hyperparameters.
-#
-# Those to the positive and to all numbers need neither NumPyro nor, for NumPy's arrays, compilation.
+# Bijections from the real line, which need neither NumPyro nor, for NumPy's arrays, compilation.
 
 
 class Identity:
@@ -73,8 +71,6 @@ def _of(x: Any) -> Any:
     """The library that computes with an array."""
     return np if isinstance(x, (np.ndarray, np.generic, float)) else jnp
 
-
-# Priors that NumPyro does not have: restricted to a constraint, and of standard deviations.
 
 _SYMMETRIC = (Cauchy, Laplace, Logistic, Normal, StudentT)
 
@@ -188,8 +184,6 @@ class sd(Distribution):  # noqa: N801  as users type it
     def __repr__(self) -> str:
         return write_distribution(self)
 
-
-# Hyperparameters of kernels, means and likelihoods: a value, its constraint and prior, and whether it is trainable.
 
 # Logarithms of start values of positive numbers are below this: a median further away, such as 1e-300 of
 # Gamma(1e-3, 1e-3), is where nothing can be learned.
@@ -381,7 +375,7 @@ class Parameter(Module):
         return self.written()
 
     def written(self, with_sign: bool = False) -> str:
-        """The text of ``__repr__``; ``with_sign`` adds ``positive=True`` where a plain number would mean a real parameter."""
+        """The ``repr``; ``with_sign`` adds ``positive=True`` where a plain number would mean a real parameter."""
         value, prior = write_value(self.value), self.declared_prior
         if self.fixed:
             value = f"Fixed({value})"

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pgmodels.model import Model
 
 
-# Names of a model's parameters: unique, and as short as possible.
-
 # Names that samplers and ArviZ use for latents, observations and dimensions.
 _RESERVED = ("f", "y", "chain", "draw", "datum", "latent", "column")
 
@@ -105,8 +103,6 @@ def _at(node: Any, path: Sequence[Any]) -> Any:
             node = node[key.idx if isinstance(key, jax.tree_util.SequenceKey) else key.key]
     return node
 
-
-# Parameters of a model, chosen by a condition, as one unconstrained vector.
 
 # Modules whose distributions, constraints and transforms have no code that depends on their numbers.
 _TRACEABLE = ("numpyro", "pgmodels", "builtins")

@@ -38,10 +38,6 @@ from pgmodels.priors.linalg import (
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module
 
-# Sums and maps over rows for coupled latents: with their factors in memory, or recomputed in chunks.
-#
-# Together with a dense prior, which is larger, all factors are computed at once.
-
 
 def sum_over_rows(prior: PriorCollection, function: Callable[..., Any], *terms: Float[Array, "n *_"]) -> Any:
     """Sum over rows: ``function`` of the latents' factors (r, n) and of terms of each row, additive over rows."""
@@ -90,8 +86,6 @@ def _by_products(prior: PriorCollection) -> Callable[[Array], list[Array]]:
 def _width(prior: PriorCollection) -> int:
     return sum(prior.ranks) * len(prior.ranks)
 
-
-# Posteriors of latents that the sites couple: the prior times one Gaussian factor per datum.
 
 # Number of triangular solves into which a block's right-hand sides are split: a third of the work of a single solve.
 _SOLVES = 8
@@ -419,9 +413,6 @@ def residual_trace(prior: PriorCollection, precision: Float[Array, "n L L"]) -> 
     return 0.0 if residual is None else jnp.sum(jnp.diagonal(precision, axis1=1, axis2=2) * residual)
 
 
-# Gaussian posteriors with a corrected mean and covariance of the whitened coordinates.
-
-
 class CorrectedGaussian(Module):
     """A Gaussian of the latents' whitened coordinates, v = centre + half u with u standard normal.
 
@@ -468,8 +459,6 @@ def move(posterior: Posterior, shift: Any, response: Any, share: Any = 1.0) -> C
     log_determinant = jnp.sum(jnp.log(jnp.diagonal(root))) - jnp.sum(jnp.log(jnp.diagonal(R)))
     return CorrectedGaussian(gaussian.prior, gaussian.centre + half[:, 0], half[:, 1:], log_determinant)
 
-
-# Joint draws of all latents, compiled.
 
 # Draws per batch, so that larger numbers of draws share one program.
 BATCH = 512

@@ -33,10 +33,9 @@ from pgmodels.priors.markov import MarkovPrior, chain_at, gaps_at
 from pgmodels.runtime.jit import is_traced
 from pgmodels.runtime.precision import Module
 
-# The Markov chains of a prior at the rows of the data, sorted by their column, and the linear effects beside them.
-
 
 def chain_groups(prior: PriorCollection) -> list[MarkovPrior]:
+    """The groups that are chains."""
     return [group for group in prior.groups if isinstance(group, MarkovPrior)]
 
 
@@ -544,9 +543,6 @@ def _combined(
     mapped = jax.lax.map(lambda chunk: of_rows(*chunk), chunks(size * len(columns), *rows))
     centre, V = (part.reshape(-1, *part.shape[2:])[: len(mean)] for part in mapped)
     return prior.means() + centre, V
-
-
-# Predictors z = Φ f at the data: marginals are pushed from latents to predictors, sites pulled back.
 
 
 def push_values(Phi: Float[Array, "n P L"], f: Float[Array, "*batch n L"]) -> Float[Array, "*batch n P"]:

@@ -25,8 +25,6 @@ from pgmodels.priors.inducing import FICPrior
 from pgmodels.priors.rows import Copies, check_new_inputs
 from pgmodels.runtime.precision import Module, as_array, double_precision
 
-# Pytrees without the leaves that are inputs of the program, which would be copied on return.
-
 
 class Fresh(Module):
     """A pytree in which leaves of a known tree are replaced by None, since programs copy the arrays they return.
@@ -53,8 +51,6 @@ class Fresh(Module):
         pairs = zip(self.leaves, self.places, strict=True)
         return jax.tree.unflatten(self.tree, [leaf if place is None else known_leaves[place] for leaf, place in pairs])
 
-
-# Posteriors of all latents of a model given sites.
 
 # Draws that share one scan over the rows.
 _TOGETHER = 16
@@ -244,9 +240,6 @@ class IndependentPosterior(Posterior):
     def _factored(self) -> list[FactoredPosterior]:
         self.prior.require_factors()
         return [group for group in self.groups if isinstance(group, FactoredPosterior)]
-
-
-# Priors of all latent GPs of a model at the data, in groups that share a kernel.
 
 
 class PriorCollection(Module):

@@ -24,8 +24,6 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import as_array
 
-# The eigenfunctions of the Laplacian on a box, and a kernel truncated to finitely many of them.
-
 Interval = tuple[float, float]
 
 
@@ -104,9 +102,6 @@ class TruncatedKernel(Kernel):
         return sorted(self.kernel.spectra(len(self.basis.counts)).items(), key=lambda term: term[0])
 
 
-# The prior of weighted basis functions at the data.
-
-
 class HilbertPrior(SpanPrior):
     """f = mean + A^T v with A = diag(``scale``) ``functions``, exactly: the covariance is that of ``kernel``.
 
@@ -152,8 +147,6 @@ class HilbertPrior(SpanPrior):
         pulled = self.scale * (self.functions @ h)
         return 0.5 * pulled @ state.centre - jnp.sum(jnp.log(jnp.diagonal(state.root)))
 
-
-# GPs as weighted basis functions on a box: ``pgm.GP(kernel, form=pgm.Hilbert(30))``.
 
 if TYPE_CHECKING:
     Counts: TypeAlias = int | Sequence[int]

@@ -58,8 +58,6 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import as_array
 
-# Selection of inducing inputs from data: at most the requested number, from as many rows as fit into memory.
-
 # Rows whose residual variance is below this fraction of the largest variance are not selected.
 _NOTHING = 1e-12
 # Accepted loss of the bound in nats from the residual variance, and the number of inputs of the first trial.
@@ -233,9 +231,6 @@ def _between(kernel: Any, X: Float[Array, "n d"], Z: Float[Array, "n d"]) -> Flo
     return jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(X, Z)
 
 
-# The fully independent conditional (FIC) model of inducing inputs as a generative prior.
-
-
 class FICPrior(LatentPrior):
     """f_i = mean + A_i^T v + sqrt(residual_i) e_i with standard normal coordinates (v, e).
 
@@ -348,9 +343,6 @@ class FICGroupPosterior(GroupPosterior):
         return over_states(lambda root: jnp.sum(factor_half_covariance(root, A) ** 2, axis=0), self.roots).T
 
 
-# The inducing-point prior without its factor in memory: it is recomputed in each pass over the rows.
-
-
 class ChunkedState(NamedTuple):
     """The root of P = I + A W A^T, E v, A h, and sum w residual / 2."""
 
@@ -460,8 +452,6 @@ def chunked_prior_at(
     )
     return replace(prior, residual=prior.compute_residual())
 
-
-# Priors with inducing inputs: a low-rank factor and an independent residual at each input.
 
 if TYPE_CHECKING:
     InducingInputs: TypeAlias = int | ArrayLike

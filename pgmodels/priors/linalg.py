@@ -14,8 +14,6 @@ from jaxtyping import Array, Bool, Float
 
 from pgmodels.runtime.jit import compiled
 
-# Computation in chunks of rows within one compiled program, to limit memory.
-
 # Numbers per chunk, 4 MB: a few such arrays fit in the cache.
 CHUNK = 2**19
 # Entries of a factor, inputs times rows, up to which it is kept in memory: 128 MB.
@@ -55,11 +53,8 @@ def summed(function: Callable[..., Any], start: Any, width: int, X: Float[Array,
     return jax.lax.scan(add, start, chunks(width, X, *terms))[0]
 
 
-# Loops instead of batched calls of LAPACK.
-#
-# XLA's CPU backend submits batched Cholesky factorisations and triangular solves to its own thread pool and blocks:
-# two of them at once leave no free thread, and the program deadlocks (observed on two cores, jaxlib 0.10.2).
-# Sequential factorisations run in the calling thread, at the same cost on the CPU.
+# Loops instead of batched calls of LAPACK, which XLA's CPU backend submits to its own thread pool: two at once leave no
+# free thread, and the program deadlocks (observed on two cores, jaxlib 0.10.2). Loops cost the same.
 
 
 def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:
@@ -362,6 +357,7 @@ ROUNDING = 4e-15
 
 @compiled
 def gram(kernel: Callable[[Array, Array], Array], X: Array) -> Array:
+    """kernel(X, X)."""
     return kernel(X, X)
 
 

@@ -35,8 +35,6 @@ from pgmodels.priors.representation import Representation
 from pgmodels.runtime.jit import compiled, is_traced
 from pgmodels.runtime.precision import as_array
 
-# The prior of a GP that is a Markov process of one input, and its posterior given sites, in O(n).
-
 # Cost of the scans of a sweep for each row and latent in floating-point operations (measured), and of their products.
 _SCANS, _PRODUCTS = 3000.0, 20.0
 
@@ -302,6 +300,7 @@ def scan_operations(count: int, dimension: int) -> float:
 
 
 def chain_at(state: StateSpace, sorted_inputs: Float[Array, " n"]) -> Chain:
+    """The chain of the states at sorted inputs."""
     steps = jnp.diff(sorted_inputs, prepend=sorted_inputs[:1])
     is_first = jnp.arange(len(steps)) == 0
     first = state.covariance(sorted_inputs[:1])
@@ -326,9 +325,6 @@ def gaps_at(state: StateSpace, sorted_inputs: Float[Array, " n"], t: Float[Array
 def _of(rows: Array) -> Array:
     """A mask of rows for their matrices."""
     return rows[:, None, None]
-
-
-# Markov processes that go on from the state of a filter, and posteriors of a series with such an end.
 
 
 class ContinuedPrior(MarkovPrior):
@@ -399,8 +395,6 @@ def joined(
     constant = as_array(np.sum(h * mean - 0.5 * w * mean**2))
     return replace(before, prior=prior, smoothed=jax.tree.map(as_array, smoothed), constant=constant)
 
-
-# GPs of one column as Markov processes: ``pgm.GP(kernel, form=pgm.Markov())``.
 
 # The largest share of the prior variance that a state-space form may leave out before learning; afterwards
 # ``approximation_error`` is compared with the data.

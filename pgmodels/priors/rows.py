@@ -19,8 +19,6 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import Module, as_array, double_precision
 
-# Distinct inputs: equal rows share one latent value.
-
 # Up to this share of levels per row a factor is cheaper than a dense root. Pivots of independent rows exceed one over
 # the number of levels; rounding leaves far less.
 _FEW, _DEPENDENT = 0.5, 1e-8
@@ -130,8 +128,6 @@ def spanning_rows(X: np.ndarray, terms: Sequence[tuple[int, ...]]) -> np.ndarray
     triangle, rows = scipy.linalg.qr(indicators, mode="r", pivoting=True, check_finite=False)
     return np.sort(rows[: int(np.sum(np.abs(np.diagonal(triangle)) > _DEPENDENT))])
 
-
-# Checks that user-defined kernels are covariance functions at new inputs together with the data.
 
 # The variance of a new latent explained by the data may exceed its variance by this fraction, plus rounding error of
 # the prior's matrix: eps times an entry's size times a power of the number of rows, here the first.

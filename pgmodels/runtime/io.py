@@ -281,8 +281,6 @@ def _words(described: Any) -> str:
     return "missing" if described is None else f"of type {described[0]} and shape {tuple(described[1])}"
 
 
-# A folder that one run uses at a time, by a lock file that names its process and machine.
-
 if sys.platform == "win32":
     import msvcrt
 else:
@@ -401,9 +399,6 @@ def _holding(holder: dict[str, Any] | None) -> str:
     if holder is None:
         return "another run"
     return f"a run of {holder['run']} in process {holder['process']} on {holder['host']}, since {holder['since']}"
-
-
-# Fingerprints of objects that are the same in every process.
 
 
 def digest(value: Any) -> str:

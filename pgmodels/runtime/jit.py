@@ -12,8 +12,6 @@ from jaxlib.version import __version__, __version_info__
 
 from pgmodels.runtime.messages import PgmodelsWarning, warn
 
-# Check that the installed jaxlib computes correctly.
-
 # The newest jaxlib that was tested; it and all earlier ones compute correctly.
 _TESTED = (0, 10, 1)
 
@@ -56,8 +54,6 @@ def check_installation() -> None:
     if __version_info__ > _TESTED and not computes_correctly():
         warn(ADVICE, InstallationWarning)
 
-
-# Compilation: ``jax.jit`` with XLA options that suit the package's programs, and a bounded cache of them.
 
 # ``get_opaque_trace_state`` and ``jax.core.eval_context`` are all that the package uses of JAX without documentation.
 try:

@@ -11,8 +11,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
-# Available memory, and an error before more of it is requested.
-
 _GIGABYTE = 1e9
 
 

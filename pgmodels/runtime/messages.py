@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-# The package's warnings, attributed to the user's line that called the package.
-
 # Packages whose frames may lie between the user's line and the warning.
 _INSIDE = ("pgmodels", "equinox", "jax", "jaxtyping", "beartype", "functools")
 
@@ -169,9 +167,6 @@ def write_constraint(constraint: Constraint) -> str:
     return str(constraint)
 
 
-# Progress bars in a terminal or notebook; not shown elsewhere, or if turned off.
-
-
 class ProgressBar:
     """One bar; ``advance`` moves it and may show a short note."""
 
@@ -236,8 +231,6 @@ def _display() -> Progress:
     )
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
-
-# The date, machine and package versions of a computation.
 
 VERSIONED = ("pgmodels", "numpy", "scipy", "jax", "jaxlib", "numpyro", "polyagamma", "arviz-stats")
 

@@ -25,8 +25,6 @@ from jaxtyping import Array
 
 from pgmodels.runtime.seeds import is_distribution
 
-# Ctrl-C ends the command line at once, without a traceback, and is not lost in calls from Python.
-
 # The exit status of an interrupted process, by a shell's convention.
 INTERRUPTED = 128 + 2
 
@@ -96,8 +94,6 @@ def is_command() -> bool:
     return Path(arguments[0]).name in ("pgmodels", "pgmodels.exe")
 
 
-# Double precision within the package, without changing JAX's global setting, and a check for forked processes.
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -160,9 +156,6 @@ _HOST_TYPES = (np.ndarray, np.generic, bool, int, float, complex)
 def as_array(value: Any) -> Array:
     """``jnp.asarray`` without compilation: JAX's compiles a program for each new shape of a NumPy array."""
     return jax.device_put(value) if isinstance(value, _HOST_TYPES) else jnp.asarray(value)
-
-
-# Pickling of the package's objects by pickle, cloudpickle, joblib and copy: they are restored exactly.
 
 
 class Picklable:

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 
-# Random seeds: a whole number or a JAX key, checked before any work.
-
 # Accepted types of ``seed``.
 Seed: TypeAlias = int | jax.Array
 
@@ -76,9 +74,7 @@ def _shown(seed: Any) -> str:
     return f"a number of {seed.bit_length()} bits" if isinstance(seed, int) and seed.bit_length() > 256 else repr(seed)
 
 
-# Recognising NumPyro's distributions and constraints without loading NumPyro, which takes a tenth of a second.
-#
-# Where it is not loaded, no object is one of its own.
+# NumPyro takes a tenth of a second to load: where it is not loaded, no object is one of its classes.
 
 
 def is_distribution(value: Any) -> "TypeIs[Distribution]":
