@@ -371,3 +371,14 @@ def test_public_names_that_pages_refer_to_exist():
     for path in pages():
         for name in re.findall(r"\{py:obj\}`pgmodels\.(\w+)`", path.read_text(encoding="utf-8")):
             assert name in pgm.__all__, f"{path.name}: {name}"
+
+
+def test_files_and_names_of_the_tables_that_follow_a_call_exist():
+    page = (DOCS / "how-to" / "contribute.md").read_text(encoding="utf-8")
+    page = page.split("## Follow a call")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\S+\.py)` \| (.*?) \|", page, re.MULTILINE)
+    assert len(rows) > 20
+    for file, names in rows:
+        text = (ROOT / "pgmodels" / file).read_text(encoding="utf-8")
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"^(?:class|def) {name}\b", text, re.MULTILINE), (file, name)
