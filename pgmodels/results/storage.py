@@ -26,47 +26,8 @@ from pgmodels.kernels.columns import Coregion, Difference, On, Sphere
 from pgmodels.kernels.kernel import Product, Sum
 from pgmodels.kernels.others import Constant, Cosine, Line, Linear, Periodic, RandomWalk, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
-from pgmodels.likelihoods.counts import (
-    BetaBinomial,
-    HurdleNegativeBinomial,
-    HurdlePoisson,
-    LogLogistic,
-    NegativeBinomial2,
-    Ordinal,
-    Poisson,
-    Weibull,
-    ZeroInflatedNegativeBinomial,
-    ZeroInflatedPoisson,
-)
+from pgmodels.likelihoods import counts, named
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, trace
-from pgmodels.likelihoods.named import (
-    Bernoulli,
-    Beta,
-    Binomial,
-    CensoredGaussian,
-    Gamma,
-    Gaussian,
-    HeteroscedasticGaussian,
-    KnownNoise,
-    Laplace,
-    LogisticSoftmax,
-    LogNormal,
-    MultinomialProbit,
-    NegativeBinomial,
-    Probit,
-    RobustMax,
-    SigmoidPoisson,
-    Softmax,
-    StickBreaking,
-    StudentT,
-    gpc_1_classes,
-    gpc_1_labels,
-    gpc_2_classes,
-    gpc_2_labels,
-    gpc_3_classes,
-    gpc_3_labels,
-    known_noise,
-)
 from pgmodels.model import GP, Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Hashable, Parameter, Within, sd
@@ -118,18 +79,17 @@ _CLASSES: dict[str, Any] = _RESULTS | {
         InducingPrior, ChunkedInducingPrior, FICPrior, HilbertPrior,
     )
 }  # fmt: skip
-# Families, and functions of options or the number of classes.
+# Families of the package, and functions of the number of classes or other options.
 _LIKELIHOODS: dict[str, Callable[..., Likelihood]] = {
     maker.__name__: maker
+    for module in (named, counts)
+    for maker in vars(module).values()
+    if isinstance(maker, LikelihoodFamily)
+} | {
+    maker.__name__: maker
     for maker in (
-        Bernoulli, Probit, Binomial, NegativeBinomial, SigmoidPoisson, StudentT,
-        Laplace, Gaussian, HeteroscedasticGaussian, Softmax, RobustMax,
-        MultinomialProbit, LogisticSoftmax, StickBreaking, KnownNoise,
-        CensoredGaussian, Poisson, NegativeBinomial2, ZeroInflatedPoisson,
-        ZeroInflatedNegativeBinomial, HurdlePoisson, HurdleNegativeBinomial, BetaBinomial,
-        Gamma, LogNormal, Beta, Ordinal, Weibull, LogLogistic,
-        known_noise, gpc_1_labels, gpc_2_labels, gpc_3_labels,
-        gpc_1_classes, gpc_2_classes, gpc_3_classes,
+        named.Softmax, named.RobustMax, named.MultinomialProbit, named.LogisticSoftmax, named.StickBreaking,
+        counts.Ordinal, counts.Weibull, counts.LogLogistic,
     )
 }  # fmt: skip
 # Constraints with bounds, of numpyro.distributions.constraints.
@@ -149,8 +109,6 @@ _MAY_BE_INFINITE = (
 )
 # Fields that are rebuilt or stored once for the file, and what is not saved: the state of chains, custom objectives.
 _OTHER_FIELDS = ("model", "posterior", "prior", "run", "custom_objective")
-# What files have of the posterior of a SparseApproximation.
-_SPARSE = ("groups", "blocks", "roots", "centres")
 
 
 @double_precision
@@ -316,7 +274,8 @@ def _stored_fields(value: Any, place: str) -> tuple[str, dict[str, Any]]:
             stored |= {"roots": roots, "centres": centres, "blocks": blocks and tuple(map(tuple, blocks))}
             stored["groups"] = value.prior.groups
         case LatentPrior():
-            stored = {name: part for name, part in stored.items() if name not in ("kernel", "mean", "X", "size")}
+            stored = {name: stored[name] for name in _array_fields(value)}
+            stored = {n: np.asarray(part) if isinstance(part, np.generic) else part for n, part in stored.items()}
     if isinstance(value, Approximation | Draws):
         pairs = zip(value.prior.groups, _bound_prior(value.model, stored).groups, strict=True)
         stored["groups"] = tuple(None if _same(*pair) else pair[0] for pair in pairs)
@@ -340,10 +299,15 @@ def _bound_prior(model: Model, values: dict[str, Any]) -> PriorCollection:
     return prior.for_sampling() if values["method"] == "gibbs" else prior
 
 
+def _array_fields(group: LatentPrior) -> list[str]:
+    """The names of the fields of a prior but those that come from the model and the data."""
+    return [field.name for field in fields(group) if field.name not in ("kernel", "mean", "X", "size")]
+
+
 def _same(one: LatentPrior, other: LatentPrior) -> bool:
     """Whether two priors have the same class and the same arrays."""
-    names = [field.name for field in fields(one) if field.name not in ("kernel", "mean", "X", "size")]
-    return type(one) is type(other) and all(eqx.tree_equal(getattr(one, n), getattr(other, n)) for n in names)
+    pairs = ((getattr(one, name), getattr(other, name)) for name in _array_fields(one))
+    return type(one) is type(other) and all(eqx.tree_equal(*pair) for pair in pairs)
 
 
 def _stored_distribution(value: dist.Distribution, place: str) -> dict[str, Any]:
@@ -473,7 +437,8 @@ class _Reader:
                     raise ValueError(f"shift should be of the prior's {num_coordinates} coordinates")
                 return cls(**values)
             case {"roots": _}:
-                model, posterior = self._sparse_posterior(values["scaling"], *_popped(values, *_SPARSE))
+                stored = {name: values.pop(name) for name in ("groups", "blocks", "roots", "centres")}
+                model, posterior = self._sparse_posterior(values["scaling"], **stored)
                 return cls(model=model, posterior=posterior, **values)
             case {"whitened": tuple(whitened)}:
                 counted = [coordinates.shape[-1] for coordinates in whitened]
@@ -486,7 +451,7 @@ class _Reader:
         model.check_memory(values["X"])
         prior = _with_groups(_bound_prior(model, values), values.pop("groups"))
         if cls is Approximation:
-            return cls(model=model, posterior=_posterior(prior, *_popped(values, "sites", "blocks")), **values)
+            return cls(model=model, posterior=_posterior(prior, values.pop("sites"), values.pop("blocks")), **values)
         shapes = [(group.rank, group.size) for group in prior.groups]
         if values["whitened"] is not None and [v.shape[-2:] for v in values["whitened"]] != shapes:
             raise ValueError(f"whitened coordinates have other shapes than the prior's, {shapes}")
@@ -575,10 +540,6 @@ class _Reader:
         return likelihood
 
 
-def _popped(values: dict[str, Any], *names: str) -> list[Any]:
-    return [values.pop(name) for name in names]
-
-
 def _built_parameter(value: Any, positive: bool | None, fixed: bool, prior: Any, constraint: Any) -> Parameter:
     if prior is not None and prior.shape() != np.shape(value):
         raise ValueError(f"a prior of shape {prior.shape()} is of a parameter of shape {np.shape(value)}")
@@ -621,15 +582,14 @@ def _with_groups(prior: PriorCollection, stored: Any) -> PriorCollection:
 def _group(bound: Any, cls: Any, values: dict[str, Any]) -> LatentPrior:
     """A prior of stored arrays, with the kernel and inputs of one that the model binds."""
     check_values(cls, values, {"n": len(bound.X), "d": bound.X.shape[1]})
-    built = {
-        name: _group(getattr(bound, name), *value)
-        if isinstance(value, tuple)
-        else value
-        if value is None
-        else as_array(value)
-        for name, value in values.items()
-    }
-    group: LatentPrior = cls(kernel=bound.kernel, mean=bound.mean, X=bound.X, size=bound.size, **built)
+    for name, value in values.items():
+        if isinstance(value, tuple):
+            values[name] = _group(getattr(bound, name), *value)
+        elif value is not None:
+            values[name] = as_array(value)
+    if cls is not FICPrior:
+        values |= {"kernel": bound.kernel, "mean": bound.mean, "X": bound.X, "size": bound.size}
+    group: LatentPrior = cls(**values)
     return group
 
 
@@ -637,9 +597,9 @@ def _posterior(prior: PriorCollection, sites: Sites, blocks: Any) -> Posterior:
     # Padded, as in the engines, so that the result is the same to the last bit.
     padded = prior.padded()
     sites = pad_sites(Sites(*map(as_array, sites)), padded.num_rows)
-    return (_condition(padded, sites) if blocks is None else _condition_coupled(padded, sites, blocks)).completed(
-        padded
-    )
+    fresh = _condition(padded, sites) if blocks is None else _condition_coupled(padded, sites, blocks)
+    posterior: Posterior = fresh.completed(padded)
+    return posterior
 
 
 # Engines compute the sites of coupled latents and the posterior in one program; here the sites are read from the file.

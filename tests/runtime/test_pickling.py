@@ -29,14 +29,10 @@ from pgmodels.runtime import precision as portable
 from pgmodels.runtime.precision import Module, Picklable
 from tests.covering import some
 from tests.on_demand import OnDemand
+from tests.results.test_saving import LABELS, NEW, X, assert_same, figures, gp
 
 ROOT = Path(__file__).parents[2]
-RNG = np.random.default_rng(4)
-X = RNG.uniform(-2.0, 2.0, (14, 2))
-NEW = RNG.uniform(-2.0, 2.0, (5, 2))
-COUNTS = RNG.poisson(2.0, 14).astype(float)
-LABELS = (X[:, 0] + 0.3 * RNG.normal(size=14) > 0.2).astype(float)
-LABELS[:2] = 0.0, 1.0
+COUNTS = np.random.default_rng(4).poisson(2.0, 14).astype(float)
 
 
 @pgm.likelihood(
@@ -69,10 +65,6 @@ def local_logit(tilt):
 def exponential(scale):
     """A user-defined kernel that closes over a JAX array."""
     return lambda A, B: jnp.exp(-jnp.abs(A[:, None, 0] - B[None, :, 0]) / scale)
-
-
-def gp(**options):
-    return pgm.GP(pgm.RBF(variance=1.7, lengthscale=np.array([0.9, 1.3])) + pgm.White(0.01), mean=0.3, **options)
 
 
 def by_pickle(thing):
@@ -126,31 +118,6 @@ def results():
 
 
 RESULTS = ["cavi", "own formula", "local formula", "correct", "gibbs", "gibbs, sampled"]
-
-
-def figures(result):
-    """What a result says, at the data and elsewhere."""
-    predictive = result.predict(NEW)
-    y = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
-    numbers = {
-        "mean": result.mean,
-        "variance": result.variance,
-        "predicted mean": predictive.mean,
-        "predicted variance": predictive.variance,
-        "log density": predictive.log_density(y),
-        "latent": np.stack(result.predict_latent(NEW)),
-    }
-    if isinstance(result, pgm.Draws):
-        numbers |= {"latents": result.latents, **result.hyperparameters}
-    return numbers
-
-
-def assert_same(one, other):
-    """Bit for bit, and in double precision."""
-    assert list(one) == list(other)
-    for name, value in one.items():
-        assert value.dtype == other[name].dtype == np.float64, name
-        assert np.array_equal(value, other[name]), name
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +175,7 @@ def test_findings_travel(results, way):
     vi, draws = results["cavi"], results["gibbs"]
     comparison = pgm.compare(gibbs=draws, cavi=vi, X=NEW, y=LABELS[:5])
     diagnosis = pgm.diagnose(vi, num_replicates=0, num_draws=100)
-    z = RNG.normal(size=(6, 4, 1))
+    z = np.random.default_rng(4).normal(size=(6, 4, 1))
     calibration = Calibration(z=z, exact=np.stack([z, -z], axis=1), num_failed=0, num_unconverged=0)
     assert str(way(comparison)) == str(comparison)
     assert str(way(diagnosis)) == str(diagnosis)
@@ -258,7 +225,7 @@ def test_a_revived_model_shares_compiled_code(results, name):
 
 READER = """
 import pickle, sys, jax
-from tests.runtime.test_pickling import figures
+from tests.results.test_saving import figures
 with open(sys.argv[1], "rb") as file:
     results = pickle.load(file)
 expected = {name: figures(result) for name, result in results.items()}
@@ -285,7 +252,7 @@ import pickle, sys
 import numpy as np
 from joblib import Parallel, delayed
 import pgmodels as pgm
-from tests.runtime.test_pickling import LABELS, NEW, X
+from tests.results.test_saving import LABELS, NEW, X
 
 @pgm.likelihood(support=pgm.Binary(), num_latents=1, mean=lambda y, f: pgm.sigmoid(f - 0.4),
                 variance=lambda y, f: pgm.sigmoid(f - 0.4) * pgm.sigmoid(0.4 - f))

@@ -205,18 +205,3 @@ def test_what_a_killed_run_wrote_in_part_is_removed(problem, tmp_path):
     pgm.gibbs(*problem, num_samples=5, checkpoint=tmp_path, **OPTIONS)
     names = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     assert names == {"draws", "index.npz", "notes.txt", "pgmodels.lock", "state"}
-
-
-def test_another_run_is_refused(problem, tmp_path):
-    _, X, y = problem
-    pgm.gibbs(*problem, num_samples=5, checkpoint=tmp_path, **OPTIONS)
-    for other in ((*problem[:2], 1.0 - y), (CASES["bernoulli"].model(variance=1.0), X, y)):
-        with pytest.raises(ValueError, match="contains another run of gibbs, which differs in"):
-            pgm.gibbs(*other, num_samples=5, checkpoint=tmp_path, **OPTIONS)
-    with pytest.raises(ValueError, match="contains another run of gibbs, which differs in"):
-        pgm.gibbs(*problem, num_samples=5, checkpoint=tmp_path, **{**OPTIONS, "seed": 5})
-    assert len(list(tmp_path.iterdir())) == 4
-    file = tmp_path / "file"
-    file.touch()
-    with pytest.raises(ValueError, match="must be a writable folder"):
-        pgm.gibbs(*problem, num_samples=5, checkpoint=file, **OPTIONS)
