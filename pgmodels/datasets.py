@@ -130,7 +130,6 @@ def _read_npz(path: Path) -> _Read:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a .npz file."""
     try:
         with open(path, "rb") as file:
             # NumPy would read any other file as a pickle, and an entry that is not an array as bytes.
@@ -147,7 +146,6 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _decoded(text: np.ndarray, path: Path) -> np.ndarray:
-    """Bytes decoded as UTF-8."""
     try:
         return np.char.decode(text, "utf-8")
     except UnicodeDecodeError as error:
@@ -206,7 +204,6 @@ def _read_table(path: Path, columns: Sequence[int | str] | None, target: str | N
 
 
 def _check_names(names: Sequence[str], path: Path) -> None:
-    """Raise ValueError if a column has no name, or names are not unique."""
     if "" in names:
         raise ValueError(
             f"data: column {names.index('')} of {path} has no name. Give it one in the first line, or remove it: "
@@ -285,7 +282,6 @@ def _targets(target: str | None, names: list[str], path: Path) -> list[int]:
 
 
 def _indices(columns: Sequence[int | str], names: list[str], source: str) -> list[int]:
-    """Indices of columns that are given by name or number."""
     indices = []
     for column in columns:
         if str(column) in names:
@@ -302,7 +298,6 @@ def _indices(columns: Sequence[int | str], names: list[str], source: str) -> lis
 
 
 def _numbers(column: pd.Series, name: str, path: Path) -> np.ndarray:
-    """A column as finite numbers, or ValueError."""
     if not pd.api.types.is_numeric_dtype(column):
         raise ValueError(
             f"data: column {name} of {path} is not numeric: encode it as numbers, or select X with --columns."

@@ -89,7 +89,6 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         return tags
 
     def _validated(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> tuple[np.ndarray, Any, np.ndarray]:
-        """Inputs (n, d), observations (n,) and weights (n,), after scikit-learn's checks."""
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}; got {self.method!r}.")
         X, y = validate_data(self, X, y, dtype=np.float64, **options)
@@ -149,7 +148,6 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         return self.inducing if isinstance(self.inducing, Representation) else Inducing(self.inducing)
 
     def _new_inputs(self, X: Any) -> np.ndarray:
-        """New inputs (m, d), after scikit-learn's checks."""
         check_is_fitted(self)
         return validate_data(self, X, dtype=np.float64, reset=False)
 

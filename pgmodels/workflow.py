@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from pgmodels.datasets import Dataset
 
 
-# The whole check of a model on data: prior, fit, approximation, draws, comparison and what to do next.
-
 _WIDTH = 100
 # Shares of prior draws beyond a figure of the data below which the prior excludes them.
 _RARE = 0.005
@@ -239,7 +237,6 @@ def _of_loo(left_out: Mapping[str, Any]) -> list[str]:
 
 
 def _sensitivity(draws: Draws, names: Sequence[str]) -> pd.DataFrame:
-    """The sensitivity of hyperparameters to powers of their priors and of the likelihood."""
     from arviz_stats import psense_summary
 
     return psense_summary(draws.to_arviz(), var_names=list(names), prior_var_names=list(names), threshold=np.inf)[
@@ -258,7 +255,6 @@ def _of_sensitivity(sensitivity: pd.DataFrame | None) -> list[str]:
 
 
 def _sensitive(sensitivity: pd.DataFrame | None) -> list[str]:
-    """The hyperparameters whose posteriors depend on their priors."""
     return [] if sensitivity is None else list(sensitivity.index[sensitivity["prior"] > _SENSITIVE])
 
 
@@ -434,7 +430,6 @@ def _write_result(path: Path, result: Any, seed: int) -> None:
 
 
 def _remove_results(folder: Path) -> None:
-    """Remove the files of an earlier run, and no other files."""
     for name in _WRITTEN:
         (folder / name).unlink(missing_ok=True)
     remove_temporary(folder, "|".join(map(re.escape, _WRITTEN)))

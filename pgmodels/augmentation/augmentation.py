@@ -21,8 +21,6 @@ from pgmodels.likelihoods.printing import Chain, Part, Tree, to_text, words
 from pgmodels.numerics.elementary import factorised_share
 from pgmodels.objectives.base import FormulaObjective, Objective, Tangent
 
-# Conditions that a derivation imposes on the data.
-
 
 class Requirement:
     """A condition on a coefficient: ``nonnegative``, ``positive`` or ``indicator`` (0 or 1).
@@ -55,9 +53,6 @@ class Requirement:
     def wording(self) -> str:
         """The condition as text."""
         return {"nonnegative": ">= 0", "positive": "> 0", "indicator": "0 or 1"}[self.kind]
-
-
-# The tangent of an augmentation's bound in the log of a sum over the latents.
 
 
 class TangentBound(Tangent):
@@ -145,9 +140,6 @@ def _indices(expression: Expression) -> Iterator[Expression]:
                 yield other
     for child in expression.children:
         yield from _indices(child)
-
-
-# The augmentation of a likelihood: local bound, sites, auxiliary draws and densities, as used by the engines.
 
 
 class Augmentation(FormulaObjective):
@@ -313,14 +305,10 @@ class Augmentation(FormulaObjective):
 
 
 def _log(base: Expression) -> Expression:
-    """The logarithm of a coefficient; exponential factors contribute their arguments."""
     factors = base.children if isinstance(base, Product) else (base,)
     exponents = [factor.argument for factor in factors if isinstance(factor, Call) and factor.name == "exp"]
     rest = multiply(*(factor for factor in factors if not (isinstance(factor, Call) and factor.name == "exp")))
     return add(*exponents, Constant(0.0) if rest.key == Constant(1.0).key else Logarithm(rest))
-
-
-# Sites and expectations of a derivation as formulas that can be printed and evaluated.
 
 
 @dataclass(frozen=True)
@@ -408,7 +396,6 @@ def _separate(sites: tuple[LatentSite, ...]) -> tuple[LatentSite, ...]:
 
 
 def _element(expression: Expression, position: int) -> Expression:
-    """The element of a vector for one latent."""
     if not expression.is_vector:
         return expression
     if isinstance(expression, (Auxiliary, Expected)):
@@ -430,9 +417,6 @@ def expectations(augmentation: Augmentation) -> tuple[tuple[Expected, Expression
             pairs.append((symbol, substitute(value, known)))
             table[symbol.auxiliary.key] = symbol
     return tuple(pairs)
-
-
-# The bound of a factorised law of the auxiliary variables: the Gamma variable independent of its Poisson counts.
 
 
 class Factorised(Objective):

@@ -34,8 +34,6 @@ from pgmodels.likelihoods.operations import Call, Comparison, Power, Reduction, 
 from pgmodels.likelihoods.printing import Part, line, words
 from pgmodels.objectives.expected import Quadrature
 
-# The conditionals of a softmax: one class given the others, by a Pólya-Gamma variable for each datum.
-
 
 class OneVersusRest(Quadrature):
     """The softmax e^f[y] / Σ_c e^f[c], to the power of a weight if ``weighted``, with draws of its auxiliaries.
@@ -70,9 +68,6 @@ def softmax_formula(size: int, weighted: bool = False) -> Expression:
     """The softmax of a datum's class y, or of a class y[0] to the power of a weight y[1] if ``weighted``."""
     formula, f = Softmax(size).function, Latents(size)
     return formula(Observation(0), f) ** Observation(1) if weighted else formula(Observation(None), f)
-
-
-# Derive the augmentation of a formula: match each factor with a rule, then the factors that the rule returns.
 
 
 class Deriver:
@@ -227,7 +222,6 @@ class Deriver:
 
 
 def _parameters_of(expression: Expression) -> set[str]:
-    """The names of the parameters in a formula."""
     if isinstance(expression, ParameterSymbol):
         return {expression.name}
     return {name for child in expression.children for name in _parameters_of(child)}
@@ -238,7 +232,6 @@ def _name(auxiliary: Auxiliary | None) -> str | None:
 
 
 def _merged(factors: list[Factor]) -> list[Factor]:
-    """Merge factors of equal bases."""
     merged: dict[tuple, Factor] = {}
     for factor in factors:
         previous = merged.get(factor.base.key)
@@ -248,7 +241,6 @@ def _merged(factors: list[Factor]) -> list[Factor]:
 
 
 def _summed(expression: Expression) -> Expression:
-    """The exponent of a product over the latents: a sum over them."""
     return Reduction("sum", expression) if expression.is_vector else expression
 
 

@@ -228,7 +228,6 @@ class _Builder:
         return AugmentedGraph(self.name, tuple(self.nodes), tuple(plates), tuple(self.edges))
 
     def _priors(self) -> None:
-        """Add kernel hyperparameters, GPs, latents and predictors, with their edges."""
         size, several = self.augmentation.num_latents, len(self.gp_sizes) > 1
         self.latents: dict[int, str] = {}
         if self.over_latents:
@@ -309,20 +308,16 @@ def _has_vector(expression: Expression) -> bool:
 
 
 def _mermaid(text: str) -> str:
-    """Escape a label for double quotes in Mermaid, whose entities are written #name;."""
     for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;"), ("`", "#96;")):
         text = text.replace(character, entity)
     return text
 
 
 def _dot(text: str) -> str:
-    """Quote an identifier or a label."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
-# Print a derivation: identities, complete conditionals, CAVI updates, local bound.
-#
 # Each line is a tree that is printed as text or LaTeX. Its sites, expectations and bounds are expressions that
 # can be evaluated: the tests compare them with the engines' values.
 

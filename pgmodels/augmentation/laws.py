@@ -36,8 +36,6 @@ from pgmodels.polya_gamma.laws import relative_variance_at_square, tangent_hat
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import as_array
 
-# log σ̃ without cancellation or overflow, differentiable everywhere.
-
 
 @jax.custom_jvp
 @compiled
@@ -324,8 +322,7 @@ def inverse_gaussian(key: Any, mean: Any, shape: Any) -> Any:
     return jnp.where(accept, smaller, mean * (mean / smaller))
 
 
-# Distributions of auxiliary variables: draws, densities, means, integration grids and notation.
-#
+# Distributions of auxiliary variables.
 # Their parameters are formulas: of the latents in complete conditionals, of q's moments under the optimal q.
 
 ONE = Constant(1.0)
@@ -611,9 +608,6 @@ def _positive_grid(centre: np.ndarray, t: np.ndarray | None = None, known: Any =
     return Grid(values, log_measure, np.broadcast_to(known, centre.shape))
 
 
-# Independent Gaussians of which one, selected by the data, is the largest.
-
-
 class LargestMean(Largest):
     """``Largest`` at the means of the latents under q."""
 
@@ -689,9 +683,6 @@ class ArgmaxNormal(Law):
     def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         # Draws of the same datum by other rows of the batch: in all of them the same one is the largest.
         return np.roll(value, 1, axis=0)
-
-
-# A Gaussian truncated to one of several intervals, selected by the data.
 
 
 @dataclass(frozen=True)

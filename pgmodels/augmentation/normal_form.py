@@ -31,8 +31,6 @@ from pgmodels.likelihoods.operations import (
 )
 from pgmodels.objectives.base import AdditiveNoise, Event, Threshold, TopLatent
 
-# Normal forms: a likelihood as a product of factors, an exponent as a sum of terms.
-
 
 @dataclass(frozen=True)
 class Factor:
@@ -278,9 +276,6 @@ def _sum_over_latents(term: Term, size: int) -> Term:
     return Term(term.coefficient, term.atoms, reduced=True)
 
 
-# Quadratic functions of the latents, as in the exponent of a conditionally Gaussian likelihood.
-
-
 @dataclass(frozen=True)
 class Square:
     """weight * z^2 for a predictor z; ``reduced`` sums it over the latents."""
@@ -392,8 +387,6 @@ def _complete(squares: list[Square], linear: Expression) -> tuple[Square, Expres
     return Square(second, Predictor(latent, Constant(1.0), shift), reduced), rest
 
 
-# Formulas that are affine in one event of the latents: step(z), Φ(z) or largest(f, y).
-
 # The variance of the noise of each function, as a threshold.
 _NOISE = {"step": 0.0, "normal_cdf": 1.0}
 
@@ -419,7 +412,6 @@ def read_event(formula: Expression, num_latents: int, objective: type[Bound]) ->
 
 
 def _events(expression: Expression) -> Iterator[Largest | Call]:
-    """The events in an expression."""
     if expression.latent_free:
         return
     if isinstance(expression, Largest) or (isinstance(expression, Call) and expression.name in _NOISE):

@@ -25,8 +25,6 @@ from pgmodels.likelihoods.operations import (
 )
 from pgmodels.likelihoods.printing import Part, Tree, bracketed, indexed, line
 
-# The errors of a derivation.
-
 
 class NoAugmentationError(ValueError):
     """No rule makes a factor of the likelihood conditionally Gaussian; the message names engines that need none."""
@@ -37,9 +35,6 @@ class NoAugmentationError(ValueError):
 
 class VerificationError(AssertionError):
     """A numerical check of a derivation failed."""
-
-
-# Predictors: affine functions of one latent, the arguments of the likelihood's factors.
 
 
 class SharedPredictorError(NoAugmentationError):
@@ -142,9 +137,6 @@ def _affine_coefficients(expression: Expression) -> tuple[Expression | None, Exp
     if reduced and _affine_coefficients(expression.argument) is not None:  # type: ignore[attr-defined]
         raise SharedPredictorError(expression)
     return None
-
-
-# Symbols of derivations: auxiliary variables and expressions of them.
 
 
 class Auxiliary(Expression):
@@ -289,8 +281,6 @@ def over_latents(expression: Expression) -> Expression:
     return Reduction("sum", expression) if expression.is_vector else expression
 
 
-# Rewrite formulas that combine latents over linear predictors z = Φ f, one for each factor's argument.
-
 # Coefficients of a linear combination of latents, by latent.
 Combination = dict[int, Expression]
 ZERO, ONE = Constant(0.0), Constant(1.0)
@@ -400,14 +390,11 @@ def rewrite_if_fewer(formula: Expression, num_latents: int) -> tuple[Expression,
 
 
 class _PredictorCollector:
-    """Collects the predictors of a formula, in order of appearance."""
-
     def __init__(self, num_latents: int):
         self.num_latents = num_latents
         self.rows: list[Combination] = []
 
     def collect(self, expression: Expression) -> None:
-        """Record every predictor of an expression."""
         if expression.latent_free:
             return
         linear = linear_and_shift(expression, self.num_latents)
@@ -423,7 +410,6 @@ class _PredictorCollector:
             self.collect(child)
 
     def replace(self, expression: Expression, predictors: Predictors) -> Expression:
-        """The expression with predictors replaced by their symbols."""
         if expression.latent_free:
             return expression
         linear = linear_and_shift(expression, self.num_latents)

@@ -224,7 +224,6 @@ class Reader:
         return self.including(**second, ζ=root).value(definition)
 
     def _derivative(self, of: Tree, name: str) -> Any:
-        """The derivative in each entry of a symbol, by central differences."""
         centre, entries = self.values[name], []
         for entry in np.eye(self.size):
             ends = (self.including(**{name: centre + side * _STEP * entry}).value(of) for side in (1.0, -1.0))
@@ -346,8 +345,6 @@ DENSITIES: dict[str, Callable[..., Any]] = {
     "N": _log_normal,
 }
 
-
-# Check of the printed form: what a reader computes from it is what the engines compute.
 
 # What a reader may take as the value of a variable that has no law for a datum.
 ANY = 1.0
@@ -633,8 +630,6 @@ _Pairs = list[tuple[Any, Any]]
 
 
 def _parameters(*names: str) -> Callable[[Any, str, Items, Reader, Environment], _Pairs]:
-    """The parameters of a law, in the order in which they are printed."""
-
     def pairs(engine: Any, _: str, law: Items, reader: Reader, env: Environment) -> _Pairs:
         expected = [(value() if callable(value := getattr(engine, name)) else value).evaluate(env) for name in names]
         return list(zip(_arguments(law, reader), expected, strict=False))
@@ -702,9 +697,6 @@ _LAWS: dict[type, Callable[[Any, str, Items, Reader, Environment], _Pairs]] = {
     IntervalNormal: _interval,
     ArgmaxNormal: _argmax,
 }
-
-
-# Numerical verification of a derivation: nine checks, each against the formula itself.
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,6 @@ class Case:
         return [{name: np.asarray(value) for name, value in chain.items()} for chain in chains]
 
     def _key(self) -> Any:
-        """A fresh JAX key."""
         return jax.random.key(int(self.rng.integers(2**31)))
 
     def points(self, spread: float) -> np.ndarray:
@@ -289,7 +288,6 @@ def integrates_back(case: Case) -> Check:
 
 
 def _log_product(augmentation: Augmentation, env: Environment) -> Any:
-    """The log of the product of the base and all rules' factors, (n,)."""
     total = augmentation.base.log_evaluate(env)[..., 0]
     for rule in augmentation.rules:
         if rule.parent is None:
@@ -315,7 +313,6 @@ def _integral(
 
 
 def _drawn(rule: Rule) -> tuple[str, Law]:
-    """The name and the law of a rule's auxiliary."""
     if rule.auxiliary is None or rule.law is None:
         raise ValueError(f"verify: the rule {rule.title} draws no auxiliary.")
     return rule.auxiliary.name, rule.law
@@ -341,7 +338,6 @@ def joint_minus_conditional(case: Case) -> Check:
 
 
 def _perturbed(case: Case, auxiliaries: Mapping[str, Any]) -> dict[str, Any]:
-    """Other values in the supports of the auxiliaries."""
     laws = dict(_drawn(rule) for rule in case.augmentation.rules if rule.auxiliary is not None)
     return {name: laws[name].perturbed(value, case.rng) for name, value in auxiliaries.items()}
 

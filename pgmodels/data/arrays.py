@@ -31,8 +31,6 @@ def check_between(value: Any, name: str, low: float, high: float) -> None:
         raise ValueError(f"{name} must be a finite number {limits}; got {shorten(value)}.")
 
 
-# Rows without an observation: refused, left out, or kept for predictions.
-
 MissingChoice = Literal["raise", "drop", "predict"]
 _CHOICES = ("raise", "drop", "predict")
 
@@ -245,7 +243,6 @@ def _kind_of_entry(entry: Any) -> str:
 
 
 def _is_date(text: str | bytes) -> bool:
-    """Whether text is an ISO 8601 date, possibly in the compact form."""
     if isinstance(text, bytes):
         return False
     if _ISO.fullmatch(text):
@@ -398,8 +395,6 @@ def _frame_column(series: "nw.Series[Any]") -> Column | None:
 
 
 def _frame_codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new: Collection[str]) -> np.ndarray:
-    """The numbers (n,) of a series."""
-
     values = read_column(series)
     kind = None if values is None else kind_of_column(values)
     is_whole = values is not None and (values.dtype.kind in "iu" or (values.dtype == float and are_exact(values)))
@@ -448,9 +443,6 @@ def listed(levels: Sequence[Any]) -> str:
     """The first levels, for messages."""
     shown = ", ".join(map(repr, levels[:10]))
     return shown if len(levels) <= 10 else f"{shown} and {len(levels) - 10} more"
-
-
-# Conversion of users' arrays to float64, or an error with a remedy.
 
 
 def as_numbers(value: Any, name: str, *, is_input: bool = False, is_new: bool = False) -> np.ndarray:
@@ -607,8 +599,6 @@ def distinct_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(firsts), places
 
 
-# Labels of classes: y of text, booleans or categories as codes 0, 1, ..., by one coding for new data too.
-
 Labels = tuple[Any, ...]
 _BOOLEANS: Labels = (False, True)
 
@@ -698,8 +688,6 @@ def _remedy(categories: Labels, num_labels: int) -> str:
     other = "" if len(categories) < 2 else f", or take one of {len(categories)} classes"
     return f"give a categorical of all in their order, with the categories {example!r}{other}."
 
-
-# Several outputs, not all measured in each row, as long rows of one output each.
 
 _COLUMN = "output"
 
@@ -856,7 +844,6 @@ def _nullable(values: np.ndarray, missing: np.ndarray) -> pd.Series:
 
 
 def _of_unit(series: nw.Series[Any], unit: str, kind: str, counts: Callable[[Any], nw.Series[Any]]) -> pd.Series:
-    """Times or durations of whole numbers of a unit."""
     unit = unit if unit in ("ns", "us", "ms") else "us"
     values = counts(unit).fill_null(0).to_numpy().astype(np.int64).astype(f"{kind}[{unit}]")
     values[series.is_null().to_numpy()] = "NaT"

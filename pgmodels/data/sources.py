@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_numbers, column_names
 
-# The interface of data sources that are read in blocks, and the standardisation of their inputs.
-
 # The number of rows per block, where it can be chosen.
 BLOCK = 16_384
 
@@ -47,11 +45,8 @@ class Scaling(NamedTuple):
     scale: Float[np.ndarray, " d"]
 
     def __call__(self, X: np.ndarray) -> np.ndarray:
-        """Standardised inputs."""
         return (X - self.location) / self.scale
 
-
-# The first pass over rows: checks every row, and collects statistics, a sample and a digest of all.
 
 # The size of the uniform sample of rows.
 _SAMPLE = 20_000
@@ -104,7 +99,6 @@ def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block], seed: i
 
 
 def _pieces(rows: Rows) -> Iterator[Block]:
-    """Blocks of at most ``BLOCK`` rows."""
     for X, y in rows.blocks(None):
         for start in range(0, max(len(X), len(y)), BLOCK):
             yield X[start : start + BLOCK], y[start : start + BLOCK]
@@ -118,8 +112,6 @@ def _checked(check: Callable[[np.ndarray, np.ndarray], Block], X: np.ndarray, y:
         message = re.sub(r"\brow (\d+)", lambda match: f"row {first + int(match[1])}", str(error))
         raise ValueError(message) from error
 
-
-# Rows of arrays, in memory or memory-mapped.
 
 # Consecutive rows that are read together in a random order: long enough for a disk, short within a shuffled block.
 _RUN = 1024
@@ -142,7 +134,6 @@ class ArrayRows(Rows):
             )
 
     def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
-        """See Rows."""
         for rows in self.slices(rng):
             yield self.X[rows], self.y[rows]
 
@@ -157,9 +148,6 @@ class ArrayRows(Rows):
 def _sliced(value: Any, name: str) -> np.ndarray:
     """A numeric array unchanged, so that a mapped file is not read yet; other values as numbers."""
     return value if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else as_numbers(value, name)
-
-
-# Rows of an object that can be iterated repeatedly for batches.
 
 
 class IterableRows(Rows):
@@ -178,7 +166,6 @@ class IterableRows(Rows):
         self.batches, self.standardise = batches, standardise
 
     def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
-        """See Rows."""
         for pair in self.batches:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise ValueError(f"batches must be pairs (X, y); got a {type(pair).__name__}.")
@@ -188,9 +175,6 @@ class IterableRows(Rows):
                     f"batches must be pairs of X (m, d) and y (m,) or (m, columns); got shapes {X.shape} and {y.shape}."
                 )
             yield X, y
-
-
-# Rows of Parquet files.
 
 
 class ParquetRows(Rows):
@@ -229,7 +213,6 @@ class ParquetRows(Rows):
             raise ValueError(f"column {min(both)!r} cannot be in both X and y: remove it from inputs.")
 
     def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
-        """See Rows."""
         counts = [self._open(path).num_row_groups for path in self.paths]
         groups = [(path, group) for path, count in zip(self.paths, counts, strict=True) for group in range(count)]
         for place in np.arange(len(groups)) if rng is None else rng.permutation(len(groups)):
@@ -259,8 +242,6 @@ class ParquetRows(Rows):
 def _names(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
-
-# An endless stream of shuffled batches of one size, from repeated passes over the rows.
 
 # The size of the buffer within which rows are shuffled.
 _SHUFFLED = 131_072
@@ -307,7 +288,6 @@ def in_order(rows: Rows, scaling: Scaling, num_rows: int, size: int) -> Iterator
 def _one_pass(
     rows: Rows, scaling: Scaling, size: int, rng: np.random.Generator | None
 ) -> Generator[Block, None, Block]:
-    """The batches of a pass; returns the remaining rows."""
     buffer: list[Block] = []
     num_buffered = 0
     for block in rows.blocks(rng):

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Calibration of predicted class probabilities.
-
-
 @dataclass(frozen=True, eq=False)
 class ReliabilityBins:
     """Rows binned by the probability of their most probable class: bin b is (edges[b], edges[b + 1]].
@@ -209,8 +206,6 @@ def _normal_scores(x: np.ndarray) -> np.ndarray:
     return scipy.special.ndtri((ranks - 0.375) / (size + 0.25)).reshape(x.shape)
 
 
-# Importance sampling from an approximation to the posterior.
-
 # Factors on the sites' precisions of the candidate proposals: q is often too narrow, and importance weights need wide
 # tails. Candidates are compared with _PILOT draws each.
 _WIDENINGS = (1.0, 0.7, 0.5, 0.35, 0.25)
@@ -325,8 +320,6 @@ def _best_widening(approximation: GaussianResult, seed: int) -> float:
     return _WIDENINGS[int(np.argmax(np.array(sizes) >= 0.95 * max(sizes)))]
 
 
-# Proper scores of predictions by their draws.
-
 # The central interval of the interval score.
 LEVEL = 0.9
 
@@ -352,9 +345,6 @@ def interval_score(draws: np.ndarray, y: np.ndarray, level: float = LEVEL, is_di
     method: Literal["inverted_cdf", "linear"] = "inverted_cdf" if is_discrete else "linear"
     low, high = np.quantile(draws, [tail, 1.0 - tail], axis=0, method=method)
     return high - low + (np.maximum(low - y, 0.0) + np.maximum(y - high, 0.0)) / tail
-
-
-# Leave-one-out cross-validation of results by ArviZ.
 
 
 def loo(result: Result, *, num_draws: int = 4000, seed: Seed = 0) -> Any:
@@ -424,9 +414,6 @@ def loo(result: Result, *, num_draws: int = 4000, seed: Seed = 0) -> Any:
     return az.loo(tree, pointwise=True)
 
 
-# Monte-Carlo standard errors of predictions from draws.
-
-
 @double_precision
 def prediction_errors(draws: Draws, X: Any, y: Any, seed: Seed = 0) -> np.ndarray:
     """Monte-Carlo standard errors of the predictions of draws at X (m, d).
@@ -452,7 +439,6 @@ def prediction_errors(draws: Draws, X: Any, y: Any, seed: Seed = 0) -> np.ndarra
 
 
 def _error(draws: Draws, values: np.ndarray) -> np.ndarray:
-    """Standard errors of the means over draws of (chains * draws, k), (k,)."""
     chains = values.reshape(draws.num_chains, -1, values.shape[-1], 1)
     return standard_errors(chains)[0][:, 0]
 
@@ -815,7 +801,6 @@ def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, not
 def _test_metrics(
     result: Any, X: np.ndarray, y: np.ndarray, label: str, notes: list[str], seed: int
 ) -> tuple[dict[str, float], np.ndarray | None]:
-    """The metrics on test data, and the predicted class probabilities or means."""
     try:
         predictive: Predictive = result.predict(
             X, result.likelihood.support(result.model.num_latents).covariate_columns(y)

@@ -90,7 +90,6 @@ class _Divergence:
         self.slope = h - self.curvature * mean
 
     def at(self, rows: np.ndarray, standard: np.ndarray) -> np.ndarray:
-        """The divergence at standard coordinates (points, rows, directions), (points, rows)."""
         f = self.nodes.place(rows, standard)
         centred = f - self.nodes.mean[rows]
         if self.mixing is not None:
@@ -109,7 +108,6 @@ def _bound_and_sites(
 
 
 def _adaptive(divergence: _Divergence) -> Gap:
-    """One latent: halve the intervals on which the two rules disagree."""
     n = divergence.nodes.num_rows
     rows = np.repeat(np.arange(n), len(_EDGES) - 1)
     low, high = np.tile(_EDGES[:-1], n), np.tile(_EDGES[1:], n)
@@ -165,16 +163,12 @@ def _sobol(divergence: _Divergence) -> Gap:
 
 
 def _scrambled_means(divergence: _Divergence, rows: np.ndarray, level: int) -> np.ndarray:
-    """The mean over the points of each scramble, (scrambles, rows)."""
     chunks = padded_chunks(rows, level * divergence.nodes.num_latents)
     means = []
     for scramble in range(_SCRAMBLES):
         z = sobol_normals(divergence.nodes.num_directions, level, np.random.default_rng(scramble))
         means.append(np.concatenate([divergence.at(chunk, z[:, None, :]).mean(axis=0) for chunk in chunks]))
     return np.stack(means)[:, : len(rows)]
-
-
-# Bounds of the loss due to inducing inputs, from their residual variances and the sites.
 
 
 class InducingGap(NamedTuple):
@@ -283,9 +277,6 @@ def _explained(A: np.ndarray, h: np.ndarray, w: np.ndarray) -> float:
     """h^T A^T (I + A W A^T)^-1 A h, what the factor explains of z^T W z."""
     root = scipy.linalg.cholesky(np.eye(len(A)) + (A * w) @ A.T, lower=True)
     return float(np.sum(scipy.linalg.solve_triangular(root, A @ h, lower=True) ** 2))
-
-
-# Diagnosis of an approximation without posterior draws.
 
 
 @dataclass(frozen=True, eq=False)

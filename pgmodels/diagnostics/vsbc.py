@@ -34,8 +34,6 @@ from pgmodels.runtime.messages import progress_bar, suppress_warnings
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
 
-# Test of symmetry about 0, which compares the distributions of x and -x.
-
 
 def symmetry_test(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The Kolmogorov-Smirnov distance between x and -x over the first axis, and its p-value, for x (draws, ...).
@@ -67,8 +65,6 @@ def _reach_probability(level: int, count: int) -> float:
         inside = step
     return float(min(reached, 1.0)) if level else 1.0
 
-
-# Variational simulation-based calibration: q of simulated data against the true latents.
 
 # Levels of the central intervals whose coverage is reported.
 LEVELS = (0.5, 0.9)
@@ -116,7 +112,6 @@ class Calibration:
 
     @property
     def _is_known(self) -> np.ndarray:
-        """Where the prior variance is 0, (n, latents)."""
         return np.isnan(self.z[0])
 
     @cached_property
@@ -182,7 +177,6 @@ def _indicator(z: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of (replicates, n, latents) for each latent, and its standard error over the replicates' means."""
     means = np.nanmean(values, axis=1)
     return means.mean(axis=0), means.std(axis=0, ddof=1) / np.sqrt(len(means))
 
@@ -293,9 +287,6 @@ def _refit(
     return corrected.gaussian(), corrected.mean, corrected.variance, converged
 
 
-# Posterior means of the auxiliary variables of the augmentation.
-
-
 @double_precision
 def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
     """The posterior mean of each auxiliary variable by name, (n,), or (n, latents) if each latent has its own.
@@ -355,7 +346,6 @@ def _expected(
 
 @partial(compiled, static_argnames="augmentation")
 def _evaluated(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The expectations by symbol name; each may depend on earlier ones."""
     values = {**parameters, VARIANCE: v}
     for symbol, formula in expectations(augmentation):
         values[symbol.name] = formula.evaluate(Environment(y, m, values))

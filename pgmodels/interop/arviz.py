@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from xarray import DataTree
 
 
-# Log densities of draws: of each datum, and of the prior.
-
-
 @double_precision
 def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
     """log p(y_i | f_i), times the row's weight, for latents f (..., n, latents) at the data, (..., n)."""
@@ -256,7 +253,6 @@ def to_arviz(
 
 
 def _add_prior(tree: "DataTree", prior: PriorPredictive, coordinates: Mapping[str, np.ndarray]) -> None:
-    """Add the groups prior and prior_predictive, with the data's labels."""
     if not isinstance(prior, PriorPredictive) or prior.latents.shape[1:] != (
         len(coordinates["datum"]),
         len(coordinates["latent"]),

@@ -21,8 +21,6 @@ from pgmodels.results.approximation import Approximation, LearnedApproximation
 from pgmodels.results.nested import name_type
 from pgmodels.runtime.precision import as_array, double_precision
 
-# Export of a model as a NumPyro model function, without augmentation.
-
 _REPRESENTATION = Auto()
 # Prefix of the sites of whitened coordinates: whitened_0, whitened_1, ...
 WHITENED = "whitened_"
@@ -163,9 +161,6 @@ def _active(group: Any, count: int) -> Any:
     return as_array(np.asarray(group.factor)[np.asarray(group.active) > 0, :count])
 
 
-# The log joint density of a model and data as a function in JAX, for samplers of other libraries.
-
-
 class LogDensity:
     """The log density of a position: a dict of unconstrained hyperparameters by name, and whitened latents.
 
@@ -240,9 +235,6 @@ def log_density(model: Model, X: ArrayLike, y: ArrayLike) -> LogDensity:
     """
     model, data = require_model(model).prepare(X, y)
     return LogDensity(Program(model.with_form(Auto()).resolve(data.X), data))
-
-
-# A variational posterior as a guide of NumPyro.
 
 
 @double_precision

@@ -36,7 +36,6 @@ def _negative_binomial(y: Any, f: Any, dispersion: Any) -> Expression:
 
 
 def _no_zero(f: Any, dispersion: Any = None) -> Expression:
-    """The probability that a count is not 0."""
     return 1 - (exp(-exp(f)) if dispersion is None else sigmoid(log(dispersion) - f) ** dispersion)
 
 

@@ -19,8 +19,6 @@ from jax.typing import ArrayLike
 from pgmodels.likelihoods.printing import Indexed, Name, ParameterName, Tree, indexed, to_text, tree
 from pgmodels.runtime.precision import as_array
 
-# Numbers as a factor times an exponential, whose products and sums do not over- or underflow.
-
 # Limits the exponent of a factor of zero, whose derivative is then finite.
 _LARGEST_EXPONENT = 700.0
 
@@ -94,8 +92,6 @@ def _limited(factor: Array, logarithm: Array) -> Array:
     return jnp.where(factor == 0, jnp.minimum(logarithm, _LARGEST_EXPONENT), logarithm)
 
 
-# Expressions: formulas as trees that can be evaluated, printed and analysed.
-#
 # A likelihood is a Python function of the observation ``y`` and the latent values ``f`` of one datum. It is called
 # once, with symbols, and returns an expression.
 

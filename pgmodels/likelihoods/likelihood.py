@@ -39,8 +39,6 @@ from pgmodels.runtime.precision import (
     pack_function,
 )
 
-# Mean and variance of y given the latents, for formulas that are Gaussian in y.
-
 
 def is_gaussian(formula: Expression) -> bool:
     """Whether a formula is exp of a quadratic in y (its first column) times factors that do not depend on y."""
@@ -77,7 +75,6 @@ def _degree_of_log(formula: Expression) -> int | None:
 
 
 def _degree(expression: Expression) -> int | None:
-    """The degree of an expression as a polynomial in y, None if it is not one."""
     if not _reads_y(expression):
         return 0
     if isinstance(expression, Observation):
@@ -103,8 +100,6 @@ def _reads_y(expression: Expression) -> bool:
         return expression.column in (None, 0)
     return any(map(_reads_y, expression.children))
 
-
-# Likelihoods: a formula with parameters and a support.
 
 Formula = Callable[..., Expression]
 Sampler = Callable[..., np.ndarray]
@@ -500,8 +495,6 @@ def columns_of(formula: Expression) -> list[int]:
     return [node.column for node in _nodes(formula) if isinstance(node, Observation) and node.column is not None]
 
 
-# Densities of observations under the formula of a likelihood.
-
 # Of few rows, rules of fewer nodes are padded: one program for the first levels of an adaptive integral.
 _FEW_NODES, _FEW_ROWS = 64, 1024
 
@@ -591,9 +584,6 @@ def _log_integral(
     log_weights: Any, function: Any, size: int, symbols: Any, y: Any, f: Any, values: Mapping[str, Any]
 ) -> Any:
     return logsumexp(_log_density(function, size, symbols, y, f, values) + log_weights[:, None], axis=-2)
-
-
-# Row weights: their checks, and the formula to the power of a weight, an additional column of y.
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from pgmodels.likelihoods.sampling import draw_observations, is_normalised
 from pgmodels.likelihoods.supports import Given, Piece, Real, Support, Undeclared
 from pgmodels.runtime.messages import shorten
 
-# Additive predictors: a likelihood whose latents are sums of several latents, and of offset columns of y.
-
 
 @dataclass(frozen=True)
 class Summed:
@@ -135,9 +133,6 @@ def _sums(terms: list[Any], sums: Sequence[Sequence[int]], offsets: Sequence[int
     for number, column in zip(offsets, columns, strict=True):
         values[number] = values[number] + column
     return values
-
-
-# Several likelihoods side by side: a column of y says which of them an observation has.
 
 
 class SwitchedSupport(Support):

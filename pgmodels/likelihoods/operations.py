@@ -528,9 +528,6 @@ def rebuild(expression: Expression, children: list[Expression]) -> Expression:
     return expression
 
 
-# Indicators of the latents: which one is the largest, and where a formula jumps.
-
-
 class Largest(Expression):
     """The probability that latent ``index`` plus noise of variance ``noise`` is the largest of all."""
 
@@ -738,9 +735,6 @@ def _reduce(operator: str, x: Any) -> Expression:
     return Reduction(operator, expression) if expression.is_vector else expression
 
 
-# A formula over other latents: each latent replaced by an expression, with vectors and f[y] written out.
-
-
 def substitute(formula: Expression, latents: Sequence[Expression]) -> Expression:
     """The formula with latent number l replaced by ``latents[l]``; ValueError for ``largest``."""
     return _Substitution(latents).scalar(formula)
@@ -753,7 +747,6 @@ class _Substitution:
         self.latents, self.chosen = latents, chosen
 
     def scalar(self, node: Expression) -> Expression:
-        """An expression of one number per datum."""
         if node.latent_free:
             return node
         if self.chosen is None and (index := _index_in(node)) is not None and not isinstance(node, Product):

@@ -256,7 +256,6 @@ def integral(integrand: Part, variable: Part, *limits: Part) -> Factors:
 
 
 def _flat(*trees: Tree) -> tuple[Tree, ...]:
-    """The factors of products of trees."""
     return tuple(item for part in trees for item in (part.items if isinstance(part, Factors) else (part,)))
 
 
@@ -451,7 +450,6 @@ def _name(text: str) -> str:
 
 
 def _is_letter(base: str) -> bool:
-    """Whether a name is a single letter, with or without an accent."""
     return len(base.rstrip("\u0303")) == 1
 
 
@@ -481,7 +479,6 @@ def _function(function: Tree) -> str:
 
 
 def _joined(items: Sequence[Tree]) -> str:
-    """A sequence of factors, operators and words."""
     return "".join((_between(items[i - 1], item) if i else "") + to_latex(item) for i, item in enumerate(items))
 
 

@@ -208,7 +208,6 @@ class Items:
         return np.concatenate([first[..., None], np.broadcast_to(others, (*first.shape, others.shape[1]))], axis=-1)
 
     def _likelihood_of(self, rows: np.ndarray) -> Likelihood:
-        """The likelihood with the parameters of some rows."""
         return self.likelihood.with_values({name: v[rows] for name, v in self.parameters.items()})
 
 
@@ -273,7 +272,6 @@ def _mass(likelihood: Likelihood, piece: Piece, y: np.ndarray, f: np.ndarray) ->
 
 
 def _integral(log_density: LogDensity, low: np.ndarray, high: np.ndarray, centre: Any) -> float:
-    """The integral of a density over an interval, by the trapezoid rule."""
     _, log_p, log_slope = cover(log_density, low, high, _STANDARD_WIDE, centre)
     return float(np.exp(scipy.special.logsumexp(log_p + log_slope)) * (_STANDARD_WIDE[1] - _STANDARD_WIDE[0]))
 

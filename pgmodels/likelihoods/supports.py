@@ -159,8 +159,6 @@ def _place(low: np.ndarray, high: np.ndarray, t: np.ndarray) -> tuple[np.ndarray
     return np.clip(y, -_LARGEST, _LARGEST), np.where((y > low) & (y < high), log_slope, -np.inf)
 
 
-# Supports of observations: checks with a remedy, the values to sum or integrate over, and examples for tests.
-
 SWAP = "Use y = numpy.array(y); y[:, [0, 1]] = y[:, [1, 0]]."
 
 
@@ -524,7 +522,6 @@ class Given(Support):
         return [self._with(piece, covariates) for piece in self.observed.pieces(self._observed(y))]
 
     def _with(self, piece: Piece, covariates: np.ndarray) -> Piece:
-        """A piece of the observed support, extended by covariate columns."""
         if piece.others is None:
             return piece
         others = np.broadcast_to(piece.others, (len(covariates), self.observed.num_columns - 1))
@@ -556,9 +553,6 @@ class Undeclared(Support):
         chosen: Any = rng.integers(0, len(kinds), (n, 1))
         y = np.select([chosen == i for i in range(len(kinds))], kinds).astype(float)
         return y[:, 0] if self.num_columns == 1 else y
-
-
-# Supports of observations that are cut short: bounded at an end, censored, or truncated.
 
 
 class Clipped(Support):

@@ -225,9 +225,6 @@ def _histogram(axes: Axes, values: np.ndarray, marks: tuple[float, float]) -> No
         axes.axvline(mark, color="black", linestyle=line)
 
 
-# The evidence lower bound by iteration.
-
-
 def plot_elbo(results: Result | Mapping[str, Result] | Comparison) -> Figure:
     """Plot the ELBO of each approximation by iteration, and its difference from the last value on a logarithmic scale.
 
@@ -299,8 +296,6 @@ def plot_elbo(results: Result | Mapping[str, Result] | Comparison) -> Figure:
     )
     return figure
 
-
-# Posterior means of the auxiliary variables.
 
 # Up to this many latents, the auxiliaries of each have their own panel; otherwise all share one.
 _SEPARATE = 4
@@ -379,7 +374,6 @@ def _check(means: dict[str, dict[str, np.ndarray]], results: dict[str, Any], ref
 
 
 def _panels(name: str, means: dict[str, dict[str, np.ndarray]], first: str) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """The panels of an auxiliary: a title and values by result."""
     values = {label: by_name[name] for label, by_name in means.items() if not np.isposinf(by_name[name]).all()}
     if not values:
         return []

@@ -126,7 +126,6 @@ def lay_out(graph: AugmentedGraph) -> Layout:
 
 
 def _inside(graph: AugmentedGraph, plate: str | None) -> list[str]:
-    """A plate and those around it."""
     parents = {each.id: each.parent for each in graph.plates}
     return [] if plate is None else [plate, *_inside(graph, parents[plate])]
 
@@ -161,7 +160,6 @@ def _radius(node: Node) -> float:
 
 
 def _node_box(node: Node, x: float, y: float) -> Box:
-    """The rectangle of a node with its label, which is above the node for a dot."""
     if is_dot(node):
         half = max(_DOT, 0.5 * _CHARACTER * len(node.label))
         return Box(x - half, y - _DOT, x + half, y + 0.42)
@@ -169,12 +167,10 @@ def _node_box(node: Node, x: float, y: float) -> Box:
 
 
 def _label_box(plate: Plate, box: Box) -> Box:
-    """The rectangle of a plate's label, in the lower right corner."""
     return Box(box.x_max - _CHARACTER * len(plate.label) - 0.14, box.y_min, box.x_max, box.y_min + 0.36)
 
 
 def _around(boxes: Iterable[Box], side: float, bottom: float, top: float) -> Box:
-    """The rectangle around others, at some distance."""
     x_min, y_min, x_max, y_max = zip(*boxes, strict=True)
     return Box(min(x_min) - side, min(y_min) - bottom, max(x_max) + side, max(y_max) + top)
 
@@ -230,7 +226,6 @@ def _mathematics(tree: Tree) -> str:
 
 
 def _key(graph: AugmentedGraph) -> tuple[list[Line2D], list[str]]:
-    """Legend handles and names of the kinds of nodes in the graph."""
     kinds = {node.kind for node in graph.nodes}
     shapes = {
         "observed": ("observed", "o", _OBSERVED),

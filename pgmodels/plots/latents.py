@@ -142,7 +142,6 @@ def plot_latent(
 
 
 def _inducing(results: dict[str, Result]) -> np.ndarray:
-    """Positions of the ticks for the inducing inputs of all results, (2, k); none for exact priors."""
     sparse = [result for result in results.values() if any(isinstance(gp.form, Inducing) for gp in result.model.gps)]
     inputs = [inducing_inputs(result)[0] for result in sparse]
     x = np.unique(np.concatenate([np.zeros((0, 1)), *inputs]))
@@ -150,7 +149,6 @@ def _inducing(results: dict[str, Result]) -> np.ndarray:
 
 
 def _inputs(first: Result, results: Sequence[Result], X_new: Any) -> np.ndarray:
-    """The sorted inputs of the curves."""
     if X_new is not None:
         return np.sort(first.check_inputs(X_new), axis=0)
     return np.linspace(*around(first.X, results, _MARGIN), _NUM_POINTS)
@@ -202,7 +200,6 @@ def _latent(
 
 
 def _data(axes: Axes, x: np.ndarray, result: Result, curves: dict[str, _Curves], looks: dict[str, Style]) -> None:
-    """Plot the data, successes as a share of trials, and predictive means."""
     support = result.likelihood.support(result.model.num_latents)
     y, symbol = (result.y[:, 0], "y[0]") if result.y.ndim == 2 else (result.y, "y")
     if isinstance(support, SuccessesOfTrials):
@@ -322,7 +319,6 @@ def _shown_classes(classes: np.ndarray | None, class_index: int | None) -> list[
 
 
 def _predictive(result: Any, inputs: np.ndarray, covariates: np.ndarray | None) -> Predictive:
-    """The predictive distribution; few quadrature nodes for several latents, since two digits suffice for a figure."""
     if isinstance(result, Draws):
         return smooth_draws(result, inputs, covariates)[1]
     size = result.model.num_latents
@@ -391,7 +387,6 @@ def _draw(
 
 
 def _observed(result: Result) -> np.ndarray:
-    """The observed y, successes as a share of trials."""
     if result.y.ndim == 1:
         return result.y
     support = result.likelihood.support(result.model.num_latents)
@@ -419,7 +414,6 @@ def _points(axes: Axes, X: np.ndarray, y: np.ndarray, one: _Map, classes: Any, n
 
 
 def _legend(classes: Any, num_panels: int, top: float) -> dict[str, Line2D]:
-    """Handles by label."""
     if classes is None:
         return {"data, filled by y": Line2D([], [], linestyle="", color="black", marker="o", markerfacecolor="0.8")}
     names = [f"y = {label:g}" for label in classes]

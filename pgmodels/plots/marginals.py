@@ -35,8 +35,6 @@ from pgmodels.results.gaussian import is_invalid
 from pgmodels.results.result import Result
 from pgmodels.runtime.messages import shorten
 
-# The skewness of marginals over the inputs.
-
 # Columns of X with a panel of their own.
 _MAX_PANELS = 6
 
@@ -83,14 +81,11 @@ def plot_skewness(results: Result | Mapping[str, Result] | Comparison) -> Figure
 
 
 def _skewness(result: Any) -> np.ndarray:
-    """The skewness of the latents at the data, (n, latents)."""
     if not isinstance(result, Draws):
         return result.marginals.skewness
     third = np.mean((result.latents - result.mean) ** 3, axis=(0, 1))
     return in_units_of(result.variance**1.5, third)
 
-
-# Marginals of approximations against those of posterior draws.
 
 _GREY = "0.8"
 
@@ -291,9 +286,6 @@ def _bins(values: np.ndarray) -> list[float]:
     return np.linspace(edges[0], edges[-1], min(len(edges), 61)).tolist()
 
 
-# Reliability diagrams of predicted class probabilities.
-
-
 def plot_reliability(comparison: Comparison) -> Figure:
     """Plot the reliability diagram of each result on the test data, with a histogram of confidences below.
 
@@ -367,8 +359,6 @@ def _class_probabilities(comparison: Comparison) -> HeldOutData:
         raise ValueError(f"no result predicts the test data: {' '.join(comparison.notes)}")
     return test
 
-
-# Figure of a diagnosis: calibration on simulated data, gaps, and moments against importance sampling.
 
 _BINS = 10
 _BAND = 0.99

@@ -11,8 +11,6 @@ from jaxtyping import ArrayLike, Float
 
 from pgmodels.runtime.precision import as_array
 
-# The array library of an array: NumPy or jax.numpy.
-
 
 def namespace(array: ArrayLike) -> ModuleType:
     """NumPy for NumPy arrays, jax.numpy for everything else.
@@ -85,9 +83,6 @@ def _polynomial(coefficients: np.ndarray, x: Any) -> Any:
     return total
 
 
-# The density of the Pólya-Gamma distribution, by its alternating series, in NumPy.
-
-
 def log_density(omega: ArrayLike | list, b: ArrayLike | list, c: ArrayLike | list) -> Float[np.ndarray, "..."]:
     """The log density of PG(b, c) at ``omega`` > 0, for real b > 0, in NumPy; -inf at omega <= 0.
 
@@ -129,8 +124,6 @@ def weighted_series(x: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarra
         lanes = lanes[term > 1e-17]
     return total.reshape(shape), largest.reshape(shape)
 
-
-# A hat function of three tangents over a log-concave density, for rejection sampling in JAX and NumPy.
 
 # Below it, log1p(x)/x and expm1(x)/x are 1 -+ x/2 within x²/3, less than rounding.
 _FLAT = 1e-8

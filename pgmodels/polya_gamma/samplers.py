@@ -29,8 +29,6 @@ from pgmodels.polya_gamma.laws import (
 )
 from pgmodels.runtime.jit import compiled
 
-# Exact Pólya-Gamma draws with a NumPy generator: Devroye's method in C, and rejection.
-
 
 def sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> Float[np.ndarray, "..."]:
     """Exact draws of PG(b, c) with a NumPy generator; nan where b < 0 or is not finite, or |c| > 1e20.
@@ -88,7 +86,6 @@ def _rejections(h: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 
 def _proposals(h: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """The expected number of proposals of ``_by_pieces``."""
     rejections = _rejections(h, z)
     pieces = np.maximum(np.ceil(rejections), 1)
     return pieces * np.exp(rejections / pieces)
@@ -154,8 +151,6 @@ def _first_passage_numpy(generator: np.random.Generator, h: np.ndarray, z: np.nd
     return np.where(other, root / np.where(other, z, 1.0) ** 2, x)
 
 
-# Samplers that run on the host, called from inside compiled JAX code.
-
 Sampler = Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -180,8 +175,6 @@ def on_host(sampler: Sampler, key: PRNGKeyArray, b: Array, c: Array) -> Array:
     drawn = jax.pure_callback(draw_words, result, seed, *words, vmap_method="broadcast_all")
     return jax.lax.bitcast_convert_type(drawn, jnp.float64)
 
-
-# Exact Pólya-Gamma draws with the optional package ``pypolyagamma``, where it is exact.
 
 # Above this, summing unit draws costs more than ``sample``.
 _LARGEST_COUNT = 16
@@ -233,8 +226,6 @@ def _sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> np.
         rest[lanes] -= units
     return draws
 
-
-# Exact Pólya-Gamma draws in JAX: compiled, batched, without callbacks, for any real b at a bounded cost.
 
 # Up to this cancellation a SeriesLaw loses no digits; between it and MIN_CANCELLATION draws are sums of equal pieces.
 _PIECE = 0.7

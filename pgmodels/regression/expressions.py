@@ -426,7 +426,6 @@ def _transform(name: str) -> Any:
 
 
 def _arguments(name: str, values: list[Any], options: dict[str, Any], text: str) -> tuple[list[Any], dict[str, Any]]:
-    """The column, and the other arguments by name; ValueError for others than are listed."""
     known, count = (_TRANSFORMS[name], 1) if name in _TRANSFORMS else (_CONTRASTS[name], 0)
     if len(values) < count or len(values) > count + len(known) or set(options) - set(known):
         raise ValueError(

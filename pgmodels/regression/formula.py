@@ -51,8 +51,6 @@ from pgmodels.runtime.io import decode
 from pgmodels.runtime.messages import PgmodelsWarning, warn
 from pgmodels.runtime.precision import DoublePrecision, double_precision
 
-# Regression models from a formula of terms and a data frame.
-
 
 class FormulaWarning(PgmodelsWarning):
     """Rows of the data of a formula are left out."""
@@ -364,7 +362,6 @@ def _check_predictors(parsed: Mapping[int, Parsed], num_latents: int, is_categor
 
 
 def _prior_names(term: Term) -> Sequence[str]:
-    """The names by which priors are given to a term: of its coefficients, or its own."""
     return [term.prefix + name for name in term.columns[0].names] if term.is_linear else [term.name]
 
 
@@ -406,8 +403,6 @@ def _weights(weights: Any, frame: pd.DataFrame) -> np.ndarray:
     values, is_hole = floats_in(frame[weights], f"data, column {weights!r},"), frame[weights].isna().to_numpy()
     return np.where(is_hole, np.nan, check_weights(np.where(is_hole, 1.0, values), len(frame)))
 
-
-# Files of regression results: the engine's result, the formula and the columns of the data that it reads.
 
 _ENTRY = "regression"
 
@@ -489,14 +484,12 @@ def load_formula(
 
 
 def _prior(mean: float, scale: float | None, freedom: float | None) -> Any:
-    """The prior of a coefficient; it is flat without a scale, and normal without degrees of freedom."""
     if scale is None:
         return "flat"
     return dist.Normal(mean, scale) if freedom is None else dist.StudentT(freedom, mean, scale)
 
 
 def _coded(column: pd.Series) -> dict[str, Any]:
-    """A column as an array of numbers, and how to make the column of it."""
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
         return {"kind": "number", "array": column.to_numpy()}
     kind = kind_of_column(column)
@@ -523,7 +516,6 @@ def _decoded(
     unit: str = "",
     zone: str | None = None,
 ) -> Any:
-    """The column of an array of numbers."""
     if kind == "number":
         return array
     if kind == "date":

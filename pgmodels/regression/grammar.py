@@ -162,13 +162,10 @@ _ONE: dict[frozenset[str], tuple[Expression, ...]] = {frozenset(): ()}
 
 
 class _Terms:
-    """The terms of a text, from operators of formulas between names and calls."""
-
     def __init__(self, text: str):
         self.text, self.tokens, self.place, self.depth = text, _tokens(text), 0, 0
 
     def read(self) -> Parsed:
-        """The terms of the whole text."""
         total = self._sum()
         if self._next.text in ("|", "||"):
             raise ValueError(
@@ -248,7 +245,6 @@ class _Terms:
         return ValueError(f"formula: {shortened(self.text)} has more than {_MOST_TERMS} linear terms.")
 
     def _product(self) -> _Sum:
-        """Terms joined by * and /."""
         start = self._next.start
         first = self._interaction()
         while self._next.text in ("*", "/"):
@@ -262,7 +258,6 @@ class _Terms:
         return first
 
     def _interaction(self) -> _Sum:
-        """Terms joined by : and %in%."""
         start = self._next.start
         first = self._power()
         while self._next.text in (":", "%in%"):
@@ -427,7 +422,6 @@ def _by(node: ast.expr, text: str) -> By:
 
 
 def _groups(effects: _Sum, factor: _Sum, is_uncorrelated: bool, text: str, factor_text: str) -> list[Group]:
-    """The terms of effects of the levels of a factor."""
     if effects.gps or factor.gps:
         raise ValueError(f"formula: in {text}, {REMEDIES['gp']}")
     not_columns = [one for product in factor.products.values() for one in product if not one.is_name]

@@ -56,8 +56,6 @@ from pgmodels.regression.terms import (
     settled,
 )
 
-# Responses of formulas: columns of y, codes of labels, and the columns that new data need.
-
 # Responses whose further columns new data have.
 _COVARIATES = ("c", "se")
 
@@ -134,8 +132,6 @@ class _Labels(Columns):
 
 
 class _Codes(Columns):
-    """Whole numbers as labels: those that occur, in their order."""
-
     def __init__(self, numbers: Numbers, frame: pd.DataFrame):
         self.numbers, self.names = numbers, numbers.names
         values = np.unique(numbers.read(frame))
@@ -336,7 +332,6 @@ def _survival(constructor: Any) -> Family:
 def _with(
     constructor: Any, parameter: str, start: float, relation: str = _LOG_MEAN, kinds: tuple[str, ...] = ("column",)
 ) -> Family:
-    """A family with one positive parameter."""
     return Family(lambda settings: constructor(settings.positive(parameter, start)), relation, kinds=kinds)
 
 
@@ -443,9 +438,6 @@ def check_response(family: Family, choice: Any, response: Response, y: np.ndarra
     if num_levels < 2:
         raise ValueError(f"formula: the response {response.text} has one level; family {choice!r} needs two or more.")
     return num_levels
-
-
-# The predictor of one latent of a likelihood: its terms and offsets.
 
 
 class Predictor(NamedTuple):

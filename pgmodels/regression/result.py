@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from pgmodels.regression.formula import Regression
 
 
-# Grids of new data: some columns over their values, the others at their means or most frequent levels.
-
 # Of the first column of numbers, and of further ones: the minimum, quartiles and maximum.
 _POINTS, _QUARTILES = 50, (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -117,7 +115,7 @@ _ACROSS = 3
 
 
 def figure_of_effects(result: "RegressionResult") -> Figure:
-    """See ``RegressionResult.plot_effects``."""
+    """Draw the figure of ``RegressionResult.plot_effects``."""
     terms = [
         term
         for number, term in enumerate(result.regression.terms)
@@ -212,7 +210,6 @@ def _points(axes: Axes, table: pd.DataFrame, names: list[str], by: str | None = 
 
 
 def _series(table: pd.DataFrame, by: str | None) -> Any:
-    """Label, rows and style of each line."""
     if by is None:
         yield "", table, styles([""])[""]
         return
@@ -605,7 +602,6 @@ class RegressionResult(DoublePrecision):
         self, rows: Rows, name: str, moves: Sequence[Callable[[Any], Any]], operation: Callable[..., np.ndarray],
         target: str, average_by: str | Sequence[str] | None, **constants: str,
     ) -> pd.DataFrame:  # fmt: skip
-        """A function of predictions after each of two changes of a column, by the same draws."""
         if name not in rows.frame.columns:
             raise ValueError(f"the data have no column {name!r}; they have {list(rows.frame.columns)}.")
         both = pd.concat([rows.frame.assign(**{name: move(rows.frame[name])}) for move in moves], ignore_index=True)
@@ -693,13 +689,11 @@ class RegressionResult(DoublePrecision):
         return self._predictive(rows.frame, nodes).draw(num_draws, seed)
 
     def _without(self, nodes: DrawNodes, rows: Rows) -> DrawNodes:
-        """Draws with the excluded terms at their prior means."""
         for number in rows.exclude:
             nodes.draws[:, :, list(self.regression.latents[number])] = self.regression.terms[number].mean
         return nodes
 
     def _values(self, rows: Rows, target: str, nodes: DrawNodes | None = None) -> Values:
-        """Draws of a target, from given draws of the latents or new ones."""
         regression = self.regression
         predictor = re.fullmatch(r"f\[(\d+)\]", target)
         if target == "response":
@@ -741,7 +735,6 @@ class RegressionResult(DoublePrecision):
         return plain.index(str(term).replace(" ", ""))
 
     def _moments(self, X: np.ndarray, latent: int, shift: np.ndarray) -> pd.DataFrame:
-        """The table of a latent at inputs, less a shift."""
         mean, variance = (part[:, latent].copy() for part in self.result.predict_latent(X))
         low, high = intervals.bounds()
         if hasattr(self.result, "quantiles"):
@@ -775,7 +768,6 @@ class RegressionResult(DoublePrecision):
                 yield number, X, np.where(is_constant, 0.0, term.mean) - X[:, regression.blocks[number]] @ means
 
     def _effects_of_groups(self, with_coefficients: bool) -> pd.DataFrame:
-        """The table of the effects of levels, or of their sums with coefficients."""
         terms = self.regression.terms
         lines = {terms[part[0]].predictor: part for part in self._coefficient_inputs() if with_coefficients}
         tables = [
@@ -833,7 +825,6 @@ class RegressionResult(DoublePrecision):
 
     @cached_property
     def _skewed(self) -> list[Skewed]:
-        """The coefficients whose marginals by linear response are replaced by nested ones."""
         result = self.result
         skewed: list[Skewed] = []
         by_response = isinstance(result, LinearResponse) and not isinstance(result, NestedApproximation)
@@ -856,7 +847,6 @@ class RegressionResult(DoublePrecision):
         return skewed
 
     def _hyperparameters(self) -> list[pd.DataFrame]:
-        """The tables of what was learned, drawn or integrated out: standard deviations for variances."""
         names = self.regression.names
         estimates = self.result.estimates_of({name: np.sqrt for name, printed in names.items() if printed.is_root})
         uncertain = getattr(self.result, "hyperparameters", None) or self._learned()
@@ -881,7 +871,6 @@ def _averages(rows: Rows, by: str | Sequence[str] | None) -> tuple[pd.DataFrame,
 
 
 def _groups(frame: pd.DataFrame, by: str | Sequence[str]) -> tuple[pd.DataFrame, list[np.ndarray]]:
-    """The combinations of the values of columns, and the rows of each."""
     names = [by] if isinstance(by, str) else list(by)
     groups = frame.groupby(names, sort=True, observed=True).indices
     keys = [key if isinstance(key, tuple) else (key,) for key in groups]

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from pgmodels.regression.formula import Regression
 
 
-# Columns of a term, computed in the same way for training data and new data.
-
 # Rows from which transforms learn, such as the deviation by which scale(x) divides.
 _MOST = 10_000_000
 
@@ -132,7 +130,6 @@ class Design(Columns):
         return values
 
     def _values(self, frame: pd.DataFrame, name: str) -> dict[str, Any]:
-        """The values of factors that are not columns, by their text."""
         computed = {}
         for one in self.computed:
             values = one.values(frame)
@@ -154,7 +151,6 @@ class Design(Columns):
         return np.zeros(len(self.names), dtype=bool)
 
     def _looked_up(self, frame: pd.DataFrame, name: str) -> pd.DataFrame:
-        """The columns that are factors by themselves: numbers, days, or levels."""
         columns = {}
         for column, kind in self.kinds.items():
             values, place = frame[column], f"{name}, column {column!r},"
@@ -172,7 +168,6 @@ class Design(Columns):
         return pd.DataFrame(columns, index=frame.index)
 
     def _check_levels(self, data: pd.DataFrame, computed: dict[str, Any], name: str) -> None:
-        """Raise ValueError for other levels than a factor has: formulaic would give them a row of zeros."""
         for factor, (_, state) in self.spec.encoder_state.items():
             if "categories" not in state:
                 continue
@@ -261,7 +256,6 @@ class Levels(Columns):
         return np.array([float(codes[key]) for key in keys])[places][:, None]
 
     def _keys(self, frame: pd.DataFrame, name: str) -> tuple[list[tuple[Any, ...]], np.ndarray]:
-        """The distinct combinations of levels, and which each row has."""
         require_values(frame, self.factors, name, self.term)
         for factor in self.factors:
             if frame[factor].dtype == np.float64 and not are_exact(frame[factor]):
@@ -388,7 +382,6 @@ def require_formulaic() -> Any:
 
 
 def _evaluated(call: Any, formula: str) -> Any:
-    """The result of a call of formulaic, with its errors as ValueError."""
     try:
         return call()
     # Transforms and contrasts raise errors of all kinds for columns that they cannot have.
@@ -543,7 +536,6 @@ def _linear(variances: np.ndarray, freedom: np.ndarray) -> Kernel:
 
 
 def _read_prior(name: str, prior: Any) -> Given:
-    """The prior of a coefficient that a user gives."""
     any_number = dist.ImproperUniform(constraints.real, (), ())
     if isinstance(prior, dist.ImproperUniform) and (prior.support, prior.shape()) == (any_number.support, ()):
         prior = "flat"
@@ -710,7 +702,6 @@ def _covariance(call: Call, context: dict[str, Any], priors: dict[str, Any]) -> 
 
 
 def _by(by: By, frame: pd.DataFrame, context: dict[str, Any], text: str) -> tuple[Columns, Kernel]:
-    """The column of ``by``, and the kernel of it that multiplies the term's."""
     require_columns(frame, [by.column], "data", text)
     column = frame[by.column]
     is_number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
@@ -785,8 +776,6 @@ def _with_priors(cls: Any, values: dict[str, Any], text: str, priors: dict[str, 
         values[name] = Parameter(start, prior=prior) if is_weak and np.all(prior.support(start)) else prior
     return cls(**values)
 
-
-# Whether flat priors of coefficients leave a proper posterior.
 
 # How far from its prior mean a latent is asked for the tails of a row's likelihood, in units or deviations of y, and
 # the fall in nats between once and twice that distance that makes a tail one.

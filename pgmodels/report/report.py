@@ -201,7 +201,6 @@ def illustrate_diagnosis(label: str, diagnosis: Diagnosis) -> Illustration:
 
 
 def _agreement(comparison: Comparison) -> Iterator[Illustration]:
-    """The results' marginals against the reference's."""
     reference = comparison.reference
     others = ", ".join(label for label in comparison.results if label != reference)
     yield Illustration(
@@ -221,7 +220,6 @@ def _agreement(comparison: Comparison) -> Iterator[Illustration]:
 
 
 def _functions(comparison: Comparison) -> Iterator[Illustration]:
-    """The latent functions of one input, or the predictions over two."""
     draws, reference = comparison.results[comparison.reference], comparison.reference
     if draws.X.shape[1] == 1:
         yield Illustration(
@@ -242,7 +240,6 @@ def _functions(comparison: Comparison) -> Iterator[Illustration]:
 
 
 def _inside(comparison: Comparison) -> Iterator[Illustration]:
-    """The auxiliary variables and the bound."""
     model = comparison.results[comparison.reference].model
     if model.is_augmentable and any(rule.auxiliary is not None for rule in model.augmentation.rules):
         yield Illustration(
@@ -270,7 +267,6 @@ def _rises(result: Result) -> bool:
 
 
 def _chains(label: str, draws: Draws) -> Iterator[Illustration]:
-    """Convergence of a sampler."""
     yield Illustration(
         f"Convergence of {label}",
         "Effective sample sizes (should be above) and R-hat (should be below the dashed line) of all latents. Beyond "
@@ -293,8 +289,6 @@ def _chains(label: str, draws: Draws) -> Iterator[Illustration]:
         plot_rank(draws),
     )
 
-
-# A report of a comparison as one self-contained HTML file.
 
 _LEVELS = {"trust": "reliable", "care": "use with care", "distrust": "not reliable"}
 
@@ -337,7 +331,6 @@ def write_report(
 
 
 def _page(title: str, lead: str, sections: Mapping[str, Html]) -> str:
-    """The document: title, table of contents and sections."""
     style = (files("pgmodels.report") / "report.css").read_text(encoding="utf-8")
     index = [element("a", name, href=f"#s{i}") for i, name in enumerate(sections)]
     elements = [

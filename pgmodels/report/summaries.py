@@ -201,7 +201,6 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _caution(comparison: Comparison) -> list[str]:
-    """A warning where the reference has not converged."""
     row = comparison.to_dataframe().loc[comparison.reference]
     rhat, ess = row["rhat"], min(row["ess_bulk"], row["ess_tail"])
     if rhat > _LARGEST_RHAT or ess < _SMALLEST_ESS:
@@ -236,7 +235,6 @@ def _score_cell(text: str, best: bool) -> Html:
 
 
 def _blocks(columns: Sequence[list], first: int) -> list[list[list]]:
-    """Columns in groups that fit next to the first column, at least one in each."""
     blocks: list[list[list]] = []
     room = 0
     for column in columns:

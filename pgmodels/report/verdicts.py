@@ -91,7 +91,6 @@ class _Findings:
 
 
 def _judge_chains(draws: Draws) -> _Findings:
-    """Rate draws by their convergence diagnostics."""
     findings = _Findings()
     bulk, tail, rhat = of_draws(convergence_by_latent, draws)
     size = np.minimum(bulk, tail)
@@ -116,7 +115,6 @@ def _judge_chains(draws: Draws) -> _Findings:
 
 
 def _judge_draws(draws: Draws, comparison: Comparison, reference_findings: _Findings) -> _Findings:
-    """Rate further draws by their convergence diagnostics, and against the reference."""
     findings = _judge_chains(draws)
     reference = comparison.results[comparison.reference]
     mean_error, variance_error = of_draws(standard_errors, draws)
@@ -415,7 +413,6 @@ def _of_gap(diagnosis: Diagnosis) -> str:
 
 
 def _is_corrected(diagnosis: Diagnosis) -> bool:
-    """Whether the ELBO refers to the uncorrected q."""
     return diagnosis.result.is_corrected
 
 

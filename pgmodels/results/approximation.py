@@ -183,11 +183,9 @@ class GaussianResult(Result, GaussianPredictions):
 
     @property
     def prior(self) -> PriorCollection:
-        """See Result."""
         return self.posterior.prior.resized(len(self.y))
 
     def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
-        """See Result."""
         inputs = self.check_inputs(X_new)
         self.posterior.prior.check_new_inputs(inputs, jointly=jointly)
         return inputs
@@ -221,7 +219,6 @@ class GaussianResult(Result, GaussianPredictions):
         return np.einsum("ipl,il->ip", self.mixing, self.nodes.mean), np.sum(across**2, axis=-1)
 
     def _at_rows(self, f: np.ndarray, coordinates: tuple[np.ndarray, ...]) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Draws at the posterior's rows, without those of the padding."""
         ranks = [group.rank for group in self.prior.groups]
         return f[:, : len(self.y)], tuple(v[:, :rank] for v, rank in zip(coordinates, ranks, strict=True))
 
@@ -256,17 +253,14 @@ class Approximation(DataResult, GaussianResult):
 
     @property
     def corrects_another(self) -> bool:
-        """See GaussianResult."""
         return False
 
     @property
     def has_density(self) -> bool:
-        """See GaussianResult."""
         return True
 
     @cached_property
     def nodes(self) -> GaussianNodes:
-        """See GaussianResult."""
         if not self.posterior.is_coupled:
             return IndependentNodes(self.mean, self.variance)
         mean, covariance = (np.asarray(part)[: len(self.y)] for part in _marginals_at_data(self.posterior))
@@ -377,22 +371,18 @@ class CorrectedApproximation(GaussianResult):
 
     @property
     def has_density(self) -> bool:
-        """See GaussianResult."""
         return False
 
     @property
     def corrects_another(self) -> bool:
-        """See GaussianResult."""
         return self.uncorrected.fit is None
 
     @property
     def nodes(self) -> GaussianNodes:
-        """See GaussianResult."""
         return self.uncorrected.nodes if self.posterior.is_coupled else IndependentNodes(self.mean, self.variance)
 
     @property
     def conditional(self) -> "Approximation | CorrectedApproximation":
-        """See GaussianResult."""
         return self.with_uncertainty(None)
 
     def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "Approximation | CorrectedApproximation":
@@ -510,7 +500,6 @@ class CorrectedApproximation(GaussianResult):
         return MixedPredictive(weights, components)
 
     def _nodes_of(self, X_new: ArrayLike, covariates: np.ndarray | None) -> NodesOf:
-        """A function that integrates over the latents at new inputs; see NodesOf."""
         mean, spread = self._conditional_marginals_at(X_new)
         self._require_variances(spread)
         if self.is_corrected:
@@ -524,7 +513,6 @@ class CorrectedApproximation(GaussianResult):
         return self.joint_nodes(X_new, num_draws, seed).draws
 
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        """See GaussianPredictions."""
         f = super().draw_latents(X_new, num_draws, seed)
         return self._with_parameters(f, X_new, seed)
 
@@ -538,7 +526,6 @@ class CorrectedApproximation(GaussianResult):
         return self._with_parameters(f, X_new, seed)
 
     def _transported(self, f: np.ndarray, X_new: ArrayLike) -> np.ndarray:
-        """Draws of the joint Gaussian at new inputs as draws with the result's marginals."""
         return f
 
     def _with_parameters(self, f: np.ndarray, X_new: ArrayLike, seed: Seed) -> DrawNodes:
@@ -550,7 +537,6 @@ class CorrectedApproximation(GaussianResult):
         return DrawNodes(moved, self.uncertainty.of_likelihood(self.model, scores))
 
     def _require_variances(self, variance: np.ndarray) -> None:
-        """Raise ValueError if a corrected variance at X_new is not valid, with a warning of all."""
         variances = variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
         warn_invalid(variances, "X_new")
         bad = is_invalid(variances)
@@ -636,7 +622,6 @@ class ResponseApproximation(CorrectedApproximation):
         return PredictorNodes(self.mean, self.covariance, Phi)
 
     def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "Approximation | CorrectedApproximation":
-        """See CorrectedApproximation."""
         covariance = self.covariance
         for part, sign in ((self.uncertainty, -1.0), (uncertainty, 1.0)):
             if part is not None:
@@ -659,7 +644,6 @@ class LearnedApproximation(ResponseApproximation):
 
     @property
     def has_density(self) -> bool:
-        """See GaussianResult."""
         return True
 
     @property
@@ -707,7 +691,6 @@ class LinearResponse(ResponseApproximation):
 
     @property
     def has_density(self) -> bool:
-        """See GaussianResult."""
         return self.is_positive
 
     def require_covariance(self) -> None:

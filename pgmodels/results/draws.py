@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from xarray import DataTree
 
 
-# Draws from the prior predictive distribution of a model.
-
-
 @dataclass(eq=False, kw_only=True, repr=False)
 class PriorPredictive(DoublePrecision, Picklable):
     """Joint draws of hyperparameters, latents and observations from the prior, at inputs X (n, d).
@@ -84,9 +81,6 @@ class PriorPredictive(DoublePrecision, Picklable):
     def __repr__(self) -> str:
         drawn = ", ".join(["latents", "observations", *self.hyperparameters])
         return f"<PriorPredictive: {len(self.latents)} draws of {drawn} at {len(self.X)} rows>"
-
-
-# Draws from the posterior.
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -248,7 +242,7 @@ class Draws(DataResult):
         return DrawNodes(f, {name: value[chosen] for name, value in self.flat_likelihood_values.items()})
 
     def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        """See GaussianPredictions."""
+        """Draw the latents of each row, with the likelihood parameters of the draws."""
         check_whole_number(num_draws, "num_draws", 1)
         rng = np.random.default_rng(as_seed(seed))
         chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
@@ -256,7 +250,6 @@ class Draws(DataResult):
         return DrawNodes(f, {name: value[chosen] for name, value in self.flat_likelihood_values.items()})
 
     def _drawn_given(self, X_new: np.ndarray, chosen: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """A draw of the latents at X_new (m, d) given each of the chosen draws, (draws, m, latents)."""
         num_draws = len(chosen)
         whitened = tuple(v[chosen] for v in self._flat_whitened())
         size = max(group.noise_size for group in self.prior.groups)
@@ -334,7 +327,6 @@ class Draws(DataResult):
         return tuple(group if is_fixed else None for group, is_fixed in pairs)
 
     def _flat_whitened(self) -> tuple[np.ndarray, ...]:
-        """Whitened coordinates over all chains, (draws, rank, latents of the group)."""
         if self.whitened is None:
             raise ValueError('predictions need the draws of all latents: run gibbs with keep="all".')
         return tuple(v.reshape(-1, *v.shape[2:]) for v in self.whitened)
@@ -356,8 +348,6 @@ def _draw_each(
     fixed_groups: Any,
     X_new: Any,
 ) -> Any:
-    """Joint draws at new inputs, one for each draw of whitened latents and hyperparameters."""
-
     def one(draw: tuple[Any, Any, Any]) -> Any:
         prior = with_values(model, leaf_indices, draw[0]).traced_prior(inputs, fixed_groups).for_sampling()
         return draw_given(prior, X_new, *draw[1:])
@@ -403,7 +393,6 @@ def _pad_draws(draws: np.ndarray, rank: int) -> np.ndarray:
 
 
 def _pad_rank(draws: np.ndarray, rank: int) -> np.ndarray:
-    """Draws with zeros for the coordinates of padding rows."""
     return np.pad(draws, ((0, 0), (0, rank - draws.shape[1]), (0, 0)))
 
 

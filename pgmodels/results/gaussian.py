@@ -41,8 +41,6 @@ from pgmodels.runtime.messages import PgmodelsWarning, shorten, suppress_warning
 from pgmodels.runtime.precision import DoublePrecision, as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 
-# Marginals with a correction: perturbative (math: section 5) or by linear response (5b).
-
 
 class CorrectionWarning(PgmodelsWarning):
     """Variances need a correction, or a corrected variance is negative or larger than possible."""
@@ -172,7 +170,6 @@ def warn_invalid(variance: np.ndarray, where: str) -> int:
 
 @compiled
 def _cross_covariance(posterior: Posterior, X_new: Any, *Phi: Any) -> Any:
-    """Cov_q(f_*, f) (latents, m, n), or Cov_q(f_*, z) (latents, m, n, P) where Φ couples the latents."""
     covariance = posterior.cross_covariance(X_new)
     return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance
 
@@ -287,7 +284,6 @@ def shifts_at(
 
 
 def _points(gp: GP, group: LatentPrior) -> InducingPoints | None:
-    """The inducing points of a group's prior, or its pivots; None if it has neither."""
     if not isinstance(group, InducingPointPrior):
         return None
     if not gp.form.num_inputs:
@@ -320,9 +316,6 @@ def _constrained(learned: ParameterVector, vectors: Array) -> Any:
     return jax.vmap(learned.constrain)(vectors)
 
 
-# Normal densities of one variable each: quantiles and distances of draws.
-
-
 class NormalDensity:
     """Normal densities (...) with means and variances (...); NaN for a variance that is not positive."""
 
@@ -331,7 +324,6 @@ class NormalDensity:
         self.deviation = np.sqrt(np.where(variance >= 0.0, variance, np.nan))
 
     def __getitem__(self, where: Any) -> "NormalDensity":
-        """Some of the densities."""
         return NormalDensity(self.mean[where], self.variance[where])
 
     @property
@@ -365,9 +357,6 @@ class NormalDensity:
         )
         ends = offset * (edges[:-1] + edges[1:]) + self.deviation * (heights[:-1] + heights[1:])
         return np.maximum(at_sign_change - ends, 0.0).sum(axis=0)
-
-
-# Predictions of a Gaussian posterior of functions.
 
 
 class GaussianPredictions(DoublePrecision, ABC):
@@ -456,11 +445,9 @@ class GaussianPredictions(DoublePrecision, ABC):
 
     @property
     def _num_across(self) -> int:
-        """The number of values per latent and new input in memory."""
         return max(group.num_across for group in self.posterior.prior.groups)
 
     def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
-        """``_marginals_at`` for a chunk of rows."""
         return _marginals(self.posterior, inputs)
 
     def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
@@ -496,7 +483,6 @@ class GaussianPredictions(DoublePrecision, ABC):
         return self._drawn_at(X_new, num_draws, seed)
 
     def _drawn_at(self, X_new: ArrayLike, num_draws: int, seed: int) -> np.ndarray:
-        """See ``draw_latents``."""
         count, size = len(self.check_inputs(X_new)), self.model.num_latents
         if self.posterior.extends:
             require_draws(num_draws, count, size)
@@ -525,7 +511,6 @@ class GaussianPredictions(DoublePrecision, ABC):
         return DrawNodes(mean + draw_deviations(spread, num_draws, as_generator(seed)))
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
-        """The covariance of each latent at X_new (latents, m, m), or of all of them (latents, m, latents, m)."""
         return np.asarray(_covariance_at(self.posterior, X_new))
 
 
@@ -609,12 +594,10 @@ class MixedPredictive(Predictive):
 
     @property
     def mean(self) -> np.ndarray:
-        """See Predictive."""
         return self._mix([part.mean for part in self.components])
 
     @property
     def variance(self) -> np.ndarray:
-        """See Predictive."""
         means, variances = (
             np.stack([getattr(part, name) for part in self.components]) for name in ("mean", "variance")
         )
@@ -622,21 +605,17 @@ class MixedPredictive(Predictive):
 
     @property
     def probabilities(self) -> np.ndarray:
-        """See Predictive."""
         return self._mix([part.probabilities for part in self.components])
 
     def log_density_at(self, y_new: np.ndarray) -> np.ndarray:
-        """See Predictive."""
         return scipy.special.logsumexp(
             np.stack([part.log_density_at(y_new) for part in self.components]), axis=0, b=self.weights[:, None]
         )
 
     def survival(self, times: ArrayLike) -> np.ndarray:
-        """See Predictive."""
         return self._mix([part.survival(times) for part in self.components])
 
     def probabilities_of(self, values: ArrayLike) -> np.ndarray:
-        """See Predictive."""
         return self._mix([part.probabilities_of(values) for part in self.components])
 
     def draw(self, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:

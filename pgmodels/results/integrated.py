@@ -92,7 +92,6 @@ class IntegratedApproximation(DataResult):
         return {name: Marginal(array, self.mass, bounds[name]) for name, array in values.items()}
 
     def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
-        """See Summarised."""
         marginals = {
             name: m.of(functions[name]) if name in functions else m for name, m in self.hyperparameters.items()
         }
@@ -211,7 +210,7 @@ class IntegratedApproximation(DataResult):
         return self._nodes_by_point(draw, num_draws, seed)
 
     def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        """See GaussianPredictions."""
+        """Draw the latents of each row, with the likelihood parameters of their points."""
         means, covariances, _ = self._moments_at(X_new)
         require_draws(num_draws, *means.shape[1:])
 
@@ -245,7 +244,6 @@ class IntegratedApproximation(DataResult):
         plain: np.ndarray,
         covariates: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """``averaging`` at one point."""
         spreads = (part[point] if part.shape[-1] > 1 else part[point][:, :, 0] for part in (covariances, plain))
         corrected, other = ((means[point], spread) for spread in spreads)
         return averaging(model, self.y, corrected, other, covariates)
@@ -294,20 +292,17 @@ class IntegratedApproximation(DataResult):
         return moments_at(self, self._inputs_at(X_new))
 
     def _kept(self) -> np.ndarray:
-        """The components used for predictions: all but the lightest."""
         order = np.argsort(self.shares)
         light = (self.shares[order] < _LEAST) & (np.cumsum(self.shares[order]) < _LEFT_OUT)
         return np.sort(order[~light])
 
     @double_precision
     def _values(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
-        """The hyperparameters of unconstrained vectors (points, d), by name."""
         unknowns = with_priors(self.model)
         values = jax.vmap(unknowns.constrain)(as_array(vectors))
         return {name: np.asarray(value) for name, value in zip(unknowns.names, values, strict=True)}
 
     def _model_at(self, point: int) -> Any:
-        """The model at a point."""
         values = self._values(self.vectors[point : point + 1])
         return with_priors(self.model).with_values([value[0] for value in values.values()])
 

@@ -28,8 +28,6 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Picklable, as_array
 from pgmodels.runtime.seeds import Seed
 
-# Linear response by scans over Markov chains: corrected marginals, without a joint covariance.
-
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class ChainCorrection(ResponseApproximation):
@@ -74,9 +72,6 @@ respond = compiled(chain_response.respond, "layout")
 @compiled
 def _predicted(response: ChainResponse, inputs: Array) -> Marginals:
     return response.predict(inputs)
-
-
-# Gaussian approximations at inducing inputs, which do not store the data.
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -128,7 +123,7 @@ class SparseApproximation(Summarised, Picklable, GaussianPredictions):
 
     @property
     def jitter(self) -> tuple[float, ...]:
-        """See ``Result.jitter``."""
+        """Jitter added to the diagonal of each group's covariance to factorise it; 0 if none was needed."""
         return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
 
     @property
@@ -183,9 +178,6 @@ def name_type(value: object) -> str:
     return f"{name}, which {value.remedy}" if isinstance(value, SparseApproximation) else name
 
 
-# Corrections by nested variational marginals: a density of its own for every latent.
-
-
 @dataclass(eq=False, kw_only=True, repr=False)
 class NestedApproximation(LinearResponse):
     """Marginals by a bound of log p(y, f_i = x) at each value x of a latent, normalised (math: section 5c).
@@ -211,7 +203,6 @@ class NestedApproximation(LinearResponse):
 
     @property
     def has_density(self) -> bool:
-        """See GaussianResult."""
         return False
 
     @cached_property
@@ -253,7 +244,6 @@ class NestedApproximation(LinearResponse):
         return marginals.mean, marginals.variance
 
     def _marginals(self, inputs: np.ndarray, Phi: np.ndarray | None = None) -> GridDensity:
-        """The marginals of the latents at inputs, or of predictors Φ f of them."""
         from pgmodels.inference.nested import nested_marginals
 
         return nested_marginals(self, inputs, Phi)
@@ -271,7 +261,6 @@ class NestedApproximation(LinearResponse):
         return self._nodes_by(inputs, mixing_at(self.model, len(inputs), covariates))
 
     def _nodes_by(self, inputs: np.ndarray, Phi: np.ndarray | None) -> Callable[..., CopulaNodes]:
-        """See NodesOf: the densities at the inputs are computed once."""
         mean, spread = self._conditional_marginals_at(inputs)
         covariance = spread if spread.ndim == 3 else spread[:, :, None] * np.eye(spread.shape[1])
         marginals, across = self._marginals(inputs, Phi), each_latent(covariance) if Phi is None else Phi

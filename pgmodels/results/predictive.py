@@ -37,8 +37,6 @@ from pgmodels.runtime.messages import PgmodelsWarning, shorten, warn
 from pgmodels.runtime.precision import DoublePrecision, Picklable, as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_generator
 
-# Checks of covariates: the columns of y after the first, which predictions need.
-
 
 def check_covariates(likelihood: Likelihood, size: int, covariates: Any, num_rows: int) -> np.ndarray | None:
     """Covariates as a float64 array (num_rows, columns); None for None.
@@ -595,12 +593,10 @@ class Predictive(DoublePrecision, Picklable):
         )
 
     def _expectations(self, rows: Any, f: np.ndarray) -> tuple[Any, Any]:
-        """Conditional moments by quadrature of the formula."""
         others = None if self.support.num_columns == 1 else self._observations(0.0)[rows, 1:]
         return expectations(self.likelihood, f, others, self.nodes.values)
 
     def _integrated_moments(self, level: int, moments: Callable[..., Any]) -> tuple[np.ndarray, np.ndarray] | None:
-        """Mean and variance of y from the conditional moments, None if there are none."""
         means, variances = np.empty(self.nodes.num_rows), np.empty(self.nodes.num_rows)
         for rows in self._chunks(np.arange(self.nodes.num_rows), level):
             f, log_weights = self.nodes.at(rows, level)
@@ -653,7 +649,6 @@ class Predictive(DoublePrecision, Picklable):
         return 0.5 * (low + high)
 
     def _warn_heavy(self, moments: tuple[np.ndarray, np.ndarray]) -> None:
-        """Warn of rows with NaN moments, for heavy tails."""
         bad = np.isnan(moments).any(axis=0).sum()
         if bad:
             warn(
@@ -731,7 +726,6 @@ class Predictive(DoublePrecision, Picklable):
 
     @staticmethod
     def _refine(result: np.ndarray, rows: np.ndarray, current: np.ndarray) -> np.ndarray:
-        """Write the current values of some rows into the result; returns their changes."""
         with np.errstate(invalid="ignore"):
             gap = np.nan_to_num(np.abs(current - result[rows]), nan=0.0, posinf=np.inf)
         result[rows] = current
@@ -815,12 +809,10 @@ class Predictive(DoublePrecision, Picklable):
         return log_p - 0.5 * z**2 - 0.5 * np.log(2.0 * np.pi)
 
     def _chunks(self, rows: np.ndarray, level: int, num_values: int = 1) -> list[np.ndarray]:
-        """Chunks of rows, the last one padded."""
         return padded_chunks(rows, max(self.nodes.count(level), level) * max(self.nodes.num_latents, num_values))
 
     @property
     def _given_columns(self) -> np.ndarray:
-        """The covariate columns of y, (m, columns), NaN if they were not given."""
         shape = self.nodes.num_rows, self.support.num_covariates
         return np.full(shape, np.nan) if self.covariates is None else self.covariates
 
@@ -847,7 +839,6 @@ class Predictive(DoublePrecision, Picklable):
         return self.support.beyond(np.ones(self.nodes.num_rows), self._given_columns) is not None
 
     def _require_columns(self, what: str, *formulas: Formula | None) -> None:
-        """Raise ValueError if formulas read columns of y that were not given."""
         observed = range(self.support.num_columns - self.support.num_covariates)
         missing = sorted(self.likelihood.columns(self.nodes.num_latents, *formulas) - set(observed))
         if self.covariates is None and missing:

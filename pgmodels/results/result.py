@@ -70,7 +70,6 @@ class GridDensity:
         self.log_masses = (peak + np.log(mass))[..., 0] + np.log(np.where(scale > 0, scale, 1.0))
 
     def __getitem__(self, where: Any) -> "GridDensity":
-        """Some of the densities."""
         return GridDensity(self.location[where], self.scale[where], self.log_density[where])
 
     @property
@@ -195,8 +194,6 @@ def _monotone(scores: np.ndarray, values: np.ndarray) -> np.ndarray:
     return inside + np.minimum(_SCORES - scores[0], 0.0) + np.maximum(_SCORES - scores[-1], 0.0)
 
 
-# The posterior marginal of a hyperparameter, as weighted points.
-
 # Bandwidth of the density, in standard deviations: that of the points of a grid in three dimensions, whose projections
 # on an axis may be a third of a standard deviation apart.
 BANDWIDTH = 0.15
@@ -274,7 +271,6 @@ class Marginal:
         return (0.0 if np.all(self.values > 0) else -np.inf), np.inf
 
     def _smoothed(self, values: np.ndarray, low: float, high: float) -> GridDensity:
-        """The density of one entry on the unconstrained scale."""
         x = _unconstrained(values, low, high)
         mean = self.mass @ x
         deviation = np.sqrt(self.mass @ (x - mean) ** 2)
@@ -373,8 +369,6 @@ def entries(shape: tuple[int, ...]) -> list[str]:
     return [f"[{', '.join(map(str, entry))}]" if entry else "" for entry in np.ndindex(shape)]
 
 
-# Tables of a result: its hyperparameters and latents.
-
 Functions: TypeAlias = Mapping[str, Callable[[Any], Any]]
 
 
@@ -427,9 +421,6 @@ class Summarised(DoublePrecision):
 
     def _latent_table(self) -> "pd.DataFrame":
         raise NotImplementedError
-
-
-# The base class of results of inference.
 
 
 class Result(Summarised, Picklable):
@@ -535,7 +526,6 @@ class Result(Summarised, Picklable):
         return self.predict(self.missing.X, self.missing.covariates)
 
     def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
-        """Checked inputs for predictions, by row or joint; kernels must be valid covariances there."""
         inputs = self.check_inputs(X_new)
         self.prior.check_new_inputs(inputs, jointly=jointly)
         return inputs

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver
 
 
-# Exponentials of quadratics, which need no auxiliary.
-
-
 class GaussianRule(Rule):
     """exp of a quadratic: conditionally Gaussian without an auxiliary."""
 
@@ -108,9 +105,6 @@ def _wanted(terms: list[Term]) -> str:
             "multiplies functions of the latents"
         )
     return "an exponent made of f, z^2, -κ |z|, -κ sqrt(Q) and -R σ(z)"
-
-
-# Differences of normal distribution functions: a Gaussian truncated to an interval.
 
 
 @dataclass(frozen=True)
@@ -234,9 +228,6 @@ def _exclusive(exponents: list[Expression]) -> bool:
     return len(indicators) == len(exponents) and exclusive(indicators)
 
 
-# The normal distribution function: truncated Gaussian.
-
-
 class TruncatedGaussianRule(Rule):
     """Φ(z)^a, a in {0, 1}, with u ~ N(z, 1) truncated to u > 0 (Albert and Chib 1993)."""
 
@@ -293,9 +284,6 @@ class TruncatedGaussianRule(Rule):
 
     def averaged(self) -> TruncatedNormal:
         return TruncatedNormal(mean_of(self.predictor), self.exponent)
-
-
-# The probability of the largest of several Gaussians: Gaussians of which a given one is the largest.
 
 
 class ArgmaxRule(Rule):

@@ -68,9 +68,6 @@ if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver
 
 
-# Powers of σ(z) and σ(-z): Pólya-Gamma.
-
-
 class PolyaGammaRule(Rule):
     """σ(z)^a σ(-z)^b, with conditional ω | z ~ PG(a + b, z) (Polson, Scott and Windle 2013, theorem 1)."""
 
@@ -155,9 +152,6 @@ class PolyaGammaRule(Rule):
 
     def averaged(self) -> PolyaGamma:
         return PolyaGamma(self.total, Root(self.auxiliary.name.replace("ω", "ζ"), self.predictor))
-
-
-# Exponentials of -R σ(z): Poisson.
 
 
 class PoissonRule(Rule):
@@ -247,8 +241,6 @@ class PoissonRule(Rule):
         return Poisson(multiply(mean_quadratic(self.rate), Tilde(self.predictor, -1)))
 
 
-# Sums of sigmoids to a negative power: Gamma.
-
 # The weight, the predictor and whether the term is a sum over the latents.
 Weighted = tuple[Expression, Predictor, bool]
 
@@ -283,7 +275,6 @@ class GammaRule(Rule):
         return [(weight, link, reduced) for (weight, _, reduced), link in zip(self.terms, links, strict=True)]
 
     def _sum(self, links: Sequence[Expression]) -> Expression:
-        """Σ_j w_j link_j."""
         products = ((multiply(weight, link), reduced) for weight, link, reduced in self._terms(links))
         return add(*(over_latents(product) if reduced else product for product, reduced in products))
 
@@ -383,9 +374,6 @@ def gamma_mixed(auxiliary: Auxiliary, exponent: Expression, rate: Expression) ->
     return multiply(powers, exponential, scale)
 
 
-# Quadratics to a negative power: a scale mixture with a Gamma mixing law.
-
-
 class GammaMixtureRule(Rule):
     """Q^-p with ω ~ Gamma(p, rate Q): Student-t."""
 
@@ -442,9 +430,6 @@ class GammaMixtureRule(Rule):
 
     def averaged(self) -> Gamma:
         return Gamma(self.exponent, mean_quadratic(self.base))
-
-
-# Exponentials of minus the root of a quadratic: a scale mixture with an inverse Gaussian mixing law.
 
 
 class InverseGaussianMixtureRule(Rule):
@@ -523,9 +508,6 @@ def _is_root(atom: Expression) -> bool:
     if isinstance(atom, Call):
         return atom.name == "abs"
     return isinstance(atom, Power) and isinstance(atom.exponent, Constant) and atom.exponent.value == 0.5
-
-
-# Sums of likelihoods: a latent allocation to one component.
 
 
 class MixtureRule(Rule):
@@ -656,7 +638,6 @@ def exponential(bound: Expression) -> Expression:
 
 
 def _argument(part: Expression) -> Expression | None:
-    """The argument of a logarithm; None for any other expression."""
     if isinstance(part, Tilde) and part.logarithm:
         return Tilde(part.predictor, part.side)
     return part.argument if isinstance(part, Call) and part.name == "log" else None

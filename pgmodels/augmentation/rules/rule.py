@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver
 
 
-# The interface of rules: a rule is an identity that introduces an auxiliary variable.
-#
-# A rule represents one factor of the likelihood: the pattern it matches (``match``), the law of its auxiliary given
-# the latents, its term of the local bound, and the site of the factor given the auxiliary. All are formulas, evaluated
-# by the engines and printed by derivations. Auxiliaries drawn earlier in the chain are coefficients, read from
-# ``env.parameters`` by name.
-
 ZERO, ONE = Constant(0.0), Constant(1.0)
 
 Site = tuple[Any, Any]
@@ -34,6 +27,9 @@ Site = tuple[Any, Any]
 class Rule(ABC):
     """One identity of the derivation. ``auxiliary`` and ``law`` are None if the factor needs none.
 
+    A rule represents one factor of the likelihood: the pattern it matches (``match``), the law of its auxiliary given
+    the latents, its term of the local bound, and the site of the factor given the auxiliary, all as formulas.
+    Auxiliaries drawn earlier in the chain are coefficients, read from ``env.parameters`` by name.
     ``parent`` is the auxiliary of the rule that returned the factor, None for a factor of the likelihood itself; the
     term of a factor with a parent is included in the term of the parent. ``coupled`` are latents of the factor other
     than those of its sites: they are updated in another block.
@@ -169,9 +165,6 @@ class Rewriting(Rule):
         return ONE
 
 
-# Sums over the values of y, of which y selects one term.
-
-
 class SelectionRule(Rewriting):
     """Σ_k [y = k] p_k, a sum over values of y: Π_k p_k^[y = k]."""
 
@@ -216,9 +209,6 @@ def exclusive(indicators: list[Comparison]) -> bool:
     """Whether indicators compare one coefficient with different numbers, so that at most one holds."""
     values = {value_of(indicator) for indicator in indicators}
     return len(values) == len(indicators) and len({indicator.lhs.key for indicator in indicators}) == 1
-
-
-# Differences of sigmoids: interval probabilities of a logistic variable.
 
 
 class DifferenceRule(Rewriting):
