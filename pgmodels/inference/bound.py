@@ -78,7 +78,6 @@ class ProblemFamily(Module):
 
     @property
     def has_few_rows(self) -> bool:
-        """See ``are_few_rows``."""
         return are_few_rows(len(self.y), couples(self.objective), self.objective.num_nodes)
 
     def model_at(self, vector: Any) -> Model:
@@ -456,7 +455,6 @@ class MarginalBound:
         return before - self.best > limit
 
     def _site_precisions(self, model: Model) -> np.ndarray:
-        """The precisions (n, latents) at the best values that select inducing inputs."""
         by = selecting(model, self.family.objective)
         if by != self.family.objective:
             return nearly_converged(with_inputs(model, self.inputs), self.data, by)[1]

@@ -128,7 +128,7 @@ def at_best_mean(
 
 
 class CaviState(NamedTuple):
-    """See ``VariationalState``; moments and sites (n, predictors). At a start, moments and sites are not consistent."""
+    """The ``VariationalState`` of CAVI; moments and sites (n, predictors). At a start, moments and sites are not consistent."""
 
     mean: Float[Array, "n p"]
     variance: Float[Array, "n p"]
@@ -150,7 +150,6 @@ class CoordinateAscent(Engine):
         return start_at(problem, m, jnp.minimum(v, 1.0))
 
     def state_of(self, problem: Problem, sites: Sites, memory: History | None = None) -> CaviState:
-        """See Engine."""
         m, v, _, divergence = problem.moments(sites)
         memory = empty_history(sites) if memory is None else memory
         return CaviState(m, v, sites, *problem.elbo(m, v, divergence, sites), memory)
@@ -189,7 +188,7 @@ class CoordinateAscent(Engine):
         return backtrack(attempt, before, jnp.where(known, 0, 1), 1)[0]
 
     def plain_step(self, problem: Problem, state: CaviState) -> CaviState:
-        """See Engine: one sweep over the blocks of predictors."""
+        """One sweep over the blocks of predictors."""
         return self.state_of(problem, self._swept(problem, state, state.sites))
 
     def _swept(self, problem: Problem, state: CaviState, sites: Sites) -> Sites:
@@ -312,11 +311,11 @@ class NaturalGradient(Engine):
         return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, stays)
 
     def plain_step(self, problem: Problem, state: GaussianState) -> GaussianState:
-        """See Engine: a step of full length, halved until the ELBO does not fall."""
+        """A step of full length, halved until the ELBO does not fall."""
         return self.step(problem, state._replace(length=jnp.ones_like(state.length), memory=empty_history(state.sites)))
 
     def finish(self, name: str, problem: Problem, ascent: Ascent) -> Ascent:
-        """See Engine: not converged if it stopped because no step raises the ELBO."""
+        """Not converged if it stopped because no step raises the ELBO."""
         if not ascent.converged or not _is_stalled(problem, ascent.state):
             return ascent
         remedy = (
@@ -341,7 +340,7 @@ def _merit(state: GaussianState) -> Array:
 
 
 def _missed(problem: Problem, before: GaussianState, after: GaussianState) -> Array:
-    """See GaussianState: the gradient in the moments after a step, times the change of these; 0 if q is no maximum."""
+    """``missed`` of a state: the gradient in the moments after a step, times the change of these; 0 if q is no maximum."""
     if not problem.objective.is_maximised:
         return jnp.zeros_like(after.elbo)
     target = after.slope if problem.takes_signed else positive(after.slope, after.mean)

@@ -424,7 +424,6 @@ def fit(
 def _uncertainty(
     maximum: Maximum, result: Approximation, is_wanted: bool, published: bool
 ) -> ParameterUncertainty | str:
-    """The uncertainty of the parameters, or why it is left out."""
     if not maximum.bound.learnable.leaf_indices:
         return "none: no parameter was learned"
     if not is_wanted:
@@ -467,7 +466,6 @@ def _at_floor(bound: MarginalBound) -> set[str]:
 
 
 def _report_floor(bound: MarginalBound, values: list[Any]) -> None:
-    """Warn of likelihood parameters at the lower limit on variances."""
     pairs, names = zip(bound.learnable.names, values, strict=True), _at_floor(bound)
     at_floor = [f"{name} = " + ", ".join(f"{x:.3g}" for x in np.ravel(v)) for name, v in pairs if name in names]
     if at_floor:
@@ -583,7 +581,6 @@ def _report(undetermined: dict[str, str], num_tried: int, remedy: str) -> None:
 
 
 def _report_rising(rising: dict[str, str]) -> None:
-    """Warn of values at the end of the search, beyond which the bound is higher."""
     listed = ", ".join(f"{name} = {value}" for name, value in rising.items())
     warn(
         f"fit: the ELBO still rises beyond {listed}, where the search ends: for a scale of noise, the latents fit y "

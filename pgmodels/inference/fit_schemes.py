@@ -136,7 +136,6 @@ class Scheme(ABC):
         return self.num_steps < self.limits.max_iterations
 
     def _begin(self, num_sweeps: int) -> tuple[_Iterate, float]:
-        """The initial point after some sweeps, and its ELBO."""
         bound, vector = self.bound, self.bound.vector
         points = bound.points(vector)
         state = bound.start(vector, points)
@@ -175,7 +174,6 @@ class Alternating(Scheme):
     needs_one_block: ClassVar[bool] = False
 
     def run(self) -> tuple[_Iterate, bool]:
-        """See Scheme."""
         point, elbo = self._begin(NUM_SWEEPS)
         self._check_start(elbo)
         while True:
@@ -223,7 +221,6 @@ class Hybrid(Scheme):
     num_sweeps: ClassVar[int] = NUM_SWEEPS
 
     def run(self) -> tuple[_Iterate, bool]:
-        """See Scheme."""
         point, _ = self._begin(self.num_sweeps)
         local, size = LocalParameters.of(point.state), len(point.vector)
         shape = local.mean.shape
@@ -258,7 +255,6 @@ class Hybrid(Scheme):
         return self._point_at(*split(search.best)), converged
 
     def _point_at(self, vector: np.ndarray, local: LocalParameters) -> _Iterate:
-        """The point with the q(f) of the sites at local parameters."""
         points = self.bound.points(vector)
         state = state_at(self.bound.family, as_array(vector), points, _as_arrays(local))
         return _Iterate(vector, points, state)

@@ -185,7 +185,6 @@ class GibbsRun(Picklable):
         return possible
 
     def _fit_first(self, vector: Any) -> None:
-        """Fit the surrogate at the model's values."""
         fit = first_fit(self.target, self.prior)
         self.precision = _largest_precision(fit)
         if self._sampled:
@@ -202,7 +201,6 @@ class GibbsRun(Picklable):
 
     @property
     def _sampled(self) -> bool:
-        """Whether hyperparameters are sampled."""
         return bool(self.unknowns.leaf_indices)
 
     @property
@@ -276,7 +274,6 @@ class GibbsRun(Picklable):
             )
 
     def _warn_inducing(self) -> None:
-        """Warn of too few inducing inputs, at the mean state of the chains."""
         if self.prior.whitened and not self.prior.factored:
             vector = as_array(np.median(np.asarray(self.chains.unknowns), axis=0))
             residual, precisions, variances = (
@@ -365,7 +362,6 @@ class GibbsRun(Picklable):
         )
 
     def _adapt(self) -> None:
-        """Start a stage of warm-up: refit the surrogate, and tune the moves by a pilot run."""
         if self._sampled and self.number < self.stages[-1]:
             vectors = np.concatenate(self.vectors).reshape(-1, self.chains.unknowns.shape[1])
             self.vectors = []
@@ -375,7 +371,6 @@ class GibbsRun(Picklable):
         self.schedule = tune(self.prior, self._sampled, self._chunk(PILOT), self.schedule)
 
     def _fit_again(self, vectors: np.ndarray) -> None:
-        """Refit the surrogate at the mean of recent hyperparameters, with its derivatives in them."""
         if not self.prior.whitened:
             self.target = replace(self.target, fitted=ellipse_of(vectors))
             return
@@ -388,17 +383,14 @@ class GibbsRun(Picklable):
 
     @property
     def _preconditioned(self) -> bool:
-        """Whether a move needs standard coordinates."""
         return any(MoveRequirement.PRECONDITIONER in move.requirements for move in self.schedule.moves)
 
     def _pooled_moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latents over the draws of all chains."""
         count, means, squares = (np.asarray(part) for part in self.moments)
         mean, rows = means.mean(axis=0), len(self.data.y)
         return mean[:rows], (squares.mean(axis=0) / count + means.var(axis=0))[:rows]
 
     def _note(self) -> str:
-        """Progress of the run, for the progress bar."""
         if not self.records:
             return "warm-up"
         trace = np.concatenate([part.log_likelihood for part in self.records]).T
@@ -425,7 +417,6 @@ def _has_gradient(target: Target, prior: PriorCollection, vector: Any) -> bool:
 
 
 def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:
-    """The iterations before which warm-up adapts; each begins with a pilot."""
     if sampled:
         # The last pilot sets only the numbers of moves.
         quarter = num_warmup // 4
@@ -434,7 +425,6 @@ def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:
 
 
 def _by_group(prior: PriorCollection, flat: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Whitened coordinates (..., D) by group, (..., rank, size)."""
     counts = [group.rank * size for group, size in zip(prior.groups, prior.sizes, strict=True)]
     arrays = np.split(flat, np.cumsum(counts)[:-1], axis=-1)
     pairs = zip(arrays, prior.sizes, strict=True)

@@ -279,7 +279,6 @@ def _renewals(moves: Sequence[Move]) -> set[int]:
 
 
 def _needs_surrogate(schedule: Schedule) -> Any:
-    """Whether any move that uses the surrogate is made."""
     pairs = zip(schedule.moves, schedule.move_schedules, strict=True)
     repeats = (move_schedule.repeats for move, move_schedule in pairs if move.state == "surrogate")
     return sum(repeats, as_array(0)) > 0
@@ -432,8 +431,6 @@ def _hamiltonian_goes_further(
     hamiltonian: MoveSchedule,
     slices: MoveSchedule,
 ) -> bool:
-    """Whether a Hamiltonian step moves further for its cost than a slice step on the hyperparameters."""
-
     def distance(kind: type[Move]) -> float:
         # Compared by the standardised hyperparameter that moves least. An independent draw has a mean squared jump of
         # 2; larger jumps alternate, and do not mix variances better.
@@ -505,7 +502,7 @@ class Published(Scheme):
     """A published scheme: a single move, of the latents alone."""
 
     def check(self, model: Model, data: Data) -> None:
-        """See Scheme: no hyperparameter has a prior."""
+        """No hyperparameter has a prior."""
         sampled = with_priors(model).names
         if sampled:
             raise ValueError(
@@ -522,7 +519,7 @@ class Sweep(Published):
     moves = (PlainSweep(),)
 
     def check(self, model: Model, data: Data) -> None:
-        """See Scheme: the likelihood has an augmentation."""
+        """The likelihood has an augmentation."""
         self.objective(model)
         super().check(model, data)
 
@@ -534,7 +531,7 @@ class FourBlocks(Published):
     moves = (FourBlock(),)
 
     def check(self, model: Model, data: Data) -> None:
-        """See Scheme: the formula has a factor with a Gamma rule, and none within a mixture."""
+        """The formula has a factor with a Gamma rule, and none within a mixture."""
         augmentation = model.augmentation
         outer = {
             rule.auxiliary.name for rule in augmentation.rules if rule.auxiliary is not None and rule.parent is None
@@ -556,7 +553,7 @@ class OneVersusRestScheme(Published):
     moves = (ClassByClass(),)
 
     def objective(self, model: Model) -> OneVersusRest:
-        """See Scheme: the likelihood needs no augmentation."""
+        """The likelihood needs no augmentation."""
         objective = one_versus_rest(model.likelihood.formula(model.num_latents), model.num_latents)
         if objective is None:
             raise ValueError(
@@ -566,7 +563,7 @@ class OneVersusRestScheme(Published):
         return objective
 
     def check(self, model: Model, data: Data) -> None:
-        """See Scheme; weights may have any value."""
+        """Weights may have any value."""
         self.objective(model)
         super().check(model, data._replace(weights=None))
 

@@ -473,7 +473,6 @@ class _Integration:
         return converged
 
     def _vectors(self, points: np.ndarray) -> np.ndarray:
-        """The unconstrained hyperparameters of standardised coordinates."""
         return self.mode + points @ self.axes.T
 
     def _density(self, bar: ProgressBar, point: np.ndarray, near: int | None) -> float:
@@ -519,14 +518,12 @@ class _Integration:
             warn_left_out(model, self.data.X, np.asarray(residual)[:n], site_precisions[:n], np.asarray(variance)[:n])
 
     def _warn_inaccurate(self, model: Model) -> None:
-        """Warn if the prior at the mode is less accurate than the data require."""
         dense = None in _points_at(self.family, self.mode)
         prior = model.compiled_prior(self.data.X) if dense else model.prior(self.data.X)
         problem = variational_problem(model, self.data, self.family.objective, prior)
         warn_inaccurate(problem.prior, problem.largest_precision(self.points[0].sites))
 
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
-        """Warn of an early stop, missing mass, interpolation error, failed points and unreliable weights."""
         if not converged:
             warn(
                 "integrate: the search for the mode of the hyperparameters stopped early; the points are about where "
@@ -620,7 +617,6 @@ def joint_moments_at(result: IntegratedApproximation, X_new: np.ndarray, point: 
 
 
 def _family_of_result(result: IntegratedApproximation) -> ProblemFamily:
-    """The problem family of a result."""
     return problem_family(result.model, result.data, checked_unknowns(result.model), result.precision.ndim == 4)
 
 

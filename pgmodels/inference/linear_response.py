@@ -338,7 +338,6 @@ def _corrected(
     row_weights: Any,
     parameters: Any,
 ) -> tuple[Response, Array, Array]:
-    """The ``linear_response``, with a zero shift unless ``moves``, and ``corrected_moments``."""
     response = linear_response(objective, coupled, posterior, across, y, row_weights, parameters)
     response = response if moves else response._replace(shift=jnp.zeros_like(response.shift))
     return response, *corrected_moments(posterior, response.shift, response.covariance)

@@ -201,7 +201,6 @@ def fit_again(target: Target, vectors: np.ndarray, preconditioned: bool) -> tupl
 
 
 def _fit(target: Target, vector: Any, start: Sites | None) -> Fit:
-    """The fitted Gaussian at given hyperparameters."""
     drawn = target.drawn(as_array(vector))
     prior = drawn.compiled_prior_at(target.family.inputs, target.family.fixed_groups).for_sampling()
     masked = drawn, prior, target.family.y, target.family.row_weights
@@ -372,14 +371,12 @@ class DataAugmentation(Move):
     is_sweep: ClassVar[bool] = True
 
     def no_info(self, chain: Chain) -> DataAugmentationInfo:
-        """See Move."""
         zeros = jnp.zeros_like(chain.latents)
         return DataAugmentationInfo(zeros, zeros, zeros, zeros)
 
     def step(
         self, target: Target, settings: DataAugmentationSettings, chain: Chain, state: PriorCollection, number: Any
     ) -> Step:
-        """See Move."""
         del number
         key, augmentation, relaxation = chain.key, target.augmentation, settings.relaxation
         latents, coordinates = chain.latents, state.unflatten(chain.coordinates)
@@ -405,16 +402,14 @@ class DataAugmentation(Move):
         return Step(moved, state, DataAugmentationInfo(before, expected, before**2, before * expected), finite)
 
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
-        """See Move."""
         del schedule, stats
         return sweep_operations(prior)
 
     def first(self) -> MoveSchedule:
-        """See Move."""
         return move_schedule(1, 1, DataAugmentationSettings(as_array(0.0)))
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
-        """See Move: the factor of overrelaxation."""
+        """The factor of overrelaxation."""
         del prior, sampled
         return schedule._replace(settings=DataAugmentationSettings(as_array(choose_relaxation(autocorrelation(stats)))))
 
@@ -426,7 +421,6 @@ class PlainSweep(DataAugmentation):
     name: ClassVar[str] = "plain_sweep"
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
-        """See Move: nothing is tuned."""
         del prior, sampled, stats
         return schedule
 
@@ -488,7 +482,7 @@ class FourBlock(Move):
     is_sweep: ClassVar[bool] = True
 
     def init(self, target: Target, chain: Chain) -> dict[str, Any]:
-        """See Move: counts by name, drawn given the latents."""
+        """Counts by name, drawn given the latents."""
         augmentation, key = target.augmentation, jax.random.fold_in(chain.key, _FIRST)
         parameters = target.parameters(chain.unknowns)
         z = augmentation.predictor_values(chain.latents, target.family.y, parameters)
@@ -500,7 +494,6 @@ class FourBlock(Move):
         return {name: drawn[name] for name in count_names(augmentation)}
 
     def step(self, target: Target, settings: None, chain: Chain, state: dict[str, Any], number: Any) -> Step:
-        """See Move."""
         del settings, number
         key, augmentation, counts, y = chain.key, target.augmentation, state, target.family.y
         parameters, prior = target.parameters(chain.unknowns), target.prior(chain.unknowns)
@@ -523,7 +516,6 @@ class FourBlock(Move):
         return Step(moved_chain, counts, finite=finite)
 
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
-        """See Move."""
         del schedule, stats
         return sweep_operations(prior)
 
@@ -553,7 +545,6 @@ class ClassByClass(Move):
     is_sweep: ClassVar[bool] = True
 
     def step(self, target: Target, settings: None, chain: Chain, state: PriorCollection, number: Any) -> Step:
-        """See Move."""
         del settings, number
         objective = cast(OneVersusRest, target.objective)
         key, latents, finite, coordinates = chain.key, chain.latents, jnp.array(True), []
@@ -576,6 +567,5 @@ class ClassByClass(Move):
         return Step(moved, state, finite=finite)
 
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
-        """See Move."""
         del schedule, stats
         return sweep_operations(prior)

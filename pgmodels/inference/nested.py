@@ -348,7 +348,6 @@ def log_densities(
 
 @vmap_as_loop
 def _root_and_inverse(S: Any) -> tuple[Any, Any]:
-    """The Cholesky root of a small matrix, and the root's inverse."""
     root = jnp.linalg.cholesky(S)
     return root, solve_triangular(root, jnp.eye(len(S), dtype=S.dtype), lower=True)
 
@@ -552,7 +551,6 @@ class Pinning:
     def _bounds(
         self, q: PredictorGaussian, functionals: Functional, num_nodes: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The results of ``log_densities`` for any number of functionals, by chunks."""
         count = len(functionals.mean)
 
         # Double precision is set by thread.

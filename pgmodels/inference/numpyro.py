@@ -197,7 +197,6 @@ class GibbsKernel(MCMCKernel):
 
 
 def _single(state: GibbsKernelState) -> GibbsKernelState:
-    """The state of one chain, without the axis over chains."""
     return jax.tree.map(lambda leaf: leaf[0], state)
 
 

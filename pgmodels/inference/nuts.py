@@ -196,7 +196,6 @@ class _Preconditioned(Program):
             self.active = [np.flatnonzero(np.asarray(group.active)) for group in groups]
 
     def whitened(self) -> list[Any]:
-        """See Program."""
         if self.surrogate is None:
             return super().whitened()
         flat = dist.ImproperUniform(constraints.real_vector, (), self.surrogate.centre.shape)

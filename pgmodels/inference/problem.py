@@ -100,7 +100,6 @@ class Problem(Module):
 
     @property
     def has_few_rows(self) -> bool:
-        """See ``are_few_rows``."""
         return are_few_rows(len(self.y), self.coupled, self.objective.num_nodes)
 
     @property
@@ -126,7 +125,6 @@ class Problem(Module):
         return jnp.diagonal(safe, axis1=1, axis2=2) if self._has_single_sites else safe
 
     def _sites(self, potential: Array, precision: Array) -> Sites:
-        """The sites of an objective, times the rows' weights."""
         if self._has_single_sites:
             precision = jax.vmap(jnp.diag)(precision)
         return Sites(weighted(self.row_weights, potential), weighted(self.row_weights, precision))

@@ -302,8 +302,6 @@ def warm_start(
 
 
 class _Refinement(NamedTuple):
-    """Result of ``_refine_bfgs``."""
-
     num_steps: int
     converged: bool
     message: str
@@ -480,7 +478,6 @@ def _joined(vector: np.ndarray, inputs: Inputs) -> np.ndarray:
 
 
 def _split(entries: np.ndarray, inputs: Inputs) -> Inputs:
-    """The inducing inputs of each group from their entries in one vector."""
     sizes = [0 if Z is None else Z.size for Z in inputs]
     pairs = zip(np.split(entries, np.cumsum(sizes)[:-1]), inputs, strict=True)
     return tuple(None if Z is None else part.reshape(Z.shape) for part, Z in pairs)

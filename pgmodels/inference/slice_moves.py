@@ -147,18 +147,16 @@ class SliceLatents(Move):
     state: ClassVar[Literal["surrogate"]] = "surrogate"
 
     def no_info(self, chain: Chain) -> Any:
-        """See Move."""
         del chain
         return jnp.zeros(())
 
     def step(self, target: Target, settings: None, chain: Chain, state: BlockPosterior, number: Any) -> Step:
-        """See Move."""
         return self.steps(target, settings, chain, state, number, 1)
 
     def steps(
         self, target: Target, settings: None, chain: Chain, state: BlockPosterior, number: Any, count: Any
     ) -> Step:
-        """See Move. The surrogate's deviations are drawn several at once, which costs little more than one."""
+        """The surrogate's deviations are drawn several at once, which costs little more than one."""
         del settings, number
         prior, parameters = state.prior, target.parameters(chain.unknowns)
         centre = prior.latents(prior.unflatten(state.centre))
@@ -188,18 +186,16 @@ class SliceLatents(Move):
         return Step(chain, state, shrinks, jnp.array(True))
 
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
-        """See Move."""
         del schedule
         total = sum(prior.spans().ranks)
         n, size = prior.num_rows, sum(prior.sizes)
         return total**2 + 2.0 * n * total + (2.0 + mean_shrinks(stats)) * n * size * DENSITY
 
     def first(self) -> MoveSchedule:
-        """See Move."""
         return move_schedule(4, 1)
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
-        """See Move: the number of steps."""
+        """The number of steps."""
         del prior
         wanted = _DRAWS_BESIDE_UNKNOWNS if sampled else _DRAWS
         most = _MAX_STEPS_BESIDE_UNKNOWNS if sampled else MAX_STEPS
@@ -262,7 +258,6 @@ class LikelihoodSlice(Move):
     )
 
     def step(self, target: Target, settings: None, chain: Chain, state: Any, number: Any) -> Step:
-        """See Move."""
         del settings, number
         entries, vector = np.flatnonzero(target.unknowns.gps < 0), chain.unknowns
 
@@ -277,7 +272,6 @@ class LikelihoodSlice(Move):
         return Step(chain._replace(key=key, unknowns=vector.at[entries].set(moved)), state)
 
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
-        """See Move."""
         del schedule, stats
         return EVALUATIONS * prior.num_rows * sum(prior.sizes) * DENSITY
 
@@ -307,7 +301,6 @@ class MarginalSlice(Move):
     )
 
     def step(self, target: Target, settings: None, chain: Chain, state: Any, number: Any) -> Step:
-        """See Move."""
         del settings, number
         key, augmentation, vector, latents = chain.key, target.augmentation, chain.unknowns, chain.latents
         parameters = target.parameters(vector)
@@ -329,7 +322,6 @@ class MarginalSlice(Move):
         return Step(Chain(key, vector, latents, prior.flatten(coordinates)), state, (), finite)
 
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
-        """See Move."""
         del schedule, stats
         return EVALUATIONS * sweep_operations(prior)
 
@@ -394,7 +386,6 @@ class SurrogateSlice(Move):
     state: ClassVar[Literal["surrogate"]] = "surrogate"
 
     def step(self, target: Target, settings: None, chain: Chain, state: BlockPosterior, number: Any) -> Step:
-        """See Move."""
         del settings, number
         u = state.standardise(chain.coordinates)
 
@@ -415,7 +406,6 @@ class SurrogateSlice(Move):
         return Step(Chain(key, vector, *moved), state)
 
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
-        """See Move."""
         del schedule, stats
         n, size = prior.num_rows, sum(prior.sizes)
         ranks = [sum(prior.spans().ranks[latent] for latent in block) for block in choose_blocks(prior)]
@@ -424,7 +414,6 @@ class SurrogateSlice(Move):
         return EVALUATIONS * surrogate
 
     def first(self) -> MoveSchedule:
-        """See Move."""
         return move_schedule(REPEATS, 1)
 
 
@@ -469,12 +458,10 @@ class Hamiltonian(Move):
     )
 
     def no_info(self, chain: Chain) -> Any:
-        """See Move."""
         del chain
         return jnp.zeros(())
 
     def step(self, target: Target, settings: HamiltonianSettings, chain: Chain, state: Any, number: Any) -> Step:
-        """See Move."""
         del number
         key, momentum_key, uniform_key = jax.random.split(chain.key, 3)
         # Drawn together, since random draws take long to compile.
@@ -506,17 +493,16 @@ class Hamiltonian(Move):
         return Step(jax.lax.cond(accepted, lambda: moved, lambda: stayed), state, probability)
 
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
-        """See Move: gradients of the posterior density in hyperparameters and latents."""
+        """Gradients of the posterior density in hyperparameters and latents."""
         del stats
         gradient = _GRADIENT * factor_operations(prior) + 3.0 * prior.num_rows * sum(prior.sizes) * DENSITY
         return (1.0 + _MEAN_TRAJECTORY * _leapfrogs(float(schedule.settings.step))) * gradient
 
     def first(self) -> MoveSchedule:
-        """See Move."""
         return move_schedule(1, 1, _settings(_FIRST_STEP))
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
-        """See Move: the size of steps and their number."""
+        """The size of steps and their number."""
         del prior, sampled
         if not schedule.repeats:
             return schedule

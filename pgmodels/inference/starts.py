@@ -181,7 +181,6 @@ def initial_models(
 
 
 def _scattered(model: Model, X: np.ndarray, rng: np.random.Generator) -> Model:
-    """The model with random values of its free parameters; deviations are multiples of ``steps``."""
     free = ParameterVector(model, lambda parameter: parameter.is_free)
     vector = free.start()
     return free.with_values(free.constrain(vector + steps(free, X) * _SCATTER * rng.standard_normal(len(vector))))
@@ -351,7 +350,6 @@ def _means(model: Model) -> np.ndarray:
 
 
 def _levelled(model: Model, X: np.ndarray, level: ConstantFit) -> Model:
-    """The model with the means, amplitudes and likelihood parameters of a constant fit."""
     gps = []
     for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
         mean = gp.mean.with_value(np.mean(level.location[part])) if gp.mean.is_free else gp.mean
@@ -365,7 +363,6 @@ def _levelled(model: Model, X: np.ndarray, level: ConstantFit) -> Model:
 
 
 def _mean_variance(kernel: Kernel, X: np.ndarray) -> float:
-    """The mean prior variance at the data."""
     return float(np.mean(np.asarray(kernel.diagonal(pad_rows(X, padded_size(len(X)))))[: len(X)]))
 
 
@@ -390,7 +387,6 @@ def _median_length(lengthscale: Parameter, X: np.ndarray) -> Any:
 
 
 def _lengthened(model: Model, X: np.ndarray, factors: Any) -> Model:
-    """The model with its free lengthscales multiplied by successive factors."""
     return _stretched(model, X, lambda lengthscale, _: next(factors) * np.asarray(lengthscale.value))
 
 
@@ -419,6 +415,5 @@ def _spectral_periods(model: Model, X: np.ndarray, level: ConstantFit) -> list[n
 
 
 def _with_periods(model: Model, X: np.ndarray, periods: Iterator[float | None]) -> Model:
-    """The model with its free periods set to successive periods, those that are not None."""
     gps = [GP(gp.kernel.with_period(X, lambda _: next(periods)), gp.mean, gp.size, gp.form) for gp in model.gps]
     return Model(model.likelihood, gps)

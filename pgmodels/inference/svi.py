@@ -196,7 +196,6 @@ class SviCheckpoint(EngineCheckpoint):
 
 
 def _values(ascent: Ascent) -> dict[str, Any]:
-    """The values of a file from which a state is restored."""
     return {
         "leaves": leaves_of((ascent.state, ascent.window, ascent.before)),
         "learning": ascent.learning,
@@ -524,7 +523,6 @@ def _learned(
     settings: Settings,
     options: _Options,
 ) -> _Fitted:
-    """Stochastic steps until convergence."""
     unknowns = trainable(model) if options.train_hyperparameters else ParameterVector(model, lambda parameter: False)
     terms, coupled = _terms(model, prior, options.objective)
     problem = StochasticProblem(
@@ -572,7 +570,6 @@ def _learned(
 
 
 def _units(learnable: ParameterVector, inputs: Inputs, X: np.ndarray) -> np.ndarray:
-    """Scale of each entry of the vector."""
     values = steps(learnable, X) if learnable.leaf_indices else np.zeros(0)
     return np.concatenate([values, input_steps(inputs, X)])
 
@@ -621,7 +618,6 @@ def _terms(model: Model, prior: PriorCollection, objective: Choice) -> tuple[Obj
 
 
 def _start_at_q(problem: Problem, fitted: _Fitted, data: Data) -> CaviState:
-    """CAVI's start from the marginals of q at all rows."""
     stochastic, q = fitted.stochastic, fitted.outcome
     size, width = problem.prior.num_rows, sum(group.rank * group.size for group in stochastic.prior.groups)
     length = min(size, chunk_length(width))

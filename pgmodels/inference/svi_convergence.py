@@ -346,7 +346,6 @@ def _merged(window: WindowAverage, following: WindowAverage, count: float) -> Wi
 
 
 def _outcome(ascent: Ascent, settings: Settings) -> Outcome:
-    """The averages of the last windows; the last step if steps have no noise."""
     at: Any = ascent.window
     if not settings.noisy or at is None:
         return Outcome(ascent.state.naturals, ascent.state.values.vector, np.array(ascent.trace), ascent.converged)
@@ -413,14 +412,11 @@ class Source(NamedTuple):
 
 
 class _WeightedRows(ArrayRows):
-    """Rows of arrays with their weights."""
-
     def __init__(self, data: Data):
         super().__init__(data.X, data.y)
         self.weights = data.row_weights
 
     def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
-        """See Rows."""
         for rows in self.slices(rng):
             yield self.X[rows], self.y[rows], self.weights[rows]
 
@@ -607,7 +603,6 @@ def _update(
     source: Source,
     settings: Settings,
 ) -> _PassResult:
-    """A pass over all rows for each block of the objective, which are updated in turn."""
     begun, first = naturals, _pass(problem, naturals, vector, source, settings)
     for index in range(len(problem.objective.blocks)):
         statistics = first if index == 0 else _pass(problem, naturals, vector, source, settings)
@@ -633,7 +628,6 @@ def _pass(
     source: Source,
     settings: Settings,
 ) -> _PassStatistics:
-    """A pass over all rows."""
     total = None
     for chunk, count, size in _chunks(source, settings):
         statistics = to_host(_means(problem, (naturals, vector), DataBatch.of(chunk), count))
@@ -675,7 +669,6 @@ def _means(
     rows: DataBatch,
     count: Any,
 ) -> _PassStatistics:
-    """Statistics of q, averaged over ``count`` batches."""
     naturals, vector = at
 
     def add(index: Array, total: _PassStatistics) -> _PassStatistics:

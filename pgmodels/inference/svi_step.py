@@ -612,7 +612,6 @@ def _stepped(
     gradient: Sequence[NaturalParameters],
     rate: Float[Array, ""],
 ) -> list[NaturalParameters]:
-    """q after a step of the blocks of latents ``indices``."""
     after, move = list(naturals), retraction_step if problem.objective.signed else natural_step
     for place, toward in zip(indices, gradient, strict=True):
         after[place] = move(naturals[place], toward, rate)

@@ -131,14 +131,12 @@ class _End:
         return self._result(problem, checked(q.method, problem, ascent), q.elbo - float(before.elbo), tolerance)
 
     def _before(self) -> Any:
-        """The state without the new rows."""
         weights = np.zeros(len(self.problem.y))
         old = np.flatnonzero(self.is_old)
         weights[old] = self.data.row_weights[self.rows[old]]
         return state_from(replace(self.problem, row_weights=as_array(weights)), self.sites)
 
     def _moves(self, before: Any, after: Any) -> bool:
-        """Whether marginals of the first quarter differ."""
         times, known = self.data.X[self.rows, self.series.column], self.series.times
         early = np.flatnonzero(times <= known[self.first + (len(known) - self.first) // 4])
         (mean, variance), (moved, other) = (
@@ -278,7 +276,6 @@ def _sites_at(problem: Problem, posterior: Posterior) -> Sites:
 
 
 def _joined(q: Approximation, X_new: Any, y_new: Any, weights: Any) -> Data:
-    """The data of a result and new rows."""
     columns = q.model.with_new_levels(q.columns, X_new, q.X.shape[1])
     X = q.model.check_new_inputs(X_new, "X_new", q.X.shape[1], columns)
     for gp in q.model.gps:
