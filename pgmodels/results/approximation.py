@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from pgmodels.data.arrays import Columns, Labels, Missing, check_whole_number
+from pgmodels.data.arrays import check_whole_number
 from pgmodels.model import Model
 from pgmodels.numerics.quadrature import chunk_length, equal_chunks
 from pgmodels.objectives.base import Objective
@@ -84,7 +84,7 @@ class FitReport:
     intervals: str = ""
 
 
-class GaussianResult(Result, GaussianPredictions):
+class GaussianResult(GaussianPredictions, Result):
     """What Gaussian approximations of the posterior have in common, corrected or not: see Approximation."""
 
     if TYPE_CHECKING:
@@ -267,8 +267,11 @@ class Approximation(DataResult, GaussianResult):
         return PredictorNodes(mean, covariance, each_latent(covariance) if self.mixing is None else self.mixing)
 
     def gaussian(self, share: float = 1.0) -> Posterior:
-        """See GaussianResult: q, by the sites' precisions times ``share``."""
         return self.posterior if share == 1.0 else _tempered(self.posterior, share)
+
+
+def _of_uncorrected(name: str, doc: str) -> property:
+    return property(lambda self: getattr(self.uncorrected, name), doc=doc)
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -295,70 +298,21 @@ class CorrectedApproximation(GaussianResult):
     # Relative error of variances to allow for where they are compared with the prior's: rounding and quadrature.
     relative_error: ClassVar[float] = 1e-4
 
-    @property
-    def model(self) -> Model:
-        """The model with its hyperparameters resolved."""
-        return self.uncorrected.model
-
-    @property
-    def X(self) -> np.ndarray:
-        """The inputs of the data, (n, d)."""
-        return self.uncorrected.X
-
-    @property
-    def y(self) -> np.ndarray:
-        """The observations, (n,) or (n, columns)."""
-        return self.uncorrected.y
-
-    @property
-    def weights(self) -> np.ndarray | None:
-        """The powers of the rows' likelihoods, (n,); None if all are 1."""
-        return self.uncorrected.weights
-
-    @property
-    def columns(self) -> Columns | None:
-        """The names of X's columns, and how they became numbers, if it was a data frame."""
-        return self.uncorrected.columns
-
-    @property
-    def labels(self) -> Labels | None:
-        """The labels of y in the order of their codes; None if y was numbers."""
-        return self.uncorrected.labels
-
-    @property
-    def missing(self) -> Missing | None:
-        """The rows without y that are kept for predictions."""
-        return self.uncorrected.missing
-
-    @property
-    def posterior(self) -> Posterior:
-        """The posterior that was corrected."""
-        return self.uncorrected.posterior
-
-    @property
-    def elbo_trace(self) -> np.ndarray:
-        """The ELBO before the correction, at the start and after each iteration."""
-        return self.uncorrected.elbo_trace
-
-    @property
-    def converged(self) -> bool:
-        """Whether the iterations before the correction converged."""
-        return self.uncorrected.converged
-
-    @property
-    def tolerance(self) -> float:
-        """The tolerance of these iterations."""
-        return self.uncorrected.tolerance
-
-    @property
-    def objective(self) -> str:
-        """The name of what the ELBO is a sum of."""
-        return self.uncorrected.objective
-
-    @property
-    def custom_objective(self) -> Objective | None:
-        """The objective if it was given as an object."""
-        return self.uncorrected.custom_objective
+    if not TYPE_CHECKING:
+        # The base classes declare their types.
+        model = _of_uncorrected("model", "The model with its hyperparameters resolved.")
+        X = _of_uncorrected("X", "The inputs of the data, (n, d).")
+        y = _of_uncorrected("y", "The observations, (n,) or (n, columns).")
+        weights = _of_uncorrected("weights", "The powers of the rows' likelihoods, (n,); None if all are 1.")
+        columns = _of_uncorrected("columns", "The names of X's columns, if it was a data frame.")
+        labels = _of_uncorrected("labels", "The labels of y in the order of their codes; None if y was numbers.")
+        missing = _of_uncorrected("missing", "The rows without y that are kept for predictions.")
+        posterior = _of_uncorrected("posterior", "The posterior that was corrected.")
+        elbo_trace = _of_uncorrected("elbo_trace", "The ELBO before the correction, at the start and by iteration.")
+        converged = _of_uncorrected("converged", "Whether the iterations before the correction converged.")
+        tolerance = _of_uncorrected("tolerance", "The tolerance of these iterations.")
+        objective = _of_uncorrected("objective", "The name of what the ELBO is a sum of.")
+        custom_objective = _of_uncorrected("custom_objective", "The objective if it was given as an object.")
 
     @property
     def fit(self) -> FitReport | Any:
@@ -394,7 +348,7 @@ class CorrectedApproximation(GaussianResult):
         return replace(self, uncertainty=uncertainty, variance=variance)
 
     def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
-        """See Summarised: with intervals of learned parameters, by draws from their normal density."""
+        """The tables, with intervals of learned parameters, by draws from their normal density."""
         tables = super().estimates_of(functions)
         if self.uncertainty is None:
             return tables
@@ -435,53 +389,11 @@ class CorrectedApproximation(GaussianResult):
         )
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Corrected mean and variance of the latents at new inputs.
-
-        Parameters
-        ----------
-        X_new : array_like, shape (m, d)
-            New inputs, with the columns of X.
-
-        Returns
-        -------
-        mean, variance : ndarray, shape (m, latents)
-            Moments of each latent.
-
-        Warns
-        -----
-        CorrectionWarning
-            If a corrected variance is not positive; it is returned as it is.
-        """
         mean, variance = super().predict_latent(X_new)
         warn_invalid(variance, "X_new")
         return mean, variance
 
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
-        """The predictive distribution of y at new inputs, with the corrected moments.
-
-        Parameters
-        ----------
-        X_new : array_like, shape (m, d)
-            New inputs, with the columns of X.
-        covariates : array_like, shape (m, columns - 1), optional
-            The columns of y after the first, such as trials or an exposure.
-
-        Returns
-        -------
-        Predictive
-            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
-            depend on covariates that are missing.
-
-        Raises
-        ------
-        ValueError
-            If a corrected variance is not positive: there is no predictive distribution there.
-
-        Warns
-        -----
-        PredictionWarning
-            If the response of y is skewed in some rows, where the uncorrected moments are used.
-        """
         count = len(self._inputs_at(X_new))
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, count)
         nodes, shifts, uncertainty = self._nodes_of(X_new, covariates), self.shifts_at(X_new), self.uncertainty
@@ -509,7 +421,6 @@ class CorrectedApproximation(GaussianResult):
         return lambda model, moved, shifts: nodes_at(model, mean + moved, with_shifts(spread, shifts), covariates)
 
     def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        """Joint draws of the latents at new inputs: see Approximation; of learned parameters too."""
         return self.joint_nodes(X_new, num_draws, seed).draws
 
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
@@ -517,7 +428,7 @@ class CorrectedApproximation(GaussianResult):
         return self._with_parameters(f, X_new, seed)
 
     def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        """See GaussianPredictions. Raises ValueError if a corrected variance is not positive."""
+        """Draw the latents of each row. Raises ValueError if a corrected variance is not positive."""
         mean, spread = self._conditional_marginals_at(X_new)
         self._require_variances(spread)
         check_whole_number(num_draws, "num_draws", 1)
@@ -652,11 +563,10 @@ class LearnedApproximation(ResponseApproximation):
         return self.uncorrected.fit
 
     def gaussian(self, share: float = 1.0) -> Posterior:
-        """See GaussianResult: q, at the learned values."""
         return self.uncorrected.gaussian(share)
 
     def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "Approximation | CorrectedApproximation":
-        """See CorrectedApproximation; without one it is the result of ``fit`` itself."""
+        """The result with another uncertainty of its parameters; without one that of ``fit`` itself."""
         return self.uncorrected if uncertainty is None else super().with_uncertainty(uncertainty)
 
 
@@ -710,7 +620,7 @@ class LinearResponse(ResponseApproximation):
         return _moved(self.posterior, shift, response, share)
 
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """See GaussianResult. Raises ValueError if the response is not a covariance."""
+        """Joint draws at the data, as of q. Raises ValueError if the response is not a covariance."""
         self.require_covariance()
         return super().draw_at_data(num_draws, seed)
 
@@ -720,11 +630,11 @@ class LinearResponse(ResponseApproximation):
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
         self.require_covariance()
-        return np.asarray(_response_at(self.posterior, X_new, self.response))
+        return np.asarray(_response_at(self.posterior, X_new, as_array(self.response)))
 
 
 # Any share, in one program.
-_moved = compiled(move)
+_moved, _response_at = compiled(move), compiled(joint_covariance)
 
 
 @compiled
@@ -739,11 +649,6 @@ def _log_density_ratio(gaussian: Posterior | CorrectedGaussian, f: Any, coordina
     # Sites act on the part of f in the coordinates; the rest has its prior distribution.
     projected = f if gaussian.prior.residual_variances() is None else gaussian.prior.latents(coordinates)
     return gaussian.log_factor(projected) - gaussian.log_normalizer()
-
-
-@compiled
-def _response_at(posterior: Posterior, X_new: Array, response: Any) -> Array:
-    return joint_covariance(posterior, X_new, as_array(response))
 
 
 @compiled

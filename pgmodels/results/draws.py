@@ -165,7 +165,7 @@ class Draws(DataResult):
         return np.ptp(self.latents, axis=(0, 1)) > 0.0
 
     def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
-        """See Summarised; hyperparameters without a prior keep their values."""
+        """The tables; hyperparameters without a prior keep their values."""
         drawn = {name: functions.get(name, np.asarray)(values) for name, values in self.hyperparameters.items()}
         return super().estimates_of(functions) | {name: of_chains(values) for name, values in drawn.items()}
 
@@ -184,49 +184,12 @@ class Draws(DataResult):
         return extend(self, num_samples, progress)
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latents at new inputs, over the draws.
-
-        Parameters
-        ----------
-        X_new : array_like, shape (m, d)
-            New inputs, with the columns of X.
-
-        Returns
-        -------
-        mean, variance : ndarray, shape (m, latents)
-            Moments of each latent.
-        """
         conditionals = self._at(X_new)
         means = [centre.mean(axis=0) for centre, _ in conditionals]
         variances = [centre.var(axis=0) + residual.mean(axis=0)[:, None] for centre, residual in conditionals]
         return np.concatenate(means, axis=-1), np.concatenate(variances, axis=-1)
 
     def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        """Joint draws of the latents at new inputs, each conditional on one of the draws, which are used equally often.
-
-        Parameters
-        ----------
-        X_new : array_like, shape (m, d)
-            New inputs, with the columns of X.
-        num_draws : int
-            Number of draws.
-        seed : int or jax.Array
-            An int or a JAX key.
-
-        Returns
-        -------
-        ndarray, shape (num_draws, m, latents)
-            Draws of functions: joint over rows and latents.
-
-        Raises
-        ------
-        ValueError
-            For a prior without a factor.
-
-        Notes
-        -----
-        O(m^3) time, for each draw if hyperparameters were sampled; O(m) for each draw with ``pgm.Markov()``.
-        """
         return self.joint_nodes(X_new, num_draws, seed).draws
 
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
@@ -332,9 +295,7 @@ class Draws(DataResult):
         return tuple(v.reshape(-1, *v.shape[2:]) for v in self.whitened)
 
 
-@compiled
-def _draw_given(prior: PriorCollection, X_new: Any, whitened: Any, noise: Any) -> Any:
-    return draw_given(prior, X_new, whitened, noise)
+_draw_given: Any = compiled(draw_given)
 
 
 @partial(compiled, static_argnames="leaf_indices")

@@ -13,8 +13,7 @@ import scipy
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from pgmodels.data.arrays import Labels, check_whole_number, in_units_of
-from pgmodels.likelihoods.likelihood import Likelihood
+from pgmodels.data.arrays import check_whole_number, in_units_of
 from pgmodels.likelihoods.sampling import SamplingWarning
 from pgmodels.model import GP, Model, Points
 from pgmodels.numerics.quadrature import chunk_length, equal_chunks, normal_nodes
@@ -34,11 +33,11 @@ from pgmodels.results.predictive import (
     PredictorNodes,
     check_covariates,
 )
-from pgmodels.results.result import check_levels
+from pgmodels.results.result import BaseResult, check_levels
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.machine import require_draws
 from pgmodels.runtime.messages import PgmodelsWarning, shorten, suppress_warnings, warn
-from pgmodels.runtime.precision import DoublePrecision, as_array, double_precision
+from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 
 
@@ -359,68 +358,24 @@ class NormalDensity:
         return np.maximum(at_sign_change - ends, 0.0).sum(axis=0)
 
 
-class GaussianPredictions(DoublePrecision, ABC):
+class GaussianPredictions(BaseResult, ABC):
     """Predictions at new inputs from a model and a Gaussian posterior of its latents."""
 
     if TYPE_CHECKING:
 
         @property
-        def model(self) -> Model:
-            """The model."""
-
-        @property
         def posterior(self) -> Posterior:
             """The posterior of the latents that predictions are by."""
-
-        @property
-        def labels(self) -> Labels | None:
-            """The labels of y in the order of their codes; None if y was numbers."""
-
-    @property
-    @abstractmethod
-    def likelihood(self) -> Likelihood:
-        """The likelihood of one row without its weight; predictions use it."""
-
-    @abstractmethod
-    def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
-        """New inputs as a float64 array (m, d); raises ValueError if their columns do not match X."""
 
     @abstractmethod
     def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
         """Checked new inputs, standardised if the model's are."""
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latents at new inputs.
-
-        Parameters
-        ----------
-        X_new : array_like, shape (m, d)
-            New inputs, with the columns of X.
-
-        Returns
-        -------
-        mean, variance : ndarray, shape (m, latents)
-            Moments of each latent.
-        """
         mean, variance = self._marginals_at(X_new)
         return mean, variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
 
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
-        """The predictive distribution of y at new inputs.
-
-        Parameters
-        ----------
-        X_new : array_like, shape (m, d)
-            New inputs, with the columns of X.
-        covariates : array_like, shape (m, columns - 1), optional
-            The columns of y after the first, such as trials or an exposure.
-
-        Returns
-        -------
-        Predictive
-            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
-            depend on covariates that are missing.
-        """
         mean, variance = self._marginals_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(mean))
         nodes = nodes_at(self.model, mean, variance, covariates)
@@ -451,36 +406,8 @@ class GaussianPredictions(DoublePrecision, ABC):
         return _marginals(self.posterior, inputs)
 
     def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        """Joint draws of the latents at new inputs.
-
-        Parameters
-        ----------
-        X_new : array_like, shape (m, d)
-            New inputs, with the columns of X.
-        num_draws : int
-            Number of draws.
-        seed : int or jax.Array
-            An int or a JAX key.
-
-        Returns
-        -------
-        ndarray, shape (num_draws, m, latents)
-            Draws of functions: joint over rows and latents.
-
-        Raises
-        ------
-        ValueError
-            For a GP whose form has no factor.
-        MemoryError
-            If the covariances between the rows do not fit into memory.
-
-        Notes
-        -----
-        O(m^3) time; O(n + m) for each draw with ``pgm.Markov()``.
-        """
         check_whole_number(num_draws, "num_draws", 1)
-        seed = as_seed(seed)
-        return self._drawn_at(X_new, num_draws, seed)
+        return self._drawn_at(X_new, num_draws, as_seed(seed))
 
     def _drawn_at(self, X_new: ArrayLike, num_draws: int, seed: int) -> np.ndarray:
         count, size = len(self.check_inputs(X_new)), self.model.num_latents

@@ -81,7 +81,7 @@ class IntegratedApproximation(DataResult):
 
     @cached_property
     def prior(self) -> PriorCollection:
-        """See Result; at the mode."""
+        """The prior of the latents at the data, at the mode."""
         return self.model.compiled_prior(self.X)
 
     @cached_property
@@ -122,45 +122,16 @@ class IntegratedApproximation(DataResult):
         return mixed_quantiles(levels, self.shares, means, _variances(covariances))
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latents at new inputs, averaged over the points.
-
-        Parameters
-        ----------
-        X_new : array_like, shape (m, d)
-            New inputs, with the columns of X.
-
-        Returns
-        -------
-        mean, variance : ndarray, shape (m, latents)
-            Moments of each latent.
-        """
         means, covariances, _ = self._moments_at(X_new)
         return mixed_moments(self.shares, means, _variances(covariances))
 
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
-        """The predictive distribution of y at new inputs, averaged over the points.
-
-        Parameters
-        ----------
-        X_new : array_like, shape (m, d)
-            New inputs, with the columns of X.
-        covariates : array_like, shape (m, columns - 1), optional
-            The columns of y after the first, such as trials or an exposure.
-
-        Returns
-        -------
-        Predictive
-            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
-            depend on covariates that are missing.
-
-        Warns
-        -----
-        PredictionWarning
-            If the response of y is skewed in some rows, where the uncorrected Gaussian of a point is used.
-        """
         means, covariances, plain = self._moments_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, means.shape[1])
-        kept, skewed = self._kept(), np.zeros(means.shape[1], dtype=bool)
+        # All components but the lightest.
+        order = np.argsort(self.shares)
+        light = (self.shares[order] < _LEAST) & (np.cumsum(self.shares[order]) < _LEFT_OUT)
+        kept, skewed = np.sort(order[~light]), np.zeros(means.shape[1], dtype=bool)
         components = []
         for k in kept:
             model = self._model_at(k)
@@ -172,26 +143,6 @@ class IntegratedApproximation(DataResult):
         return MixedPredictive(self.shares[kept] / self.shares[kept].sum(), components)
 
     def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        """Joint draws of the latents at new inputs.
-
-        Parameters
-        ----------
-        X_new : array_like, shape (m, d)
-            New inputs, with the columns of X.
-        num_draws : int
-            Number of draws.
-        seed : int or jax.Array
-            An int or a JAX key.
-
-        Returns
-        -------
-        ndarray, shape (num_draws, m, latents)
-            Draws of functions: joint over rows and latents.
-
-        Notes
-        -----
-        O(m^3) time for each point.
-        """
         return self.joint_nodes(X_new, num_draws, seed).draws
 
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
@@ -290,11 +241,6 @@ class IntegratedApproximation(DataResult):
         from pgmodels.inference.integrate import moments_at
 
         return moments_at(self, self._inputs_at(X_new))
-
-    def _kept(self) -> np.ndarray:
-        order = np.argsort(self.shares)
-        light = (self.shares[order] < _LEAST) & (np.cumsum(self.shares[order]) < _LEFT_OUT)
-        return np.sort(order[~light])
 
     @double_precision
     def _values(self, vectors: np.ndarray) -> dict[str, np.ndarray]:

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from os import PathLike
-from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -13,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import Columns, Labels, Missing
 from pgmodels.data.sources import Scaling
-from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
 from pgmodels.priors import chain_posterior as chain_response
@@ -23,9 +20,9 @@ from pgmodels.priors.collection import Marginals, Posterior, PriorCollection
 from pgmodels.results.approximation import FitReport, LinearResponse, NodesOf, ResponseApproximation
 from pgmodels.results.gaussian import GaussianPredictions, each_latent, mixing, mixing_at, with_shifts
 from pgmodels.results.predictive import CopulaNodes
-from pgmodels.results.result import GridDensity, Summarised
+from pgmodels.results.result import GridDensity
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.precision import Picklable, as_array
+from pgmodels.runtime.precision import as_array
 from pgmodels.runtime.seeds import Seed
 
 
@@ -75,7 +72,7 @@ def _predicted(response: ChainResponse, inputs: Array) -> Marginals:
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class SparseApproximation(Summarised, Picklable, GaussianPredictions):
+class SparseApproximation(GaussianPredictions):
     """A Gaussian approximation q of the latents at inducing inputs, from ``num_rows`` rows that it does not store.
 
     It predicts at inputs on their original scale; ``scaling`` standardised those of the data. ``correct``,
@@ -102,11 +99,6 @@ class SparseApproximation(Summarised, Picklable, GaussianPredictions):
     missing: Missing | None = None
 
     @property
-    def likelihood(self) -> Likelihood:
-        """The likelihood of one row without its weight; predictions use it."""
-        return self.model.likelihood
-
-    @property
     def prior(self) -> PriorCollection:
         """The prior of the latents, factorised at the inducing inputs; it has no rows of the data."""
         return self.posterior.prior
@@ -122,11 +114,6 @@ class SparseApproximation(Summarised, Picklable, GaussianPredictions):
         return float(self.elbo_trace[-1])
 
     @property
-    def jitter(self) -> tuple[float, ...]:
-        """Jitter added to the diagonal of each group's covariance to factorise it; 0 if none was needed."""
-        return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
-
-    @property
     def remedy(self) -> str:
         """The remedy where a call needs the rows, for messages."""
         return (
@@ -135,7 +122,6 @@ class SparseApproximation(Summarised, Picklable, GaussianPredictions):
         )
 
     def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
-        """New inputs as a float64 array (m, d); raises ValueError if their columns do not match the data's."""
         return self.model.check_new_inputs(X_new, name, len(self.scaling.location), self.columns)
 
     def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
@@ -143,33 +129,12 @@ class SparseApproximation(Summarised, Picklable, GaussianPredictions):
         self.posterior.prior.check_new_inputs(inputs, jointly=jointly)
         return inputs
 
-    def save(self, path: str | PathLike[str]) -> Path:
-        """Write the result to one file, such as ``fit.npz``, that ``pgm.load`` reads; see ``Result.save``."""
-        from pgmodels.results.storage import save_result
-
-        return save_result(self, path)
-
     def to_arviz(self, num_draws: int = 1000, seed: Seed = 0, **options: Any) -> NoReturn:
         """Raise ValueError: ArviZ gets draws at the data, which the result does not store."""
         raise ValueError(f"to_arviz needs the data, and a SparseApproximation {self.remedy}.")
 
     def _latent_table(self) -> NoReturn:
         raise ValueError(f"summary: latents are those at the data, and a SparseApproximation {self.remedy}.")
-
-    def __repr__(self) -> str:
-        from pgmodels.report.summaries import result_line
-
-        return result_line(self)
-
-    def __str__(self) -> str:
-        from pgmodels.report.summaries import result_text
-
-        return result_text(self)
-
-    def _repr_html_(self) -> str:
-        from pgmodels.report.summaries import result_html
-
-        return result_html(self)
 
 
 def name_type(value: object) -> str:
@@ -239,7 +204,6 @@ class NestedApproximation(LinearResponse):
         return self._marginals(inputs).widened(np.sum(self.shifts_at(inputs) ** 2, axis=0))
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latents at new inputs: see CorrectedApproximation."""
         marginals = self.marginals_at(X_new)
         return marginals.mean, marginals.variance
 

@@ -372,14 +372,128 @@ def entries(shape: tuple[int, ...]) -> list[str]:
 Functions: TypeAlias = Mapping[str, Callable[[Any], Any]]
 
 
-class Summarised(DoublePrecision):
-    """What has a model with hyperparameters: a table of their values."""
+class BaseResult(DoublePrecision, Picklable):
+    """A model with resolved hyperparameters, and a posterior: tables, predictions and files."""
 
     if TYPE_CHECKING:
 
         @property
         def model(self) -> Model:
             """The model."""
+
+        @property
+        def prior(self) -> PriorCollection:
+            """The prior of the latents."""
+
+        @property
+        def method(self) -> str:
+            """The name of the engine or correction."""
+
+        @property
+        def columns(self) -> Columns | None:
+            """The names of the columns of X."""
+
+        @property
+        def labels(self) -> Labels | None:
+            """The labels of y in the order of their codes; None if y was numbers."""
+
+        @property
+        def missing(self) -> Missing | None:
+            """The rows without y that are kept for predictions."""
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood of one row without its weight; predictions use it."""
+        return self.model.likelihood
+
+    @property
+    def jitter(self) -> tuple[float, ...]:
+        """Jitter added to the diagonal of each group's covariance to factorise it; 0 if none was needed."""
+        return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
+
+    def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
+        """New inputs as a float64 array (m, d); raises ValueError if their columns do not match the data's."""
+        raise NotImplementedError
+
+    def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Compute the mean and variance of the latents at new inputs, averaged over sampled or integrated parameters.
+
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+
+        Returns
+        -------
+        mean, variance : ndarray, shape (m, latents)
+            Moments of each latent.
+
+        Warns
+        -----
+        CorrectionWarning
+            If a corrected variance is not positive; it is returned as it is.
+        """
+        raise NotImplementedError
+
+    def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> "Predictive":
+        """Predict y at new inputs, averaged over the posterior.
+
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        covariates : array_like, shape (m, columns - 1), optional
+            The columns of y after the first, such as trials or an exposure.
+
+        Returns
+        -------
+        Predictive
+            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
+            depend on covariates that are missing.
+
+        Raises
+        ------
+        ValueError
+            If a corrected variance is not positive: there is no predictive distribution there.
+
+        Warns
+        -----
+        PredictionWarning
+            If the response of y is skewed in some rows, where uncorrected moments are used.
+        """
+        raise NotImplementedError
+
+    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
+        """Draw the latents at new inputs, jointly.
+
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d)
+            New inputs, with the columns of X.
+        num_draws : int
+            Number of draws.
+        seed : int or jax.Array
+            An int or a JAX key.
+
+        Returns
+        -------
+        ndarray, shape (num_draws, m, latents)
+            Draws of functions: joint over rows and latents. Of a result with posterior draws each is conditional on one
+            of these, which are used equally often.
+
+        Raises
+        ------
+        ValueError
+            For a GP whose form has no factor.
+        MemoryError
+            If the covariances between the rows do not fit into memory.
+
+        Notes
+        -----
+        O(m^3) time, for each draw if hyperparameters were sampled, and for each point if they were integrated out;
+        O(n + m) for each draw with ``pgm.Markov()``.
+        """
+        raise NotImplementedError
 
     @property
     def estimates(self) -> "dict[str, pd.DataFrame]":
@@ -422,8 +536,49 @@ class Summarised(DoublePrecision):
     def _latent_table(self) -> "pd.DataFrame":
         raise NotImplementedError
 
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the result to one file that ``pgm.load`` reads.
 
-class Result(Summarised, Picklable):
+        The file holds arrays and text without pickles: data, hyperparameters, Gaussian factors and draws. Of a custom
+        likelihood it holds only the text of the formula, so pass the likelihood to ``pgm.load``. ``extend`` does not
+        work on loaded draws.
+
+        Parameters
+        ----------
+        path : str or path
+            The file, such as ``fit.npz``, in an existing folder.
+
+        Returns
+        -------
+        Path
+            The path of the file.
+
+        Raises
+        ------
+        ValueError
+            For custom kernels, forms and priors: pickle such results.
+        """
+        from pgmodels.results.storage import save_result
+
+        return save_result(self, path)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        from pgmodels.report.summaries import result_line
+
+        return result_line(self)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        from pgmodels.report.summaries import result_text
+
+        return result_text(self)  # type: ignore[arg-type]
+
+    def _repr_html_(self) -> str:
+        from pgmodels.report.summaries import result_html
+
+        return result_html(self)  # type: ignore[arg-type]
+
+
+class Result(BaseResult):
     """Base class of results: the model with its hyperparameters resolved, and the data.
 
     ``columns`` are the names of X's columns, and how they became numbers, if it was a data frame. ``weights`` (n,) are
@@ -433,10 +588,6 @@ class Result(Summarised, Picklable):
     """
 
     if TYPE_CHECKING:
-
-        @property
-        def model(self) -> Model:
-            """The model."""
 
         @property
         def X(self) -> np.ndarray:
@@ -449,18 +600,6 @@ class Result(Summarised, Picklable):
         @property
         def seconds(self) -> float:
             """The time that it took."""
-
-        @property
-        def method(self) -> str:
-            """The name of the engine or correction."""
-
-        @property
-        def columns(self) -> Columns | None:
-            """The names of the columns of X."""
-
-        @property
-        def prior(self) -> PriorCollection:
-            """The prior of the latents at the data."""
 
         @property
         def mean(self) -> np.ndarray:
@@ -478,17 +617,6 @@ class Result(Summarised, Picklable):
         def weights(self) -> np.ndarray | None:
             """The powers of the rows' likelihoods, (n,); None if all are 1."""
 
-        @property
-        def labels(self) -> Labels | None:
-            """The labels of y in the order of their codes."""
-
-        @property
-        def missing(self) -> Missing | None:
-            """The rows without y that are kept for predictions."""
-
-        def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
-            """The predictive distribution of y at new inputs."""
-
     @property
     def data(self) -> Data:
         """X, y, and the rows' weights."""
@@ -499,13 +627,7 @@ class Result(Summarised, Picklable):
         """The number of rows of the data."""
         return len(self.X)
 
-    @property
-    def likelihood(self) -> Likelihood:
-        """The likelihood of one row without its weight; predictions use it."""
-        return self.model.likelihood
-
     def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
-        """New inputs as a float64 array (m, d); raises ValueError if their columns do not match X."""
         return self.model.check_new_inputs(X_new, name, self.X.shape[1], self.columns)
 
     def predict_missing(self) -> "Predictive":
@@ -550,52 +672,6 @@ class Result(Summarised, Picklable):
         from pgmodels.interop.arviz import to_arviz
 
         return to_arviz(self, num_draws=num_draws, seed=seed, coords=coords, prior=prior)
-
-    def save(self, path: str | PathLike[str]) -> Path:
-        """Write the result to one file that ``pgm.load`` reads.
-
-        The file holds arrays and text without pickles: data, hyperparameters, Gaussian factors and draws. Of a custom
-        likelihood it holds only the text of the formula, so pass the likelihood to ``pgm.load``. ``extend`` does not
-        work on loaded draws.
-
-        Parameters
-        ----------
-        path : str or path
-            The file, such as ``fit.npz``, in an existing folder.
-
-        Returns
-        -------
-        Path
-            The path of the file.
-
-        Raises
-        ------
-        ValueError
-            For custom kernels, forms and priors: pickle such results.
-        """
-        from pgmodels.results.storage import save_result
-
-        return save_result(self, path)
-
-    def __repr__(self) -> str:
-        from pgmodels.report.summaries import result_line
-
-        return result_line(self)
-
-    def __str__(self) -> str:
-        from pgmodels.report.summaries import result_text
-
-        return result_text(self)
-
-    def _repr_html_(self) -> str:
-        from pgmodels.report.summaries import result_html
-
-        return result_html(self)
-
-    @property
-    def jitter(self) -> tuple[float, ...]:
-        """Jitter added to the diagonal of each group's covariance to factorise it; 0 if none was needed."""
-        return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
