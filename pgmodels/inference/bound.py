@@ -42,8 +42,6 @@ from pgmodels.priors.rows import DistinctInputs
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module, as_array
 
-# The variational problem as a function of the hyperparameters: unconstrained vector, model, prior, problem.
-
 # From this many rows on (times latents, if coupled), compiling one program per rank is cheaper than hundreds of dense
 # factorisations.
 MANY_ROWS = 600
@@ -153,8 +151,6 @@ def _in_steps(group: LowRankPrior) -> InducingPoints:
     Z, active = np.pad(group.Z, ((0, more), (0, 0)), mode="edge"), np.pad(group.active, (0, more))
     return InducingPoints(*map(as_array, (Z, active, 0.0)))
 
-
-# The objective of hyperparameter learning: the bound with q(f) at its optimum, as a function of their vector.
 
 # The inner loop must be much closer to its optimum than the outer steps resolve, since the envelope theorem gives the
 # gradient only at the optimum.

@@ -20,10 +20,7 @@ from pgmodels.priors.linalg import HELD
 from pgmodels.runtime.messages import warn
 
 # Maximisation of the bound over the mean of q(f) with fixed covariance: Newton-CG with products with the factor.
-#
-# A sweep's step in the mean is limited by the sites' precisions, which are far above the bound's curvature for
-# confident classes, so that sweeps alone need thousands of iterations. With inducing inputs a product with the prior's
-# factor costs a small share of a sweep.
+# The sites' precisions are far above the bound's curvature for confident classes: sweeps alone need thousands of steps.
 
 # Maximum Newton steps and relative gradient norm to stop at; maximum products per step and relative residual to stop
 # at. The optimum need not be exact: the variances change in the next sweep.
@@ -124,11 +121,8 @@ def at_best_mean(
     return moved, Sites(jax.grad(bound)(moved) + sites.precision * moved, sites.precision)
 
 
-# Coordinate ascent: alternate between optimal sites and the Gaussian they define, with Anderson acceleration.
-
-
 class CaviState(NamedTuple):
-    """The ``VariationalState`` of CAVI; moments and sites (n, predictors). At a start, moments and sites are not consistent."""
+    """The state of CAVI; moments and sites (n, predictors), which are not consistent at a start."""
 
     mean: Float[Array, "n p"]
     variance: Float[Array, "n p"]
@@ -340,7 +334,7 @@ def _merit(state: GaussianState) -> Array:
 
 
 def _missed(problem: Problem, before: GaussianState, after: GaussianState) -> Array:
-    """``missed`` of a state: the gradient in the moments after a step, times the change of these; 0 if q is no maximum."""
+    """The gradient in the moments after a step, times the change of these; 0 if q is no maximum."""
     if not problem.objective.is_maximised:
         return jnp.zeros_like(after.elbo)
     target = after.slope if problem.takes_signed else positive(after.slope, after.mean)

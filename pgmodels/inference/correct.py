@@ -143,8 +143,6 @@ def _covariance(posterior: Posterior, *Phi: Any) -> Any:
     return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance
 
 
-# Corrections of the moments of a variational posterior: by linear response, or perturbatively to second order.
-
 # Names of ``_METHODS``.
 Method: TypeAlias = Literal["linear_response", "perturbative", "nested"]
 # Limits on whitened coordinates, and on coordinates times rows, up to which fit corrects its result. On one CPU core
@@ -380,8 +378,6 @@ _METHODS: dict[str, Callable[[Approximation, bool | None], CorrectedApproximatio
 def _prior_variances(prior: PriorCollection) -> Any:
     return prior.marginals()[1]
 
-
-# Marginals of linear functionals of the latents: contrasts, means of groups, effects of additive terms.
 
 # Inputs of a functional, at most: the covariance of their latents given the data has the square of their number.
 _MOST = 10_000

@@ -158,8 +158,6 @@ def _log_mean(log_weights: Float[Array, " N"]) -> Float[Array, ""]:
     return jax.scipy.special.logsumexp(log_weights) - np.log(len(log_weights))
 
 
-# Importance weights of blocks of a series, from a posterior of Markov processes given sites.
-
 # Rows of a block, and the number of blocks at most, evenly spread over the series.
 LENGTH, _MOST = 100, 100
 
@@ -217,8 +215,6 @@ def block_log_ratios(
     return jax.lax.fori_loop(0, LENGTH, step, (first, jnp.zeros(spread)))[1]
 
 
-# Importance sampling of the latents from Gaussian approximations to their posterior.
-
 # Rows from which on a series is long.
 _LONG = 1000
 
@@ -272,8 +268,6 @@ def weigh(approximation: GaussianResult, share: float, num_draws: int, seed: int
     log_likelihood = pointwise_log_likelihood(approximation, f).sum(axis=-1)
     return WeightedDraws(f, smoothed(log_likelihood - log_density))
 
-
-# The log evidence of a model by importance sampling from a corrected Gaussian.
 
 # Standard error of particles, in nats, up to which the estimate is reliable.
 _LARGEST_ERROR = 0.5

@@ -50,8 +50,6 @@ from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
 
-# The uncertainty of learned parameters, from the curvature of the bound and the response of q at its optimum.
-
 # Most parameters whose curvature is computed, at two gradients each.
 _MOST = 30
 # Steps of central differences, in units of the parameters: their error is 1e-4 of the curvature of a variance's
@@ -158,8 +156,6 @@ def _are_determined(maximum: Maximum, curvature: np.ndarray) -> np.ndarray:
     at_floor = (bound.learnable.gps < 0) & (bound.lost > FELT)
     return (curvature > _LARGEST**-2) & inside & ~at_floor
 
-
-# Empirical Bayes: maximise the collapsed bound over kernel hyperparameters, means and likelihood parameters.
 
 # Tolerance of q(f) at the learned values.
 _INNER_TOLERANCE = 1e-9

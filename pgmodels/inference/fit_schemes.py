@@ -24,8 +24,6 @@ from pgmodels.parameters.vector import trainable
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import as_array
 
-# The evidence as a function of hyperparameters and local parameters: predictor moments, which give the sites.
-
 
 class LocalParameters(NamedTuple):
     """A mean and a log variance of each predictor, (n, predictors) each, not constrained."""

@@ -57,8 +57,6 @@ from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, warn
 from pgmodels.runtime.precision import Picklable, as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_key, as_seed
 
-# Whether chains have found the same distribution.
-
 # Limit on the largest R-hat (Gelman and Rubin 1992 recommend less), and the smallest number of draws per chain for
 # which it is checked: of fewer it is noise.
 _RHAT, _MIN_DRAWS = 1.2, 100
@@ -83,9 +81,6 @@ def warn_unmixed(engine: str, count: int, means: np.ndarray, variances: np.ndarr
             "look for priors of many orders of magnitude.",
             MixingWarning,
         )
-
-
-# A run of the Gibbs sampler: chains, stored draws, and adaptation during warm-up.
 
 
 class SamplingError(ValueError):
@@ -458,8 +453,6 @@ def _constrain(unknowns: ParameterVector, vectors: Any) -> list[Any]:
     return jax.vmap(unknowns.constrain)(vectors)
 
 
-# A run saved in a folder as it goes, so that it can be resumed after an interruption.
-
 _DRAWS_FILE, _STATE_FILE = re.compile(r"draws-\d{6}\.npz"), re.compile(r"state-\d{9}\.npz")
 
 
@@ -538,9 +531,6 @@ class Checkpoint(EngineCheckpoint):
         if set(values) != set(Record._fields) or not {"unknowns", "log_likelihood", "failed"} <= arrays:
             self.refuse(f"{path} is damaged: it contains {', '.join(values) or 'nothing'}, and no draws")
         return Record(**values)
-
-
-# Gibbs sampling of the exact posterior: auxiliary variables, latents and hyperparameters, and slice moves.
 
 
 @double_precision

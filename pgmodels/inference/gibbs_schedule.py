@@ -108,8 +108,6 @@ def no_moments(shape: tuple[int, ...]) -> Moments:
     return Moments(np.zeros(()), np.zeros(shape), np.zeros(shape))
 
 
-# The schedule of an iteration, as data: which moves are made and how often.
-
 # In the order of an iteration.
 MOVES: tuple[Move, ...] = (
     Hamiltonian(),
@@ -465,8 +463,6 @@ def _sweep_every(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStat
 def _of(schedule: Schedule, kind: type[Move], stats: Sequence[MoveStats]) -> MoveStats:
     return next(sums for move, sums in zip(schedule.moves, stats, strict=True) if isinstance(move, kind))
 
-
-# Schemes of the sampler: which moves it makes, what they draw from, and what they require of the model.
 
 SchemeName = Literal["auto", "sweep", "four_block", "one_vs_rest"]
 

@@ -76,8 +76,6 @@ def _response(problem: Problem, posterior: Posterior) -> tuple[ChainResponse, An
     return response, (jnp.sum(response.negative()) == 0) & is_finite
 
 
-# Integration over hyperparameters without sampling: a nested approximation with corrected variational Gaussians.
-
 # Tolerances of the ELBO. At a point importance weights give the evidence for any q; the mode's gradient needs a more
 # exact q.
 _TOLERANCE, _MODE_TOLERANCE = 1e-6, 1e-7

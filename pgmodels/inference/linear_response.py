@@ -76,9 +76,7 @@ def by_products(
 
 
 # Linear response: posterior covariances from the derivative of a variational optimum in a linear perturbation.
-#
-# Everything is in the concatenated whitened coordinates v of the latents: z = G^T v are the predictors at the data, C
-# = R^-T R^-1 is the covariance of v under q, and U = R^-1 G has U^T U = V, the covariance of z.
+# Whitened coordinates v: predictors z = G^T v, C = R^-T R^-1 = Cov v under q, and U = R^-1 G with U^T U = Cov z.
 
 # Cost of solving by products relative to a solve with the matrix of the data's moments: ten iterations, two products
 # each.
@@ -246,8 +244,6 @@ def _by_matrix(
     return b @ jnp.linalg.solve(jnp.eye(count, dtype=U.dtype) - by_curved, Q.reshape(count, count) @ b.T)
 
 
-# Corrections by linear response.
-
 # Matrices of the size of the coordinates that are in memory together.
 _MATRICES = 4.0
 # Relative residual above which to warn.
@@ -363,8 +359,6 @@ def corrected_moments(posterior: Posterior, shift: Any, response: Any) -> tuple[
     moved, added = added_moments(posterior.prior.factors(), shift, response)
     return mean + moved, V + added
 
-
-# Corrections by linear response for priors with Markov chains, by scans.
 
 # Bytes at the peak for each entry of a matrix of the response at a row: some six matrices.
 _CHAIN_MATRICES = 48.0

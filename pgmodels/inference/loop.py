@@ -17,8 +17,6 @@ from pgmodels.priors.base import Sites
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, shorten
 
-# Driver loop shared by all engines: runs compiled blocks of iterations until the bound converges.
-
 # Iterations compiled as one loop. The trip count is an argument, so that shorter blocks reuse the program.
 BLOCK_LENGTH = 50
 
@@ -163,8 +161,6 @@ def _many_rows(step: Callable[[Any, Any], Any], problem: Any, *_: Any) -> bool:
 def _run_block(step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any) -> LoopState:
     return run_block(step, problem, state, tolerance, limit, BLOCK_LENGTH)
 
-
-# The protocol of variational engines: init, step, finish; and errors and warnings for early stops.
 
 # Maximum iterations of an inner loop, or of one that continues from another's state.
 MANY = 2000

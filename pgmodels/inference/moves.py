@@ -33,8 +33,6 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.linalg import vmap_as_loop
 from pgmodels.runtime.precision import Module, as_array
 
-# The target density of the sampler, and the state of one chain.
-
 
 class Reference(NamedTuple):
     """The Gaussian over the latents that moves use: the surrogate, which contains the prior, or the prior alone."""
@@ -212,9 +210,6 @@ def _is_finite(fit: Fit) -> bool:
     return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in leaves)
 
 
-# Base class of the sampler's moves, and their requirements, schedules and statistics.
-
-
 class MoveRequirement(Enum):
     """Requirement of a move. A run omits moves whose requirements it does not meet."""
 
@@ -327,8 +322,6 @@ def move_schedule(repeats: int, every: int, settings: Any = None) -> MoveSchedul
     """A MoveSchedule of arrays."""
     return MoveSchedule(as_array(repeats), as_array(every), settings)
 
-
-# The Gibbs sweep: auxiliary variables given the latents, latents given the auxiliary variables.
 
 # Closer to -1 the draws oscillate for longer.
 _STRONGEST = -0.95
@@ -526,8 +519,6 @@ def count_names(augmentation: Augmentation) -> list[str]:
     rates = [rule.auxiliary for rule in rules if rule.auxiliary.name in augmentation.complete_laws]  # type: ignore[union-attr]
     return [count.name for rate in rates for count in augmentation.children_of(rate)]  # type: ignore[arg-type]
 
-
-# The sweep over the classes of a softmax, one after another, each given the others.
 
 # A loop over chains: see pgmodels.priors.linalg.
 _mean_and_deviation = vmap_as_loop(lambda prior, key, sites: prior.condition(sites).mean_and_deviation(key))

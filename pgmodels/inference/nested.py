@@ -34,11 +34,7 @@ from pgmodels.runtime.messages import progress_bar, suppress_warnings, warn
 from pgmodels.runtime.precision import as_array, double_precision
 
 # A bound of log p(y, u = x) for a linear functional u of the latents, at each value x (math: section 5c).
-#
-# With u pinned at x, the other latents have a variational Gaussian of their own. Relative to the Gaussian q of a
-# result, p(y, u = x) = Z q(u = x) E_q[prod_j r_j | u = x] with r_j = p(y_j | z_j) / site_j: where the sites of q are
-# kept for all rows, the Gaussian is q given u = x, and no system is solved. From there the sites of the rows that u
-# affects most are updated.
+# p(y, u = x) = Z q(u = x) E_q[prod_j p(y_j | z_j) / site_j | u = x]; the sites of the rows most affected are updated.
 
 # Rows whose sites are updated for each value, and updates. On 150 to 200 binary rows and counts (kernel variances 4 to
 # 25), with two updates, the largest error of a variance against all rows updated to convergence is 6 % with no rows,
@@ -355,8 +351,6 @@ def _root_and_inverse(S: Any) -> tuple[Any, Any]:
 def _diagonal(blocks: Any) -> Any:
     return jnp.diagonal(blocks, axis1=-2, axis2=-1)
 
-
-# Nested variational marginals: the densities of latents by bounds of log p(y, f_i = x), normalised over x.
 
 # A grid reaches from where the log density is this far below its largest value to where it is again, nats. A fall by
 # _ENOUGH on both sides will do: what lies beyond has a mass of some 1e-8, and still counts in E exp f. A grid of which

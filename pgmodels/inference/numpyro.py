@@ -23,8 +23,6 @@ from pgmodels.priors.representation import Auto
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_key, as_seed
 
-# The bound on the log evidence as a factor of NumPyro: hyperparameters sampled, latents integrated out.
-
 # Gradients are those at the optimum of q(f): the inner loop must be near it.
 _TOLERANCE = 1e-10
 
@@ -95,8 +93,6 @@ def numpyro_bound(
 
     return numpyro_model
 
-
-# The Gibbs engine as a kernel of NumPyro's MCMC.
 
 # Iterations of four chains for tuning the moves, before NumPyro starts.
 _TUNING_ITERATIONS = 120
@@ -198,9 +194,6 @@ class GibbsKernel(MCMCKernel):
 
 def _single(state: GibbsKernelState) -> GibbsKernelState:
     return jax.tree.map(lambda leaf: leaf[0], state)
-
-
-# The Gibbs engine as a pair of functions, init and step, as samplers of BlackJAX.
 
 
 class GibbsInfo(NamedTuple):

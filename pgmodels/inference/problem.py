@@ -29,8 +29,6 @@ from pgmodels.priors.collection import DependentPosterior, Fresh, Posterior, Pri
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module, as_array
 
-# Validation of data that are read in blocks of rows, with the checks of data in memory.
-
 
 class RowCheck:
     """A model's checks of successive blocks of rows; ``unseen`` are the classes without an observation."""
@@ -58,8 +56,6 @@ class RowCheck:
         self.unseen = unseen if is_first else sorted(set(unseen) & set(self.unseen))
         return inputs, observations
 
-
-# The inference problem that engines solve: objective, data and the latents' prior at the data.
 
 # Variances of predictors, or covariances of the predictors of each datum.
 Spread = Float[Array, "n p"] | Float[Array, "n p p"]
@@ -366,9 +362,6 @@ def couple(
         return condition_jointly(prior, sites.as_coupled(), blocks)
     blocks = blocks if sites.coupled else predictors.latent_blocks
     return condition_predictors(prior, predictors.matrix(y, parameters), sites, blocks)
-
-
-# Compiled computation of the posterior given sites, without a copy of the prior's arrays.
 
 
 def conditioned(problem: Problem, sites: Sites) -> tuple[Posterior, Array, Array, Array | None]:

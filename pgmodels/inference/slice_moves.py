@@ -35,8 +35,6 @@ from pgmodels.priors.collection import PriorCollection, choose_blocks
 from pgmodels.priors.linalg import vmap_as_loop, vmap_as_loop_if_batched
 from pgmodels.runtime.precision import as_array
 
-# Elliptical slice steps on hyperparameters, by an interval that shrinks.
-
 # Degrees of freedom of the t distribution on whose ellipses slice steps move.
 _FREEDOM = 8
 # Cost of a step in surrogates, including the slice steps on latents that follow (measured).
@@ -116,8 +114,6 @@ def _width(standard: Any, chi_square: Any) -> Any:
     """
     return jnp.sqrt((_FREEDOM + standard @ standard) / chi_square)
 
-
-# Elliptical slice steps on all latents.
 
 # Effective draws of the latents per iteration that slice steps should give, and the maximum number of steps. They cost
 # little compared with slice steps on hyperparameters, which need several factorisations each.
@@ -245,9 +241,6 @@ def mean_shrinks(stats: MoveStats | None) -> float:
     return float(np.sum(np.asarray(stats.info)) / max(float(stats.steps), 1.0)) if stats is not None else 0.0
 
 
-# Slice steps on the parameters of the likelihood given the latents.
-
-
 @dataclass(frozen=True)
 class LikelihoodSlice(Move):
     """A slice step on the likelihood's parameters given the latents, without auxiliary variables (Neal 2003)."""
@@ -275,8 +268,6 @@ class LikelihoodSlice(Move):
         del schedule, stats
         return EVALUATIONS * prior.num_rows * sum(prior.sizes) * DENSITY
 
-
-# Slice steps on hyperparameters of the latents given auxiliary variables, with the latents integrated out.
 
 # A loop over chains: see pgmodels.priors.linalg.
 _log_normalizer = vmap_as_loop(
@@ -361,8 +352,6 @@ def _moved(key: Any, target: Target, vector: Any, sites: Sites, parameters: Any,
     return vector.at[entries].set(moved)
 
 
-# Slice steps on the hyperparameters with the surrogate's standardised latents fixed.
-
 # Steps per iteration, unless another move replaces them.
 REPEATS = 2
 
@@ -416,8 +405,6 @@ class SurrogateSlice(Move):
     def first(self) -> MoveSchedule:
         return move_schedule(REPEATS, 1)
 
-
-# Hamiltonian steps on hyperparameters and latents jointly.
 
 # Longest trajectory in standard deviations, and the mean length; initial step size; target acceptance probability.
 _TRAJECTORY, _MEAN_TRAJECTORY, _FIRST_STEP, _ACCEPTANCE = 3.2, 0.75, 0.4, 0.95

@@ -24,8 +24,6 @@ from pgmodels.priors.collection import columns
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import as_array
 
-# The peaks of a spectrum of scattered rows, as start values of periods.
-
 # The number of frequencies for each that can be resolved, one cycle over the range of the rows apart.
 _OVERSAMPLED = 8
 # A wave without what other functions explain is left out if its square is below this share of the largest.
@@ -90,10 +88,6 @@ def _powers(products: np.ndarray, level: np.ndarray, tilt: np.ndarray) -> np.nda
 
 
 # Start values for learning in the units of the data, for any likelihood and kernel.
-#
-# Locations, amplitudes and likelihood parameters come from the model in which every latent is constant; lengthscales
-# from distances between rows. They also replace the user's start values, which form a separate start, but not Fixed
-# values or values with a prior.
 
 # Lengthscales in units of the median distance.
 LENGTHS = {"median distance": 1.0, "median distance / 4": 0.25, "median distance * 4": 4.0}

@@ -22,8 +22,6 @@ from pgmodels.priors.collection import Fresh, Marginals, PriorCollection, choose
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module, as_array
 
-# The ellipses on which slice steps move hyperparameters where no Gaussian of the latents is fitted.
-
 
 class Ellipse(Module):
     """Middle and scale of unconstrained hyperparameters."""
@@ -203,9 +201,6 @@ def _coupled(problem: Problem, sites: Sites) -> BlockPosterior:
     posterior = couple(problem.objective.predictors, problem.prior, sites, problem.y, problem.parameters)
     # Surrogates are of priors with factors.
     return cast(BlockPosterior, posterior)
-
-
-# The surrogate as a function of the hyperparameters, to first order.
 
 
 class SurrogatePath(Module):

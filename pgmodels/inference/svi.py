@@ -117,8 +117,6 @@ def inputs_for_steps(
     return choose_inputs(select_inducing_inputs(model, sample.at(rows), optimum), sample.X)
 
 
-# Checkpoints of svi in a folder, from which an interrupted run is resumed.
-
 # The states of a file: after the last full window, from which any number of steps continues, and after the last step of
 # a run that ended within a window.
 _FULL, _END = "full", "end"
@@ -206,8 +204,6 @@ def _values(ascent: Ascent) -> dict[str, Any]:
         "converged": ascent.converged,
     }
 
-
-# Stochastic variational inference: natural-gradient steps on minibatches until convergence.
 
 # Step sizes "robbins-monro": (t + delay)^-power. Where full steps may lower the bound, the first steps are short.
 _DELAY, _CAREFUL_DELAY, _POWER = 1.0, 10.0, 0.7

@@ -395,9 +395,6 @@ def _bound_is_flat(bounds: tuple[float, ...]) -> bool:
     return bool(later.mean() - earlier.mean() <= error)
 
 
-# Data sources of svi: arrays, or rows that are read again in every epoch.
-
-
 class Source(NamedTuple):
     """A data source: the rows, their number, the standardisation and names of their inputs, and a digest.
 
@@ -502,9 +499,6 @@ def _require_inducing(model: Model, reasons: Mapping[str, bool]) -> None:
                 f"svi with {reason} needs GPs with inducing inputs; got {gp!r}. Use "
                 "pgm.GP(kernel, form=pgm.Inducing(300))."
             )
-
-
-# Steps of svi on all rows, one epoch each, until the bound converges.
 
 
 class _PassResult(NamedTuple):

@@ -34,8 +34,6 @@ from pgmodels.priors.linalg import over_states, root_of_one_plus, solve_columns
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module, as_array
 
-# Regression of the log sum over all latents at an input, from unbiased estimates with a few latents.
-
 
 class LogSum(NamedTuple):
     """log S0(x) = ``weights`` · (A(x), 1), with A the prior's factor; ``curvature`` averages the squared features.
@@ -178,8 +176,6 @@ def adapt(averages: GradientStatistics, gradient: Any) -> tuple[Array, GradientS
     rate = jnp.where(square > 0.0, of_mean / jnp.where(square > 0.0, square, 1.0), 1.0)
     return rate, GradientStatistics(mean, square, averages.memory * (1.0 - rate) + 1.0)
 
-
-# Devices, of one process or of several, that share the rows of each batch.
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -683,9 +679,6 @@ def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Ra
     values = adam_step(state.values, slope, rates.learning, problem.units)
     moved = SviState(tuple(naturals), tuple(averages), values, state.taken + 1.0, shortest)
     return moved, StepInfo(value, initial_moments.centre)
-
-
-# The posterior after stochastic steps: q at the inducing inputs.
 
 
 def posterior(

@@ -39,11 +39,8 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.machine import one_thread_up_to
 from pgmodels.runtime.precision import as_array, double_precision
 
-# New rows after all others: Markov processes go on from the state of their filter, with iterations over the last rows.
-#
-# New rows change the Gaussian factors of old ones only as far back as they tell about them: the last rows are
-# optimised together with the new ones, given the filter's state before, and more of them while the earliest ones still
-# move.
+# Later rows of a series: the filter restarts from its stored state, and only the most recent old rows, which new ones
+# affect, are optimised again.
 
 # Old times that are optimised again: _LEAST, or _PER_ROW for each new row if these are more, and _MORE times as many
 # until the marginals of their first quarter move by less than _MOVED deviations, as those of a run to the default
@@ -175,9 +172,6 @@ class _End:
             tolerance=tolerance,
             seconds=time.perf_counter() - self.begin,
         )
-
-
-# The posterior with new rows of data, at the same hyperparameters.
 
 
 @double_precision

@@ -44,8 +44,6 @@ from pgmodels.runtime.messages import PgmodelsWarning, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
 
-# The choice of the Markov form for a latent of many rows, where it is as exact as the default form.
-
 # Distinct inputs up to which the default form stays. In a new process, with Matern32 on one core, cavi takes 3.3 s in
 # either form with 1,000, and 6.6 s against 3.7 s with 2,000 (4.0 s against 0.04 s once compiled), and fit 44 s against
 # 14 s. Up to 2,000 fit corrects dense results, from which the latents can then be drawn jointly.
@@ -72,8 +70,6 @@ def with_chain(model: Model, X: np.ndarray) -> Model:
         return model
     return Model(model.likelihood, [GP(gp.kernel, gp.mean, gp.size, form)])
 
-
-# Check that the prior's representation (jitter, neglected pivots, harmonics, basis functions) is accurate enough.
 
 # Neglected variance times the largest site precision: the target, and the limit for a warning. A datum's share of the
 # ELBO is off by half of it, and by more if its residual is large.
@@ -150,8 +146,6 @@ def _warn_truncated(prior: PriorCollection) -> None:
             TruncationWarning,
         )
 
-
-# Estimate of how much the augmented bound underestimates variances, by one further conditioning.
 
 # A 90 % interval with this share of the correct variance has a coverage of 75 %.
 _NARROW = 0.5
@@ -237,8 +231,6 @@ def warn_narrow(engine: str, approximation: GaussianResult) -> None:
         CorrectionWarning,
     )
 
-
-# Variational inference with fixed hyperparameters: ``vi`` for any objective, ``cavi`` and ``gaussian_vi``.
 
 # Tolerance and iterations where q need not be converged: to select inducing inputs, to start from another objective's
 # optimum, and before checking whether precisions are clipped at zero.

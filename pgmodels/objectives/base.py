@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
 
 
-# The interface of local objectives: a bound term per datum, a function of predictor marginals, and its sites.
-
-
 # Rows whose second derivatives are computed at a time.
 _ROWS = 64
 
@@ -198,9 +195,6 @@ class Objective(ABC):
         return jax.vmap(one)(m, v, as_array(y))
 
 
-# The interface of lower bounds that are separable over the latents, for steps on some latents at a time.
-
-
 class Tangent(ABC):
     """A lower bound of an objective with -p log S, where S = constant + Σ_c S_c(m_c, v_c) and S_c > 0.
 
@@ -241,9 +235,6 @@ class Tangent(ABC):
         return sites_of(lambda m, v: self.terms(m, v, y, parameters, latents, log_scale), m, v)
 
 
-# The base class of objectives of a formula, which also give its log density.
-
-
 class FormulaObjective(Objective):
     """An objective whose terms bound or approximate E log p(y | f) of a ``formula`` over its predictors."""
 
@@ -261,8 +252,6 @@ class FormulaObjective(Objective):
         """log p(y | f) as a function of the predictors (..., n, predictors)."""
         return self.formula.log_evaluate(Environment(y, z, parameters))[..., 0]
 
-
-# The bound with additive noise: likelihoods that are affine in one probability that the latents decide.
 
 # The least variance of a threshold's argument: at 0 its derivative would be infinite.
 _TINY = 1e-24
@@ -391,9 +380,6 @@ class ExpectedIndicator(AdditiveNoise):
         return jnp.zeros(len(m), dtype=bool)
 
 
-# The bound of a softmax by Gumbel noise in place of the largest latent's.
-
-
 class Gumbel(Objective):
     """B = -log(1 + Σ_{c != y} E exp(f_c - f_y)) <= E log softmax(f)_y, by Jensen's inequality.
 
@@ -470,9 +456,6 @@ class GumbelTangent(Tangent):
 def _is_class(y: Any, latents: Any) -> Any:
     """Whether latents are those of the data's classes, (n, latents)."""
     return as_array(y)[:, None] == latents
-
-
-# The expansion of a smooth log density to second order about q's mean: Laplace's approximation at fixed values.
 
 
 class Taylor(FormulaObjective):

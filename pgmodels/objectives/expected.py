@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
 
 
-# The expected log density of any formula by quadrature: the local objective of the variational Gaussian.
-
 # Trapezoid nodes in one dimension: more accurate than Gauss-Hermite for sigmoids under wide marginals.
 _TRAPEZOID = 129
 # From _MANY_ROWS on half as many: errors of log sigmoids are below 1e-9 up to deviations of 4, and those of Student-t
@@ -448,8 +446,6 @@ def batched_cholesky(V: Any) -> Any:
     padded = [jnp.stack(row + [zeros] * (size - len(row)), axis=-1) for row in rows]
     return jnp.where(varies, jnp.stack(padded, axis=-2), 0.0)
 
-
-# The expected log density with the predictors of a datum independent under q.
 
 # Gauss-Hermite nodes per dimension for two predictors, and points for more. With logistic-softmax and softmax terms of
 # 3 to 10 classes, deviations of .3 to 4, terms of 256 points err by .0005 to .016 nats and their mean by .0001 to .005;
