@@ -50,14 +50,8 @@ KERNELS = {
     "rbf": (pgm.RBF, radial(lambda r: np.exp(-0.5 * r**2))),
     "matern12": (pgm.Matern12, radial(lambda r: np.exp(-r))),
     "matern32": (pgm.Matern32, radial(lambda r: (1 + np.sqrt(3) * r) * np.exp(-np.sqrt(3) * r))),
-    "matern52": (
-        pgm.Matern52,
-        radial(lambda r: (1 + np.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-np.sqrt(5) * r)),
-    ),
-    "rational": (
-        lambda v, length: pgm.RationalQuadratic(v, length, 1.5),
-        radial(lambda r: (1 + r**2 / 3) ** -1.5),
-    ),
+    "matern52": (pgm.Matern52, radial(lambda r: (1 + np.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-np.sqrt(5) * r))),
+    "rational": (lambda v, length: pgm.RationalQuadratic(v, length, 1.5), radial(lambda r: (1 + r**2 / 3) ** -1.5)),
     "periodic": (lambda v, length: pgm.Periodic(v, 1.0, 2 * length), periodic),
     "straight line": (
         lambda v, length: pgm.Constant(0.7) + pgm.Linear(v / length**2),
@@ -67,10 +61,7 @@ KERNELS = {
         lambda v, length: pgm.RBF(v, length) + pgm.White(0.3),
         lambda A, B, v, length: v * np.exp(-0.5 * squares(A, B) / length**2) + 0.3 * (squares(A, B) == 0),
     ),
-    "product": (
-        lambda v, length: pgm.On(pgm.RBF(v, length), [0]) * pgm.On(pgm.Matern32(1.0, length), [1]),
-        product,
-    ),
+    "product": (lambda v, length: pgm.On(pgm.RBF(v, length), [0]) * pgm.On(pgm.Matern32(1.0, length), [1]), product),
     "levels": (
         lambda v, length: pgm.On(pgm.White(v), [1]) + pgm.On(pgm.RBF(0.8, length), [0]),
         lambda A, B, v, length: (

@@ -184,14 +184,7 @@ CASES = by_name(
         sigmoid_poisson_bound,
         lambda rng, f: rng.poisson(6.0 * sigma(f[:, 0])).astype(float),
     ),
-    Case(
-        "logistic_softmax",
-        lambda: LogisticSoftmax(3),
-        3,
-        softmax_log_density,
-        softmax_bound,
-        softmax_generate,
-    ),
+    Case("logistic_softmax", lambda: LogisticSoftmax(3), 3, softmax_log_density, softmax_bound, softmax_generate),
     Case(
         "stick_breaking",
         lambda: StickBreaking(4),

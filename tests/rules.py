@@ -48,8 +48,7 @@ FORMULAS = {
     "bernoulli": RuleCase(sigmoid(F) ** Y * sigmoid(-F) ** (1 - Y), Binary()),
     "binomial": RuleCase(sigmoid(F) ** Y[0] * sigmoid(-F) ** (Y[1] - Y[0]), SuccessesOfTrials()),
     "negative binomial": RuleCase(
-        gamma(Y + R) / (gamma(Y + 1) * gamma(R)) * sigmoid(F) ** Y * sigmoid(-F) ** R,
-        Counts(),
+        gamma(Y + R) / (gamma(Y + 1) * gamma(R)) * sigmoid(F) ** Y * sigmoid(-F) ** R, Counts()
     ),
     "sigmoid poisson": RuleCase((R * sigmoid(F)) ** Y * exp(-R * sigmoid(F)) / gamma(Y + 1), Counts()),
     "logistic softmax": RuleCase(sigmoid(F3[Y]) / sum_(sigmoid(F3)), Classes(3), 3),

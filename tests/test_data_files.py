@@ -121,10 +121,7 @@ FILES = {
     "longer.csv": (lambda path: path.write_text("a,b,y\n1,2,0\n1,2,0,5\n"), "cannot be read as a table.*line 3"),
     "all longer.csv": (lambda path: path.write_text("a,b,y\n1,2,0,5\n1,2,1,5\n"), "rows with more fields"),
     "commas.csv": (lambda path: path.write_text("a,b,y\n1,2,0,\n1,2,1,\n"), "rows with more fields"),
-    "shorter.csv": (
-        lambda path: path.write_text("a,b,y\n1,2,0\n1,2\n"),
-        "column y of .* is missing",
-    ),
+    "shorter.csv": (lambda path: path.write_text("a,b,y\n1,2,0\n1,2\n"), "column y of .* is missing"),
     "latin.csv": (lambda path: path.write_bytes("a,y\n1,été\n".encode("latin-1")), "not UTF-8.*Save it as UTF-8"),
     "latin names.csv": (lambda path: path.write_bytes("été,y\n1,0\n".encode("latin-1")), "not UTF-8.*Save it as UTF-8"),
     "text.csv": (lambda path: path.write_text("a,b,y\n1,two,0\n"), "column b of .* is not numeric: encode it"),

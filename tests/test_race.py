@@ -21,12 +21,7 @@ def test_a_contestant_stands_where_its_losses_first_reach_the_level(race):
     runs = [
         peer | {"curve": [[5.0, 3.0, 0.5], [6.0, 4.0, 0.404], [7.0, 5.0, 0.41], [8.0, 6.0, 0.40]], "rate": 0.01},
         peer | {"curve": [[5.0, 3.5, 0.5], [9.0, 9.0, 0.403]], "rate": 0.05},
-        {
-            "contestant": "fit",
-            "compile": [6.0, 6.0],
-            "curve": [[7.0, 8.0, 0.405]],
-            "before": [1.0, 2.0],
-        },
+        {"contestant": "fit", "compile": [6.0, 6.0], "curve": [[7.0, 8.0, 0.405]], "before": [1.0, 2.0]},
         {"contestant": "svi", "curve": [[1.0, 1.0, 0.406]]},
     ]
     standings = race.standings(runs)

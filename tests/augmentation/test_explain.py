@@ -68,12 +68,7 @@ CASES = {
     "Probit": (lambda y, f: normal_cdf(f) ** y * normal_cdf(-f) ** (1 - y), 1, "", LABELS),
     "MultinomialProbit": (lambda y, f, s: largest(f, y, s), 3, "s", np.array([0.0, 1.0, 2.0, 2.0, 0.0])),
     "Scaled": (lambda y, f: S(2 * f - 1) ** y * S(1 - 2 * f) ** (1 - y), 1, "", LABELS),
-    "Offset": (
-        lambda y, f: S(f + y[1]) ** y[0] * S(-f - y[1]) ** (1 - y[0]),
-        1,
-        "",
-        np.stack([LABELS, REAL], 1),
-    ),
+    "Offset": (lambda y, f: S(f + y[1]) ** y[0] * S(-f - y[1]) ** (1 - y[0]), 1, "", np.stack([LABELS, REAL], 1)),
     "Exponential": (lambda y, f: exp(y * (2 * f - 1)) / (1 + exp(2 * f - 1)), 1, "", LABELS),
     "Mixed": (lambda y, f: S(f[0]) ** y * S(f[1]) / sum_(S(f)), 2, "", LABELS),
     "Individual": (
@@ -91,18 +86,8 @@ CASES = {
         COUNTS,
     ),
     "LabelNoise": (lambda y, f: 0.1 + 0.8 * S(f) ** y * S(-f) ** (1 - y), 1, "", LABELS),
-    "Contaminated": (
-        lambda y, f, s: 0.9 * normal_pdf(y, f, s) + 0.1 * exp(-abs(y - f)) / 2,
-        1,
-        "s",
-        REAL,
-    ),
-    "NoisyOr": (
-        lambda y, f: (S(f[0]) + S(-f[0]) * S(f[1])) * (y == 1) + S(-f[0]) * S(-f[1]) * (y == 0),
-        2,
-        "",
-        LABELS,
-    ),
+    "Contaminated": (lambda y, f, s: 0.9 * normal_pdf(y, f, s) + 0.1 * exp(-abs(y - f)) / 2, 1, "s", REAL),
+    "NoisyOr": (lambda y, f: (S(f[0]) + S(-f[0]) * S(f[1])) * (y == 1) + S(-f[0]) * S(-f[1]) * (y == 0), 2, "", LABELS),
     "Robust": (lambda y, f, s: exp(-sqrt(1 + (y - 2 * f) ** 2) / s), 1, "s", REAL),
 }
 
@@ -264,13 +249,8 @@ LINES = {
         "σ(r - f) - σ(-(1 + f)) = (1 - exp(-(r + 1))) σ(r - f) σ(1 + f)",
         "ω2 | f, y ~ PG([y = 1] + [y = 2], r - f)",
     ],
-    "OrderedProbit": [
-        "u | f, y ~ N(f, 1) truncated to u < -1 where y = 0; -1 < u < r where y = 1; u > r where y = 2",
-    ],
-    "ZeroInflated": [
-        "k | j, f, y ~ Poisson(r [j = 2] σ(-f[0]))",
-        "E[k] = r q(j = 2) σ̃₋(f[0])",
-    ],
+    "OrderedProbit": ["u | f, y ~ N(f, 1) truncated to u < -1 where y = 0; -1 < u < r where y = 1; u > r where y = 2"],
+    "ZeroInflated": ["k | j, f, y ~ Poisson(r [j = 2] σ(-f[0]))", "E[k] = r q(j = 2) σ̃₋(f[0])"],
     "LabelNoise": [
         "j | f, y ~ Categorical(0.1, 0.8 σ(f)^y σ(-f)^(1 - y))",
         "q(j = 1) = 0.1 / (0.1 + 0.8 σ̃₊(f)^y σ̃₋(f)^(1 - y))",

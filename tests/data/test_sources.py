@@ -268,10 +268,7 @@ def test_what_is_wrong_with_a_row_names_it(row, column, value, complaint):
             r"X must have 2 column\(s\), as the first rows",
         ),
         (lambda file: pgm.svi(MODEL, pgm.ArrayRows(X[:5], LABELS[:5]), LABELS[:5]), "y needs an array X"),
-        (
-            lambda file: pgm.svi(MODEL, pgm.ArrayRows(X[:5], LABELS[:5]), weights=np.ones(5)),
-            "weights needs an array X",
-        ),
+        (lambda file: pgm.svi(MODEL, pgm.ArrayRows(X[:5], LABELS[:5]), weights=np.ones(5)), "weights needs an array X"),
         (lambda file: pgm.svi(MODEL, X[:5]), "y is missing"),
         (
             lambda file: pgm.svi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())), pgm.ArrayRows(X[:5], LABELS[:5])),

@@ -47,14 +47,8 @@ CASES = {
     "StudentT": (pgm.Model(pgm.StudentT(4.0, 0.5), pgm.GP(kernel(), mean=0.4)), CENTRE + RNG.normal(0.0, 0.4, N)),
     "LogisticSoftmax": (pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(kernel(), size=3)), np.arange(N) % 3.0),
     "NegativeBinomial": (pgm.Model(pgm.NegativeBinomial(1.5), pgm.GP(kernel(), mean=-0.3)), COUNTS),
-    "exposed": (
-        pgm.Model(exposed(), pgm.GP(kernel(), mean=-0.3)),
-        np.column_stack([COUNTS, RNG.uniform(0.5, 2.0, N)]),
-    ),
-    "Gaussian": (
-        pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.RBF(1.7, pgm.Fixed(0.8)))),
-        CENTRE + RNG.normal(0.0, 0.4, N),
-    ),
+    "exposed": (pgm.Model(exposed(), pgm.GP(kernel(), mean=-0.3)), np.column_stack([COUNTS, RNG.uniform(0.5, 2.0, N)])),
+    "Gaussian": (pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.RBF(1.7, pgm.Fixed(0.8)))), CENTRE + RNG.normal(0.0, 0.4, N)),
     "Probit": (pgm.Model(pgm.Probit(), pgm.GP(kernel(), mean=0.4)), LABELS),
     "mixture": (pgm.Model(noisy(), pgm.GP(kernel(), mean=0.4)), LABELS),
 }

@@ -49,10 +49,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "engine"),
-    some(ROWS, ("sum", "gaussian_vi")),
-)
+@pytest.mark.parametrize(("name", "engine"), some(ROWS, ("sum", "gaussian_vi")))
 def test_posteriors_are_those_of_the_dense_form(data, name, engine):
     def model_of(form):
         return pgm.Model(pgm.Bernoulli(), pgm.GP(KERNELS[name], mean=0.4, form=form))

@@ -165,10 +165,7 @@ def test_the_expected_log_density_of_steps_is_exact():
 
 @pytest.mark.parametrize(
     ("formula", "size"),
-    [
-        (lambda y, f: 0.9 * pgm.step(f[0]) * pgm.step(f[1]) + 0.05, 2),
-        (lambda y, f: 0.9 * pgm.step(f**2 - 1) + 0.05, 1),
-    ],
+    [(lambda y, f: 0.9 * pgm.step(f[0]) * pgm.step(f[1]) + 0.05, 2), (lambda y, f: 0.9 * pgm.step(f**2 - 1) + 0.05, 1)],
     ids=["two", "square"],
 )
 def test_jumps_that_quadrature_cannot_follow_are_refused(formula, size):

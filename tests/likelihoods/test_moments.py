@@ -44,10 +44,7 @@ def test_a_normal_pdf_has_a_mean_a_variance_draws_and_quantiles():
 
 
 GAUSSIANS = {
-    "of the latent's exponential": (
-        lambda y, f: pgm.normal_pdf(y, f, pgm.exp(f / 4)),
-        lambda f: (f, np.exp(f / 2)),
-    ),
+    "of the latent's exponential": (lambda y, f: pgm.normal_pdf(y, f, pgm.exp(f / 4)), lambda f: (f, np.exp(f / 2))),
     "scaled": (lambda y, f: pgm.normal_pdf(3 * y, f, 2.0) * 3, lambda f: (f / 3, np.full(f.shape, 4 / 9))),
     "a product": (
         lambda y, f: pgm.normal_pdf(y, f, 1.0) * pgm.normal_pdf(y, 1.0, 2.0) / pgm.normal_pdf(f, 1.0, 5.0**0.5),

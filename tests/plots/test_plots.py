@@ -357,6 +357,4 @@ def test_auxiliaries_of_nothing_are_refused():
     with pytest.raises(ValueError, match="different auxiliaries or data"):
         pgm.plot_auxiliaries({"one": by_label["cavi"], "two": results("logistic_softmax")["cavi"]})
     with pytest.raises(ValueError, match="Gaussian in f without augmentation"):
-        pgm.plot_auxiliaries(
-            approximation(problem("gaussian")[0], np.zeros((24, 1)), np.ones((24, 1))),
-        )
+        pgm.plot_auxiliaries(approximation(problem("gaussian")[0], np.zeros((24, 1)), np.ones((24, 1))))

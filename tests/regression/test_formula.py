@@ -374,11 +374,7 @@ REFUSED = {
     "an open parenthesis": ("weight ~ gp(lon", {}, "parentheses or quotes do not match"),
     "correlated slopes": ("weight ~ (1 + lon + lat|herd)", {}, "Use (1 + lon + lat || herd)"),
     "an interaction of a process": ("weight ~ gp(lon):sex", {}, "must be terms by themselves"),
-    "an option": (
-        "weight ~ gp(lon, kernel='rbf')",
-        {},
-        "has no option 'kernel'; gp takes by, cov, iso, period, k",
-    ),
+    "an option": ("weight ~ gp(lon, kernel='rbf')", {}, "has no option 'kernel'; gp takes by, cov, iso, period, k"),
     "a process by inducing inputs and as a chain": (
         "weight ~ s(lon, k=5, markov=True)",
         {},

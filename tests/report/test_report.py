@@ -197,11 +197,7 @@ def test_a_comparison_of_draws_alone_without_test_data(tmp_path):
 
 @pytest.mark.parametrize(
     ("make", "names", "message"),
-    [
-        (binary, ["one"], "2 names"),
-        (binary, "ab", "2 names"),
-        (counts, ["a", "b"], "not a class"),
-    ],
+    [(binary, ["one"], "2 names"), (binary, "ab", "2 names"), (counts, ["a", "b"], "not a class")],
 )
 def test_class_names_that_do_not_fit_are_refused(make, names, message, tmp_path):
     with pytest.raises(ValueError, match=message):

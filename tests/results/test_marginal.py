@@ -50,12 +50,7 @@ LAWS = {
         (-1.0, 2.0),
     ),
     "above a bound": (stats.gamma(3.0, loc=2.0), lambda x: 2.0 + np.exp(x), lambda x: x, (2.0, np.inf)),
-    "below a bound": (
-        stats.weibull_max(1.5, loc=2.0),
-        lambda x: 2.0 - np.exp(-x),
-        lambda x: -x,
-        (-np.inf, 2.0),
-    ),
+    "below a bound": (stats.weibull_max(1.5, loc=2.0), lambda x: 2.0 - np.exp(-x), lambda x: -x, (-np.inf, 2.0)),
     # All values are positive, and there is no bound at 0.
     "real": (stats.norm(6.0, 1.0), lambda x: x, lambda x: 0.0, (-np.inf, np.inf)),
 }

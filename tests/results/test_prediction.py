@@ -92,8 +92,7 @@ def test_log_density_of_a_narrow_likelihood_is_exact(spread, y):
 
 
 @pytest.mark.parametrize(
-    "name",
-    some(["NegativeBinomial", "SigmoidPoisson", "StudentT", "Laplace", "Bernoulli"], "StudentT"),
+    "name", some(["NegativeBinomial", "SigmoidPoisson", "StudentT", "Laplace", "Bernoulli"], "StudentT")
 )
 def test_mean_and_variance_integrate_the_conditional_moments(name):
     lik, law, _, _ = CASES[name]

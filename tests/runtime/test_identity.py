@@ -179,10 +179,7 @@ def test_sizes_and_seeds_are_those_of_a_run_however_they_are_typed():
 
     fingerprint = told_by()
     assert told_by(num_warmup=np.int64(0), num_chains=np.int32(2)) == fingerprint
-    others = {
-        "seed": {"key": jax.random.key(4)},
-        "sizes": {"num_warmup": 11},
-    }
+    others = {"seed": {"key": jax.random.key(4)}, "sizes": {"num_warmup": 11}}
     for part, change in others.items():
         other = told_by(**change)
         assert [name for name in fingerprint if fingerprint[name] != other[name]] == [part]

@@ -138,10 +138,7 @@ class JointLaw:
             )
             means = read(f"{one}mean", MEAN), read(f"{other}mean", OTHER_MEAN)
             gps = [GP(first, means[0], size=sizes[0]), GP(second, means[1], size=sizes[1])]
-            self.groups = [
-                Group(one, f"{one}mean", rbf, sizes[0]),
-                Group(other, f"{other}mean", covariance, sizes[1]),
-            ]
+            self.groups = [Group(one, f"{one}mean", rbf, sizes[0]), Group(other, f"{other}mean", covariance, sizes[1])]
         else:
             kernel = RBF(read("variance", VARIANCE), read("lengthscale", LENGTHSCALE))
             gps = [GP(kernel, read("mean", MEAN), size=self.case.num_latents)]

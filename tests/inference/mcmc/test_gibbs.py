@@ -212,10 +212,7 @@ def test_low_rank_and_dense_priors_draw_from_the_exact_posterior():
     rng = np.random.default_rng(1)
     X = rng.uniform(-1, 1, (60, 1))
     y = np.sin(2 * X[:, 0]) + 0.5 * rng.normal(size=60)
-    for kernel, K in (
-        (RBF(2.0, 1.0), rbf(X, 2.0, 1.0)),
-        (Matern12(2.0, 1.0), 2.0 * np.exp(-np.abs(X - X.T))),
-    ):
+    for kernel, K in ((RBF(2.0, 1.0), rbf(X, 2.0, 1.0)), (Matern12(2.0, 1.0), 2.0 * np.exp(-np.abs(X - X.T)))):
         model = Model(CASES["gaussian"].likelihood(), GP(kernel, mean=0.3))
         draws = gibbs(model, X, y, num_samples=1000, num_warmup=0, seed=3)
         gain = K @ np.linalg.inv(K + 0.25 * np.eye(60))

@@ -131,10 +131,7 @@ def two_directions():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("failing", "message"),
-    [
-        ((1, 2), "iteration 30: moves keep using"),
-        ((3, 8), "iteration 30, 1 of 2 directions of the hyperparameters"),
-    ],
+    [((1, 2), "iteration 30: moves keep using"), ((3, 8), "iteration 30, 1 of 2 directions of the hyperparameters")],
 )
 def test_a_gaussian_that_cannot_be_fitted_is_reported_and_gives_no_slope(failing, message, monkeypatch, tmp_path):
     fits, sizes = [], {"num_samples": 5, "num_warmup": 120, "num_chains": 2, "seed": 0}

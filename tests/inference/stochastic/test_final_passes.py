@@ -31,8 +31,7 @@ def best_level(y):
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "ones", "batch_size"),
-    some([(250, 2, 100), (1000, 5, 1000), (5000, 25, 1000)], (250, 2, 100)),
+    ("num_rows", "ones", "batch_size"), some([(250, 2, 100), (1000, 5, 1000), (5000, 25, 1000)], (250, 2, 100))
 )
 @pytest.mark.parametrize("source", [lambda *data: data, lambda *data: (pgm.ArrayRows(*data),)], ids=["arrays", "rows"])
 def test_rare_events_end_at_the_optimum(num_rows, ones, batch_size, source):

@@ -256,8 +256,7 @@ def test_at_the_optimal_q_the_gradient_is_that_of_the_collapsed_bound(doubles):
     for _ in range(100):
         state, _ = windows.advance(problem, state, every, rates, 0, 1)
     (value, _), slope = run(
-        jax.value_and_grad(lambda v: penalised_bound(problem, state.naturals, v, every.number(0)), has_aux=True),
-        vector,
+        jax.value_and_grad(lambda v: penalised_bound(problem, state.naturals, v, every.number(0)), has_aux=True), vector
     )
     collapsed, its_slope = MarginalBound(trainable(LEARNED), Data(rows, COUNTS))(np.asarray(vector))
     # The other has no jitter at Z, here 1e-8 of the variance.

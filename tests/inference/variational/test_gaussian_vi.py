@@ -32,8 +32,7 @@ def expected_log_density(model, nodes, weights, m, V, y):
 
 
 @pytest.mark.parametrize(
-    "name",
-    some(["bernoulli", "log_poisson", "student_t", "heteroscedastic", "additive"], "log_poisson"),
+    "name", some(["bernoulli", "log_poisson", "student_t", "heteroscedastic", "additive"], "log_poisson")
 )
 def test_it_is_the_closest_of_all_gaussians(name):
     """L-BFGS over the mean and the root of one joint Gaussian of all latents, from a start of its own."""
