@@ -121,6 +121,15 @@ def planting(monkeypatch):
     forget()
 
 
+@pytest.fixture
+def double_precision():
+    """Doubles in the code of a test, which calls functions below the engines."""
+    import jax
+
+    with jax.enable_x64(True):
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled_code():
     """Clear JAX's caches if a module leaves many programs, so that tests of the package's limit start below it."""

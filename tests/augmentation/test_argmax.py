@@ -14,17 +14,13 @@ from pgmodels.augmentation.laws import normals_of_largest
 from tests.registry import CASES
 from tests.statistical.reference import effective_sizes, standard_error
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 # Below this a test of a fixed seed would be a false alarm in ten thousand.
 ALPHA = 1e-4
 NOISE = 1.7
 LOG_DENSITY = CASES["multinomial_probit"].log_density
 NODES, MASS = np.polynomial.hermite_e.hermegauss(31)
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 @pgm.likelihood(support=pgm.Classes(3))

@@ -10,14 +10,10 @@ from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import GP, Model
 from tests.registry import CASES
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 F = np.array([[0.7, -1.2, 2.5], [3.0, 0.1, -0.4]])
 LABELS = np.array([2.0, 0.0])
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 @pgm.likelihood

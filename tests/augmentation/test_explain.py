@@ -28,6 +28,8 @@ from pgmodels.likelihoods.operations import (
 )
 from tests.covering import some
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 S = sigmoid
 VALUES = {"r": 2.5, "df": 4.0, "s": 0.7, "p": 3.0}
 LABELS = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
@@ -90,12 +92,6 @@ CASES = {
     "NoisyOr": (lambda y, f: (S(f[0]) + S(-f[0]) * S(f[1])) * (y == 1) + S(-f[0]) * S(-f[1]) * (y == 0), 2, "", LABELS),
     "Robust": (lambda y, f, s: exp(-sqrt(1 + (y - 2 * f) ** 2) / s), 1, "s", REAL),
 }
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def derived(name, size=None):

@@ -18,6 +18,8 @@ from pgmodels.parameters.parameter import Fixed, bare
 from pgmodels.priors.hilbert import Basis, TruncatedKernel
 from tests.programs import run
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 ARD = np.array([0.7, 1.3, 2.1])
 RADIAL = [RBF, Matern12, Matern32, Matern52, RationalQuadratic]
 ALL = [
@@ -39,12 +41,6 @@ ALL = [
     On(RandomWalk(0.6, -20.0), [2]),
     TruncatedKernel(On(RBF(1.4, 0.9), [2, 0]) + Constant(0.3), Basis((5, 1, 6), ((-9.0, 9.0), None, (-7.0, 9.0)))),
 ]
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def inputs(n=9, m=6, d=3):

@@ -14,6 +14,8 @@ from pgmodels.kernels.state_space import harmonic_shares, incomplete_gammas
 from pgmodels.parameters.parameter import bare_arrays
 from tests.covering import some
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 KERNELS = {
     "Matern12": pgm.Matern12(1.7, 0.8),
     "Matern32": pgm.Matern32(1.7, 0.8),
@@ -34,12 +36,6 @@ KERNELS = {
 }
 STARTS = np.array([-1.0, 0.0, 0.3, 0.3, 2.0])
 STEPS = np.array([0.0, 1e-9, 1e-3, 0.7, 30.0])
-
-
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
 
 
 @pytest.mark.parametrize("name", KERNELS)

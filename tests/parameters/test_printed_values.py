@@ -13,9 +13,11 @@ from pgmodels.augmentation.laws import VARIANCE, Root
 from pgmodels.augmentation.rules.gaussian import GaussianRule
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.printing import Big, Chain, Differential, Factors, Operator, Words
-from tests.augmentation.test_explain import CASES, VALUES, derived, double_precision  # noqa: F401
+from tests.augmentation.test_explain import CASES, VALUES, derived
 from tests.covering import some
 from tests.reading import value
+
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 # Relative: numbers are printed with six digits where they are no short fractions.
 DIGITS = 1e-5

@@ -8,15 +8,11 @@ from scipy.integrate import simpson
 from pgmodels import polya_gamma
 from pgmodels.polya_gamma import laws as density
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 SHAPES = (1.0, 2.0, 7.0, 2.5, 0.3)
 # Both sides of the switch between series and formula (c = 1), and beyond the range of exp.
 MOMENT_TILTS = (1e-8, 1e-4, 0.3, 0.999, 1.0, 1.001, 4.0, 40.0, 700.0, 3000.0)
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def exact_moments(b, c):

@@ -10,17 +10,13 @@ from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks, together
 from tests.programs import run
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 RNG = np.random.default_rng(0)
 N = 26
 X, X_NEW = RNG.uniform(-1.0, 1.0, (N, 1)), RNG.uniform(-1.0, 1.0, (2, 1))
 KERNELS = (pgm.RBF(1.5, 0.8), pgm.Linear(0.7), pgm.Linear(0.7), pgm.Matern32(0.6, 0.5))
 MEANS = (0.4, -0.7, -0.7, 0.2)
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 @pytest.mark.parametrize("blocks", [((0, 2), (1, 3)), ((0, 3), (1,), (2,))])

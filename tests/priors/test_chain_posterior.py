@@ -11,6 +11,8 @@ from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.chain_posterior import condition_chains, decoupled, pull_sites
 from tests.programs import run
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 RNG = np.random.default_rng(0)
 N, SIZE = 40, 6
 TIME = RNG.uniform(0.0, 10.0, N)
@@ -21,12 +23,6 @@ X[7] = X[20]
 NEW = np.column_stack([RNG.integers(0, 6, 6), [-3.0, 4.4, 4.5, 30.0, TIME[20], TIME[0]], RNG.normal(size=6)])
 # Rounding of recursions of 40 steps, and the jitter of dense roots, times precisions of size 1.
 TIGHT = 1e-8
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def model_of(form):

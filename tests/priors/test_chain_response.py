@@ -11,6 +11,8 @@ from pgmodels.priors.chain_posterior import Factors, Layout, condition_chains, r
 from tests.covering import some
 from tests.programs import run
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 N, M = 8, 4
 CHAIN = pgm.Markov()
 ONE = {
@@ -30,12 +32,6 @@ SEVERAL = {
         pgm.GP(pgm.On(pgm.Linear(0.5), [2])),
     ],
 }
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def inputs(rng, count):

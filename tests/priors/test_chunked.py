@@ -22,14 +22,10 @@ from tests.covering import some
 from tests.forms import MEAN, some_sites
 from tests.priors.test_inducing import KERNEL, LABELS, PAIRS, X_NEW, N, X, bernoulli, one_scale, varying
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 # Sums of some ten terms of order 1 in another order, by roots whose smallest entry is of order 0.1.
 ORDER = 1e-10
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 @pytest.fixture

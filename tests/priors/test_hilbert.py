@@ -18,13 +18,9 @@ from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.base import Sites
 from pgmodels.priors.hilbert import Basis, TruncatedKernel
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 STATIONARY = {0.5: pgm.Matern12, 1.5: pgm.Matern32, 2.5: pgm.Matern52, np.inf: pgm.RBF}
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 @pytest.mark.parametrize("nu", STATIONARY)

@@ -23,18 +23,14 @@ from pgmodels.results import gaussian as gaussian_module
 from tests.forms import MEAN, ROUNDING, SquaredExponential, some_sites
 from tests.registry import CASES
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 RNG = np.random.default_rng(2)
 N = 24
 X, X_NEW = RNG.uniform(-2.0, 2.0, (N, 2)), RNG.uniform(-2.0, 2.0, (5, 2))
 LABELS = (RNG.random(N) < 1.0 / (1.0 + np.exp(-2.0 * np.sin(1.5 * X[:, 0])))).astype(float)
 PAIRS = np.column_stack([LABELS, RNG.normal(0.5, 1.0, N)])
 KERNEL = SquaredExponential(np.asarray(1.7), np.asarray([0.8, 1.9]))
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def bernoulli(form):

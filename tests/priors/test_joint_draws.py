@@ -21,6 +21,8 @@ from pgmodels.priors.dense import DensePrior, LowRankPrior
 from pgmodels.priors.linalg import root_by_rank
 from pgmodels.results.approximation import LinearResponse, PerturbativeApproximation
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 RNG = np.random.default_rng(4)
 N, L = 30, 3
 X = RNG.uniform(-1.5, 1.5, (N, 2))
@@ -37,12 +39,6 @@ MODEL = pgm.Model(
     pgm.LogisticSoftmax(3), [pgm.GP(KERNELS[0], mean=0.7, form=pgm.Dense()), pgm.GP(KERNELS[1], mean=-0.4, size=2)]
 )
 Y = RNG.integers(0, 3, N).astype(float)
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def prior_at(inputs):

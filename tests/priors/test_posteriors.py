@@ -15,11 +15,7 @@ from pgmodels.priors.representation import Auto
 from tests.forms import FORMS, MEAN, inputs, kernel
 from tests.programs import run
 
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 class Table(eqx.Module):

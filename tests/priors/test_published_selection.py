@@ -1,6 +1,5 @@
 """Greedy variance (GV) and heteroscedastic greedy variance (HGV) as published, against a dense greedy choice."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -13,11 +12,7 @@ from pgmodels.parameters.vector import trainable
 from pgmodels.priors.inducing import Inducing
 from tests.priors.test_inducing import LABELS, X, bernoulli, one_scale
 
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 def dense_greedy(kernel, rows, count, weights):

@@ -13,11 +13,7 @@ from tests.covering import some
 from tests.forms import FORMS, MEAN, some_sites
 from tests.programs import run
 
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 @pytest.fixture

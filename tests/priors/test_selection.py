@@ -3,7 +3,6 @@
 import re
 import warnings
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,11 +17,7 @@ from pgmodels.priors.inducing import Inducing, greedy
 from pgmodels.runtime.precision import as_array
 from tests.priors.test_inducing import KERNEL, LABELS, N, X, bernoulli, one_scale
 
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 def test_greedy_selection_takes_the_largest_variance_that_is_left():

@@ -9,6 +9,8 @@ import pgmodels as pgm
 from pgmodels.priors.base import Sites
 from pgmodels.priors.chain import draw_deviations
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 X = np.array([1.0, 0.4, 0.4 + 1e-3, 4.0, 2.9, 9.0])[:, None]
 KERNEL = pgm.Matern32(1.7, 0.8) + pgm.Matern12(0.3, 5.0)
 MEAN = 0.4
@@ -20,12 +22,6 @@ PRECISIONS = {
     "improper": np.array([0.5, -0.9, 0.1, 1.0, 1.0, 1.0]),
     "improper in two directions": np.array([0.5, -0.9, 0.1, 1.0, 1.0, -2.0]),
 }
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def said(w, h=POTENTIAL, count=len(X)):

@@ -20,18 +20,12 @@ from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
 from tests.statistical.test_sbc import p_values
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("double_precision")]
 
 REPLICAS, SWEEPS = 20_000, 3
 FALSE_ALARM = 0.01
 # Unsorted, with a tie, two that are close, and a gap of many lengthscales.
 X = np.array([0.4, 0.0, 0.4, 1.1, 1.1 + 1e-7, 40.0])[:, None]
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def products(f, y):

@@ -11,11 +11,7 @@ from pgmodels.inference import linear_response as correction
 from pgmodels.inference.linear_response import by_products, entries
 from tests.priors.test_inducing import LABELS, X_NEW, X, bernoulli
 
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 def equations(size, joint, height):

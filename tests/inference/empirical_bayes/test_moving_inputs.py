@@ -1,6 +1,5 @@
 """Inducing inputs moved by gradient in fit, and selected by the sites of another objective."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -10,17 +9,13 @@ from pgmodels.inference.bound import MarginalBound
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 RNG = np.random.default_rng(4)
 N = 100
 X = RNG.normal(size=(N, 2)) * np.array([1.0, 2.0])
 F = 2.5 * np.sin(1.2 * X[:, 0]) + 2.0 * np.cos(0.7 * X[:, 1]) - 1.0
 LABELS = (RNG.random(N) < 1.0 / (1.0 + np.exp(-F))).astype(float)
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def model(form, likelihood=None, mean=-0.4):

@@ -1,6 +1,5 @@
 """The learning schemes of Izmailov and Kropotov 2017: their bound, its gradient, and the optimum they share."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -19,6 +18,8 @@ from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
 from pgmodels.runtime.precision import as_array
 from tests.covering import some
+
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 RNG = np.random.default_rng(11)
 N = 70
@@ -41,12 +42,6 @@ CASES = {
     "logistic_softmax": (pgm.Model(pgm.LogisticSoftmax(3), gp(3)), CLASSES),
     "negative_binomial": (pgm.Model(pgm.NegativeBinomial(2.0), gp()), COUNTS),
 }
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def bound_of(name):

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -20,6 +19,8 @@ from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import pad_rows
 from pgmodels.runtime.precision import as_array
 from tests.covering import some
+
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 RNG = np.random.default_rng(11)
 N = 70
@@ -53,12 +54,6 @@ CASES = {
     "poisson": (pgm.Model(poisson(), gp(0.7, [0.8, 1.3])), COUNTS, WEIGHTS),
     "student_t": (pgm.Model(pgm.StudentT(pgm.Fixed(4.0), pgm.Parameter(0.5, positive=True)), gp(0.3)), NOISY, None),
 }
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def bound_of(name):

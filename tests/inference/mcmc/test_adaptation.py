@@ -16,11 +16,7 @@ from pgmodels.inference.moves import DataAugmentation, DataAugmentationInfo, Mov
 from pgmodels.inference.slice_moves import Hamiltonian, SliceLatents, SurrogateSlice, choose_step
 from tests.registry import CASES
 
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 def prior_of(num_latents, n):

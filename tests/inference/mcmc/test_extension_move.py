@@ -17,6 +17,8 @@ from tests.registry import CASES
 from tests.statistical.geweke import Geweke, Kernel, inputs
 from tests.statistical.joint import JointLaw
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 
 @dataclass(frozen=True)
 class CrankNicolson(Move):
@@ -49,12 +51,6 @@ class CrankNicolson(Move):
 
     def cost(self, prior, schedule, stats):
         return float(sum(factor.size for factor in prior.factors()))
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 @pytest.mark.parametrize("wrong", [False, True])

@@ -20,6 +20,8 @@ from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 RNG = np.random.default_rng(6)
 N, VARIANCE = 14, 1.2
 X = RNG.uniform(-2.0, 2.0, (N, 1))
@@ -27,12 +29,6 @@ Y = 0.7 + np.sin(2.5 * X[:, 0]) + 0.3 * RNG.normal(size=N)
 X_NEW = np.array([[-1.4], [0.2], [2.6]])
 Z = np.array([[-1.7], [-0.8], [0.3], [1.1]])
 MEAN, SCALE, LENGTHSCALE = (0.4, 0.5), (-1.0, 0.5), (-0.3, 0.5)
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def model(Z):

@@ -5,7 +5,6 @@ of tests/statistical/test_geweke.py, which takes every likelihood. Were the engi
 file in 500 would fail by chance.
 """
 
-import jax
 import numpy as np
 import pytest
 
@@ -16,13 +15,9 @@ from tests.statistical.geweke import KERNELS, Geweke, inputs
 from tests.statistical.joint import JointLaw
 from tests.statistical.planted import GIVEN_SITES, HAMILTONIAN, OF_LIKELIHOOD, SLICE, WITHOUT_SLICES
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 REPLICAS, STEPS, FALSE_ALARMS = 2_000, 3, 0.001 / 3
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def test_every_move_has_a_row():

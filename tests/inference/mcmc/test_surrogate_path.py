@@ -26,14 +26,10 @@ from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import choose_blocks
 from tests.registry import CASES
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 MIDDLE = np.array([0.4, -1.0])
 SCALE = np.array([[0.5, 0.0], [0.2, 0.3]])
-
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 def gaussian(centre, marginals):

@@ -14,11 +14,7 @@ from pgmodels.inference.loop import maximise
 from pgmodels.inference.problem import problem_of
 from tests.registry import CASES
 
-
-@pytest.fixture(autouse=True)
-def _double_precision():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 Z = np.random.default_rng(5).uniform(-2.0, 2.0, (6, 2))
