@@ -19,8 +19,7 @@ from tests.augmentation import test_verify
 from tests.covering import default_rows, some
 from tests.engines import ENGINES
 from tests.forms import FORMS
-from tests.inference import test_engines
-from tests.inference.mcmc import test_invariance
+from tests.inference import test_engines, test_moves
 from tests.kernels import test_kernels
 from tests.priors import test_representations as test_forms
 from tests.registry import EVERY
@@ -38,12 +37,12 @@ LAWS = {
     pgm.svi: "svi",
 }
 ELSEWHERE = {
-    pgm.GibbsKernel: "inference.mcmc.test_numpyro_kernel.test_draws_are_of_the_rows_of_the_data_chain_by_chain",
+    pgm.GibbsKernel: "inference.test_nuts.test_draws_are_of_the_rows_of_the_data_chain_by_chain",
     pgm.gibbs_steps: "interop.test_other_samplers.test_gibbs_steps_in_a_scan_are_draws_of_the_posterior",
-    pgm.integrate: "inference.evidence.test_integrate.test_hyperparameters_of_a_regression_are_those_of_quadrature",
-    pgm.log_evidence: "inference.evidence.test_log_evidence.test_labels_against_quadrature",
+    pgm.integrate: "inference.test_integrate.test_hyperparameters_of_a_regression_are_those_of_quadrature",
+    pgm.log_evidence: "inference.test_integrate.test_labels_against_quadrature",
     pgm.numpyro_bound: "interop.test_other_samplers.test_the_bound_is_the_elbo_with_its_gradient",
-    pgm.marginals: "inference.corrections.test_marginals.test_a_contrast_and_a_mean_are_those_of_quadrature",
+    pgm.marginals: "inference.test_nested.test_a_contrast_and_a_mean_are_those_of_quadrature",
     pgm.update: "inference.test_update.test_a_gaussian_likelihood_is_conditioned_on_exactly",
     pgm.vi: "objectives.test_extension_objective.test_vi_maximises_it_with_negative_precisions",
     pgm.prior_predictive: "inference.test_prior_predictive.test_values_with_priors_are_drawn_with_what_depends_on_them",
@@ -87,7 +86,7 @@ def test_every_rule():
 
 
 def test_every_move():
-    tests = (test_invariance.test_keeps_the_joint_law, test_invariance.test_keeps_the_joint_law_of_the_sparse_model)
+    tests = (test_moves.test_keeps_the_joint_law, test_moves.test_keeps_the_joint_law_of_the_sparse_model)
     met = {kernel for test in tests for *_, kernel in default_rows(test)}
     assert {type(row.move) for row in KERNELS if row.name in met} >= set(map(type, MOVES))
 

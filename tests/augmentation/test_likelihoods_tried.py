@@ -1,10 +1,13 @@
 """Users' likelihoods, one row each: derived ones are verified, for others the error names engines that work."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 from numpyro.distributions.constraints import ordered_vector, unit_interval
+from numpyro.infer.util import log_density as log_density_of_without_augmentation
 from scipy import stats
 from scipy.special import expit, log_expit
 
@@ -237,3 +240,89 @@ def test_parameters_are_learned_and_sampled(name):
     one, other = (e(model, X, y, **sizes).hyperparameters[parameter] for e in (pgm.gibbs, pgm.nuts))
     # 3,000 draws each, of which some 300 count: five standard errors of a difference.
     np.testing.assert_allclose(one.mean(axis=(0, 1)), other.mean(axis=(0, 1)), atol=0.4 * np.max(one.std(axis=(0, 1))))
+
+
+# Formulas without an augmentation: engines that need none work, the others name them in their error.
+
+
+WITHOUT_AUGMENTATION_RNG = np.random.default_rng(4)
+WITHOUT_AUGMENTATION_X = WITHOUT_AUGMENTATION_RNG.uniform(-1.0, 1.0, (8, 1))
+
+
+@pgm.likelihood(support=pgm.Counts(), mean=lambda y, f: pgm.exp(f), variance=lambda y, f: pgm.exp(f))
+def poisson(y, f):
+    return pgm.exp(y * f - pgm.exp(f)) / pgm.gamma(y + 1)
+
+
+@pgm.likelihood
+def weibull(y, f, shape=pgm.Parameter(1.5, positive=True)):
+    return shape * y ** (shape - 1) * pgm.exp(-shape * f - (y / pgm.exp(f)) ** shape)
+
+
+@pgm.likelihood
+def softmax(y, f):
+    return pgm.exp(f[y]) / pgm.sum(pgm.exp(f))
+
+
+def gp(size=1):
+    return pgm.GP(pgm.RBF(1.2, 0.8), mean=0.2, size=size)
+
+
+def poisson_mass(y, f):
+    return stats.poisson.logpmf(y, np.exp(f[:, 0]))
+
+
+def weibull_density(y, f):
+    return stats.weibull_min.logpdf(y, 1.5, scale=np.exp(f[:, 0]))
+
+
+def softmax_mass(y, f):
+    return f[np.arange(len(y)), y.astype(int)] - np.log(np.exp(f).sum(axis=1))
+
+
+CASES = {
+    "poisson": (poisson, 1, WITHOUT_AUGMENTATION_RNG.poisson(2.0, 8).astype(float), poisson_mass),
+    "weibull": (weibull, 1, WITHOUT_AUGMENTATION_RNG.weibull(1.5, 8), weibull_density),
+    "softmax": (softmax, 3, np.array([0.0, 1, 2, 0, 1, 2, 0, 1]), softmax_mass),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_model_function_is_the_formula(name):
+    lik, size, y, density = CASES[name]
+    model = pgm.Model(lik(), gp(size))
+    assert not model.is_augmentable
+    v = np.random.default_rng(1).normal(size=(8, size))
+    with jax.enable_x64(True):
+        log_p, trace = log_density_of_without_augmentation(
+            pgm.to_numpyro(model, WITHOUT_AUGMENTATION_X, y), (), {}, {"whitened_0": v}
+        )
+        f = np.asarray(trace["f"]["value"])
+    np.testing.assert_allclose(float(log_p), density(y, f).sum() + stats.norm.logpdf(v).sum(), rtol=1e-9)
+    assert "<code>p(y | f) = " in model._repr_html_()
+
+
+@pytest.mark.slow
+def test_nuts_samples_it_and_results_are_compared(tmp_path):
+    lik, _, y, _ = CASES["poisson"]
+    # With three draws the report has no figures of chains, whichever sampler made them.
+    draws = pgm.nuts(pgm.Model(lik(), gp()), WITHOUT_AUGMENTATION_X, y, num_samples=3, num_warmup=30, num_chains=2)
+    comparison = pgm.compare(one=draws, other=draws, X=WITHOUT_AUGMENTATION_X, y=y)
+    assert np.isfinite(draws.predict(WITHOUT_AUGMENTATION_X).log_density(y)).all()
+    comparison.report(tmp_path / "report.html")
+    written = (tmp_path / "report.html").read_text()
+    assert "<math" in written
+    assert "too few draws for standard errors" in written
+
+
+@pytest.mark.parametrize("engine", [pgm.cavi, pgm.gibbs, partial(pgm.fit, objective="augmented")])
+def test_engines_that_augment_name_those_that_do_not(engine):
+    lik, _, y, _ = CASES["poisson"]
+    with pytest.raises(pgm.NoAugmentationError, match=r"pgm\.nuts and pgm\.to_numpyro accept any formula"):
+        engine(pgm.Model(lik(), gp()), WITHOUT_AUGMENTATION_X, y)
+
+
+def test_observations_are_checked_by_the_density():
+    lik, _, y, _ = CASES["weibull"]
+    with pytest.raises(ValueError, match=r"its density .* at f = 0 has no finite logarithm in row 3"):
+        pgm.to_numpyro(pgm.Model(lik(), gp()), WITHOUT_AUGMENTATION_X, np.where(np.arange(8) == 3, -1.0, y))

@@ -1,11 +1,30 @@
 """Every engine on every likelihood: the rows of ``engines.py`` crossed with those of ``registry.py``."""
 
+import warnings
 from itertools import product
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from mpmath import mp
 
+import pgmodels as pgm
+from pgmodels.inference import bound as penalised_bound
+from pgmodels.inference.bound import MarginalBound
+from pgmodels.inference.cavi import positive
+from pgmodels.inference.loop import backtrack
+from pgmodels.inference.objectives import expected_objective
+from pgmodels.inference.problem import problem_of
+from pgmodels.inference.search import Limits
+from pgmodels.inference.vi import variational_problem
+from pgmodels.model import Data, with_powers
+from pgmodels.parameters.vector import trainable
+from pgmodels.priors.base import pad_rows
 from tests.covering import some
 from tests.engines import ENGINES
+from tests.programs import run
 from tests.registry import EVERY
 
 # By default each likelihood with one engine and each engine with a likelihood: those with dear laws with a cheap one.
@@ -42,3 +61,405 @@ CELLS = [(engine.name, name) for engine, (name, case) in product(ENGINES, EVERY.
 @pytest.mark.parametrize(("engine", "case"), some(CELLS, *((engine, name) for name, engine in DEFAULT.items())))
 def test_its_law_holds(engine, case):
     BY_NAME[engine].holds(EVERY[case])
+
+
+# The ELBO where its terms are far larger than it is: far offsets of y, wide priors, next to no noise.
+
+
+Fixed = pgm.Fixed
+ROUNDING_ENGINES = (pgm.cavi, pgm.gaussian_vi)
+
+
+def square(r):
+    return mp.exp(-r * r / 2)
+
+
+def matern(r):
+    s = mp.sqrt(5) * r
+    return (1 + s + s * s / 3) * mp.exp(-s)
+
+
+def log_evidence(profile, variance, lengthscale, scale, X, y):
+    """log N(y; 0, K + scale^2 I) in forty digits."""
+    n = len(y)
+    with mp.workdps(40):
+        rows = [[mp.mpf(float(x)) / mp.mpf(float(unit)) for x, unit in zip(row, lengthscale, strict=True)] for row in X]
+        K = mp.matrix(n, n)
+        for i in range(n):
+            for j in range(i + 1):
+                r = mp.sqrt(sum((a - b) ** 2 for a, b in zip(rows[i], rows[j], strict=True)))
+                K[i, j] = K[j, i] = mp.mpf(variance) * profile(r) + (mp.mpf(scale) ** 2 if i == j else 0)
+        root = mp.cholesky(K)
+        half = mp.lu_solve(root, mp.matrix([mp.mpf(float(value)) for value in y]))
+        return float(-mp.fdot(half, half) / 2 - sum(mp.log(root[i, i]) for i in range(n)) - n * mp.log(2 * mp.pi) / 2)
+
+
+def of_fit(profile, fitted, X, y):
+    """log p(y) at the values of a fit."""
+    values = fitted.fit.values
+    lengthscale = np.broadcast_to(values["lengthscale"], X.shape[1])
+    return log_evidence(
+        profile, float(values["variance"]), lengthscale, float(values["scale"]), X, y - float(values["mean"])
+    )
+
+
+def smooth(n):
+    """Rows in the unit square, and y a smooth function of them with noise."""
+    r = np.random.default_rng(3)
+    X = r.uniform(0, 1, (n, 2))
+    return X, np.sin(6 * X[:, 0]) + 0.5 * X[:, 1] + 0.2 * r.standard_normal(n)
+
+
+def gaussian(kernel, scale, mean=Fixed(0.0), form=None):
+    return pgm.Model(pgm.Gaussian(scale), pgm.GP(kernel, mean=mean, **({} if form is None else {"form": form})))
+
+
+@pytest.mark.parametrize("engine", ROUNDING_ENGINES)
+def test_the_elbo_of_a_gaussian_model_is_its_evidence_wherever_y_is(engine):
+    """-1.0 and 0.0 were said of the one row, and sixty iterations of the three did not converge."""
+    one, three = np.zeros((1, 1)), np.array([[0.0], [1.0], [3.0]])
+    cases = [
+        (one, np.array([1e8]), 1.0, 1.0, 1.0, 1e8),
+        (three, np.array([10000.0, 10003.0, 9998.5]), 1e6, 10.0, 0.2, 0.0),
+        (three, np.array([1e7 + 0.5, 1e7 - 1.0, 1e7 + 0.25]), 2.0, 1.5, 0.01, 1e7),
+    ]
+    for X, y, variance, lengthscale, scale, mean in cases:
+        model = gaussian(pgm.RBF(Fixed(variance), Fixed(lengthscale)), Fixed(scale), Fixed(mean), pgm.Dense())
+        result = engine(model, X, y)
+        right = log_evidence(square, variance, [lengthscale], scale, X, y - mean)
+        # Means of 1e7 have digits of 2e-9, a five-millionth of the noise's deviation.
+        assert result.elbo == pytest.approx(right, abs=1e-5)
+        assert result.converged
+        assert result.num_iterations <= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ROUNDING_ENGINES)
+@pytest.mark.parametrize("form", [None, pgm.Dense(), "inducing", "coupled"])
+@pytest.mark.parametrize("scale", [0.2, 0.04])
+def test_sixty_rows_ten_million_away(engine, form, scale):
+    X, y = smooth(60)
+    y = y + 1e7
+    kernel = pgm.RBF(Fixed(1.0), Fixed(0.3))
+    if form == "coupled":
+        halves = [pgm.GP(pgm.RBF(Fixed(0.5), Fixed(0.3)), mean=Fixed(mean)) for mean in (4e6, 6e6)]
+        model = pgm.Model(pgm.likelihood(lambda y, f: pgm.normal_pdf(y, f[0] + f[1], scale), num_latents=2)(), halves)
+    else:
+        model = gaussian(kernel, Fixed(scale), Fixed(1e7), pgm.Inducing(X) if form == "inducing" else form)
+    right = log_evidence(square, 1.0, [0.3, 0.3], scale, X, y - 1e7)
+    assert engine(model, X, y).elbo == pytest.approx(right, abs=1e-3)
+
+
+def test_fit_is_the_same_wherever_y_is():
+    """y + 10,000 took 203 s and did not converge; y of 1.7e9 stayed at its starts."""
+    X, y = smooth(24)
+    near = pgm.fit(gaussian(pgm.RBF(), 1.0, 0.0), X, y)
+    for offset in (1e4, 1e6):
+        far = pgm.fit(gaussian(pgm.RBF(), 1.0, 0.0), X, y + offset)
+        assert far.converged
+        assert far.elbo == pytest.approx(near.elbo, abs=1e-4)
+        assert far.fit.values["mean"] == pytest.approx(offset + near.fit.values["mean"], abs=1e-2)
+        assert far.fit.num_evaluations <= 2 * near.fit.num_evaluations
+    values = near.fit.values
+    squares = np.sum((X[:, None] - X) ** 2, axis=-1) / values["lengthscale"] ** 2
+    K = values["variance"] * np.exp(-0.5 * squares) + values["scale"] ** 2 * np.eye(24)
+    residual = y - values["mean"]
+    right = -0.5 * (residual @ np.linalg.solve(K, residual) + np.linalg.slogdet(2 * np.pi * K)[1])
+    assert near.elbo == pytest.approx(right, abs=1e-6)
+
+
+def test_fit_of_data_without_noise_ends_at_a_floor_that_is_named():
+    """36,933.5 was said of the first, whose log p(y) was 13.72."""
+    x = np.linspace(0, 3, 10)[:, None]
+    with pytest.warns(pgm.FitWarning, match="scale = "):
+        fitted = pgm.fit(gaussian(pgm.RBF(), 0.1, 0.0), x, np.sin(2 * x[:, 0]))
+    assert fitted.converged
+    assert fitted.elbo == pytest.approx(of_fit(square, fitted, x, np.sin(2 * x[:, 0])), abs=0.02)
+    # A function of the span of few eigenfunctions: the evidence grows as long as the noise falls.
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rising = pgm.fit(gaussian(pgm.RBF(), 0.1, 0.0), 10 * x, x[:, 0] ** 2)
+    named = [warning for warning in caught if "the smallest value that rounding errors allow" in str(warning.message)]
+    assert [warning.category for warning in named] == [pgm.FitWarning]
+    assert "scale = " in str(named[0].message)
+    share = rising.fit.values["scale"] ** 2 / rising.fit.values["variance"]
+    assert 1e-14 < share < 1e-11
+    assert rising.elbo == pytest.approx(of_fit(square, rising, 10 * x, x[:, 0] ** 2), abs=0.2)
+    mean, variance = rising.predict_latent(np.linspace(1, 29, 7)[:, None])
+    assert np.all(np.asarray(variance) > 0)
+    np.testing.assert_allclose(np.ravel(mean), (np.linspace(1, 29, 7) / 10) ** 2, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("separate", [False, True])
+def test_an_emulator_of_branin_is_as_good_as_that_of_scikit_learn(separate):
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor, kernels
+
+    def branin(X):
+        a, b = X.T
+        curve = (b - 5.1 / (4 * np.pi**2) * a**2 + 5 / np.pi * a - 6) ** 2
+        return curve + 10 * (1 - 1 / (8 * np.pi)) * np.cos(a) + 10
+
+    r = np.random.default_rng(2)
+    X, X_new = ([-5.0, 0.0] + 15.0 * r.uniform(size=(n, 2)) for n in (40, 2000))
+    y, y_new = branin(X), branin(X_new)
+    start = np.ones(2) if separate else 1.0
+    theirs = GaussianProcessRegressor(kernels.ConstantKernel() * kernels.RBF(start), normalize_y=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        theirs.fit(X, y)
+        warnings.simplefilter("ignore", pgm.FitWarning)
+        fitted = pgm.fit(gaussian(pgm.RBF(lengthscale=start if separate else None), 1.0, 0.0), X, y)
+    mean, variance = (np.ravel(part) for part in fitted.predict_latent(X_new))
+    error = mean - y_new
+    assert fitted.converged
+    assert fitted.fit.num_evaluations < 200
+    assert np.sqrt(np.mean(error**2)) <= 1.5 * np.sqrt(np.mean((theirs.predict(X_new) - y_new) ** 2))
+    assert fitted.elbo == pytest.approx(of_fit(square, fitted, X, y), abs=0.1)
+    z = np.abs(error) / np.sqrt(variance + fitted.fit.values["scale"] ** 2)
+    assert np.quantile(z, 0.5) < 1.5
+    assert np.max(z) < 6.0
+
+
+def test_an_elbo_that_is_off_says_by_how_much():
+    """y a hundred noise deviations from a smooth prior: the jitter of the dense form takes 8 nats, silently before."""
+    r = np.random.default_rng(0)
+    x = np.linspace(0, 3, 14)[:, None]
+    y = np.sin(2 * x[:, 0]) + 0.1 * r.standard_normal(14)
+    right = log_evidence(square, 1.0, [3.0], 1e-3, x, y)
+    with pytest.warns(pgm.PrecisionWarning, match="may be off by") as caught:
+        result = pgm.cavi(gaussian(pgm.RBF(Fixed(1.0), Fixed(3.0)), Fixed(1e-3), form=pgm.Dense()), x, y)
+    said = float(str(caught[0].message).split("may be off by ")[1].split(" nats")[0])
+    assert abs(result.elbo - right) > 1.0
+    assert said == pytest.approx(abs(result.elbo - right), rel=0.2)
+    # The default form has the digits.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = pgm.cavi(gaussian(pgm.RBF(Fixed(1.0), Fixed(3.0)), Fixed(1e-3)), x, y)
+    assert result.elbo == pytest.approx(right, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [None, pgm.Dense(), "inducing"])
+@pytest.mark.parametrize("lengthscale", [0.3, 3.0])
+def test_matern_without_noise_is_right_or_says_that_it_is_not(form, lengthscale):
+    x = np.linspace(0, 3, 30)[:, None]
+    y = np.sin(2 * x[:, 0])
+    for scale in (1.5e-7, 1e-5):
+        model = gaussian(
+            pgm.Matern52(Fixed(1.0), Fixed(lengthscale)),
+            Fixed(scale),
+            form=pgm.Inducing(x) if form == "inducing" else form,
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = pgm.cavi(model, x, y)
+        is_right = abs(result.elbo - log_evidence(matern, 1.0, [lengthscale], scale, x, y)) < 0.1
+        assert is_right or any(warning.category is pgm.PrecisionWarning for warning in caught)
+        # With noise of 1e-10 of the variance every form has the digits.
+        assert is_right or scale < 1e-6
+
+
+def test_a_value_that_rounding_made_is_refused(monkeypatch):
+    """A trial step of a search had a bound of 1.9e15, became the best, and nothing was ever better."""
+    x = np.linspace(0, 3, 10)[:, None]
+    model, data = gaussian(pgm.RBF(), 0.1, 0.0).prepare(x, np.sin(2 * x[:, 0]), None)
+    with jax.enable_x64(True):
+        bound = MarginalBound(trainable(model.resolve(data.X)), data)
+        best, _ = bound(bound.vector)
+        true_ascent, start = penalised_bound._ascend, bound.vector
+
+        def garbage(rounding):
+            def maximise(*arguments):
+                ascent, value, slope, lost = true_ascent(*arguments)
+                state = ascent.state._replace(rounding=jnp.asarray(rounding))
+                return ascent._replace(state=state), value + 1.9e15, slope, lost
+
+            return maximise
+
+        monkeypatch.setattr(penalised_bound, "_ascend", garbage(4e15))
+        value, slope = bound(start + 0.1)
+        assert value > best == bound.best
+        assert np.all(slope > 0)
+        np.testing.assert_array_equal(bound.vector, start)
+        # What rounding cannot have made counts.
+        monkeypatch.setattr(penalised_bound, "_ascend", garbage(4e14))
+        assert bound(start + 0.1)[0] == bound.best < -1e15
+    # Nor is less than that a gain.
+    assert Limits(10, 1e-9).enough(bound) == bound.rounding == 4e14
+
+
+def test_steps_do_not_rise_by_rounding_alone():
+    """A bound that is above by less than what rounding did to it is not above."""
+
+    class State(NamedTuple):
+        elbo: Any
+        rounding: Any
+
+    def tried(gain, rounding):
+        now = State(jnp.asarray(-10.0), jnp.asarray(1e-6))
+        return bool(backtrack(lambda _: State(now.elbo + gain, jnp.asarray(rounding)), now, 0, 0)[1])
+
+    assert tried(1e-3, 1e-6)
+    assert tried(-1e-6, 1e-6)
+    assert not tried(-1e-3, 1e-6)
+    assert not tried(1e3, 1e4)
+
+
+# Priors and likelihoods of extreme scales: what double precision holds is right, and what it does not is said.
+
+
+SCALE, VARIANCE, N = 1e-4, 1e4, 60
+
+
+@pytest.fixture(scope="module")
+def extreme():
+    """X, y, and log p(y) and the posterior mean in sixty digits."""
+    rng = np.random.default_rng(0)
+    X = np.sort(rng.uniform(-2.0, 2.0, (N, 1)), axis=0)
+    y = np.sin(2 * X[:, 0]) + SCALE * rng.normal(size=N)
+    with mp.workdps(60):
+        points, noise = [mp.mpf(x) for x in X[:, 0]], mp.mpf(SCALE) ** 2
+        K = mp.matrix(N, N)
+        for i in range(N):
+            for j in range(N):
+                K[i, j] = VARIANCE * mp.exp(-((points[i] - points[j]) ** 2) / 2) + (noise if i == j else 0)
+        root, observed = mp.cholesky(K), mp.matrix([mp.mpf(value) for value in y])
+        half = mp.lu_solve(root, observed)
+        weights = mp.lu_solve(root.T, half)
+        log_evidence = -mp.fdot(half, half) / 2 - sum(mp.log(root[i, i]) for i in range(N)) - N * mp.log(2 * mp.pi) / 2
+        mean = np.array([float(observed[i] - noise * weights[i]) for i in range(N)])
+    return X, y, float(log_evidence), mean
+
+
+def test_a_prior_a_hundred_million_times_wider_than_the_noise(extreme):
+    X, y, log_evidence, mean = extreme
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        vi = pgm.cavi(pgm.Model(pgm.Gaussian(SCALE), pgm.GP(pgm.RBF(VARIANCE, 1.0))), X, y)
+    # Twelve of sixteen digits are between the prior's variance and the noise's.
+    assert abs(vi.elbo - log_evidence) < 0.02
+    np.testing.assert_allclose(vi.mean[:, 0], mean, atol=0.02 * SCALE)
+
+
+@pytest.mark.slow
+def test_draws_of_a_prior_a_hundred_million_times_wider_than_the_noise(extreme):
+    X, y, _, mean = extreme
+    model = pgm.Model(pgm.Gaussian(SCALE), pgm.GP(pgm.RBF(VARIANCE, 1.0)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draws = pgm.gibbs(model, X, y, num_samples=400, num_warmup=25, num_chains=1, progress=False)
+    # Independent draws: five standard errors.
+    np.testing.assert_allclose(draws.mean[:, 0], mean, atol=5 * SCALE / np.sqrt(400))
+
+
+def test_a_form_that_is_not_accurate_says_so(extreme):
+    X, y, _, _ = extreme
+    model = pgm.Model(pgm.Gaussian(SCALE), pgm.GP(pgm.RBF(VARIANCE, 1.0), form=pgm.Dense()))
+    with pytest.warns(pgm.PrecisionWarning, match="approximated to a variance of 1.0e-06") as caught:
+        pgm.cavi(model, X, y)
+    assert [str(warning.filename) for warning in caught] == [__file__]
+
+
+# Row weights of a problem: a weight of k is a row k times, and any weight is the formula to its power.
+
+
+RNG = np.random.default_rng(8)
+ROW_WEIGHTS_N = 9
+X = RNG.uniform(-2.0, 2.0, (ROW_WEIGHTS_N, 1))
+LABELS, CLASSES, REAL = (X[:, 0] > 0.1) * 1.0, np.arange(ROW_WEIGHTS_N) % 3.0, np.sin(2.0 * X[:, 0])
+WHOLE = np.array([1.0, 3.0, 2.0, 1.0, 4.0, 1.0, 2.0, 1.0, 5.0])
+OFTEN = np.repeat(np.arange(ROW_WEIGHTS_N), WHOLE.astype(int))
+FRACTIONS = RNG.uniform(0.2, 2.5, ROW_WEIGHTS_N)
+
+
+@pgm.likelihood(support=pgm.Binary())
+def noisy(y, f):
+    return 0.05 + 0.9 * pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y)
+
+
+@pgm.likelihood(support=pgm.Binary(), num_latents=2)
+def added(y, f):
+    return pgm.sigmoid(f[0] + 0.7 * f[1]) ** y * pgm.sigmoid(-f[0] - 0.7 * f[1]) ** (1 - y)
+
+
+def gp(size=1):
+    return pgm.GP(pgm.RBF(1.7, 0.8), mean=0.3, size=size)
+
+
+MODELS = {
+    "Bernoulli": (pgm.Model(pgm.Bernoulli(), gp()), LABELS),
+    "StudentT": (pgm.Model(pgm.StudentT(4.0, 0.5), gp()), REAL),
+    "mixture": (pgm.Model(noisy(), gp()), LABELS),
+    "LogisticSoftmax": (pgm.Model(pgm.LogisticSoftmax(3), gp(3)), CLASSES),
+    "added": (pgm.Model(added(), [gp(), gp()]), LABELS),
+}
+
+
+def augmented(model, data):
+    return problem_of(model, data)
+
+
+def expected(model, data):
+    return variational_problem(model, data, expected_objective(model), model.prior(data.X))
+
+
+CASES = [(name, problem) for name in MODELS for problem in (augmented, expected)]
+ROW_WEIGHTS_DEFAULT = [("mixture", augmented), ("LogisticSoftmax", expected)]
+
+
+def marginals_of(problem):
+    """Some marginals at the data, unlike those of the prior."""
+    mean, variance = (np.asarray(part)[:ROW_WEIGHTS_N] for part in run(problem.marginals))
+    return mean + 0.4 * np.cos(np.arange(ROW_WEIGHTS_N))[:, None], 0.6 * variance
+
+
+def evaluated(problem, mean, variance, rows):
+    """The bound and sites at marginals of some rows, and what the sites imply: moments at the rows and the ELBO."""
+    mean, variance = (pad_rows(part[rows], len(problem.y)) for part in (mean, variance))
+    sites = run(problem.sites, mean, variance)
+    bound, both = run(problem.local_bound, mean, variance), run(problem.elbo_and_sites, mean, variance, 0.0, sites)
+    assert both[0].value == pytest.approx(float(bound), rel=1e-12)
+    for one, other in zip(both[1], sites, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+    proper = run(positive, sites, mean)
+    m, v, _, divergence = run(problem.moments, proper)
+    elbo = run(problem.elbo, m, v, divergence, proper)
+    return bound, [np.asarray(part)[: len(rows)] for part in (*sites, m, v)], elbo
+
+
+@pytest.mark.parametrize(("name", "problem_for"), some(CASES, *ROW_WEIGHTS_DEFAULT))
+def test_whole_weights_are_repeated_rows(name, problem_for):
+    model, y = MODELS[name]
+    with jax.enable_x64(True):
+        weighted = problem_for(model, Data(X, y, weights=WHOLE))
+        repeated = problem_for(model, Data(X[OFTEN], y[OFTEN]))
+        marginals = marginals_of(weighted)
+        bound, (h, w, m, v), elbo = evaluated(weighted, *marginals, np.arange(ROW_WEIGHTS_N))
+        its_bound, (its_h, its_w, its_m, its_v), its_elbo = evaluated(repeated, *marginals, OFTEN)
+    assert float(bound) == pytest.approx(float(its_bound), rel=1e-12)
+    for ours, each in ((h, its_h), (w, its_w)):
+        total = np.zeros_like(ours)
+        np.add.at(total, OFTEN, each)
+        np.testing.assert_allclose(ours, total, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(m[OFTEN], its_m, atol=1e-9)
+    np.testing.assert_allclose(v[OFTEN], its_v, atol=1e-9)
+    assert float(elbo.value) == pytest.approx(float(its_elbo.value), rel=1e-10)
+
+
+@pytest.mark.parametrize(("name", "problem_for"), some(CASES, ("StudentT", augmented), ("added", expected)))
+def test_a_weight_is_the_power_of_the_formula(name, problem_for):
+    model, y = MODELS[name]
+    data = Data(X, y, weights=FRACTIONS)
+    with jax.enable_x64(True):
+        weighted, power = problem_for(model, data), problem_for(*with_powers(model, data))
+        assert weighted.coupled == power.coupled
+        marginals = marginals_of(weighted)
+        bound, arrays, elbo = evaluated(weighted, *marginals, np.arange(ROW_WEIGHTS_N))
+        its_bound, its_arrays, its_elbo = evaluated(power, *marginals, np.arange(ROW_WEIGHTS_N))
+    assert float(bound) == pytest.approx(float(its_bound), rel=1e-12)
+    for one, other in zip(arrays, its_arrays, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+    assert float(elbo.value) == pytest.approx(float(its_elbo.value), rel=1e-11)
+    assert float(elbo.rounding) == pytest.approx(float(its_elbo.rounding), rel=1e-9)

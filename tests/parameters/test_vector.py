@@ -1,10 +1,15 @@
 """Compiled code has the numbers of priors as arguments."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
+from numpyro.distributions.constraints import positive
+from scipy import stats
 
 import pgmodels as pgm
 from pgmodels.parameters.vector import trainable
@@ -88,3 +93,81 @@ def test_numbers_of_users_priors_are_static():
             expected, result = evaluated(vector)
             assert not jax.tree.leaves(vector)
             assert result == pytest.approx(expected, rel=1e-12)
+
+
+# Priors of standard deviations where a variance is the parameter, against SciPy's distributions of squares.
+
+
+# The square of a standard normal is gamma(1/2, rate 1/2), of a Student-t F(1, df), and of a uniform beta(1/2, 1).
+SQUARES = {
+    "half-normal": (dist.HalfNormal(2.5), stats.gamma(0.5, scale=2.0 * 2.5**2)),
+    "normal": (dist.Normal(0.0, 2.5), stats.gamma(0.5, scale=2.0 * 2.5**2)),
+    "student": (dist.StudentT(3.0, 0.0, 2.5), stats.f(1, 3, scale=2.5**2)),
+    "half-cauchy": (dist.HalfCauchy(2.0), stats.f(1, 1, scale=2.0**2)),
+    "uniform": (dist.Uniform(0.0, 3.0), stats.beta(0.5, 1.0, scale=9.0)),
+    "exponential": (dist.Exponential(2.0), stats.weibull_min(0.5, scale=0.25)),
+    "log-normal": (dist.LogNormal(0.3, 0.7), stats.lognorm(1.4, scale=np.exp(0.6))),
+}
+
+
+@pytest.mark.parametrize("name", SQUARES)
+def test_sd_is_the_distribution_of_the_square(name):
+    prior, square = SQUARES[name]
+    levels = np.array([0.01, 0.3, 0.5, 0.9])
+    with jax.enable_x64(True):
+        variance = pgm.sd(prior)
+        quantiles = square.ppf(levels)
+        np.testing.assert_allclose(variance.icdf(levels), quantiles, rtol=1e-6)
+        np.testing.assert_allclose(variance.log_prob(quantiles), square.logpdf(quantiles), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(variance.mean, square.mean(), rtol=1e-6)
+        draws = np.asarray(variance.sample(jax.random.key(0), (4000,)))
+        # Of 4,000 draws: four standard errors of a share of one half.
+        np.testing.assert_allclose((draws[:, None] < quantiles).mean(axis=0), levels, atol=4.0 * 0.5 / np.sqrt(4000.0))
+        assert np.all(variance.support(quantiles))
+    assert pgm.RBF(variance, 1.0).variance.value == pytest.approx(square.median(), rel=1e-6)
+
+
+def test_sd_of_an_interval_has_the_squares_of_its_ends():
+    for prior, inside, outside in ((dist.Uniform(1.0, 3.0), 8.9, 9.1), (dist.Pareto(2.0, 3.0), 4.1, 3.9)):
+        support = pgm.sd(prior).support
+        assert support(inside)
+        assert not support(outside)
+    assert pgm.sd(dist.TruncatedNormal(1.0, 2.0, low=0.0)).support is positive
+
+
+@pytest.mark.parametrize("prior", [dist.HalfNormal(2.5), dist.StudentT(3.0, 0.0, 2.5), dist.Uniform(0.0, 3.0)])
+def test_sd_is_kept_by_files_pickles_and_text(prior, tmp_path):
+    X = np.linspace(0.0, 1.0, 5)[:, None]
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(pgm.sd(prior), 1.0)))
+    assert pickle.loads(pickle.dumps(model)) == model
+    loaded = pgm.load(pgm.gaussian_vi(model, X, [0, 1, 1, 0, 1]).save(tmp_path / "result.npz")).model
+    assert loaded == model
+    assert repr(pgm.sd(dist.HalfNormal(2.5))) == "sd(HalfNormal(2.5))"
+    kernel = pgm.RBF(1.0, pgm.Parameter([1.0, 2.0], prior=pgm.sd(prior)))
+    assert f"prior=sd({type(prior).__name__}(" in repr(kernel)
+    assert ").expand([2])" in repr(kernel)
+
+
+def test_sd_of_other_priors_is_refused():
+    with pytest.raises(ValueError, match=r"sd: .* such as numpyro.distributions.HalfNormal\(2.5\); got 2.5"):
+        pgm.sd(2.5)
+    with pytest.raises(ValueError, match=r"Normal is on Real.*TruncatedNormal\(1.0, 2.0, low=0.0\)"):
+        pgm.sd(dist.Normal(1.0, 2.0))
+    for prior in (dist.Gumbel(0.0, 1.0), dist.Poisson(2.0), dist.Dirichlet(np.ones(2)), dist.Uniform(-1.0, 1.0)):
+        with pytest.raises(ValueError, match=f"{type(prior).__name__} is on .*: use HalfNormal"):
+            pgm.sd(prior)
+
+
+@pytest.mark.slow
+def test_sd_and_the_same_prior_of_the_variance_have_one_posterior():
+    # Half-normal standard deviations: gamma(1/2) of the variance.
+    rng = np.random.default_rng(3)
+    groups = np.repeat(np.arange(6.0), 5)[:, None]
+    y = rng.normal(size=6)[groups[:, 0].astype(int)] + rng.normal(size=30)
+    priors = pgm.sd(dist.HalfNormal(1.5)), pgm.Parameter(1.0, prior=dist.Gamma(0.5, 0.5 / 1.5**2))
+    models = [pgm.Model(pgm.Gaussian(pgm.Fixed(1.0)), pgm.GP(pgm.White(prior))) for prior in priors]
+    one, other = (pgm.integrate(model, groups, y).summary().loc["variance", ["mean", "sd"]] for model in models)
+    np.testing.assert_allclose(one.astype(float), other.astype(float), rtol=1e-3)
+    # Of 4,000 draws of gibbs, fewer of them effective.
+    sampled = pgm.gibbs(models[0], groups, y, num_samples=1000).summary().loc["variance"]
+    assert abs(sampled["mean"] - one["mean"]) < 5.0 * one["sd"] / np.sqrt(sampled["ess_bulk"])

@@ -1,5 +1,7 @@
 """Inducing inputs against explicit matrices, the dense prior, and what a sparse variational posterior is."""
 
+import re
+import warnings
 from functools import partial
 
 import jax
@@ -10,16 +12,35 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.inference.bound import MarginalBound
+from pgmodels.inference.cavi import CoordinateAscent
+from pgmodels.inference.inducing_selection import TURNS
 from pgmodels.inference.problem import problem_of
+from pgmodels.kernels.kernel import CallableKernel
 from pgmodels.model import Data
+from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.parameters.vector import trainable
 from pgmodels.plots.latents import plot_latent, plot_probability_map
+from pgmodels.plots.style import inducing_inputs
+from pgmodels.priors import inducing
+from pgmodels.priors import inducing as selection
+from pgmodels.priors import linalg as chunks
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.dense import InducingPoints
-from pgmodels.priors.inducing import Inducing, inducing_at
+from pgmodels.priors.inducing import (
+    ChunkedInducingPrior,
+    FICPrior,
+    Inducing,
+    InducingPrior,
+    chunked_prior_at,
+    greedy,
+    inducing_at,
+    inducing_points_at,
+)
 from pgmodels.results import gaussian as gaussian_module
+from pgmodels.runtime.precision import as_array
+from tests.covering import some
 from tests.forms import MEAN, ROUNDING, SquaredExponential, some_sites
 from tests.registry import CASES
 
@@ -374,3 +395,590 @@ def test_draws_before_data(sparse):
     f = pgm.prior_predictive(model, X, num_draws=300).latents[..., 0]
     # Whatever the inducing inputs leave is in the variance: 300 draws at five standard errors.
     np.testing.assert_allclose(f.var(axis=0) / 1.7, 1.0, atol=5 * np.sqrt(2 / 300))
+
+
+# How inducing inputs are chosen: by the prior, by chance, and by what the data say.
+
+
+def test_greedy_selection_takes_the_largest_variance_that_is_left():
+    weights = np.random.default_rng(7).gamma(1.0, 1.0, N)
+    weights[:4] = 0.0
+    for w in (np.ones(N), weights):
+        chosen = greedy(KERNEL, X, 6, w)
+        for count, z in enumerate(chosen):
+            Z = chosen[:count]
+            residual = np.asarray(KERNEL.diagonal(X))
+            if count:
+                residual = residual - np.sum(
+                    np.asarray(KERNEL(Z, X)) * np.linalg.solve(KERNEL(Z, Z), KERNEL(Z, X)),
+                    axis=0,
+                )
+            np.testing.assert_array_equal(z, X[np.argmax(w * residual)])
+        assert count == 5
+    # Rows that nothing is said of are never taken.
+    assert not (greedy(KERNEL, X, N, weights)[:, None] == X[:4]).all(axis=2).any()
+
+
+def test_where_no_row_is_worth_it_one_is_taken():
+    """As of a latent that noise leaves without variance, whose form still needs an input."""
+    np.testing.assert_array_equal(greedy(KERNEL, X, 6, np.full(N, 1e-6), enough=0.05), X[:1])
+
+
+def test_a_greedy_choice_among_more_rows_than_fit_into_memory_is_of_a_sample(monkeypatch):
+    rows, weights = np.random.default_rng(5).uniform(-2.0, 2.0, (600, 2)), np.full(600, 3.0)
+    of_all_rows = greedy(KERNEL, rows, 40, weights, enough=30.0)
+    monkeypatch.setattr(selection, "HELD", 40 * 200)
+    some = greedy(KERNEL, rows, 40, weights, enough=30.0)
+    assert (some[:, None] == rows).all(axis=2).any(axis=1).all()
+    assert not np.array_equal(some, of_all_rows)
+    # What a third of the rows leaves stands for what all of them leave, to about a row.
+    assert abs(len(some) - len(of_all_rows)) <= 2 < len(of_all_rows) < 40
+
+
+@pytest.mark.parametrize("select", ["kmeans", "uniform", "variance"])
+def test_selections_cover_inputs_that_they_have_not_seen(select):
+    rng = np.random.default_rng(4)
+    rows, new_rows = rng.normal(size=(400, 2)), rng.normal(size=(50, 2))
+    Z = pgm.Inducing(40, select).choose(KERNEL, rows)
+    assert Z.shape == (40, 2)
+    prior = pgm.Inducing(Z).bind(KERNEL, 0.0, rows, 1)
+    # Forty inputs span 3 x 2 lengthscales with little left; a tenth of the variance, where 400 rows have 1.7.
+    assert np.mean(np.asarray(prior.factor_at(jnp.asarray(new_rows))[1])) < 0.17
+    np.testing.assert_array_equal(Z, pgm.Inducing(40, select).choose(KERNEL, rows))
+
+
+@pytest.mark.slow
+def test_another_choice_of_inducing_inputs_never_lowers_the_bound(monkeypatch):
+    bound = MarginalBound(trainable(one_scale(pgm.Inducing(5))), Data(X, LABELS))
+    bound.inputs = (X[:2],)
+    bound(bound.vector)
+    before = bound.best
+    assert bound.choose_again(1e-5)
+    assert len(bound.inputs[0]) == 5
+    assert bound.best < before
+    inputs, before = bound.inputs[0], bound.best
+    monkeypatch.setattr(Inducing, "choose", lambda *arguments: X[:1])
+    assert not bound.choose_again(1e-5)
+    np.testing.assert_array_equal(bound.inputs[0], inputs)
+    assert bound(bound.vector)[0] == pytest.approx(before, abs=1e-8)
+
+
+def test_selection_by_what_the_data_say_is_no_worse_than_by_variance():
+    by_variance, by_data = (
+        pgm.cavi(bernoulli(pgm.Inducing(5, how)), X, LABELS) for how in ("variance", "heteroscedastic")
+    )
+    assert by_data.elbo >= by_variance.elbo
+    assert by_data.model != by_variance.model
+
+
+def rough(form):
+    """A lengthscale at which the data are two dozen nearly unrelated values."""
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, 0.25), mean=0.4, form=form))
+
+
+def count(model):
+    return len(model.gps[0].form.inputs)
+
+
+@pytest.mark.slow
+def test_as_many_inducing_inputs_as_the_data_gain_by(monkeypatch):
+    monkeypatch.setattr(selection, "_FIRST", 3)
+    for of in (bernoulli, rough):
+        enough, dense = (pgm.cavi(of(form), X, LABELS) for form in (pgm.Inducing("auto"), pgm.Dense()))
+        # More of them gained less than 0.05 nats.
+        assert dense.elbo - 0.1 < enough.elbo < dense.elbo + 1e-9
+        fewer = pgm.cavi(of(pgm.Inducing(count(enough.model) // 2, "variance")), X, LABELS)
+        assert fewer.elbo < enough.elbo - 0.05
+    smooth = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, 3.0), form=pgm.Inducing("auto"))), X, LABELS)
+    assert count(smooth.model) < 15 < count(enough.model) <= N
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["fit", "svi", "svi with weights", "gibbs"])
+def test_every_engine_finds_how_many_inducing_inputs_are_enough(monkeypatch, engine):
+    monkeypatch.setattr(selection, "_FIRST", 3)
+    model, fixed = one_scale(pgm.Inducing("auto")), bernoulli(pgm.Inducing("auto"))
+    if engine == "fit":
+        sparse, dense = (
+            pgm.fit(model, X, LABELS),
+            pgm.fit(one_scale(pgm.Dense()), X, LABELS),
+        )
+        assert dense.elbo - 0.1 < sparse.elbo < dense.elbo + 1e-6
+    elif engine == "gibbs":
+        sparse = pgm.gibbs(fixed, X, LABELS, num_samples=2, num_warmup=0, num_chains=1)
+    else:
+        dense = pgm.fit(one_scale(pgm.Dense()), X, LABELS, objective="augmented")
+        weights = np.ones(N) if "weights" in engine else None
+        sparse = pgm.svi(model, X, LABELS, weights=weights, batch_size=N, train_hyperparameters=True)
+        assert dense.elbo - 0.2 < sparse.elbo < dense.elbo + 1e-6
+    assert 3 < count(sparse.model) <= N
+
+
+@pytest.mark.slow
+def test_what_little_variance_is_left_for_may_still_gain_a_lot():
+    """Sharp edges that a smooth kernel leaves hardly any variance for, and precise data that want them."""
+    inputs = np.linspace(-3.0, 3.0, 120)[:, None]
+    y = np.sign(np.sin(4.0 * inputs[:, 0])) + 0.02 * np.random.default_rng(3).normal(size=120)
+
+    def wave(form):
+        return pgm.Model(pgm.Gaussian(pgm.Fixed(0.05)), pgm.GP(pgm.RBF(pgm.Fixed(1.0), pgm.Fixed(0.3)), form=form))
+
+    dense = pgm.cavi(wave(pgm.Dense()), inputs, y)
+    for engine in (pgm.cavi, pgm.fit):
+        enough = engine(wave(pgm.Inducing("auto")), inputs, y)
+        assert dense.elbo - 0.1 < enough.elbo < dense.elbo + 1e-6
+
+
+@pytest.mark.slow
+def test_a_kernel_so_smooth_that_no_sharper_choice_is_another_ends_the_search():
+    """Rounding leaves no variance for more than a few rows: the bound is asked of a handful of choices."""
+    line = np.linspace(-2.0, 2.0, 60)[:, None]
+    labels = (np.arange(60) % 7 < 3).astype(float)
+    smooth = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 30.0), mean=0.1, form=pgm.Inducing("auto")))
+    bound = MarginalBound(trainable(smooth), Data(line, labels))
+    bound(bound.vector)
+    vector, best = bound.vector, bound.best
+    for _ in range(3):
+        bound.choose_again(1e-5)
+    assert bound.evaluations < 15
+    # What is best is known of the inputs that are held.
+    assert bound.best <= best
+    assert bound(bound.vector)[0] == pytest.approx(bound.best, abs=1e-9)
+    np.testing.assert_array_equal(bound.vector, vector)
+    assert count(pgm.cavi(smooth, line, labels).model) <= 60
+
+
+@pytest.mark.slow
+def test_more_inducing_inputs_than_are_allowed_are_asked_for():
+    with pytest.warns(
+        pgm.InducingWarning, match=r"Inducing\(5, 'auto'\) took its maximum of 5 .*Inducing\(10, 'auto'\)"
+    ):
+        result = pgm.cavi(rough(pgm.Inducing(5, "auto")), X, LABELS)
+    assert count(result.model) == 5
+    with pytest.warns(pgm.InducingWarning):
+        pgm.fit(rough(pgm.Inducing(4, "auto")), X, LABELS, max_iterations=30)
+    # Where there are no more than are taken, there are none to ask for.
+    few = np.repeat(X[:6], 4, axis=0)
+    exact = pgm.cavi(rough(pgm.Inducing(6, "auto")), few, LABELS)
+    assert exact.elbo == pytest.approx(pgm.cavi(rough(pgm.Dense()), few, LABELS).elbo, abs=1e-6)
+
+
+def test_a_form_that_chooses_says_so():
+    assert repr(pgm.Inducing("auto")) == "Inducing('auto')"
+    assert repr(pgm.Inducing(500, "auto")) == "Inducing(500, 'auto')"
+    assert pgm.Inducing("auto") == pgm.Inducing(1000, "auto")
+    with pytest.raises(ValueError, match="whole number"):
+        pgm.Inducing("kmeans")
+
+
+WIDE = np.array([1.0, 1000.0])
+
+
+def test_centres_are_the_same_places_in_other_units():
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    form = pgm.Inducing(12, "kmeans")
+    Z = form.choose(pgm.RBF(4.0, [0.8, 800.0]), WIDE * X)
+    np.testing.assert_allclose(Z, WIDE * form.choose(pgm.RBF(4.0, [0.8, 0.8]), X), rtol=1e-6)
+    assert len(np.unique(Z[:, 0])) == 12
+
+
+def test_centres_go_by_the_columns_that_the_kernel_reads():
+    """Of rows of a second column a thousand times as wide they would be means of the first, a deviation from most."""
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    for kernel in (pgm.On(pgm.RBF(4.0, 0.7), [0]), pgm.On(pgm.Matern12(4.0, 0.7), [0]) + pgm.White(0.1)):
+        Z = pgm.Inducing(12, "kmeans").choose(kernel, WIDE * X)
+        assert np.abs(X[:, :1] - Z[:, 0]).min(axis=1).mean() < 0.1
+
+
+GROUPS = np.column_stack([np.random.default_rng(3).uniform(0.0, 3.0, 120), np.arange(120) % 4])
+INTERCEPTS = pgm.On(pgm.RBF(1.0, 0.5), [0]) + pgm.On(pgm.White(4.0), [1])
+# Covariances of three outputs, looked up by an index.
+OUTPUTS = jnp.array([[1.0, 0.6, -0.4], [0.6, 1.5, 0.1], [-0.4, 0.1, 0.8]])
+
+
+def looked_up(A, B):
+    here, there = (part[:, 1].astype(int) % 3 for part in (A, B))
+    return OUTPUTS[here[:, None], there] * jnp.exp(-0.5 * ((A[:, :1] - B[:, 0]) / 0.7) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "count", "most"), [(INTERCEPTS, 24, 0.02), (CallableKernel(looked_up), 12, 0.1)], ids=["groups", "index"]
+)
+def test_inducing_inputs_by_kmeans_have_levels_that_rows_have(kernel, count, most):
+    Z = pgm.Inducing(count, "kmeans").choose(kernel, GROUPS)
+    assert (Z[:, None] == GROUPS).all(axis=2).any(axis=1).all()
+    K, across = (np.asarray(kernel(as_array(Z), as_array(to))) for to in (Z, GROUPS))
+    explained = np.sum(across * np.linalg.solve(K + 1e-9 * np.eye(len(Z)), across), axis=0)
+    variances = np.diagonal(np.asarray(kernel(as_array(GROUPS), as_array(GROUPS))))
+    # Centres left 0.43 of the variance in both.
+    assert np.sum(variances - explained) < most * np.sum(variances)
+
+
+def test_inducing_inputs_by_kmeans_are_centres_where_these_tell_as_much():
+    rows = np.random.default_rng(4).normal(size=(300, 2))
+    for kernel in (KERNEL, pgm.Matern12(1.0, 0.5), pgm.RBF(1.0, 0.05)):
+        Z = pgm.Inducing(40, "kmeans").choose(kernel, rows)
+        # That of a single row is the row itself.
+        assert (Z[:, None] == rows).all(axis=2).any(axis=1).mean() < 0.5
+
+
+@pytest.mark.slow
+def test_steps_on_batches_know_groups():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.uniform(0.0, 3.0, 200), rng.integers(0, 4, 200)])
+    y = np.sin(3.0 * X[:, 0]) + np.array([2.0, -1.0, 0.5, -2.0])[X[:, 1].astype(int)] + 0.3 * rng.standard_normal(200)
+    smooth = np.exp(-0.5 * ((X[:, :1] - X[:, 0]) / 0.5) ** 2)
+    C = smooth + 4.0 * (X[:, 1:] == X[:, 1]) + 0.09 * np.eye(200)
+    exact = -0.5 * (y @ np.linalg.solve(C, y) + np.linalg.slogdet(2.0 * np.pi * C)[1])
+    model = pgm.Model(pgm.Gaussian(pgm.Fixed(0.3)), pgm.GP(INTERCEPTS, mean=0.0, form=pgm.Inducing(30)))
+    for result in (pgm.svi(model, X, y), pgm.svi(model, pgm.ArrayRows(X, y))):
+        assert exact - 0.2 < result.elbo < exact + 1e-3
+
+
+@pytest.mark.slow
+def test_too_few_inducing_inputs_are_said_with_what_they_cost():
+    rng = np.random.default_rng(8)
+    # Off the grid, on which rounding decides between rows that leave the same.
+    X = (np.arange(300.0) + rng.uniform(-0.3, 0.3, 300))[:, None]
+    K = 0.5 * np.exp(-0.5 * ((X - X.T) / 3.0) ** 2)
+    y = np.linalg.cholesky(K + 1e-9 * np.eye(300)) @ rng.standard_normal(300) + 0.5 * rng.standard_normal(300)
+    C = K + 0.25 * np.eye(300)
+    exact = -0.5 * (y @ np.linalg.solve(C, y) + np.linalg.slogdet(2.0 * np.pi * C)[1])
+
+    def at(Z):
+        return pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.RBF(0.5, 3.0), mean=0.0, form=pgm.Inducing(Z)))
+
+    def model(count):
+        return at(X[:: 300 // count])
+
+    def streamed(model, X, y):
+        return pgm.svi(model, pgm.ArrayRows(X, y), batch_size=300)
+
+    found_enough = None
+    for engine in (pgm.cavi, pgm.gaussian_vi, streamed):
+        with pytest.warns(pgm.InducingWarning, match=r"50 in all, are too few") as warnings:
+            result = engine(model(50), X, y)
+        (nats,) = (float(re.search(r"about (\d+) nats", str(each.message))[1]) for each in warnings)
+        # The term that is known beside what the other terms make of it.
+        assert nats == pytest.approx(exact - result.elbo, rel=0.5)
+        number = re.search(r"About (\d+) greedily|More than 50 are needed", str(warnings[0].message))[1]
+        assert (number is None) == (engine is streamed)
+        found_enough = number or found_enough
+    # With as many rows as are said to do nothing is said, and with far fewer of them it is.
+    enough = greedy(pgm.RBF(0.5, 3.0), X, int(found_enough))
+    assert 64 < len(enough) < 100
+    assert exact - 12.0 < pgm.cavi(at(enough), X, y).elbo
+    with pytest.warns(pgm.InducingWarning):
+        pgm.cavi(at(enough[:64]), X, y)
+    with pytest.warns(pgm.InducingWarning, match="Even 64 inputs lose more than 10 nats"):
+        pgm.cavi(at(X[::9][:32]), X, y)
+    # Spaced by two thirds of a lengthscale they leave next to nothing, and nothing is said.
+    assert exact - 1.0 < pgm.cavi(model(150), X, y).elbo < exact
+
+
+def test_values_that_few_inducing_inputs_pull_are_named_by_how_far():
+    rng = np.random.default_rng(3)
+    X = np.arange(150.0)[:, None]
+
+    def log_density(log_lengthscale):
+        C = 0.5 * np.exp(-0.5 * ((X - X.T) / np.exp(log_lengthscale)) ** 2) + 0.25 * np.eye(150)
+        return -0.5 * (y @ np.linalg.solve(C, y) + np.linalg.slogdet(2.0 * np.pi * C)[1])
+
+    y = np.linalg.cholesky(0.5 * np.exp(-0.5 * ((X - X.T) / 4.0) ** 2) + 0.25 * np.eye(150)) @ rng.standard_normal(150)
+    grid = np.linspace(0.5, 3.5, 301)
+    exact = grid[np.argmax([log_density(each) for each in grid])]
+    deviation = (0.02**2 / (2.0 * log_density(exact) - log_density(exact - 0.02) - log_density(exact + 0.02))) ** 0.5
+
+    gp = pgm.GP(pgm.RBF(pgm.Fixed(0.5), 4.0), mean=pgm.Fixed(0.0), form=pgm.Inducing(X[::6]))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fitted = pgm.fit(pgm.Model(pgm.Gaussian(pgm.Fixed(0.5)), gp), X, y)
+    (message,) = (str(each.message) for each in caught if "to learn the hyperparameters" in str(each.message))
+    off = (np.log(fitted.fit.values["lengthscale"]) - exact) / deviation
+    named = float(re.search(r"25 in all.*at least: lengthscale by ([\d.]+)\. ", message)[1])
+    assert off > 1.0
+    assert 0.3 * off < named < off
+
+
+# Greedy variance (GV) and heteroscedastic greedy variance (HGV) as published, against a dense greedy choice.
+
+
+def dense_greedy(kernel, rows, count, weights):
+    """Rows one at a time, by conditional variances from the dense covariance."""
+    K = np.asarray(bare_arrays(kernel)(rows, rows))
+    chosen = []
+    for _ in range(count):
+        explained = np.zeros(len(rows))
+        if chosen:
+            explained = np.sum(K[chosen] * np.linalg.solve(K[np.ix_(chosen, chosen)], K[chosen]), axis=0)
+        chosen.append(int(np.argmax(weights * (np.diagonal(K) - explained))))
+    return rows[chosen]
+
+
+@pytest.fixture
+def choices(monkeypatch):
+    """The kernel, the site precisions and the chosen inputs of each selection."""
+    made = []
+    choose = Inducing.choose
+
+    def recorded(form, kernel, rows, weights=None):
+        Z = choose(form, kernel, rows, weights)
+        if isinstance(form.inputs, int) and form.select in ("GV", "HGV"):
+            made.append((kernel, weights, Z))
+        return Z
+
+    monkeypatch.setattr(Inducing, "choose", recorded)
+    return made
+
+
+@pytest.mark.parametrize("select", ["GV", "HGV"])
+def test_inputs_at_fixed_hyperparameters_are_the_greedy_choice_at_the_last_sites(choices, select):
+    result = pgm.cavi(bernoulli(pgm.Inducing(6, select)), X, LABELS)
+    assert (len(choices) == 1) == (select == "GV")
+    assert len(choices) <= 1 + TURNS
+    for number, (kernel, weights, Z) in enumerate(choices):
+        assert (weights is None) == (number == 0)
+        np.testing.assert_array_equal(
+            Z,
+            dense_greedy(kernel, X, 6, np.ones(len(X)) if weights is None else weights),
+        )
+    np.testing.assert_array_equal(np.asarray(result.model.gps[0].form.inputs), choices[-1][2])
+    if select == "HGV":
+        # The sites are those at the optimum for the inputs chosen before, to the tolerance of that optimum.
+        before = pgm.cavi(
+            bernoulli(pgm.Inducing(choices[-2][2])),
+            X,
+            LABELS,
+        )
+        np.testing.assert_allclose(np.asarray(before.sites.precision)[:, 0], choices[-1][1], rtol=1e-2)
+
+
+@pytest.mark.parametrize("objective", ["augmented", pytest.param("expected", marks=pytest.mark.slow)])
+def test_fit_alternates_with_the_greedy_choice_of_its_hyperparameters_and_sites(choices, objective):
+    fitted = pgm.fit(
+        one_scale(pgm.Inducing(5, "HGV")),
+        X,
+        LABELS,
+        objective=objective,
+        correct=False,
+    )
+    assert fitted.converged
+    again = [(kernel, weights, Z) for kernel, weights, Z in choices if weights is not None]
+    assert 1 <= len(again) <= 1 + TURNS
+    for kernel, weights, Z in again:
+        np.testing.assert_array_equal(Z, dense_greedy(kernel, X, 5, weights))
+    last = np.asarray(fitted.model.gps[0].form.inputs)
+    assert any(np.array_equal(last, Z) for *_, Z in choices)
+
+
+def test_a_new_choice_replaces_the_last_at_most_ten_times_even_if_it_is_worse(monkeypatch):
+    bound = MarginalBound(
+        trainable(one_scale(pgm.Inducing(5, "GV"))),
+        Data(X, LABELS),
+    )
+    bound(bound.vector)
+    turns = iter(range(100))
+    monkeypatch.setattr(Inducing, "choose", lambda *arguments: X[: 1 + next(turns) % 2])
+    before = bound.best
+    assert bound.choose_again(1e-5)
+    assert bound.best > before
+    np.testing.assert_array_equal(bound.inputs[0], X[:1])
+    # The value belongs to the new inputs.
+    assert bound(bound.vector)[0] == pytest.approx(bound.best, abs=1e-9)
+    assert sum(bound.choose_again(1e-5) for _ in range(30)) == TURNS - 1
+
+
+def test_the_names_are_written():
+    assert repr(pgm.Inducing(30, "HGV")) == "Inducing(30, 'HGV')"
+    with pytest.raises(ValueError, match="'GV', 'HGV'"):
+        pgm.Inducing(30, "hgv")
+
+
+# Inducing inputs whose factor is not held against the same with it, and what is refused.
+
+
+# Sums of some ten terms of order 1 in another order, by roots whose smallest entry is of order 0.1.
+ORDER = 1e-10
+
+
+@pytest.fixture
+def without_factor(monkeypatch):
+    """No factor is held, and five rows come at a time where there are sixteen coordinates."""
+    monkeypatch.setattr(inducing, "HELD", 0)
+    monkeypatch.setattr(chunks, "CHUNK", 80)
+
+
+def figures(prior):
+    sites = some_sites(N)
+    posterior = prior.condition(sites)
+    coordinates = jnp.stack([posterior.mean_and_deviation(jax.random.key(seed))[1] for seed in range(2)])
+    return (
+        *prior.marginals(),
+        *prior.moments(sites),
+        *posterior.moments(),
+        posterior.log_normalizer(),
+        *posterior.predict(jnp.asarray(X_NEW)),
+        posterior.covariance_at(jnp.asarray(X_NEW)),
+        prior.latents(coordinates),
+        prior.residual_variance(),
+    )
+
+
+@pytest.mark.parametrize("rows", some([1, 5, N], 5), ids="{} at a time".format)
+@pytest.mark.parametrize("count", [7, N], ids="{} inputs".format)
+def test_any_chunks_give_what_the_factor_does(monkeypatch, count, rows):
+    prior, span = (
+        pgm.Inducing(X[:count]).bind(KERNEL, MEAN, X, 2),
+        inducing_points_at(KERNEL, X[:count]),
+    )
+    assert isinstance(prior, InducingPrior)
+    monkeypatch.setattr(chunks, "CHUNK", rows * prior.rank)
+    expected = jax.jit(figures)(prior)
+
+    @jax.jit
+    def in_chunks(kernel):
+        return figures(chunked_prior_at(kernel, prior.mean, prior.X, span, 2))
+
+    for ours, theirs in zip(in_chunks(prior.kernel), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=ORDER)
+
+
+def test_gradients_are_those_with_the_factor(without_factor):
+    arguments, sites = (
+        (jnp.asarray(X), inducing_points_at(KERNEL, X[:7]), 2),
+        some_sites(N),
+    )
+
+    def bound(values, at):
+        kernel, mean = values
+        # The variance at the data is in the marginals, and what is left of it in the loss.
+        prior = at(kernel, mean, *arguments)
+        m, v, log_normalizer, _ = prior.moments(sites)
+        return log_normalizer + jnp.sum(sites.potential * m) - 0.3 * jnp.sum(v)
+
+    ours, theirs = (
+        jax.jit(jax.value_and_grad(lambda values, at=at: bound(values, at)))((KERNEL, jnp.asarray(MEAN)))
+        for at in (chunked_prior_at, inducing._held_at)
+    )
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=ORDER)
+
+
+def test_neither_a_pass_nor_its_gradient_holds_a_factor(monkeypatch):
+    monkeypatch.setattr(chunks, "CHUNK", 2**15)
+    n, r = 40_000, 64
+    shapes = [jax.ShapeDtypeStruct(shape, np.float64) for shape in ((n, 2), (r, 2), (n, 1), (n, 1))]
+
+    def bound(kernel, X, Z, h, w):
+        return chunked_prior_at(kernel, jnp.zeros(()), X, InducingPoints(Z, jnp.ones(r), jnp.zeros(())), 1).moments(
+            Sites(h, w)
+        )[2]
+
+    for function in (bound, jax.grad(bound)):
+        compiled = jax.jit(function).lower(KERNEL, *shapes).compile()
+        # Some chunks of 0.25 MB, and rows of their own of 0.3 MB; the factor would be 20 MB.
+        assert compiled.memory_analysis().temp_size_in_bytes < 8 * n * r / 2
+
+
+def sweeps_alone(self, problem, state):
+    """A step of CAVI that does not go to the best mean first, as it does with a factor at hand."""
+    return self.sweep(problem, state, state.mean, state.sites)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """One result with the factor, and one without it."""
+    model = bernoulli(pgm.Inducing(X[:9]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CoordinateAscent, "step", sweeps_alone)
+        in_memory = pgm.cavi(model, X, LABELS)
+        patch.setattr(inducing, "HELD", 0)
+        patch.setattr(chunks, "CHUNK", 80)
+        in_chunks = pgm.cavi(model, X, LABELS)
+    assert [type(result.prior.groups[0]) for result in (in_memory, in_chunks)] == [InducingPrior, ChunkedInducingPrior]
+    return in_memory, in_chunks
+
+
+def assert_close(ours, theirs, atol=1e-10):
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+
+
+def test_results_are_those_with_the_factor(pair):
+    in_memory, in_chunks = pair
+    assert_close(in_chunks.elbo_trace, in_memory.elbo_trace)
+    assert_close((in_chunks.mean, in_chunks.variance), (in_memory.mean, in_memory.variance))
+    assert_close(in_chunks.predict_latent(X_NEW), in_memory.predict_latent(X_NEW))
+    assert_close((in_chunks.draw_latents(X_NEW, 3, seed=1),), (in_memory.draw_latents(X_NEW, 3, seed=1),), 1e-7)
+    # Deviations of what is left at inducing inputs: roots of rounding.
+    assert_close((in_chunks.draw_at_data(3, seed=1)[0],), (in_memory.draw_at_data(3, seed=1)[0],), 1e-7)
+    assert_close(inducing_inputs(in_chunks)[0], inducing_inputs(in_memory)[0])
+
+
+@pytest.mark.slow
+def test_corrections_take_the_factor_as_long_as_they_need_it(pair):
+    ours, theirs = (pgm.correct(result) for result in pair)
+    assert_close((ours.mean, ours.variance), (theirs.mean, theirs.variance), 1e-9)
+    assert_close(ours.predict_latent(X_NEW), theirs.predict_latent(X_NEW), 1e-9)
+    with pytest.raises(ValueError, match=r"all 24 rows do not fit into memory.*by linear response"):
+        pgm.correct(pair[1], method="perturbative")
+
+
+def test_results_are_saved_chunked(pair, tmp_path, without_factor):
+    loaded = pgm.load(pair[1].save(tmp_path / "streamed.npz"))
+    assert isinstance(loaded.prior.groups[0], ChunkedInducingPrior)
+    for ours, theirs in zip(loaded.predict_latent(X_NEW), pair[1].predict_latent(X_NEW), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_sampler_holds_the_factor(monkeypatch):
+    in_memory = bernoulli(pgm.Inducing(X[:9])).prior(X).for_sampling().groups[0]
+    monkeypatch.setattr(inducing, "HELD", 0)
+    streamed = bernoulli(pgm.Inducing(X[:9])).prior(X)
+    assert isinstance(streamed.groups[0], ChunkedInducingPrior)
+    in_chunks = streamed.for_sampling().groups[0]
+    assert isinstance(in_chunks, FICPrior)
+    assert_close((in_chunks.span.A, in_chunks.residual), (in_memory.span.A, in_memory.residual), ORDER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [pgm.cavi, pgm.gaussian_vi])
+def test_predictors_that_combine_latents_are_those_with_the_factor(monkeypatch, engine):
+    monkeypatch.setattr(CoordinateAscent, "step", sweeps_alone)
+    in_memory = engine(varying(pgm.Inducing(X[:9])), X, PAIRS)
+    monkeypatch.setattr(inducing, "HELD", 0)
+    monkeypatch.setattr(chunks, "CHUNK", 320)
+    in_chunks = engine(varying(pgm.Inducing(X[:9])), X, PAIRS)
+    assert isinstance(in_chunks.prior.groups[0], ChunkedInducingPrior)
+    assert_close(in_chunks.elbo_trace, in_memory.elbo_trace, 1e-9)
+    assert_close((in_chunks.mean, in_chunks.variance), (in_memory.mean, in_memory.variance), 1e-8)
+    assert_close(in_chunks.predict_latent(X_NEW), in_memory.predict_latent(X_NEW), 1e-8)
+
+
+def test_coupled_latents_are_passed_over_in_chunks(monkeypatch):
+    monkeypatch.setattr(chunks, "CHUNK", 2**15)
+    n, r = 20_000, 32
+    shapes = [jax.ShapeDtypeStruct(shape, np.float64) for shape in ((n, 2), (r, 2), (n, 2), (n, 2, 2))]
+
+    def moments(kernel, X, Z, h, W):
+        prior = PriorCollection(
+            (chunked_prior_at(kernel, jnp.zeros(()), X, InducingPoints(Z, jnp.ones(r), jnp.zeros(())), 2),)
+        )
+        posterior = condition_blocks(prior, Sites(h, W), ((0, 1),))
+        return posterior.marginals(), posterior.log_normalizer()
+
+    compiled = jax.jit(moments).lower(KERNEL, *shapes).compile()
+    # Some chunks of 0.25 MB, and rows of their own of 0.6 MB; two factors would be 10 MB, and what they give as much.
+    assert compiled.memory_analysis().temp_size_in_bytes < 8 * n * r
+
+
+@pytest.mark.slow
+def test_what_is_learned_with_every_row_is_that_of_the_dense_prior_chunked(without_factor):
+    # Of another size than with a factor in other tests, whose programs would be taken.
+    rows, labels = np.concatenate([X, X[:8]]), np.concatenate([LABELS, LABELS[:8]])
+    one, other = (
+        MarginalBound(trainable(one_scale(form)), Data(rows, labels)) for form in (pgm.Inducing(X), pgm.Dense())
+    )
+    (value, slope), (dense_value, dense_slope) = (bound(bound.learnable.start() + 0.3) for bound in (one, other))
+    assert value == pytest.approx(dense_value, abs=1e-7)
+    np.testing.assert_allclose(slope, dense_slope, atol=1e-6)

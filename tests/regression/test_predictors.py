@@ -1,11 +1,13 @@
 """Formulas of several predictors, of classes and of ordered levels, beside models written by hand."""
 
 import re
+import warnings
 
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from numpyro.distributions import constraints
 from scipy import stats
 from scipy.special import expit
 
@@ -13,6 +15,8 @@ import pgmodels as pgm
 from pgmodels.inference.objectives import objective_of
 from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.regression.grammar import parse_all
+from pgmodels.regression.result import conditional_grid
+from pgmodels.results import result as intervals
 
 pytest.importorskip("formulaic")
 
@@ -250,3 +254,338 @@ def test_fit_of_excess_zeros_in_groups_has_the_deviations_of_weighted_draws():
     row = result.summary().loc["x"]
     assert row["mean"] == pytest.approx(mean, abs=0.03)
     assert row["sd"] == pytest.approx(np.sqrt(weights @ (slope - mean) ** 2), rel=0.06)
+
+
+# Grids of new data, comparisons over them, their figures, and files of regression results.
+
+
+GRIDS_N = 60
+GRIDS_RNG = np.random.default_rng(5)
+GRIDS_DATA = pd.DataFrame(
+    {
+        "x": GRIDS_RNG.normal(size=GRIDS_N),
+        "z": GRIDS_RNG.uniform(0.0, 10.0, GRIDS_N),
+        "sex": pd.Categorical(GRIDS_RNG.choice(["f", "m"], GRIDS_N), ["m", "f"]),
+        "farm": GRIDS_RNG.choice(list("abcd"), GRIDS_N),
+        "day": pd.date_range("2024-03-01", periods=GRIDS_N, tz=None),
+        "old": GRIDS_RNG.random(GRIDS_N) < 0.5,
+    }
+)
+GRIDS_DATA["died"] = np.where(
+    GRIDS_DATA["x"] + (GRIDS_DATA["sex"] == "f") + GRIDS_RNG.logistic(size=GRIDS_N) > 0.5, "yes", "no"
+)
+
+
+@pytest.fixture(scope="module")
+def result():
+    priors = {"(1|farm)": {"variance": 0.4}, "s(day)": {"variance": 0.3, "lengthscale": 20.0}}
+    text = "died ~ x * sex + old + s(day) + (1|farm)"
+    return pgm.formula(text, GRIDS_DATA, family="bernoulli", priors=priors).gaussian_vi()
+
+
+def test_a_grid_varies_some_columns_and_keeps_the_others():
+    grid, by = conditional_grid(GRIDS_DATA, ["x", "sex"])
+    assert by == ["x", "sex"]
+    assert len(grid) == 100
+    assert list(grid.columns) == list(GRIDS_DATA.columns)
+    np.testing.assert_allclose([grid["x"].min(), grid["x"].max()], [GRIDS_DATA["x"].min(), GRIDS_DATA["x"].max()])
+    np.testing.assert_allclose(np.diff(grid["x"].unique()), (GRIDS_DATA["x"].max() - GRIDS_DATA["x"].min()) / 49)
+    assert list(grid["sex"][:2]) == ["m", "f"]
+    np.testing.assert_allclose(grid["z"], GRIDS_DATA["z"].mean())
+    assert set(grid["farm"]) == {GRIDS_DATA["farm"].mode()[0]}
+    assert set(grid["day"]) == {GRIDS_DATA["day"].mean()}
+    quartiles, _ = conditional_grid(GRIDS_DATA, {"sex": None, "z": None, "x": None})
+    np.testing.assert_allclose(quartiles["x"].unique(), GRIDS_DATA["x"].quantile([0.0, 0.25, 0.5, 0.75, 1.0]))
+    exact, _ = conditional_grid(GRIDS_DATA, {"z": [1.0, 2.0], "old": True})
+    assert exact[["z", "old"]].to_numpy().tolist() == [[1.0, True], [2.0, True]]
+    for wrong in ("height", [], {"height": [1.0]}):
+        with pytest.raises(ValueError, match="conditional must name columns of the data"):
+            conditional_grid(GRIDS_DATA, wrong)
+
+
+def test_predictions_over_a_grid_are_those_at_its_rows(result):
+    table = result.predictions(conditional={"x": [-1.0, 1.0], "sex": None})
+    rows = pd.DataFrame({"x": [-1.0, -1.0, 1.0, 1.0], "sex": ["m", "f"] * 2})
+    others = {
+        name: [value] * 4
+        for name, value in conditional_grid(GRIDS_DATA, "x")[0].iloc[0][["old", "farm", "day"]].items()
+    }
+    direct = result.predictions(rows.assign(**others), exclude=["(1|farm)"])
+    np.testing.assert_allclose(table["mean"], direct["mean"], rtol=1e-12)
+    assert list(table.columns[:2]) == ["x", "sex"]
+    # A grid of groups has their effects.
+    by_farm = result.predictions(conditional="farm", target="linear")
+    effects = result.effects("(1|farm)").drop_duplicates("farm").sort_values("farm")
+    np.testing.assert_allclose(np.diff(by_farm["mean"]), np.diff(effects["mean"]), atol=0.05)
+
+
+def test_comparisons_and_slopes_over_grids_and_groups(result):
+    contrast = {"sex": ["m", "f"]}
+    table = result.comparisons(contrast, conditional={"x": [-1.0, 0.0, 1.0]}, target="linear")
+    summary = result.summary()["mean"].astype(float)
+    expected = summary["sex[T.f]"] + summary["x:sex[T.f]"] * np.array([-1.0, 0.0, 1.0])
+    np.testing.assert_allclose(table["mean"], expected, atol=0.08)
+    averages = [result.predictions(GRIDS_DATA.assign(sex=value))["mean"] for value in ("m", "f")]
+    by_farm = result.comparisons(contrast, average_by="farm")
+    differences = (averages[1] - averages[0]).groupby(GRIDS_DATA["farm"]).mean()
+    np.testing.assert_allclose(by_farm["mean"], differences, atol=0.03)
+    ratio = result.comparisons(contrast, comparison="ratio")["mean"][0]
+    assert result.comparisons(contrast, comparison="lift")["mean"][0] == pytest.approx(ratio - 1.0, rel=1e-10)
+    slopes = result.slopes("x", average_by="sex", target="linear")
+    assert list(slopes["sex"]) == ["m", "f"]
+    np.testing.assert_allclose(slopes["mean"], [summary["x"], summary["x"] + summary["x:sex[T.f]"]], atol=0.05)
+    with pytest.raises(ValueError, match="comparison must be 'diff', 'ratio' or 'lift'"):
+        result.comparisons(contrast, comparison="odds")
+
+
+CLASHES = {"mean": "no", "sd": "no", "level": "abc", "slope": "no", "contrast": "no", intervals.names()[1]: "no"}
+
+
+@pytest.mark.parametrize(("name", "levels"), CLASHES.items())
+def test_a_column_of_the_data_has_another_name_in_tables_with_its_name(name, levels):
+    x = np.linspace(-1.0, 1.0, 12)
+    y = x + np.cos(5.0 * x) if levels == "no" else np.resize(list(levels), 12)
+    family = {"no": "gaussian", "abc": "categorical"}[levels]
+    frame = pd.DataFrame({name: x, "data_sd": x, "y": y, "g": list("uvw") * 4})
+    result, plain = (
+        pgm.formula(f"y ~ {column} + g", data, family=family).gaussian_vi()
+        for column, data in ((name, frame), ("x", frame.rename(columns={name: "x"})))
+    )
+    calls = {
+        "predictions": lambda one, column: one.predictions(),
+        "grid": lambda one, column: one.predictions(conditional=[column, "g"]),
+        "averages": lambda one, column: one.predictions(average_by=column),
+        "effects": lambda one, column: one.effects("linear"),
+        "slopes": lambda one, column: one.slopes(column, conditional=column),
+        "comparisons": lambda one, column: one.comparisons({"g": ["u", "v"]}, conditional=column),
+    }
+    for call in calls.values():
+        table, expected = call(result, name), call(plain, "x")
+        assert table.columns.is_unique
+        # The same columns in the same order, but for names, and the text of a slope or contrast.
+        numbers = [
+            place for place, column in enumerate(expected) if column not in ("slope", "y", "g", "contrast", "level")
+        ]
+        np.testing.assert_allclose(
+            table.iloc[:, numbers].astype(float), expected.iloc[:, numbers].astype(float), rtol=1e-6, atol=1e-9
+        )
+        renamed = [after for after, before in zip(table, expected, strict=True) if before == "x"]
+        assert all(column.removeprefix("data_").removeprefix("data_") == name for column in renamed)
+
+
+def test_figures_of_a_column_called_level_have_one_line():
+    frame = pd.DataFrame({"level": np.linspace(-1.0, 1.0, 12), "y": np.linspace(-1.0, 1.0, 12) ** 2})
+    result = pgm.formula("y ~ gp(level)", frame).cavi()
+    for figure in (result.plot_effects(), result.plot_predictions("level"), result.plot_slopes("level", "level")):
+        (axes,) = figure.axes
+        assert len(axes.lines) == 1
+        assert len(axes.lines[0].get_xdata()) == 12
+
+
+def test_the_response_is_drawn(result):
+    table = result.predictions(GRIDS_DATA.head(5), target="response")
+    mean = result.predictions(GRIDS_DATA.head(5))["mean"].astype(float)
+    np.testing.assert_allclose(table["mean"], mean, atol=5 * np.sqrt(0.25 / 1000))
+    np.testing.assert_allclose(table["sd"], np.sqrt(mean * (1 - mean)), atol=0.05)
+    with pytest.raises(ValueError, match="target must be 'mean', 'linear', 'response' or a predictor"):
+        result.predictions(target="f[1]")
+
+
+def test_figures_over_a_grid_show_its_values(result):
+    figure = result.plot_predictions(["x", "sex"])
+    (axes,) = figure.axes
+    table = result.predictions(conditional=["x", "sex"])
+    for line, sex in zip(axes.lines, ["m", "f"], strict=True):
+        np.testing.assert_allclose(line.get_ydata(), table.loc[table["sex"] == sex, "mean"])
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("x", "probability of died = yes")
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["m", "f"]
+    panels = result.plot_slopes("x", ["day", "old", "sex"]).axes
+    assert [axes.get_title() for axes in panels] == ["sex = m", "sex = f"]
+    points = result.plot_comparisons({"old": [False, True]}, "sex").axes[0]
+    assert [label.get_text() for label in points.get_xticklabels()] == ["m", "f"]
+    assert points.get_ylabel().replace("\n", " ") == "probability of died = yes, old: True - False"
+    assert [axes.get_title() for axes in result.plot_effects().axes] == ["s(day)", "(1|farm)"]
+    with pytest.raises(ValueError, match="up to three columns of a grid"):
+        result.plot_predictions({"x": [0.0], "sex": None, "old": None, "farm": None})
+
+
+def test_a_file_has_the_result_and_its_formula(result, tmp_path):
+    path = result.save(tmp_path / "fit.npz")
+    loaded = pgm.load_formula(path)
+    pd.testing.assert_frame_equal(loaded.summary(), result.summary())
+    new = GRIDS_DATA.head(3).assign(farm="new")
+    pd.testing.assert_frame_equal(loaded.predictions(new), result.predictions(new))
+    pd.testing.assert_frame_equal(loaded.effects("s(day)"), result.effects("s(day)"))
+    assert "z" not in loaded.regression.data.columns
+    plain = tmp_path / "plain.npz"
+    result.result.save(plain)
+    with pytest.raises(ValueError, match="is not a result of a formula"):
+        pgm.load_formula(plain)
+
+
+def test_a_file_needs_the_code_of_the_caller(tmp_path):
+    @pgm.likelihood(support=pgm.Real(), num_latents=1)
+    def narrow(y, f):
+        return pgm.normal_pdf(y, f, 0.5)
+
+    tens = {"tens": lambda x: x / 10.0}
+    weights = GRIDS_RNG.uniform(0.5, 2.0, GRIDS_N)
+    regression = pgm.formula("z ~ tens(x) + sex", GRIDS_DATA, family=narrow, context=tens, weights=weights)
+    path = (result := regression.gaussian_vi()).save(tmp_path / "fit.npz")
+    with pytest.raises(ValueError, match="has a likelihood that is not one by name: pass it"):
+        pgm.load_formula(path, context=tens)
+    loaded = pgm.load_formula(path, context=tens, family=narrow)
+    pd.testing.assert_frame_equal(loaded.predictions(GRIDS_DATA.head(2)), result.predictions(GRIDS_DATA.head(2)))
+    np.testing.assert_allclose(loaded.regression.weights, weights)
+
+
+# Flat and Student-t priors of coefficients: closed forms, quadrature, and the errors of improper posteriors.
+
+
+FLAT = dist.ImproperUniform(constraints.real, (), ())
+
+
+def data():
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"x": rng.uniform(1990.0, 2025.0, 24), "z": rng.normal(size=24)})
+    frame["y"] = 0.2 * (frame.x - 2007.0) + frame.z + rng.normal(size=24)
+    frame["count"] = rng.poisson(np.exp(1.0 + 0.4 * frame.z))
+    frame["binary"] = (rng.random(24) < 0.5).astype(int)
+    return frame
+
+
+def squares(frame):
+    """Least squares of y on 1, x and z, with the root of the inverse of X^T X's diagonal."""
+    X = np.column_stack([np.ones(24), frame.x, frame.z])
+    return np.linalg.lstsq(X, frame.y, rcond=None)[0], np.sqrt(np.diag(np.linalg.inv(X.T @ X)))
+
+
+@pytest.mark.parametrize("prior", ["flat", FLAT])
+@pytest.mark.parametrize("engine", ["cavi", "gaussian_vi", "fit"])
+def test_flat_priors_give_least_squares(prior, engine):
+    frame = data()
+    regression = pgm.formula("y ~ x + z", frame, priors=dict.fromkeys(["Intercept", "x", "z"], prior))
+    result = getattr(regression, engine)()
+    beta, deviations = squares(frame)
+    table = result.summary().loc[["Intercept", "x", "z"]]
+    scale = result.result.model.likelihood.parameters["scale"].value
+    np.testing.assert_allclose(table["mean"], beta, rtol=1e-6)
+    np.testing.assert_allclose(table["sd"], scale * deviations, rtol=1e-5)
+
+
+def test_one_flat_coefficient_among_normal_ones_has_precision_zero():
+    frame = data()
+    priors = {"Intercept": dist.Normal(1.0, 2.0), "x": "flat", "z": dist.Normal(-0.5, 0.3)}
+    result = pgm.formula("y ~ x + z", frame, priors=priors).cavi()
+    scale = result.result.model.likelihood.parameters["scale"].value
+    X = np.column_stack([np.ones(24), frame.x, frame.z])
+    precision = X.T @ X / scale**2 + np.diag([0.25, 0.0, 1.0 / 0.09])
+    mean = np.linalg.solve(precision, X.T @ frame.y / scale**2 + [0.25, 0.0, -0.5 / 0.09])
+    table = result.summary().loc[["Intercept", "x", "z"]]
+    np.testing.assert_allclose(table["mean"], mean, rtol=1e-6)
+    np.testing.assert_allclose(table["sd"], np.sqrt(np.diag(np.linalg.inv(precision))), rtol=1e-6)
+
+
+def test_a_flat_intercept_of_counts_is_at_the_variational_optimum():
+    """E exp(f) is the mean count: s^2 = 1 / sum of y, and m = log(mean of y) - s^2 / 2."""
+    frame = data()
+    result = pgm.formula("count ~ 1", frame, family="poisson", priors={"Intercept": "flat"}).gaussian_vi()
+    variance = 1.0 / frame["count"].sum()
+    row = result.summary().loc["Intercept"]
+    np.testing.assert_allclose(row["mean"], np.log(frame["count"].mean()) - 0.5 * variance, rtol=1e-5)
+    np.testing.assert_allclose(row["sd"], np.sqrt(variance), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("formula", "family", "words"),
+    [
+        ("y ~ x + twice", "gaussian", "do not determine x, twice, whose priors are flat"),
+        ("y ~ z + constant", "gaussian", "do not determine constant, whose prior"),
+        ("binary ~ x + separating", "bernoulli", "do not bound separating, whose prior is flat"),
+        ("none ~ z", "poisson", "do not bound Intercept, whose prior is flat"),
+    ],
+)
+def test_improper_posteriors_are_refused_by_the_names_of_their_columns(formula, family, words):
+    frame = data().assign(constant=1.0, none=0)
+    frame["twice"] = 2.0 * frame.x + 3.0
+    frame["separating"] = frame.binary + 0.1 * frame.z.clip(-1.0, 1.0)
+    names = ["Intercept", *formula.split("~ ")[1].split(" + ")]
+    with pytest.raises(ValueError, match=words):
+        pgm.formula(formula, frame, family=family, priors=dict.fromkeys(names, "flat"))
+    # The remedy: a normal prior of the last one, which is among those that the message names, or of the intercept.
+    names.remove("Intercept" if "none" in formula else names[-1])
+    pgm.formula(formula, frame, family=family, priors=dict.fromkeys(names, "flat"))
+
+
+@pytest.mark.parametrize("prior", [dist.ImproperUniform(constraints.positive, (), ()), "uniform", dist.Laplace()])
+def test_other_priors_of_coefficients_are_refused(prior):
+    with pytest.raises(ValueError, match=r"coefficient x must be .*, dist.StudentT\(df, mean, scale\) or"):
+        pgm.formula("y ~ x", data(), priors={"x": prior})
+
+
+def test_flat_priors_of_classes_are_refused():
+    frame = data().assign(k=["a", "b", "c"] * 8)
+    with pytest.raises(ValueError, match="x is flat, and the classes of 'categorical' have the same terms"):
+        pgm.formula("k ~ x", frame, family="categorical", priors={"x": "flat"})
+
+
+def test_files_hold_flat_priors(tmp_path):
+    result = pgm.formula("y ~ x + z", data(), priors={"x": "flat", "z": dist.Normal(0.0, 2.0)}).cavi()
+    again = pgm.load_formula(result.save(tmp_path / "flat.npz"))
+    pd.testing.assert_frame_equal(again.summary(), result.summary())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["integrate", "gibbs", "nuts"])
+def test_slopes_of_engines_that_sample_the_scale_have_the_variance_by_quadrature(engine):
+    frame = data()
+    priors = {"Intercept": "flat", "x": "flat", "z": "flat", "sigma": dist.HalfNormal(3.0)}
+    result = getattr(pgm.formula("y ~ x + z", frame, priors=priors), engine)()
+    beta, deviations = squares(frame)
+    X = np.column_stack([np.ones(24), frame.x, frame.z])
+    rest = np.sum((frame.y - X @ beta) ** 2)
+    scale = np.linspace(0.05, 20.0, 20_000)
+    logs = -(24 - 3) * np.log(scale) - rest / (2.0 * scale**2) - scale**2 / 18.0
+    weights = np.exp(logs - logs.max())
+    expected = np.sqrt((weights @ scale**2) / weights.sum()) * deviations
+    table = result.summary().loc[["Intercept", "x", "z"]]
+    # 4,000 draws: means within 0.1 deviations, and these within 8 %.
+    np.testing.assert_array_less(np.abs(table["mean"] - beta) / expected, 0.1)
+    np.testing.assert_allclose(table["sd"], expected, rtol=0.08)
+
+
+@pytest.mark.parametrize(
+    "engine", ["integrate", pytest.param("gibbs", marks=pytest.mark.slow), pytest.param("nuts", marks=pytest.mark.slow)]
+)
+def test_student_priors_have_the_posterior_by_quadrature(engine):
+    """Priors at odds with y, so that a normal of the same scale would pull the slope by two deviations more."""
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame({"x": rng.normal(size=12)})
+    frame["y"] = 2.0 + 1.6 * frame.x + 0.8 * rng.normal(size=12)
+    priors = {
+        "Intercept": dist.StudentT(3.0, 1.0, 0.5),
+        "x": dist.StudentT(4.0, 0.5, 0.2),
+        "sigma": dist.HalfNormal(1.0),
+    }
+    grids = np.meshgrid(
+        np.linspace(-1.0, 5.0, 161), np.linspace(-1.0, 4.0, 161), np.linspace(0.2, 4.0, 80), indexing="ij"
+    )
+    a, b, s = grids
+    logs = stats.t.logpdf(a, 3.0, 1.0, 0.5) + stats.t.logpdf(b, 4.0, 0.5, 0.2) - 0.5 * s**2 - 12 * np.log(s)
+    for x, y in zip(frame.x, frame.y, strict=True):
+        logs -= 0.5 * ((y - a - b * x) / s) ** 2
+    weights = np.exp(logs - logs.max())
+    mean = np.array([np.average(grid, weights=weights) for grid in grids])
+    sd = np.array([np.average((grid - m) ** 2, weights=weights) ** 0.5 for grid, m in zip(grids, mean, strict=True)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pgm.DivergenceWarning)
+        table = getattr(pgm.formula("y ~ x", frame, priors=priors), engine)().summary().loc[["Intercept", "x", "sigma"]]
+    np.testing.assert_allclose((table["mean"] - mean) / sd, 0.0, atol=0.08)
+    np.testing.assert_allclose(table["sd"], sd, rtol=0.08)
+
+
+def test_files_hold_student_priors(tmp_path):
+    priors = {"x": dist.StudentT(4.0, 0.5, 0.2), "z": "flat"}
+    result = pgm.formula("y ~ x + z", data(), priors=priors).cavi()
+    again = pgm.load_formula(result.save(tmp_path / "student.npz"))
+    pd.testing.assert_frame_equal(again.summary(), result.summary())

@@ -1,12 +1,18 @@
 """Predictive distributions and draws of y against brute-force integrals and SciPy's distributions."""
 
+import time
 from functools import cache
 
+import arviz_stats as az
 import numpy as np
+import numpyro.distributions as dist
 import pytest
+from arviz_base import rc_context
+from numpyro.distributions import constraints
 from scipy import integrate, stats
 from scipy.special import expit
 
+import pgmodels as pgm
 from pgmodels.inference.gibbs import gibbs
 from pgmodels.inference.vi import cavi
 from pgmodels.kernels.stationary import RBF
@@ -27,8 +33,13 @@ from pgmodels.likelihoods.named import (
 from pgmodels.likelihoods.operations import normal_pdf
 from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.model import GP, Model
+from pgmodels.numerics.quadrature import grid, grid_support, refined
+from pgmodels.results import result as intervals
+from pgmodels.results.gaussian import NormalDensity
 from pgmodels.results.predictive import DrawNodes, IndependentNodes, PredictionWarning, Predictive
+from pgmodels.results.result import GRID, GridDensity, interpolation
 from tests.covering import some
+from tests.referees import cdf_of, gp_regression, gp_regression_marginals
 
 MEAN = np.array([0.7, -1.3, 2.1])
 VARIANCE = np.array([0.5, 1.7, 0.02])
@@ -365,3 +376,407 @@ def test_probabilities_are_averages_over_the_same_nodes_whether_classes_are_few_
     f, _ = nodes.at(np.arange(3), nodes.levels[1])
     expected = np.mean(expit(f) / expit(f).sum(axis=-1, keepdims=True), axis=0)
     np.testing.assert_allclose(probabilities, expected, rtol=1e-12)
+
+
+# Draws, quantiles and probabilities of y at new inputs against laws in closed form.
+
+
+PREDICTIVE_DRAWS_MEAN, PREDICTIVE_DRAWS_VARIANCE = np.array([[-1.2], [0.7], [2.1]]), np.array([[0.3], [1.9], [0.05]])
+NODES = IndependentNodes(PREDICTIVE_DRAWS_MEAN, PREDICTIVE_DRAWS_VARIANCE)
+
+
+def gaussian_law(row):
+    return stats.norm(PREDICTIVE_DRAWS_MEAN[row, 0], np.sqrt(PREDICTIVE_DRAWS_VARIANCE[row, 0] + 0.5**2))
+
+
+def test_draws_and_quantiles_follow_the_predictive_distribution():
+    predictive = Predictive(Gaussian(0.5), NODES)
+    drawn = predictive.draw(2000, seed=3)
+    assert drawn.shape == (2000, 3)
+    levels = [0.1, 0.5, 0.8]
+    quantiles = predictive.quantiles(levels, num_draws=2000, seed=3)
+    for row in range(3):
+        law = gaussian_law(row)
+        assert stats.kstest(drawn[:, row], law.cdf).pvalue > ALPHA
+        expected = law.ppf(levels)
+        # Six standard errors of a quantile of 2,000 draws.
+        errors = np.sqrt(np.multiply(levels, np.subtract(1, levels)) / 2000) / law.pdf(expected)
+        assert (np.abs(quantiles[:, row] - expected) <= 6 * errors).all()
+    np.testing.assert_array_equal(drawn, predictive.draw(2000, seed=3))
+    assert not np.array_equal(drawn, predictive.draw(2000, seed=4))
+
+
+def test_draws_take_the_parameters_of_their_own_latents():
+    # Latents and scales come in pairs: (-3, 0.1) and (3, 2), each as often as the other.
+    f, scale = np.array([-3.0, 3.0]), np.array([0.1, 2.0])
+    nodes = DrawNodes(f.reshape(2, 1, 1), {"scale": scale.reshape(2, 1, 1)})
+    drawn = Predictive(Gaussian(1.0), nodes).draw(2001)[:, 0]
+    cdf = lambda x: 0.5 * (stats.norm.cdf(x, -3.0, 0.1) + stats.norm.cdf(x, 3.0, 2.0))  # noqa: E731
+    assert stats.kstest(drawn, cdf).pvalue > ALPHA
+    assert (drawn < -2.0).sum() >= 1000
+
+
+def mixed(mass):
+    """The average of a probability over the latents, (3, values), on a fine grid of each row's quantiles."""
+    standard = stats.norm.ppf((np.arange(4000) + 0.5) / 4000)[:, None]
+    return np.stack(
+        [
+            mass(m + np.sqrt(v) * standard).mean(axis=0)
+            for m, v in zip(PREDICTIVE_DRAWS_MEAN, PREDICTIVE_DRAWS_VARIANCE, strict=True)
+        ]
+    )
+
+
+def test_probabilities_of_counts_and_of_successes():
+    counts = np.array([0, 3, 11])
+    probabilities = Predictive(NegativeBinomial(1.5), NODES).probabilities_of(counts)
+    # The midpoint rule in probability: its error is that of the two outermost of 4,000 cells.
+    np.testing.assert_allclose(probabilities, mixed(lambda f: stats.nbinom.pmf(counts, 1.5, expit(-f))), atol=2e-4)
+    trials = np.array([2.0, 5.0, 0.0])
+    probabilities = Predictive(Binomial(), NODES, trials).probabilities_of(np.arange(6))
+    expected = mixed(lambda f: stats.binom.pmf(np.arange(6), 5, expit(f)))[1]
+    np.testing.assert_allclose(probabilities[1], expected, atol=2e-4)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-6)
+    assert (probabilities[0, 3:] == 0).all()
+    assert probabilities[2, 0] == pytest.approx(1.0)
+    binary = Predictive(Bernoulli(), NODES)
+    np.testing.assert_allclose(binary.probabilities_of([1, 0, 2, 0.5])[:, :2], binary.probabilities[:, ::-1])
+    assert (binary.probabilities_of([1, 0, 2, 0.5])[:, 2:] == 0).all()
+
+
+WRONG = {
+    "of a real number": (lambda: Predictive(Gaussian(0.5), NODES).probabilities_of([0.0]), "declared to be a count"),
+    "without trials": (lambda: Predictive(Binomial(), NODES).probabilities_of([0.0]), r"depends on y\[1\]"),
+    "draws without trials": (lambda: Predictive(Binomial(), NODES).draw(), r"draws of y by Binomial depends on y\[1\]"),
+    "a level of 5": (lambda: Predictive(Gaussian(0.5), NODES).quantiles([5]), "levels must be numbers between 0 and 1"),
+    "no draws": (lambda: Predictive(Gaussian(0.5), NODES).draw(0), "num_draws must be a whole number >= 1"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_asked_for_is_refused(name):
+    call, message = WRONG[name]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_draws_of_two_latents():
+    nodes = IndependentNodes(np.array([[0.4, -1.0]]), np.array([[0.6, 1e-12]]))
+    drawn = Predictive(HeteroscedasticGaussian(5.0), nodes).draw(2000)[:, 0]
+    law = stats.norm(0.4, np.sqrt(0.6 + 1 / (5.0 * expit(-1.0))))
+    assert stats.kstest(drawn, law.cdf).pvalue > ALPHA
+
+
+def test_probabilities_of_many_counts_are_those_of_each():
+    # Values repeat, and one is in no support.
+    predictive = Predictive(NegativeBinomial(1.5), NODES)
+    counts = np.array([7.0, 0.0, 7.0, 2.5, 400.0, 31.0])
+    probabilities = predictive.probabilities_of(counts)
+    each = np.concatenate([predictive.probabilities_of(count) for count in counts], axis=1)
+    np.testing.assert_allclose(probabilities, each, rtol=1e-9)
+    np.testing.assert_allclose(probabilities, mixed(lambda f: stats.nbinom.pmf(counts, 1.5, expit(-f))), atol=2e-4)
+    start = time.process_time()
+    many = predictive.probabilities_of(np.tile(np.arange(400.0), 25))
+    assert time.process_time() - start < 4.0
+    assert many[2, :400].sum() == pytest.approx(1.0, abs=1e-6)
+    np.testing.assert_array_equal(many[:, :400], many[:, 9600:])
+
+
+# Marginals of hyperparameters from weighted points: quantiles and densities against quadrature and closed forms.
+
+
+LEVELS = np.array([0.025, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975])
+
+
+def lattice(log_density, mode, axes):
+    """The points of ``integrate`` (S, d) for a density of unconstrained values, and their masses."""
+
+    def at(point, near):
+        return float(log_density(*(mode + axes @ point)))
+
+    support = grid_support(refined(at, grid(at, len(mode))))
+    return mode + support.points @ axes.T, support.mass
+
+
+def test_quantiles_of_three_hyperparameters_are_those_of_quadrature():
+    mode, deviations = np.log([6.8, 2.1, 1.75]), np.array([0.19, 0.29, 0.27])
+    points, mass = lattice(gp_regression, mode, np.diag(deviations))
+    for entries, (values, shares) in zip(points.T, gp_regression_marginals(), strict=True):
+        mean = shares @ np.exp(values)
+        deviation = np.sqrt(shares @ (np.exp(values) - mean) ** 2)
+        marginal, cdf = pgm.Marginal(np.exp(entries), mass), cdf_of(values, shares)
+        np.testing.assert_allclose(marginal.mean, mean, atol=0.02 * deviation)
+        np.testing.assert_allclose(marginal.deviation, deviation, rtol=0.02)
+        # The lattice leaves out half a per cent at each end. Cumulated masses of its planes miss by up to 0.02.
+        np.testing.assert_allclose(cdf(np.log(marginal.quantiles(LEVELS))), LEVELS, atol=0.007)
+        ends = intervals.of_marginal(marginal).iloc[0, 2:].to_numpy(dtype=float)
+        np.testing.assert_allclose(cdf(np.log(ends)), intervals.bounds(), atol=0.007)
+
+
+# The law, its values by unconstrained ones, the logarithm of their derivative, and the bounds.
+LAWS = {
+    "positive": (stats.gamma(3.0), np.exp, lambda x: x, (0.0, np.inf)),
+    "of an interval": (
+        stats.beta(2.0, 5.0, loc=-1.0, scale=3.0),
+        lambda x: 3.0 * expit(x) - 1.0,
+        lambda x: -np.logaddexp(0.0, x) - np.logaddexp(0.0, -x),
+        (-1.0, 2.0),
+    ),
+    "above a bound": (stats.gamma(3.0, loc=2.0), lambda x: 2.0 + np.exp(x), lambda x: x, (2.0, np.inf)),
+    "below a bound": (stats.weibull_max(1.5, loc=2.0), lambda x: 2.0 - np.exp(-x), lambda x: -x, (-np.inf, 2.0)),
+    # All values are positive, and there is no bound at 0.
+    "real": (stats.norm(6.0, 1.0), lambda x: x, lambda x: 0.0, (-np.inf, np.inf)),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_quantiles_and_densities_of_one_hyperparameter_are_those_of_the_law(name):
+    law, constrain, log_slope, bounds = LAWS[name]
+    start = 6.0 if name == "real" else 0.0
+    points, mass = lattice(lambda x: law.logpdf(constrain(x)) + log_slope(x), np.array([start]), np.array([[0.8]]))
+    marginal = pgm.Marginal(constrain(points[:, 0]), mass, bounds)
+    values = law.ppf(LEVELS)
+    np.testing.assert_allclose(marginal.quantiles(LEVELS), values, atol=0.04 * law.std())
+    np.testing.assert_allclose(marginal.density(values), law.pdf(values), atol=0.03 / law.std())
+    outside = [bound + step for bound, step in zip(bounds, (-0.1, 0.1), strict=True) if np.isfinite(bound)]
+    np.testing.assert_array_equal(marginal.density(outside), 0.0)
+
+
+def test_smoothing_leaves_mean_and_variance_of_a_normal():
+    # Three points with the moments of a standard normal.
+    marginal = pgm.Marginal(np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0]), np.array([1.0, 4.0, 1.0]) / 6.0)
+    at = np.linspace(-4.0, 4.0, 2001)
+    density = marginal.density(at) * (at[1] - at[0])
+    np.testing.assert_allclose([density.sum(), density @ at, density @ at**2], [1.0, 0.0, 1.0], atol=1e-3)
+
+
+def test_quantiles_of_entries_have_their_own_bounds():
+    rng = np.random.default_rng(0)
+    values = np.stack([rng.beta(0.3, 0.4, 500), 5.0 * rng.beta(0.3, 0.4, 500)], axis=1)
+    marginal = pgm.Marginal(values, np.full(500, 1 / 500), (0.0, np.array([1.0, 5.0])))
+    quantiles = marginal.quantiles([1e-4, 1.0 - 1e-4])
+    assert np.all(quantiles > 0.0)
+    assert np.all(quantiles < [1.0, 5.0])
+    each = pgm.Marginal(values[:, 1], np.full(500, 1 / 500), (0.0, 5.0)).quantiles([0.3])
+    np.testing.assert_array_equal(marginal.quantiles([0.3])[:, 1], each)
+
+
+def test_a_marginal_of_one_value_has_this_value_as_its_quantiles():
+    marginal = pgm.Marginal(np.full(3, 2.5), np.full(3, 1 / 3))
+    np.testing.assert_allclose(marginal.quantiles([0.1, 0.9]), 2.5)
+    # Rounding of the transform may put a value on its bound.
+    at_bound = pgm.Marginal(np.array([0.2, 0.4, 1.0]), np.array([0.5, 0.5, 0.0]), (0.0, 1.0))
+    assert np.isfinite(at_bound.quantiles([0.1, 0.9])).all()
+
+
+@pytest.mark.parametrize(
+    ("prior", "constraint", "bounds"),
+    [
+        (dist.HalfNormal(1.0), None, (0.0, np.inf)),
+        (dist.Normal(0.0, 1.0), None, (-np.inf, np.inf)),
+        (dist.Uniform(-1.0, 2.0), None, (-1.0, 2.0)),
+        (dist.TruncatedNormal(0.0, 1.0, high=1.5), None, (-np.inf, 1.5)),
+        (dist.Uniform(-1.0, 2.0).expand([2]).to_event(1), None, (-1.0, 2.0)),
+        (None, constraints.simplex, (0.0, 1.0)),
+        (None, constraints.positive_ordered_vector, (0.0, np.inf)),
+        (None, constraints.ordered_vector, (-np.inf, np.inf)),
+    ],
+)
+def test_bounds_of_a_parameter_are_those_of_its_support(prior, constraint, bounds):
+    parameter = pgm.Parameter(np.array([0.25, 0.75]), prior=prior, constraint=constraint)
+    np.testing.assert_allclose(parameter.bounds, bounds)
+
+
+def test_a_marginal_of_a_function_has_its_moments_and_the_functions_of_quantiles():
+    # The square of a log-normal, as weighted points; its root is the log-normal.
+    levels = (np.arange(400) + 0.5) / 400
+    values, mass = stats.lognorm(0.5).ppf(levels), np.full(400, 1.0 / 400.0)
+    squares = pgm.Marginal(values**2, mass, (0.0, np.inf))
+    roots = squares.of(np.sqrt)
+    assert roots.mean == pytest.approx(values.mean(), rel=1e-12)
+    assert roots.deviation == pytest.approx(values.std(), rel=1e-12)
+    np.testing.assert_allclose(roots.quantiles([0.1, 0.9]), np.sqrt(squares.quantiles([0.1, 0.9])), rtol=1e-9)
+
+
+# Normal densities against scipy's; distances of draws are tested with comparisons.
+
+
+NORMAL_DENSITY_MEAN, NORMAL_DENSITY_VARIANCE = np.array([[0.3, -2.0], [5.0, 1.0]]), np.array([[4.0, 0.25], [1.0, 9.0]])
+
+
+def test_densities_and_quantiles():
+    marginals, law = (
+        NormalDensity(NORMAL_DENSITY_MEAN, NORMAL_DENSITY_VARIANCE),
+        stats.norm(NORMAL_DENSITY_MEAN, np.sqrt(NORMAL_DENSITY_VARIANCE)),
+    )
+    levels = np.array([0.02, 0.5, 0.9])
+    np.testing.assert_allclose(marginals.quantiles(levels), [law.ppf(level) for level in levels], rtol=1e-12)
+    values = np.array([-1.0, 0.7])[:, None, None]
+    np.testing.assert_allclose(marginals.pdf(values), law.pdf(values), rtol=1e-12)
+    np.testing.assert_allclose(marginals[1].quantiles(0.9)[0], law.ppf(0.9)[1], rtol=1e-12)
+    assert not marginals.skewness.any()
+
+
+def test_variances_that_are_not_positive_have_no_density():
+    marginals = NormalDensity(np.zeros(2), np.array([-1.0, 1.0]))
+    np.testing.assert_array_equal(np.isnan(marginals.quantiles([0.5])), [[True, False]])
+    with pytest.raises(ValueError, match="levels must be numbers between 0 and 1"):
+        marginals.quantiles([-1.96, 1.96])
+
+
+# Densities on grids: moments, quantiles and maps against closed forms, with skewed, kinked and degenerate ones.
+
+
+GRID_DENSITY_LAWS = {
+    "normal": (stats.norm(-3.0, 0.4), -3.0, 0.4),
+    "log-gamma": (stats.loggamma(1.0, loc=2.0), -8.0, 2.0),
+    "far from the grid's centre": (stats.norm(0.0, 1.0), 1.5, 1.1),
+    "Laplace": (stats.laplace(1.0, 0.5), 1.0, 1.6),
+}
+
+
+def density(law, location, scale):
+    log_density = law.logpdf(location + scale * GRID) + 2.5
+    return GridDensity(np.array([location]), np.array([scale]), log_density[None])
+
+
+@pytest.mark.parametrize("name", GRID_DENSITY_LAWS)
+def test_moments_and_quantiles_are_those_of_the_law(name):
+    law, location, scale = GRID_DENSITY_LAWS[name]
+    marginal = density(law, location, scale)
+    mean, variance, skewness = (float(part) for part in law.stats("mvs"))
+    assert marginal.mean[0] == pytest.approx(mean, abs=2e-3)
+    assert marginal.variance[0] == pytest.approx(variance, rel=5e-3)
+    assert marginal.skewness[0] == pytest.approx(skewness, abs=0.02)
+    assert marginal.log_masses[0] == pytest.approx(2.5, abs=6e-3)
+    levels = np.array([1e-4, 0.01, 0.3, 0.5, 0.95, 0.999])
+    np.testing.assert_allclose(marginal.quantiles(levels)[:, 0], law.ppf(levels), atol=0.02 * np.sqrt(variance))
+    at = law.ppf(np.array([0.02, 0.4, 0.9]))
+    np.testing.assert_allclose(marginal.pdf(at[:, None])[:, 0], law.pdf(at), rtol=0.02)
+
+
+def test_one_density_of_several():
+    law, location, scale = GRID_DENSITY_LAWS["log-gamma"]
+    several, levels = density(law, location, scale), [0.05, 0.9]
+    one = several[0]
+    assert one.shape == ()
+    np.testing.assert_array_equal(one.quantiles(levels), several.quantiles(levels)[:, 0])
+    np.testing.assert_array_equal(one.pdf(np.array([1.0, 2.0])), several.pdf(np.array([[1.0], [2.0]]))[:, 0])
+    assert (one.mean, one.variance, one.skewness) == (several.mean[0], several.variance[0], several.skewness[0])
+
+
+def test_draws_are_of_the_law():
+    law, location, scale = GRID_DENSITY_LAWS["log-gamma"]
+    marginal = density(law, location, scale)
+    draws = marginal.transport(np.random.default_rng(0).standard_normal((4000, 1)))[:, 0]
+    assert stats.kstest(draws, law.cdf).pvalue > 1e-3
+
+
+def test_maps_increase_far_beyond_the_grid():
+    marginal = density(*GRID_DENSITY_LAWS["log-gamma"])
+    scores = np.linspace(-40.0, 40.0, 400)[:, None]
+    assert np.all(np.diff(marginal.transport(scores)[:, 0]) > 0.0)
+
+
+def test_distances_are_those_of_draws():
+    law, location, scale = GRID_DENSITY_LAWS["log-gamma"]
+    marginal = density(law, location, scale)
+    draws = np.sort(law.rvs(500, random_state=1))
+    many = law.ppf((np.arange(200_000) + 0.5) / 200_000)
+    expected = stats.wasserstein_distance(draws, many)
+    assert marginal.wasserstein(draws[:, None])[0] == pytest.approx(expected, abs=0.01)
+    assert marginal[:1].wasserstein(draws[:, None] + 30.0)[0] == pytest.approx(
+        30.0 + draws.mean() - law.mean(), rel=1e-3
+    )
+
+
+def test_several_densities_and_a_point_mass():
+    location, scale = np.array([[0.0, 2.0], [1.0, -1.0]]), np.array([[1.0, 0.5], [0.0, 2.0]])
+    marginal = GridDensity(location, scale, np.broadcast_to(-0.5 * GRID**2, (2, 2, len(GRID))))
+    np.testing.assert_allclose(marginal.mean, location, atol=1e-12)
+    np.testing.assert_allclose(marginal.variance, scale**2, rtol=1e-6)
+    z = np.random.default_rng(1).standard_normal((7, 2, 2))
+    np.testing.assert_allclose(marginal.transport(z), location + scale * z, atol=3e-3)
+    np.testing.assert_allclose(marginal.transport(z[:, :1], [1]), (location + scale * z[:, :1])[:, 1:], atol=3e-3)
+
+
+def test_the_interpolation_is_exact_for_cubics():
+    cubic = np.polynomial.Polynomial([0.3, -1.0, 0.5, 0.1])
+    nodes, matrix = interpolation(17)
+    np.testing.assert_allclose(matrix @ cubic(nodes), cubic(GRID), atol=1e-9)
+    np.testing.assert_allclose(nodes, GRID[::12], atol=1e-12)
+
+
+# Summaries of results against ArviZ and SciPy.
+
+
+X = np.linspace(-1.5, 1.5, 14)[:, None]
+Y = (np.sin(2.0 * X[:, 0]) > 0.2).astype(float)
+MODEL = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(0.3, 0.5), 0.8), mean=pgm.Fixed(0.2)))
+
+
+def test_draws_are_summarised_as_arviz_does():
+    draws = pgm.gibbs(MODEL, X, Y, num_samples=60, num_warmup=10, num_chains=2, seed=0)
+    table = draws.summary(latents=True)
+    expected = az.summary(draws.to_arviz(), round_to="none", ci_kind="eti").loc[["variance", *table.index[2:]]]
+    # The lengthscale, a number, keeps its value.
+    assert list(table.index) == ["variance", "lengthscale", *(f"f[{row}, 0]" for row in range(14))]
+    assert table.loc["lengthscale", "mean"] == 0.8
+    assert table.loc["lengthscale"].isna().sum() == len(table.columns) - 1
+    rows = table.drop(index="lengthscale")
+    assert list(rows.columns) == list(expected.columns[: len(rows.columns)])
+    # The deviation is of all draws, with one degree of freedom less in ArviZ.
+    np.testing.assert_allclose(rows["sd"], expected["sd"], rtol=1e-2)
+    columns = [name for name in rows.columns if name != "sd"]
+    np.testing.assert_allclose(rows[columns], expected[columns], rtol=1e-9)
+
+
+def test_approximations_have_the_quantiles_of_their_marginals():
+    vi = pgm.gaussian_vi(MODEL, X, Y)
+    with rc_context({"stats.ci_prob": 0.8}):
+        table = vi.summary(latents=True)
+    assert list(table.columns) == ["mean", "sd", "eti80_lb", "eti80_ub"]
+    assert table.loc["variance"].isna().sum() == 3
+    latent = table.loc["f[3, 0]"]
+    normal = stats.norm(vi.mean[3, 0], np.sqrt(vi.variance[3, 0]))
+    np.testing.assert_allclose(latent, [normal.mean(), normal.std(), normal.ppf(0.1), normal.ppf(0.9)], rtol=1e-9)
+    assert list(vi.summary().index) == ["variance", "lengthscale"]
+
+
+@pytest.mark.slow
+def test_learned_integrated_and_streamed_results():
+    learned = pgm.fit(MODEL, X, Y, seed=0)
+    table = learned.summary()
+    assert list(table.index) == list(learned.fit.values)
+    # Medians of lognormal variables.
+    values = np.array([float(value) for value in learned.fit.values.values()])
+    np.testing.assert_allclose(np.sqrt(table.iloc[:, 2] * table.iloc[:, 3]), values, rtol=5e-3)
+    spread = np.log(table.iloc[:, 3] / table.iloc[:, 2]) / (2.0 * stats.norm.ppf(0.945))
+    np.testing.assert_allclose(table["mean"], values * np.exp(0.5 * spread**2), rtol=2e-2)
+    mixed = pgm.integrate(MODEL, X, Y)
+    table, marginal = mixed.summary(latents=True), mixed.hyperparameters["variance"]
+    values, mass = marginal.values, marginal.mass
+    np.testing.assert_allclose(table.loc["variance", "mean"], values @ mass)
+    np.testing.assert_allclose(table.loc["variance", "sd"], np.sqrt(values**2 @ mass - (values @ mass) ** 2))
+    # 0.055 of the mass is below the end.
+    assert abs(mass[values < table.loc["variance"].iloc[2]].sum() - 0.055) < mass.max()
+    low, high = mixed.quantiles([0.055, 0.945])[:, 5, 0]
+    np.testing.assert_allclose(table.loc["f[5, 0]"].iloc[2:], [low, high], atol=0.02)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 0.8), form=pgm.Inducing(5)))
+    with pytest.warns(pgm.ConvergenceWarning):
+        streamed = pgm.svi(model, pgm.ArrayRows(X, Y), batch_size=7, max_epochs=1)
+    assert list(streamed.summary().index) == ["variance", "lengthscale"]
+    with pytest.raises(ValueError, match="latents are those at the data"):
+        streamed.summary(latents=True)
+
+
+def test_entries_of_arrays_and_stored_rows():
+    model = pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.On(pgm.Coregion(2, 1), [1]), mean=pgm.Fixed(0.0)))
+    data = np.column_stack([X[:, 0], np.arange(14) % 2])
+    table = pgm.cavi(model, data, X[:, 0]).summary()
+    assert any("[0, 0]" in name for name in table.index), table.index
+    draws = pgm.gibbs(MODEL.fixed(), X, Y, num_samples=5, num_warmup=2, num_chains=1, seed=0, keep=[2, 7])
+    rows = draws.summary(latents=True)
+    assert [name for name in rows.index if name.startswith("f[")] == ["f[2, 0]", "f[7, 0]"]
+    np.testing.assert_allclose(rows.loc["f[7, 0]", "mean"], draws.latents[0, :, 1, 0].mean())
+    assert "r_hat" not in rows

@@ -1,6 +1,11 @@
 """Programs compiled with the package's options give the numbers of the same operations run one by one."""
 
 import ast
+import json
+import logging
+import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -8,6 +13,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from jax.scipy.linalg import solve_triangular
 
@@ -15,7 +22,8 @@ import pgmodels as pgm
 from pgmodels.kernels.kernel import scaled_squared_distance
 from pgmodels.parameters.parameter import bare
 from pgmodels.runtime import jit as compiling
-from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.jit import clear_programs, compiled
+from tests.registry import CASES
 
 RNG = np.random.default_rng(4)
 X = RNG.uniform(-1.5, 1.5, (32, 2))
@@ -220,3 +228,126 @@ def test_fits_of_sizes_in_turn_compile_nothing_again():
     for size in (10, 32) * 2:
         pgm.cavi(model, X[:size], X[:size, 0] > 0)
     assert compiling.num_programs() == before
+
+
+# How many programs an engine's first call compiles: most of its time goes there.
+
+
+COUNT = """
+import jax
+import numpy as np
+import pgmodels as pgm
+from pgmodels.runtime.jit import supported_options
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(60, 2))
+y = (X[:, 0] + rng.normal(size=60) > 0).astype(int)
+model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(4.0, 1.5)))
+sparse = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(4.0, 1.5), form=pgm.Inducing(10)))
+calls = {
+    "cavi": lambda: pgm.cavi(model, X, y),
+    "fit": lambda: pgm.fit(model, X, y, correct=False),
+    "fit, corrected": lambda: pgm.fit(model, X, y),
+    "svi": lambda: pgm.svi(sparse, X, y),
+    "gibbs": lambda: pgm.gibbs(model, X, y, num_samples=20, num_warmup=20, num_chains=2),
+}
+supported_options()  # the question which options XLA knows is asked option by option where it lacks one
+events = []
+jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **_: events.append(event))
+for name, call in calls.items():
+    # As in a new process.
+    jax.clear_caches()
+    events.clear()
+    call()
+    print(events.count("/jax/core/compile/backend_compile_duration"), name)
+"""
+
+# As counted with jax 0.10.1. Five of the programs of a corrected fit correct its result. What svi ends with on all rows
+# is cavi's: a start and a stretch of steps.
+COUNTED = {"cavi": 6, "fit": 6, "fit, corrected": 11, "svi": 11, "gibbs": 8}
+# For JAX's own small programs, of keys and of operations between programs, which differ from release to release.
+SLACK = 1
+
+
+def test_programs_of_a_first_call():
+    process = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
+    counts = {name: int(count) for count, name in (line.split(maxsplit=1) for line in process.stdout.splitlines())}
+    assert counts.keys() == COUNTED.keys()
+    beyond = {name: count for name, count in counts.items() if count > COUNTED[name] + SLACK}
+    assert not beyond
+
+
+def simulated(seed):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"x": rng.normal(size=43), "g": np.resize(list("abcdef"), 43)})
+    return frame.assign(y=3.0 * seed + frame["x"] + np.resize(rng.normal(size=6), 43) + seed * rng.normal(size=43))
+
+
+def test_other_data_of_equal_shapes_compile_nothing(caplog):
+    """The default priors of formulas depend on the data: their numbers are no part of the programs."""
+    # None is cleared between the fits.
+    clear_programs()
+    counts = []
+    for seed in (1, 2):
+        with jax.log_compiles(), caplog.at_level(logging.WARNING, logger="jax"):
+            pgm.formula("y ~ x + (1|g)", simulated(seed)).fit(progress=False).summary()
+        counts.append(sum(record.getMessage().startswith("Compiling") for record in caplog.records))
+        caplog.clear()
+    assert counts[0] > 0
+    assert counts[1] == 0
+
+
+# The default tests compile cheaply (conftest.py): every engine says the same to rounding as users' programs do.
+
+
+USERS_COMPILATION_ROOT = Path(__file__).parents[2]
+PROGRAM = (
+    "import json, sys; from tests.runtime import test_users_compilation as t; "
+    "print(json.dumps(getattr(t, sys.argv[1])()))"
+)
+
+
+CASE = CASES["bernoulli"]
+
+
+def approximations():
+    """Moments of a few latents, by every engine that is not a sampler. Other tests compile some of it."""
+    model, (X, y) = CASE.unequal(), CASE.data(12, seed=3)
+    vi = pgm.cavi(model, X, y)
+    results = {
+        "cavi": vi,
+        "gaussian_vi": pgm.gaussian_vi(model, X, y),
+        "correct": pgm.correct(vi),
+        "fit": pgm.fit(model, X, y),
+        "svi": pgm.svi(CASE.unequal(form=pgm.Inducing(X[:8])), X, y, max_epochs=50),
+    }
+    return {name: [*result.mean.ravel(), *result.variance.ravel()] for name, result in results.items()}
+
+
+def draws():
+    """The first draws of a few latents, by the samplers, and of hyperparameters."""
+    kernel, (X, y) = pgm.RBF(dist.LogNormal(0.5, 0.3), 0.8), CASE.data(6, seed=3)
+    sampled = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.3))
+    few = {"num_samples": 2, "num_warmup": 0, "num_chains": 2, "seed": 9, "progress": False}
+    results = {
+        "gibbs": pgm.gibbs(CASE.model(), X, y, **few),
+        "gibbs, sampled": pgm.gibbs(sampled, X, y, **few),
+        "nuts": pgm.nuts(CASE.model(), X, y, **few),
+    }
+    return {name: result.latents.ravel().tolist() for name, result in results.items()}
+
+
+# Half a minute of compilation; .ci/nightly also runs the default tests compiled as users' programs are.
+@pytest.mark.slow
+@pytest.mark.parametrize("figures", [approximations, draws])
+def test_every_engine_says_the_same_to_rounding_when_it_is_compiled_as_users_programs_are(figures):
+    flags = {"XLA_FLAGS", "JAX_TRACEBACK_IN_LOCATIONS_LIMIT"}
+    environment = {name: value for name, value in os.environ.items() if name not in flags}
+    command = [sys.executable, "-c", PROGRAM, figures.__name__]
+    run = subprocess.run(command, cwd=USERS_COMPILATION_ROOT, env=environment, capture_output=True, encoding="utf-8")
+    assert run.returncode == 0, run.stderr
+    theirs, ours = json.loads(run.stdout), figures()
+    assert list(theirs) == list(ours)
+    for name, values in ours.items():
+        # Rounding, and where the iterations of an optimiser stop.
+        np.testing.assert_allclose(theirs[name], values, rtol=1e-6, atol=1e-8, err_msg=name)

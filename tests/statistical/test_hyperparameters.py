@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from tests.inference.mcmc.test_nuts import exact_regression, regression
+from tests.inference.test_nuts import exact_regression, regression
 from tests.registry import NAMES
 from tests.statistical.joint import JointLaw
 from tests.statistical.reference import effective_sizes, z_scores
