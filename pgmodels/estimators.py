@@ -108,7 +108,9 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         self.model_ = self.result_.model
         kernels = [gp.kernel for gp in self.model_.gps]
         self.kernel_ = kernels[0] if len(kernels) == 1 else kernels
-        self.n_iter_ = max(1, _num_iterations(self.result_))
+        report = getattr(self.result_, "fit", None)
+        steps = getattr(self.result_, "num_iterations", 1) if report is None else report.num_steps
+        self.n_iter_ = max(1, int(steps))
 
     def _run(self, model: Model, X: np.ndarray, y: np.ndarray, weights: np.ndarray, seed: int) -> Any:
         options: dict[str, Any] = {"weights": weights, "seed": seed, "progress": bool(self.verbose)}
@@ -486,10 +488,3 @@ def _as_likelihood(choice: Any) -> Likelihood:
     if not isinstance(likelihood, Likelihood):
         raise ValueError(f"likelihood must be a name or a pgmodels likelihood such as pgm.Bernoulli(); got {choice!r}.")
     return likelihood
-
-
-def _num_iterations(result: Any) -> int:
-    report = getattr(result, "fit", None)
-    if report is not None:
-        return int(report.num_steps)
-    return int(getattr(result, "num_iterations", 1))

@@ -187,7 +187,10 @@ def check(
     names = with_priors(numbered).names
     if names:
         sampled = sampler(model, X, y, **sizes, **common)
-        sensitivity = _sensitivity(sampled, names)
+        from arviz_stats import psense_summary
+
+        options: dict[str, Any] = {"var_names": list(names), "prior_var_names": list(names), "threshold": np.inf}
+        sensitivity = psense_summary(sampled.to_arviz(), **options)[["prior", "likelihood"]]
     observed, judged = first_column(data.y), verdicts(comparison)
     verdict = [
         *_of_prior(prior, observed),
@@ -234,14 +237,6 @@ def _of_loo(left_out: Mapping[str, Any]) -> list[str]:
         few = f"; Pareto k-hat of {bad} rows is above {elpd.good_k:.2f}, so that it is not reliable" if bad else ""
         texts.append(f"{label} {elpd.elpd:.2f} (standard error {elpd.se:.2f}{few})")
     return [f"Expected log predictive density, leaving each row out, in nats: {', '.join(texts)}."]
-
-
-def _sensitivity(draws: Draws, names: Sequence[str]) -> pd.DataFrame:
-    from arviz_stats import psense_summary
-
-    return psense_summary(draws.to_arviz(), var_names=list(names), prior_var_names=list(names), threshold=np.inf)[
-        ["prior", "likelihood"]
-    ]
 
 
 def _of_sensitivity(sensitivity: pd.DataFrame | None) -> list[str]:

@@ -133,7 +133,8 @@ class Deriver:
             if factor.exponent.key == ZERO.key:
                 continue
             if not factor.base.latent_free and isinstance(factor.base, Call) and factor.base.name == "exp":
-                exponents.append(_summed(multiply(factor.exponent, factor.base.argument)))
+                exponent = multiply(factor.exponent, factor.base.argument)
+                exponents.append(Reduction("sum", exponent) if exponent.is_vector else exponent)
             else:
                 self.pending[:0] = self._apply_rule(factor)
         rest = [Factor(exp(add(*exponents)), ONE, parent)] if exponents else []
@@ -238,10 +239,6 @@ def _merged(factors: list[Factor]) -> list[Factor]:
         exponent = factor.exponent if previous is None else add(previous.exponent, factor.exponent)
         merged[factor.base.key] = Factor(factor.base, exponent, factor.parent)
     return list(merged.values())
-
-
-def _summed(expression: Expression) -> Expression:
-    return Reduction("sum", expression) if expression.is_vector else expression
 
 
 def derive_formula(formula: Expression, size: int) -> Augmentation:

@@ -203,7 +203,8 @@ class _Builder:
         self.parameters = {node.name: node for node in _parameters_in(augmentation.formula)}
         factors = [augmentation.formula, *(rule.factor for rule in augmentation.rules)]
         auxiliaries = [rule.auxiliary for rule in augmentation.rules if rule.auxiliary is not None]
-        self.over_latents = any(map(_has_vector, factors)) or any(auxiliary.is_vector for auxiliary in auxiliaries)
+        nodes = [node for factor in factors for node in latents_of(factor).values()]
+        self.over_latents = any(isinstance(node, Latents) for node in nodes) or any(a.is_vector for a in auxiliaries)
 
     def build(self) -> AugmentedGraph:
         plates = [Plate("data", "i = 1..n", None)]
@@ -303,10 +304,6 @@ def _parameters_in(expression: Expression) -> list[ParameterSymbol]:
     return list(parameters.values())
 
 
-def _has_vector(expression: Expression) -> bool:
-    return any(isinstance(node, Latents) for node in latents_of(expression).values())
-
-
 def _mermaid(text: str) -> str:
     for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;"), ("`", "#96;")):
         text = text.replace(character, entity)
@@ -369,6 +366,8 @@ def explain_sections(
     """
     if latents is not None and len(latents) != augmentation.num_latents:
         raise ValueError(f"the likelihood has {augmentation.num_latents} latents; got {len(latents)} names for them.")
+    required = augmentation.requirements
+    conditions = (_line(r.expression, *r.condition, words("("), r.written, words(")")) for r in required)
     sections = {
         name: _heading(augmentation, latents),
         "Augmentation": _steps(augmentation),
@@ -376,7 +375,7 @@ def explain_sections(
         "Complete conditionals (Gibbs)": _conditionals(augmentation),
         "CAVI updates": _updates(augmentation),
         "Local bound and ELBO": _elbo(augmentation),
-        "Conditions on the data": _requirements(augmentation),
+        "Conditions on the data": list(dict.fromkeys(conditions)),
     }
     sections[name] += _parameters(augmentation)
     return tuple(
@@ -630,12 +629,6 @@ def _elbo(augmentation: Augmentation) -> list[Line]:
         above = call("exp", line(*sign, fraction(expectation("z"), 2)))
         lines.append(_line(call(name, "z"), "=", fraction(above, factors(2, call("cosh", fraction("ζ", 2))))))
     return lines
-
-
-def _requirements(augmentation: Augmentation) -> list[Line]:
-    every = augmentation.requirements
-    lines = (_line(r.expression, *r.condition, words("("), r.written, words(")")) for r in every)
-    return list(dict.fromkeys(lines))
 
 
 def _wrap(line: str) -> list[str]:

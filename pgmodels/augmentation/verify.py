@@ -747,7 +747,10 @@ def _observations(
     log_density = compiled(lambda y, f: augmentation.predictor_log_density(y, f, parameters))
     observed = None if y is None else np.asarray(y, dtype=np.float64)
     for _ in range(40):
-        candidates = support.examples(rng, 4 * ROWS) if observed is None else _resized(observed, 4 * ROWS, rng)
+        if observed is None:
+            candidates = support.examples(rng, 4 * ROWS)
+        else:
+            candidates = observed[rng.integers(len(observed), size=4 * ROWS)]
         accepted.extend(candidates[_allowed(augmentation, parameters, candidates, log_density)])
         if len(accepted) >= ROWS:
             return np.stack(accepted[:ROWS])
@@ -757,10 +760,6 @@ def _observations(
         f"{augmentation.formula.text()} allows{f' (it needs {wanted})' if wanted else ''}: pass y= with some "
         "that it does."
     )
-
-
-def _resized(y: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    return y[rng.integers(len(y), size=count)]
 
 
 def _allowed(

@@ -454,7 +454,8 @@ def as_numbers(value: Any, name: str, *, is_input: bool = False, is_new: bool = 
     """
     if value is None:
         raise ValueError(f"{name} is None: give an array of numbers.")
-    if _is_sparse(value):
+    # The module of sparse arrays need not be loaded.
+    if "scipy.sparse" in sys.modules and sys.modules["scipy.sparse"].issparse(value):
         raise ValueError(f"{name} is a sparse matrix; covariances need a dense one: use {name}.toarray().")
     if isinstance(value, np.ma.MaskedArray):
         _check_unmasked(value, name)
@@ -562,11 +563,6 @@ def in_units_of(scale: Any, values: Any, known: float = 0.0) -> np.ndarray:
     """``values / scale``, and ``known`` where both are 0, as for quantities without variance."""
     values, scale = np.broadcast_arrays(np.asarray(values, dtype=np.float64), np.asarray(scale, dtype=np.float64))
     return np.divide(values, scale, out=np.full(values.shape, known), where=(values != 0.0) | (scale != 0.0))
-
-
-def _is_sparse(value: Any) -> bool:
-    """Whether a value is one of SciPy's sparse arrays, for which its module need not be loaded."""
-    return "scipy.sparse" in sys.modules and sys.modules["scipy.sparse"].issparse(value)
 
 
 def _check_unmasked(value: np.ma.MaskedArray, name: str) -> None:

@@ -263,7 +263,10 @@ def importance_estimate(approximation: GaussianResult, num_draws: int, seed: See
     if blocks is not None:
         return _of_blocks(blocks, num_draws)
     from_q = weigh(approximation, 1.0, num_draws, seed)
-    widening = _best_widening(approximation, (seed + 1) % NUM_SEEDS)
+    # The smallest whose effective sample size, from _PILOT draws, is within 5 % of the largest.
+    other_seed = (seed + 1) % NUM_SEEDS
+    sizes = np.array([weigh(approximation, share, _PILOT, other_seed).weights.effective_size for share in _WIDENINGS])
+    widening = _WIDENINGS[int(np.argmax(sizes >= 0.95 * sizes.max()))]
     # New draws for the chosen proposal, unless it is q.
     from_proposal = from_q
     if widening != 1.0:
@@ -312,12 +315,6 @@ def _divergence_error(from_q: WeightedDraws, from_proposal: WeightedDraws, log_e
     if from_proposal is from_q:
         return float((np.exp(from_q.weights.log_weights) * count - log_ratios).std() / np.sqrt(count))
     return float(np.hypot(log_evidence_error, log_ratios.std() / np.sqrt(count)))
-
-
-def _best_widening(approximation: GaussianResult, seed: int) -> float:
-    """The smallest widening whose effective sample size, from _PILOT draws, is within 5 % of the largest."""
-    sizes = [weigh(approximation, share, _PILOT, seed).weights.effective_size for share in _WIDENINGS]
-    return _WIDENINGS[int(np.argmax(np.array(sizes) >= 0.95 * max(sizes)))]
 
 
 # The central interval of the interval score.
@@ -645,6 +642,8 @@ def compare(
     >>> list(table.index), bool(table.loc["cavi", "mean_error"] < 0.3)
     (['gibbs', 'cavi'], True)
     """
+    import pandas as pd
+
     seed = as_seed(seed)
     name, draws = _reference(results, reference)
     _check_same_data(results, name)
@@ -682,7 +681,8 @@ def compare(
     absent = of_numbers if is_class else ["misclassification"]
     if test is None:
         absent = ["misclassification", *of_numbers, "negative_log_density", "calibration_error"]
-    frame = _tabulate(rows, absent)
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(METRICS), dtype=float).drop(columns=list(absent))
+    frame.index.name = "result"
     mcse_mean, mcse_variance = of_draws(standard_errors, draws)
     return Comparison(
         reference=name,
@@ -695,14 +695,6 @@ def compare(
         else HeldOutData(*test, {label: p for label, p in predictions.items() if p is not None}, is_class),
         _frame=frame,
     )
-
-
-def _tabulate(rows: dict[str, dict[str, float]], absent: Sequence[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(METRICS), dtype=float).drop(columns=list(absent))
-    frame.index.name = "result"
-    return frame
 
 
 def _reference(results: dict[str, Result], reference: str | None) -> tuple[str, Draws]:

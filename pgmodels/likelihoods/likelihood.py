@@ -142,7 +142,8 @@ class Likelihood(DoublePrecision, Module):
         if self.declared_support is not None:
             return self.declared_support
         formula = self.formula(size)
-        if _selects_by_label(formula):
+        selected = (node.index for node in _nodes(formula) if isinstance(node, Selected | Largest))
+        if any(isinstance(index, Observation) and index.column is None for index in selected):
             return Classes(size)
         columns = max(columns_of(formula), default=0)
         if is_gaussian(formula):
@@ -481,13 +482,6 @@ def trace(function: Formula, size: int, symbols: Symbols) -> Expression:
 
 def _nodes(expression: Expression) -> list[Expression]:
     return [expression] + [node for child in expression.children for node in _nodes(child)]
-
-
-def _selects_by_label(formula: Expression) -> bool:
-    return any(
-        isinstance(node, (Selected, Largest)) and isinstance(node.index, Observation) and node.index.column is None
-        for node in _nodes(formula)
-    )
 
 
 def columns_of(formula: Expression) -> list[int]:

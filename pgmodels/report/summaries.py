@@ -185,8 +185,10 @@ def as_html(comparison: Comparison) -> Html:
     """The table with the best of each row marked, and notes below."""
     heads = (f"{label} (reference)" if label == comparison.reference else label for label in comparison.results)
     header = ["", *(element("th", head, scope="col", style="text-align:right") for head in heads)]
-    rows = [[_head(row.words), *(_score_cell(text, best) for text, best in zip(row.texts, row.best, strict=True))]
-            for row in metric_rows(comparison)]  # fmt: skip
+    rows = []
+    for row in metric_rows(comparison):
+        cells = (_score_cell(text, best) for text, best in zip(row.texts, row.best, strict=True))
+        rows.append([element("th", row.words, scope="row", style="text-align:left;min-width:9em"), *cells])
     return join([table(header, rows), bullets(_notes(comparison))])
 
 
@@ -222,10 +224,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of texts as lines: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-
-
-def _head(words: str) -> Html:
-    return element("th", words, scope="row", style="text-align:left;min-width:9em")
 
 
 def _score_cell(text: str, best: bool) -> Html:
@@ -437,12 +435,9 @@ def _points(result: IntegratedApproximation) -> list[tuple[str, str]]:
 
 def model_html(model: Model) -> Html:
     """A model: its formula, its GPs and its hyperparameters."""
-    title = element("p", element("b", repr(model.likelihood)), f" over {_gps(model)}")
+    gps = ", ".join(f"{gp.size} × {gp!r}" if gp.size > 1 else repr(gp) for gp in model.gps)
+    title = element("p", element("b", repr(model.likelihood)), f" over {gps}")
     return join([title, element("p", element("code", likelihood_text(model))), hyperparameter_table(model)])
-
-
-def _gps(model: Model) -> str:
-    return ", ".join(f"{gp.size} × {gp!r}" if gp.size > 1 else repr(gp) for gp in model.gps)
 
 
 def likelihood_text(model: Model) -> str:

@@ -359,7 +359,9 @@ def _moments(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     furthest, extreme = int(shift.argmax()), int(np.abs(np.log(ratio)).argmax())
 
     def at(values: np.ndarray, errors: np.ndarray, place: int) -> str:
-        return f"{_with_error(values.flat[place], errors.flat[place])}, {_position(diagnosis, place)}"
+        row, latent = np.unravel_index(place, values.shape)
+        position = f"row {row}" if values.shape[1] == 1 else f"row {row}, latent {latent}"
+        return f"{_with_error(values.flat[place], errors.flat[place])}, {position}"
 
     return [
         ("largest |mean - weighted mean| / sd", at(shift, mean_error, furthest)),
@@ -374,11 +376,6 @@ def _differences(diagnosis: Diagnosis) -> tuple[np.ndarray, np.ndarray]:
     deviation = np.sqrt(importance.variance)
     shift = in_units_of(deviation, np.abs(result.mean - importance.mean))
     return shift, in_units_of(deviation, np.sqrt(result.variance), known=1.0)
-
-
-def _position(diagnosis: Diagnosis, flat: int) -> str:
-    row, latent = np.unravel_index(flat, diagnosis.result.mean.shape)
-    return f"row {row}" if diagnosis.result.mean.shape[1] == 1 else f"row {row}, latent {latent}"
 
 
 def _vsbc_rows(vsbc: Calibration) -> list[tuple[str, ...]]:
@@ -405,15 +402,11 @@ def _of_gap(diagnosis: Diagnosis) -> str:
         return "Gap: none; the ELBO uses expected log densities, without auxiliary variables."
     if gap.max() < 1e-8 * (1.0 + abs(diagnosis.result.elbo)):
         return "Gap: none; the likelihood is Gaussian in f and needs no augmentation."
-    q = "the uncorrected q" if _is_corrected(diagnosis) else "this q"
+    q = "the uncorrected q" if diagnosis.result.is_corrected else "this q"
     return (
         f"Gap: for {q}, the ELBO is {_number(gap.sum())} nats below the bound without auxiliary variables, "
         f"{_number(gap.mean())} per datum."
     )
-
-
-def _is_corrected(diagnosis: Diagnosis) -> bool:
-    return diagnosis.result.is_corrected
 
 
 def _of_importance(diagnosis: Diagnosis) -> list[str]:
@@ -439,7 +432,7 @@ def _of_importance(diagnosis: Diagnosis) -> list[str]:
         f"The ELBO is {_number(missing)} nats below log p(y): the gap is {_number(diagnosis.gap.sum())}, and the "
         f"divergence of q from the posterior {_number(importance.divergence)}."
     )
-    if _is_corrected(diagnosis):
+    if diagnosis.result.is_corrected:
         divergence = f"Its divergence from the posterior is {_number(importance.divergence)} nats."
     if isinstance(diagnosis.result, NestedApproximation):
         most = float(np.max(importance.log_evidence - diagnosis.result.log_evidence_bounds))

@@ -377,7 +377,9 @@ class Predictive(DoublePrecision, Picklable):
         self._require_normalised("probabilities")
         self._require_columns("probabilities", self.likelihood.function)
         if self.nodes.rule == "sobol" and self._event is None:
-            return self._probabilities_together(values)
+            # At the same nodes, where factors without y are computed once.
+            y, every = np.stack([self._observations(value) for value in values]), np.arange(self.nodes.num_rows)
+            return np.exp(self._integrate_together(y, every, self.nodes.levels[1])).T
         return np.stack([np.exp(self._log_probability(self._observations(value))) for value in values], axis=1)
 
     @property
@@ -565,7 +567,7 @@ class Predictive(DoublePrecision, Picklable):
         if values is not None:
             mean = self.probabilities @ values
             return mean, np.maximum(self.probabilities @ values**2 - mean**2, 0.0)
-        if self._has_survival:
+        if self.support.beyond(np.ones(self.nodes.num_rows), self._given_columns) is not None:
             self._require_normalised("moments")
             self._require_columns("the mean", self.likelihood.function)
             return self._moments_of_times(levels[-1])
@@ -749,11 +751,6 @@ class Predictive(DoublePrecision, Picklable):
             log_probabilities.append(log_integral(self.evaluated_likelihood, y[chunk], f, log_weights))
         return np.concatenate(log_probabilities)[: len(places)]
 
-    def _probabilities_together(self, values: np.ndarray) -> np.ndarray:
-        """The probabilities of all values at the same nodes, where factors without y are computed once."""
-        y, every = np.stack([self._observations(value) for value in values]), np.arange(self.nodes.num_rows)
-        return np.exp(self._integrate_together(y, every, self.nodes.levels[1])).T
-
     def _integrate_together(self, y: np.ndarray, rows: np.ndarray, level: int) -> np.ndarray:
         """log p of several observations of each row, y (values, m) or (values, m, columns), at the same nodes."""
         log_probabilities = []
@@ -833,10 +830,6 @@ class Predictive(DoublePrecision, Picklable):
                 "events, as in @pgm.likelihood(support=pgm.Censored())."
             )
         return y
-
-    @property
-    def _has_survival(self) -> bool:
-        return self.support.beyond(np.ones(self.nodes.num_rows), self._given_columns) is not None
 
     def _require_columns(self, what: str, *formulas: Formula | None) -> None:
         observed = range(self.support.num_columns - self.support.num_covariates)
