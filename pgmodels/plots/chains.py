@@ -21,6 +21,7 @@ from pgmodels.plots.style import (
     line_handle,
     literal,
     new_figure,
+    new_panels,
     open_axes,
     require_chains,
     styles,
@@ -263,27 +264,11 @@ def plot_elbo(results: Result | Mapping[str, Result] | Comparison) -> Figure:
     values, gaps = figure.subplots(1, 2)
     for label, result in approximations.items():
         look, iterations = looks[label], np.arange(len(result.elbo_trace))
-        values.plot(
-            iterations,
-            result.elbo_trace,
-            color=look.colour,
-            linestyle=look.line,
-            marker=look.marker,
-            markersize=4,
-            markevery=max(1, len(iterations) // 15),
-            label=label,
-        )
+        every = max(1, len(iterations) // 15)
+        options: Any = {**look.of_line, "marker": look.marker, "markersize": 4, "markevery": every, "label": label}
+        values.plot(iterations, result.elbo_trace, **options)
         gap = result.elbo - result.elbo_trace
-        gaps.plot(
-            iterations[gap > 0],
-            gap[gap > 0],
-            color=look.colour,
-            linestyle=look.line,
-            marker=look.marker,
-            markersize=4,
-            markevery=max(1, len(iterations) // 15),
-            label=label,
-        )
+        gaps.plot(iterations[gap > 0], gap[gap > 0], **options)
     gaps.set_yscale("log")
     open_axes(values, title="Evidence lower bound", xlabel="iteration", ylabel="ELBO [nats]")
     open_axes(gaps, title="Gap to the last value", xlabel="iteration", ylabel="last ELBO − ELBO [nats]")
@@ -330,15 +315,11 @@ def plot_auxiliaries(results: Result | Mapping[str, Result] | Comparison) -> Fig
     means = {k: auxiliary_means(r) for k, r in by_label.items() if not getattr(r, "corrects_another", False)}
     first = _check(means, by_label, reference)
     looks = styles(by_label, reference)
-    panels = [panel for name in means[first] for panel in _panels(name, means, first)]
-    columns = min(len(panels), 3)
-    rows = -(-len(panels) // columns)
-    figure = new_figure(max(5.0, 3.8 * columns), 3.0 * rows + 0.7)
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, (name, values) in zip(grid, panels, strict=False):
+    shown = [panel for name in means[first] for panel in _panels(name, means, first)]
+    columns = min(len(shown), 3)
+    figure, grid = new_panels(len(shown), columns, max(5.0, 3.8 * columns), 3.0, 0.7)
+    for axes, (name, values) in zip(grid, shown, strict=True):
         _panel(axes, name, values, first, looks)
-    for axes in grid[len(panels) :]:
-        axes.remove()
     left_out = [label for label in by_label if label not in means]
     infinite = [
         f"{label}: the posterior mean of {name} is infinite."
@@ -347,7 +328,7 @@ def plot_auxiliaries(results: Result | Mapping[str, Result] | Comparison) -> Fig
         if np.isposinf(value).all()
     ]
     notes = [f"Corrected results have no auxiliaries: {', '.join(left_out)}."] if left_out else []
-    handles = [Line2D([], [], color=looks[k].colour, marker=looks[k].marker, linestyle="") for k in means]
+    handles = [Line2D([], [], **looks[k].of_points) for k in means]
     legend_below(figure, handles, [*map(literal, means)], notes + infinite)
     return figure
 
@@ -393,9 +374,7 @@ def _panel(axes: Axes, name: str, values: dict[str, np.ndarray], first: str, loo
         axes.plot(
             np.arange(len(order)),
             value[order],
-            color=looks[label].colour,
-            marker=looks[label].marker,
-            linestyle="",
+            **looks[label].of_points,
             markersize=4 if len(order) <= 200 else 2,
             zorder=3 if label == first else 2,
             label=label,

@@ -25,6 +25,7 @@ from pgmodels.plots.style import (
     line_handle,
     literal,
     new_figure,
+    new_panels,
     open_axes,
     require_comparison,
     settle,
@@ -61,21 +62,21 @@ def plot_skewness(results: Result | Mapping[str, Result] | Comparison) -> Figure
     looks, X = styles(by_label), next(iter(by_label.values())).X
     count = min(X.shape[1], _MAX_PANELS)
     figure = new_figure(3.6 * max(count, 2), 3.8)
-    panels = figure.subplots(1, count, squeeze=False, sharey=True)[0]
+    grid = figure.subplots(1, count, squeeze=False, sharey=True)[0]
     for label, result in by_label.items():
         skewness, look = _skewness(result), looks[label]
-        for column, axes in enumerate(panels):
+        for column, axes in enumerate(grid):
             at = np.repeat(result.X[:, column], skewness.shape[1])
             axes.plot(
                 at, skewness.ravel(), look.marker, color=look.colour, markersize=4, alpha=0.6,
                 rasterized=len(at) > RASTERISED,
             )  # fmt: skip
-    for column, axes in enumerate(panels):
+    for column, axes in enumerate(grid):
         axes.axhline(0.0, color="black", linewidth=0.6)
         open_axes(axes, xlabel=f"column {column} of X" if X.shape[1] > 1 else "X")
-    panels[0].set_ylabel("skewness")
+    grid[0].set_ylabel("skewness")
     notes = [f"The first {count} of {X.shape[1]} columns."] if count < X.shape[1] else []
-    handles = [panels[0].lines[number] for number in range(len(by_label))]
+    handles = [grid[0].lines[number] for number in range(len(by_label))]
     legend_below(figure, handles, [*map(literal, by_label)], notes)
     return figure
 
@@ -123,21 +124,18 @@ def plot_marginals(comparison: Comparison) -> Figure:
     Wenzel et al. 2019, figure 1; Galy-Fajou et al. 2019, figure 5.
     """
     results, reference = require_comparison(comparison).results, comparison.reference
-    panels = [
+    shown = [
         _Panel("Posterior mean", "E[f]", {k: r.mean for k, r in results.items()}, comparison.mcse_mean),
         _Panel("Posterior variance", "Var[f]", {k: r.variance for k, r in results.items()}, comparison.mcse_variance),
     ]
     if comparison.test is not None and reference in comparison.test.predictions:
-        panels.append(_predicted(results[reference], reference, comparison.test))
+        shown.append(_predicted(results[reference], reference, comparison.test))
     looks = styles(results, reference)
-    figure = new_figure(4.0 * len(panels), 4.6)
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    figure = new_figure(4.0 * len(shown), 4.6)
+    for axes, panel in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         _scatter(axes, panel, reference, looks)
     others = [label for label in results if label != reference]
-    points = [
-        Line2D([], [], color=looks[label].colour, marker=looks[label].marker, linestyle="", markersize=5)
-        for label in others
-    ]
+    points = [Line2D([], [], **looks[label].of_points, markersize=5) for label in others]
     diagonal = Line2D([], [], color="0.4", linewidth=0.9, linestyle="--")
     legend_below(
         figure,
@@ -227,13 +225,9 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
     places = _furthest(draws, list(others.values()))[:num_points]
     looks = styles(comparison.results, comparison.reference)
     columns = min(3, len(places))
-    rows = -(-len(places) // columns)
-    figure = new_figure(3.6 * columns, 2.7 * rows + 0.6)
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, (row, latent) in zip(grid, places, strict=False):
+    figure, grid = new_panels(len(places), columns, 3.6 * columns, 2.7, 0.6)
+    for axes, (row, latent) in zip(grid, places, strict=True):
         _densities(axes, draws, others, looks, row, latent)
-    for axes in grid[len(places) :]:
-        axes.remove()
     invalid = [label for label, r in others.items() if not isinstance(r, Draws) and is_invalid(r.variance).any()]
     legend_below(
         figure,
@@ -273,7 +267,7 @@ def _densities(
             mean, deviation = result.mean[row, latent], np.sqrt(result.variance[row, latent])
             x = mean + deviation * np.linspace(-4.0, 4.0, 201)
             curve = result.marginals[row, latent].pdf(x)
-            axes.plot(x, curve, color=look.colour, linestyle=look.line, linewidth=1.8, label=label)
+            axes.plot(x, curve, **look.of_line, linewidth=1.8, label=label)
             ends += [x[0], x[-1]]
     name = f"row {row}" if draws.model.num_latents == 1 else f"row {row}, latent {latent}"
     symbol = "f" if draws.model.num_latents == 1 else f"f[{latent}]"
@@ -325,15 +319,14 @@ def plot_reliability(comparison: Comparison) -> Figure:
         above.plot(
             bins.confidence[full],
             bins.accuracy[full],
-            color=look.colour,
-            linestyle=look.line,
+            **look.of_line,
             marker=look.marker,
             markersize=6,
             label=label,
         )
-        below.stairs(bins.counts, bins.edges, color=look.colour, linestyle=look.line, linewidth=1.6, label=label)
+        below.stairs(bins.counts, bins.edges, **look.of_line, linewidth=1.6, label=label)
         lowest = min(lowest, float(bins.edges[:-1][full].min()))
-        handles.append(Line2D([], [], color=look.colour, linestyle=look.line, marker=look.marker, markersize=6))
+        handles.append(Line2D([], [], **look.of_line, marker=look.marker, markersize=6))
         labels.append(f"{literal(label)} (calibration error {bins.error:.3f})")
     above.plot([0, 1], [0, 1], color="0.6", linewidth=0.9, zorder=0)
     open_axes(above, title="Reliability on test data", ylabel="accuracy", ylim=(-0.03, 1.03))
@@ -373,11 +366,7 @@ def plot_diagnosis(diagnosis: Diagnosis) -> Figure:
     latents = diagnosis.result.mean.shape[1]
     count = (latents if diagnosis.vsbc is not None else 1) + 3
     columns = 2 if count <= 4 else 3
-    rows = -(-count // columns)
-    figure = new_figure(4.2 * columns, 3.4 * rows)
-    grid = list(figure.subplots(rows, columns, squeeze=False).ravel())
-    for axes in grid[count:]:
-        axes.remove()
+    figure, grid = new_panels(count, columns, 4.2 * columns, 3.4)
     if diagnosis.vsbc is None:
         _write(grid[0], "Simulated data", "Left out: see the notes of the diagnosis.")
     else:

@@ -41,6 +41,16 @@ class Style(NamedTuple):
     marker: str
     line: Any
 
+    @property
+    def of_line(self) -> dict[str, Any]:
+        """The options of a line."""
+        return {"color": self.colour, "linestyle": self.line}
+
+    @property
+    def of_points(self) -> dict[str, Any]:
+        """The options of points without a line."""
+        return {"color": self.colour, "marker": self.marker, "linestyle": ""}
+
 
 REFERENCE = Style("#000000", ".", "-")
 
@@ -78,6 +88,16 @@ class ShownFigure(Figure):
 def new_figure(width: float, height: float) -> Figure:
     """A new figure, width and height in inches, with constrained layout."""
     return ShownFigure(figsize=(width, height), layout="constrained")
+
+
+def new_panels(count: int, columns: int, width: float, height: float, below: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """A figure of ``count`` panels in rows of ``columns``: ``width`` inches in all, ``height`` a row, ``below`` the last."""
+    rows = -(-count // columns)
+    figure = new_figure(width, height * rows + below)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid[count:]:
+        axes.remove()
+    return figure, list(grid[:count])
 
 
 def open_axes(axes: Axes, **labels: Any) -> None:

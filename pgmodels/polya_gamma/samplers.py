@@ -5,6 +5,7 @@ from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from pgmodels.polya_gamma.laws import (
     cancellation,
     hat_of,
     in_domain,
+    namespace,
     transform_law,
     weighted_series,
     window,
@@ -127,7 +129,8 @@ def _by_rejection(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) 
     draws = np.empty_like(h)
     lanes = np.arange(h.size)
     while lanes.size:
-        x = _first_passage_numpy(generator, h[lanes], z[lanes])
+        normal, uniform = generator.standard_normal(lanes.size), generator.random(lanes.size)
+        x = _first_passage(normal, uniform, h[lanes], z[lanes])
         # Beyond this x the target's mass is below the spacing of the uniforms, and the series is only rounding.
         inside = (x > 0) & (x < 40 * np.maximum(h[lanes], 1))
         # Where a tiny h makes the passage time underflow, the first term is the whole series.
@@ -139,16 +142,17 @@ def _by_rejection(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) 
     return draws
 
 
-def _first_passage_numpy(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) -> np.ndarray:
+def _first_passage(normal: Any, uniform: Any, h: Any, z: Any) -> Any:
     """When a Brownian motion with drift z >= 0 first reaches h > 0 (Michael, Schucany and Haas 1976).
 
     An inverse Gaussian with mean h/z and shape h², written without the cancellation between the roots; Lévy at z = 0.
     """
-    w = generator.standard_normal(h.size) ** 2 / 2
-    root = h * z + w + np.sqrt(w * (w + 2 * h * z))
-    x = h**2 / np.maximum(root, 1e-300)
-    other = generator.random(h.size) * (h + x * z) < x * z
-    return np.where(other, root / np.where(other, z, 1.0) ** 2, x)
+    xp = namespace(h)
+    w = normal**2 / 2
+    root = h * z + w + xp.sqrt(w * (w + 2 * h * z))
+    x = h**2 / xp.maximum(root, 1e-300)
+    other = uniform * (h + x * z) < x * z
+    return xp.where(other, root / xp.where(other, z, 1.0) ** 2, x)
 
 
 Sampler = Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
@@ -323,15 +327,6 @@ def _draw_fractions(key: PRNGKeyArray, lanes: Array, h: Array, z: Array) -> Arra
         return i + 1, active & ~accepted, jnp.where(accepted, x, draws)
 
     return lax.while_loop(lambda state: jnp.any(state[1]), body, (jnp.array(0), lanes, jnp.zeros_like(h)))[2]
-
-
-def _first_passage(normal: Array, uniform: Array, h: Array, z: Array) -> Array:
-    """When a Brownian motion with drift z >= 0 first reaches h > 0 (Michael, Schucany and Haas 1976)."""
-    w = normal**2 / 2
-    root = h * z + w + jnp.sqrt(w * (w + 2 * h * z))
-    x = h**2 / jnp.maximum(root, 1e-300)
-    other = uniform * (h + x * z) < x * z
-    return jnp.where(other, root / jnp.where(z > 0, z, 1.0) ** 2, x)
 
 
 # Exact Pólya-Gamma draws with a choice of samplers.

@@ -88,38 +88,15 @@ class GaussianResult(GaussianPredictions, Result):
     """What Gaussian approximations of the posterior have in common, corrected or not: see Approximation."""
 
     if TYPE_CHECKING:
-
-        @property
-        def mean(self) -> np.ndarray:
-            """Means of the latents at the data, (n, latents)."""
-
-        @property
-        def variance(self) -> np.ndarray:
-            """Variances of the latents at the data, (n, latents)."""
-
-        @property
-        def elbo_trace(self) -> np.ndarray:
-            """The ELBO at the start and after each iteration."""
-
-        @property
-        def converged(self) -> bool:
-            """Whether the iterations converged."""
-
-        @property
-        def tolerance(self) -> float:
-            """The tolerance of the iterations."""
+        elbo_trace: np.ndarray
+        converged: bool
+        tolerance: float
+        objective: str
+        custom_objective: Objective | None
 
         @property
         def fit(self) -> FitReport | Any:
             """How hyperparameters were learned; None if they were not."""
-
-        @property
-        def objective(self) -> str:
-            """The name of the objective."""
-
-        @property
-        def custom_objective(self) -> Objective | None:
-            """The objective if it was given as an object."""
 
         @property
         def uncorrected(self) -> "Approximation":

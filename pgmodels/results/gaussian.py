@@ -362,10 +362,7 @@ class GaussianPredictions(BaseResult, ABC):
     """Predictions at new inputs from a model and a Gaussian posterior of its latents."""
 
     if TYPE_CHECKING:
-
-        @property
-        def posterior(self) -> Posterior:
-            """The posterior of the latents that predictions are by."""
+        posterior: Posterior
 
     @abstractmethod
     def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:

@@ -376,10 +376,11 @@ class BaseResult(DoublePrecision, Picklable):
     """A model with resolved hyperparameters, and a posterior: tables, predictions and files."""
 
     if TYPE_CHECKING:
-
-        @property
-        def model(self) -> Model:
-            """The model."""
+        model: Model
+        # How the columns of X became numbers, the labels of y in the order of their codes, and the rows without y.
+        columns: Columns | None
+        labels: Labels | None
+        missing: Missing | None
 
         @property
         def prior(self) -> PriorCollection:
@@ -388,18 +389,6 @@ class BaseResult(DoublePrecision, Picklable):
         @property
         def method(self) -> str:
             """The name of the engine or correction."""
-
-        @property
-        def columns(self) -> Columns | None:
-            """The names of the columns of X."""
-
-        @property
-        def labels(self) -> Labels | None:
-            """The labels of y in the order of their codes; None if y was numbers."""
-
-        @property
-        def missing(self) -> Missing | None:
-            """The rows without y that are kept for predictions."""
 
     @property
     def likelihood(self) -> Likelihood:
@@ -588,18 +577,10 @@ class Result(BaseResult):
     """
 
     if TYPE_CHECKING:
-
-        @property
-        def X(self) -> np.ndarray:
-            """The inputs, (n, d)."""
-
-        @property
-        def y(self) -> np.ndarray:
-            """The observations, (n,) or (n, columns)."""
-
-        @property
-        def seconds(self) -> float:
-            """The time that it took."""
+        X: np.ndarray
+        y: np.ndarray
+        weights: np.ndarray | None
+        seconds: float
 
         @property
         def mean(self) -> np.ndarray:
@@ -612,10 +593,6 @@ class Result(BaseResult):
         @property
         def marginals(self) -> "NormalDensity | GridDensity":
             """The marginals of the latents at the data; draws have none."""
-
-        @property
-        def weights(self) -> np.ndarray | None:
-            """The powers of the rows' likelihoods, (n,); None if all are 1."""
 
     @property
     def data(self) -> Data:
