@@ -1,4 +1,6 @@
+import ast
 import builtins
+import importlib
 import importlib.metadata
 import inspect
 import re
@@ -13,6 +15,7 @@ import pytest
 import pgmodels as pgm
 
 ROOT = Path(__file__).parents[1]
+SCRIPTS = sorted(path for folder in ("validation", "examples") for path in (ROOT / folder).rglob("*.py"))
 SUFFIXES = {".py", ".md", ".cff", ".toml", ".yml", ".yaml", ".txt", ".csv"}
 
 
@@ -262,3 +265,15 @@ def test_kernels_add_multiply_and_may_be_any_callable(data):
     assert np.isfinite(pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(kernel)), X, y).elbo)
     linear = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(lambda X, Z: X @ Z.T)), X, y)
     np.testing.assert_allclose(linear.mean, pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Linear())), X, y).mean)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_names_of_the_package_are_there(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pgmodels":
+            # As the statement itself does, which runs nothing else of the script.
+            only = ast.Module([node], [])
+            exec(compile(only, str(path), "exec"), {})
+        elif isinstance(node, ast.Import):
+            for name in (alias.name for alias in node.names if alias.name.split(".")[0] == "pgmodels"):
+                importlib.import_module(name)

@@ -1,3 +1,5 @@
+"""Verification of augmentations: what is right passes, and planted errors are found, in the print too."""
+
 from dataclasses import replace
 
 import jax
@@ -7,19 +9,12 @@ import pytest
 from jax.scipy.stats import norm
 from scipy.stats import truncnorm
 
-from pgmodels.augmentation import explain, laws, verify
-from pgmodels.augmentation import laws as argmax_law
-from pgmodels.augmentation import laws as averages
-from pgmodels.augmentation import laws as interval_law
-from pgmodels.augmentation import verify_cases as verify_bound
-from pgmodels.augmentation import verify_cases as verify_case
+from pgmodels.augmentation import explain, laws, verify, verify_cases
 from pgmodels.augmentation.augmentation import Augmentation, expectations
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.laws import VARIANCE, Expected, Gamma, Poisson, inverse_gaussian
 from pgmodels.augmentation.predictors import Predictor, VerificationError
-from pgmodels.augmentation.rules import RULES, rule
-from pgmodels.augmentation.rules import mixtures as mixture
-from pgmodels.augmentation.rules import mixtures as polya_gamma
+from pgmodels.augmentation.rules import RULES, mixtures, rule
 from pgmodels.augmentation.rules.gaussian import ArgmaxRule, IntervalGaussianRule, TruncatedGaussianRule
 from pgmodels.augmentation.rules.mixtures import (
     InverseGaussianMixtureRule,
@@ -96,7 +91,7 @@ def test_changes_no_global_state():
 
 def test_takes_observations():
     y = np.array([[3.0, 0.4], [0.0, -1.2], [1.0, 2.5]])
-    assert check("offset", y=y).figures[verify_case.TIGHT] <= verify_case.ROUNDING
+    assert check("offset", y=y).figures[verify_cases.TIGHT] <= verify_cases.ROUNDING
 
 
 # Symbols of auxiliaries, and formulas with a parameter that is read after the auxiliary of that symbol is drawn.
@@ -162,12 +157,12 @@ def patch_result(monkeypatch, owner, method, change):
     monkeypatch.setattr(owner, method, lambda self, *args: change(self, original(self, *args), *args))
 
 
-@planted("Poisson auxiliary at σ(z), throughout", "sigmoid poisson", verify_case.JOINT)
+@planted("Poisson auxiliary at σ(z), throughout", "sigmoid poisson", verify_cases.JOINT)
 def poisson_sign(monkeypatch):
     with_another_law(monkeypatch, PoissonRule, lambda law, rule: Poisson(rule.rate.expression * rule.up))
 
 
-@planted("Poisson auxiliary drawn at σ(z)", "logistic softmax", verify_case.DRAWN)
+@planted("Poisson auxiliary drawn at σ(z)", "logistic softmax", verify_cases.DRAWN)
 def poisson_draw_sign(monkeypatch):
     class Wrong(Poisson):
         def draw(self, key, env):
@@ -192,7 +187,7 @@ def with_another_law(monkeypatch, owner, change):
     monkeypatch.setattr(owner, "__init__", init)
 
 
-@planted("a doubled precision", "bernoulli", verify_case.SITE)
+@planted("a doubled precision", "bernoulli", verify_cases.SITE)
 def doubled_precision(monkeypatch):
     def change(self, sites):
         return tuple(replace(site, precision=2 * site.precision) for site in sites)
@@ -200,12 +195,12 @@ def doubled_precision(monkeypatch):
     patch_result(monkeypatch, PolyaGammaRule, "sites", change)
 
 
-@planted("a doubled precision of the bound's site", "student t", verify_case.GRADIENT)
+@planted("a doubled precision of the bound's site", "student t", verify_cases.GRADIENT)
 def doubled_variational_precision(monkeypatch):
     patch_result(monkeypatch, Augmentation, "local_sites", lambda self, site, *args: (site[0], 2 * site[1]))
 
 
-@planted("a missing log 2 in the joint", "negative binomial", verify_case.INTEGRATES)
+@planted("a missing log 2 in the joint", "negative binomial", verify_cases.INTEGRATES)
 def missing_log_two(monkeypatch):
     def change(self, log_joint, env):
         return log_joint + self.total.evaluate(env) * jnp.log(2.0)
@@ -213,13 +208,13 @@ def missing_log_two(monkeypatch):
     patch_result(monkeypatch, PolyaGammaRule, "log_joint", change)
 
 
-@planted("a missing log 2 in the bound", "bernoulli", verify_case.TIGHT)
+@planted("a missing log 2 in the bound", "bernoulli", verify_cases.TIGHT)
 def missing_log_two_in_the_bound(monkeypatch):
-    original = averages.log_sigmoid_tilde
-    monkeypatch.setattr(averages, "log_sigmoid_tilde", lambda mean, variance: original(mean, variance) + jnp.log(2.0))
+    original = laws.log_sigmoid_tilde
+    monkeypatch.setattr(laws, "log_sigmoid_tilde", lambda mean, variance: original(mean, variance) + jnp.log(2.0))
 
 
-@planted("an offset dropped from the site", "offset", verify_case.SITE)
+@planted("an offset dropped from the site", "offset", verify_cases.SITE)
 def offset_dropped_from_site(monkeypatch):
     def site(self, h, w, env):
         scale = self.scale.evaluate(env)
@@ -228,13 +223,13 @@ def offset_dropped_from_site(monkeypatch):
     monkeypatch.setattr(Predictor, "site", site)
 
 
-@planted("an offset dropped from the moments", "offset", verify_case.TIGHT)
+@planted("an offset dropped from the moments", "offset", verify_cases.TIGHT)
 def offset_dropped_from_moments(monkeypatch):
-    original = averages.mean_of
-    monkeypatch.setattr(averages, "mean_of", lambda predictor: original(predictor) - predictor.shift)
+    original = laws.mean_of
+    monkeypatch.setattr(laws, "mean_of", lambda predictor: original(predictor) - predictor.shift)
 
 
-@planted("an offset dropped from the value", "offset", verify_case.INTEGRATES)
+@planted("an offset dropped from the value", "offset", verify_cases.INTEGRATES)
 def offset_dropped_from_value(monkeypatch):
     def change(self, log_factor, env, known=()):
         z = self.predictor.expression
@@ -245,7 +240,7 @@ def offset_dropped_from_value(monkeypatch):
     patch_result(monkeypatch, PolyaGammaRule, "log_factor", change)
 
 
-@planted("a wrong shape of the Gamma auxiliary", "logistic softmax", verify_case.DRAWN)
+@planted("a wrong shape of the Gamma auxiliary", "logistic softmax", verify_cases.DRAWN)
 def gamma_shape(monkeypatch):
     # Shape 2 for shape 1.
     monkeypatch.setattr(Gamma, "draw", lambda self, key, env: double_gamma(key, self.rate.evaluate(env)))
@@ -255,17 +250,17 @@ def double_gamma(key, rate):
     return jax.random.gamma(key, jnp.full(rate.shape, 2.0)) / rate
 
 
-@planted("a wrong scale of the mixing Gamma", "student t", verify_case.DRAWN)
+@planted("a wrong scale of the mixing Gamma", "student t", verify_cases.DRAWN)
 def mixing_shape(monkeypatch):
     patch_result(monkeypatch, Gamma, "draw", lambda self, drawn, *args: 1.25 * drawn)
 
 
-@planted("a wrong shape of the inverse Gaussian", "laplace", verify_case.DRAWN)
+@planted("a wrong shape of the inverse Gaussian", "laplace", verify_cases.DRAWN)
 def inverse_gaussian_shape(monkeypatch):
     monkeypatch.setattr(laws, "inverse_gaussian", lambda key, mean, shape: inverse_gaussian(key, mean, 2 * shape))
 
 
-@planted("a wrong mixing law", "laplace", verify_case.INTEGRATES)
+@planted("a wrong mixing law", "laplace", verify_cases.INTEGRATES)
 def mixing_law(monkeypatch):
     def change(self, log_joint, env):
         return log_joint + 0.5 * jnp.log(self.auxiliary.evaluate(env))
@@ -273,25 +268,25 @@ def mixing_law(monkeypatch):
     patch_result(monkeypatch, InverseGaussianMixtureRule, "log_joint", change)
 
 
-@planted("a truncated Gaussian that is not truncated", "probit", verify_case.DRAWN)
+@planted("a truncated Gaussian that is not truncated", "probit", verify_cases.DRAWN)
 def no_truncation(monkeypatch):
     monkeypatch.setattr(laws, "truncated_normal", lambda key, mean: mean + jax.random.normal(key, mean.shape))
 
 
-@planted("an interval that is not an interval", "ordered probit", verify_case.DRAWN)
+@planted("an interval that is not an interval", "ordered probit", verify_cases.DRAWN)
 def no_interval(monkeypatch):
-    monkeypatch.setattr(interval_law, "interval_normal", lambda key, low, high: jax.random.normal(key, low.shape))
+    monkeypatch.setattr(laws, "interval_normal", lambda key, low, high: jax.random.normal(key, low.shape))
 
 
-@planted("the largest not larger", "multinomial probit", verify_case.DRAWN)
+@planted("the largest not larger", "multinomial probit", verify_cases.DRAWN)
 def not_the_largest(monkeypatch):
     def normals(key, mean, chosen):
         return mean + jax.random.normal(key, mean.shape)
 
-    monkeypatch.setattr(argmax_law, "normals_of_largest", normals)
+    monkeypatch.setattr(laws, "normals_of_largest", normals)
 
 
-@planted("the largest alone in the joint", "multinomial probit", verify_case.INTEGRATES)
+@planted("the largest alone in the joint", "multinomial probit", verify_cases.INTEGRATES)
 def largest_alone(monkeypatch):
     def change(self, log_joint, env):
         value, z = self.auxiliary.evaluate(env), self.predictor.expression.evaluate(env)
@@ -300,7 +295,7 @@ def largest_alone(monkeypatch):
     patch_result(monkeypatch, ArgmaxRule, "log_joint", change)
 
 
-@planted("an allocation that ignores the weights", "label noise", verify_case.DRAWN)
+@planted("an allocation that ignores the weights", "label noise", verify_cases.DRAWN)
 def uniform_allocation(monkeypatch):
     def change(self, drawn, key, env):
         other = 1.0 + jax.random.randint(key, drawn.shape, 0, len(self.weights))
@@ -309,25 +304,25 @@ def uniform_allocation(monkeypatch):
     patch_result(monkeypatch, laws.Categorical, "draw", change)
 
 
-@planted("a bound without the weight of a component", "zero inflated", verify_case.TIGHT)
+@planted("a bound without the weight of a component", "zero inflated", verify_cases.TIGHT)
 def unweighted_component(monkeypatch):
     monkeypatch.setattr(MixtureRule, "share", lambda self: LogMixture(tuple(share - 0.1 for share in self.shares)))
 
 
-@planted("a bound without its variance", "probit", verify_case.BELOW)
+@planted("a bound without its variance", "probit", verify_cases.BELOW)
 def bound_without_variance(monkeypatch):
     def change(self, share):
-        return share + 0.5 * self.exponent * averages.variance_of(self.predictor)
+        return share + 0.5 * self.exponent * laws.variance_of(self.predictor)
 
     patch_result(monkeypatch, TruncatedGaussianRule, "share", change)
 
 
-@planted("an exponent forgotten", "binomial", verify_case.INTEGRATES)
+@planted("an exponent forgotten", "binomial", verify_cases.INTEGRATES)
 def forgotten_exponent(monkeypatch):
     monkeypatch.setattr(PolyaGammaRule, "log_factor", lambda self, env, known=(): jnp.zeros((1, 1)))
 
 
-@planted("the coupling's site at σ(-g)", "heteroscedastic", verify_case.SITE)
+@planted("the coupling's site at σ(-g)", "heteroscedastic", verify_cases.SITE)
 def coupling_sign(monkeypatch):
     def coupled_sites(self, averaged=False):
         return quadratic_sites(self.rate, self.down)
@@ -352,8 +347,8 @@ def test_catches(error, monkeypatch):
 def test_catches_an_elbo_that_falls(monkeypatch):
     # A wrong site is not the gradient either, which would be found first.
     patch_result(monkeypatch, Augmentation, "local_sites", lambda self, site, *args: (3 * site[0], site[1]))
-    monkeypatch.setattr(verify, "CHECKS", (verify_bound.elbo_rises,))
-    with pytest.raises(VerificationError, match=verify_case.RISES):
+    monkeypatch.setattr(verify, "CHECKS", (verify_cases.elbo_rises,))
+    with pytest.raises(VerificationError, match=verify_cases.RISES):
         check("bernoulli")
 
 
@@ -398,7 +393,7 @@ NESTINGS = {
     "selection in a mixture": lambda p: 0.4 * OTHER + 0.6 * (p * (Y == 1) + (1 - OTHER) * (Y == 0)),
     "two mixtures": lambda p: (0.1 + 0.8 * p) * (0.2 + 0.3 * normal_cdf(LATENTS[1])),
 }
-# A number times a difference is two terms of a mixture, one of them negative.
+# A number times a difference is two terms of a mixtures, one of them negative.
 DIFFERENCES, MIXTURES = {"interval", "difference"}, set(NESTINGS) - {"selection", "selection in a mixture"}
 NESTED = {
     f"{factor} in {nesting}": (factor, nesting)
@@ -416,37 +411,40 @@ def test_the_printed_form_of_nested_rules_is_what_is_computed(name):
     assert form(NESTINGS[nesting](FACTORS[factor]) * sqrt(REST), 3, y).unread == []
 
 
-def verify_print_planted(name, formula):
+PLANTED_IN_PRINT = {}
+
+
+def planted_in_print(name, formula):
     """Register a change that plants an error in the printed form, and the formula that shows it."""
 
     def register(change):
-        PLANTED[name] = (change, formula)
+        PLANTED_IN_PRINT[name] = (change, formula)
         return change
 
     return register
 
 
-@verify_print_planted("another likelihood", "probit")
+@planted_in_print("another likelihood", "probit")
 def printed_likelihood(monkeypatch):
     monkeypatch.setitem(infix._FUNCTIONS, "normal_cdf", "σ")
 
 
-@verify_print_planted("an identity without its factor", "bernoulli")
+@planted_in_print("an identity without its factor", "bernoulli")
 def printed_identity(monkeypatch):
-    monkeypatch.setattr(polya_gamma, "inverse_power", lambda base, exponent: tree(1))
+    monkeypatch.setattr(mixtures, "inverse_power", lambda base, exponent: tree(1))
 
 
-@verify_print_planted("an identity that holds for some data only", "noisy or")
+@planted_in_print("an identity that holds for some data only", "noisy or")
 def printed_condition_of_identity(monkeypatch):
-    monkeypatch.setattr(mixture, "where", lambda switch: ())
+    monkeypatch.setattr(mixtures, "where", lambda switch: ())
 
 
-@verify_print_planted("a joint of another mixing law", "laplace")
+@planted_in_print("a joint of another mixing law", "laplace")
 def printed_joint(monkeypatch):
     patch_result(monkeypatch, InverseGaussianMixtureRule, "augmented", lambda self, augmented: tree(1))
 
 
-@verify_print_planted("a joint without the interval", "ordered probit")
+@planted_in_print("a joint without the interval", "ordered probit")
 def printed_joint_of_interval(monkeypatch):
     monkeypatch.setattr(IntervalGaussianRule, "augmented", lambda self: self._density())
 
@@ -498,9 +496,9 @@ def test_the_mean_of_an_interval_in_a_mixture_is_that_given_its_component():
 
 def notation_of(name):
     formula, notation = NOTATIONS[name]
-    module = {"IntervalNormal": interval_law, "ArgmaxNormal": argmax_law}.get(name, laws)
+    module = {"IntervalNormal": laws, "ArgmaxNormal": laws}.get(name, laws)
 
-    @verify_print_planted(f"the law {name}", formula)
+    @planted_in_print(f"the law {name}", formula)
     def change(monkeypatch):
         monkeypatch.setattr(getattr(module, name), "notation", notation)
 
@@ -509,28 +507,28 @@ for law_name in NOTATIONS:
     notation_of(law_name)
 
 
-@verify_print_planted("an allocation where none is drawn", "noisy or")
+@planted_in_print("an allocation where none is drawn", "noisy or")
 def printed_allocation(monkeypatch):
     change = NOTATIONS["Categorical"][1]
     monkeypatch.setattr(laws.Categorical, "notation", change)
 
 
-@verify_print_planted("a condition of a truncated Gaussian", "probit")
+@planted_in_print("a condition of a truncated Gaussian", "probit")
 def printed_condition(monkeypatch):
     monkeypatch.setattr(laws, "where", lambda switch: ())
 
 
-@verify_print_planted("a law that is not conditioned on what it reads", "sigmoid poisson")
+@planted_in_print("a law that is not conditioned on what it reads", "sigmoid poisson")
 def printed_conditioning(monkeypatch):
     monkeypatch.setattr(rule, "auxiliaries_of", lambda expression: [])
 
 
-@verify_print_planted("a site given the auxiliaries", "bernoulli")
+@planted_in_print("a site given the auxiliaries", "bernoulli")
 def printed_site(monkeypatch):
     with_another_potential(monkeypatch, averaged=False)
 
 
-@verify_print_planted("a site of CAVI", "bernoulli")
+@planted_in_print("a site of CAVI", "bernoulli")
 def printed_update(monkeypatch):
     with_another_potential(monkeypatch, averaged=True)
 
@@ -545,13 +543,13 @@ def with_another_potential(monkeypatch, averaged):
     monkeypatch.setattr(explain, "conditional_sites", sites)
 
 
-@verify_print_planted("an expectation", "bernoulli")
+@planted_in_print("an expectation", "bernoulli")
 def printed_expectation(monkeypatch):
     # Also that of the diagnostics, which the draws show.
     patch_result(monkeypatch, laws.PolyaGamma, "mean", lambda self, mean: multiply(2.0, mean))
 
 
-@verify_print_planted("a probability of an allocation where none is drawn", "noisy or")
+@planted_in_print("a probability of an allocation where none is drawn", "noisy or")
 def printed_responsibility(monkeypatch):
     def expectations(self):
         return tuple((Expected(part), Responsibility(self.shares, k)) for k, part in enumerate(self.allocated))
@@ -559,31 +557,31 @@ def printed_responsibility(monkeypatch):
     monkeypatch.setattr(MixtureRule, "expectations", expectations)
 
 
-@verify_print_planted("a symbol without a definition", "bernoulli")
+@planted_in_print("a symbol without a definition", "bernoulli")
 def printed_symbol(monkeypatch):
     monkeypatch.setattr(explain, "_roots", lambda expression: [])
 
 
-@verify_print_planted("another mean of an interval", "interval censored")
+@planted_in_print("another mean of an interval", "interval censored")
 def printed_mean(monkeypatch):
-    monkeypatch.setattr(interval_law.IntervalMean, "notation", lambda self, precedence=0: self.law.location.notation())
+    monkeypatch.setattr(laws.IntervalMean, "notation", lambda self, precedence=0: self.law.location.notation())
 
 
-@verify_print_planted("another bound", "zero inflated")
+@planted_in_print("another bound", "zero inflated")
 def printed_bound(monkeypatch):
     monkeypatch.setattr(LogMixture, "notation", lambda self, precedence=0: self.children[0].notation(precedence))
 
 
-@verify_print_planted("definitions with the signs exchanged", "bernoulli")
+@planted_in_print("definitions with the signs exchanged", "bernoulli")
 def printed_definition(monkeypatch):
-    monkeypatch.setattr(averages.Tilde, "notation", lambda self, precedence=0: call("σ̃₊", self.predictor.expression))
+    monkeypatch.setattr(laws.Tilde, "notation", lambda self, precedence=0: call("σ̃₊", self.predictor.expression))
 
 
 # Each formula of the table is read as it is in test_verify.py.
 @pytest.mark.parametrize(
     "error",
     some(
-        PLANTED,
+        PLANTED_IN_PRINT,
         "an allocation where none is drawn",
         "a condition of a truncated Gaussian",
         "a site of CAVI",
@@ -592,9 +590,9 @@ def printed_definition(monkeypatch):
     ),
 )
 def test_an_error_in_the_printed_form_is_found(error, monkeypatch):
-    change, name = PLANTED[error]
+    change, name = PLANTED_IN_PRINT[error]
     case = FORMULAS[name]
     y = case.support.examples(np.random.default_rng(0), ROWS)
     change(monkeypatch)
-    with pytest.raises(VerificationError, match=f"^{verify_case.PRINTED}: .*\n.*\n.*\n  printed: "):
+    with pytest.raises(VerificationError, match=f"^{verify_cases.PRINTED}: .*\n.*\n.*\n  printed: "):
         form(case.formula, case.size, y)

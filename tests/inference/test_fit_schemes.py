@@ -416,18 +416,6 @@ def test_its_result_is_compared_with_draws(fitted):
     assert "taylor" in str(compared)
 
 
-def test_other_labels_do_not_compile_again_taylor_learning(fitted):
-    programs = local_parameters.value_and_slopes.cache_size() + local_parameters.sweep.cache_size()
-    pgm.fit(
-        bernoulli(-0.2),
-        TAYLOR_LEARNING_X[::-1],
-        1.0 - TAYLOR_LEARNING_LABELS[::-1],
-        objective="taylor",
-        scheme="alternating",
-    )
-    assert local_parameters.value_and_slopes.cache_size() + local_parameters.sweep.cache_size() == programs
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*TAYLOR_LEARNING_CASES, "inducing"])
 def test_every_form_of_model_ends_where_the_slope_is_zero(name):

@@ -282,13 +282,6 @@ def test_gibbs_samples_the_sparse_model():
     np.testing.assert_allclose(draws.variance[:, 0] / np.diagonal(S), 1.0, atol=5 * np.sqrt(2 / 2000))
 
 
-def test_results_are_saved(sparse, tmp_path):
-    loaded = pgm.load(sparse.save(tmp_path / "sparse.npz"))
-    assert loaded.model == sparse.model
-    for ours, theirs in zip(loaded.predict_latent(X_NEW), sparse.predict_latent(X_NEW), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 def test_what_a_form_says_of_itself(sparse):
     assert repr(pgm.Inducing(300)) == "Inducing(300)"
     assert repr(pgm.Inducing(300, "kmeans")) == "Inducing(300, 'kmeans')"

@@ -1,10 +1,8 @@
-"""Curves of test rows along iterations, and the rival of two papers: their q, bound, scores and steps."""
+"""Tests of the measurements: `python -m pytest -m "" validation/test_validation.py`, which the nightly run calls."""
 
-import ast
 import importlib
 import json
 import math
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -79,25 +77,6 @@ def test_times_and_scores_of_looks():
     assert first_time(LOOKS, 0.4, "nll") == 0.2
     assert first_time(LOOKS, 0.1, "error") == np.inf
     np.testing.assert_array_equal(score_at(LOOKS, np.array([0.05, 0.1, 0.3, 9.0]), "error"), [np.nan, 0.5, 0.2, 0.3])
-
-
-# The commands of validation/ and examples/ find what they import of the package.
-
-
-ROOT = Path(__file__).parents[1]
-SCRIPTS = sorted(path for folder in ("validation", "examples") for path in (ROOT / folder).rglob("*.py"))
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_names_of_the_package_are_there(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pgmodels":
-            # As the statement itself does, which runs nothing else of the script.
-            only = ast.Module([node], [])
-            exec(compile(only, str(path), "exec"), {})
-        elif isinstance(node, ast.Import):
-            for name in (alias.name for alias in node.names if alias.name.split(".")[0] == "pgmodels"):
-                import_module(name)
 
 
 # Cases of the validation of nested marginals: their log densities are those of their likelihoods.
@@ -210,7 +189,7 @@ def test_what_is_kept_is_of_the_claim_as_it_stands(claim):
 # The race's reading of its runs.
 
 
-VALIDATION = Path(__file__).parents[1] / "validation"
+VALIDATION = Path(__file__).parent
 
 
 @pytest.fixture
