@@ -562,16 +562,13 @@ class Model(DoublePrecision, Module):
         columns = zip(self.gps, *by_row, fixed_groups or none, points or none, strict=True)
         groups: list[LatentPrior] = []
         for gp, X, row_mask, spanning, fixed, at in columns:
-            mean, rows = as_array(gp.mean.value), {} if row_mask is None else {"row_mask": row_mask}
+            mean = as_array(gp.mean.value)
             if fixed is not None:
                 groups.append(fixed.with_mean(mean))
-            elif at is not None:
-                groups.append(gp.form.bind_at(gp.kernel, mean, X, at, gp.size))
-            elif for_moments:
-                groups.append(gp.form.bind_traced_for_moments(gp.kernel, mean, X, gp.size, **rows))
-            else:
-                rows |= {} if spanning is None else {"spanning": spanning}
-                groups.append(gp.form.bind_traced(gp.kernel, mean, X, gp.size, **rows))
+                continue
+            options: dict[str, Any] = {"row_mask": row_mask, "spanning": spanning, "points": at}
+            options = {name: value for name, value in options.items() if value is not None}
+            groups.append(gp.form.bind_traced(gp.kernel, mean, X, gp.size, for_moments=for_moments, **options))
         return PriorCollection(tuple(groups), inputs.copies)
 
     def compiled_prior(self, X: np.ndarray, fixed_groups: Groups = ()) -> PriorCollection:

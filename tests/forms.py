@@ -45,11 +45,11 @@ class SquaredExponential(eqx.Module):
 class Streamed(Representation):
     """pgm.Inducing(Z) with all of its inputs, in chunks, as for data whose factor does not fit into memory."""
 
-    def bind(self, kernel, mean, X, size, max_error=np.inf):
+    def bind(self, kernel, mean, X, size, max_error=np.inf, for_moments=False):
         span = InducingPoints(jnp.asarray(Z), jnp.ones(len(Z)), jnp.zeros(()))
         return chunked_prior_at(kernel, jnp.asarray(mean), jnp.asarray(X), span, size)
 
-    bind_traced_for_moments = bind
+    bind_traced = bind
 
 
 class FormCase(NamedTuple):

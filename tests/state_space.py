@@ -22,12 +22,10 @@ class StateSpace(Representation):
     def bind(self, kernel, mean, X, size, max_error=np.inf):
         return self.bind_traced(kernel, mean, X, size)
 
-    def bind_traced(self, kernel, mean, X, size):
+    def bind_traced(self, kernel, mean, X, size, for_moments=False):
         variance, lengthscale = (jnp.asarray(p.value) for p in (kernel.variance, kernel.lengthscale))
         X = jnp.asarray(X)
         return LinePrior(jnp.asarray(mean), X, variance, lengthscale, jnp.argsort(X[:, 0]), size)
-
-    bind_traced_for_moments = bind_traced
 
 
 class LinePrior(LatentPrior):

@@ -234,7 +234,7 @@ class IndependentPosterior(Posterior):
         return None
 
     def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        roots, centres = zip(*(group.states.span for group in self._factored()), strict=True)
+        roots, centres = zip(*(group.states[:2] for group in self._factored()), strict=True)
         return roots, centres
 
     def _factored(self) -> list[FactoredPosterior]:

@@ -401,39 +401,25 @@ def gram(kernel: Any, X: Float[Array, "n d"], row_mask: Float[Array, " n"] | Non
     return K if row_mask is None else row_mask[:, None] * K * row_mask + jnp.diag((1.0 - row_mask) * K[0, 0])
 
 
-def whitened_prior(
-    kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
+def traced_dense_prior(
+    kernel: Any,
+    mean: Array,
+    X: Float[Array, "n d"],
+    size: int,
+    row_mask: Float[Array, " n"] | None = None,
+    *,
+    for_moments: bool = False,
 ) -> DensePrior:
-    """A dense prior with the root and the jitter of ``exact_root``; usable under ``jit``."""
-    root, jitter = exact_root(kernel, X, row_mask)
-    K = gram(kernel, X, row_mask) + jitter * jnp.eye(len(X))
-    return DensePrior(
-        kernel=kernel, mean=mean, X=X, K=K, root=root, jitter=jitter, row_mask=_mask_or_ones(X, row_mask), size=size
-    )
+    """A dense prior with the root and the jitter of ``exact_root``, differentiable and usable under ``jit``.
 
-
-def covariance_prior(
-    kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
-) -> DensePrior:
-    """A dense prior for moments alone, differentiable in the hyperparameters and usable under ``jit``.
-
-    It has no root, so that it does not support draws, and no jitter, which moments do not need.
+    With ``for_moments`` it has no root, so that it does not support draws, and no jitter, which moments do not need.
     """
-    K, none = gram(kernel, X, row_mask), jnp.zeros((0, 0))
-    return DensePrior(
-        kernel=kernel,
-        mean=mean,
-        X=X,
-        K=K,
-        root=none,
-        jitter=jnp.zeros(()),
-        row_mask=_mask_or_ones(X, row_mask),
-        size=size,
-    )
-
-
-def _mask_or_ones(X: Array, row_mask: Array | None) -> Array:
-    return jnp.ones(len(X)) if row_mask is None else row_mask
+    K, root, jitter = gram(kernel, X, row_mask), jnp.zeros((0, 0)), jnp.zeros(())
+    if not for_moments:
+        root, jitter = exact_root(kernel, X, row_mask)
+        K = K + jitter * jnp.eye(len(X))
+    mask = jnp.ones(len(X)) if row_mask is None else row_mask
+    return DensePrior(kernel=kernel, mean=mean, X=X, K=K, root=root, jitter=jitter, row_mask=mask, size=size)
 
 
 def dense_operations(n: int) -> float:

@@ -304,18 +304,10 @@ class Hilbert(Representation):
         form, kernel = self.resolve(kernel, X), bare_arrays(kernel)
         return _bound(form._basis(np.shape(X)[1]), kernel, as_array(mean), as_array(X), size)
 
-    def bind_traced(
-        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
-    ) -> HilbertPrior:
-        del row_mask
+    def bind_traced(self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, **options: Any) -> HilbertPrior:
         if self.domain is None:
             raise ValueError(f"the domain of {self!r} cannot be chosen in compiled code: call model.resolve(X) first.")
         return _prior(self._basis(X.shape[1]), kernel, mean, X, size)
-
-    def bind_traced_for_moments(
-        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
-    ) -> HilbertPrior:
-        return self.bind_traced(kernel, mean, X, size, row_mask)
 
     def _interval(self, values: np.ndarray, column: int, lengthscale: float) -> Interval:
         low, high = float(np.min(values)), float(np.max(values))

@@ -23,7 +23,6 @@ from pgmodels.priors.dense import (
     InducingPointPrior,
     InducingPoints,
     LowRankPrior,
-    LowRankState,
     centred,
     inducing_points_of,
     low_rank_at,
@@ -476,9 +475,10 @@ _JITTER, _MANY, _STEP = 1e-12, 1000, 2.0
 
 
 class InducingState(NamedTuple):
-    """The factorisation of the latents at the inducing inputs, and sum w residual / 2."""
+    """``LowRankState``, and sum w residual / 2."""
 
-    span: LowRankState
+    root: Float[Array, "r r"]
+    centre: Float[Array, " r"]
     loss: Float[Array, ""]
 
 
@@ -498,7 +498,7 @@ class InducingPrior(LowRankPrior):
 
     def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> FactoredPosterior:
         nothing = jnp.zeros(self.size)
-        states = InducingState(LowRankState(roots, centres), nothing)
+        states = InducingState(roots, centres, nothing)
         return FactoredPosterior(self, jnp.zeros((len(self.X), self.size)), nothing, states)
 
     def _resized_rows(self, size: int) -> dict[str, Any]:
@@ -514,47 +514,25 @@ class InducingPrior(LowRankPrior):
         return super()._diagonal() + self.residual
 
     def _condition(self, h: Array, w: Array) -> Any:
-        return InducingState(super()._condition(h, w), 0.5 * w @ self.residual)
+        return InducingState(*super()._condition(h, w), 0.5 * w @ self.residual)
 
     def _moments(self, state: Any) -> tuple[Array, Array]:
-        mean, variance = super()._moments(state.span)
+        mean, variance = super()._moments(state)
         return mean, variance + self.residual
 
     def _log_normalizer(self, state: Any, h: Array) -> Array:
-        return super()._log_normalizer(state.span, h) - state.loss
+        return super()._log_normalizer(state, h) - state.loss
 
     def _divergence(self, state: Any, w: Array, mean: Array, variance: Array) -> Array:
-        return super()._divergence(state.span, w, mean, variance - self.residual)
-
-    def _mean_and_deviation(self, state: Any, noise: Array) -> tuple[Array, Array]:
-        return super()._mean_and_deviation(state.span, noise)
-
-    def _covariance(self, state: Any) -> Array:
-        return super()._covariance(state.span)
-
-    def _predict(self, state: Any, cross: tuple[Array, Array]) -> tuple[Array, Array]:
-        return super()._predict(state.span, cross)
-
-    def _cross_covariance(self, state: Any, cross: tuple[Array, Array]) -> Array:
-        return super()._cross_covariance(state.span, cross)
-
-    def _covariance_at(self, state: Any, X_new: Array, cross: tuple[Array, Array]) -> Array:
-        return super()._covariance_at(state.span, X_new, cross)
+        return super()._divergence(state, w, mean, variance - self.residual)
 
 
 def inducing_at(
-    kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
+    kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int, most: int
 ) -> InducingPointPrior:
-    """The prior with given inducing inputs; usable under ``jit``."""
-    return _chosen(len(X), len(span.Z))(kernel, mean, X, span, size)
-
-
-def _chosen(n: int, r: int) -> Callable[..., InducingPointPrior]:
-    """The constructor of the prior that fits into memory."""
-    return _held_at if n * r <= HELD else chunked_prior_at
-
-
-def _held_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int) -> InducingPrior:
+    """The prior with given inducing inputs, in chunks if its factor has over ``most`` entries; usable under ``jit``."""
+    if len(X) * len(span.Z) > most:
+        return chunked_prior_at(kernel, mean, X, span, size)
     return _with_residual(low_rank_at(kernel, mean, X, span, size))
 
 
@@ -737,27 +715,25 @@ class Inducing(Representation):
         Z = self.choose(kernel, X)
         kernel, mean, X = bare_arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
         span = inducing_points_at(kernel, Z, max_error)
-        prior = _bound(_chosen(len(X), len(span.Z)), kernel, mean, X, span, size)
+        prior = _bound(kernel, mean, X, span, size, HELD)
         check_new_inputs(prior, np.asarray(X), "X (without repeated rows)")
         return prior
 
     def bind_traced(
-        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
-    ) -> InducingPrior:
-        del row_mask
+        self,
+        kernel: Any,
+        mean: Array,
+        X: Float[Array, "n d"],
+        size: int,
+        *,
+        points: InducingPoints | None = None,
+        **options: Any,
+    ) -> InducingPointPrior:
+        if points is not None:
+            return inducing_at(kernel, mean, X, points, size, HELD)
         if isinstance(self.inputs, int):
             raise ValueError(f"the inducing inputs of {self!r} cannot be chosen in compiled code: pass an array.")
         return inducing_by_root(kernel, mean, X, as_array(np.asarray(self.inputs)), size)
-
-    def bind_at(
-        self, kernel: Any, mean: Array, X: Float[Array, "n d"], points: InducingPoints, size: int
-    ) -> InducingPointPrior:
-        return inducing_at(kernel, mean, X, points, size)
-
-    def bind_traced_for_moments(
-        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
-    ) -> InducingPrior:
-        return self.bind_traced(kernel, mean, X, size, row_mask)
 
 
 def _with_residual(span: LowRankPrior) -> InducingPrior:
@@ -765,15 +741,9 @@ def _with_residual(span: LowRankPrior) -> InducingPrior:
     return InducingPrior(**{field.name: getattr(span, field.name) for field in fields(span)}, residual=residual)
 
 
-def _is_large(at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: InducingPoints, size: int) -> bool:
-    return len(X) * len(span.Z) > _LIGHT
-
-
-@partial(compiled, static_argnames=("at", "size"), optimise=_is_large)
-def _bound(
-    at: Callable[..., Any], kernel: Any, mean: Array, X: Array, span: InducingPoints, size: int
-) -> InducingPointPrior:
-    return at(kernel, mean, X, span, size)
+_bound = compiled(
+    inducing_at, ("size", "most"), optimise=lambda kernel, mean, X, span, *_: len(X) * len(span.Z) > _LIGHT
+)
 
 
 def _rows(inputs: Any) -> tuple[tuple[float, ...], ...]:

@@ -466,7 +466,14 @@ class Markov(Representation):
         return _prior(kernel, as_array(mean), as_array(X), as_array(order), chain, size)
 
     def bind_traced(
-        self, kernel: Any, mean: Array, X: Float[Array, "n _"], size: int, row_mask: Float[Array, " n"] | None = None
+        self,
+        kernel: Any,
+        mean: Array,
+        X: Float[Array, "n _"],
+        size: int,
+        *,
+        row_mask: Float[Array, " n"] | None = None,
+        **options: Any,
     ) -> MarkovPrior:
         column = _column(kernel, X.shape[1])
         if row_mask is not None:
@@ -475,11 +482,6 @@ class Markov(Representation):
         order = jnp.argsort(X[:, column])
         chain = chain_at(kernel.to_state_space(), X[order, column])
         return _prior(kernel, mean, X, order, chain, size)
-
-    def bind_traced_for_moments(
-        self, kernel: Any, mean: Array, X: Float[Array, "n _"], size: int, row_mask: Float[Array, " n"] | None = None
-    ) -> MarkovPrior:
-        return self.bind_traced(kernel, mean, X, size, row_mask)
 
 
 def _prior(

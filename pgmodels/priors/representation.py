@@ -18,11 +18,10 @@ from pgmodels.priors.dense import (
     DensePrior,
     InducingPoints,
     LowRankPrior,
-    covariance_prior,
     exact_root,
     low_rank_at,
+    traced_dense_prior,
     turned_features,
-    whitened_prior,
 )
 from pgmodels.priors.linalg import (
     ROUNDING,
@@ -138,22 +137,24 @@ class Representation(ABC):
         """
 
     def bind_traced(
-        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
+        self,
+        kernel: Any,
+        mean: Array,
+        X: Float[Array, "n d"],
+        size: int,
+        *,
+        row_mask: Float[Array, " n"] | None = None,
+        spanning: Float[Array, "r d"] | None = None,
+        points: InducingPoints | None = None,
+        for_moments: bool = False,
     ) -> LatentPrior:
-        """The prior with a structure that does not depend on the hyperparameter values; usable under ``jit``."""
-        return whitened_prior(kernel, mean, X, size, row_mask)
+        """The prior with a structure that does not depend on the hyperparameter values; usable under ``jit``.
 
-    def bind_traced_for_moments(
-        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
-    ) -> LatentPrior:
-        """``bind_traced`` for moments alone, without draws."""
-        return covariance_prior(kernel, mean, X, size, row_mask)
-
-    def bind_at(
-        self, kernel: Any, mean: Array, X: Float[Array, "n d"], points: InducingPoints, size: int
-    ) -> LatentPrior:
-        """The prior at given points (pivots of ``low_rank``, or inducing inputs); usable under ``jit``."""
-        return low_rank_at(kernel, mean, X, points, size)
+        ``points`` are pivots of ``low_rank``, or inducing inputs. With ``for_moments`` it need not support draws.
+        """
+        if points is not None:
+            return low_rank_at(kernel, mean, X, points, size)
+        return traced_dense_prior(kernel, mean, X, size, row_mask, for_moments=for_moments)
 
 
 @dataclass(frozen=True)
@@ -234,14 +235,17 @@ class Auto(Representation):
         mean: Array,
         X: Float[Array, "n d"],
         size: int,
+        *,
         row_mask: Float[Array, " n"] | None = None,
         spanning: Float[Array, "r d"] | None = None,
+        points: InducingPoints | None = None,
+        for_moments: bool = False,
     ) -> LatentPrior:
         """With ``spanning`` inputs Z by A = L^-1 K(Z, X), with the jitter of ``exact_root``."""
-        if self.has_coefficients(kernel, X):
-            return _coefficient_prior(kernel, mean, X, size)
-        if spanning is None:
-            return whitened_prior(kernel, mean, X, size, row_mask)
+        if points is None and self.has_coefficients(kernel, X):
+            return CoefficientPrior(kernel=kernel, mean=mean, X=X, A=kernel.features(X).T, turn=None, size=size)
+        if spanning is None or points is not None or for_moments:
+            return super().bind_traced(kernel, mean, X, size, row_mask=row_mask, points=points, for_moments=for_moments)
         root, jitter = exact_root(kernel, spanning)
         return LowRankPrior(
             kernel=kernel,
@@ -255,13 +259,6 @@ class Auto(Representation):
             size=size,
         )
 
-    def bind_traced_for_moments(
-        self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, row_mask: Float[Array, " n"] | None = None
-    ) -> LatentPrior:
-        if self.has_coefficients(kernel, X):
-            return _coefficient_prior(kernel, mean, X, size)
-        return super().bind_traced_for_moments(kernel, mean, X, size, row_mask)
-
     def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
         if (low_rank := _of_few_functions(kernel, mean, X, size)) is not None:
             return low_rank
@@ -273,11 +270,6 @@ class Auto(Representation):
 @compiled
 def _features(kernel: Kernel, X: Array) -> Array | None:
     return kernel.features(X)
-
-
-def _coefficient_prior(kernel: Any, mean: Array, X: Array, size: int) -> CoefficientPrior:
-    """The prior in the coefficients themselves; usable under ``jit``."""
-    return CoefficientPrior(kernel=kernel, mean=mean, X=X, A=kernel.features(X).T, turn=None, size=size)
 
 
 def _of_coefficients(kernel: Any, mean: Any, X: Any, size: int) -> CoefficientPrior | None:

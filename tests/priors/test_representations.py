@@ -151,7 +151,8 @@ def test_log_normalizer_as_a_function_of_hyperparameters(case):
     sites = some_sites(len(case.X))
 
     def objective(kernel, mean):
-        return case.form.bind_traced_for_moments(kernel, jnp.asarray(mean), jnp.asarray(case.X), 2).moments(sites)[2]
+        prior = case.form.bind_traced(kernel, jnp.asarray(mean), jnp.asarray(case.X), 2, for_moments=True)
+        return prior.moments(sites)[2]
 
     value, gradient = jax.jit(jax.value_and_grad(objective, argnums=(0, 1)))(case.kernel, MEAN)
     twin = sum(case.twin(sites, latent)[3] for latent in range(2))

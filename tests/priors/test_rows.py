@@ -20,7 +20,7 @@ from pgmodels.priors.base import Sites, pad_rows, pad_sites, padded_size, row_ma
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.chain import apply, paths
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.dense import whitened_prior
+from pgmodels.priors.dense import traced_dense_prior
 from pgmodels.priors.representation import Representation
 from tests.covering import some
 from tests.programs import conditioned, run
@@ -98,7 +98,9 @@ def test_a_chain_says_the_same_when_filled_up():
         sites = Sites(sites.potential[:, :1], sites.precision[:, :1])
         padded, zeros = plain.resized(48), pad_sites(sites, 48)
         mask, mean = jnp.array(row_mask_of(41, 48)), jnp.array(0.4)
-        traced = jax.jit(lambda X: form.bind_traced(kernel, mean, X, 1, mask).for_sampling())(pad_rows(rows, 48))
+        traced = jax.jit(lambda X: form.bind_traced(kernel, mean, X, 1, row_mask=mask).for_sampling())(
+            pad_rows(rows, 48)
+        )
         for a, b in ((traced.X[:, 1], padded.X[:, 1]), (traced.order, padded.order)):
             np.testing.assert_array_equal(a, b)
         for a, b in zip((*traced.chain, traced.noise_roots), (*padded.chain, padded.noise_roots), strict=True):
@@ -251,10 +253,8 @@ class Plain(Representation):
     def bind(self, kernel, mean, X, size, max_error=np.inf):
         return pgm.Dense().bind(kernel, mean, X, size)
 
-    def bind_traced(self, kernel, mean, X, size):
-        return whitened_prior(kernel, mean, X, size)
-
-    bind_traced_for_moments = bind_traced
+    def bind_traced(self, kernel, mean, X, size, for_moments=False):
+        return traced_dense_prior(kernel, mean, X, size, for_moments=for_moments)
 
 
 @pytest.mark.slow
