@@ -122,7 +122,7 @@ if TYPE_CHECKING:
     from pgmodels.inference.numpyro import GibbsKernel, gibbs_steps, numpyro_bound
     from pgmodels.inference.nuts import DivergenceWarning, nuts
     from pgmodels.interop.numpyro import log_density, numpyro_guide, to_numpyro
-    from pgmodels.parameters.parameter import sd
+    from pgmodels.parameters.prior import sd
     from pgmodels.plots.chains import plot_auxiliaries, plot_convergence, plot_elbo, plot_rank, plot_trace
     from pgmodels.plots.graph import plot_graph
     from pgmodels.plots.latents import plot_latent, plot_probability_map
@@ -158,7 +158,7 @@ _LAZY = {
     "log_density": "interop.numpyro",
     "numpyro_bound": "inference.numpyro",
     "numpyro_guide": "interop.numpyro",
-    "sd": "parameters.parameter",
+    "sd": "parameters.prior",
     "to_numpyro": "interop.numpyro",
 }
 

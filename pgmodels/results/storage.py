@@ -30,7 +30,8 @@ from pgmodels.likelihoods import counts, named
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, trace
 from pgmodels.model import GP, Model
 from pgmodels.objectives.base import Objective
-from pgmodels.parameters.parameter import Hashable, Parameter, Within, sd
+from pgmodels.parameters.parameter import Hashable, Parameter
+from pgmodels.parameters.prior import Within, sd
 from pgmodels.priors.base import LatentPrior, Sites, pad_sites
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.chain_posterior import condition_jointly
