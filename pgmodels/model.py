@@ -380,15 +380,12 @@ class Model(DoublePrecision, Module):
         if missing == "drop" and absent.any():
             warn(f"y has no value in {absent.sum()} of {count} rows, which are left out.", DataWarning)
         if missing == "predict" and absent.any():
-            data = data._replace(missing=model._missing(np.flatnonzero(absent), X, values))
+            rows, num_covariates = np.flatnonzero(absent), self.support.num_covariates
+            if num_covariates:
+                check_covariates_of(rows, values, num_covariates)
+            data = data._replace(missing=Missing(rows, X[rows], self.support.covariate_columns(values[rows])))
             model = model._covering(X, is_used)
         return model, data if every else data.at(is_used)
-
-    def _missing(self, rows: np.ndarray, X: np.ndarray, y: np.ndarray) -> Missing:
-        count = self.support.num_covariates
-        if count:
-            check_covariates_of(rows, y, count)
-        return Missing(rows, X[rows], self.support.covariate_columns(y[rows]))
 
     def _covering(self, X: np.ndarray, rows: np.ndarray) -> "Model":
         """The model with limits that come from the data such that predictions at all of X are within them.
@@ -529,8 +526,7 @@ class Model(DoublePrecision, Module):
     def check_memory(self, X: np.ndarray) -> None:
         """Raise MemoryError if the priors at the inputs need more memory than is available."""
         inputs = self.inputs(X)
-        distinct = [np.asarray(Z)[:count] for Z, count in zip(inputs.X, inputs.counts, strict=True)]
-        needed = max(gp.form.memory(gp.kernel, Z) for gp, Z in zip(self.gps, distinct, strict=True))
+        needed = max(gp.form.memory(gp.kernel, Z) for gp, Z in zip(self.gps, inputs.masked(), strict=True))
         require_memory(
             needed,
             f"the latents' covariances at {max(inputs.counts):,} distinct inputs",

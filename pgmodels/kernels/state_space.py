@@ -187,7 +187,7 @@ class SumState(StateSpace):
     def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
         mix = self._mix
         return (
-            mix @ _side_by_side(self.first.transition(dt), self.second.transition(dt)) @ (2.0 * np.eye(len(mix)) - mix)
+            mix @ block_diagonal(self.first.transition(dt), self.second.transition(dt)) @ (2.0 * np.eye(len(mix)) - mix)
         )
 
     def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
@@ -200,7 +200,7 @@ class SumState(StateSpace):
         return mix
 
     def _mixed(self, one: Array, other: Array) -> Array:
-        return self._mix @ _side_by_side(one, other) @ self._mix.T
+        return self._mix @ block_diagonal(one, other) @ self._mix.T
 
 
 class ProductState(StateSpace):
@@ -280,9 +280,10 @@ def _matrices(entries: list[list[Array]]) -> Float[Array, "m i j"]:
     return jnp.stack([jnp.stack(row, axis=-1) for row in entries], axis=-2)
 
 
-def _side_by_side(one: Float[Array, "m i i"], other: Float[Array, "m j j"]) -> Float[Array, "m d d"]:
-    i, j = one.shape[1], other.shape[1]
-    return jnp.pad(one, ((0, 0), (0, j), (0, j))) + jnp.pad(other, ((0, 0), (i, 0), (i, 0)))
+def block_diagonal(one: Float[Array, "*n i i"], other: Float[Array, "*n j j"]) -> Float[Array, "*n d d"]:
+    """Block-diagonal matrices of two blocks."""
+    i, j, rest = one.shape[-1], other.shape[-1], [(0, 0)] * (one.ndim - 2)
+    return jnp.pad(one, [*rest, (0, j), (0, j)]) + jnp.pad(other, [*rest, (i, 0), (i, 0)])
 
 
 def _kronecker(one: Float[Array, "m i i"], other: Float[Array, "m j j"]) -> Float[Array, "m d d"]:

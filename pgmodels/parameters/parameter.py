@@ -1,5 +1,6 @@
 """Parameters: values, constraints and priors."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
@@ -479,20 +480,17 @@ def _is_centre(value: Any, prior: "Distribution") -> bool:
             return False
 
 
-def _median(prior: "Distribution") -> Any:
-    """The prior's median, compiled if JAX can trace its quantile function: otherwise it takes a second.
-
-    Raises NotImplementedError or ImportError if there is no quantile function.
-    """
-    try:
-        return _compiled_median(prior)
-    except (TypeError, AttributeError):  # a user-defined distribution
-        return prior.icdf(jnp.full(prior.shape(), 0.5))
-
-
 @compiled
-def _compiled_median(prior: "Distribution") -> jax.Array:
+def _median(prior: "Distribution") -> Any:
     return prior.icdf(jnp.full(prior.shape(), 0.5))
+
+
+def _call(program: Any, *arguments: Any) -> Any:
+    """Call a compiled function; not compiled, which may take a second, if JAX cannot trace a user's distribution."""
+    try:
+        return program(*arguments)
+    except (TypeError, AttributeError):
+        return program.__wrapped__(*arguments)
 
 
 def _centre(prior: "Distribution", name: str) -> np.ndarray:
@@ -503,7 +501,7 @@ def _centre(prior: "Distribution", name: str) -> np.ndarray:
 
 def middle_of(prior: "Distribution") -> np.ndarray | None:
     """The prior's median, or else its mean; None if a search cannot start at either."""
-    for centre in (_median, lambda law: law.mean):
+    for centre in (partial(_call, _median), lambda law: law.mean):
         try:
             with np.errstate(divide="ignore"):
                 value = np.asarray(centre(prior), dtype=np.float64)
@@ -535,9 +533,7 @@ def _mode(prior: "Distribution", name: str) -> np.ndarray:
     x = np.sinh(np.linspace(-30.0, 30.0, 6001))
     grid = np.broadcast_to(x.reshape(len(x), *[1] * len(base.shape())), (len(x), *base.shape()))
     try:
-        log_densities = _compiled_log_densities(base, as_array(grid))
-    except (TypeError, AttributeError):  # a user-defined distribution
-        log_densities = _log_densities(base, grid)
+        log_densities = _call(_log_densities, base, grid)
     except NotImplementedError as error:
         raise ValueError(
             f"the prior {type(prior).__name__} of {name} has no log density in NumPyro: use another distribution."
@@ -559,10 +555,6 @@ def _mode(prior: "Distribution", name: str) -> np.ndarray:
 
 
 @compiled
-def _compiled_log_densities(prior: "Distribution", x: jax.Array) -> jax.Array:
-    return _log_densities(prior, x)
-
-
 def _log_densities(prior: "Distribution", x: Any) -> Any:
     transform = transform_to(prior.support)
     values = transform(x)

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -13,8 +13,6 @@ from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 from pgmodels.numerics.quadrature import power_of_two
 from pgmodels.runtime.precision import Module, as_array
 
-# Interfaces of priors at the data and of their posteriors given sites, independent of the representation.
-#
 # A *site* (h, w) of a latent value f is the factor exp(h f - w f^2 / 2), with potential h and precision w >= 0; w = 0
 # is allowed, and w < 0 where a prior ``takes_signed`` precisions. *Coordinates* are the random vector that represents
 # a draw of the latents: they determine the latents at the data (up to an independent residual) and the conditional
@@ -165,7 +163,7 @@ class LatentPrior(Module):
         """
         raise no_factor(self)
 
-    def with_mean(self, mean: Array) -> "LatentPrior":
+    def with_mean(self, mean: Array) -> Self:
         """The prior with another mean."""
         return replace(self, mean=mean)
 

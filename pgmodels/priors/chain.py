@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from pgmodels.kernels.state_space import block_diagonal
+
 # Inference in a Gaussian Markov chain given sites on the first entries of its states, by one scan in each direction.
 #
 # The chain is x_k = F_k x_{k-1} + noise of covariance Q_k from x_{-1} = 0: the first Q is the covariance of the first
@@ -65,11 +67,12 @@ class Forward(NamedTuple):
 class Adjoint(NamedTuple):
     """λ and Λ of each state: given the later sites too, it has mean m - P λ and covariance P - P Λ P.
 
-    The derivatives of the log normaliser in m and P are -λ and (λ λ^T - Λ) / 2.
+    The derivatives of the log normaliser in m and P are -λ and (λ λ^T - Λ) / 2. A joint chain has one state
+    (..., ld), and its vectors columns (..., ld, c).
     """
 
-    vector: Float[Array, "... l d"]
-    matrix: Float[Array, "... l d d"]
+    vector: Float[Array, "..."]
+    matrix: Float[Array, "... d d"]
 
 
 class Smoothed(NamedTuple):
@@ -149,7 +152,7 @@ def _derivative(
     (dF, dQ), dh, dw, _ = tangents
     mean, variance = smoothed.moments()
     vector, matrix = smoothed.with_sites()
-    before = jax.tree.map(_shift, smoothed.forward[:2])
+    before = jax.tree.map(one_step_earlier, smoothed.forward[:2])
     moved = jnp.sum(vector * apply(dF[:, None], before[0]))
     slope = 0.5 * (vector[..., :, None] * vector[..., None, :] - matrix)
     # d(F P F^T + Q) = 2 dF P F^T + dQ, up to the transpose.
@@ -316,7 +319,7 @@ def apply(matrix: Float[Array, "... i j"], vector: Float[Array, "... j"]) -> Flo
     return jnp.sum(matrix * vector[..., None, :], axis=-1)
 
 
-def _shift(values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
+def one_step_earlier(values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
     """The values one step earlier, zero for the first."""
     return jnp.concatenate([jnp.zeros_like(values[:1]), values[:-1]])
 
@@ -433,14 +436,9 @@ def joint_steps(chain: Chain, conditioned: Chain, before: Float[Array, "*batch s
     moved = straight(transition, transition) + np.where(i == j, 0.0, 1.0) * crossed(transition, transition)
     pairs = ((carried, noise), (noise, carried), (noise, noise))
     spread = sum((product(*pair) for pair in pairs for product in (straight, crossed)), jnp.zeros_like(moved))
-    return Chain(_side_by_side(chain.transition, moved), _side_by_side(chain.noise, spread))
+    return Chain(block_diagonal(chain.transition, moved), block_diagonal(chain.noise, spread))
 
 
 def place_of_product(i: int, j: int) -> int:
     """The entry of y that is the product of entries i and j of x."""
     return max(i, j) * (max(i, j) + 1) // 2 + min(i, j)
-
-
-def _side_by_side(one: Float[Array, "*n i i"], other: Float[Array, "*n j j"]) -> Float[Array, "*n D D"]:
-    i, j, rest = one.shape[-1], other.shape[-1], [(0, 0)] * (one.ndim - 2)
-    return jnp.pad(one, [*rest, (0, j), (0, j)]) + jnp.pad(other, [*rest, (i, 0), (i, 0)])

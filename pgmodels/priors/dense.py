@@ -606,18 +606,11 @@ class LowRankPrior(InducingPointPrior):
     A: Float[Array, "r n"]
 
     def resized(self, size: int) -> "LowRankPrior":
-        return replace(self, **self._resized_rows(size))
-
-    def _resized_rows(self, size: int) -> dict[str, Any]:
-        """The fields with one row per datum, truncated or padded."""
         A = pad_rows(np.asarray(self.A).T, size).T
-        return {"X": as_array(pad_rows(self.X, size)), "A": as_array(A)}
+        return replace(self, X=as_array(pad_rows(self.X, size)), A=as_array(A))
 
     def neglected_variance(self) -> Float[Array, " n"]:
         return jnp.abs(self.kernel.diagonal(self.X) - self._diagonal())
-
-    def with_mean(self, mean: Array) -> "LowRankPrior":
-        return replace(self, mean=mean)
 
     @property
     def factor(self) -> Float[Array, "r n"]:

@@ -251,7 +251,7 @@ class FICPrior(LatentPrior):
     def resized(self, size: int) -> "FICPrior":
         return FICPrior(self.span.resized(size), as_array(pad_rows(self.residual, size)))
 
-    def with_mean(self, mean: Array) -> "FICPrior":
+    def with_mean(self, mean: Array) -> "FICPrior":  # type: ignore[override]
         return FICPrior(self.span.with_mean(mean), self.residual)
 
     def of_one_latent(self) -> "FICPrior":
@@ -375,13 +375,6 @@ class ChunkedInducingPrior(InducingPointPrior):
     def factor(self) -> Float[Array, "r n"]:
         return self.factor_at(self.X)[0]
 
-    def compute_residual(self) -> Float[Array, " n"]:
-        """The variance at X given the latents at Z."""
-        whitener = inverse_root(self.root)
-        return each_row(
-            lambda X: with_residual(whitener @ self.cross(X), self.kernel.diagonal(X))[1], self.rank, self.X
-        )
-
     def _diagonal(self) -> Array:
         return self.kernel.diagonal(self.X)
 
@@ -449,7 +442,9 @@ def chunked_prior_at(
         size=size,
         residual=jnp.zeros(len(X)),
     )
-    return replace(prior, residual=prior.compute_residual())
+    whitener = inverse_root(prior.root)
+    residual = each_row(lambda X: with_residual(whitener @ prior.cross(X), kernel.diagonal(X))[1], prior.rank, X)
+    return replace(prior, residual=residual)
 
 
 if TYPE_CHECKING:
@@ -501,8 +496,8 @@ class InducingPrior(LowRankPrior):
         states = InducingState(roots, centres, nothing)
         return FactoredPosterior(self, jnp.zeros((len(self.X), self.size)), nothing, states)
 
-    def _resized_rows(self, size: int) -> dict[str, Any]:
-        return {**super()._resized_rows(size), "residual": as_array(pad_rows(self.residual, size))}
+    def resized(self, size: int) -> "InducingPrior":
+        return replace(super().resized(size), residual=as_array(pad_rows(self.residual, size)))
 
     def residual_variance(self) -> Float[Array, " n"]:
         return self.residual

@@ -9,7 +9,7 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, Int
 
-from pgmodels.priors.chain import Chain, apply, draw_deviations, log_determinant_of, times
+from pgmodels.priors.chain import Adjoint, Chain, apply, draw_deviations, log_determinant_of, one_step_earlier, times
 from pgmodels.priors.linalg import inverse_root, root_of_one_plus
 from pgmodels.runtime.precision import Module
 
@@ -100,13 +100,6 @@ class Forward(NamedTuple):
     gain: Float[Array, "*n k ld"]
     gained: Float[Array, "*n k"]
     predicted: Float[Array, "*n k c"]
-
-
-class Adjoint(NamedTuple):
-    """λ and Λ of the states given later sites: see pgmodels.priors.chain."""
-
-    vector: Float[Array, "*n ld c"]
-    matrix: Float[Array, "*n ld ld"]
 
 
 class Joint(Module):
@@ -273,10 +266,10 @@ def _derivative(
     of_sites += jnp.sum(of_latents * da) + jnp.sum(of_effects * db)
 
     vector, matrix = _with_sites(chains, sites, forward, joint.adjoint)
-    vector, before = vector @ turned, _shift(forward.mean) @ turned
+    vector, before = vector @ turned, one_step_earlier(forward.mean) @ turned
     slope = 0.5 * (times(vector, jnp.swapaxes(vector, -1, -2)) - matrix)
     # d(F P F^T + Q) = 2 dF P F^T + dQ, up to the transpose.
-    carried = chains.forward(chains.transition, _shift(forward.covariance))
+    carried = chains.forward(chains.transition, one_step_earlier(forward.covariance))
     spread = 2.0 * chains.by_kind(chains.blocks(times(slope, carried)))
     split = (*vector.shape[:-2], len(chains.kinds), d, vector.shape[-1])
     pushed = jnp.einsum("...lic,...ljc->...lij", vector.reshape(split), before.reshape(split))
@@ -344,8 +337,3 @@ def _innovation(sites: LineSites, predicted: Float[Array, "*n k c"]) -> Float[Ar
 def _with_zero(slope: Float[Array, "n k r"]) -> Float[Array, "n k c"]:
     """Slopes in v after a first column of zeros."""
     return jnp.pad(slope, ((0, 0), (0, 0), (1, 0)))
-
-
-def _shift(values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
-    """The values one step earlier, zero for the first."""
-    return jnp.concatenate([jnp.zeros_like(values[:1]), values[:-1]])

@@ -146,14 +146,10 @@ def one_thread_if_small(engine: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(engine)
     def wrapped(*args: P.args, **options: P.kwargs) -> R:
-        X = args[1] if len(args) > 1 else options.get("X")
-        with one_thread_up_to(_num_rows(X)):
+        X: Any = args[1] if len(args) > 1 else options.get("X")
+        # X is not checked yet.
+        shape = getattr(X, "shape", (len(X),) if isinstance(X, (list, tuple)) else ())
+        with one_thread_up_to(int(shape[0]) if shape else 0):
             return engine(*args, **options)
 
     return wrapped
-
-
-def _num_rows(X: Any) -> int:
-    """The number of rows of unchecked inputs, 0 if they have no shape."""
-    shape = getattr(X, "shape", (len(X),) if isinstance(X, (list, tuple)) else ())
-    return int(shape[0]) if shape else 0

@@ -23,8 +23,6 @@ from pgmodels.runtime.seeds import is_distribution
 if TYPE_CHECKING:
     from numpyro.distributions import Distribution
     from numpyro.distributions.constraints import Constraint
-    from rich.progress import Progress
-
 
 # Packages whose frames may lie between the user's line and the warning.
 _INSIDE = ("pgmodels", "equinox", "jax", "jaxtyping", "beartype", "functools")
@@ -204,13 +202,7 @@ def progress_bar(description: str, total: int, enabled: bool | None) -> Iterator
     """A bar of ``total`` steps, shown if ``shows_progress(enabled)``."""
     if not shows_progress(enabled):
         yield ProgressBar(None)
-    else:
-        with _display() as progress:
-            task = progress.add_task(description, total=total, note="")
-            yield ProgressBar(lambda steps, note: progress.update(task, advance=steps, note=note))
-
-
-def _display() -> Progress:
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -229,7 +221,9 @@ def _display() -> Progress:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(description, total=total, note="")
+        yield ProgressBar(lambda steps, note: progress.update(task, advance=steps, note=note))
 
 
 VERSIONED = ("pgmodels", "numpy", "scipy", "jax", "jaxlib", "numpyro", "polyagamma", "arviz-stats")

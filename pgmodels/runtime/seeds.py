@@ -59,19 +59,16 @@ def as_generator(seed: Seed) -> np.random.Generator:
 
 
 def _invalid(seed: Any) -> ValueError:
+    # Python refuses to print numbers of thousands of digits.
+    is_long = isinstance(seed, int) and seed.bit_length() > 256
+    shown = f"a number of {seed.bit_length()} bits" if is_long else repr(seed)
     return ValueError(
-        "seed must be a whole number from 0 to 2**63 - 1, or one JAX key such as jax.random.key(0); got "
-        f"{_shown(seed)}."
+        f"seed must be a whole number from 0 to 2**63 - 1, or one JAX key such as jax.random.key(0); got {shown}."
     )
 
 
 def _is_whole(seed: Any) -> bool:
     return isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
-
-
-def _shown(seed: Any) -> str:
-    """The seed for a message; Python refuses to print numbers of thousands of digits."""
-    return f"a number of {seed.bit_length()} bits" if isinstance(seed, int) and seed.bit_length() > 256 else repr(seed)
 
 
 # NumPyro takes a tenth of a second to load: where it is not loaded, no object is one of its classes.
