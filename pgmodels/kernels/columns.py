@@ -43,8 +43,29 @@ class Restricted(Kernel):
         return eqx.tree_at(lambda restricted: restricted.kernel, self, inner, is_leaf=is_parameter)
 
 
+class OfColumns(Restricted):
+    """A kernel that applies another one to items, each with the same number of columns."""
+
+    @property
+    @abstractmethod
+    def items(self) -> tuple[tuple[int, ...], ...]:
+        """The columns of each item."""
+
+    def reads(self, num_columns: int) -> tuple[int, ...]:
+        return self._columns_of(self.kernel.reads)
+
+    def measures(self, num_columns: int) -> tuple[int, ...]:
+        return self._columns_of(self.kernel.measures)
+
+    def indexes(self, num_columns: int) -> tuple[int, ...]:
+        return self._columns_of(self.kernel.indexes)
+
+    def _columns_of(self, numbers: Callable[[int], tuple[int, ...]]) -> tuple[int, ...]:
+        return tuple(sorted({columns[index] for columns in self.items for index in numbers(len(self.items[0]))}))
+
+
 @final
-class On(Restricted):
+class On(OfColumns):
     """A kernel of selected columns of X: ``On(RBF(), [0, 2])`` or, of a data frame, ``On(RBF(), ["lon", "lat"])``.
 
     Default lengthscales and hyperparameters with one entry per column refer to these columns. ``On(White(), [3])``
@@ -92,14 +113,9 @@ class On(Restricted):
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return self.kernel.diagonal(self._select(X))
 
-    def reads(self, num_columns: int) -> tuple[int, ...]:
-        return tuple(sorted(self.columns[index] for index in self.kernel.reads(len(self.columns))))
-
-    def measures(self, num_columns: int) -> tuple[int, ...]:
-        return tuple(sorted(self.columns[index] for index in self.kernel.measures(len(self.columns))))
-
-    def indexes(self, num_columns: int) -> tuple[int, ...]:
-        return tuple(sorted(self.columns[index] for index in self.kernel.indexes(len(self.columns))))
+    @property
+    def items(self) -> tuple[tuple[int, ...], ...]:
+        return (self.columns,)
 
     def has_names(self) -> bool:
         return not self.columns or super().has_names()
@@ -163,7 +179,7 @@ class On(Restricted):
 
 
 @final
-class Difference(Restricted):
+class Difference(OfColumns):
     """The kernel of g(a) - g(b), where a and b are two groups of columns and g is a GP with the given kernel.
 
     ``Difference(RBF(), [0, 1], [2, 3])`` is the latent of a preference between two items: each row has the features of
@@ -210,17 +226,9 @@ class Difference(Restricted):
         across = jax.vmap(lambda x, z: self.kernel(x[None], z[None])[0, 0])(a, b)
         return self.kernel.diagonal(a) + self.kernel.diagonal(b) - 2.0 * across
 
-    def reads(self, num_columns: int) -> tuple[int, ...]:
-        indices = self.kernel.reads(len(self.left))
-        return tuple(sorted({columns[index] for columns in (self.left, self.right) for index in indices}))
-
-    def measures(self, num_columns: int) -> tuple[int, ...]:
-        indices = self.kernel.measures(len(self.left))
-        return tuple(sorted({columns[index] for columns in (self.left, self.right) for index in indices}))
-
-    def indexes(self, num_columns: int) -> tuple[int, ...]:
-        indices = self.kernel.indexes(len(self.left))
-        return tuple(sorted({columns[index] for columns in (self.left, self.right) for index in indices}))
+    @property
+    def items(self) -> tuple[tuple[int, ...], ...]:
+        return self.left, self.right
 
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
         left, right = (self.kernel.features(item) for item in self._items(X))
@@ -311,6 +319,7 @@ class Sphere(Restricted):
     """
 
     positive_semidefinite: ClassVar[bool] = True
+    reads_values: ClassVar[bool] = True
 
     kernel: Kernel
 
@@ -322,9 +331,6 @@ class Sphere(Restricted):
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return self.kernel.diagonal(_places(X))
-
-    def measures(self, num_columns: int) -> tuple[int, ...]:
-        return self.reads(num_columns)
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         return np.asarray(_places(X))

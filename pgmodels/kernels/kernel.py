@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import Field, fields
+from dataclasses import fields
 from itertools import product
 from typing import Any, ClassVar, NamedTuple, final
 
@@ -167,6 +167,8 @@ class Kernel(Module):
     # Whether positive semidefinite component kernels make it positive semidefinite; the matrices of other kernels are
     # checked at each new set of inputs.
     positive_semidefinite: ClassVar[bool] = False
+    # Whether the values of all columns that it reads count: see ``measures``.
+    reads_values: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -183,7 +185,8 @@ class Kernel(Module):
 
     def __check_init__(self) -> None:
         for field in fields(self):
-            if _declares_parameter(field):
+            kind = field.type
+            if kind is Parameter or (isinstance(kind, str) and kind.rpartition(".")[2] == "Parameter"):
                 declared = field.default if isinstance(field.default, Parameter) else None
                 name = f"{field.name} of {type(self).__name__}"
                 vars(self)[field.name] = as_declared(getattr(self, field.name), declared, name)
@@ -202,7 +205,7 @@ class Kernel(Module):
 
     def measures(self, num_columns: int) -> tuple[int, ...]:
         """The columns of X whose values count, and not only which rows are equal; none for kernels of users."""
-        return ()
+        return self.reads(num_columns) if self.reads_values else ()
 
     def indexes(self, num_columns: int) -> tuple[int, ...]:
         """The columns of X whose values are indices of levels, which levels that are new have none of."""
@@ -326,7 +329,7 @@ class Kernel(Module):
                 value.check(num_columns)
             elif is_parameter(value) or field.metadata.get("static", False):
                 continue
-            elif _is_setting(value):
+            elif isinstance(value, (bool, int, str, np.integer, np.bool_)):
                 raise ValueError(
                     f"{name} is {value!r}, a setting, not a hyperparameter: declare the field as "
                     f"{field.name}: {type(value).__name__} = equinox.field(static=True)."
@@ -386,20 +389,13 @@ class Kernel(Module):
 Change = Callable[[Kernel, Any], Kernel]
 
 
-@final
-class Sum(Kernel):
-    """The sum of two kernels: the kernel of a sum of independent processes."""
+class _Pair(Kernel):
+    """A kernel made of two others."""
 
     positive_semidefinite: ClassVar[bool] = True
 
     left: Kernel
     right: Kernel
-
-    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        return self.left(X, Z) + self.right(X, Z)
-
-    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
-        return self.left.diagonal(X) + self.right.diagonal(X)
 
     def reads(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted({*self.left.reads(num_columns), *self.right.reads(num_columns)}))
@@ -409,6 +405,17 @@ class Sum(Kernel):
 
     def indexes(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted({*self.left.indexes(num_columns), *self.right.indexes(num_columns)}))
+
+
+@final
+class Sum(_Pair):
+    """The sum of two kernels: the kernel of a sum of independent processes."""
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        return self.left(X, Z) + self.right(X, Z)
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        return self.left.diagonal(X) + self.right.diagonal(X)
 
     def scaled(self, factor: float) -> "Sum":
         return Sum(self.left.scaled(factor), self.right.scaled(factor))
@@ -434,28 +441,14 @@ class Sum(Kernel):
 
 
 @final
-class Product(Kernel):
+class Product(_Pair):
     """The product of two kernels, entry by entry."""
-
-    positive_semidefinite: ClassVar[bool] = True
-
-    left: Kernel
-    right: Kernel
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         return self.left(X, Z) * self.right(X, Z)
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return self.left.diagonal(X) * self.right.diagonal(X)
-
-    def reads(self, num_columns: int) -> tuple[int, ...]:
-        return tuple(sorted({*self.left.reads(num_columns), *self.right.reads(num_columns)}))
-
-    def measures(self, num_columns: int) -> tuple[int, ...]:
-        return tuple(sorted({*self.left.measures(num_columns), *self.right.measures(num_columns)}))
-
-    def indexes(self, num_columns: int) -> tuple[int, ...]:
-        return tuple(sorted({*self.left.indexes(num_columns), *self.right.indexes(num_columns)}))
 
     def scaled(self, factor: float) -> "Product":
         if not eqx.tree_equal(lhs := self.left.scaled(factor), self.left):
@@ -604,18 +597,9 @@ def _shapes(kernel: Kernel) -> str:
     return f"; {', '.join(listed)}" if arrays else ""
 
 
-def _declares_parameter(field: Field) -> bool:
-    kind = field.type
-    return kind is Parameter or (isinstance(kind, str) and kind.rpartition(".")[2] == "Parameter")
-
-
 def _covariances(kernel: Kernel, X: Array, Z: Array) -> tuple[Array, Array]:
     """The traced function of ``check_traced``: a single one, so that kernels of equal structure are traced once."""
     return kernel(X, Z), kernel.diagonal(X)
-
-
-def _is_setting(value: Any) -> bool:
-    return isinstance(value, (bool, int, str, np.integer, np.bool_))
 
 
 def constant_diagonal(X: Inputs, variance: Parameter) -> Float[Array, " n"]:

@@ -60,6 +60,7 @@ class Periodic(Kernel):
     """
 
     positive_semidefinite: ClassVar[bool] = True
+    reads_values: ClassVar[bool] = True
 
     variance: Parameter
     lengthscale: Parameter
@@ -80,9 +81,6 @@ class Periodic(Kernel):
             harmonics = harmonics_for(float(np.min(self.lengthscale.value)))
         check_whole_number(harmonics, "harmonics of Periodic", 1)
         self.harmonics = int(harmonics)
-
-    def measures(self, num_columns: int) -> tuple[int, ...]:
-        return self.reads(num_columns)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         # |e^{2ia} - e^{2ib}|² = 4 sin²(a - b): the RBF kernel between points on a circle per column.
@@ -142,6 +140,7 @@ class Cosine(Kernel):
     """
 
     positive_semidefinite: ClassVar[bool] = True
+    reads_values: ClassVar[bool] = True
 
     variance: Parameter
     period: Parameter
@@ -154,9 +153,6 @@ class Cosine(Kernel):
         super().check(num_columns)
         if num_columns != 1:
             raise ValueError(f"Cosine reads one column; got {num_columns}. Use pgm.On(pgm.Cosine(), [column]).")
-
-    def measures(self, num_columns: int) -> tuple[int, ...]:
-        return self.reads(num_columns)
 
     def with_period(self, X: Float[Inputs, "n d"], period: Callable[[np.ndarray], float | None]) -> Kernel:
         return _with_period(self, X, period)
@@ -192,6 +188,7 @@ class Linear(Kernel):
     """
 
     positive_semidefinite: ClassVar[bool] = True
+    reads_values: ClassVar[bool] = True
 
     variance: Parameter
 
@@ -201,9 +198,6 @@ class Linear(Kernel):
     def check(self, num_columns: int) -> None:
         super().check(num_columns)
         self.check_by_column("variance", num_columns)
-
-    def measures(self, num_columns: int) -> tuple[int, ...]:
-        return self.reads(num_columns)
 
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         return min(X.shape)
@@ -332,6 +326,7 @@ class Line(Kernel):
     """
 
     positive_semidefinite: ClassVar[bool] = True
+    reads_values: ClassVar[bool] = True
 
     variance: Parameter
     slope_variance: Parameter
@@ -351,9 +346,6 @@ class Line(Kernel):
         super().check(num_columns)
         if num_columns != 1:
             raise ValueError(f"Line reads one column; got {num_columns}. Use pgm.On(pgm.Line(), [column]).")
-
-    def measures(self, num_columns: int) -> tuple[int, ...]:
-        return self.reads(num_columns)
 
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         return min(len(X), 2)
@@ -420,6 +412,7 @@ class RandomWalk(Kernel):
     """
 
     positive_semidefinite: ClassVar[bool] = True
+    reads_values: ClassVar[bool] = True
 
     variance: Parameter
     start: Parameter
@@ -446,9 +439,6 @@ class RandomWalk(Kernel):
 
     def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
         return unlimited(1) if self.start.value is None else np.array([[float(self.start.value), np.inf]])
-
-    def measures(self, num_columns: int) -> tuple[int, ...]:
-        return self.reads(num_columns)
 
     def resolve(self, X: Float[Inputs, "n d"]) -> Kernel:
         return self.covering(X)

@@ -37,6 +37,8 @@ class Stationary(Kernel):
         distinct rows of X, set when the model is fitted.
     """
 
+    reads_values: ClassVar[bool] = True
+
     variance: Parameter
     lengthscale: Parameter
 
@@ -52,9 +54,6 @@ class Stationary(Kernel):
         if not self.lengthscale.is_free:
             return self
         return self.with_parameter("lengthscale", length(self.lengthscale, np.asarray(X)))
-
-    def measures(self, num_columns: int) -> tuple[int, ...]:
-        return self.reads(num_columns)
 
     def _spectra(self, num_columns: int, correlation: Callable[[Array, int], Array]) -> Spectra:
         """From the density of the profile at squared frequencies, in radians per lengthscale, in a dimension."""

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -163,7 +163,7 @@ class LatentPrior(Module):
         """
         raise no_factor(self)
 
-    def with_mean(self, mean: Array) -> Self:
+    def with_mean(self, mean: Array) -> "LatentPrior":
         """The prior with another mean."""
         return replace(self, mean=mean)
 

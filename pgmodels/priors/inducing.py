@@ -251,8 +251,8 @@ class FICPrior(LatentPrior):
     def resized(self, size: int) -> "FICPrior":
         return FICPrior(self.span.resized(size), as_array(pad_rows(self.residual, size)))
 
-    def with_mean(self, mean: Array) -> "FICPrior":  # type: ignore[override]
-        return FICPrior(self.span.with_mean(mean), self.residual)
+    def with_mean(self, mean: Array) -> "FICPrior":
+        return FICPrior(replace(self.span, mean=mean), self.residual)
 
     def of_one_latent(self) -> "FICPrior":
         return FICPrior(replace(self.span, size=1), self.residual)
