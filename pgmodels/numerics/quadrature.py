@@ -283,17 +283,11 @@ def _interpolator(points: np.ndarray, values: np.ndarray) -> Callable[[np.ndarra
     from scipy.interpolate import RBFInterpolator
 
     size = points.shape[1]
-    # A quadratic polynomial plus radial basis functions: exact for the logarithm of a Gaussian.
-    monomials = (size + 1) * (size + 2) // 2
-    degree = 2 if len(points) > monomials + size and _determines_quadratic(points) else 1
-    return RBFInterpolator(points, values, kernel="cubic", degree=degree)
-
-
-def _determines_quadratic(points: np.ndarray) -> bool:
-    size = points.shape[1]
+    # A quadratic polynomial plus radial basis functions, exact for the logarithm of a Gaussian, if it is determined.
     squares = [points[:, i] * points[:, j] for i in range(size) for j in range(i, size)]
-    terms = np.column_stack([np.ones(len(points)), points, *squares])
-    return bool(np.linalg.matrix_rank(terms) == terms.shape[1])
+    monomials = np.column_stack([np.ones(len(points)), points, *squares])
+    is_quadratic = len(points) > monomials.shape[1] + size and np.linalg.matrix_rank(monomials) == monomials.shape[1]
+    return RBFInterpolator(points, values, kernel="cubic", degree=2 if is_quadratic else 1)
 
 
 def composite_support(design: Design) -> Support:

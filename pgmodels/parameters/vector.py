@@ -137,7 +137,9 @@ class ParameterVector(Picklable):
         self.free_shapes = [free_shape(p) for p in self.parameters]
         sizes = [int(np.prod(shape)) for shape in self.free_shapes]
         self.splits = np.cumsum(sizes)[:-1]
-        self.gp_indices = [_gp_index(paths[i][0]) for i in self.leaf_indices]
+        of_model = [paths[i][0] for i in self.leaf_indices]
+        is_likelihood = jax.tree_util.GetAttrKey("likelihood")
+        self.gp_indices = [-1 if path[0] == is_likelihood else path[1].idx for path in of_model]
         self.gps = np.repeat(np.array(self.gp_indices, dtype=int), sizes)
 
     def __hash__(self) -> int:
@@ -224,11 +226,6 @@ class ParameterVector(Picklable):
         """The values of the chosen parameters in a pytree with the model's structure."""
         leaves = jax.tree_util.tree_leaves(tree, is_leaf=is_parameter)
         return [leaves[i].value for i in self.leaf_indices]
-
-
-def _gp_index(path: tuple[Any, ...]) -> int:
-    """The index of the GP that a leaf of the model belongs to, -1 for the likelihood."""
-    return -1 if path[0] == jax.tree_util.GetAttrKey("likelihood") else path[1].idx
 
 
 def _is_traceable(parameter: Parameter) -> bool:

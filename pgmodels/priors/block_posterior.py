@@ -107,11 +107,6 @@ class BlockPosterior(DependentPosterior):
     blocks: tuple[tuple[int, ...], ...] = eqx.field(static=True)
     inverse_roots: tuple[Array, ...] | None = eqx.field(default=None, kw_only=True)
 
-    def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
-        h, W = self.sites
-        quadratic = jnp.einsum("...il,ilk,...ik->...", f, W, f) + residual_trace(self.prior, W)
-        return jnp.sum(h * f, axis=(-2, -1)) - 0.5 * quadratic
-
     def tempered(self, share: Float[Array, ""] | float) -> "BlockPosterior":
         h, W = self.sites
         pull = jnp.einsum("ilk,ik->il", W, self.moments()[0])
@@ -179,7 +174,7 @@ class BlockPosterior(DependentPosterior):
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
         log_root = sum(jnp.sum(jnp.log(jnp.diagonal(root))) for root in self.roots)
-        quadratic = jnp.sum(self.sites.precision * covariance) - residual_trace(self.prior, self.sites.precision)
+        quadratic = jnp.sum(self.sites.precision * covariance) - self.prior.residual_trace(self.sites.precision)
         return log_root + 0.5 * (self.centre @ self.centre - quadratic)
 
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
@@ -331,7 +326,7 @@ def condition_blocks(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[i
         sites=sites,
         centre=scatter_blocks(prior, blocks, centres),
         roots=tuple(roots),
-        log_evidence=log_normalizer - 0.5 * residual_trace(prior, precision),
+        log_evidence=log_normalizer - 0.5 * prior.residual_trace(precision),
         blocks=blocks,
     )
 
@@ -405,12 +400,6 @@ def _solve_each(roots: Float[Array, "n L L"], right: Float[Array, "n L m"], tran
     if roots.shape[-1] == 1:
         return right / roots
     return jax.lax.linalg.triangular_solve(roots, right, left_side=True, lower=True, transpose_a=transposed)
-
-
-def residual_trace(prior: PriorCollection, precision: Float[Array, "n L L"]) -> Array | float:
-    """Sum over the data of E eps^T W eps, with eps the residual of the latents given the coordinates."""
-    residual = prior.residual_variances()
-    return 0.0 if residual is None else jnp.sum(jnp.diagonal(precision, axis1=1, axis2=2) * residual)
 
 
 class CorrectedGaussian(Module):

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from pgmodels.priors.base import RandomKey, Sites, no_factor
-from pgmodels.priors.block_posterior import condition_blocks, residual_trace
+from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.chain import (
     Chain,
     Given,
@@ -342,12 +342,7 @@ class ChainPosterior(DependentPosterior):
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Float[Array, ""]:
         W = self.sites.precision
-        return self.joint.divergence() - 0.5 * (jnp.sum(W * covariance) - residual_trace(self.prior, W))
-
-    def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
-        h, W = self.sites
-        quadratic = jnp.einsum("...il,ilk,...ik->...", f, W, f) + residual_trace(self.prior, W)
-        return jnp.sum(h * f, axis=(-2, -1)) - 0.5 * quadratic
+        return self.joint.divergence() - 0.5 * (jnp.sum(W * covariance) - self.prior.residual_trace(W))
 
     def tempered(self, share: Float[Array, ""] | float) -> "ChainPosterior":
         h, W = self.sites
@@ -472,7 +467,7 @@ def condition_chains(prior: PriorCollection, Phi: Float[Array, "n K L"], sites: 
     joint = condition(chains, lines)
     pulled = Sites(jnp.einsum("ipl,ip->il", Phi, h), jnp.einsum("ipl,ip,ipk->ilk", Phi, w, Phi))
     log_evidence = log_normalizer(chains, lines, jax.lax.stop_gradient(joint))
-    log_evidence += jnp.sum(h * shift - 0.5 * w * shift**2) - 0.5 * residual_trace(prior, pulled.precision)
+    log_evidence += jnp.sum(h * shift - 0.5 * w * shift**2) - 0.5 * prior.residual_trace(pulled.precision)
     return ChainPosterior(prior, pulled, order, joint, log_evidence)
 
 

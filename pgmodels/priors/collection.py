@@ -150,6 +150,11 @@ class DependentPosterior(Posterior):
         mean, V = self.marginals_at(X_new)
         return mean, jnp.diagonal(V, axis1=1, axis2=2)
 
+    def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
+        h, W = self.sites
+        quadratic = jnp.einsum("...il,ilk,...ik->...", f, W, f) + self.prior.residual_trace(W)
+        return jnp.sum(h * f, axis=(-2, -1)) - 0.5 * quadratic
+
     @abstractmethod
     def divergence(self, covariance: Float[Array, "n L L"]) -> Float[Array, ""]:
         """KL(q || prior) of the coordinates, from the covariances of each datum's latents."""
@@ -419,6 +424,11 @@ class PriorCollection(Module):
             for group, part in zip(self.groups, residuals, strict=True)
         ]
         return self.side_by_side(columns)
+
+    def residual_trace(self, precision: Float[Array, "n L L"]) -> Array | float:
+        """Sum over the data of E eps^T W eps, with eps the residual of the latents given the coordinates."""
+        residual = self.residual_variances()
+        return 0.0 if residual is None else jnp.sum(jnp.diagonal(precision, axis1=1, axis2=2) * residual)
 
     def require_factors(self) -> list[FactoredPrior]:
         """The groups. Raises ValueError if one has no factor."""

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
 
@@ -302,7 +301,7 @@ class Hilbert(Representation):
 
     def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> HilbertPrior:
         form, kernel = self.resolve(kernel, X), bare_arrays(kernel)
-        return _bound(form._basis(np.shape(X)[1]), kernel, as_array(mean), as_array(X), size)
+        return _compiled_prior(form._basis(np.shape(X)[1]), kernel, as_array(mean), as_array(X), size)
 
     def bind_traced(self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, **options: Any) -> HilbertPrior:
         if self.domain is None:
@@ -334,9 +333,7 @@ def _prior(basis: Basis, kernel: Any, mean: Array, X: Float[Array, "n d"], size:
     )
 
 
-@partial(compiled, static_argnames=("basis", "size"), optimise=False)
-def _bound(basis: Basis, kernel: Any, mean: Array, X: Array, size: int) -> HilbertPrior:
-    return _prior(basis, kernel, mean, X, size)
+_compiled_prior = compiled(_prior, ("basis", "size"), optimise=False)
 
 
 def _read_counts(count: Any) -> int | tuple[int, ...]:

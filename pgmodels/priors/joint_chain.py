@@ -49,11 +49,12 @@ class Chains(Module):
 
     def forward(self, F: Float[Array, "*n g d d"], columns: Float[Array, "*n ld c"]) -> Float[Array, "*n ld c"]:
         """Products of the block-diagonal transition and columns."""
-        return self._times(F, columns)
+        split = columns.reshape(*columns.shape[:-2], len(self.kinds), self.dimension, columns.shape[-1])
+        return times(F[..., np.asarray(self.kinds), :, :], split).reshape(columns.shape)
 
     def backward(self, F: Float[Array, "*n g d d"], columns: Float[Array, "*n ld c"]) -> Float[Array, "*n ld c"]:
         """Products of its transpose and columns."""
-        return self._times(jnp.swapaxes(F, -1, -2), columns)
+        return self.forward(jnp.swapaxes(F, -1, -2), columns)
 
     def block_diagonal(self, blocks: Float[Array, "*n g d d"]) -> Float[Array, "*n ld ld"]:
         """The block-diagonal matrix of all chains."""
@@ -72,11 +73,6 @@ class Chains(Module):
         """Sums over the chains of each kernel."""
         of_kind = np.equal.outer(np.arange(self.noise.shape[1]), np.asarray(self.kinds)).astype(float)
         return jnp.einsum("gl,...lij->...gij", of_kind, values)
-
-    def _times(self, F: Array, columns: Array) -> Array:
-        size, d = len(self.kinds), self.dimension
-        split = columns.reshape(*columns.shape[:-2], size, d, columns.shape[-1])
-        return times(F[..., np.asarray(self.kinds), :, :], split).reshape(columns.shape)
 
 
 class LineSites(NamedTuple):

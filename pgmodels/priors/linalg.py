@@ -439,19 +439,16 @@ def check_gram(kernel: Any, K: np.ndarray) -> None:
     if np.min(np.diagonal(K)) < 0 or scale == 0:
         row = int(np.argmin(np.diagonal(K)))
         _reject(kernel, f"not a covariance: the variance at row {row} is {K[row, row]:.3g}")
-    if _asymmetry(K) > TOLERANCE * scale:
+    # In strips that fit the cache.
+    ends = range(STRIP, len(K) + STRIP, STRIP)
+    strips = (K[end - STRIP : end, :end] - K[:end, end - STRIP : end].T for end in ends)
+    if max(float(np.max(np.abs(strip))) for strip in strips) > TOLERANCE * scale:
         row, column = np.unravel_index(np.argmax(np.abs(K - K.T)), K.shape)
         _reject(
             kernel,
             f"not symmetric: entry ({row}, {column}) is {K[row, column]:.6g} "
             f"and entry ({column}, {row}) is {K[column, row]:.6g}",
         )
-
-
-def _asymmetry(K: np.ndarray) -> float:
-    """The largest difference between an entry and its mirror image; in strips that fit the cache."""
-    ends = range(STRIP, len(K) + STRIP, STRIP)
-    return max(float(np.max(np.abs(K[end - STRIP : end, :end] - K[:end, end - STRIP : end].T))) for end in ends)
 
 
 def _reject(kernel: Any, fault: str) -> NoReturn:

@@ -115,8 +115,9 @@ class MarkovPrior(LatentPrior):
         return replace(self, noise_roots=as_array(np.asarray(padded)[:count]))
 
     def condition(self, sites: Sites) -> "MarkovPosterior":
-        smoothed, constant = self._smooth(sites)
-        return MarkovPosterior(self, smoothed, constant, self.may_be_signed)
+        potential, constant = centred(sites, self.centre)
+        smoothed = smooth(self.chain, potential[self.order], sites.precision[self.order])
+        return MarkovPosterior(self, smoothed, jnp.sum(constant), self.may_be_signed)
 
     @property
     def may_be_signed(self) -> bool:
@@ -224,10 +225,6 @@ class MarkovPrior(LatentPrior):
     @property
     def _noise_roots(self) -> Array:
         return roots(self.chain.noise) if self.noise_roots is None else self.noise_roots
-
-    def _smooth(self, sites: Sites) -> tuple[Smoothed, Array]:
-        potential, constant = centred(sites, self.centre)
-        return smooth(self.chain, potential[self.order], sites.precision[self.order]), jnp.sum(constant)
 
 
 class MarkovPosterior(GroupPosterior):
