@@ -169,6 +169,9 @@ class Kernel(Module):
     positive_semidefinite: ClassVar[bool] = False
     # Whether the values of all columns that it reads count: see ``measures``.
     reads_values: ClassVar[bool] = False
+    # Whether X must have one column, and the hyperparameters that may have an entry for each column.
+    of_one_column: ClassVar[bool] = False
+    by_column: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -213,14 +216,7 @@ class Kernel(Module):
 
     def has_names(self) -> bool:
         """Whether it names columns of X that have no numbers yet."""
-        known: list[bool] = []
-
-        def ask(kernel: "Kernel", _: Any) -> "Kernel":
-            known.append(kernel.has_names())
-            return kernel
-
-        self.map_components(ask, np.empty((0, 0)))
-        return any(known)
+        return any(kernel.has_names() for kernel, _ in self._components(np.empty((0, 0))))
 
     def numbered(self, names: tuple[str, ...] | None) -> "Kernel":
         """The kernel with column numbers where it names columns, given the names of X's columns."""
@@ -292,6 +288,17 @@ class Kernel(Module):
 
         return jax.tree.map(lambda node: change(node, X) if is_component(node) else node, self, is_leaf=is_component)
 
+    def _components(self, X: Float[Inputs, "n d"]) -> list[tuple["Kernel", Any]]:
+        """The component kernels, and the inputs of each."""
+        components: list[tuple[Kernel, Any]] = []
+
+        def collect(kernel: Kernel, inputs: Any) -> Kernel:
+            components.append((kernel, inputs))
+            return kernel
+
+        self.map_components(collect, X)
+        return components
+
     def scaled(self, factor: float) -> "Kernel":
         """The kernel times a factor, for start values; unchanged without a free scale (learned, without a prior).
 
@@ -341,29 +348,26 @@ class Kernel(Module):
                     "pgm.Fixed(number) to keep it fixed. A module of arrays, such as a neural network, need not be a "
                     "pgm.Kernel: pass an equinox.Module with __call__(self, X, Z)."
                 )
+        for name in self.by_column:
+            self.check_by_column(name, num_columns)
+        kind = type(self).__name__
+        if self.of_one_column and num_columns != 1:
+            raise ValueError(f"{kind} reads one column; got {num_columns}. Use pgm.On(pgm.{kind}(), [column]).")
 
     def check_values(self, X: np.ndarray, name: str) -> None:
         """Raise ValueError for values of X (n, d), called ``name``, at which the kernel is not defined."""
-
-        def check(kernel: "Kernel", inputs: Any) -> "Kernel":
+        for kernel, inputs in self._components(X):
             kernel.check_values(np.asarray(inputs), name)
-            return kernel
-
-        self.map_components(check, X)
 
     def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
         """The lowest and the highest value of each column of X at which the kernel is defined."""
         every = [unlimited(num_columns)]
-
-        def collect(kernel: "Kernel", columns: Any) -> "Kernel":
-            # As inputs, components have the numbers of the columns that they read, a row for each item of a pair.
+        # As inputs, components have the numbers of the columns that they read, a row for each item of a pair.
+        for kernel, columns in self._components(np.arange(num_columns)[None]):
             for numbers in columns:
                 within = unlimited(num_columns)
                 within[numbers] = kernel.limits(len(numbers))
                 every.append(within)
-            return kernel
-
-        self.map_components(collect, np.arange(num_columns)[None])
         return intersection(every)
 
     def check_by_column(self, name: str, num_columns: int) -> None:

@@ -61,6 +61,7 @@ class Periodic(Kernel):
 
     positive_semidefinite: ClassVar[bool] = True
     reads_values: ClassVar[bool] = True
+    by_column: ClassVar[tuple[str, ...]] = ("lengthscale",)
 
     variance: Parameter
     lengthscale: Parameter
@@ -89,10 +90,6 @@ class Periodic(Kernel):
             lengthscale = jnp.concatenate([lengthscale, lengthscale])
         squared = scaled_squared_distance(self._circles(X), self._circles(Z), lengthscale)
         return as_array(self.variance.value) * jnp.exp(-0.5 * squared)
-
-    def check(self, num_columns: int) -> None:
-        super().check(num_columns)
-        self.check_by_column("lengthscale", num_columns)
 
     def with_period(self, X: Float[Inputs, "n d"], period: Callable[[np.ndarray], float | None]) -> Kernel:
         return _with_period(self, X, period)
@@ -141,6 +138,7 @@ class Cosine(Kernel):
 
     positive_semidefinite: ClassVar[bool] = True
     reads_values: ClassVar[bool] = True
+    of_one_column: ClassVar[bool] = True
 
     variance: Parameter
     period: Parameter
@@ -148,11 +146,6 @@ class Cosine(Kernel):
     def __init__(self, variance: Hyperparameter = 1.0, period: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
         self.period = scalar(period, "period", self)
-
-    def check(self, num_columns: int) -> None:
-        super().check(num_columns)
-        if num_columns != 1:
-            raise ValueError(f"Cosine reads one column; got {num_columns}. Use pgm.On(pgm.Cosine(), [column]).")
 
     def with_period(self, X: Float[Inputs, "n d"], period: Callable[[np.ndarray], float | None]) -> Kernel:
         return _with_period(self, X, period)
@@ -189,15 +182,12 @@ class Linear(Kernel):
 
     positive_semidefinite: ClassVar[bool] = True
     reads_values: ClassVar[bool] = True
+    by_column: ClassVar[tuple[str, ...]] = ("variance",)
 
     variance: Parameter
 
     def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = as_parameter(variance, "variance of Linear")
-
-    def check(self, num_columns: int) -> None:
-        super().check(num_columns)
-        self.check_by_column("variance", num_columns)
 
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         return min(X.shape)
@@ -327,6 +317,7 @@ class Line(Kernel):
 
     positive_semidefinite: ClassVar[bool] = True
     reads_values: ClassVar[bool] = True
+    of_one_column: ClassVar[bool] = True
 
     variance: Parameter
     slope_variance: Parameter
@@ -341,11 +332,6 @@ class Line(Kernel):
         self.slope_variance = scalar(slope_variance, "slope_variance", self)
         declared = Parameter(0.0, constraint=interval(-1.0, 1.0))
         self.correlation = as_declared(correlation, declared, "correlation of Line", positive=False)
-
-    def check(self, num_columns: int) -> None:
-        super().check(num_columns)
-        if num_columns != 1:
-            raise ValueError(f"Line reads one column; got {num_columns}. Use pgm.On(pgm.Line(), [column]).")
 
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         return min(len(X), 2)
@@ -413,6 +399,7 @@ class RandomWalk(Kernel):
 
     positive_semidefinite: ClassVar[bool] = True
     reads_values: ClassVar[bool] = True
+    of_one_column: ClassVar[bool] = True
 
     variance: Parameter
     start: Parameter
@@ -420,11 +407,6 @@ class RandomWalk(Kernel):
     def __init__(self, variance: Hyperparameter = 1.0, start: float | Fixed | Parameter | None = None):
         self.variance = scalar(variance, "variance", self)
         self.start = _start(start)
-
-    def check(self, num_columns: int) -> None:
-        super().check(num_columns)
-        if num_columns != 1:
-            raise ValueError(f"RandomWalk reads one column; got {num_columns}. Use pgm.On(pgm.RandomWalk(), [column]).")
 
     def check_values(self, X: np.ndarray, name: str) -> None:
         if self.start.value is None:

@@ -38,6 +38,7 @@ class Stationary(Kernel):
     """
 
     reads_values: ClassVar[bool] = True
+    by_column: ClassVar[tuple[str, ...]] = ("lengthscale",)
 
     variance: Parameter
     lengthscale: Parameter
@@ -45,10 +46,6 @@ class Stationary(Kernel):
     def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         self.variance = scalar(variance, "variance", self)
         self.lengthscale = as_parameter(lengthscale, f"lengthscale of {type(self).__name__}", from_data=True)
-
-    def check(self, num_columns: int) -> None:
-        super().check(num_columns)
-        self.check_by_column("lengthscale", num_columns)
 
     def stretched(self, X: Float[Inputs, "n d"], length: Callable[[Parameter, np.ndarray], Any]) -> Kernel:
         if not self.lengthscale.is_free:

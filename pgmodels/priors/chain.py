@@ -36,8 +36,7 @@ class Gaps(NamedTuple):
     """Of m new inputs, the sorted inputs before and after (-1 and n for none), and the prior between.
 
     ``since`` and ``until`` are the distances to these, ``transition`` and ``noise`` lead from the state before, or from
-    nothing if there is none, and ``onward`` and
-    ``onward_noise`` from there to the state after.
+    nothing if there is none, and ``onward`` and ``onward_noise`` from there to the state after: for one kernel, or g.
     """
 
     before: Int[Array, " m"]
@@ -45,10 +44,10 @@ class Gaps(NamedTuple):
     time: Float[Array, " m"]
     since: Float[Array, " m"]
     until: Float[Array, " m"]
-    transition: Float[Array, "m d d"]
-    noise: Float[Array, "m d d"]
-    onward: Float[Array, "m d d"]
-    onward_noise: Float[Array, "m d d"]
+    transition: Float[Array, "m *g d d"]
+    noise: Float[Array, "m *g d d"]
+    onward: Float[Array, "m *g d d"]
+    onward_noise: Float[Array, "m *g d d"]
 
 
 class Forward(NamedTuple):

@@ -14,6 +14,7 @@ from pgmodels.priors.base import RandomKey, Sites, no_factor
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.chain import (
     Chain,
+    Gaps,
     Given,
     given_sites,
     information,
@@ -21,7 +22,6 @@ from pgmodels.priors.chain import (
     negative_directions,
     one_step_back,
     place_of_product,
-    roots,
     roots_of,
     steps_given,
 )
@@ -106,24 +106,13 @@ def chains_at(prior: PriorCollection, times: Float[Array, " m"]) -> Chains:
     return _as_chains(prior, *([getattr(at, name) for at in by_group] for name in ("transition", "noise")))
 
 
-class RowGaps(NamedTuple):
-    """Of new inputs the sorted rows before and after, and the chains' steps from and to these: see ``Gaps``."""
-
-    before: Int[Array, " m"]
-    after: Int[Array, " m"]
-    transition: Float[Array, "m g d d"]
-    noise: Float[Array, "m g d d"]
-    onward: Float[Array, "m g d d"]
-    onward_noise: Float[Array, "m g d d"]
-
-
-def gaps_of_rows(prior: PriorCollection, order: Int[Array, " n"], X_new: Float[Array, "m _"]) -> RowGaps:
-    """The place of new inputs among the sorted rows."""
+def gaps_of_rows(prior: PriorCollection, order: Int[Array, " n"], X_new: Float[Array, "m _"]) -> Gaps:
+    """The place of new inputs among the sorted rows, and the steps of the chains of each kernel."""
     times, column = times_of_rows(prior)[order], chain_column(prior)
     gaps = [gaps_at(group.kernel.to_state_space(), times, X_new[:, column]) for group in chain_groups(prior)]
     d = max(at.noise.shape[1] for at in gaps)
-    steps = (_stacked([getattr(at, name) for at in gaps], d) for name in RowGaps._fields[2:])
-    return RowGaps(gaps[0].before, gaps[0].after, *steps)
+    names = ("transition", "noise", "onward", "onward_noise")
+    return gaps[0]._replace(**{name: _stacked([getattr(at, name) for at in gaps], d) for name in names})
 
 
 def _as_chains(prior: PriorCollection, steps: list[Array], noise: list[Array]) -> Chains:
@@ -400,8 +389,8 @@ class ChainPosterior(DependentPosterior):
         def one(key: RandomKey) -> Array:
             of_joint, of_residual = jax.random.split(key)
             v, deviation = _draw(joint, of_joint, self._may_be_signed)
-            states = chains.read((joint.states(v) + deviation)[places][..., None])[..., 0]
-            f = _latents(self.prior, states, factors, v)
+            states = chains.read((joint.states(v) + deviation)[places][..., None])
+            f = self.prior.means() + _of_groups(self.prior, states, factors, v[:, None])[..., 0]
             noise = jax.random.normal(of_residual, f.shape)
             for index, root in residuals.items():
                 part = self.prior.slices()[index]
@@ -486,8 +475,7 @@ def _draw(joint: Joint, key: RandomKey, may_be_signed: bool) -> tuple[Float[Arra
     v = joint.centre + joint.columns[1:, 1:] @ u
     noise = jax.random.normal(of_path, joint.forward.mean.shape[:2])
     of_sites = jax.random.normal(of_sites, joint.sites.potential.shape)
-    Q = joint.chains.noise
-    of_steps = roots(Q.reshape(-1, *Q.shape[2:])).reshape(Q.shape)
+    of_steps = roots_of(joint.chains.noise)
     if not may_be_signed:
         return v, joint.deviations(of_steps, noise, of_sites)
     deviation = jax.lax.cond(
@@ -498,18 +486,20 @@ def _draw(joint: Joint, key: RandomKey, may_be_signed: bool) -> tuple[Float[Arra
     return v, deviation
 
 
-def _latents(prior: PriorCollection, chained: Array, factors: dict[int, Array], v: Array) -> Float[Array, "m L"]:
-    """The latents from those of chains, less their mean, and the effects v; ``factors`` are those of each group."""
-    values, effects, chain = [], 0, 0
+def _of_groups(
+    prior: PriorCollection, chained: Float[Array, "m l c"], factors: dict[int, Array], effects: Float[Array, "r c"]
+) -> Float[Array, "m L c"]:
+    """Columns of all latents, less their mean, from those of the chains and of the effects; ``factors`` by group."""
+    columns, effect, chain = [], 0, 0
     for index, group in enumerate(prior.groups):
         if index in factors:
-            count = group.rank * group.size
-            values.append(factors[index].T @ v[effects : effects + count].reshape(group.size, group.rank).T)
-            effects += count
+            for _ in range(group.size):
+                columns.append((factors[index].T @ effects[effect : effect + group.rank])[:, None])
+                effect += group.rank
         else:
-            values.append(chained[:, chain : chain + group.size])
+            columns.append(chained[:, chain : chain + group.size])
             chain += group.size
-    return prior.means() + jnp.concatenate(values, axis=1)
+    return jnp.concatenate(columns, axis=1)
 
 
 def _combined(
@@ -520,17 +510,7 @@ def _combined(
 
     def of_rows(mean: Array, covariance: Array, *by_row: Array) -> Marginals:
         # The latents as columns times (1, u) with u standard normal.
-        every, effects, chain, others = [], 1, 0, iter(by_row)
-        for index, group in enumerate(prior.groups):
-            if index in factors:
-                A = next(others)
-                for _ in range(group.size):
-                    every.append((A @ columns[effects : effects + group.rank])[:, None])
-                    effects += group.rank
-            else:
-                every.append(mean[:, chain : chain + group.size])
-                chain += group.size
-        f = jnp.concatenate(every, axis=1)
+        f = _of_groups(prior, mean, dict(zip(factors, (A.T for A in by_row), strict=True)), columns[1:])
         V = jnp.einsum("mlc,mkc->mlk", f[:, :, 1:], f[:, :, 1:])
         return f[:, :, 0], V.at[:, chained[:, None], chained].add(covariance)
 

@@ -8,7 +8,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -37,37 +37,31 @@ class PgmodelsWarning(UserWarning):
 
 
 @contextmanager
-def suppress_warnings(category: type[Warning]) -> Iterator[None]:
+def _within(variable: ContextVar[tuple[Any, ...]], entry: Any) -> Iterator[None]:
+    token = variable.set((*variable.get(), entry))
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def suppress_warnings(category: type[Warning]) -> AbstractContextManager[None]:
     """Within the context the package does not emit warnings of a category, in this thread only.
 
     ``warnings.catch_warnings`` changes the filters of the whole process, and overlapping threads would restore each
     other's filters.
     """
-    token = _suppressed.set((*_suppressed.get(), category))
-    try:
-        yield
-    finally:
-        _suppressed.reset(token)
+    return _within(_suppressed, category)
 
 
-@contextmanager
-def raised(category: type[Warning]) -> Iterator[None]:
+def raised(category: type[Warning]) -> AbstractContextManager[None]:
     """Within the context the package's own warnings of a category are exceptions, in this thread alone."""
-    token = _raised.set((*_raised.get(), category))
-    try:
-        yield
-    finally:
-        _raised.reset(token)
+    return _within(_raised, category)
 
 
-@contextmanager
-def renamed(category: type[Warning], other: type[Warning]) -> Iterator[None]:
+def renamed(category: type[Warning], other: type[Warning]) -> AbstractContextManager[None]:
     """Within the context the package's warnings of a category are of another one, in this thread alone."""
-    token = _renamed.set((*_renamed.get(), (category, other)))
-    try:
-        yield
-    finally:
-        _renamed.reset(token)
+    return _within(_renamed, (category, other))
 
 
 def warn(message: str, category: type[Warning]) -> None:
