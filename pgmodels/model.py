@@ -384,19 +384,14 @@ class Model(DoublePrecision, Module):
             if num_covariates:
                 check_covariates_of(rows, values, num_covariates)
             data = data._replace(missing=Missing(rows, X[rows], self.support.covariate_columns(values[rows])))
-            model = model._covering(X, is_used)
+            # Limits from the data are such that predictions at all of X are within; all else is that of the rows used.
+            gps = []
+            for gp in model.gps:
+                kernel = gp.kernel.covering(X)
+                form = gp.form.resolve(kernel.resolve(X[is_used]), X)
+                gps.append(GP(kernel, gp.mean, gp.size, form))
+            model = Model(model.likelihood, gps)
         return model, data if every else data.at(is_used)
-
-    def _covering(self, X: np.ndarray, rows: np.ndarray) -> "Model":
-        """The model with limits that come from the data such that predictions at all of X are within them.
-
-        All else that comes from the data is that of ``rows``.
-        """
-        gps = []
-        for gp in self.gps:
-            kernel = gp.kernel.covering(X)
-            gps.append(GP(kernel, gp.mean, gp.size, gp.form.resolve(kernel.resolve(X[rows]), X)))
-        return Model(self.likelihood, gps)
 
     def read_inputs(self, X: ArrayLike) -> tuple["Model", np.ndarray, Columns | None]:
         """The model with columns by number, X as a float64 array (n, d), and how a data frame's columns became X."""

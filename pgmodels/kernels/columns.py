@@ -496,7 +496,11 @@ class _Reading:
             return equation.primitive.bind(*operands, **equation.params) if is_constant else None
         first, *others = operands
         if name == "gather" and isinstance(others[0], _Made):
-            self._look_up(equation, others[0].numbers)
+            indices, table = [*self._indices], equation.invars[0].aval.shape
+            dimensions, lengths = (equation.params[key] for key in ("dimension_numbers", "slice_sizes"))
+            for place, axis in enumerate(dimensions.start_index_map):
+                size, numbers = table[axis] - lengths[axis] + 1, others[0].numbers[..., place]
+                self.lookups |= {(indices[number], size): None for number in set(numbers.flat) - {-1}}
             return None
         if name in _MOVES or (name == "gather" and others[0] is not None):
             return _Made(_moved(equation, operands), made[0].is_sign)
@@ -537,13 +541,6 @@ class _Reading:
         return np.array_equal(sign.numbers, index.numbers) and all(
             indices[b].steps[:-1] == indices[a].steps and indices[b].steps[-1][0] == "add" for a, b in pairs
         )
-
-    def _look_up(self, equation: Any, numbers: np.ndarray) -> None:
-        indices, table = [*self._indices], equation.invars[0].aval.shape
-        dimensions, lengths = (equation.params[key] for key in ("dimension_numbers", "slice_sizes"))
-        for place, axis in enumerate(dimensions.start_index_map):
-            size = table[axis] - lengths[axis] + 1
-            self.lookups |= {(indices[number], size): None for number in set(numbers[..., place].flat) - {-1}}
 
 
 def _moved(equation: Any, operands: list[Any]) -> np.ndarray:
@@ -644,7 +641,11 @@ class Coregion(Kernel):
             loadings = Parameter(_start(self.num_outputs, self.rank), prior=loadings)
         self.loadings = as_parameter(loadings, "loadings of Coregion", positive=False)
         self._check_shape("loadings", (self.num_outputs, self.rank))
-        self.kappa = _one_each(as_parameter(kappa, "kappa of Coregion"), self.num_outputs)
+        self.kappa = as_parameter(kappa, "kappa of Coregion")
+        if not np.ndim(self.kappa.value):
+            value: Any = np.full(self.num_outputs, self.kappa.value)
+            value = Fixed(value) if self.kappa.fixed else value
+            self.kappa = as_parameter(Parameter(value, prior=self.kappa.declared_prior), "kappa of Coregion")
         self._check_shape("kappa", (self.num_outputs,))
 
     def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
@@ -714,11 +715,3 @@ def _start(num_outputs: int, rank: int) -> np.ndarray:
     """
     falling = 1.0 - 0.5 * np.arange(num_outputs) / num_outputs
     return np.stack([np.roll(falling, column) for column in range(rank)], axis=1) / np.sqrt(rank)
-
-
-def _one_each(parameter: Parameter, num_outputs: int) -> Parameter:
-    if np.ndim(parameter.value):
-        return parameter
-    value: Any = np.full(num_outputs, parameter.value)
-    value = Fixed(value) if parameter.fixed else value
-    return as_parameter(Parameter(value, prior=parameter.declared_prior), "kappa of Coregion")

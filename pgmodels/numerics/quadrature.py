@@ -214,14 +214,6 @@ def composite(density: Density, size: int) -> Design:
     return Design(points, values, bool(np.all(values[1 : 2 * size + 1] < values[0])))
 
 
-def _volumes(size: int) -> np.ndarray:
-    """Log weights with which sums over a composite design are exact for a Gaussian's mass, mean and variance."""
-    count = 2 * size + len(_corners(size))
-    log_mass = 0.5 * size * np.log(2.0 * np.pi)
-    outer = log_mass + 0.5 * _RADIUS**2 * size - np.log(count * _RADIUS**2)
-    return np.array([log_mass + np.log1p(-1.0 / _RADIUS**2), *np.full(count, outer)])
-
-
 def _corners(size: int) -> np.ndarray:
     """A fractional factorial design of resolution V on {-1, 1}^size: no pair of axes is confounded with another.
 
@@ -308,7 +300,11 @@ def composite_support(design: Design) -> Support:
     # Half a normal distribution on each side, with masses that make the density continuous.
     tail = np.where(below, 0.5 * uniform / share, 0.5 + 0.5 * (uniform - share) / (1.0 - share))
     points = scipy.special.ndtri(np.clip(tail, 1e-12, 1.0 - 1e-12)) * np.where(below, sides[1], sides[0])
-    log_mass = design.log_densities + _volumes(size)
+    # Log weights with which sums over a composite design are exact for a Gaussian's mass, mean and variance.
+    count = len(design.points) - 1
+    log_volume = 0.5 * size * np.log(2.0 * np.pi)
+    outer = log_volume + 0.5 * _RADIUS**2 * size - np.log(count * _RADIUS**2)
+    log_mass = design.log_densities + np.array([log_volume + np.log1p(-1.0 / _RADIUS**2), *np.full(count, outer)])
     total, finite = float(np.logaddexp.reduce(log_mass)), np.isfinite(log_mass)
     owners = _nearest(design.points[finite], points)
     return Support(points, np.full(_SOBOL, 1.0 / _SOBOL), owners, np.exp(log_mass[finite] - total), total)

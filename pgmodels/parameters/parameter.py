@@ -508,16 +508,12 @@ def middle_of(prior: "Distribution") -> np.ndarray | None:
         except (NotImplementedError, ZeroDivisionError, ImportError):
             # NumPyro needs a further package for some quantile functions, and divides by zero for some infinite means.
             continue
-        if _is_usable(value, prior):
-            return value
+        # Inside the support, and not next to 0 or infinity.
+        if np.isfinite(value).all() and np.all(prior.support(value)):
+            is_positive = transform_to(prior.support) is EXPONENTIAL
+            if not is_positive or np.all(np.abs(np.log(value)) < _FARTHEST):
+                return value
     return None
-
-
-def _is_usable(value: np.ndarray, prior: "Distribution") -> bool:
-    """Whether a search can start at a value: inside the support, and not next to 0 or infinity."""
-    if not (np.isfinite(value).all() and np.all(prior.support(value))):
-        return False
-    return transform_to(prior.support) is not EXPONENTIAL or bool(np.all(np.abs(np.log(value)) < _FARTHEST))
 
 
 def _mode(prior: "Distribution", name: str) -> np.ndarray:

@@ -68,7 +68,10 @@ def names_by_path(model: "Model") -> dict[str, str]:
 
 def _locations(model: "Model") -> dict[int, _Location]:
     paths, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=is_parameter)
-    prefixes = _latent_prefixes(model)
+    ends = accumulate(gp.size for gp in model.gps)
+    spans = [(end - gp.size, end) for gp, end in zip(model.gps, ends, strict=True)]
+    prefixes = [f"f[{low}]." if high == low + 1 else f"f[{low}:{high}]." for low, high in spans]
+    prefixes = prefixes if len(model.gps) > 1 else [""]
     components: dict[tuple[str, str], list[str]] = {}
     locations = {}
     for i, (path, leaf) in enumerate(paths):
@@ -85,14 +88,6 @@ def _locations(model: "Model") -> dict[int, _Location]:
         number = f"[{same.index(component_path)}]"
         locations[i] = _Location(latents, component, number, field, jax.tree_util.keystr(path).lstrip("."))
     return locations
-
-
-def _latent_prefixes(model: "Model") -> list[str]:
-    if len(model.gps) == 1:
-        return [""]
-    ends = accumulate(gp.size for gp in model.gps)
-    spans = [(end - gp.size, end) for gp, end in zip(model.gps, ends, strict=True)]
-    return [f"f[{low}]." if high == low + 1 else f"f[{low}:{high}]." for low, high in spans]
 
 
 def _at(node: Any, path: Sequence[Any]) -> Any:

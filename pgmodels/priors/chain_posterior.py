@@ -165,7 +165,11 @@ class Layout(NamedTuple):
             if not isinstance(group, FactoredPrior):
                 member = Member(index, d, 1, kind=next(kinds))
             else:
-                coefficients = _nonzero(prior.at_rows(group.factor, index))
+                factor = prior.at_rows(group.factor, index)
+                coefficients = tuple(range(len(factor)))
+                if not is_traced():
+                    nonzero = np.flatnonzero(np.any(np.asarray(factor) != 0.0, axis=1))
+                    coefficients = tuple(nonzero.tolist()) or (0,)
                 member = Member(index, *2 * (len(coefficients),), coefficients=coefficients)
             members += [member] * group.size
         return cls((tuple(members),) if is_coupled else tuple((member,) for member in members))
@@ -287,13 +291,6 @@ def moves_along(
     informed = information(steps, L, layout.on_states(jnp.swapaxes(observation, 1, 2) @ precision @ observation))
     transition, noise = steps_given(steps, L, informed)
     return order, Moves(transition, roots_of(noise), observation)
-
-
-def _nonzero(factor: Float[Array, "r n"]) -> tuple[int, ...]:
-    """The rows of a factor that are not zero; all within compiled code."""
-    if is_traced():
-        return tuple(range(len(factor)))
-    return tuple(np.flatnonzero(np.any(np.asarray(factor) != 0.0, axis=1)).tolist()) or (0,)
 
 
 # Posteriors of latents that the sites couple, some of them Markov chains of one column: linear in the rows.

@@ -136,11 +136,6 @@ class DenseFactor(NamedTuple):
         """W^1/2 at strong points and 1 elsewhere: safe to divide by."""
         return jnp.where(self.strong, self.scale, 1.0)
 
-    @property
-    def weak_scale(self) -> Float[Array, " n"]:
-        """W^1/2 at weak points and 1 elsewhere: safe to divide by."""
-        return jnp.where(self.strong, 1.0, jnp.sqrt(_above_zero(self.scale**2)))
-
     def half_solve(self, columns: Array) -> Array:
         """Apply root^-1 to columns (n, m), so that V^T V = columns^T B^-1 columns."""
         return solve_triangular(self.root, columns, lower=True)
@@ -224,7 +219,9 @@ def _variance_from(K: Float[Array, "n n"], factor: DenseFactor, below: Float[Arr
     diagonal = jnp.diagonal(upper)
     strong = (1.0 - below - 1.0 / diagonal**2) / factor.strong_scale**2
     taken = jnp.sum(jnp.triu(upper, 1) ** 2, axis=0) + (diagonal - 1.0 / diagonal) ** 2 + below
-    return jnp.where(factor.strong, strong, jnp.diagonal(K) - taken / factor.weak_scale**2)
+    # W^1/2 at weak points and 1 elsewhere is safe to divide by.
+    weak_scale = jnp.where(factor.strong, 1.0, jnp.sqrt(_above_zero(factor.scale**2)))
+    return jnp.where(factor.strong, strong, jnp.diagonal(K) - taken / weak_scale**2)
 
 
 def _inverse_squares(upper: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:

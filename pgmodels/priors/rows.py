@@ -151,7 +151,11 @@ def check_new_inputs(prior: LatentPrior, X_new: np.ndarray, name: str = "X_new",
     for rows in equal_chunks(np.arange(len(X_new)), length):
         _check_rows(prior, X_new, rows, name)
     if jointly:
-        _check_jointly(prior, X_new, name)
+        covariance = np.asarray(_residual_covariance(prior, as_array(X_new)))
+        rounding = float(np.max(np.asarray(_variances(prior, as_array(X_new))[2])))
+        least, largest = np.linalg.eigvalsh(covariance)[0], np.max(np.diagonal(covariance))
+        if least < -len(X_new) * (_TOLERANCE * max(largest, 0.0) + rounding):
+            _reject(prior, f"given those at the data, the matrix at {name} has the eigenvalue {least:.3g}")
 
 
 def _check_rows(group: FactoredPrior, X_new: np.ndarray, rows: np.ndarray, name: str) -> None:
@@ -175,14 +179,6 @@ def _check_rows(group: FactoredPrior, X_new: np.ndarray, rows: np.ndarray, name:
             f"at row {row} of {name}, {shorten(X_new[row].tolist())}, the latents at the data would explain "
             f"{across[worst]:.3g} of its variance {diagonal[worst]:.3g}",
         )
-
-
-def _check_jointly(group: FactoredPrior, X_new: np.ndarray, name: str) -> None:
-    covariance = np.asarray(_residual_covariance(group, as_array(X_new)))
-    rounding = float(np.max(np.asarray(_variances(group, as_array(X_new))[2])))
-    least, largest = np.linalg.eigvalsh(covariance)[0], np.max(np.diagonal(covariance))
-    if least < -len(X_new) * (_TOLERANCE * max(largest, 0.0) + rounding):
-        _reject(group, f"given those at the data, the matrix at {name} has the eigenvalue {least:.3g}")
 
 
 def _reject(group: FactoredPrior, fault: str) -> None:
