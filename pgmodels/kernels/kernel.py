@@ -64,9 +64,8 @@ def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Ar
     # An unrolled sum is two to three times faster than a loop; its compile time grows with the columns.
     if X.shape[1] <= UNROLLED_COLUMNS:
         return sum((jnp.square(x[:, None] - z[None, :]) for x, z in zip(X.T, Z.T, strict=True)), start)
-    return jax.lax.scan(lambda total, c: (total + jnp.square(c[0][:, None] - c[1][None, :]), None), start, (X.T, Z.T))[
-        0
-    ]
+    columns = X.T, Z.T
+    return jax.lax.scan(lambda total, c: (total + jnp.square(c[0][:, None] - c[1][None, :]), None), start, columns)[0]
 
 
 @squared_distance.defjvp

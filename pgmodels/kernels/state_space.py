@@ -185,10 +185,8 @@ class SumState(StateSpace):
         return self._mixed(self.first.covariance(t), self.second.covariance(t))
 
     def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        mix = self._mix
-        return (
-            mix @ block_diagonal(self.first.transition(dt), self.second.transition(dt)) @ (2.0 * np.eye(len(mix)) - mix)
-        )
+        blocks, mix = block_diagonal(self.first.transition(dt), self.second.transition(dt)), self._mix
+        return mix @ blocks @ (2.0 * np.eye(len(mix)) - mix)
 
     def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
         return self._mixed(self.first.noise(dt), self.second.noise(dt))

@@ -431,20 +431,14 @@ def chunked_prior_at(
     kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
 ) -> ChunkedInducingPrior:
     """The prior with given inducing inputs; usable under ``jit``."""
-    prior = ChunkedInducingPrior(
-        kernel=kernel,
-        mean=mean,
-        X=X,
-        Z=span.Z,
-        root=root_at(kernel, span),
-        active=span.active,
-        truncation_error=span.jitter * jnp.max(kernel.diagonal(X)),
-        size=size,
-        residual=jnp.zeros(len(X)),
-    )
-    whitener = inverse_root(prior.root)
-    residual = each_row(lambda X: with_residual(whitener @ prior.cross(X), kernel.diagonal(X))[1], prior.rank, X)
-    return replace(prior, residual=residual)
+    (Z, active, jitter), root = span, root_at(kernel, span)
+    whitener, error = inverse_root(root), jitter * jnp.max(kernel.diagonal(X))
+
+    def residual_at(X: Array) -> Array:
+        return with_residual(whitener @ (active[:, None] * kernel(Z, X)), kernel.diagonal(X))[1]
+
+    terms = {"root": root, "active": active, "truncation_error": error, "residual": each_row(residual_at, len(Z), X)}
+    return ChunkedInducingPrior(kernel=kernel, mean=mean, X=X, Z=Z, size=size, **terms)
 
 
 if TYPE_CHECKING:
@@ -454,12 +448,6 @@ else:
     # Not checked at run time: ``Inducing`` checks its arguments itself.
     InducingInputs = Selection = Any
 DEFAULT: Selection = "heteroscedastic"
-# Selections that depend on the site precisions; the last also determines the number of inducing inputs.
-ADAPTIVE = ("heteroscedastic", "merged", "HGV", "auto")
-# Selections whose every new choice replaces the last one.
-PUBLISHED = ("GV", "HGV")
-# The selection by the sites of the augmented bound, whatever the objective.
-MERGED = "merged"
 AUTOMATIC: Final = "auto"
 _LIMIT = 1000
 # Up to this many entries, computing a factor takes less time than optimised compilation.
@@ -664,15 +652,15 @@ class Inducing(Representation):
 
     @property
     def adapts(self) -> bool:  # type: ignore[override]
-        return self.select in ADAPTIVE
+        return self.select in ("heteroscedastic", "merged", "HGV", "auto")
 
     @property
     def selects_by_augmentation(self) -> bool:  # type: ignore[override]
-        return self.select == MERGED
+        return self.select == "merged"
 
     @property
     def takes_every_choice(self) -> bool:  # type: ignore[override]
-        return self.select in PUBLISHED
+        return self.select in ("GV", "HGV")
 
     @property
     def is_automatic(self) -> bool:  # type: ignore[override]

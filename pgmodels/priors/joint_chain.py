@@ -196,9 +196,8 @@ class Joint(Module):
                 mean = mean + gain[k][:, None] * (h[k] - w[k] * predicted[-1])
             return mean, (mean, jnp.stack(predicted))
 
-        mean, predicted = jax.lax.scan(ahead, start, (chains.transition, a, observed, w, forward.gain), unroll=_UNROLL)[
-            1
-        ]
+        steps = chains.transition, a, observed, w, forward.gain
+        mean, predicted = jax.lax.scan(ahead, start, steps, unroll=_UNROLL)[1]
 
         def back(after: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
             F, a, w, gain, innovation = now

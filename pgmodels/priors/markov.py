@@ -484,15 +484,9 @@ class Markov(Representation):
 def _prior(
     kernel: Kernel, mean: Array, X: Float[Array, "n _"], order: Int[Array, " n"], chain: Chain, size: int
 ) -> MarkovPrior:
+    column = _column(kernel, X.shape[1])
     return MarkovPrior(
-        kernel=kernel,
-        mean=mean,
-        X=X,
-        order=order,
-        chain=chain,
-        noise_roots=None,
-        column=_column(kernel, X.shape[1]),
-        size=size,
+        kernel=kernel, mean=mean, X=X, order=order, chain=chain, noise_roots=None, column=column, size=size
     )
 
 

@@ -247,16 +247,9 @@ class Auto(Representation):
         if spanning is None or points is not None or for_moments:
             return super().bind_traced(kernel, mean, X, size, row_mask=row_mask, points=points, for_moments=for_moments)
         root, jitter = exact_root(kernel, spanning)
+        A, ones = solve_triangular(root, kernel(spanning, X), lower=True), jnp.ones(len(spanning))
         return LowRankPrior(
-            kernel=kernel,
-            mean=mean,
-            X=X,
-            A=solve_triangular(root, kernel(spanning, X), lower=True),
-            Z=spanning,
-            root=root,
-            active=jnp.ones(len(spanning)),
-            truncation_error=jitter,
-            size=size,
+            kernel=kernel, mean=mean, X=X, A=A, Z=spanning, root=root, active=ones, truncation_error=jitter, size=size
         )
 
     def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
@@ -300,15 +293,9 @@ def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> Dens
     # Convert one array at a time, so that at most K, its root and one copy are in memory.
     root_array = as_array(root)
     del root
+    jitter, ones = as_array(jitter), as_array(np.ones(len(K)))
     return DensePrior(
-        kernel=kernel,
-        mean=mean,
-        X=X,
-        K=as_array(K),
-        root=root_array,
-        jitter=as_array(jitter),
-        row_mask=as_array(np.ones(len(K))),
-        size=size,
+        kernel=kernel, mean=mean, X=X, K=as_array(K), root=root_array, jitter=jitter, row_mask=ones, size=size
     )
 
 
@@ -349,19 +336,14 @@ def _low_rank_of(
     kernel: Any, mean: Array, X: Array, size: int, factor: PivotedFactor, residual: np.ndarray
 ) -> LowRankPrior:
     (A, pivots), rank = factor, factor.padded_rank
-    padding = rank - len(A)
+    count, padding = len(A), rank - len(A)
     root = np.eye(rank)
-    root[: len(A), : len(A)] = A[:, pivots].T
+    root[:count, :count] = A[:, pivots].T
+    Z = np.asarray(X)[np.pad(pivots, (0, padding), mode="edge")]
+    active, error = (np.arange(rank) < count).astype(np.float64), max(0.0, np.max(residual))
+    A, Z, root, active, error = map(as_array, (np.pad(A, ((0, padding), (0, 0))), Z, root, active, error))
     return LowRankPrior(
-        kernel=kernel,
-        mean=mean,
-        X=X,
-        A=as_array(np.pad(A, ((0, padding), (0, 0)))),
-        Z=as_array(np.asarray(X)[np.pad(pivots, (0, padding), mode="edge")]),
-        root=as_array(root),
-        active=as_array((np.arange(rank) < len(A)).astype(np.float64)),
-        truncation_error=as_array(max(0.0, np.max(residual))),
-        size=size,
+        kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=active, truncation_error=error, size=size
     )
 
 
