@@ -362,8 +362,8 @@ class Kernel(Module):
         """The lowest and the highest value of each column of X at which the kernel is defined."""
         every = [unlimited(num_columns)]
         # As inputs, components have the numbers of the columns that they read, a row for each item of a pair.
-        for kernel, columns in self._components(np.arange(num_columns)[None]):
-            for numbers in columns:
+        for kernel, columns in self._components(np.arange(float(num_columns))[None]):
+            for numbers in columns.astype(int):
                 within = unlimited(num_columns)
                 within[numbers] = kernel.limits(len(numbers))
                 every.append(within)
