@@ -45,7 +45,8 @@ from pgmodels.kernels.others import Line, Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52
 from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.model import GP
-from pgmodels.parameters.parameter import Fixed, Parameter, middle_of, sd
+from pgmodels.parameters.parameter import Fixed, Parameter, middle_of
+from pgmodels.parameters.prior import sd
 from pgmodels.priors.inducing import Inducing
 from pgmodels.priors.markov import Markov
 from pgmodels.priors.representation import Auto, Dense
