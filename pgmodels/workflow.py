@@ -351,7 +351,10 @@ def validate(
 
         def keep(name: str, result: Any) -> Any:
             results[name] = result
-            _write_result(unfinished / f"{name}.nc", result, seed)
+            # Without draws if a corrected variance is not positive.
+            if not np.any(is_invalid(result.variance)):
+                with atomic_write(unfinished / f"{name}.nc") as temporary:
+                    result.to_arviz(seed=seed).to_netcdf(temporary, engine="h5netcdf")
             return result
 
         # Ordered by cost.
@@ -415,13 +418,6 @@ def validate(
         unfinished.rmdir()
     console.print(f"written to {folder}", markup=False, highlight=False)
     return table
-
-
-def _write_result(path: Path, result: Any, seed: int) -> None:
-    """Write a result as a DataTree, unless it has no draws because a corrected variance is not positive."""
-    if not np.any(is_invalid(result.variance)):
-        with atomic_write(path) as temporary:
-            result.to_arviz(seed=seed).to_netcdf(temporary, engine="h5netcdf")
 
 
 def _remove_results(folder: Path) -> None:

@@ -16,7 +16,7 @@ from pgmodels.augmentation.predictors import Auxiliary, Logarithm, SiteTerm, lat
 from pgmodels.augmentation.rules.mixtures import GammaRule
 from pgmodels.augmentation.rules.rule import ZERO, Rule, evaluate_sites
 from pgmodels.likelihoods.expression import POSITIONS, Constant, Environment, Expression, Latent, Latents, Positions
-from pgmodels.likelihoods.operations import Call, Comparison, Product, Reduction, add, multiply, power
+from pgmodels.likelihoods.operations import Call, Comparison, Reduction, add, factors_of, multiply, power
 from pgmodels.likelihoods.printing import Chain, Part, Tree, to_text, words
 from pgmodels.numerics.elementary import factorised_share
 from pgmodels.objectives.base import FormulaObjective, Objective, Tangent
@@ -305,7 +305,7 @@ class Augmentation(FormulaObjective):
 
 
 def _log(base: Expression) -> Expression:
-    factors = base.children if isinstance(base, Product) else (base,)
+    factors = factors_of(base)
     exponents = [factor.argument for factor in factors if isinstance(factor, Call) and factor.name == "exp"]
     rest = multiply(*(factor for factor in factors if not (isinstance(factor, Call) and factor.name == "exp")))
     return add(*exponents, Constant(0.0) if rest.key == Constant(1.0).key else Logarithm(rest))

@@ -24,6 +24,7 @@ from pgmodels.likelihoods.operations import (
     Sum,
     add,
     exp,
+    factors_of,
     log,
     multiply,
     power,
@@ -91,7 +92,8 @@ def _factorise_power(expression: Power, size: int) -> list[Factor]:
         if base.latent_free and base.nonnegative:
             return [Factor(exp(multiply(exponent, log(base))), Constant(1.0))]
         return [Factor(expression, Constant(1.0))]
-    if not base.nonnegative and _link_of(base) is None and expression.nonnegative:
+    is_link = isinstance(base, Sum) and _link(base) is not None
+    if not base.nonnegative and not is_link and expression.nonnegative:
         # An even power of a base of unknown sign: use the square as base, so that fractional powers stay valid.
         half = multiply(0.5, exponent)
         return [Factor(power(base, 2.0), half)]
@@ -106,10 +108,6 @@ def _over_latents(factor: Factor, size: int) -> Factor:
     if factor.exponent.is_vector:
         return Factor(factor.base, Reduction("sum", factor.exponent))
     return Factor(factor.base, multiply(float(size), factor.exponent))
-
-
-def _link_of(expression: Expression) -> Expression | None:
-    return _link(expression) if isinstance(expression, Sum) else None
 
 
 def _link(expression: Sum) -> Expression | None:
@@ -257,7 +255,7 @@ def _is_affine_in_selection(expression: Expression) -> bool:
 def _multiply_terms(lhs: Term, rhs: Term) -> Term:
     product = multiply(*lhs.atoms, *rhs.atoms)
     coefficient, rest = split_latents(product)
-    atoms = rest.children if isinstance(rest, Product) else (rest,)
+    atoms = factors_of(rest)
     if rest.key == Constant(1.0).key:
         atoms = ()
     if lhs.reduced and rhs.reduced and lhs.atoms and rhs.atoms:

@@ -20,6 +20,7 @@ from pgmodels.likelihoods.operations import (
     Sum,
     add,
     compare,
+    factors_of,
     multiply,
     split_number,
 )
@@ -247,7 +248,7 @@ def group_by_component(expression: Expression) -> Expression:
     """A sum with its terms grouped by the mixture component whose indicator they contain."""
     groups: dict[tuple, tuple[Expression, list[Expression]]] = {}
     for term in expression.children if isinstance(expression, Sum) else ():
-        factors = term.children if isinstance(term, Product) else (term,)
+        factors = factors_of(term)
         indicator: Expression = next((factor for factor in factors if isinstance(factor, Allocated)), Constant(1.0))
         rest = multiply(*(factor for factor in factors if factor is not indicator))
         groups.setdefault(indicator.key, (indicator, []))[1].append(rest)

@@ -323,9 +323,11 @@ def joint_minus_conditional(case: Case) -> Check:
     f = case.f
     expected, error = case.log_density(f)
     checks = []
+    laws = dict(_drawn(rule) for rule in case.augmentation.rules if rule.auxiliary is not None)
     for block, chain in enumerate(case.chains):
         drawn = {name: value[:POINTS] for name, value in chain.items()}
-        for auxiliaries in (drawn, _perturbed(case, drawn)):
+        perturbed = {name: laws[name].perturbed(value, case.rng) for name, value in drawn.items()}
+        for auxiliaries in (drawn, perturbed):
             joint = np.asarray(case.augmentation.log_joint(auxiliaries, f, case.y, case.parameters, block))
             conditional = np.asarray(case.augmentation.log_conditional(auxiliaries, f, case.y, case.parameters))
             # Neither is finite where the series of a Pólya-Gamma density cancels or a draw underflows.
@@ -335,11 +337,6 @@ def joint_minus_conditional(case: Case) -> Check:
                 scale = 1.0 + np.abs(joint) + np.abs(conditional)
             checks.append(case.check(JOINT, difference / scale, ROUNDING, f, None, known))
     return Check(JOINT, max(0.0, *(check.figure for check in checks)), ROUNDING)
-
-
-def _perturbed(case: Case, auxiliaries: Mapping[str, Any]) -> dict[str, Any]:
-    laws = dict(_drawn(rule) for rule in case.augmentation.rules if rule.auxiliary is not None)
-    return {name: laws[name].perturbed(value, case.rng) for name, value in auxiliaries.items()}
 
 
 def site_is_joint(case: Case) -> Check:

@@ -458,7 +458,12 @@ def as_numbers(value: Any, name: str, *, is_input: bool = False, is_new: bool = 
     if "scipy.sparse" in sys.modules and sys.modules["scipy.sparse"].issparse(value):
         raise ValueError(f"{name} is a sparse matrix; covariances need a dense one: use {name}.toarray().")
     if isinstance(value, np.ma.MaskedArray):
-        _check_unmasked(value, name)
+        masked = np.argwhere(np.ma.getmaskarray(value))
+        if masked.size:
+            raise ValueError(
+                f"{name} is a masked array, with {len(masked)} masked value(s), the first in row {masked[0][0]}. Drop "
+                f"these rows, or impute them and use {name}.filled(...)."
+            )
         value = value.data
     columns = [value[column] for column in value.columns] if is_polars_frame(value) else [value]
     try:
@@ -563,15 +568,6 @@ def in_units_of(scale: Any, values: Any, known: float = 0.0) -> np.ndarray:
     """``values / scale``, and ``known`` where both are 0, as for quantities without variance."""
     values, scale = np.broadcast_arrays(np.asarray(values, dtype=np.float64), np.asarray(scale, dtype=np.float64))
     return np.divide(values, scale, out=np.full(values.shape, known), where=(values != 0.0) | (scale != 0.0))
-
-
-def _check_unmasked(value: np.ma.MaskedArray, name: str) -> None:
-    masked = np.argwhere(np.ma.getmaskarray(value))
-    if masked.size:
-        raise ValueError(
-            f"{name} is a masked array, with {len(masked)} masked value(s), the first in row {masked[0][0]}. Drop "
-            f"these rows, or impute them and use {name}.filled(...)."
-        )
 
 
 def distinct_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

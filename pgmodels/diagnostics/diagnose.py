@@ -18,7 +18,7 @@ from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.numerics.elementary import FEWEST_DRAWS
 from pgmodels.numerics.quadrature import equal_chunks, gauss_legendre, padded_chunks, sobol_normals
 from pgmodels.objectives.base import Objective
-from pgmodels.priors.base import Sites, pad_rows, padded_size, weighted
+from pgmodels.priors.base import pad_rows, padded_size, weighted
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.results.draws import Draws
 from pgmodels.results.nested import NestedApproximation, name_type
@@ -252,14 +252,10 @@ def inducing_gap(result: GaussianResult) -> InducingGap:
     for group, group_sites in zip(groups, prior.sites_by_group(sites), strict=True):
         residual = group.residual_variance()
         if residual is not None:
-            totals += _of_group(np.asarray(group.factor), np.asarray(residual), float(group.mean), group_sites)
+            A, rest = np.asarray(group.factor), np.asarray(residual)
+            for h, w in zip(*(np.asarray(part).T for part in group_sites), strict=True):
+                totals += _upper_bounds(A, rest, h - w * float(group.mean), w)
     return InducingGap(*map(float, totals))
-
-
-def _of_group(A: np.ndarray, residual: np.ndarray, mean: float, sites: Sites) -> Any:
-    """The two upper bounds, summed over the latents of a group with factor A (M, n) and residual variances (n,)."""
-    potential, precision = (np.asarray(part).T for part in sites)
-    return sum(_upper_bounds(A, residual, h - w * mean, w) for h, w in zip(potential, precision, strict=True))
 
 
 def _upper_bounds(A: np.ndarray, residual: np.ndarray, h: np.ndarray, w: np.ndarray) -> np.ndarray:

@@ -325,7 +325,10 @@ def _average(draws: Draws) -> dict[str, np.ndarray]:
         z = np.asarray(model.augmentation.predictor_values(as_array(f[rows]), as_array(data.y), parameters))
         for name, value in _expected(draws, z, np.zeros_like(z), parameters).items():
             totals[name] = totals.get(name, 0.0) + value.sum(axis=0)
-    infinite = _without_mean(draws)
+    # Those whose E[a | f] is not integrable over f.
+    augmentation, env = _augmentation_at_data(draws)
+    rules = augmentation.rules
+    infinite = {rule.auxiliary.name for rule in rules if rule.auxiliary is not None and rule.has_no_mean(env)}
     return {name: np.full_like(total, np.inf) if name in infinite else total / len(f) for name, total in totals.items()}
 
 
@@ -350,13 +353,6 @@ def _evaluated(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: M
     for symbol, formula in expectations(augmentation):
         values[symbol.name] = formula.evaluate(Environment(y, m, values))
     return values
-
-
-def _without_mean(draws: Draws) -> set[str]:
-    """The auxiliaries whose E[a | f] is not integrable over f."""
-    augmentation, env = _augmentation_at_data(draws)
-    rules = augmentation.rules
-    return {rule.auxiliary.name for rule in rules if rule.auxiliary is not None and rule.has_no_mean(env)}
 
 
 def _present(result: Result) -> dict[str, np.ndarray]:

@@ -45,7 +45,8 @@ def write(expression: Expression, precedence: int = 0) -> Tree:
     """The notation tree of a number or an operation; symbols have a method ``notation``."""
     match expression:
         case Constant():
-            return _constant(expression, precedence)
+            numerator, under = _fraction(abs(expression.value))
+            return tree(_signed(expression.value, _over([numerator], under)), precedence)
         case Sum():
             return _sum(expression, precedence)
         case Product():
@@ -60,11 +61,6 @@ def write(expression: Expression, precedence: int = 0) -> Tree:
             written = over("Σ" if expression.operator == "sum" else "Π", "c", expression.argument.notation(2))
             return tree(written, precedence)
     raise NotImplementedError(f"{type(expression).__name__} is a symbol: its class must define the method notation.")
-
-
-def _constant(constant: Constant, precedence: int) -> Tree:
-    numerator, under = _fraction(abs(constant.value))
-    return tree(_signed(constant.value, _over([numerator], under)), precedence)
 
 
 def _sum(expression: Sum, precedence: int) -> Tree:

@@ -149,9 +149,14 @@ def _is_share(expression: Expression) -> bool:
     return expression.name in ("sigmoid", "normal_cdf") or (expression.name == "exp" and expression.argument.sign == -1)
 
 
+def factors_of(expression: Expression) -> tuple[Expression, ...]:
+    """The factors of a product; any other expression is its only factor."""
+    return expression.children if isinstance(expression, Product) else (expression,)
+
+
 def _link_in(term: Expression) -> tuple[Expression, Call] | None:
     """A term as weight times σ or Φ, None if it is not of this form."""
-    factors = term.children if isinstance(term, Product) else (term,)
+    factors = factors_of(term)
     links = [factor for factor in factors if isinstance(factor, Call) and factor.name in ("sigmoid", "normal_cdf")]
     if len(links) != 1 or not all(factor.latent_free for factor in factors if factor is not links[0]):
         return None

@@ -91,7 +91,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def new_panels(count: int, columns: int, width: float, height: float, below: float = 0.0) -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` panels in rows of ``columns``: ``width`` inches in all, ``height`` a row, ``below`` the last."""
+    """A figure of ``count`` panels in rows of ``columns``, and the panels; sizes in inches, ``height`` is of a row."""
     rows = -(-count // columns)
     figure = new_figure(width, height * rows + below)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()

@@ -194,7 +194,9 @@ def formula(
         for k in range(1 if chosen.classes is not None else num_latents)
     ]
     if unused:
-        known = [name for predictor in predictors for term in predictor.terms for name in _prior_names(term)]
+        known: list[str] = []
+        for term in (term for predictor in predictors for term in predictor.terms):
+            known += [term.prefix + name for name in term.columns[0].names] if term.is_linear else [term.name]
         name = next(iter(unused))
         of_group = "of the variance of its term, as in {'(1|g)': {'variance': pgm.sd(dist.HalfNormal(2.5))}}"
         raise ValueError(
@@ -359,10 +361,6 @@ def _check_predictors(parsed: Mapping[int, Parsed], num_latents: int, is_categor
             f"formula: there is no f[{beyond[0]}]; {name} has {num_latents} latent{'s' if num_latents > 1 else ''}, "
             f"f[0] to f[{num_latents - 1}]."
         )
-
-
-def _prior_names(term: Term) -> Sequence[str]:
-    return [term.prefix + name for name in term.columns[0].names] if term.is_linear else [term.name]
 
 
 def _without_holes(

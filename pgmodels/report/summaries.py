@@ -323,7 +323,10 @@ def result_facts(result: AnyResult) -> list[tuple[str, str]]:
     elif isinstance(result, IntegratedApproximation):
         facts += _points(result)
     elif isinstance(result, SparseApproximation):
-        facts += _windows(result)
+        state = "converged" if result.converged else "not converged"
+        facts.append(("ELBO", f"{result.elbo:.4f} nats"))
+        facts.append(("windows of steps and passes", f"{len(result.elbo_trace)}, {state}"))
+        facts += [] if result.fit is None else [("hyperparameters", _learned(result))]
     return [*facts, ("time", f"{result.seconds:.3g} s")]
 
 
@@ -403,12 +406,6 @@ def _iterations(result: GaussianResult) -> list[tuple[str, str]]:
         elif result.fit.intervals:
             facts.append(("uncertainty of hyperparameters", result.fit.intervals))
     return facts
-
-
-def _windows(result: SparseApproximation) -> list[tuple[str, str]]:
-    state = "converged" if result.converged else "not converged"
-    facts = [("ELBO", f"{result.elbo:.4f} nats"), ("windows of steps and passes", f"{len(result.elbo_trace)}, {state}")]
-    return facts if result.fit is None else [*facts, ("hyperparameters", _learned(result))]
 
 
 def _learned(result: GaussianResult | SparseApproximation) -> str:

@@ -30,7 +30,7 @@ from pgmodels.numerics.quadrature import normal_nodes, padded_chunks, slices
 from pgmodels.objectives.base import AdditiveNoise
 from pgmodels.priors.base import pad_rows, padded_size
 from pgmodels.priors.chain_posterior import push_moments
-from pgmodels.results.result import GridDensity
+from pgmodels.results.result import GridDensity, check_levels
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.machine import require_draws
 from pgmodels.runtime.messages import PgmodelsWarning, shorten, warn
@@ -546,13 +546,8 @@ class Predictive(DoublePrecision, Picklable):
         ValueError
             If a level is not between 0 and 1, or y cannot be drawn from the formula.
         """
-        probabilities = np.atleast_1d(as_numbers(levels, "levels"))
-        if probabilities.ndim != 1 or not ((probabilities > 0) & (probabilities < 1)).all():
-            raise ValueError(
-                f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {shorten(levels)}."
-            )
         method: Literal["inverted_cdf", "linear"] = "inverted_cdf" if self.support.is_discrete else "linear"
-        return np.quantile(self.draw(num_draws, seed), probabilities, axis=0, method=method)
+        return np.quantile(self.draw(num_draws, seed), check_levels(levels), axis=0, method=method)
 
     @cached_property
     @double_precision

@@ -27,10 +27,10 @@ from pgmodels.likelihoods.operations import (
     Call,
     Comparison,
     Largest,
-    Product,
     Sum,
     add,
     exp,
+    factors_of,
     multiply,
     normal_cdf,
     power,
@@ -184,8 +184,12 @@ class IntervalGaussianRule(Rule):
         return (SiteTerm(self.predictor, multiply(self.exponent, self.auxiliary), self.exponent),)
 
     def averaged(self) -> IntervalNormal:
-        intervals = tuple(replace(part, exponent=_without_auxiliaries(part.exponent)) for part in self.intervals)
-        return IntervalNormal(mean_of(self.predictor), intervals)
+        # Allocations in the exponents are those of the factor, for which alone the mean is defined.
+        intervals = []
+        for part in self.intervals:
+            free = (factor for factor in factors_of(part.exponent) if not auxiliaries_of(factor))
+            intervals.append(replace(part, exponent=multiply(*free)))
+        return IntervalNormal(mean_of(self.predictor), tuple(intervals))
 
 
 def _piece(factor: Factor, deriver: Deriver) -> Piece | None:
@@ -213,12 +217,6 @@ def _piece(factor: Factor, deriver: Deriver) -> Piece | None:
         above = None if low is None else multiply(-1.0, low.shift)
         interval = Interval(factor.exponent, multiply(-1.0, high.shift), above)
     return Piece(weight, predictor, interval, gap)
-
-
-def _without_auxiliaries(exponent: Expression) -> Expression:
-    """An exponent where the allocations in it are those of the factor, for which alone the mean is defined."""
-    factors = exponent.children if isinstance(exponent, Product) else (exponent,)
-    return multiply(*(factor for factor in factors if not auxiliaries_of(factor)))
 
 
 def _exclusive(exponents: list[Expression]) -> bool:

@@ -50,11 +50,11 @@ from pgmodels.likelihoods.expression import Constant, Environment, Expression, L
 from pgmodels.likelihoods.operations import (
     Call,
     Power,
-    Product,
     Reduction,
     Sum,
     add,
     exp,
+    factors_of,
     log,
     multiply,
     power,
@@ -291,7 +291,8 @@ class GammaRule(Rule):
             terms = expand(base, deriver.size)
         else:
             return None
-        links = [term for term in terms if _is_link(term)]
+        calls = [term for term in terms if len(term.atoms) == 1 and isinstance(term.atoms[0], Call)]
+        links = [term for term in calls if term.atoms[0].name == "sigmoid"]  # type: ignore[attr-defined]
         if not links:
             return None
         constant = add(*(term.coefficient for term in terms if not term.atoms))
@@ -359,10 +360,6 @@ class GammaRule(Rule):
 
     def averaged(self) -> Gamma:
         return Gamma(self.exponent, self.mean_base)
-
-
-def _is_link(term: Term) -> bool:
-    return len(term.atoms) == 1 and isinstance(term.atoms[0], Call) and term.atoms[0].name == "sigmoid"
 
 
 def gamma_mixed(auxiliary: Auxiliary, exponent: Expression, rate: Expression) -> Expression:
@@ -576,7 +573,7 @@ class MixtureRule(Rule):
         return self.coefficient
 
     def prior(self) -> tuple[Expression, ...]:
-        factors = (part for component in self.components for part in _factors(component))
+        factors = (part for component in self.components for part in factors_of(component))
         return tuple(part for part in factors if not _observes(part))
 
     def expectations(self) -> tuple[tuple[Expected, Expression], ...]:
@@ -626,7 +623,7 @@ def exponential(bound: Expression) -> Expression:
     """exp of a bound; its logarithmic terms become factors."""
     factors, rest = [], []
     for term in bound.children if isinstance(bound, Sum) else (bound,):
-        term_factors = term.children if isinstance(term, Product) else (term,)
+        term_factors = factors_of(term)
         logs = [part for part in term_factors if _argument(part) is not None]
         others = multiply(*(part for part in term_factors if not (logs and part is logs[0])))
         argument = _argument(logs[0]) if len(logs) == 1 else None
@@ -657,10 +654,6 @@ def _components(base: Sum) -> tuple[Expression, ...]:
             moving.append(child)
     constant = add(*constants)
     return (*([] if constant.key == ZERO.key else [constant]), *moving)
-
-
-def _factors(component: Expression) -> tuple[Expression, ...]:
-    return component.children if isinstance(component, Product) else (component,)
 
 
 def _observes(expression: Expression) -> bool:

@@ -12,7 +12,7 @@ from pgmodels.augmentation.laws import Expected, Law
 from pgmodels.augmentation.normal_form import Factor, Quadratic, factorise
 from pgmodels.augmentation.predictors import Auxiliary, SiteTerm, auxiliaries_of
 from pgmodels.likelihoods.expression import Constant, Environment, Expression
-from pgmodels.likelihoods.operations import Comparison, Product, Sum, add, exp, multiply, power, sigmoid
+from pgmodels.likelihoods.operations import Comparison, Sum, add, exp, factors_of, multiply, power, sigmoid
 from pgmodels.likelihoods.printing import Chain, Part, Tree, line, listed, words
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class SelectionRule(Rewriting):
 
 def _case(term: Expression) -> tuple[Comparison | None, Expression]:
     """Split a term into an indicator of a value and the remaining factors."""
-    factors = term.children if isinstance(term, Product) else (term,)
+    factors = factors_of(term)
     indicator = next((factor for factor in factors if value_of(factor) is not None), None)
     return indicator, multiply(*(factor for factor in factors if factor is not indicator))  # type: ignore[return-value]
 
