@@ -215,7 +215,6 @@ def _check_names(names: Sequence[str], path: Path) -> None:
 
 
 def _frame(path: Path) -> pd.DataFrame:
-    """The table of a file, with columns of any type."""
     try:
         return _read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
     except ImportError as error:
@@ -313,7 +312,6 @@ def _numbers(column: pd.Series, name: str, path: Path) -> np.ndarray:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The first names, and the number of further ones."""
     shown = ", ".join(names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 

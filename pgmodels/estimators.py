@@ -101,7 +101,6 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         return X, y, weights
 
     def _learned(self, model: Model, X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
-        """Run the method, and set the attributes of the fit."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with renamed(ConvergenceWarning, SklearnWarning):
             self.result_ = self._run(model, X, y, weights, seed)

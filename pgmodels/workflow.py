@@ -270,8 +270,6 @@ def _next_step(
     return text + (f" Report results under other priors of {', '.join(sensitive)} too." if sensitive else "")
 
 
-# The study of ``pgmodels validate``: fit, approximate, correct, sample exactly and compare, on one data set.
-
 # The maximum number of latent values for the diagnosis, which repeats CAVI on each simulated data set.
 _DIAGNOSED = 2000
 
@@ -439,7 +437,6 @@ def _variances(likelihood: Likelihood, y: np.ndarray) -> list[Any]:
 
 
 def _class_names(data: Dataset, likelihood: Likelihood) -> tuple[str, ...] | None:
-    """The data's class names if they are the classes of the likelihood, else None."""
     values = likelihood.support(likelihood.num_latents or 1).values()
     return data.class_names if values is not None and len(values) == len(data.class_names or ()) else None
 

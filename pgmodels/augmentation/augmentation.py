@@ -456,7 +456,6 @@ class Factorised(Objective):
 
     @cached_property
     def _others(self) -> Expression:
-        """The terms of all other factors."""
         rules = (rule for rule in self.augmentation.rules if rule.parent is None and rule not in self.rules)
         return add(*(rule.share() for rule in rules), self.augmentation.log_base)
 

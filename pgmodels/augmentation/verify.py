@@ -73,8 +73,6 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import double_precision
 from pgmodels.runtime.seeds import Seed, as_generator
 
-# Evaluate printed formulas: numbers from notation trees, as a reader computes them.
-
 _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "σ": lambda z: scipy.special.expit(z),
     "Φ": lambda z: scipy.special.ndtr(z),

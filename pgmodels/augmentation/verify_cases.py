@@ -18,8 +18,6 @@ from pgmodels.numerics.quadrature import trapezoid_normal
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import shorten
 
-# Data, points and tolerances for the checks of a derivation.
-
 ROWS = 8
 DRAWS = 2000
 # Latent points or auxiliary draws per check: the same for all, so that few shapes are compiled.
@@ -173,9 +171,6 @@ def relative(value: Any, expected: np.ndarray, error: np.ndarray) -> np.ndarray:
         return np.maximum(np.abs(np.asarray(value) - expected) - error, 0.0) / (1.0 + np.abs(expected))
 
 
-# Checks of the local bound: its value, its gradient, and that CAVI increases the ELBO.
-
-
 def bound_is_tight(case: Case) -> Check:
     """B(m, 0) = log p(y | m), for moderate and large |m|."""
     f = case.points(1.5)
@@ -265,9 +260,6 @@ def elbo_rises(case: Case) -> Check:
 
 def _variances(covariance: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.diagonal(covariance, axis1=1, axis2=2).T)
-
-
-# Checks of the auxiliaries: their distributions, densities and sites.
 
 
 def integrates_back(case: Case) -> Check:

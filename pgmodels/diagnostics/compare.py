@@ -440,8 +440,6 @@ def _error(draws: Draws, values: np.ndarray) -> np.ndarray:
     return standard_errors(chains)[0][:, 0]
 
 
-# Comparison of results for one data set with posterior draws, and on test data.
-
 # Draws of y for scores on test data.
 _DRAWS = 1000
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# The augmentation gap: the difference between each datum's expected log likelihood and its local bound.
-
 # One latent: Gauss-Legendre rules of these orders on intervals of (-12, 12) standard deviations, which are halved until
 # the rules agree to _TOLERANCE of the terms' size. Around a kink or spike, 40 halvings reach the rounding error.
 _ORDERS = (10, 16)
@@ -414,7 +412,6 @@ def _gap(result: GaussianResult) -> Gap:
 def _calibration(
     result: GaussianResult, num_replicates: int, seed: int, progress: bool | None
 ) -> tuple[Calibration | None, list[str]]:
-    """Calibration on simulated data, None if it is not possible, and notes."""
     if num_replicates == 0:
         return None, ["Simulation-based calibration was left out: num_replicates is 0."]
     try:

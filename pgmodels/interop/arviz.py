@@ -76,8 +76,6 @@ def _of_hyperparameters(draws: Draws) -> dict[str, np.ndarray]:
     return terms
 
 
-# Export of results to ArviZ.
-
 _SAMPLERS = {
     "gibbs": "Gibbs sampling",
     "nuts": "NUTS",
@@ -350,7 +348,6 @@ def _latents(result: Result, num_draws: int, seed: int) -> _Latents:
 
 
 def _coordinates(result: Result, f: np.ndarray, names: Mapping[str, Sequence[Any]]) -> dict[str, np.ndarray]:
-    """The labels of data, latents and columns of X: numbers, unless they have names."""
     support, size = result.likelihood.support(result.model.num_latents), f.shape[3]
     coordinates: dict[str, Any] = {"datum": np.arange(f.shape[2]), "latent": np.arange(size)}
     coordinates["input"] = np.arange(result.X.shape[1])

@@ -188,8 +188,6 @@ def BetaBinomial(y: Any, f: Expression, precision: Any = _POSITIVE) -> Expressio
     return ways * rises * gamma(precision) / gamma(trials + precision)
 
 
-# The likelihood of ordered categories.
-
 # In place of those that ``Ordinal`` declares.
 _CUTS = Parameter(np.array([-1.0, 1.0]))
 

@@ -314,8 +314,6 @@ _OPERATORS: dict[str, Callable[..., Expression]] = {
 Operand: TypeAlias = Expression | int | float
 
 
-# The leaves of formulas: numbers, observations, parameters and latents.
-
 # The name in ``parameters`` of the positions of the latents in ``f``, (latents,) or (n, latents), if f is a subset.
 POSITIONS = "positions of f"
 # Up to this many latents, f[y] is a masked sum over all latents, beyond it a gather. With several observations per row

@@ -37,8 +37,6 @@ from pgmodels.likelihoods.supports import (
 )
 from pgmodels.parameters.parameter import Parameter, as_declared
 
-# The named likelihoods, each a formula independent of inference.
-
 # A parameter without a default value: required.
 _POSITIVE = Parameter(None, positive=True)
 
@@ -351,9 +349,6 @@ def HeteroscedasticGaussian(y: Expression, f: Expression, precision: Any = _POSI
         The largest precision of the noise, in units of 1 / y², positive.
     """
     return normal_pdf(y, f[0], 1 / sqrt(precision * sigmoid(f[1])))  # type: ignore[index]
-
-
-# Likelihoods of numbers that are positive, or between 0 and 1.
 
 
 @likelihood(

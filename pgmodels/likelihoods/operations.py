@@ -30,8 +30,6 @@ from pgmodels.likelihoods.expression import (
 from pgmodels.likelihoods.printing import Tree, call
 from pgmodels.numerics.elementary import EQUAL_NODES, log_probability_of_largest, safe_sqrt
 
-# The operations of a formula: sums, products, powers, functions, comparisons and reductions over the latents.
-
 _COMPARISONS: dict[str, Callable[..., Array]] = {
     "==": jnp.equal,
     "!=": jnp.not_equal,

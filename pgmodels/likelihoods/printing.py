@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 # Notation trees of formulas: symbols and words, printed as plain text or LaTeX.
-#
 # The functions build trees from operands: expressions, numbers, trees or strings (a sign such as ``=``, else a name).
 # Operands that bind less tightly than their context are put in brackets.
 
@@ -311,9 +310,6 @@ def nodes(part: Tree) -> Iterator[Tree]:
                 yield from nodes(child)
 
 
-# Formulas as plain text in infix notation.
-
-
 def to_text(tree: Tree) -> str:
     """A formula in one line."""
     match tree:
@@ -374,7 +370,6 @@ def is_close(before: Tree, after: Tree) -> bool:
 
 
 # Formulas as LaTeX math, for papers, notebooks and web pages.
-#
 # The output requires only the package amsmath; MathJax and KaTeX render it too.
 
 _GREEK = {
@@ -440,7 +435,6 @@ def _letters(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """A symbol with its accent and subscript, if any."""
     base, subscript = split_name(text)
     accented = base.endswith("\u0303")
     letters = _letters(base.rstrip("\u0303"))

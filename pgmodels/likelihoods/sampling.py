@@ -211,8 +211,6 @@ class Items:
         return self.likelihood.with_values({name: v[rows] for name, v in self.parameters.items()})
 
 
-# Numerical check that a formula is normalised: its sum or integral over the support of y is 1.
-
 # Heavy tails beyond the points contribute up to 1e-3; a missing factor changes the sum much more.
 _TOLERANCE = 5e-3
 # The number of discrete values that are summed (an integral covers the rest), and the number of points of an integral.
@@ -497,8 +495,6 @@ def _invert_cell(p: np.ndarray, q: np.ndarray, low: np.ndarray, high: np.ndarray
     position = np.where(p + root > 0, share * (p + q) / np.maximum(p + root, 1e-300), share)
     return low + (high - low) * np.clip(position, 0.0, 1.0)
 
-
-# Mean and variance of an observation given its latents, by sums and quadrature over the support of y.
 
 _FAR = np.abs(COORDINATES) > 12.0
 # If far points contribute more than this share of a moment, the moment is unreliable.

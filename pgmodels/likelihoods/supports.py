@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike
 
 from pgmodels.runtime.messages import shorten
 
-# Pieces of a support: intervals and sequences of unit steps, and quadrature points that cover them.
-
 # The range in which the mode of a density is searched first, in coordinates of an interval: y itself (-1e43 to 1e43),
 # the log distance from one end, or the logit of the relative position between two ends.
 _WIDE = 100.0

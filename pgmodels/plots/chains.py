@@ -30,8 +30,6 @@ from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 
-# Traces, rank plots and convergence diagnostics of the chains.
-
 # Drawn with matplotlib directly: arviz_plots creates figures with pyplot, which keeps all of them in memory.
 
 _NUM_LATENTS = 4
@@ -196,7 +194,6 @@ def plot_convergence(draws: Draws) -> Figure:
 
 
 def _worst_mixing(draws: Draws) -> list[_Series]:
-    """log p(y | f), sampled hyperparameters, and the stored latents that mix worst."""
     series = [_Series("log p(y | f)", "nats", draws.log_likelihood_trace)]
     for name, values in draws.hyperparameters.items():
         flat = values.reshape(*values.shape[:2], -1)

@@ -39,8 +39,6 @@ from pgmodels.results.predictive import DrawNodes, Predictive
 from pgmodels.results.result import Result
 from pgmodels.runtime.messages import shorten, suppress_warnings
 
-# Plots of latent functions of one input with uncertainty bands.
-
 # Of the curves, and the share of the data's range by which they go on beyond it.
 _NUM_POINTS, _MARGIN = 200, 0.05
 # Rows for each point of the curves above which a note says that they may miss what is between.

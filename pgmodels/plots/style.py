@@ -23,8 +23,6 @@ from pgmodels.results.nested import SparseApproximation, name_type
 from pgmodels.results.predictive import DrawNodes, Predictive
 from pgmodels.results.result import Result
 
-# Shared style of all figures: colours, markers, line styles, literal labels, legends.
-
 # Okabe and Ito's colours, which are distinct for colour-blind readers; dark and light ones alternate for greyscale
 # prints. The reference is black.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")

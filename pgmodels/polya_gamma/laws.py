@@ -20,8 +20,6 @@ def namespace(array: ArrayLike) -> ModuleType:
     return np if isinstance(array, np.ndarray) else jnp
 
 
-# Mean and variance of the Pólya-Gamma distribution.
-
 # tanh(u)/u = Σ_k t_k u^(2k), radius of convergence π/2; at |u| < 1/2 the term after these is below 1e-17. By
 # tanh' = 1 - tanh²: (2k + 1) t_k = -Σ_i t_i t_(k-1-i).
 _TANH = np.ones(18)

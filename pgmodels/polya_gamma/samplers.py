@@ -329,8 +329,6 @@ def _draw_fractions(key: PRNGKeyArray, lanes: Array, h: Array, z: Array) -> Arra
     return lax.while_loop(lambda state: jnp.any(state[1]), body, (jnp.array(0), lanes, jnp.zeros_like(h)))[2]
 
 
-# Exact Pólya-Gamma draws with a choice of samplers.
-
 _SAMPLERS: dict[str, Callable[[PRNGKeyArray, Array, Array], Array]] = {
     "c": draw_by_callback,
     "jax": draw_by_jax,

@@ -120,8 +120,6 @@ FAMILIES: dict[str, str] = {
 }
 
 
-# Expressions of formulas: trees of names, numbers and listed functions, and their values for a data frame.
-
 # Functions of numpy, with the number of their arguments; more would be arrays to write to.
 _NUMPY = {
     **dict.fromkeys(("log", "log1p", "log2", "log10", "exp", "expm1", "exp2", "sqrt", "cbrt", "square"), 1),

@@ -228,8 +228,6 @@ def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-# Results of regression formulas: coefficients, effects of terms, predictions and comparisons.
-
 _DRAWS, _DRAWS_OF_LEVELS = 1000, 4000
 # Numbers of the draws of a part of a table, 64 MB, and its latents if these are drawn jointly.
 _ENTRIES, _JOINT = 2**23, 1000
@@ -653,7 +651,6 @@ class RegressionResult(DoublePrecision):
         return Rows(X, grid, tuple(left_out), by)
 
     def _in_chunks(self, rows: Rows) -> list[Rows]:
-        """The rows in chunks whose draws, and covariances if they are joint, are few megabytes."""
         size = self.regression.model.num_latents
         width = max(size, len(self._class_names) if self._has_classes else 1)
         length = max(1, (_JOINT // size if self._skewed else _ENTRIES // (_DRAWS * width)))

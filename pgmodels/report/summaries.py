@@ -246,7 +246,6 @@ def _blocks(columns: Sequence[list], first: int) -> list[list[list]]:
 
 
 def _note(note: str) -> list[str]:
-    """The lines of a note, at most 100 columns wide, indented by two."""
     marked = note.startswith(("* ", "! "))
     return textwrap.wrap(
         note, WIDTH, break_on_hyphens=False, initial_indent="" if marked else "  ", subsequent_indent="  "

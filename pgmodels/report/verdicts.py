@@ -18,8 +18,6 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.nested import NestedApproximation
 from pgmodels.results.result import Result, same_hyperparameters
 
-# Verdicts on the results of a comparison: whether each is reliable, why, and where it is not.
-
 RANKS = ("trust", "care", "distrust")
 # Vehtari et al. 2021 recommend R-hat below 1.01 and an effective sample size above 400; beyond the second limits draws
 # are unusable.
@@ -75,8 +73,6 @@ def verdicts(comparison: Comparison) -> dict[str, Verdict]:
 
 
 class _Findings:
-    """Sentences, and the rank in LEVELS of the worst."""
-
     def __init__(self) -> None:
         self.rank = 0
         self.sentences: list[str] = []

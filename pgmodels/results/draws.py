@@ -326,8 +326,6 @@ def _project(
     fixed_groups: Any,
     X_new: Any,
 ) -> Any:
-    """Mean and residual variance of the latents at new inputs for each draw of whitened latents and hyperparameters."""
-
     def one(draw: tuple[Any, Any]) -> Any:
         prior = with_values(model, leaf_indices, draw[0]).traced_prior(inputs, fixed_groups).for_sampling()
         return [group.conditional(X_new, v) for group, v in zip(prior.groups, draw[1], strict=True)]

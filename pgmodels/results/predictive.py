@@ -91,8 +91,6 @@ def _check_allowed(likelihood: Likelihood, size: int, support: Support, covariat
             )
 
 
-# Nodes for integrals over the latents at new inputs: quadrature of a Gaussian, or a sampler's draws.
-
 # Correlations of this size are rounding errors.
 _ROUNDING = 1e-9
 
@@ -584,7 +582,6 @@ class Predictive(DoublePrecision, Picklable):
         return np.exp(np.stack([np.asarray(part) for part in each], axis=-1))
 
     def _given_moments(self, rows: Any, f: np.ndarray) -> tuple[Any, Any] | None:
-        """Conditional moments from the likelihood, None if it has none."""
         return self.evaluated_likelihood.moments(
             as_array(self._observations(0.0)[rows]), as_array(f), self.nodes.num_latents
         )
@@ -816,7 +813,6 @@ class Predictive(DoublePrecision, Picklable):
         return np.column_stack([first, self.support.others(self._given_columns)])
 
     def _beyond(self, first: np.ndarray) -> np.ndarray:
-        """Observations of times censored at ``first`` (m,)."""
         y = self.support.beyond(first, self._given_columns)
         if y is None:
             raise ValueError(

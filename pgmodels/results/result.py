@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pgmodels.results.predictive import Predictive
 
 
-# Densities of one variable each on standardised grids: moments, quantiles, and maps from a standard normal.
-
 # A density's grid, in units of its scale.
 REACH = 7.0
 GRID = np.linspace(-REACH, REACH, 193)
