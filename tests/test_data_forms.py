@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 from functools import cache
+from itertools import product
 
 import numpy as np
 import numpyro.distributions as dist
@@ -10,6 +11,7 @@ import polars as pl
 import pytest
 
 import pgmodels as pgm
+from tests.covering import some
 
 pytest.importorskip("formulaic")
 
@@ -94,16 +96,16 @@ def plain(name):
 
 
 # scikit-learn refuses whole numbers of type object as labels.
-CASES = [
-    pytest.param(name, form, marks=[pytest.mark.slow] * (name not in QUICK))
-    for name in CALLS
-    for form in FORMS
-    if (name, form) != ("GPClassifier", "objects")
+CASES = [pair for pair in product(CALLS, FORMS) if pair != ("GPClassifier", "objects")]
+# By default every form with the first of the quick calls, and a third of the forms with each of the others.
+DEFAULT = [
+    *(("cavi", form) for form in FORMS),
+    *((name, form) for number, name in enumerate(QUICK[1:]) for form in [*FORMS][number + 1 :: 3]),
 ]
 
 
 @pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
-@pytest.mark.parametrize(("name", "form"), CASES)
+@pytest.mark.parametrize(("name", "form"), some(CASES, *DEFAULT))
 def test_another_form_of_the_data_gives_the_numbers_of_the_plain_one(name, form):
     # Draws repeat bit for bit; searches end within their tolerance.
     frame = FORMS[form](DATA)
@@ -116,7 +118,7 @@ WEIGHED = ("cavi", "GPClassifier", "formula", "gaussian_vi", "fit", "integrate")
 
 
 @pytest.mark.filterwarnings("ignore::pgmodels.PgmodelsWarning")
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in WEIGHED])
+@pytest.mark.parametrize("name", some(WEIGHED, *QUICK))
 def test_whole_weights_are_repeated_rows_and_zeros_are_none(name):
     repeated = DATA.loc[DATA.index.repeat(TIMES)].reset_index(drop=True)
     # scikit-learn refuses labels that are NaN.
