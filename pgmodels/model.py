@@ -460,10 +460,11 @@ class Model(DoublePrecision, Module):
 
         ``seed`` determines random choices of inducing inputs.
         """
-        kernels = [gp.kernel.resolve(X) for gp in self.gps]
-        forms = [gp.form.with_seed(seed).resolve(kernel, X) for gp, kernel in zip(self.gps, kernels, strict=True)]
-        triples = zip(self.gps, kernels, forms, strict=True)
-        return Model(self.likelihood, [GP(kernel, gp.mean, gp.size, form) for gp, kernel, form in triples])
+        gps = []
+        for gp in self.gps:
+            kernel = gp.kernel.resolve(X)
+            gps.append(GP(kernel, gp.mean, gp.size, gp.form.with_seed(seed).resolve(kernel, X)))
+        return Model(self.likelihood, gps)
 
     def with_form(self, form: Representation) -> "Model":
         """The model with another representation of its GPs."""

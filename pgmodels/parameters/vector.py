@@ -56,16 +56,6 @@ def parameter_names(model: "Model") -> dict[int, str]:
         levels |= {i: levels[i] + 1 for i in shared}
 
 
-def names_by_path(model: "Model") -> dict[str, str]:
-    """The names by pytree path, such as ``likelihood.scale`` and ``gps[1].kernel.variance``.
-
-    In a model with one GP, ``gps[0].`` is omitted.
-    """
-    names, locations = parameter_names(model), _locations(model)
-    first = "gps[0]." if len(model.gps) == 1 else ""
-    return {location.path.removeprefix(first): names[i] for i, location in locations.items()}
-
-
 def _locations(model: "Model") -> dict[int, _Location]:
     paths, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=is_parameter)
     ends = accumulate(gp.size for gp in model.gps)

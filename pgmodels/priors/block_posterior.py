@@ -54,14 +54,6 @@ def sum_over_rows(prior: PriorCollection, function: Callable[..., Any], *terms: 
     return summed(chunk_sums, nothing, _width(prior), X, *terms)
 
 
-def map_over_rows(prior: PriorCollection, function: Callable[[Sequence[Array]], Any]) -> Any:
-    """Map over rows: ``function`` of the latents' factors (r, n), with results whose first axis is the rows."""
-    if not _in_chunks(prior):
-        return function(prior.factors())
-    factors_at = _by_products(prior)
-    return each_row(lambda X: function(factors_at(X)), _width(prior), _rows(prior))
-
-
 def _rows(prior: PriorCollection) -> Array:
     """The inputs of the rows, from any chunked group."""
     return next(group.X for group in prior.groups if isinstance(group, ChunkedInducingPrior))
@@ -133,7 +125,13 @@ class BlockPosterior(DependentPosterior):
         return replace(self, inverse_roots=tuple(inverse_root(root) for root in self.roots))
 
     def marginals(self) -> Marginals:
-        V = self.prior.spread(map_over_rows(self.prior.distinct, self._covariance))
+        prior = self.prior.distinct
+        if _in_chunks(prior):
+            factors_at = _by_products(prior)
+            V = each_row(lambda X: self._covariance(factors_at(X)), _width(prior), _rows(prior))
+        else:
+            V = self._covariance(prior.factors())
+        V = self.prior.spread(V)
         residual = self.prior.residual_variances()
         V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
         return self.prior.latents(self.prior.unflatten(self.centre)), V

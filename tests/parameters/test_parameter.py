@@ -16,7 +16,7 @@ import pgmodels as pgm
 from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.likelihoods.sampling import is_normalised
 from pgmodels.parameters.parameter import as_parameter
-from pgmodels.parameters.vector import ParameterVector, names_by_path, parameter_names, trainable, with_priors
+from pgmodels.parameters.vector import ParameterVector, parameter_names, trainable, with_priors
 from tests import hyperpriors
 from tests.covering import some
 
@@ -401,7 +401,6 @@ def test_names_are_short_and_tell_apart(name):
     # In the order of the leaves: that of values.
     every = ParameterVector(model, lambda parameter: True)
     assert every.names == names
-    assert len(names_by_path(model)) == len(names)
 
 
 def test_a_name_stands_for_its_value():
