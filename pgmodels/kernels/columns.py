@@ -643,9 +643,9 @@ class Coregion(Kernel):
         self._check_shape("loadings", (self.num_outputs, self.rank))
         self.kappa = as_parameter(kappa, "kappa of Coregion")
         if not np.ndim(self.kappa.value):
-            value: Any = np.full(self.num_outputs, self.kappa.value)
-            value = Fixed(value) if self.kappa.fixed else value
-            self.kappa = as_parameter(Parameter(value, prior=self.kappa.declared_prior), "kappa of Coregion")
+            same: Any = np.full(self.num_outputs, self.kappa.value)
+            same = Fixed(same) if self.kappa.fixed else same
+            self.kappa = as_parameter(Parameter(same, prior=self.kappa.declared_prior), "kappa of Coregion")
         self._check_shape("kappa", (self.num_outputs,))
 
     def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:

@@ -61,7 +61,7 @@ class FactoredPrior(LatentPrior):
 
     @abstractmethod
     def resized(self, size: int) -> "FactoredPrior":
-        return None
+        """The prior truncated or padded to ``size`` rows; outside ``jit``."""
 
     @abstractmethod
     def _diagonal(self) -> Array:

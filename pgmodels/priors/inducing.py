@@ -485,7 +485,9 @@ class InducingPrior(LowRankPrior):
         return FactoredPosterior(self, jnp.zeros((len(self.X), self.size)), nothing, states)
 
     def resized(self, size: int) -> "InducingPrior":
-        return replace(super().resized(size), residual=as_array(pad_rows(self.residual, size)))
+        A = pad_rows(np.asarray(self.A).T, size).T
+        X, residual = (as_array(pad_rows(part, size)) for part in (self.X, self.residual))
+        return replace(self, X=X, A=as_array(A), residual=residual)
 
     def residual_variance(self) -> Float[Array, " n"]:
         return self.residual
@@ -497,7 +499,8 @@ class InducingPrior(LowRankPrior):
         return super()._diagonal() + self.residual
 
     def _condition(self, h: Array, w: Array) -> Any:
-        return InducingState(*super()._condition(h, w), 0.5 * w @ self.residual)
+        root, centre = super()._condition(h, w)
+        return InducingState(root, centre, 0.5 * w @ self.residual)
 
     def _moments(self, state: Any) -> tuple[Array, Array]:
         mean, variance = super()._moments(state)

@@ -293,9 +293,9 @@ def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> Dens
     # Convert one array at a time, so that at most K, its root and one copy are in memory.
     root_array = as_array(root)
     del root
-    jitter, ones = as_array(jitter), as_array(np.ones(len(K)))
+    added, ones = as_array(jitter), as_array(np.ones(len(K)))
     return DensePrior(
-        kernel=kernel, mean=mean, X=X, K=as_array(K), root=root_array, jitter=jitter, row_mask=ones, size=size
+        kernel=kernel, mean=mean, X=X, K=as_array(K), root=root_array, jitter=added, row_mask=ones, size=size
     )
 
 
@@ -335,13 +335,12 @@ def _low_rank(
 def _low_rank_of(
     kernel: Any, mean: Array, X: Array, size: int, factor: PivotedFactor, residual: np.ndarray
 ) -> LowRankPrior:
-    (A, pivots), rank = factor, factor.padded_rank
-    count, padding = len(A), rank - len(A)
-    root = np.eye(rank)
-    root[:count, :count] = A[:, pivots].T
-    Z = np.asarray(X)[np.pad(pivots, (0, padding), mode="edge")]
-    active, error = (np.arange(rank) < count).astype(np.float64), max(0.0, np.max(residual))
-    A, Z, root, active, error = map(as_array, (np.pad(A, ((0, padding), (0, 0))), Z, root, active, error))
+    pivots, rank, count = factor.pivots, factor.padded_rank, len(factor.A)
+    square = np.eye(rank)
+    square[:count, :count] = factor.A[:, pivots].T
+    inputs = np.asarray(X)[np.pad(pivots, (0, rank - count), mode="edge")]
+    A, Z, root = map(as_array, (np.pad(factor.A, ((0, rank - count), (0, 0))), inputs, square))
+    active, error = as_array((np.arange(rank) < count).astype(np.float64)), as_array(max(0.0, np.max(residual)))
     return LowRankPrior(
         kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=active, truncation_error=error, size=size
     )

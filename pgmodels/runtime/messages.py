@@ -8,7 +8,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -45,23 +45,29 @@ def _within(variable: ContextVar[tuple[Any, ...]], entry: Any) -> Iterator[None]
         variable.reset(token)
 
 
-def suppress_warnings(category: type[Warning]) -> AbstractContextManager[None]:
+@contextmanager
+def suppress_warnings(category: type[Warning]) -> Iterator[None]:
     """Within the context the package does not emit warnings of a category, in this thread only.
 
     ``warnings.catch_warnings`` changes the filters of the whole process, and overlapping threads would restore each
     other's filters.
     """
-    return _within(_suppressed, category)
+    with _within(_suppressed, category):
+        yield
 
 
-def raised(category: type[Warning]) -> AbstractContextManager[None]:
+@contextmanager
+def raised(category: type[Warning]) -> Iterator[None]:
     """Within the context the package's own warnings of a category are exceptions, in this thread alone."""
-    return _within(_raised, category)
+    with _within(_raised, category):
+        yield
 
 
-def renamed(category: type[Warning], other: type[Warning]) -> AbstractContextManager[None]:
+@contextmanager
+def renamed(category: type[Warning], other: type[Warning]) -> Iterator[None]:
     """Within the context the package's warnings of a category are of another one, in this thread alone."""
-    return _within(_renamed, (category, other))
+    with _within(_renamed, (category, other)):
+        yield
 
 
 def warn(message: str, category: type[Warning]) -> None:
