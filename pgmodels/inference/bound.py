@@ -35,7 +35,7 @@ from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.base import masked
 from pgmodels.priors.collection import MAX_BLOCK, PriorCollection
-from pgmodels.priors.dense import InducingPoints, LowRankPrior
+from pgmodels.priors.dense import InducingPoints
 from pgmodels.priors.inducing import ENOUGH, inducing_points_at
 from pgmodels.priors.linalg import RANK_MULTIPLE, TOLERANCE
 from pgmodels.priors.rows import DistinctInputs
@@ -139,17 +139,16 @@ def points_at(
         is_low = group is not None and group.rank <= most
         if expands and not is_low:
             return none
-        points.append(_in_steps(group) if group is not None and is_low else None)
+        if group is None or not is_low:
+            points.append(None)
+            continue
+        # The rank is padded where a program takes longer than the padding. The rank of a line, or of a few groups, is
+        # the same at all hyperparameters.
+        steps = group.rank > RANK_MULTIPLE and len(group.X) <= _SHORT_SWEEPS
+        more = -group.rank % _RANK_STEP if steps else 0
+        Z, active = np.pad(group.Z, ((0, more), (0, 0)), mode="edge"), np.pad(group.active, (0, more))
+        points.append(InducingPoints(*map(as_array, (Z, active, 0.0))))
     return tuple(points)
-
-
-def _in_steps(group: LowRankPrior) -> InducingPoints:
-    """The pivots of a low-rank form, padded to a rank of few sizes where a program takes longer than the padding."""
-    # The rank of a line, or of a few groups, is the same at all hyperparameters.
-    steps = group.rank > RANK_MULTIPLE and len(group.X) <= _SHORT_SWEEPS
-    more = -group.rank % _RANK_STEP if steps else 0
-    Z, active = np.pad(group.Z, ((0, more), (0, 0)), mode="edge"), np.pad(group.active, (0, more))
-    return InducingPoints(*map(as_array, (Z, active, 0.0)))
 
 
 # The inner loop must be much closer to its optimum than the outer steps resolve, since the envelope theorem gives the
@@ -166,12 +165,6 @@ _FAR = 0.5
 # learned: for noise-free data they would become too small to be distinguished from rounding, 2e-16 of that variance. At
 # the optimum the noise variance is a few times this. With many rows it is the low-rank forms' tolerance.
 _FLOOR = 1e-14
-
-
-def _floor(learnable: ParameterVector, distinct: Sequence[np.ndarray]) -> float:
-    if not learnable.of_likelihood:
-        return 0.0
-    return _FLOOR if max(map(len, distinct)) < MANY_ROWS else TOLERANCE
 
 
 # Tolerated rounding error of a value, in nats.
@@ -301,7 +294,8 @@ class MarginalBound:
         terms = objective or model.augmentation
         distinct, y, row_weights = model.padded(data)
         self.distinct = distinct.masked()
-        floor = _floor(learnable, self.distinct)
+        few = max(map(len, self.distinct)) < MANY_ROWS
+        floor = (_FLOOR if few else TOLERANCE) if learnable.of_likelihood else 0.0
         # Spanning inputs are used only for draws.
         distinct = replace(distinct, spanning=(None,) * len(model.gps))
         bare, known = without_inputs(model).bare(), model.coefficient_groups(data.X)

@@ -299,7 +299,8 @@ class NaturalGradient(Engine):
             sites = jax.tree.map(lambda now, then: now + length * (then - now), state.sites, aim)
             return self.state_of(problem, sites, length, memory.masked(known & (count == first) & (length >= 1.0)))
 
-        moved, rises = backtrack(attempt, state, first, _HALVINGS - 1, _merit)
+        merit = lambda state: state.elbo + state.excess  # noqa: E731
+        moved, rises = backtrack(attempt, state, first, _HALVINGS - 1, merit)
         moved = moved._replace(missed=_missed(problem, state, moved))
         stays = state._replace(length=jnp.zeros_like(state.length), missed=jnp.zeros_like(state.missed))
         return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, stays)
@@ -327,10 +328,6 @@ class NaturalGradient(Engine):
             ConvergenceWarning,
         )
         return ascent._replace(converged=False)
-
-
-def _merit(state: GaussianState) -> Array:
-    return state.elbo + state.excess
 
 
 def _missed(problem: Problem, before: GaussianState, after: GaussianState) -> Array:

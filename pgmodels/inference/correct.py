@@ -362,13 +362,10 @@ def _is_concave(objective: Quadrature | ExpectedIndicator, mean: Any, spread: An
     return objective.is_concave(mean, spread, y, parameters)
 
 
-def _by_response(approximation: Approximation) -> CorrectedApproximation:
-    by_scans = approximation.posterior.prior.chained
-    return correct_by_scans(approximation) if by_scans else correct_by_response(approximation)
-
-
 _METHODS: dict[str, Callable[[Approximation, bool | None], CorrectedApproximation]] = {
-    "linear_response": lambda approximation, _: _by_response(approximation),
+    "linear_response": lambda approximation, _: (
+        correct_by_scans if approximation.posterior.prior.chained else correct_by_response
+    )(approximation),
     "perturbative": lambda approximation, _: correct_perturbatively(approximation),
     "nested": correct_by_nesting,
 }

@@ -46,18 +46,6 @@ class ParticleEstimate(NamedTuple):
     standard_error: float
 
 
-def require_line(prior: PriorCollection, is_coupled: bool, call: str) -> Layout:
-    """``layout_along``. Raises ValueError if there is none."""
-    layout = layout_along(prior, is_coupled)
-    if layout is None:
-        raise ValueError(
-            f"{call} with a GP of form=pgm.Markov() needs the other GPs of that form too, along the same column of X, "
-            f"or with at most {_MOST_COEFFICIENTS} coefficients in all, such as groups and linear terms; the model has "
-            "others: choose pgm.Dense() or pgm.Inducing(300) for all."
-        )
-    return layout
-
-
 def layout_along(prior: PriorCollection, is_coupled: bool) -> Layout | None:
     """The blocks of latents along the chains' one column; None if there are several, or many effects beside them."""
     if not prior.chained or prior.residual_variances() is not None:
@@ -162,12 +150,6 @@ def _log_mean(log_weights: Float[Array, " N"]) -> Float[Array, ""]:
 LENGTH, _MOST = 100, 100
 
 
-def starts_of_blocks(num_rows: int) -> np.ndarray:
-    """The places of the blocks' first rows, in the order of time."""
-    count = num_rows // LENGTH
-    return LENGTH * np.unique(np.linspace(0, count - 1, min(count, _MOST)).astype(int))
-
-
 @partial(compiled, static_argnames=("num_draws", "layout"))
 def block_log_ratios(
     model: Model,
@@ -250,7 +232,8 @@ def weigh_blocks(approximation: GaussianResult, num_draws: int, seed: int) -> Bl
     if n < _LONG or layout is None:
         return None
     y, row_weights = q.data.padded(prior.num_rows)
-    starts = starts_of_blocks(n)
+    count = n // LENGTH
+    starts = LENGTH * np.unique(np.linspace(0, count - 1, min(count, _MOST)).astype(int))
     key = jax.random.key(seed)
     ratios = block_log_ratios(q.model.bare(), q.posterior, y, row_weights, as_array(starts), key, num_draws, layout)
     weights = [smoothed(np.asarray(block)) for block in ratios]
@@ -409,7 +392,13 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
 
 def _by_particles(result: Approximation, num_draws: int, seed: int) -> Evidence:
     posterior, model = result.posterior, result.model
-    layout = require_line(posterior.prior, posterior.is_coupled, "log_evidence")
+    layout = layout_along(posterior.prior, posterior.is_coupled)
+    if layout is None:
+        raise ValueError(
+            "log_evidence with a GP of form=pgm.Markov() needs the other GPs of that form too, along the same column "
+            f"of X, or with at most {_MOST_COEFFICIENTS} coefficients in all, such as groups and linear terms; the "
+            "model has others: choose pgm.Dense() or pgm.Inducing(300) for all."
+        )
     require_memory(
         _MATRICES * posterior.prior.num_rows * len(layout.blocks) * layout.size**2,
         "the matrices of the states at all rows",

@@ -90,7 +90,10 @@ def uncertainty_of(maximum: Maximum, result: Approximation) -> ParameterUncertai
     curvature = 0.5 * (curvature + curvature.T)
     # The likelihood's parameters come first: directions of others do not move them.
     order = np.argsort(learned.gps >= 0, kind="stable")
-    free = order[_are_determined(maximum, np.diag(curvature))[order]]
+    low, high = maximum.box
+    inside = (bound.vector > low) & (bound.vector < high)
+    at_floor = (learned.gps < 0) & (bound.lost > FELT)
+    free = order[((np.diag(curvature) > _LARGEST**-2) & inside & ~at_floor)[order]]
     if not free.size:
         return "none: the data determine no parameter"
     try:
@@ -147,14 +150,6 @@ def _coefficients_of(bound: MarginalBound, vector: np.ndarray, state: Variationa
 @partial(compiled, optimise=False)
 def _coordinates(family: ProblemFamily, vector: Array, points: Points, sites: Sites) -> Coordinates:
     return family.problem(vector, points).condition(sites).mean_and_deviation(jax.random.key(0))[0]
-
-
-def _are_determined(maximum: Maximum, curvature: np.ndarray) -> np.ndarray:
-    """Which parameters have a curvature of their own, in their units, and are not at a limit."""
-    bound, (low, high) = maximum.bound, maximum.box
-    inside = (bound.vector > low) & (bound.vector < high)
-    at_floor = (bound.learnable.gps < 0) & (bound.lost > FELT)
-    return (curvature > _LARGEST**-2) & inside & ~at_floor
 
 
 # Tolerance of q(f) at the learned values.
@@ -382,7 +377,12 @@ def fit(
     _report_floor(bound, values)
     _report_shift(maximum)
     if undetermined.rising:
-        _report_rising(undetermined.rising)
+        listed = ", ".join(f"{name} = {value}" for name, value in undetermined.rising.items())
+        warn(
+            f"fit: the ELBO still rises beyond {listed}, where the search ends: for a scale of noise, the latents fit "
+            "y exactly. Fix it with pgm.Fixed at a known value, or give it a prior.",
+            FitWarning,
+        )
     if undetermined.flat:
         remedy = "Use scheme='auto'" if published else "Raise num_starts"
         remedy += "" if terms.is_maximised else " and objective='expected'"
@@ -393,7 +393,15 @@ def fit(
             "max_iterations, or fix or give priors to hyperparameters that the data do not determine.",
             ConvergenceWarning,
         )
-    num_evaluations, uncertainty = bound.evaluations, _uncertainty(maximum, result, correct is not False, published)
+    num_evaluations = bound.evaluations
+    if not learnable.leaf_indices:
+        uncertainty: ParameterUncertainty | str = "none: no parameter was learned"
+    elif correct is False:
+        uncertainty = "none, with correct=False"
+    elif published:
+        uncertainty = "none: a published scheme ends at another point than a maximum of the bound"
+    else:
+        uncertainty = uncertainty_of(maximum, result)
     has_prior = any(parameter.prior is not None for parameter in learnable.parameters)
     report = FitReport(
         start=maximum.start,
@@ -415,18 +423,6 @@ def fit(
     corrected = corrected_if(result, correct, progress, by_scans)
     warn_narrow("fit", corrected)
     return corrected if isinstance(uncertainty, str) else with_parameters(corrected, uncertainty)
-
-
-def _uncertainty(
-    maximum: Maximum, result: Approximation, is_wanted: bool, published: bool
-) -> ParameterUncertainty | str:
-    if not maximum.bound.learnable.leaf_indices:
-        return "none: no parameter was learned"
-    if not is_wanted:
-        return "none, with correct=False"
-    if published:
-        return "none: a published scheme ends at another point than a maximum of the bound"
-    return uncertainty_of(maximum, result)
 
 
 def _result(final: Model, data: Data, bound: MarginalBound, tolerance: float) -> Approximation:
@@ -572,15 +568,6 @@ def _report(undetermined: dict[str, str], num_tried: int, remedy: str) -> None:
     warn(
         f"fit: the data do not determine {listed}: {flat}, and the best of {num_tried} starts ends there. Fix these "
         "values with pgm.Fixed, or give them priors.",
-        FitWarning,
-    )
-
-
-def _report_rising(rising: dict[str, str]) -> None:
-    listed = ", ".join(f"{name} = {value}" for name, value in rising.items())
-    warn(
-        f"fit: the ELBO still rises beyond {listed}, where the search ends: for a scale of noise, the latents fit y "
-        "exactly. Fix it with pgm.Fixed at a known value, or give it a prior.",
         FitWarning,
     )
 

@@ -288,7 +288,11 @@ class GibbsRun(Picklable):
         hyperparameters = self._named(records.unknowns)
         model = self.unknowns.with_values(self.unknowns.median(list(hyperparameters.values())))
         count = len(self.data.y)
-        whitened = None if records.coordinates is None else _by_group(self.prior, records.coordinates)
+        whitened = None
+        if records.coordinates is not None:
+            counts = [group.rank * size for group, size in zip(self.prior.groups, self.prior.sizes, strict=True)]
+            pairs = zip(np.split(records.coordinates, np.cumsum(counts)[:-1], axis=-1), self.prior.sizes, strict=True)
+            whitened = tuple(np.swapaxes(flat.reshape(*flat.shape[:-1], size, -1), -1, -2) for flat, size in pairs)
         prior = self.prior.resized(count)
         if hyperparameters:
             prior = model.compiled_prior(self.data.X, self.target.family.fixed_groups).for_sampling()
@@ -417,13 +421,6 @@ def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:
         quarter = num_warmup // 4
         return (quarter, 2 * quarter, 3 * quarter) if quarter > PILOT else ()
     return (0,) if num_warmup >= PILOT else ()
-
-
-def _by_group(prior: PriorCollection, flat: np.ndarray) -> tuple[np.ndarray, ...]:
-    counts = [group.rank * size for group, size in zip(prior.groups, prior.sizes, strict=True)]
-    arrays = np.split(flat, np.cumsum(counts)[:-1], axis=-1)
-    pairs = zip(arrays, prior.sizes, strict=True)
-    return tuple(np.swapaxes(array.reshape(*array.shape[:-1], size, -1), -1, -2) for array, size in pairs)
 
 
 @partial(compiled, optimise=False, on_one_thread=True)

@@ -482,8 +482,17 @@ class Scheme:
 
     def check(self, model: Model, data: Data) -> None:
         """Raise ValueError, before any work, if the scheme does not apply to the model or the weights."""
-        if data.weights is not None:
-            _check_powers(*with_powers(model, data))
+        if data.weights is None:
+            return
+        model, data = with_powers(model, data)
+        env = Environment(data.y, jnp.zeros((len(data.y), model.num_latents)), model.parameters)
+        for requirement in model.augmentation.requirements:
+            if requirement.kind == "indicator" and not np.all(requirement.holds(requirement.expression.evaluate(env))):
+                raise NoAugmentationError(
+                    f"gibbs supports only weights 0 and 1 for {model.likelihood.name}: a weight is a power of the "
+                    f"likelihood, and {requirement.reason} is then {requirement.expression.text()} (the weight is the "
+                    "last column of y). For integer weights, repeat the rows; cavi and fit take any weights."
+                )
 
 
 @dataclass(frozen=True)
@@ -573,15 +582,3 @@ def scheme_of(name: str) -> Scheme:
     if not isinstance(name, str) or name not in SCHEMES:
         raise ValueError(f"scheme must be one of {', '.join(map(repr, SCHEMES))}; got {name!r}.")
     return SCHEMES[name]
-
-
-def _check_powers(model: Model, data: Data) -> None:
-    """Raise NoAugmentationError if a weight is a power whose auxiliary variables cannot be drawn."""
-    env = Environment(data.y, jnp.zeros((len(data.y), model.num_latents)), model.parameters)
-    for requirement in model.augmentation.requirements:
-        if requirement.kind == "indicator" and not np.all(requirement.holds(requirement.expression.evaluate(env))):
-            raise NoAugmentationError(
-                f"gibbs supports only weights 0 and 1 for {model.likelihood.name}: a weight is a power of the "
-                f"likelihood, and {requirement.reason} is then {requirement.expression.text()} (the weight is the last "
-                "column of y). For integer weights, repeat the rows; cavi and fit take any weights."
-            )

@@ -33,7 +33,7 @@ from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.base import Sites, pad_rows, pad_zeros, padded_size, weighted
 from pgmodels.priors.block_posterior import move
 from pgmodels.priors.chain_posterior import ChainResponse, Layout, respond
-from pgmodels.priors.collection import Marginals, Posterior
+from pgmodels.priors.collection import Posterior
 from pgmodels.results.gaussian import added_moments, joint_covariance
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.runtime.jit import compiled
@@ -50,13 +50,6 @@ def log_evidences(model: Model, problem: Problem, posterior: Posterior, keys: Ar
     count = -(-len(keys) // NUM_RUNS)
     layout = Layout.of(posterior.prior, posterior.is_coupled)
     return traced_particle_runs(model, posterior, problem.y, problem.row_weights, keys[:NUM_RUNS], count, layout)
-
-
-def corrected_marginals(problem: Problem, posterior: Posterior) -> Marginals:
-    """Moments of each row's latents, corrected if the response is a covariance."""
-    mean, plain = posterior.marginals()
-    response, is_positive = _response(problem, posterior)
-    return mean, jnp.where(is_positive, response.moments()[1], plain)
 
 
 def predicted(problem: Problem, posterior: Posterior, X_new: Array) -> tuple[Array, Array, Array]:
@@ -146,7 +139,10 @@ def _evaluate(family: ProblemFamily, vector: Array, points: Points, start: Sites
     if not family.model.has_factors:
         posterior = problem.condition(state.sites)
         runs = log_evidences(family.model_at(vector), problem, posterior, keys) + log_prior
-        return _PointFit(state.sites, *corrected_marginals(problem, posterior), state.elbo, runs)
+        mean, plain = posterior.marginals()
+        chains, is_positive = _response(problem, posterior)
+        variance = jnp.where(is_positive, chains.moments()[1], plain)
+        return _PointFit(state.sites, mean, variance, state.elbo, runs)
     posterior, response = _corrected(problem, state.sites)
     still = jnp.zeros(len(response))
     proposal = move(posterior, still, response, _SHARE)
@@ -424,7 +420,10 @@ class _Integration:
             self._check(self._vectors(design.points[kept][heaviest]), points[heaviest])
         middle = [np.asarray(value) for value in self.unknowns.constrain(self.mode)]
         model = self.unknowns.with_values(middle)
-        self._warn_inaccurate(model)
+        dense = None in _points_at(self.family, self.mode)
+        prior = model.compiled_prior(self.data.X) if dense else model.prior(self.data.X)
+        problem = variational_problem(model, self.data, self.family.objective, prior)
+        warn_inaccurate(problem.prior, problem.largest_precision(self.points[0].sites))
         n = len(self.data.y)
         means, covariances, potentials, precisions = (
             np.stack([np.asarray(part)[:n] for part in arrays])
@@ -514,12 +513,6 @@ class _Integration:
         if residual is not None:
             site_precisions = precisions(self.family.objective.predictors, point.sites, self.family.y, model.parameters)
             warn_left_out(model, self.data.X, np.asarray(residual)[:n], site_precisions[:n], np.asarray(variance)[:n])
-
-    def _warn_inaccurate(self, model: Model) -> None:
-        dense = None in _points_at(self.family, self.mode)
-        prior = model.compiled_prior(self.data.X) if dense else model.prior(self.data.X)
-        problem = variational_problem(model, self.data, self.family.objective, prior)
-        warn_inaccurate(problem.prior, problem.largest_precision(self.points[0].sites))
 
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
         if not converged:

@@ -484,7 +484,10 @@ class FourBlock(Move):
             drawn |= augmentation.draw_chain(
                 jax.random.fold_in(key, index), z, target.family.y, parameters, index, known=drawn
             )
-        return {name: drawn[name] for name in count_names(augmentation)}
+        # The counts that the complete conditionals of the rates depend on.
+        rules = [rule for rule in augmentation.rules if rule.auxiliary is not None]
+        rates = [rule.auxiliary for rule in rules if rule.auxiliary.name in augmentation.complete_laws]  # type: ignore[union-attr]
+        return {count.name: drawn[count.name] for rate in rates for count in augmentation.children_of(rate)}  # type: ignore[arg-type]
 
     def step(self, target: Target, settings: None, chain: Chain, state: dict[str, Any], number: Any) -> Step:
         del settings, number
@@ -511,13 +514,6 @@ class FourBlock(Move):
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
         del schedule, stats
         return sweep_operations(prior)
-
-
-def count_names(augmentation: Augmentation) -> list[str]:
-    """The counts that the state holds: the auxiliaries that the rates' complete conditionals depend on."""
-    rules = [rule for rule in augmentation.rules if rule.auxiliary is not None]
-    rates = [rule.auxiliary for rule in rules if rule.auxiliary.name in augmentation.complete_laws]  # type: ignore[union-attr]
-    return [count.name for rate in rates for count in augmentation.children_of(rate)]  # type: ignore[arg-type]
 
 
 # A loop over chains: see pgmodels.priors.linalg.

@@ -130,7 +130,14 @@ def nuts(
     """
     start = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights, missing)
-    _check_gradient(model)
+    node = next(jumps(model.likelihood.formula(model.num_latents)), None)
+    if node is not None:
+        # The gradient is 0 almost everywhere, and does not lead to the posterior's mass.
+        raise ValueError(
+            f"nuts needs a gradient of the log density, and that of {model.likelihood.name} is 0 almost everywhere, "
+            f"since {node.text()} jumps. Use gaussian_vi, or give the latents noise: pgm.normal_cdf(z) for "
+            "pgm.step(z), pgm.largest(f, y, 1.0) for pgm.largest(f, y)."
+        )
     check_sizes(num_samples, num_warmup, num_chains)
     check_between(target_accept, "target_accept", 0.0, 1.0)
     key = as_key(seed)
@@ -203,17 +210,6 @@ class _Preconditioned(Program):
         numpyro.factor("prior_of_whitened", -0.5 * jnp.sum(flat**2))
         pairs = zip(self.surrogate.prior.unflatten(flat), self.active, strict=True)
         return [numpyro.deterministic(f"{WHITENED}{i}", v[active]) for i, (v, active) in enumerate(pairs)]
-
-
-def _check_gradient(model: Model) -> None:
-    """Raise ValueError if the log density jumps: its gradient is 0, and does not lead to the posterior's mass."""
-    node = next(jumps(model.likelihood.formula(model.num_latents)), None)
-    if node is not None:
-        raise ValueError(
-            f"nuts needs a gradient of the log density, and that of {model.likelihood.name} is 0 almost everywhere, "
-            f"since {node.text()} jumps. Use gaussian_vi, or give the latents noise: pgm.normal_cdf(z) for "
-            "pgm.step(z), pgm.largest(f, y, 1.0) for pgm.largest(f, y)."
-        )
 
 
 def _largest_precision(data: Data, draws: Draws) -> float:

@@ -26,11 +26,6 @@ def _over_predictors(model: Model) -> tuple[Expression, int, Predictors | None]:
     return formula, model.num_latents if predictors is None else len(predictors.rows), predictors
 
 
-def augmented_objective(model: Model) -> Objective:
-    """The bound of the derived augmentation; NoAugmentationError if there is none."""
-    return model.augmentation
-
-
 def expected_objective(model: Model, coarse: bool = False) -> Quadrature | ExpectedIndicator:
     """The expected log density of a model's formula, over its predictors where its factors combine latents.
 
@@ -89,11 +84,6 @@ def additive_noise_objective(model: Model) -> AdditiveNoise:
     return terms
 
 
-def factorised_objective(model: Model) -> Factorised:
-    """The bound of factorised auxiliary variables; ValueError if the augmentation has no Gamma variable."""
-    return Factorised(model.augmentation)
-
-
 def gumbel_objective(model: Model) -> Gumbel:
     """The bound of a softmax by Gumbel noise; ValueError for other formulas."""
     size = model.num_latents
@@ -118,10 +108,10 @@ def taylor_objective(model: Model) -> Taylor:
 
 # Objectives by name, as passed by users and recorded in results.
 OBJECTIVES: dict[str, Callable[[Model], Objective]] = {
-    "augmented": augmented_objective,
+    "augmented": lambda model: model.augmentation,
     "expected": expected_objective,
     "mean_field": mean_field_objective,
-    "factorised": factorised_objective,
+    "factorised": lambda model: Factorised(model.augmentation),
     "additive_noise": additive_noise_objective,
     "gumbel": gumbel_objective,
     "taylor": taylor_objective,

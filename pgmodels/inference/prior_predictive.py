@@ -12,7 +12,7 @@ from pgmodels.inference.inducing_selection import choose_inputs, with_inputs
 from pgmodels.kernels.columns import check_lookups
 from pgmodels.model import Model, require_model
 from pgmodels.parameters.parameter import Parameter
-from pgmodels.parameters.vector import ParameterVector, with_priors, with_values
+from pgmodels.parameters.vector import with_priors, with_values
 from pgmodels.priors.block_posterior import draw_latents
 from pgmodels.results.draws import PriorPredictive
 from pgmodels.results.predictive import DrawNodes, Predictive, check_covariates
@@ -79,9 +79,10 @@ def prior_predictive(
     require_draws(num_draws, len(inputs), model.num_latents)
     model = with_inputs(model, choose_inputs(model, inputs))
     unknowns = with_priors(model)
-    values = _draw_unknowns(unknowns, num_draws, seed)
+    key, pairs = jax.random.key(seed), zip(unknowns.names, unknowns.parameters, strict=True)
+    values = [_draw_prior(p, name, jax.random.fold_in(key, i), num_draws) for i, (name, p) in enumerate(pairs)]
     if values:
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), len(values)), num_draws)
+        keys = jax.random.split(jax.random.fold_in(key, len(values)), num_draws)
         f = np.asarray(_draw_each(model.bare(), unknowns.leaf_indices, values, model.inputs(inputs), keys))
     else:
         f = draw_latents(model.prior(inputs).padded(), num_draws, seed)[0][:, : len(inputs)]
@@ -99,13 +100,6 @@ def prior_predictive(
         observations=observations,
         hyperparameters=hyperparameters,
     )
-
-
-def _draw_unknowns(unknowns: ParameterVector, num_draws: int, seed: int) -> list[np.ndarray]:
-    """Draws of each value that has a prior, (num_draws, ...)."""
-    key = jax.random.key(seed)
-    pairs = zip(unknowns.names, unknowns.parameters, strict=True)
-    return [_draw_prior(p, name, jax.random.fold_in(key, i), num_draws) for i, (name, p) in enumerate(pairs)]
 
 
 def _draw_prior(parameter: Parameter, name: str, key: Any, num_draws: int) -> np.ndarray:

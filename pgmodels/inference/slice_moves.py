@@ -80,9 +80,6 @@ def slice_step(key: Any, path: Any, vector: Any, state: Any, density: Any, at: A
     uniforms = Uniforms.draw(uniform_key)
     relative = _width(path.standard(vector - middle), others @ others)
 
-    def point_at(angle: Any) -> Any:
-        return middle + (vector - middle) * jnp.cos(angle) + relative * scale @ noise * jnp.sin(angle)
-
     def minus_log_t(vector: Any) -> Any:
         standard = path.standard(vector - middle)
         return 0.5 * (_FREEDOM + len(vector)) * jnp.log1p(standard @ standard / _FREEDOM)
@@ -97,7 +94,7 @@ def slice_step(key: Any, path: Any, vector: Any, state: Any, density: Any, at: A
     def propose(carry: Any) -> Any:
         low, high, accepted_point, _, count = carry
         angle = uniforms.between(low, high, count)
-        proposed = point_at(angle)
+        proposed = middle + (vector - middle) * jnp.cos(angle) + relative * scale @ noise * jnp.sin(angle)
         moved, density = at(proposed)
         accepted = density + minus_log_t(proposed) >= height
         accepted_point = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), (proposed, moved), accepted_point)
@@ -304,7 +301,10 @@ class MarginalSlice(Move):
             h, w = (target.masked(part) for part in drawn_sites)
             finite = finite & jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
             columns = columns_of(augmentation, block)
-            vector = _moved(slice_key, target, vector, Sites(h, w), parameters, entries_of(target, prior, columns))
+            # The hyperparameters of GPs all of whose latents are updated together.
+            groups = [index for index, part in enumerate(prior.slices()) if np.all(columns[part])]
+            entries = np.flatnonzero(np.isin(target.unknowns.gps, groups))
+            vector = _moved(slice_key, target, vector, Sites(h, w), parameters, entries)
             prior = prior_at(target, vector)
             means, deviations = mean_and_deviation(target, prior, latent_key, Sites(h, w), parameters)
             drawn = tuple(m + d for m, d in zip(means, deviations, strict=True))
@@ -329,12 +329,6 @@ def check_blocks(target: Target, prior: PriorCollection) -> None:
                 f"{part.stop - 1}, which share them, so that they are drawn in turns. Give each latent a GP of its "
                 "own, as in [pgm.GP(kernel), pgm.GP(other)], or another form, such as pgm.Dense()."
             )
-
-
-def entries_of(target: Target, prior: PriorCollection, columns: np.ndarray) -> np.ndarray:
-    """The entries of the hyperparameters of GPs all of whose latents are in ``columns``."""
-    groups = [index for index, part in enumerate(prior.slices()) if np.all(columns[part])]
-    return np.flatnonzero(np.isin(target.unknowns.gps, groups))
 
 
 def _moved(key: Any, target: Target, vector: Any, sites: Sites, parameters: Any, entries: np.ndarray) -> Any:

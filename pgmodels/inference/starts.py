@@ -1,6 +1,6 @@
 """Initial values of hyperparameters."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -57,7 +57,9 @@ def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray, num_periods: i
     removed, highest, periods = np.zeros((len(x), 0)), np.vander(cycles, 3), []
     for _ in range(num_periods):
         # A peak is removed with its sidelobes.
-        functions = _beside(removed, root[:, None] * highest)
+        wanted = root[:, None] * highest
+        U, sizes, _ = np.linalg.svd(wanted - removed @ (removed.T @ wanted), full_matrices=False)
+        functions = U[:, sizes > np.sqrt(_DEPENDENT) * sizes[0]]
         removed, y = np.column_stack([removed, functions]), y - functions @ (functions.T @ y)
         for function in functions.T:
             products = sums(root * function)
@@ -67,12 +69,6 @@ def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray, num_periods: i
         angles = 2.0 * np.pi * best / _OVERSAMPLED * cycles
         highest = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     return np.array(periods)
-
-
-def _beside(removed: np.ndarray, functions: np.ndarray) -> np.ndarray:
-    """Orthonormal columns that span functions (n, k) together with orthonormal ``removed`` (n, r)."""
-    U, sizes, _ = np.linalg.svd(functions - removed @ (removed.T @ functions), full_matrices=False)
-    return U[:, sizes > np.sqrt(_DEPENDENT) * sizes[0]]
 
 
 def _powers(products: np.ndarray, level: np.ndarray, tilt: np.ndarray) -> np.ndarray:
@@ -147,7 +143,9 @@ def initial_models(
 
     def median_length(lengthscale: Parameter, X: np.ndarray) -> Any:
         lengthscales.append(lengthscale)
-        return _median_length(lengthscale, X)
+        if not np.ndim(lengthscale.value):
+            return median_distance(X)
+        return np.sqrt(X.shape[1]) * np.array([median_distance(x[:, None]) for x in X.T])
 
     unit = _stretched(levelled, data.X, median_length)
     moved = {name: Start(_lengthened(unit, data.X, repeat(length)), "level") for name, length in LENGTHS.items()}
@@ -164,20 +162,17 @@ def initial_models(
         peaks = _spectral_periods(unit, data.X, level)
         for number in range(_NUM_PERIODS):
             periods = (some[number] if number < len(some) else None for some in peaks)
-            moved[f"period {number + 1} of the spectrum"] = Start(_with_periods(unit, data.X, periods), "period")
+            pick = lambda _, periods=periods: next(periods)  # noqa: E731
+            gps = [GP(gp.kernel.with_period(data.X, pick), gp.mean, gp.size, gp.form) for gp in unit.gps]
+            moved[f"period {number + 1} of the spectrum"] = Start(Model(unit.likelihood, gps), "period")
     for name, start in moved.items():
         if not any(eqx.tree_equal(start.model, other.model) for other in starts.values()):
             starts[name] = start
-    rng = np.random.default_rng(seed)
+    rng, free = np.random.default_rng(seed), ParameterVector(unit, lambda parameter: parameter.is_free)
     for number in range(len(starts), num_starts or 0):
-        starts[f"random {number}"] = Start(_scattered(unit, data.X, rng), "level")
+        deviation = steps(free, data.X) * _SCATTER * rng.standard_normal(len(free.start()))
+        starts[f"random {number}"] = Start(free.with_values(free.constrain(free.start() + deviation)), "level")
     return starts
-
-
-def _scattered(model: Model, X: np.ndarray, rng: np.random.Generator) -> Model:
-    free = ParameterVector(model, lambda parameter: parameter.is_free)
-    vector = free.start()
-    return free.with_values(free.constrain(vector + steps(free, X) * _SCATTER * rng.standard_normal(len(vector))))
 
 
 def steps(learnable: ParameterVector, X: np.ndarray) -> np.ndarray:
@@ -225,20 +220,14 @@ def constant_latents(model: Model, data: Data, objective: Objective) -> Constant
         previous = value
     changed = np.mean((h - w * location) ** 2) < _LEAST_SLOPE * np.mean(np.abs(w))
     if changed:
-        parameters = _halfway(model, parameters)
+        # The means of parameters and their declared values, on the unconstrained scale.
+        free = {name: parameter for name, parameter in model.likelihood.parameters.items() if parameter.is_free}
+        for name, parameter in free.items():
+            ends = (parameter.transform.inv(np.asarray(value)) for value in (parameter.value, parameters[name]))
+            parameters = parameters | {name: np.asarray(parameter.transform(0.5 * sum(ends)))}
     if few is not data or changed:
         h, w = (np.asarray(part) for part in _local(objective, parameters, every, location, variance)[2:])
     return ConstantFit(location, h, w, parameters)
-
-
-def _halfway(model: Model, parameters: dict[str, Any]) -> dict[str, Any]:
-    """The means of parameters and their declared values, on the unconstrained scale."""
-    middle = dict(parameters)
-    for name, parameter in model.likelihood.parameters.items():
-        if parameter.is_free:
-            ends = (parameter.transform.inv(np.asarray(value)) for value in (parameter.value, parameters[name]))
-            middle[name] = np.asarray(parameter.transform(0.5 * sum(ends)))
-    return middle
 
 
 def _update(
@@ -373,13 +362,6 @@ def _stretched(model: Model, X: np.ndarray, length: Callable[[Parameter, np.ndar
     return Model(model.likelihood, gps)
 
 
-def _median_length(lengthscale: Parameter, X: np.ndarray) -> Any:
-    """The median distance; with one lengthscale per column, sqrt(number of columns) times the distance in each."""
-    if not np.ndim(lengthscale.value):
-        return median_distance(X)
-    return np.sqrt(X.shape[1]) * np.array([median_distance(x[:, None]) for x in X.T])
-
-
 def _lengthened(model: Model, X: np.ndarray, factors: Any) -> Model:
     return _stretched(model, X, lambda lengthscale, _: next(factors) * np.asarray(lengthscale.value))
 
@@ -406,8 +388,3 @@ def _spectral_periods(model: Model, X: np.ndarray, level: ConstantFit) -> list[n
 
         gp.kernel.with_period(X, keep_peaks)
     return peaks
-
-
-def _with_periods(model: Model, X: np.ndarray, periods: Iterator[float | None]) -> Model:
-    gps = [GP(gp.kernel.with_period(X, lambda _: next(periods)), gp.mean, gp.size, gp.form) for gp in model.gps]
-    return Model(model.likelihood, gps)

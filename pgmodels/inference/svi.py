@@ -521,13 +521,15 @@ def _learned(
 ) -> _Fitted:
     unknowns = trainable(model) if options.train_hyperparameters else ParameterVector(model, lambda parameter: False)
     terms, coupled = _terms(model, prior, options.objective)
+    scales = steps(unknowns, sample.X) if unknowns.leaf_indices else np.zeros(0)
+    scales = np.concatenate([scales, input_steps(inputs if options.train_inducing else (), sample.X)])
     problem = StochasticProblem(
         terms,
         unknowns,
         without_inputs(model).bare(),
         prior,
         tuple(as_array(Z) for Z in inputs) if options.train_hyperparameters else (),
-        as_array(_units(unknowns, inputs if options.train_inducing else (), sample.X)),
+        as_array(scales),
         as_array(np.float64(source.num_rows)),
         options.adaptive,
         options.sample,
@@ -563,11 +565,6 @@ def _learned(
     if options.train_inducing:
         inputs = tuple(np.asarray(Z) for Z in problem.inputs_at(outcome.vector))
     return _Fitted(problem, outcome, with_inputs(unknowns.with_values(values), inputs), report)
-
-
-def _units(learnable: ParameterVector, inputs: Inputs, X: np.ndarray) -> np.ndarray:
-    values = steps(learnable, X) if learnable.leaf_indices else np.zeros(0)
-    return np.concatenate([values, input_steps(inputs, X)])
 
 
 def _fingerprint(

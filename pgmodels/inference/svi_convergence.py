@@ -1,7 +1,7 @@
 """When stochastic variational inference stops; rows of minibatches and final passes."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -284,7 +284,11 @@ def maximise(
                 named = dict(zip(problem.learnable.names, values, strict=True))
                 info = IterationInfo("svi", len(ascent.trace), ascent.trace[-1], time.perf_counter() - begin, named)
                 callback(ascent.state, info)
-    return _outcome(ascent, settings)
+    at: Any = ascent.window
+    if not settings.noisy or at is None:
+        return Outcome(ascent.state.naturals, ascent.state.values.vector, np.array(ascent.trace), ascent.converged)
+    # The averages of the last windows.
+    return Outcome(at.naturals, at.vector, np.array(ascent.trace), ascent.converged)
 
 
 def _advanced(
@@ -343,13 +347,6 @@ def _merged(window: WindowAverage, following: WindowAverage, count: float) -> Wi
     """The average of two windows, the first of ``count`` times as many steps as the second."""
     mean = jax.tree.map(lambda first, second: first + (second - first) / (count + 1), window, following)
     return mean._replace(share=1.0 - (1.0 - window.share) * (1.0 - following.share))
-
-
-def _outcome(ascent: Ascent, settings: Settings) -> Outcome:
-    at: Any = ascent.window
-    if not settings.noisy or at is None:
-        return Outcome(ascent.state.naturals, ascent.state.values.vector, np.array(ascent.trace), ascent.converged)
-    return Outcome(at.naturals, at.vector, np.array(ascent.trace), ascent.converged)
 
 
 def _reduced_rate(
@@ -443,14 +440,18 @@ def source_of(
     """The model, the checked data or a sample of the rows, and the source of batches."""
     if isinstance(X, Rows):
         _check_rows(y, weights, missing)
-    _require_inducing(
-        model,
-        {
-            "rows that are not in memory": isinstance(X, Rows),
-            "train_hyperparameters=True": train_hyperparameters,
-            f"objective={objective.name!r}": not objective.is_monotone,
-        },
-    )
+    reasons = {
+        "rows that are not in memory": isinstance(X, Rows),
+        "train_hyperparameters=True": train_hyperparameters,
+        f"objective={objective.name!r}": not objective.is_monotone,
+    }
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
+    for gp in model.gps:
+        if reason is not None and not gp.form.num_inputs:
+            raise ValueError(
+                f"svi with {reason} needs GPs with inducing inputs; got {gp!r}. Use "
+                "pgm.GP(kernel, form=pgm.Inducing(300))."
+            )
     if not isinstance(X, Rows):
         model, data = model.prepare(X, y, weights, missing)
         unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
@@ -489,16 +490,6 @@ def _check_rows(y: Any, weights: Any, missing: Any) -> None:
     extra = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
     if extra:
         raise ValueError(f"{extra[0]} needs an array X: {Rows.__name__} have their own y, and no weights.")
-
-
-def _require_inducing(model: Model, reasons: Mapping[str, bool]) -> None:
-    reason = next((reason for reason, holds in reasons.items() if holds), None)
-    for gp in model.gps:
-        if reason is not None and not gp.form.num_inputs:
-            raise ValueError(
-                f"svi with {reason} needs GPs with inducing inputs; got {gp!r}. Use "
-                "pgm.GP(kernel, form=pgm.Inducing(300))."
-            )
 
 
 class _PassResult(NamedTuple):

@@ -439,7 +439,9 @@ class StochasticProblem(Module):
             divergence = divergence + divergence_of(root, centre)
             centre_by_latent = jnp.split(centre, np.cumsum([len(batch.factors[latent]) for latent in block])[:-1])
             # The covariance of a block's latents is U^T U.
-            U = [solve_columns(root, _zero_padded_factor(batch, block, latent)) for latent in block]
+            factors = {latent: batch.factors[latent] for latent in block}
+            padded = [[A if other == latent else 0.0 * A for other, A in factors.items()] for latent in block]
+            U = [solve_columns(root, jnp.concatenate(rows)) for rows in padded]
             for ours, latent_centre, our_root in zip(block, centre_by_latent, U, strict=True):
                 mean = mean.at[:, ours].add(batch.factors[ours].T @ latent_centre)
                 V = V.at[:, ours, ours].add(batch.residuals[ours])
@@ -526,12 +528,6 @@ def _by_latent(function: Callable[[int, Any], Any], batch: Batch, values: Sequen
         every = jax.lax.map(partial(function, first), stacked)
         results += [jax.tree.map(lambda leaf, place=place: leaf[place], every) for place in range(len(shared))]
     return results
-
-
-def _zero_padded_factor(batch: Batch, block: tuple[int, ...], latent: int) -> Array:
-    """The factor of a latent, in the rows of its coordinates within its block."""
-    factors = [batch.factors[other] if other == latent else 0.0 * batch.factors[other] for other in block]
-    return jnp.concatenate(factors)
 
 
 def first_state(problem: StochasticProblem, vector: Array, rows: DataBatch) -> SviState:

@@ -115,7 +115,9 @@ class _End:
     def optimised(self, max_iterations: int, tolerance: float, progress: bool | None) -> Approximation | None:
         """The result for all rows; None if rows before may move too."""
         q = self.series.q
-        before = self._before()
+        weights, old = np.zeros(len(self.problem.y)), np.flatnonzero(self.is_old)
+        weights[old] = self.data.row_weights[self.rows[old]]
+        before = state_from(replace(self.problem, row_weights=as_array(weights)), self.sites)
         if not np.isfinite(float(before.elbo)):
             # Negative precisions up to here, without those that make up for them: the filter's state is improper.
             return None
@@ -126,12 +128,6 @@ class _End:
             return None
         warn_independent(q.method, problem)
         return self._result(problem, checked(q.method, problem, ascent), q.elbo - float(before.elbo), tolerance)
-
-    def _before(self) -> Any:
-        weights = np.zeros(len(self.problem.y))
-        old = np.flatnonzero(self.is_old)
-        weights[old] = self.data.row_weights[self.rows[old]]
-        return state_from(replace(self.problem, row_weights=as_array(weights)), self.sites)
 
     def _moves(self, before: Any, after: Any) -> bool:
         times, known = self.data.X[self.rows, self.series.column], self.series.times
