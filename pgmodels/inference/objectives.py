@@ -1,7 +1,9 @@
 """The objectives of a model, by name or as user-defined objects."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pgmodels.augmentation.augmentation import Factorised
 from pgmodels.augmentation.derive import softmax_formula
@@ -13,8 +15,10 @@ from pgmodels.model import Model
 from pgmodels.objectives.base import AdditiveNoise, ExpectedIndicator, Gumbel, Objective, Taylor
 from pgmodels.objectives.expected import Kink, MeanField, Quadrature
 from pgmodels.results.approximation import GaussianResult
-from pgmodels.results.nested import SparseApproximation
 from pgmodels.runtime.messages import shorten
+
+if TYPE_CHECKING:
+    from pgmodels.results.nested import SparseApproximation
 
 
 def _over_predictors(model: Model) -> tuple[Expression, int, Predictors | None]:

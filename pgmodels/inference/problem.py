@@ -11,9 +11,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.augmentation.predictors import Predictors
-from pgmodels.data.sources import Block
-from pgmodels.kernels.columns import check_lookups
-from pgmodels.kernels.kernel import check_traced
 from pgmodels.model import Data, Model
 from pgmodels.numerics.iteration import conjugate_gradients
 from pgmodels.objectives.base import Objective
@@ -28,34 +25,6 @@ from pgmodels.priors.chain_posterior import (
 from pgmodels.priors.collection import DependentPosterior, Fresh, Posterior, PriorCollection, choose_blocks
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module, as_array
-
-
-class RowCheck:
-    """A model's checks of successive blocks of rows; ``unseen`` are the classes without an observation."""
-
-    def __init__(self, model: Model):
-        self.model = model
-        self.unseen: list[int] = []
-        self.num_columns: int | None = None
-
-    def __call__(self, X: Any, y: Any) -> Block:
-        """A block as float64. Raises ValueError with the row within the block."""
-        inputs = self.model.check_inputs(X, "X")
-        is_first = self.num_columns is None
-        if is_first:
-            self.num_columns = inputs.shape[1]
-            for gp in self.model.gps:
-                check_traced(gp.kernel, self.num_columns)
-                gp.form.check(gp.kernel, self.num_columns)
-        elif inputs.shape[1] != self.num_columns:
-            raise ValueError(f"X must have {self.num_columns} column(s), as the first rows; got shape {np.shape(X)}.")
-        for gp in self.model.gps:
-            check_lookups(gp.kernel, inputs, "X")
-        observations = self.model.check_observations(y, len(inputs))
-        unseen = self.model.unseen(observations)
-        self.unseen = unseen if is_first else sorted(set(unseen) & set(self.unseen))
-        return inputs, observations
-
 
 # Variances of predictors, or covariances of the predictors of each datum.
 Spread = Float[Array, "n p"] | Float[Array, "n p p"]

@@ -15,7 +15,7 @@ from pgmodels.data.sources import ArrayRows, Block, Rows, Scaling, batches, in_o
 from pgmodels.inference import latent_subsampling
 from pgmodels.inference.inducing_selection import warn_costly
 from pgmodels.inference.loop import Callback, ConvergenceWarning, IterationInfo
-from pgmodels.inference.problem import RowCheck, are_few_rows
+from pgmodels.inference.problem import are_few_rows
 from pgmodels.inference.starts import initial_models
 from pgmodels.inference.svi_step import (
     DataBatch,
@@ -33,6 +33,8 @@ from pgmodels.inference.svi_step import (
     to_host,
     to_moments,
 )
+from pgmodels.kernels.columns import check_lookups
+from pgmodels.kernels.kernel import check_traced
 from pgmodels.model import Data, Model
 from pgmodels.numerics.iteration import History, empty_history
 from pgmodels.numerics.quadrature import CHUNK_VALUES, chunk_length
@@ -425,6 +427,33 @@ def paired(X: Any, y: Any) -> tuple[Any, Any]:
         f"y is missing, and X, of type {type(X).__name__}, has none: give X and y, or rows that have both, "
         "pgm.ArrayRows(X, y), pgm.ParquetRows(files, target) or pgm.IterableRows(pairs), of pairs (X, y)."
     )
+
+
+class RowCheck:
+    """A model's checks of successive blocks of rows; ``unseen`` are the classes without an observation."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.unseen: list[int] = []
+        self.num_columns: int | None = None
+
+    def __call__(self, X: Any, y: Any) -> Block:
+        """A block as float64. Raises ValueError with the row within the block."""
+        inputs = self.model.check_inputs(X, "X")
+        is_first = self.num_columns is None
+        if is_first:
+            self.num_columns = inputs.shape[1]
+            for gp in self.model.gps:
+                check_traced(gp.kernel, self.num_columns)
+                gp.form.check(gp.kernel, self.num_columns)
+        elif inputs.shape[1] != self.num_columns:
+            raise ValueError(f"X must have {self.num_columns} column(s), as the first rows; got shape {np.shape(X)}.")
+        for gp in self.model.gps:
+            check_lookups(gp.kernel, inputs, "X")
+        observations = self.model.check_observations(y, len(inputs))
+        unseen = self.model.unseen(observations)
+        self.unseen = unseen if is_first else sorted(set(unseen) & set(self.unseen))
+        return inputs, observations
 
 
 def source_of(
