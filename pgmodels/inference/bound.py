@@ -26,7 +26,7 @@ from pgmodels.inference.inducing_selection import (
     with_inputs,
     without_inputs,
 )
-from pgmodels.inference.loop import MANY, Ascent, LoopState, VariationalState, run_block
+from pgmodels.inference.loop import MANY, Ascent, LoopState, VariationalState, run_block, without_bound
 from pgmodels.inference.problem import Problem, are_few_rows, precisions, separate_blocks
 from pgmodels.inference.vi import couples, engine_of, is_signed_apart, nearly_converged, selecting
 from pgmodels.model import Data, Groups, Model, Points
@@ -157,8 +157,6 @@ TIGHT = 1e-11
 # Below this tolerance, discard the Anderson history: steps recorded at other hyperparameters stop the inner loop too
 # early.
 _CAREFUL = 1e-8
-# ELBO of a state whose bound is not known.
-_NO_BOUND = np.float64(-np.inf)
 # Low-rank forms are not tried within this distance of a vector at which some group has none.
 _FAR = 0.5
 # Lower limit on a latent's posterior variance, as a share of its prior variance, while likelihood parameters are
@@ -238,13 +236,13 @@ def _ascend(
     def penalised(vector: Array, points: Points) -> Array:
         return bound(family.problem(vector, points)) + log_prior(vector)
 
-    lost, none = problem.floor_loss(ascent.state.sites), (None,) * len(points)
+    floor_loss, none = problem.floor_loss(ascent.state.sites), (None,) * len(points)
     slopes = jax.grad(penalised, (0, 1))(vector, points) if moves else (jax.grad(penalised)(vector, points), none)
-    return ascent, ascent.state.elbo + log_prior(vector), slopes, lost
+    return ascent, ascent.state.elbo + log_prior(vector), slopes, floor_loss
 
 
 def _ascent_of(loop: LoopState) -> Ascent:
-    return Ascent(loop.state, np.asarray(loop.trace)[: int(loop.taken)], bool(loop.converged))
+    return Ascent(loop.state, np.asarray(loop.trace)[: int(loop.num_steps)], bool(loop.converged))
 
 
 @partial(compiled, optimise=False)
@@ -274,7 +272,7 @@ class Evaluation(NamedTuple):
     loop: LoopState
     value: float
     slope: np.ndarray
-    lost: float
+    floor_loss: float
     of_inputs: Inputs
 
 
@@ -283,7 +281,7 @@ class MarginalBound:
 
     ``best`` is the smallest value so far, at ``vector``. If the bound or its gradient is not finite, or an improvement
     is within a rounding error of more than a tenth of a nat, ``barrier`` is returned instead, which sends a line search
-    back to ``vector``. ``lost`` is the loss of the best value due to the lower limit on variances.
+    back to ``vector``. ``floor_loss`` is the loss of the best value due to the lower limit on variances.
     """
 
     def __init__(self, learnable: ParameterVector, data: Data, objective: Objective | None = None):
@@ -298,11 +296,11 @@ class MarginalBound:
         floor = (_FLOOR if few else TOLERANCE) if learnable.of_likelihood else 0.0
         # Spanning inputs are used only for draws.
         distinct = replace(distinct, spanning=(None,) * len(model.gps))
-        bare, known = without_inputs(model).bare(), model.coefficient_groups(data.X)
-        self.family = ProblemFamily(terms, learnable, bare, distinct, y, row_weights, known, floor=floor)
+        bare, coefficients = without_inputs(model).bare(), model.coefficient_groups(data.X)
+        self.family = ProblemFamily(terms, learnable, bare, distinct, y, row_weights, coefficients, floor=floor)
         self.state: Any = None
         self.ascent: tuple[Ascent, float] | None = None
-        self.lost = 0.0
+        self.floor_loss = 0.0
         self.best, self.slope = np.inf, np.zeros(0)
         self.vector = learnable.start()
         self.evaluations = 0
@@ -324,13 +322,13 @@ class MarginalBound:
 
         They are kept if the value is the best.
         """
-        known, self.inputs = self.inputs, inputs
+        previous, self.inputs = self.inputs, inputs
         evaluation = self.evaluate(vector, tolerance, moves=True)
         if evaluation is None or not self._keep_if_best(vector, evaluation, tolerance):
-            self.inputs = known
+            self.inputs = previous
             return None
         if evaluation.value > self.best:
-            self.inputs = known
+            self.inputs = previous
         return evaluation.value, evaluation.slope, evaluation.of_inputs
 
     def _keep_if_best(self, vector: np.ndarray, evaluation: Evaluation, tolerance: float) -> bool:
@@ -342,14 +340,14 @@ class MarginalBound:
             # Only the best point's q(f) starts the next inner loop: from an extreme trial step it may end in a poor
             # optimum. Its ELBO is reset, since it belongs to other hyperparameters.
             self.best, self.vector, self.slope = value, np.array(vector), evaluation.slope
-            self.state = loop.state._replace(elbo=_NO_BOUND)
-            self.ascent, self.lost = (_ascent_of(loop), tolerance), evaluation.lost
+            self.state = without_bound(loop.state)
+            self.ascent, self.floor_loss = (_ascent_of(loop), tolerance), evaluation.floor_loss
         return True
 
     def without_floor(self, vector: np.ndarray, tolerance: float) -> float:
         """The value without the loss due to the lower limit on variances; infinite if it is not finite."""
         evaluation = self.evaluate(vector, tolerance)
-        return np.inf if evaluation is None else evaluation.value - evaluation.lost
+        return np.inf if evaluation is None else evaluation.value - evaluation.floor_loss
 
     def evaluate(self, vector: np.ndarray, tolerance: float, moves: bool = False) -> Evaluation | None:
         """The bound with q(f) optimised to a tolerance; None if it or a gradient is not finite."""
@@ -362,13 +360,22 @@ class MarginalBound:
         start = self.state = self.start(vector, points)
         if tolerance <= _CAREFUL:
             start = start._replace(memory=jax.tree.map(np.zeros_like, start.memory))
-        loop, bound, slopes, lost = _ascend(self.family, as_array(vector), points, start, tolerance, moves)
+        loop, bound, slopes, floor_loss = _ascend(self.family, as_array(vector), points, start, tolerance, moves)
         pairs = zip(slopes[1], self.inputs, strict=True)
         of_inputs = tuple(None if at is None or Z is None else -np.asarray(at.Z)[: len(Z)] for at, Z in pairs)
         value, slope = -float(bound), -np.asarray(slopes[0])
         if not all(np.isfinite(part).all() for part in (value, slope, *of_inputs) if part is not None):
             return None
-        return Evaluation(loop, value, slope, float(lost), of_inputs)
+        return Evaluation(loop, value, slope, float(floor_loss), of_inputs)
+
+    @property
+    def checkpoint(self) -> tuple[Any, ...]:
+        """The best point, to ``restore`` it after trials."""
+        return self.best, self.vector, self.slope, self.state, self.ascent, self.floor_loss
+
+    def restore(self, checkpoint: tuple[Any, ...]) -> None:
+        """Return to the best point of a checkpoint."""
+        self.best, self.vector, self.slope, self.state, self.ascent, self.floor_loss = checkpoint
 
     @property
     def rounding(self) -> float:
@@ -430,7 +437,7 @@ class MarginalBound:
             self.sharpness = min(self.sharpness * SHARPER, SHARPEST)
             if same_inputs(chosen, tried):
                 continue
-            known = self.best, self.vector, self.slope, self.state, self.ascent, self.lost
+            checkpoint = self.checkpoint
             self.inputs = tried = chosen
             gain = self.best - self(self.vector)[0]
             # As in ``select_inducing_inputs``: no gain from fewer inputs does not imply none from more.
@@ -439,7 +446,7 @@ class MarginalBound:
                 best_inputs = chosen
             else:
                 self.inputs = best_inputs
-                self.best, self.vector, self.slope, self.state, self.ascent, self.lost = known
+                self.restore(checkpoint)
             if gain > limit or more or not self.automatic:
                 break
         return before - self.best > limit
@@ -458,13 +465,13 @@ class MarginalBound:
         settled = abs(self.best - self.best_before) <= limit
         if settled or self.num_choices == TURNS or same_inputs(chosen, self.inputs):
             return False
-        known = self.best, self.inputs
+        previous = self.best, self.inputs
         self.num_choices, self.best_before = self.num_choices + 1, self.best
         # Any finite value replaces the best one, which belongs to other inputs.
         self.best, self.inputs = np.inf, chosen
         self(self.vector)
         if not np.isfinite(self.best):
-            self.best, self.inputs = known
+            self.best, self.inputs = previous
         return self.inputs is chosen
 
     def barrier(self, vector: np.ndarray) -> tuple[float, np.ndarray]:

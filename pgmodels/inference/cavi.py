@@ -37,7 +37,7 @@ class _Place(NamedTuple):
     value: Float[Array, ""]
     first: Float[Array, ""]
     square: Float[Array, ""]
-    taken: Int[Array, ""]
+    num_steps: Int[Array, ""]
 
 
 class _Trial(NamedTuple):
@@ -79,7 +79,7 @@ def at_best_mean(
     (x,) = back(sites.potential - sites.precision * mean)
 
     def unfinished(now: _Place) -> Bool[Array, ""]:
-        return (now.taken < _STEPS) & (now.square > _ENOUGH**2 * now.first)
+        return (now.num_steps < _STEPS) & (now.square > _ENOUGH**2 * now.first)
 
     def step(now: _Place) -> _Place:
         slope, bend = jax.linearize(jax.grad(bound), at(now.x))
@@ -108,9 +108,9 @@ def at_best_mean(
         return _Place(
             jnp.where(rises, now.x + accepted.share * way, now.x),
             jnp.where(rises, accepted.value, now.value),
-            jnp.where(now.taken == 0, square, now.first),
+            jnp.where(now.num_steps == 0, square, now.first),
             jnp.where(rises, square, 0.0),
-            now.taken + 1,
+            now.num_steps + 1,
         )
 
     infinite = jnp.full((), jnp.inf, mean.dtype)
@@ -157,7 +157,9 @@ class CoordinateAscent(Engine):
                 jnp.isfinite(state.elbo),
                 partial(at_best_mean, problem),
                 lambda mean, _, sites: (mean, sites),
-                *state[:3],
+                state.mean,
+                state.variance,
+                sites,
             )
         return self.sweep(problem, state, mean, sites)
 
@@ -405,13 +407,13 @@ _MOST = 10**8
 class Expanded(NamedTuple):
     """A state, the expansions of its groups' moments, the target sites ``aim``, and the predicted gain of the ELBO.
 
-    The gain, ``promise``, is that of a quadratic; infinite if the inner sweeps did not converge.
+    The gain, ``predicted_gain``, is that of a quadratic; infinite if the inner sweeps did not converge.
     """
 
     state: CaviState
     expansions: tuple[Expansion, ...]
     aim: Sites
-    promise: Float[Array, ""]
+    predicted_gain: Float[Array, ""]
 
     @property
     def elbo(self) -> Float[Array, ""]:
@@ -457,7 +459,7 @@ def expanded_at(problem: Problem, sites: Sites) -> Expanded:
     variance = side_by_side([e.variance.T for e in expansions]) + problem.kept()
     divergence = sum((jnp.sum(e.divergence) for e in expansions), jnp.zeros(()))
     state = CaviState(mean, variance, sites, *problem.elbo(mean, variance, divergence, sites), empty_history(sites))
-    return Expanded(state, expansions, *_aim(problem, state, expansions))
+    return Expanded(state, expansions, *_fixed_point(problem, state, expansions))
 
 
 def ascend_expanded(problem: Problem, start: Any, tolerance: Any, length: int) -> tuple[LoopState, Expanded]:
@@ -469,8 +471,8 @@ def ascend_expanded(problem: Problem, start: Any, tolerance: Any, length: int) -
 
     def unfinished(carry: tuple[LoopState, Expanded]) -> Bool[Array, ""]:
         now = carry[0]
-        going = (now.taken == 0) | jnp.isfinite(now.state.elbo)
-        return (now.taken < length) & ~now.converged & going
+        going = (now.num_steps == 0) | jnp.isfinite(now.state.elbo)
+        return (now.num_steps < length) & ~now.converged & going
 
     def advance(carry: tuple[LoopState, Expanded]) -> tuple[LoopState, Expanded]:
         before, now = carry
@@ -481,8 +483,10 @@ def ascend_expanded(problem: Problem, start: Any, tolerance: Any, length: int) -
 
         moved = backtrack(attempt, now, 0, 1)[0]
         limit = enough(moved, tolerance)
-        converged = (jnp.abs(moved.promise) <= limit) | (jnp.abs(moved.elbo - now.elbo) <= limit)
-        return LoopState(moved.state, before.trace.at[before.taken].set(moved.elbo), before.taken + 1, converged), moved
+        converged = (jnp.abs(moved.predicted_gain) <= limit) | (jnp.abs(moved.elbo - now.elbo) <= limit)
+        return LoopState(
+            moved.state, before.trace.at[before.num_steps].set(moved.elbo), before.num_steps + 1, converged
+        ), moved
 
     state = start._replace(elbo=jnp.full_like(start.elbo, -jnp.inf), memory=empty_history(start.sites))
     nothing = jax.tree.map(
@@ -499,7 +503,8 @@ def expanded_bound(problem: Problem, state: Any, expansions: tuple[Expansion, ..
     Uses the derivative of the log normalisers in the prior covariance and mean; differentiating a factorisation loses
     digits if potentials are much larger than the sites' gradients.
     """
-    (mean, variance, sites), expansions = jax.lax.stop_gradient((state[:3], expansions))
+    moments = state.mean, state.variance, state.sites
+    (mean, variance, sites), expansions = jax.lax.stop_gradient((moments, expansions))
     terms = [
         jnp.sum(e.slope() * g.K) + jnp.sum(e.weights) * g.mean for e, g in zip(expansions, _dense(problem), strict=True)
     ]
@@ -511,12 +516,14 @@ class _Sweeps(NamedTuple):
 
     moments: Sites
     memory: History
-    taken: Int[Array, ""]
+    num_steps: Int[Array, ""]
     move: Float[Array, ""]
     first: Float[Array, ""]
 
 
-def _aim(problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]) -> tuple[Sites, Float[Array, ""]]:
+def _fixed_point(
+    problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]
+) -> tuple[Sites, Float[Array, ""]]:
     """The sites at the fixed point of the expansions, and the predicted gain of the ELBO."""
     h, w = state.sites
     squares = [e.squares() for e in expansions]
@@ -538,14 +545,14 @@ def _aim(problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]) 
         return now.move <= _MOVE_REMAINING**2 * now.first
 
     def unfinished(now: _Sweeps) -> Bool[Array, ""]:
-        return (now.taken < _SWEEPS) & ~is_near(now)
+        return (now.num_steps < _SWEEPS) & ~is_near(now)
 
     def sweep(now: _Sweeps) -> _Sweeps:
         updated = image(now.moments)
         memory = now.memory.after(now.moments, updated)
         move = jnp.sum(memory.latest[1] ** 2)
-        first = jnp.where(now.taken == 0, move, now.first)
-        return _Sweeps(memory.extrapolated(updated), memory, now.taken + 1, move, first)
+        first = jnp.where(now.num_steps == 0, move, now.first)
+        return _Sweeps(memory.extrapolated(updated), memory, now.num_steps + 1, move, first)
 
     infinite = jnp.asarray(jnp.inf, h.dtype)
     start = _Sweeps(begun, empty_history(begun), jnp.zeros((), int), infinite, jnp.zeros_like(infinite))
@@ -555,5 +562,5 @@ def _aim(problem: Problem, state: CaviState, expansions: tuple[Expansion, ...]) 
     # The gradient of the ELBO in the moments is the difference between optimal and current sites.
     by_mean, by_square = swept.potential - h, -0.5 * (swept.precision - w)
     squares_moved = variance - state.variance + mean**2 - state.mean**2
-    promise = 0.5 * jnp.sum(by_mean * (mean - state.mean) + by_square * squares_moved)
-    return problem.sites(mean, variance), jnp.where(is_near(sweeps), promise, jnp.inf)
+    predicted_gain = 0.5 * jnp.sum(by_mean * (mean - state.mean) + by_square * squares_moved)
+    return problem.sites(mean, variance), jnp.where(is_near(sweeps), predicted_gain, jnp.inf)

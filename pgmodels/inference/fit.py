@@ -19,7 +19,7 @@ from pgmodels.inference.bound import FELT, MarginalBound, ProblemFamily
 from pgmodels.inference.correct import corrected_if
 from pgmodels.inference.fit_schemes import AUTO_SCHEME, SchemeName, check_objective_of, check_scheme, learn_by
 from pgmodels.inference.inducing_selection import InducingWarning, count_inputs, with_inputs
-from pgmodels.inference.loop import MANY, Callback, ConvergenceWarning, VariationalState, check_callback
+from pgmodels.inference.loop import MANY, Callback, ConvergenceWarning, VariationalState, check_callback, without_bound
 from pgmodels.inference.objectives import AUTO, AutoChoice, check_objective, objective_of, require_maximised
 from pgmodels.inference.problem import gradient_of
 from pgmodels.inference.search import (
@@ -92,7 +92,7 @@ def uncertainty_of(maximum: Maximum, result: Approximation) -> ParameterUncertai
     order = np.argsort(learned.gps >= 0, kind="stable")
     low, high = maximum.box
     inside = (bound.vector > low) & (bound.vector < high)
-    at_floor = (learned.gps < 0) & (bound.lost > FELT)
+    at_floor = (learned.gps < 0) & (bound.floor_loss > FELT)
     free = order[((np.diag(curvature) > _LARGEST**-2) & inside & ~at_floor)[order]]
     if not free.size:
         return "none: the data determine no parameter"
@@ -321,7 +321,7 @@ def fit(
     >>> bool(0.5 < result.model.gps[0].kernel.lengthscale.value < 5.0)
     True
     """
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights, missing)
     check_objective(objective, auto=True)
     check_scheme(scheme, num_starts)
@@ -418,7 +418,7 @@ def fit(
         result,
         fit=report,
         converged=result.converged and maximum.converged,
-        seconds=time.perf_counter() - begin,
+        seconds=time.perf_counter() - start_time,
     )
     corrected = corrected_if(result, correct, progress, by_scans)
     warn_narrow("fit", corrected)
@@ -428,10 +428,9 @@ def fit(
 def _result(final: Model, data: Data, bound: MarginalBound, tolerance: float) -> Approximation:
     """The result at the learned values, without the lower limit on variances."""
     objective, optimum = bound.family.objective, bound.optimum(tolerance)
-    if bound.lost <= tolerance * max(1.0, abs(bound.best)):
+    if bound.floor_loss <= tolerance * max(1.0, abs(bound.best)):
         return finish("fit", final, data, objective, optimum, tolerance)
-    start = optimum.state._replace(elbo=np.float64(-np.inf))
-    return converge("fit", final, data, objective, start, MANY, tolerance, False)
+    return converge("fit", final, data, objective, without_bound(optimum.state), MANY, tolerance, False)
 
 
 def hold_unnormalised(model: Model, engine: str) -> Model:
@@ -454,7 +453,7 @@ def hold_unnormalised(model: Model, engine: str) -> Model:
 
 def _at_floor(bound: MarginalBound) -> set[str]:
     """The likelihood parameters determined by the lower limit on variances."""
-    return set(bound.learnable.of_likelihood.values()) if bound.lost > FELT else set()
+    return set(bound.learnable.of_likelihood.values()) if bound.floor_loss > FELT else set()
 
 
 def _report_floor(bound: MarginalBound, values: list[Any]) -> None:
@@ -518,14 +517,14 @@ def _undetermined(maximum: Maximum) -> _Undetermined:
     far = np.flatnonzero(((vector < low) | (vector > high) | runs) & ~at_floor)
     if not far.size:
         return _Undetermined({}, {})
-    known = bound.best, bound.vector, bound.slope, bound.state, bound.ascent, bound.lost
+    checkpoint = bound.checkpoint
     inverse_hessian = inverse_hessian_at(maximum.bound, LEAST_CURVATURE)
     loose = (
         np.zeros(len(vector), bool)
         if inverse_hessian is None
         else 0.5 * np.log(_FURTHER) ** 2 / np.diag(inverse_hessian) < FELT
     )
-    flat, rising, best = [], [], bound.best - bound.lost
+    flat, rising, best = [], [], bound.best - bound.floor_loss
     for i in far:
         further = vector.copy()
         further[i] += np.log(_FURTHER) * np.sign(vector[i] - low[i])
@@ -537,7 +536,7 @@ def _undetermined(maximum: Maximum) -> _Undetermined:
     if flat:
         flat = sorted({*flat, *np.flatnonzero(loose & np.isfinite(low))})
     # Restore the optimum: the points evaluated above may be equally good, but not better.
-    bound.best, bound.vector, bound.slope, bound.state, bound.ascent, bound.lost = known
+    bound.restore(checkpoint)
     values, names = learnable.constrain(vector), names_of(learnable)
 
     def written(numbers: Iterable[Any]) -> dict[str, str]:

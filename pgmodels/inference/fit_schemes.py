@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from pgmodels.inference.bound import MarginalBound, ProblemFamily, many_rows
 from pgmodels.inference.cavi import positive
-from pgmodels.inference.loop import VariationalState
+from pgmodels.inference.loop import VariationalState, without_bound
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.search import CHOICE_GAIN, Limits, Maximum, SearchBar, box_of, check_start
 from pgmodels.inference.starts import Start, steps
@@ -178,7 +178,7 @@ class Alternating(Scheme):
             before = elbo
             vector = self._moved(point)
             # The ELBO belongs to other hyperparameters.
-            state = point.state._replace(elbo=np.float64(-np.inf))
+            state = without_bound(point.state)
             point, elbo = self._swept(_Iterate(vector, self.bound.points(vector), state), NUM_SWEEPS)
             self.num_steps += 1
             if not np.isfinite(elbo):
@@ -311,7 +311,7 @@ def learn_by(scheme: str, model: Model, data: Data, terms: Objective, limits: Li
         point, converged = search.run()
         # q(f) continues from the scheme's, since a fresh start could end at another optimum. Any value replaces the
         # best one, which an approximate bound need not exceed.
-        bound.state, bound.best = point.state._replace(elbo=np.float64(-np.inf)), np.inf
+        bound.state, bound.best = without_bound(point.state), np.inf
         bound(point.vector)
         again = search.steps_remain and bound.choose_again(CHOICE_GAIN)
     message = f"{terms.title} changes by less than the tolerance" if converged else "the scheme used all iterations"

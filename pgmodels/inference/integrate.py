@@ -339,7 +339,7 @@ def integrate(
     >>> result.predict([[1.5], [4.5]]).mean.round()
     array([7., 1.])
     """
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights, missing)
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
     seed = as_seed(seed)
@@ -353,7 +353,7 @@ def integrate(
             "NumPyro distributions, as in pgm.RBF(variance=numpyro.distributions.LogNormal(0.0, 1.0)), or take "
             "pgm.correct(pgm.gaussian_vi(model, X, y))."
         )
-    return _Integration(model, data, unknowns, num_draws, seed).run(begin, progress)
+    return _Integration(model, data, unknowns, num_draws, seed).run(start_time, progress)
 
 
 class _Integration:
@@ -398,7 +398,7 @@ class _Integration:
             )
         return problem.coupled, ascent.state.sites
 
-    def run(self, begin: float, progress: bool | None) -> IntegratedApproximation:
+    def run(self, start_time: float, progress: bool | None) -> IntegratedApproximation:
         """Mode, points, and the result."""
         size = len(self.mode)
         with progress_bar("integrate", 100, progress) as bar:
@@ -432,7 +432,7 @@ class _Integration:
         return IntegratedApproximation(
             model=model,
             **self.data._asdict(),
-            seconds=time.perf_counter() - begin,
+            seconds=time.perf_counter() - start_time,
             method="integrate",
             vectors=self._vectors(design.points[kept]),
             shares=support.weights,

@@ -60,9 +60,9 @@ class Marginals(NamedTuple):
     divergences: Float[Array, " k"]
 
 
-def draw_latents(sample: LatentSample, taken: Float[Array, ""]) -> Int[Array, " k"]:
+def draw_latents(sample: LatentSample, num_steps: Float[Array, ""]) -> Int[Array, " k"]:
     """The latents of a step, drawn without replacement."""
-    key = jax.random.fold_in(sample.key, taken.astype(int))
+    key = jax.random.fold_in(sample.key, num_steps.astype(int))
     return jax.random.choice(key, sample.bound.size, (sample.count,), replace=False)
 
 
@@ -228,7 +228,7 @@ def step(
     natural gradient of all at the same S0, times the share of latents in a step; but where S0 is far below the part of
     S in the step, as in a first step with latents of large variance, sites are limited.
     """
-    latents = draw_latents(sample, state.values.taken)
+    latents = draw_latents(sample, state.values.num_steps)
     naturals = state.naturals[0]
     before = jax.tree.map(lambda leaf: leaf[latents], naturals)
     if state.log_sum is None:
@@ -245,17 +245,17 @@ def step(
     moments = (sampled.marginals.mean, sampled.marginals.variance)
     at_least = estimated_log_sum(sample, batch, sampled, latents, 1.0) - _LARGEST_EXCESS
     toward = targets(problem, sample, batch, moments, latents, jnp.maximum(sampled.log_scale, at_least))
-    rate = rates.length(state.taken[latents])
+    rate = rates.length(state.num_steps[latents])
     moved = NaturalParameters(
         before.precision + rate[:, None, None] * (toward.precision - before.precision),
         before.potential + rate[:, None] * (toward.potential - before.potential),
     )
-    length = sample.share * rates.length(sample.share * state.values.taken)
+    length = sample.share * rates.length(sample.share * state.values.num_steps)
     ratios = estimated_log_sum(sample, batch, sampled, latents, sample.share) - sampled.log_scale
     following = newton_update(log_sum, batch.factors[0], ratios, problem.num_rows, length)
     values = adam_step(state.values, slope, rates.learning, problem.units)
     every = jax.tree.map(lambda old, new: old.at[latents].set(new), naturals, moved)
-    after = SviState((every,), (), values, state.taken.at[latents].add(1.0), jnp.min(rate), following)
+    after = SviState((every,), (), values, state.num_steps.at[latents].add(1.0), jnp.min(rate), following)
     return after, LatentStepInfo(value, latents, sampled.marginals.centres, moved, rate)
 
 
@@ -275,7 +275,7 @@ def advance(
     zeros = lambda tree: jax.tree.map(jnp.zeros_like, tree)  # noqa: E731
     start, values = state, jnp.zeros_like(state.values.vector)
     q = state.naturals[0]
-    sums = (zeros(q), values, values, jnp.zeros_like(q.potential), jnp.zeros(()), jnp.ones_like(state.taken))
+    sums = (zeros(q), values, values, jnp.zeros_like(q.potential), jnp.zeros(()), jnp.ones_like(state.num_steps))
 
     def body(index: Array, carry: Any) -> Any:
         state, (naturals, vectors, squares, centres, bounds, remaining) = carry
@@ -287,7 +287,7 @@ def advance(
 
     result = jax.lax.fori_loop(first, last, body, (state, sums))
     state, (naturals, vectors, squares, centres, bounds, remaining) = result
-    visits, count = state.taken - start.taken, last - first
+    visits, count = state.num_steps - start.num_steps, last - first
 
     def averaged(total: Array, now: Array) -> Array:
         counts = visits.reshape(-1, *[1] * (total.ndim - 1))

@@ -37,7 +37,7 @@ class LoopState(NamedTuple):
 
     state: Any
     trace: Float[Array, " length"]
-    taken: Int[Array, ""]
+    num_steps: Int[Array, ""]
     converged: Bool[Array, ""]
 
 
@@ -92,6 +92,11 @@ def backtrack(
     return final.state, final.rises
 
 
+def without_bound(state: Any) -> Any:
+    """The state with an unknown bound, minus infinity, as at other hyperparameters: its next step counts as a start."""
+    return state._replace(elbo=np.float64(-np.inf))
+
+
 def enough(state: Any, tolerance: Any) -> Float[Array, ""]:
     """The largest change of a bound that counts as converged: relative tolerance, or the bound's rounding error."""
     return jnp.maximum(tolerance * jnp.maximum(1.0, jnp.abs(state.elbo)), state.rounding)
@@ -108,27 +113,27 @@ def maximise(
     progress: bool | None = False,
     callback: Callback | None = None,
     before: np.ndarray | None = None,
-    begin: float | None = None,
+    start_time: float | None = None,
 ) -> Ascent:
     """Iterate ``state = step(problem, state)`` until ``state.elbo`` changes by less than ``tolerance``, relatively.
 
     If the initial state has no bound yet (minus infinity), its first step does not count. ``before`` is the trace of
     previous iterations, up to the initial state: they count towards ``max_iterations`` and are part of the result's
-    trace. ``begin`` is the start time for the seconds passed to a callback.
+    trace. ``start_time`` is the start time for the seconds passed to a callback.
     """
-    fresh, begin = float(state.elbo) == -np.inf, time.perf_counter() if begin is None else begin
+    fresh, start_time = float(state.elbo) == -np.inf, time.perf_counter() if start_time is None else start_time
     traces = [np.zeros(0) if fresh else np.asarray(state.elbo)[None]] if before is None else [before]
     remaining, converged = max_iterations + fresh - (0 if before is None else len(before) - 1), False
     # With a callback each block is a single iteration, of the same program.
     length = BLOCK_LENGTH if callback is None else 1
     with progress_bar(title, max_iterations, progress) as bar:
         while not converged and remaining > 0 and np.isfinite(np.concatenate(traces)[-1:]).all():
-            state, trace, taken, done = _run_block(step, problem, state, tolerance, min(length, remaining))
-            traces.append(np.asarray(trace)[: int(taken)])
-            remaining, converged = remaining - int(taken), bool(done)
-            bar.advance(int(taken), f"ELBO {traces[-1][-1]:.4f}")
+            state, trace, num_steps, done = _run_block(step, problem, state, tolerance, min(length, remaining))
+            traces.append(np.asarray(trace)[: int(num_steps)])
+            remaining, converged = remaining - int(num_steps), bool(done)
+            bar.advance(int(num_steps), f"ELBO {traces[-1][-1]:.4f}")
             if callback is not None:
-                number, seconds = sum(map(len, traces)) - 1, time.perf_counter() - begin
+                number, seconds = sum(map(len, traces)) - 1, time.perf_counter() - start_time
                 callback(state, IterationInfo(title, number, float(traces[-1][-1]), seconds))
     return Ascent(state, np.concatenate(traces), converged)
 
@@ -139,15 +144,15 @@ def run_block(
     """At most ``limit`` <= ``length`` iterations, traceable; see ``maximise``."""
 
     def unfinished(carry: LoopState) -> Bool[Array, ""]:
-        going = (carry.taken == 0) | jnp.isfinite(carry.state.elbo)
-        return (carry.taken < limit) & ~carry.converged & going
+        going = (carry.num_steps == 0) | jnp.isfinite(carry.state.elbo)
+        return (carry.num_steps < limit) & ~carry.converged & going
 
     def advance(carry: LoopState) -> LoopState:
         moved = step(problem, carry.state)
         # A damped step may pass the optimum and end where the bound is the same.
         change = jnp.maximum(jnp.abs(moved.elbo - carry.state.elbo), getattr(moved, "missed", 0.0))
         converged = change <= enough(moved, tolerance)
-        return LoopState(moved, carry.trace.at[carry.taken].set(moved.elbo), carry.taken + 1, converged)
+        return LoopState(moved, carry.trace.at[carry.num_steps].set(moved.elbo), carry.num_steps + 1, converged)
 
     empty = LoopState(state, jnp.zeros(length), jnp.zeros((), int), jnp.zeros((), bool))
     return jax.lax.while_loop(unfinished, advance, empty)

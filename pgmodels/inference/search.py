@@ -91,7 +91,7 @@ class SearchBar:
 
     def __init__(self, bar: ProgressBar, num_rows: int = 0, callback: Callback | None = None):
         self.bar, self.num_rows, self.callback = bar, num_rows, callback
-        self.number, self.begin = 0, time.perf_counter()
+        self.number, self.start_time = 0, time.perf_counter()
 
     def step(self, bound: MarginalBound) -> None:
         """Advance the bar by one step, and call the callback with the best values of ``bound`` so far."""
@@ -103,7 +103,7 @@ class SearchBar:
         if self.callback is None or len(bound.X) != self.num_rows:
             return
         self.number += 1
-        learnable, seconds = bound.learnable, time.perf_counter() - self.begin
+        learnable, seconds = bound.learnable, time.perf_counter() - self.start_time
         values = dict(zip(learnable.names, map(np.asarray, learnable.constrain(vector)), strict=True))
         self.callback(state, IterationInfo("fit", self.number, elbo, seconds, values))
 
@@ -270,11 +270,11 @@ def _first_steps(bound: MarginalBound, box: np.ndarray, units: np.ndarray, count
 
     scaled = _Scaled.at_best(bound, box, units)
     options = {"ftol": _FIRST_ROUND, "gtol": 1e-5 / scaled.height, "maxls": 40, "maxiter": count}
-    begin, limits = bound.vector / units, (box / units).T
+    start, limits = bound.vector / units, (box / units).T
     return int(
         minimize(
             scaled,
-            begin,
+            start,
             jac=True,
             method="L-BFGS-B",
             bounds=limits,
@@ -392,17 +392,17 @@ def box_of(initial: dict[str, Start]) -> np.ndarray:
 
 def _are_scales(parameter: Parameter) -> np.ndarray:
     """Which unconstrained entries are scales (such as logarithms), not locations, and have no prior."""
-    begin = np.ravel(parameter.transform.inv(np.asarray(parameter.value)))
+    start = np.ravel(parameter.transform.inv(np.asarray(parameter.value)))
     if not parameter.is_free or parameter.transform is IDENTITY:
-        return np.zeros(len(begin), bool)
+        return np.zeros(len(start), bool)
     if parameter.constraint is None:
-        return np.ones(len(begin), bool)
+        return np.ones(len(start), bool)
 
     def moved(step: np.ndarray) -> np.ndarray:
-        return np.asarray(parameter.transform(as_array((begin + step).reshape(free_shape(parameter)))))
+        return np.asarray(parameter.transform(as_array((start + step).reshape(free_shape(parameter)))))
 
-    now = moved(np.zeros(len(begin)))
-    return np.array([not np.allclose(moved(2.0 * e) - now, 2.0 * (moved(e) - now)) for e in np.eye(len(begin))])
+    now = moved(np.zeros(len(start)))
+    return np.array([not np.allclose(moved(2.0 * e) - now, 2.0 * (moved(e) - now)) for e in np.eye(len(start))])
 
 
 def are_within(vector: np.ndarray, box: np.ndarray) -> bool:

@@ -373,7 +373,7 @@ def svi(
     >>> vi.predict([[1.5], [4.5]]).probabilities[:, 1] > 0.5
     array([ True, False])
     """
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     check_whole_number(batch_size, "batch_size", 1)
     if max_epochs is not None:
         check_whole_number(max_epochs, "max_epochs", 1)
@@ -416,7 +416,7 @@ def svi(
             objective,
             key,
             saved,
-            begin,
+            start_time,
             callback,
             progress,
             sample,
@@ -428,7 +428,7 @@ def svi(
 
 
 class _Options(NamedTuple):
-    """Options of svi, with its start time ``begin``; ``sample`` selects latents for a step, None if steps use all."""
+    """Options of svi, and when it started; ``sample`` selects latents for a step, None if steps use all."""
 
     train_hyperparameters: bool
     train_inducing: bool
@@ -436,7 +436,7 @@ class _Options(NamedTuple):
     objective: Choice
     key: Any
     checkpoint: SviCheckpoint | None
-    begin: float
+    start_time: float
     callback: Callback | None
     progress: bool | None
     sample: LatentSample | None
@@ -471,7 +471,7 @@ def _in_memory(model: Model, data: Data, source: Source, settings: Settings, opt
     ascent = maximise(CAVI.step, problem, first.state, limit, count, title="svi", progress=options.progress)
     # Suppress the warning of CAVI: svi gives its own below.
     result = conclude(
-        "svi", fitted.model, data, problem, ascent._replace(converged=True), settings.tolerance, options.begin
+        "svi", fitted.model, data, problem, ascent._replace(converged=True), settings.tolerance, options.start_time
     )
     if fitted.outcome.converged and not ascent.converged:
         warn_gaining(settings, float(ascent.trace[-1] - ascent.trace[-2]) if count else None)
@@ -503,7 +503,7 @@ def _streamed(model: Model, sample: Data, source: Source, settings: Settings, op
         elbo_trace=outcome.trace,
         converged=outcome.converged,
         tolerance=settings.tolerance,
-        seconds=time.perf_counter() - options.begin,
+        seconds=time.perf_counter() - options.start_time,
         fit=fitted.report,
         objective=objective.name,
         custom_objective=custom_objective(fitted.model, objective),

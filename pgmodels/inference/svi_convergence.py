@@ -269,7 +269,7 @@ def maximise(
     callback: Callback | None = None,
 ) -> Outcome:
     """Windows of steps until convergence; ``save`` is called after each, with whether it is full and the last."""
-    done, begin = len(ascent.trace), time.perf_counter()
+    done, start_time = len(ascent.trace), time.perf_counter()
     rows = stream(done * settings.window)
     with progress_bar("svi", settings.windows, progress) as bar:
         bar.advance(done)
@@ -284,7 +284,9 @@ def maximise(
             if callback is not None:
                 values = map(np.asarray, problem.values_at(ascent.state.values.vector))
                 named = dict(zip(problem.learnable.names, values, strict=True))
-                info = IterationInfo("svi", len(ascent.trace), ascent.trace[-1], time.perf_counter() - begin, named)
+                info = IterationInfo(
+                    "svi", len(ascent.trace), ascent.trace[-1], time.perf_counter() - start_time, named
+                )
                 callback(ascent.state, info)
     at: Any = ascent.window
     if not settings.noisy or at is None:

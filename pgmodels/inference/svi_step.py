@@ -159,9 +159,9 @@ class Rates(NamedTuple):
     power: Float[Array, ""]
     learning: Float[Array, ""]
 
-    def length(self, taken: Array) -> Array:
-        """The size of the next step of q after ``taken`` steps, unless adaptive."""
-        return jnp.maximum((taken + self.delay) ** -self.power, _MIN_STEP * self.learning)
+    def length(self, num_steps: Array) -> Array:
+        """The size of the next step of q after ``num_steps`` steps, unless adaptive."""
+        return jnp.maximum((num_steps + self.delay) ** -self.power, _MIN_STEP * self.learning)
 
 
 def adapt(averages: GradientStatistics, gradient: Any) -> tuple[Array, GradientStatistics]:
@@ -275,14 +275,14 @@ _ROUNDING, _HALVINGS = 1e-10, 20
 class SviState(NamedTuple):
     """q by block of latents, averages of the adaptive rate by block of the objective, and Adam's state of the values.
 
-    ``taken`` counts the steps (of each latent, with latent subsampling), and ``rate`` is the size of the last step of
+    ``num_steps`` counts the steps (of each latent, with latent subsampling), ``rate`` is the size of the last step of
     q, the smallest over its blocks. ``log_sum`` is the regression of latent subsampling.
     """
 
     naturals: tuple[NaturalParameters, ...]
     averages: tuple[GradientStatistics, ...]
     values: Adam
-    taken: Float[Array, "*latents"]
+    num_steps: Float[Array, "*latents"]
     rate: Float[Array, ""]
     log_sum: LogSum | None = None
 
@@ -649,7 +649,7 @@ def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Ra
     Both start from the same state, so that the prior and q are factorised once. A step of size 1 on all rows is a sweep
     of CAVI.
     """
-    problem = replace(problem, objective=problem.objective.for_batch(state.taken * len(rows.y)))
+    problem = replace(problem, objective=problem.objective.for_batch(state.num_steps * len(rows.y)))
 
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Moments]]:
         return penalised_bound(problem, state.naturals, vector, rows)
@@ -662,7 +662,7 @@ def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Ra
         target = problem.targets(batch, moments.mean, moments.variance)
         indices = block_indices(problem, index)
         gradient = [difference(target[place], naturals[place]) for place in indices]
-        rate = rates.length(state.taken)
+        rate = rates.length(state.num_steps)
         if problem.adaptive:
             rate, averages[index] = adapt(averages[index], gradient)
         stepped = partial(_stepped, problem, naturals, indices, gradient)
@@ -673,7 +673,7 @@ def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Ra
             naturals = stepped(rate)
         shortest = jnp.minimum(shortest, rate)
     values = adam_step(state.values, slope, rates.learning, problem.units)
-    moved = SviState(tuple(naturals), tuple(averages), values, state.taken + 1.0, shortest)
+    moved = SviState(tuple(naturals), tuple(averages), values, state.num_steps + 1.0, shortest)
     return moved, StepInfo(value, initial_moments.centre)
 
 

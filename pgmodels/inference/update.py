@@ -71,13 +71,13 @@ def append(
     later = data.X[len(q.y) :, series.column]
     if not len(later) or later.min() <= series.times[-1]:
         return None
-    begin, count = time.perf_counter(), max(_LEAST, _PER_ROW * len(later))
+    start_time, count = time.perf_counter(), max(_LEAST, _PER_ROW * len(later))
     while count < len(series.times):
         first = len(series.times) - count
         rows = np.flatnonzero(data.X[:, series.column] >= series.times[first])
         if len(rows) > _MOST:
             break
-        end = _End(series, data, objective, first, rows, begin)
+        end = _End(series, data, objective, first, rows, start_time)
         result = end.optimised(max_iterations, tolerance, progress)
         if result is not None:
             return result
@@ -98,8 +98,10 @@ def _series(q: Approximation) -> _Series | None:
 class _End:
     """The ``rows`` from the time number ``first`` on, given the filter's state before."""
 
-    def __init__(self, series: _Series, data: Data, objective: Objective, first: int, rows: np.ndarray, begin: float):
-        self.series, self.data, self.first, self.rows, self.begin = series, data, first, rows, begin
+    def __init__(
+        self, series: _Series, data: Data, objective: Objective, first: int, rows: np.ndarray, start_time: float
+    ):
+        self.series, self.data, self.first, self.rows, self.start_time = series, data, first, rows, start_time
         q = series.q
         self.is_old = rows < len(q.y)
         part = data.at(rows)
@@ -166,7 +168,7 @@ class _End:
             elbo_trace=elbo_before + ascent.trace,
             converged=ascent.converged,
             tolerance=tolerance,
-            seconds=time.perf_counter() - self.begin,
+            seconds=time.perf_counter() - self.start_time,
         )
 
 

@@ -507,7 +507,7 @@ def _vi(
     name: str, model: Model, X: Any, y: Any, objective: Choice, weights: Any, missing: MissingChoice,
     max_iterations: int, tolerance: float, seed: Seed, callback: Callback | None, progress: bool | None,
 ) -> Approximation:  # fmt: skip
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights, missing)
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
@@ -516,7 +516,7 @@ def _vi(
     model = with_chain(model.resolve(data.X, as_seed(seed)), data.X)
     terms = objective_of(model, objective)
     model = with_selected_inputs(model, data, terms)
-    result = converge(name, model, data, terms, None, max_iterations, tolerance, progress, callback, begin)
+    result = converge(name, model, data, terms, None, max_iterations, tolerance, progress, callback, start_time)
     warn_narrow(name, result)
     return result
 
@@ -629,13 +629,13 @@ def converge(
     tolerance: float,
     progress: bool | None,
     callback: Callback | None = None,
-    begin: float | None = None,
+    start_time: float | None = None,
 ) -> Approximation:
     """Iterate to the tolerance from a state without a bound, or from where the engine starts if none is given.
 
     Sites are those of the first rows; the other rows start without.
     """
-    begin = time.perf_counter() if begin is None else begin
+    start_time = time.perf_counter() if start_time is None else start_time
     problem = _problem_for(start, model, data, objective, model.prior(data.X))
     warn_independent(name, problem)
     state = start_state(model, data, problem) if start is None else continued(problem, start)
@@ -645,7 +645,7 @@ def converge(
         fresh = start is None and objective.is_monotone
         state = start_state(model, data, problem) if fresh else continued(problem, start or state)
     problem, ascent = optimise(problem, state, tolerance, max_iterations, name, progress, callback)
-    return conclude(name, model, data, problem, ascent, tolerance, begin)
+    return conclude(name, model, data, problem, ascent, tolerance, start_time)
 
 
 def _problem_for(
@@ -660,7 +660,7 @@ def continued(problem: Problem, state: VariationalState | Sites) -> Any:
     """A state to continue from: a state of full steps unchanged, a state of backtracked steps by its sites."""
     if isinstance(state, Sites):
         extended = state_from(problem, pad_sites(state, len(problem.y)))
-        return _restart(problem, *extended[:2]) if problem.objective.is_monotone else extended
+        return _restart(problem, extended.mean, extended.variance) if problem.objective.is_monotone else extended
     return state if problem.objective.is_monotone else state_from(problem, state.sites)
 
 
@@ -668,7 +668,7 @@ def finish(
     name: str, model: Model, data: Data, objective: Objective, ascent: Ascent, tolerance: float
 ) -> Approximation:
     """The result of a loop with the prior's traced form; continued if another form or coupled sites improve it."""
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     problem = variational_problem(model, data, objective, model.prior(data.X))
     sites = ascent.state.sites
     goes_on = (
@@ -677,9 +677,9 @@ def finish(
         or (_may_couple(problem) and is_clipped(ascent.state))
     )
     if goes_on:
-        return converge(name, model, data, objective, ascent.state, MANY, tolerance, False, begin=begin)
+        return converge(name, model, data, objective, ascent.state, MANY, tolerance, False, start_time=start_time)
     warn_independent(name, problem)
-    return conclude(name, model, data, problem, ascent, tolerance, begin)
+    return conclude(name, model, data, problem, ascent, tolerance, start_time)
 
 
 def _may_couple(problem: Problem) -> bool:
@@ -710,12 +710,12 @@ def optimise(
 
     Near the optimum clipped precisions allow only very short steps, which take many halvings.
     """
-    step, begin = engine_of(problem.objective).step, time.perf_counter()
+    step, start_time = engine_of(problem.objective).step, time.perf_counter()
 
     def ascend(problem: Problem, state: Any, tolerance: float, before: np.ndarray | None = None) -> Ascent:
         return maximise(
             step, problem, state, tolerance, max_iterations, title=name, progress=progress, callback=callback,
-            before=before, begin=begin,
+            before=before, start_time=start_time,
         )  # fmt: skip
 
     if not _may_couple(problem):
@@ -747,7 +747,7 @@ def checked(name: str, problem: Problem, ascent: Ascent) -> Ascent:
 
 
 def conclude(
-    name: str, model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, begin: float
+    name: str, model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, start_time: float
 ) -> Approximation:
     """The result of an engine's loop."""
     state, trace, converged = checked(name, problem, ascent)
@@ -766,7 +766,7 @@ def conclude(
         elbo_trace=trace,
         converged=converged,
         tolerance=tolerance,
-        seconds=time.perf_counter() - begin,
+        seconds=time.perf_counter() - start_time,
         method=name,
         objective=objective.name,
         custom_objective=custom_objective(model, objective),

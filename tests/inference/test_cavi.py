@@ -184,13 +184,13 @@ def test_the_optimum_of_plain_sweeps(name):
     assert can_expand(problem)
     ascent, _ = jax.jit(lambda problem, start: ascend_expanded(problem, start, 1e-11, 50))(problem, start)
     plain = jax.jit(lambda problem, start: run_block(CAVI.step, problem, start, 1e-14, 2000, 2000))(problem, start)
-    trace = np.asarray(ascent.trace)[: int(ascent.taken)]
+    trace = np.asarray(ascent.trace)[: int(ascent.num_steps)]
     assert ascent.converged
     # What is promised is of second order, so that what is left is below the tolerance but for its own square.
     np.testing.assert_allclose(trace[-1], plain.state.elbo, rtol=2e-11)
     np.testing.assert_allclose(ascent.state.mean, plain.state.mean, atol=1e-4)
     assert np.all(np.diff(trace) >= -1e-12 * np.abs(trace[:-1]))
-    assert 2 * int(ascent.taken) <= int(plain.taken)
+    assert 2 * int(ascent.num_steps) <= int(plain.num_steps)
 
 
 @double_precision
@@ -205,7 +205,7 @@ def test_where_promises_are_broken_the_sweep_counts(monkeypatch):
 
     monkeypatch.setattr(expanded, "_aim", astray)
     ascent, _ = ascend_expanded(problem, start, 1e-12, 500)
-    trace = np.asarray(ascent.trace)[: int(ascent.taken)]
+    trace = np.asarray(ascent.trace)[: int(ascent.num_steps)]
     assert ascent.converged
     assert np.all(np.diff(trace) >= -1e-12 * np.abs(trace[:-1]))
     # Plain sweeps stop where one gains 1e-12, and have ten times as much or so before them.
