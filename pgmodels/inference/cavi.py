@@ -89,7 +89,6 @@ def at_best_mean(
         square = gradient @ gradient
 
         def product(z: Float[Array, " D"], raw: Float[Array, " D"]) -> Float[Array, " D"]:
-            del raw
             return z - back(jnp.einsum("cip,ic->ip", curved, across(z)))[0]
 
         solution = conjugate_gradients(product, -gradient, lambda residual: residual, _RESIDUAL, _PRODUCTS)

@@ -216,7 +216,6 @@ class Engine(ABC):
 
     def finish(self, name: str, problem: Problem, ascent: Ascent) -> Ascent:
         """The ascent after the loop; not converged, with a warning by ``name``, if no step raises the ELBO."""
-        del name, problem
         return ascent
 
 

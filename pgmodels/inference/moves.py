@@ -272,12 +272,10 @@ class Move(ABC):
 
     def init(self, target: Target, chain: Chain) -> Any:
         """Initial state of a move with ``state`` None: a pytree of arrays."""
-        del target, chain
         return ()
 
     def no_info(self, chain: Chain) -> Any:
         """The ``info`` of zero steps."""
-        del chain
         return ()
 
     @abstractmethod
@@ -309,7 +307,6 @@ class Move(ABC):
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
         """Schedule after a pilot; ``sampled`` says whether hyperparameters are sampled."""
-        del prior, sampled, stats
         return schedule
 
 
@@ -352,7 +349,17 @@ class DataAugmentationInfo(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DataAugmentation(Move):
+class GibbsSweep(Move):
+    """A move that draws auxiliary variables and all latents in turn; its spacing goes by the cost of other moves."""
+
+    is_sweep: ClassVar[bool] = True
+
+    def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
+        return sweep_operations(prior)
+
+
+@dataclass(frozen=True)
+class DataAugmentation(GibbsSweep):
     """For each block, draw its auxiliary variables given all latents, then its latents given the auxiliary variables.
 
     The latents' draw is overrelaxed, v' = E v + a (v - E v) + sqrt(1 - a^2) deviation with a = ``relaxation`` in
@@ -361,7 +368,6 @@ class DataAugmentation(Move):
 
     name: ClassVar[str] = "sweep"
     state: ClassVar[Literal["prior"]] = "prior"
-    is_sweep: ClassVar[bool] = True
 
     def no_info(self, chain: Chain) -> DataAugmentationInfo:
         zeros = jnp.zeros_like(chain.latents)
@@ -370,7 +376,6 @@ class DataAugmentation(Move):
     def step(
         self, target: Target, settings: DataAugmentationSettings, chain: Chain, state: PriorCollection, number: Any
     ) -> Step:
-        del number
         key, augmentation, relaxation = chain.key, target.augmentation, settings.relaxation
         latents, coordinates = chain.latents, state.unflatten(chain.coordinates)
         parameters = target.parameters(chain.unknowns)
@@ -394,16 +399,11 @@ class DataAugmentation(Move):
         before, expected = target.masked(chain.latents), target.masked(expected)
         return Step(moved, state, DataAugmentationInfo(before, expected, before**2, before * expected), finite)
 
-    def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
-        del schedule, stats
-        return sweep_operations(prior)
-
     def first(self) -> MoveSchedule:
         return move_schedule(1, 1, DataAugmentationSettings(as_array(0.0)))
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
         """The factor of overrelaxation."""
-        del prior, sampled
         return schedule._replace(settings=DataAugmentationSettings(as_array(choose_relaxation(autocorrelation(stats)))))
 
 
@@ -414,7 +414,6 @@ class PlainSweep(DataAugmentation):
     name: ClassVar[str] = "plain_sweep"
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
-        del prior, sampled, stats
         return schedule
 
 
@@ -463,7 +462,7 @@ _FIRST = 2**31 - 2
 
 
 @dataclass(frozen=True)
-class FourBlock(Move):
+class FourBlock(GibbsSweep):
     """λ | n, then n | f, λ, then ω | n, f, then f | n, ω, of the Gamma, Poisson and Pólya-Gamma rules.
 
     The Gibbs sweep instead draws λ | f, with n and ω integrated out. The state is n, which belongs to f: no other move
@@ -472,7 +471,6 @@ class FourBlock(Move):
     """
 
     name: ClassVar[str] = "four_block"
-    is_sweep: ClassVar[bool] = True
 
     def init(self, target: Target, chain: Chain) -> dict[str, Any]:
         """Counts by name, drawn given the latents."""
@@ -490,7 +488,6 @@ class FourBlock(Move):
         return {count.name: drawn[count.name] for rate in rates for count in augmentation.children_of(rate)}  # type: ignore[arg-type]
 
     def step(self, target: Target, settings: None, chain: Chain, state: dict[str, Any], number: Any) -> Step:
-        del settings, number
         key, augmentation, counts, y = chain.key, target.augmentation, state, target.family.y
         parameters, prior = target.parameters(chain.unknowns), target.prior(chain.unknowns)
         latents, coordinates, finite = chain.latents, prior.unflatten(chain.coordinates), jnp.array(True)
@@ -511,17 +508,13 @@ class FourBlock(Move):
         moved_chain = chain._replace(key=key, latents=latents, coordinates=prior.flatten(coordinates))
         return Step(moved_chain, counts, finite=finite)
 
-    def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
-        del schedule, stats
-        return sweep_operations(prior)
-
 
 # A loop over chains: see pgmodels.priors.linalg.
 _mean_and_deviation = vmap_as_loop(lambda prior, key, sites: prior.condition(sites).mean_and_deviation(key))
 
 
 @dataclass(frozen=True)
-class ClassByClass(Move):
+class ClassByClass(GibbsSweep):
     """For each class c, ω_c given all latents, then f_c given ω_c and the other latents.
 
     Source: Polson, Scott and Windle 2013, section on the multinomial logit; see ``OneVersusRest``.
@@ -529,10 +522,8 @@ class ClassByClass(Move):
 
     name: ClassVar[str] = "one_vs_rest"
     state: ClassVar[Literal["prior"]] = "prior"
-    is_sweep: ClassVar[bool] = True
 
     def step(self, target: Target, settings: None, chain: Chain, state: PriorCollection, number: Any) -> Step:
-        del settings, number
         objective = cast(OneVersusRest, target.objective)
         key, latents, finite, coordinates = chain.key, chain.latents, jnp.array(True), []
         for index, (part, group) in enumerate(zip(state.slices(), state.unflatten(chain.coordinates), strict=True)):
@@ -552,7 +543,3 @@ class ClassByClass(Move):
             coordinates.append(group)
         moved = chain._replace(key=key, latents=latents, coordinates=state.flatten(coordinates))
         return Step(moved, state, finite=finite)
-
-    def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
-        del schedule, stats
-        return sweep_operations(prior)
