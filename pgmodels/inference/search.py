@@ -192,8 +192,6 @@ def multistart(
     With several kinds of starts, a few steps are made from the best of each kind and the search continues from the
     largest bound. The bound is evaluated inexactly, see ``_InexactObjective``.
     """
-    from scipy.optimize import minimize
-
     bounds = {name: MarginalBound(trainable(start.model), data, terms) for name, start in initial.items()}
     for bound in bounds.values():
         bound(bound.vector, _START_TOLERANCE)
@@ -207,7 +205,8 @@ def multistart(
     scales = {name: steps(bounds[name].learnable, data.X) for name in tried}
     first_steps = dict.fromkeys(tried, 0)
     for name in tried if len(tried) > 1 else []:
-        first_steps[name] = _first_steps(bounds[name], box, scales[name], min(_FIRST_STEPS, limits.max_iterations), bar)
+        count = min(_FIRST_STEPS, limits.max_iterations)
+        first_steps[name] = _lbfgs(_Scaled.at_best(bounds[name], box, scales[name]), _FIRST_ROUND, count, bar).nit
     chosen = min(tried, key=lambda name: bounds[name].best + bounds[name].rounding)
     bound, num_steps = bounds[chosen], first_steps[chosen]
     size = max(1.0, abs(bound.best))
@@ -218,20 +217,8 @@ def multistart(
     if not again:
         return ended(num_steps, False, "the first steps from the starts used all iterations")
     while again:
-        solution = minimize(
-            scaled,
-            bound.vector / units,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=(box / units).T,
-            callback=lambda _: bar.step(bound),
-            options={
-                "ftol": ftol * min(1.0, size / scaled.height),
-                "gtol": 1e-5 / scaled.height,
-                "maxls": 40,
-                "maxiter": limits.max_iterations - num_steps,
-            },
-        )
+        ftol_scaled = ftol * min(1.0, size / scaled.height)
+        solution = _lbfgs(scaled, ftol_scaled, limits.max_iterations - num_steps, bar)
         num_steps += int(solution.nit)
         steps_remain = num_steps < limits.max_iterations
         inverse = solution.hess_inv.todense()
@@ -264,23 +251,19 @@ def _leading(initial: dict[str, Start], elbos: dict[str, float], count: int | No
     return [chosen[0], *(name for name in chosen[1:] if np.isfinite(elbos[name]))]
 
 
-def _first_steps(bound: MarginalBound, box: np.ndarray, units: np.ndarray, count: int, bar: SearchBar) -> int:
-    """At most ``count`` steps of L-BFGS-B; returns their number."""
+def _lbfgs(scaled: _Scaled, ftol: float, max_iterations: int, bar: SearchBar) -> Any:
+    """L-BFGS-B from the best vector of a bound, until a step gains less than ``ftol``, relatively."""
     from scipy.optimize import minimize
 
-    scaled = _Scaled.at_best(bound, box, units)
-    options = {"ftol": _FIRST_ROUND, "gtol": 1e-5 / scaled.height, "maxls": 40, "maxiter": count}
-    start, limits = bound.vector / units, (box / units).T
-    return int(
-        minimize(
-            scaled,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=limits,
-            callback=lambda _: bar.step(bound),
-            options=options,
-        ).nit
+    bound, options = scaled.inexact.bound, {"ftol": ftol, "gtol": 1e-5 / scaled.height, "maxls": 40}
+    return minimize(
+        scaled,
+        bound.vector / scaled.units,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=(scaled.inexact.box / scaled.units).T,
+        callback=lambda _: bar.step(bound),
+        options=options | {"maxiter": max_iterations},
     )
 
 

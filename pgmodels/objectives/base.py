@@ -490,17 +490,6 @@ class Taylor(FormulaObjective):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Taylor) and self._identity == other._identity
 
-    def _expanded(self, m: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """log p(y | m) of each datum (n,), its gradient (n, P) and Hessian (n, P, P)."""
-
-        def at(m_i: Any, y_i: Any) -> Any:
-            return self.predictor_log_density(y_i[None], m_i[None], parameters)[0]
-
-        def datum(m_i: Any, y_i: Any) -> tuple[Any, Any, Any]:
-            return *jax.value_and_grad(at)(m_i, y_i), jax.hessian(at)(m_i, y_i)
-
-        return jax.vmap(datum)(m, as_array(y))
-
     def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
         """``v`` may be covariances (n, P, P)."""
         return self.local_bound_and_sites(m, v, y, parameters)[0]
@@ -511,7 +500,14 @@ class Taylor(FormulaObjective):
 
     def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         """The sites are derivatives of the log density."""
-        value, gradient, H = self._expanded(m, y, parameters)
+
+        def at(m_i: Any, y_i: Any) -> Any:
+            return self.predictor_log_density(y_i[None], m_i[None], parameters)[0]
+
+        def datum(m_i: Any, y_i: Any) -> tuple[Any, Any, Any]:
+            return *jax.value_and_grad(at)(m_i, y_i), jax.hessian(at)(m_i, y_i)
+
+        value, gradient, H = jax.vmap(datum)(m, as_array(y))
         if v.ndim == 2:
             curvature = jnp.diagonal(H, axis1=1, axis2=2)
             return value + 0.5 * jnp.sum(curvature * v, axis=1), gradient - curvature * m, -curvature
