@@ -20,7 +20,7 @@ from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import Sites
 from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.dense import DensePrior, LowRankPrior, covariance_prior, expand
+from pgmodels.priors.dense import DensePrior, LowRankPrior, expand, traced_dense_prior
 from pgmodels.priors.representation import Dense
 from pgmodels.runtime.precision import double_precision
 from tests.covering import some
@@ -155,7 +155,7 @@ def test_moments_move_as_they_say():
     """By the covariance; a site of no precision says nothing of the others and follows none of them."""
     rng = np.random.default_rng(1)
     X = jnp.asarray(rng.normal(size=(7, 2)))
-    prior = covariance_prior(bare(pgm.RBF(2.0, 1.3)), jnp.asarray(0.3), X, 2)
+    prior = traced_dense_prior(bare(pgm.RBF(2.0, 1.3)), jnp.asarray(0.3), X, 2, for_moments=True)
     w = jnp.asarray(np.exp(rng.normal(size=(7, 2)))).at[2, 0].set(0.0)
     sites = Sites(jnp.asarray(rng.normal(size=(7, 2))), w)
     expansion = expand(prior, sites)
@@ -224,7 +224,8 @@ def test_the_gradient_is_that_of_the_collapsed_bound(name):
     def at(shifts):
         group = problem.prior.groups[0]
         kernel = jax.tree.map(lambda leaf: leaf * jnp.exp(shifts["kernel"]), group.kernel)
-        moved = covariance_prior(kernel, group.mean + shifts["mean"], group.X, group.size, problem.row_weights)
+        mean = group.mean + shifts["mean"]
+        moved = traced_dense_prior(kernel, mean, group.X, group.size, problem.row_weights, for_moments=True)
         parameters = {name: value * jnp.exp(shifts["parameters"]) for name, value in problem.parameters.items()}
         prior = PriorCollection((moved,))
         return type(problem)(problem.objective, prior, problem.y, parameters, row_weights=problem.row_weights)
