@@ -655,22 +655,27 @@ class Inducing(Representation):
 
     @property
     def adapts(self) -> bool:  # type: ignore[override]
+        """Whether the choice depends on the site precisions."""
         return self.select in ("heteroscedastic", "merged", "HGV", "auto")
 
     @property
     def selects_by_augmentation(self) -> bool:  # type: ignore[override]
+        """Whether it depends on the sites of the augmented bound for every objective."""
         return self.select == "merged"
 
     @property
     def takes_every_choice(self) -> bool:  # type: ignore[override]
+        """Whether every new choice replaces the last, even if it lowers the ELBO."""
         return self.select in ("GV", "HGV")
 
     @property
     def is_automatic(self) -> bool:  # type: ignore[override]
+        """Whether the number of inducing inputs is chosen from the data."""
         return self.select == AUTOMATIC
 
     @property
     def num_inputs(self) -> int:  # type: ignore[override]
+        """The number of inducing inputs, or the maximum number to choose."""
         return self.inputs if isinstance(self.inputs, int) else len(self.inputs)
 
     def with_inputs(self, Z: Any) -> "Inducing":
