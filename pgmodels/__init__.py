@@ -113,7 +113,6 @@ from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.nested import SparseApproximation
 from pgmodels.results.predictive import PredictionWarning, Predictive
 from pgmodels.results.result import Marginal
-from pgmodels.results.storage import load
 from pgmodels.runtime.jit import InstallationWarning
 from pgmodels.runtime.messages import PgmodelsWarning
 
@@ -128,6 +127,7 @@ if TYPE_CHECKING:
     from pgmodels.plots.latents import plot_latent, plot_probability_map
     from pgmodels.plots.marginals import plot_densities, plot_marginals, plot_reliability, plot_skewness
     from pgmodels.regression.formula import FormulaWarning, formula, load_formula
+    from pgmodels.results.storage import load
     from pgmodels.workflow import Check, check
 
 # The modules of what is imported at first use: matplotlib, NumPyro and scikit-learn are slow to load.
@@ -140,6 +140,7 @@ _LAZY = {
     "FormulaWarning": "regression.formula",
     "GibbsKernel": "inference.numpyro",
     "formula": "regression.formula",
+    "load": "results.storage",
     "load_formula": "regression.formula",
     "nuts": "inference.nuts",
     "plot_auxiliaries": "plots.chains",

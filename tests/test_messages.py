@@ -45,12 +45,13 @@ ENDINGS = {".csv", ".npz", ".parquet", ".py"}
 WORDS = {"linear_response", "posterior_predictive", "log_likelihood", "target_names", "y_test"}
 # Results that compare takes by names of the user's choice.
 LABELS = {"gibbs", "cavi"}
-# Modules that write other languages: DOT, HTML, options of XLA, and formulas.
+# Modules that write other languages: DOT, HTML, options of XLA, formulas, and the documentation of the systems.
 WRITERS = (
     "pgmodels/augmentation/explain.py",
     "pgmodels/report/report.py",
     "pgmodels/runtime/jit.py",
     "pgmodels/regression/",
+    "pgmodels/systems.py",
 )
 
 

@@ -37,7 +37,7 @@ def test_public_names_are_sorted_and_unique():
 
 def test_every_warning_and_error_can_be_named():
     """Users silence or catch them by name; subclasses of an error of the package are caught with it."""
-    heads = re.compile(r"^class (\w+)\((\w+)", re.MULTILINE)
+    heads = re.compile(r"^class ([A-Z]\w+)\((\w+)", re.MULTILINE)
     classes = [pair for path in (ROOT / "pgmodels").rglob("*.py") for pair in heads.findall(path.read_text("utf-8"))]
     is_base = {name: is_exception(getattr(builtins, name, None)) for _, name in classes} | {"PgmodelsWarning": True}
     assert {name for name, base in classes if is_base[base]} == {

@@ -5,15 +5,17 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import narwhals.stable.v2 as nw
 import numpy as np
-import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from pgmodels.runtime.messages import shorten
+
+if TYPE_CHECKING:
+    import narwhals.stable.v2 as nw
+    import pandas as pd
 
 # Checks of numerical options, before any work.
 
@@ -791,13 +793,17 @@ def _length(X: Any, name: str) -> int:
 # Columns of data frames as series of pandas of a few types, whatever their library and type.
 
 
-def read_column(series: nw.Series[Any]) -> pd.Series | None:
+def read_column(series: "nw.Series[Any]") -> "pd.Series | None":
     """A column as a series of pandas of one of a few types, whatever its library and type; None if it has none.
 
     Numbers are float64; whole numbers int64 or uint64, and booleans bool, or nullable with missing entries; text is
     of dtype object, with None where it is missing; categories keep their levels; dates and times are datetime64, with
     a zone if they have one; durations are timedelta64.
     """
+
+    import narwhals.stable.v2 as nw
+    import pandas as pd
+
     dtype, native = series.dtype, series.to_native()
     # Arrow's dictionaries in pandas are columns of their values.
     if isinstance(dtype, nw.Enum | nw.Categorical) and not isinstance(getattr(native, "dtype", None), pd.ArrowDtype):
@@ -828,22 +834,29 @@ def read_column(series: nw.Series[Any]) -> pd.Series | None:
     return _of_entries(series.to_list())
 
 
-def _nullable(values: np.ndarray, missing: np.ndarray) -> pd.Series:
+def _nullable(values: np.ndarray, missing: np.ndarray) -> "pd.Series":
+    import pandas as pd
+
     if not missing.any():
         return pd.Series(values)
     array = pd.arrays.BooleanArray if values.dtype == bool else pd.arrays.IntegerArray
     return pd.Series(array(values, missing))
 
 
-def _of_unit(series: nw.Series[Any], unit: str, kind: str, counts: Callable[[Any], nw.Series[Any]]) -> pd.Series:
+def _of_unit(series: "nw.Series[Any]", unit: str, kind: str, counts: "Callable[[Any], nw.Series[Any]]") -> "pd.Series":
+    import pandas as pd
+
     unit = unit if unit in ("ns", "us", "ms") else "us"
     values = counts(unit).fill_null(0).to_numpy().astype(np.int64).astype(f"{kind}[{unit}]")
     values[series.is_null().to_numpy()] = "NaT"
     return pd.Series(values)
 
 
-def _of_entries(entries: Sequence[Any]) -> pd.Series | None:
+def _of_entries(entries: Sequence[Any]) -> "pd.Series | None":
     """A column of Python objects of one kind; None if they are of several, or of no kind."""
+
+    import pandas as pd
+
     missing = np.array([is_missing(entry) for entry in entries], dtype=bool)
     entries = [None if is_empty else as_python(entry) for entry, is_empty in zip(entries, missing, strict=True)]
     types = {type(entry) for entry in entries} - {type(None)}
@@ -885,8 +898,11 @@ def unreadable(entries: Sequence[Any]) -> str:
     return f"has {first}: give {remedy}."
 
 
-def kind_of_column(column: pd.Series) -> str:
+def kind_of_column(column: "pd.Series") -> str:
     """The kind of a column that ``read_column`` returned."""
+
+    import pandas as pd
+
     dtype = column.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         return ORDERED if dtype.ordered else LEVEL
@@ -895,8 +911,11 @@ def kind_of_column(column: pd.Series) -> str:
     return {"O": LEVEL, "M": DATE, "m": DURATION, "b": BOOLEAN}.get(dtype.kind, NUMBER)
 
 
-def days_in(column: pd.Series, origin: str = "1970-01-01") -> np.ndarray:
+def days_in(column: "pd.Series", origin: str = "1970-01-01") -> np.ndarray:
     """Durations in days, or days from an origin to times, in UTC if they have a zone; NaN where there are none."""
+
+    import pandas as pd
+
     if kind_of_column(column) == DURATION:
         return (column / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
     times = column.dt.tz_convert(None) if kind_of_column(column) == ZONED else column
@@ -904,13 +923,13 @@ def days_in(column: pd.Series, origin: str = "1970-01-01") -> np.ndarray:
     return ((times - pd.Timestamp(origin)) / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
 
 
-def first_time(column: pd.Series) -> str:
+def first_time(column: "pd.Series") -> str:
     """The first time of a column as an origin of ``days_in``."""
     first = column.min()
     return str(first if first.tz is None else first.tz_convert(None))
 
 
-def floats_in(column: pd.Series, place: str) -> np.ndarray:
+def floats_in(column: "pd.Series", place: str) -> np.ndarray:
     """A column of numbers or booleans as float64, NaN where there is none; ValueError for what float64 does not hold.
 
     ``place`` names the column, for messages.
@@ -923,7 +942,7 @@ def floats_in(column: pd.Series, place: str) -> np.ndarray:
     return column.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def inexact(column: pd.Series) -> bool:
+def inexact(column: "pd.Series") -> bool:
     """Whether a column has whole numbers that float64 does not hold."""
     if column.dtype.kind not in "iu":
         return False
@@ -932,6 +951,6 @@ def inexact(column: pd.Series) -> bool:
     return any(int(float(number)) != number for number in beyond.tolist())
 
 
-def are_exact(values: pd.Series) -> bool:
+def are_exact(values: "pd.Series") -> bool:
     """Whether no number is beyond 2^53, where float64 merges neighbours."""
     return bool((values.abs().fillna(0.0) <= EXACT).all())

@@ -351,7 +351,8 @@ class Kernel(Module):
             self.check_by_column(name, num_columns)
         kind = type(self).__name__
         if self.of_one_column and num_columns != 1:
-            raise ValueError(f"{kind} reads one column; got {num_columns}. Use pgm.On(pgm.{kind}(), [column]).")
+            call = f"pgm.{kind}()"
+            raise ValueError(f"{kind} reads one column; got {num_columns}. Use pgm.On({call}, [column]).")
 
     def check_values(self, X: np.ndarray, name: str) -> None:
         """Raise ValueError for values of X (n, d), called ``name``, at which the kernel is not defined."""

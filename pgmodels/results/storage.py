@@ -194,12 +194,12 @@ def load(
     return replace(result, custom_objective=objective)
 
 
-class UnsuitableError(ValueError):
+class _UnsuitableError(ValueError):
     """An argument of ``load`` does not fit the file, which is not damaged."""
 
 
 @contextmanager
-def faults_of(path: Path, unsuitable: type[ValueError] = UnsuitableError) -> Iterator[None]:
+def faults_of(path: Path, unsuitable: type[ValueError] = _UnsuitableError) -> Iterator[None]:
     """Within the context, errors about what a file holds become one ValueError that names it.
 
     Errors of the type ``unsuitable`` are those of files that are not damaged.
@@ -511,18 +511,18 @@ class _Reader:
         parameters: dict[str, Parameter],
         formulas: dict[str, tuple[str, str]],
     ) -> Likelihood:
-        """The likelihood; UnsuitableError if a custom formula is not passed or differs from the saved one."""
+        """The likelihood; _UnsuitableError if a custom formula is not passed or differs from the saved one."""
         size, likelihood = self.sizes["l"], self.likelihood
         if likelihood is None and named:
             likelihood = _named_likelihood(name, parameters, options, size)
         if not isinstance(likelihood, Likelihood | LikelihoodFamily):
             fault = f"got {shorten(likelihood)}" if likelihood is not None else "files hold no code"
-            raise UnsuitableError(
+            raise _UnsuitableError(
                 f"the likelihood {name} has a custom formula, {formulas['formula'][0]}, and {fault}: pass the "
                 f"likelihood or its family, as in pgm.load(path, likelihood={name})."
             )
         if _arguments(likelihood) != sorted(parameters):
-            raise UnsuitableError(
+            raise _UnsuitableError(
                 f"likelihood has the parameters {_arguments(likelihood)}, but the saved one, {name}, has "
                 f"{sorted(parameters)}: pass the likelihood as it was when the result was saved."
             )
@@ -534,7 +534,7 @@ class _Reader:
             if formulas.get(role) != passed.get(role):
                 texts = [stored[role][0] if role in stored else "none" for stored in (passed, formulas)]
                 digits = ", in digits that are not shown" if texts[0] == texts[1] else ""
-                raise UnsuitableError(
+                raise _UnsuitableError(
                     f"the {role} of likelihood is {texts[0]}, but the saved one is {texts[1]}{digits}: pass the "
                     f"likelihood {name} as it was when the result was saved."
                 )
