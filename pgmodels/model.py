@@ -59,8 +59,7 @@ from pgmodels.priors.dense import InducingPoints
 from pgmodels.priors.representation import Auto, Representation
 from pgmodels.priors.rows import DistinctInputs, Sharing, find_distinct_inputs
 from pgmodels.runtime.io import digest
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import require_memory
+from pgmodels.runtime.jit import compiled, require_memory
 from pgmodels.runtime.messages import PgmodelsWarning, shorten, warn, write_value
 from pgmodels.runtime.precision import DoublePrecision, Module, as_array
 

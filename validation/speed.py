@@ -17,8 +17,7 @@ from pgmodels.inference.moves import DataAugmentation
 from pgmodels.inference.problem import problem_of
 from pgmodels.inference.slice_moves import SliceLatents
 from pgmodels.model import Data
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import one_thread_up_to
+from pgmodels.runtime.jit import compiled, one_thread_up_to
 
 
 def seconds(function: Callable[[], object], num_rows: int, repeats: int = 7) -> float:

@@ -22,8 +22,7 @@ from pgmodels.priors.base import pad_rows, padded_size, weighted
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.results.draws import Draws
 from pgmodels.results.nested import NestedApproximation, name_type
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import one_thread_up_to
+from pgmodels.runtime.jit import compiled, one_thread_up_to
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
 

@@ -28,8 +28,7 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.gaussian import CorrectionWarning
 from pgmodels.results.nested import name_type
 from pgmodels.results.result import Result
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import SMALL, num_cores, one_thread_if_small
+from pgmodels.runtime.jit import SMALL, compiled, num_cores, one_thread_if_small
 from pgmodels.runtime.messages import progress_bar, suppress_warnings
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed

@@ -21,8 +21,7 @@ from pgmodels.priors.chain_posterior import Layout, chain_column, moves_along
 from pgmodels.priors.collection import Posterior, PriorCollection
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.results.nested import name_type
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import require_memory
+from pgmodels.runtime.jit import compiled, require_memory
 from pgmodels.runtime.messages import PgmodelsWarning, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed

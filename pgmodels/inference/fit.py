@@ -44,8 +44,7 @@ from pgmodels.priors.base import Coordinates, Sites
 from pgmodels.priors.collection import columns
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, FitReport, with_parameters
 from pgmodels.results.gaussian import ParameterUncertainty, shifts_at
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import one_thread_if_small
+from pgmodels.runtime.jit import compiled, one_thread_if_small
 from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed

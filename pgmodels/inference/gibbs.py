@@ -51,8 +51,7 @@ from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.collection import Fresh, PriorCollection
 from pgmodels.results.draws import Draws
 from pgmodels.runtime.io import digest
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import one_thread_if_small, one_thread_up_to, require_draws
+from pgmodels.runtime.jit import compiled, one_thread_if_small, one_thread_up_to, require_draws
 from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, warn
 from pgmodels.runtime.precision import Picklable, as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_key, as_seed

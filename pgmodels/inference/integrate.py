@@ -36,8 +36,7 @@ from pgmodels.priors.chain_posterior import ChainResponse, Layout, respond
 from pgmodels.priors.collection import Posterior
 from pgmodels.results.gaussian import added_moments, joint_covariance
 from pgmodels.results.integrated import IntegratedApproximation
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import one_thread_if_small
+from pgmodels.runtime.jit import compiled, one_thread_if_small
 from pgmodels.runtime.messages import ProgressBar, progress_bar, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed

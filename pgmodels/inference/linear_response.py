@@ -31,8 +31,7 @@ from pgmodels.priors.collection import Marginals, Posterior
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.gaussian import CorrectionWarning, added_moments, is_invalid, mixing, warn_invalid
 from pgmodels.results.nested import ChainCorrection, respond
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import require_memory
+from pgmodels.runtime.jit import compiled, require_memory
 from pgmodels.runtime.messages import warn
 
 # The equations of linear response solved by products with the data's factor, without an n x n matrix.

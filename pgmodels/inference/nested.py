@@ -28,8 +28,7 @@ from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.gaussian import CorrectionWarning, mixing, warn_invalid
 from pgmodels.results.nested import NestedApproximation
 from pgmodels.results.result import GRID, REACH, GridDensity, interpolation
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import num_cores, one_thread_up_to
+from pgmodels.runtime.jit import compiled, num_cores, one_thread_up_to
 from pgmodels.runtime.messages import progress_bar, suppress_warnings, warn
 from pgmodels.runtime.precision import as_array, double_precision
 

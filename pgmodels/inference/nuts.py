@@ -29,8 +29,7 @@ from pgmodels.priors.base import Sites, pad_rows
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.representation import Auto
 from pgmodels.results.draws import Draws
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import one_thread_if_small, require_draws
+from pgmodels.runtime.jit import compiled, one_thread_if_small, require_draws
 from pgmodels.runtime.messages import PgmodelsWarning, shows_progress, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_key

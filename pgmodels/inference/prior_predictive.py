@@ -16,8 +16,7 @@ from pgmodels.parameters.vector import with_priors, with_values
 from pgmodels.priors.block_posterior import draw_latents
 from pgmodels.results.draws import PriorPredictive
 from pgmodels.results.predictive import DrawNodes, Predictive, check_covariates
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import require_draws
+from pgmodels.runtime.jit import compiled, require_draws
 from pgmodels.runtime.precision import double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
 

@@ -62,8 +62,7 @@ from pgmodels.priors.collection import MAX_BLOCK, PriorCollection
 from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.results.nested import SparseApproximation
 from pgmodels.runtime.io import digest
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import one_thread_if_small
+from pgmodels.runtime.jit import compiled, one_thread_if_small
 from pgmodels.runtime.messages import PgmodelsWarning, shorten, suppress_warnings, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_key, as_seed

@@ -35,8 +35,7 @@ from pgmodels.priors.markov import MarkovPosterior, go_on, joined, processes
 from pgmodels.priors.rows import Copies
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult
 from pgmodels.results.nested import name_type
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import one_thread_up_to
+from pgmodels.runtime.jit import compiled, one_thread_up_to
 from pgmodels.runtime.precision import as_array, double_precision
 
 # Later rows of a series: the filter restarts from its stored state, and only the most recent old rows, which new ones

@@ -38,8 +38,7 @@ from pgmodels.priors.markov import Markov, scan_operations
 from pgmodels.priors.representation import Auto
 from pgmodels.results.approximation import Approximation, GaussianResult
 from pgmodels.results.gaussian import CorrectionWarning
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import one_thread_if_small
+from pgmodels.runtime.jit import compiled, one_thread_if_small
 from pgmodels.runtime.messages import PgmodelsWarning, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed

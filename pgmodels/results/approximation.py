@@ -46,8 +46,7 @@ from pgmodels.results.predictive import (
     check_covariates,
 )
 from pgmodels.results.result import DataResult, Functions, GridDensity, Result, entries, of_draws
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import require_draws
+from pgmodels.runtime.jit import compiled, require_draws
 from pgmodels.runtime.precision import as_array
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 

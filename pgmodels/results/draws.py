@@ -19,8 +19,7 @@ from pgmodels.priors.block_posterior import draw_given
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.results.predictive import DrawNodes, Predictive, spread_evenly
 from pgmodels.results.result import DataResult, Functions, of_chains
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import require_draws
+from pgmodels.runtime.jit import compiled, require_draws
 from pgmodels.runtime.precision import DoublePrecision, Picklable, double_precision
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 

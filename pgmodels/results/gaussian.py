@@ -34,8 +34,7 @@ from pgmodels.results.predictive import (
     check_covariates,
 )
 from pgmodels.results.result import BaseResult, check_levels
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import require_draws
+from pgmodels.runtime.jit import compiled, require_draws
 from pgmodels.runtime.messages import PgmodelsWarning, shorten, suppress_warnings, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed

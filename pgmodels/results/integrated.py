@@ -35,7 +35,7 @@ from pgmodels.results.result import (
     Marginal,
     of_marginal,
 )
-from pgmodels.runtime.machine import require_draws
+from pgmodels.runtime.jit import require_draws
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 

@@ -31,8 +31,7 @@ from pgmodels.objectives.base import AdditiveNoise
 from pgmodels.priors.base import pad_rows, padded_size
 from pgmodels.priors.chain_posterior import push_moments
 from pgmodels.results.result import GridDensity, check_levels
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import require_draws
+from pgmodels.runtime.jit import compiled, require_draws
 from pgmodels.runtime.messages import PgmodelsWarning, shorten, warn
 from pgmodels.runtime.precision import DoublePrecision, Picklable, as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_generator

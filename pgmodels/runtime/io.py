@@ -27,7 +27,7 @@ import jax
 import numpy as np
 from numpy.lib import format as npy
 
-from pgmodels.runtime.machine import available_memory
+from pgmodels.runtime.jit import available_memory
 from pgmodels.runtime.seeds import is_distribution
 
 if TYPE_CHECKING:

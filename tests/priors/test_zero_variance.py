@@ -33,7 +33,7 @@ from pgmodels.priors.base import Sites, pad_rows
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.representation import Auto
-from pgmodels.runtime import machine as memory
+from pgmodels.runtime import jit as memory
 from pgmodels.runtime.precision import as_array
 from tests.own_likelihoods import log_poisson
 from tests.programs import run

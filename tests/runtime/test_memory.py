@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
-from pgmodels.runtime import machine as memory
+from pgmodels.runtime import jit as memory
 
 RNG = np.random.default_rng(5)
 X = RNG.uniform(-2.0, 2.0, (30, 1))

@@ -13,7 +13,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import pgmodels as pgm
-from pgmodels.runtime.machine import SMALL, one_thread_up_to
+from pgmodels.runtime.jit import SMALL, one_thread_up_to
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(12, 1))

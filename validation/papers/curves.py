@@ -14,7 +14,7 @@ from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.parameters.vector import trainable
 from pgmodels.results.gaussian import nodes_at
 from pgmodels.results.predictive import Predictive
-from pgmodels.runtime.machine import one_thread_up_to
+from pgmodels.runtime.jit import one_thread_up_to
 from pgmodels.runtime.precision import double_precision
 from validation.papers.measures import scores
 

@@ -24,8 +24,7 @@ from pgmodels.numerics.iteration import Adam, adam_step, initial_adam
 from pgmodels.numerics.quadrature import gauss_hermite
 from pgmodels.objectives.base import FormulaObjective
 from pgmodels.parameters.vector import ParameterVector, trainable
-from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.machine import one_thread_up_to
+from pgmodels.runtime.jit import compiled, one_thread_up_to
 from pgmodels.runtime.precision import Module, as_array, double_precision
 from validation.papers.curves import Curve, Look
 
