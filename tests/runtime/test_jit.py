@@ -111,7 +111,7 @@ def test_the_package_compiles_in_one_place():
             imported = isinstance(node, ast.ImportFrom) and names & {alias.name for alias in node.names}
             if used or imported:
                 files.add(path.relative_to(package).as_posix())
-    assert files == {"runtime/jit.py", "runtime/installation.py"}
+    assert files == {"runtime/jit.py"}
 
 
 def test_an_option_that_xla_does_not_know_is_left_out(monkeypatch):
