@@ -67,6 +67,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class Options(TypedDict, total=False):
     """Options of every system, passed on to its engine: the seed, and whether to show a progress bar."""
 

@@ -101,6 +101,48 @@ def test_fit_finds_the_same_optimum_in_any_unit():
         assert result.fit.values["scale"] / of_y == pytest.approx(base.fit.values["scale"], rel=1e-2)
 
 
+def kalman(y, step, variance, lengthscale, noise):
+    """log p(y), and mean and variance of the last value, of a Matern-3/2 process at equal steps."""
+    rate = np.sqrt(3.0) / lengthscale
+    A = np.exp(-rate * step) * np.array([[1 + rate * step, step], [-(rate**2) * step, 1 - rate * step]])
+    P = stationary = np.diag([variance, variance * rate**2])
+    Q, m, log_p = stationary - A @ stationary @ A.T, np.zeros(2), 0.0
+    for number, value in enumerate(y):
+        if number:
+            m, P = A @ m, A @ P @ A.T + Q
+        spread, residual = P[0, 0] + noise, value - m[0]
+        log_p -= 0.5 * (np.log(2 * np.pi * spread) + residual**2 / spread)
+        m, P = m + P[:, 0] * residual / spread, P - np.outer(P[:, 0], P[0]) / spread
+    return log_p, m[0], P[0, 0]
+
+
+def series(n):
+    """The first values of one of 50,000, whose log p(y) is -37611.92072."""
+    x = 0.01 * np.arange(50_000)
+    y = np.sin(x) + 0.5 * np.sin(2 * np.pi * x / 7) + 0.5 * np.random.default_rng(0).standard_normal(50_000)
+    return x[:n, None], y[:n]
+
+
+@pytest.mark.parametrize("n", [200, pytest.param(3000, marks=pytest.mark.slow)])
+def test_a_long_series_is_that_of_a_kalman_filter(n):
+    X, y = series(n)
+    log_p, mean, variance = kalman(y, 0.01, 1.0, 2.0, 0.25)
+    result = pgm.cavi(gaussian(pgm.Matern32(1.0, 2.0), 0.5), X, y)
+    assert result.elbo == pytest.approx(log_p, abs=1e-4)
+    m, v = result.predict_latent(np.array([X[-1], X[-1] + 1000.0]))
+    np.testing.assert_allclose([m[0, 0], v[0, 0]], [mean, variance], atol=1e-6)
+    # Far ahead the prior comes back.
+    np.testing.assert_allclose([m[1, 0], v[1, 0]], [0.0, 1.0], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_kalman_filter_is_right():
+    y = series(50_000)[1]
+    log_p, mean, variance = kalman(y, 0.01, 1.0, 2.0, 0.25)
+    assert log_p == pytest.approx(-37611.92072, abs=1e-4)
+    np.testing.assert_allclose([mean, variance], [-0.148483, 0.0154788], atol=1e-6)
+
+
 def test_a_trend_a_season_and_gaps():
     """The kernel of Mauna Loa, with the values of the book (Rasmussen and Williams 2006, section 5.4.3)."""
     months = np.delete(np.arange(3, 3 + 60 + len(MISSING)), MISSING)

@@ -235,7 +235,11 @@ def _expand_power(expression: Power, size: int) -> list[Term]:
     if isinstance(exponent, Constant) and exponent.value == 2.0:
         if isinstance(base, Call) and base.name == "abs":
             return _expand(power(base.argument, 2.0), size)
-        if affine(base) is not None or isinstance(base, Selected) or _is_affine_in_selection(base):
+        if (
+            affine(base) is not None
+            or isinstance(base, Selected)
+            or ((chosen := _selection(base)) is not None and affine(_replace(base, Latents(chosen.size))) is not None)
+        ):
             return [Term(Constant(1.0), (expression,))]
         if isinstance(base, Sum):
             terms = _expand(base, size)
@@ -245,11 +249,6 @@ def _expand_power(expression: Power, size: int) -> list[Term]:
         if isinstance(inner, Constant) and inner.value == 2.0:
             return [Term(Constant(1.0), (abs(base.base),))]
     return [Term(Constant(1.0), (expression,))]
-
-
-def _is_affine_in_selection(expression: Expression) -> bool:
-    chosen = _selection(expression)
-    return chosen is not None and affine(_replace(expression, Latents(chosen.size))) is not None
 
 
 def _multiply_terms(lhs: Term, rhs: Term) -> Term:

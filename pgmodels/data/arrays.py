@@ -223,7 +223,8 @@ def kind_of_entries(entries: np.ndarray) -> tuple[str, int]:
     entries = np.atleast_1d(entries)
     if entries.dtype.kind in "biuf":
         return "number", 0
-    kinds = np.array([_kind_of_entry(entry) for entry in entries], dtype=object)
+    types = [(entry, kind_of(type(entry))) for entry in entries]
+    kinds = np.array(["missing" if kind == "number" and x != x else kind for x, kind in types], dtype=object)
     present = set(kinds) - {"missing"}
     first = int(np.argmax(~np.isin(kinds, ["number", "missing"])))
     if "text" in present:
@@ -237,11 +238,6 @@ def kind_of_entries(entries: np.ndarray) -> tuple[str, int]:
     if len(present) > 1:
         return "mixed", first
     return (present.pop() if present else "missing"), first
-
-
-def _kind_of_entry(entry: Any) -> str:
-    kind = kind_of(type(entry))
-    return "missing" if kind == "number" and entry != entry else kind
 
 
 def _is_date(text: str | bytes) -> bool:

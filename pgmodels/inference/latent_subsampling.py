@@ -129,7 +129,7 @@ def log_total(
 
 
 def first_state(problem: StochasticProblem, sample: LatentSample, vector: Array, rows: DataBatch) -> SviState:
-    """The initial state of all latents, from the first batch; see ``step.first_state``."""
+    """The initial state of all latents, from the first batch; see ``svi_step.first_state``."""
     batch, size = problem.batch(vector, rows.number(0)), sample.bound.size
     prior = jnp.sum(batch.factors[0] ** 2, axis=0) + batch.residuals[0]
     mean = jnp.full((len(batch.y), size), batch.means[0])

@@ -33,7 +33,10 @@ from pgmodels.runtime.messages import progress_bar, suppress_warnings, warn
 from pgmodels.runtime.precision import as_array, double_precision
 
 # A bound of log p(y, u = x) for a linear functional u of the latents, at each value x (math: section 5c).
-# p(y, u = x) = Z q(u = x) E_q[prod_j p(y_j | z_j) / site_j | u = x]; the sites of the rows most affected are updated.
+# With u pinned at x, the other latents have a variational Gaussian of their own:
+#     p(y, u = x) = Z q(u = x) E_q[prod_j p(y_j | z_j) / site_j | u = x].
+# If the sites of q are kept for all rows, this Gaussian is q given u = x, and no system is solved. From there the sites
+# of the rows that u affects most are updated.
 
 # Rows whose sites are updated for each value, and updates. On 150 to 200 binary rows and counts (kernel variances 4 to
 # 25), with two updates, the largest error of a variance against all rows updated to convergence is 6 % with no rows,
@@ -44,7 +47,7 @@ NUM_UPDATED, _NUM_UPDATES = 32, 4
 # from the mean of q, where there is less mass. With 250 binary rows, counts and heavy tails this takes 20 % less time,
 # and no variance changes by 0.1 %.
 _LITTLE = 1e-3
-# After these, an update that changes the bound by more than _ENOUGH nats is followed by another, up to _MAX_UPDATES in
+# After these, an update that changes the bound by more than _SETTLED nats is followed by another, up to _MAX_UPDATES in
 # all: with a noise that varies (kernel variances 9 and 25) the errors of variances against quadrature are 20 % and 71 %
 # without these, and 4 % and 12 % with them. With three latents without counts (25) the variance of a contrast errs by
 # 2.3 % without them, by 0.5 % at 0.1 nats and by 4.1 % at 0.3.

@@ -84,6 +84,9 @@ def _powers(products: np.ndarray, level: np.ndarray, tilt: np.ndarray) -> np.nda
 
 
 # Start values for learning in the units of the data, for any likelihood and kernel.
+# Locations, amplitudes and likelihood parameters come from the model in which every latent is constant; lengthscales
+# from distances between rows. The user's start values form a separate start; Fixed values and values with a prior are
+# kept.
 
 # Lengthscales in units of the median distance.
 LENGTHS = {"median distance": 1.0, "median distance / 4": 0.25, "median distance * 4": 4.0}

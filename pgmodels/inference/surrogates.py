@@ -264,12 +264,6 @@ def linear_path(
         constant = constant_preconditioner(fit.surrogate, len(middle))
         lengths = slope(lambda fit: log_lengths(fit.surrogate, constant.axes))
         preconditioner = replace(constant, slope=slope(lambda fit: fit.surrogate.centre), log_length_slope=lengths)
-    return SurrogatePath(preconditioner, *fit.marginals, middle, scale, slope(_mean), slope(_log_deviation))
-
-
-def _mean(fit: Fit) -> Any:
-    return fit.marginals[0]
-
-
-def _log_deviation(fit: Fit) -> Any:
-    return 0.5 * jnp.log(jnp.diagonal(fit.marginals[1], axis1=1, axis2=2))
+    of_mean = slope(lambda fit: fit.marginals[0])
+    of_log_deviation = slope(lambda fit: 0.5 * jnp.log(jnp.diagonal(fit.marginals[1], axis1=1, axis2=2)))
+    return SurrogatePath(preconditioner, *fit.marginals, middle, scale, of_mean, of_log_deviation)

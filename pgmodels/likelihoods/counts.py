@@ -8,7 +8,7 @@ import scipy
 
 from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
-from pgmodels.likelihoods.named import NegativeBinomial
+from pgmodels.likelihoods.named import NegativeBinomial, binomial_coefficient
 from pgmodels.likelihoods.operations import exp, gamma, log, normal_cdf, sigmoid, sum_
 from pgmodels.likelihoods.sampling import (
     beta_binomial,
@@ -182,9 +182,9 @@ def BetaBinomial(y: Any, f: Expression, precision: Any = _POSITIVE) -> Expressio
         ``Binomial``.
     """
     successes, trials = y[0], y[1]
-    ways = gamma(trials + 1) / (gamma(successes + 1) * gamma(trials - successes + 1))
     up, down = precision * sigmoid(f), precision * sigmoid(-f)
     rises = gamma(successes + up) / gamma(up) * gamma(trials - successes + down) / gamma(down)
+    ways = binomial_coefficient(trials, successes)
     return ways * rises * gamma(precision) / gamma(trials + precision)
 
 

@@ -53,6 +53,11 @@ def Probit(y: Expression, f: Expression) -> Expression:
     return normal_cdf(f) ** y * normal_cdf(-f) ** (1 - y)
 
 
+def binomial_coefficient(trials: Expression, successes: Expression) -> Expression:
+    """The number of ways to choose ``successes`` of ``trials``."""
+    return gamma(trials + 1) / (gamma(successes + 1) * gamma(trials - successes + 1))
+
+
 @likelihood(
     support=SuccessesOfTrials(),
     num_latents=1,
@@ -72,8 +77,7 @@ def Binomial(y: Expression, f: Expression) -> Expression:
     array([2., 9.])
     """
     successes, trials = y[0], y[1]  # type: ignore[index]
-    ways = gamma(trials + 1) / (gamma(successes + 1) * gamma(trials - successes + 1))
-    return ways * sigmoid(f) ** successes * sigmoid(-f) ** (trials - successes)
+    return binomial_coefficient(trials, successes) * sigmoid(f) ** successes * sigmoid(-f) ** (trials - successes)
 
 
 @likelihood(

@@ -500,7 +500,7 @@ _FAR = np.abs(COORDINATES) > 12.0
 # If far points contribute more than this share of a moment, the moment is unreliable.
 _SHARE = 1e-3
 # Discrete values are summed from the ends of the support, in these numbers, until their probabilities sum to 1 up to
-# _NEGLIGIBLE; an integral covers the rest.
+# _NEGLIGIBLE_REST; an integral covers the rest.
 _COUNT_LEVELS = (64, 512, 4096)
 _NEGLIGIBLE_REST = 1e-12
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
-from pgmodels.augmentation.explain import AugmentedGraph, Node, Plate
+from pgmodels.augmentation.explain import AugmentedGraph, Node
 from pgmodels.derivation import Derivation, derive
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.printing import Indexed, Tree, split_name, to_text
@@ -90,9 +90,12 @@ def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figur
     nodes = {node.id: node for node in graph.nodes}
     for edge in graph.edges:
         obstacles = [box for node, box in boxes.items() if node not in (edge.source, edge.target)]
-        obstacles += [_label_box(plate, layout.plates[plate.id]) for plate in graph.plates]
+        for plate in graph.plates:
+            _, bottom, right, _ = layout.plates[plate.id]
+            obstacles.append(Box(right - _CHARACTER * len(plate.label) - 0.14, bottom, right, bottom + 0.36))
         start, end = (np.array(layout.nodes[node]) for node in (edge.source, edge.target))
-        _draw_edge(axes, start, end, [_radius(nodes[node]) for node in (edge.source, edge.target)], obstacles)
+        radii = [_DOT if is_dot(nodes[node]) else RADIUS for node in (edge.source, edge.target)]
+        _draw_edge(axes, start, end, radii, obstacles)
     handles, names = _key(graph)
     figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
     return settle(figure)
@@ -155,19 +158,11 @@ def is_dot(node: Node) -> bool:
     return node.kind in ("parameter", "hyperparameter")
 
 
-def _radius(node: Node) -> float:
-    return _DOT if is_dot(node) else RADIUS
-
-
 def _node_box(node: Node, x: float, y: float) -> Box:
     if is_dot(node):
         half = max(_DOT, 0.5 * _CHARACTER * len(node.label))
         return Box(x - half, y - _DOT, x + half, y + 0.42)
     return Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS)
-
-
-def _label_box(plate: Plate, box: Box) -> Box:
-    return Box(box.x_max - _CHARACTER * len(plate.label) - 0.14, box.y_min, box.x_max, box.y_min + 0.36)
 
 
 def _around(boxes: Iterable[Box], side: float, bottom: float, top: float) -> Box:

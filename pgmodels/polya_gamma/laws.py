@@ -235,7 +235,7 @@ def window(h: Any, z: Any) -> Window:
 def alternating_series(x: Array, h: Array) -> tuple[Array, Array]:
     """The density of J*(h, 0) at ``x`` > 0 over the first term of its series, and its derivative, in JAX.
 
-    Summed until no term is above 1e-17; ``density.alternating_series`` has the series and the stopping rule.
+    Summed until no term is above 1e-17; ``weighted_series`` has the series and the stopping rule.
     Terms are computed recursively, without exponentials.
     """
     one, speed = jnp.ones_like(x), jnp.exp(-4 / x)

@@ -110,10 +110,7 @@ class LatentPrior(Module):
     has_cheap_products: ClassVar[bool] = False
 
     def resized(self, size: int) -> "LatentPrior":
-        """The prior truncated or padded to ``size`` rows; outside ``jit``.
-
-        See pgmodels.priors.base. Optional: engines work without it.
-        """
+        """The prior truncated or padded to ``size`` rows; outside ``jit``. Optional: engines work without it."""
         raise NotImplementedError(f"{type(self).__name__} does not implement resized, which pads the prior.")
 
     @property

@@ -13,6 +13,11 @@ from pgmodels.priors.chain import Adjoint, Chain, apply, draw_deviations, log_de
 from pgmodels.priors.linalg import inverse_root, root_of_one_plus
 from pgmodels.runtime.precision import Module
 
+# A site is on z = a . x + b . v: x are the latents, entries of the concatenated state, and v ~ N(0, I_r) the effects.
+# The scans have one update for each site of a row. They are linear in v: the first column of means, adjoints and
+# innovations is the one at v = 0, the other columns are the slopes in v. The filter's predictions of z then give the
+# precision of v (the Schur complement of an arrowhead matrix) without cancellation.
+
 # Steps of a loop over time that are compiled together.
 _UNROLL = 2
 

@@ -205,7 +205,7 @@ class Approximation(DataResult, GaussianResult):
     """A Gaussian approximation q(f) of the posterior: the prior times Gaussian factors of the data.
 
     ``posterior`` holds q with its factorisation, at the rows of the data followed by rows of padding without sites, see
-    pgmodels.priors.padding; ``mean`` and ``variance`` are its marginals at the data, (n, latents).
+    pgmodels.priors.base; ``mean`` and ``variance`` are its marginals at the data, (n, latents).
     ``elbo_trace`` holds the ELBO at the start and after each iteration, ``objective`` what it is a sum of: the derived
     bound of ``cavi``, or the expected log densities of ``gaussian_vi``; ``custom_objective`` is the object if that was
     given as one.

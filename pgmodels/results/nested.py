@@ -30,7 +30,7 @@ from pgmodels.runtime.seeds import Seed
 class ChainCorrection(ResponseApproximation):
     """Linear response of latents that are Markov processes, in O(n), without a covariance between rows.
 
-    ``factors`` (n, S, S) and ``slope`` (n,) are what responds at each row, see pgmodels.priors.chain_response.
+    ``factors`` (n, S, S) and ``slope`` (n,) are what responds at each row, see pgmodels.priors.chain_posterior.
     """
 
     factors: Float[np.ndarray, "n s s"]

@@ -21,8 +21,6 @@ from pgmodels.runtime.messages import PgmodelsWarning, warn
 # What the machine has: memory and threads.
 
 _GIGABYTE = 1e9
-
-
 # Memory limit and usage of a container in the two versions of Linux control groups, and caches that are reclaimable.
 _GROUP = Path("/sys/fs/cgroup")
 _LIMITS = ("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")

@@ -203,7 +203,7 @@ def test_where_promises_are_broken_the_sweep_counts(monkeypatch):
     def astray(problem, state, expansions):
         return Sites(state.sites.potential + 3.0, state.sites.precision + 1.0), jnp.asarray(jnp.inf)
 
-    monkeypatch.setattr(expanded, "_aim", astray)
+    monkeypatch.setattr(expanded, "_fixed_point", astray)
     ascent, _ = ascend_expanded(problem, start, 1e-12, 500)
     trace = np.asarray(ascent.trace)[: int(ascent.num_steps)]
     assert ascent.converged

@@ -1,6 +1,8 @@
 """Engines with GPs that are Markov processes, against the dense form of the same GPs and published filters."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -186,6 +188,19 @@ def test_a_filter_of_a_long_series():
     assert q.elbo == pytest.approx(-37611.92072, abs=1e-5)
     assert q.mean[-1, 0] == pytest.approx(-0.148483, abs=1e-6)
     assert q.variance[-1, 0] == pytest.approx(0.0154788, abs=1e-7)
+
+
+@pytest.mark.skipif("PGMODELS_DATA" not in os.environ, reason="needs the folder of data in PGMODELS_DATA")
+def test_a_filter_of_tree_rings():
+    path = Path(os.environ["PGMODELS_DATA"]) / "treering.csv"
+    if not path.exists():
+        pytest.skip(f"needs {path}")
+    years, width = np.loadtxt(path, delimiter=",", skiprows=1)[:, 1:].T
+    gp = pgm.GP(pgm.Matern32(0.05, 20.0), form=pgm.Markov())
+    q = pgm.cavi(pgm.Model(pgm.Gaussian(pgm.Fixed(0.08**0.5)), gp), years[:, None], width - 1.0)
+    assert q.elbo == pytest.approx(-1671.12529, abs=1e-5)
+    assert q.mean[-1, 0] == pytest.approx(0.126811, abs=1e-6)
+    assert q.variance[-1, 0] == pytest.approx(0.0103264, abs=1e-7)
 
 
 @pytest.mark.slow
@@ -732,6 +747,15 @@ def test_slopes_in_hyperparameters_are_those_of_the_dense_form_coupled_chains(co
     assert slopes[0][0] == pytest.approx(slopes[1][0], abs=COUPLED_CHAINS_TIGHT)
     np.testing.assert_allclose(slopes[0][1], slopes[1][1], rtol=0, atol=1e-6)
     assert np.all(np.abs(slopes[1][1]) > 1e-3)
+
+
+@pytest.mark.slow
+def test_hyperparameters_are_learned_as_with_the_dense_form_coupled_chains(coupled_chains_data):
+    chain, dense = twins(regression, pgm.fit, *coupled_chains_data, objective="augmented", correct=False)
+    assert chain.elbo == pytest.approx(dense.elbo, abs=1e-8)
+    for name, value in chain.fit.values.items():
+        # To the tolerance of the optimiser.
+        assert value == pytest.approx(dense.fit.values[name], rel=1e-4)
 
 
 @pytest.mark.slow
