@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,13 +13,10 @@ from pgmodels.likelihoods.supports import Classes
 from pgmodels.numerics.quadrature import CHUNK_VALUES, slices
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import pad_rows, padded_size
-from pgmodels.results.approximation import CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.results.draws import Draws, PriorPredictive
-from pgmodels.results.gaussian import is_invalid
-from pgmodels.results.integrated import IntegratedApproximation
-from pgmodels.results.nested import NestedApproximation, name_type
+from pgmodels.results.nested import require_result
 from pgmodels.results.predictive import warn_if_unnormalised
-from pgmodels.results.result import Result
+from pgmodels.results.result import LatentDraws, Result
 from pgmodels.runtime.messages import PgmodelsWarning, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
@@ -34,7 +31,7 @@ def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
     flat, n = f.reshape(-1, *f.shape[-2:]), f.shape[-2]
     # Rows are padded to few sizes, so that the formula is compiled few times.
     y, _ = result.data.padded(padded_size(n))
-    values = {name: v.reshape(-1, 1, v.shape[-1]) for name, v in likelihood_values(result).items()}
+    values = {} if result.draws is None else result.draws.flat_likelihood_values
     chunks = []
     for rows in slices(len(flat), f.shape[-2] * f.shape[-1], CHUNK_VALUES // 2):
         likelihood = result.model.likelihood.with_values({name: v[rows] for name, v in values.items()})
@@ -50,7 +47,7 @@ def log_priors(result: Result, whitened: tuple[np.ndarray, ...] | None) -> dict[
     That of latents, (chains, draws, latents), is -|v|^2 / 2 of their whitened coordinates v, if these are standard
     normal and determine them.
     """
-    terms = _of_hyperparameters(result) if isinstance(result, Draws) else {}
+    terms = {} if result.draws is None else _of_hyperparameters(result.draws)
     if whitened is None or not result.prior.whitened or result.prior.residual_variances() is not None:
         return terms
     squares = []
@@ -59,11 +56,6 @@ def log_priors(result: Result, whitened: tuple[np.ndarray, ...] | None) -> dict[
         active = np.asarray(getattr(group, "active", np.ones(v.shape[-2])))[: v.shape[-2]]
         squares.append(np.einsum("...rl,r->...l", v**2, active))
     return terms | {"latents": -0.5 * np.concatenate(squares, axis=-1)}
-
-
-def likelihood_values(result: Result) -> dict[str, np.ndarray]:
-    """Draws of sampled likelihood parameters, (chains, draws, 1, entries)."""
-    return result.likelihood_values if isinstance(result, Draws) else {}
 
 
 def _of_hyperparameters(draws: Draws) -> dict[str, np.ndarray]:
@@ -176,15 +168,14 @@ def to_arviz(
 
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)
-    exported = result
-    if isinstance(result, IntegratedApproximation):
-        result = _as_draws(result, *result.draw_at_data(int(num_draws), seed))
-    elif isinstance(result, GaussianResult) and result.uncertainty is not None:
-        scores = result.uncertainty.scores(int(num_draws), seed)
-        conditional = _latents(result.conditional, int(num_draws), seed).f[0]
-        f = conditional + np.tensordot(scores, result.uncertainty.shifts, axes=1)
-        result = _as_draws(result, f, result.uncertainty.values(result.model, scores))
-    f, draws_of, whitened, log_q = _latents(result, int(num_draws), seed)
+    exported = require_result(result, "result must be a result, such as those of cavi, correct, fit or gibbs")
+    drawn = exported.draw_with_parameters(int(num_draws), seed)
+    result = exported if drawn is None else as_draws(exported, *drawn)
+    draws = result.draws
+    if draws is None:
+        f, draws_of, whitened, log_q = result.latent_draws(int(num_draws), seed)
+    else:
+        f, draws_of, whitened, log_q = _posterior_draws(draws)
     coordinates = _coordinates(result, f, coords or {})
     likelihood, y = result.likelihood, result.y
     several = y.ndim == 2
@@ -196,12 +187,10 @@ def to_arviz(
         stats = {"lp": total + sum(v.reshape(*total.shape, -1).sum(axis=-1) for v in log_prior.values())}
     if log_q is not None:
         stats |= {"log_p": total, "log_q": log_q}
-    sampled = {}
-    if isinstance(result, Draws):
-        stats |= result.statistics
-        sampled = result.hyperparameters
+    if draws is not None:
+        stats |= draws.statistics
     groups: dict[str, dict[str, Any]] = {
-        "posterior": {"f": f, **sampled},
+        "posterior": {"f": f} | ({} if draws is None else draws.hyperparameters),
         "log_likelihood": {"y": log_likelihood},
         "sample_stats": stats,
         "observed_data": {"y": y[:, 0] if several else y},
@@ -216,11 +205,11 @@ def to_arviz(
     kept = _kept_draws(result, f, num_draws)
     try:
         rng = np.random.default_rng(seed)
-        values = {name: v[:, kept] for name, v in likelihood_values(result).items()}
-        latents = _averaging(exported, f, seed)[:, kept]
+        values = {} if draws is None else {name: v[:, kept] for name, v in draws.likelihood_values.items()}
+        latents = f if exported.draws is not None else exported.averaging_draws(f[0], seed)[None]
         covariates = likelihood.support(f.shape[-1]).covariate_columns(y)
-        drawn = draw_observations(likelihood, latents, covariates, rng, values)
-        groups["posterior_predictive"] = {"y": drawn}
+        replicated = draw_observations(likelihood, latents[:, kept], covariates, rng, values)
+        groups["posterior_predictive"] = {"y": replicated}
     except ValueError as error:
         warn(f"posterior_predictive is omitted: {error}", InteropWarning)
     about = {
@@ -286,7 +275,7 @@ def prior_to_arviz(draws: PriorPredictive) -> "DataTree":
     )
 
 
-def _as_draws(result: Result, f: np.ndarray, values: Mapping[str, np.ndarray]) -> Draws:
+def as_draws(result: Result, f: np.ndarray, values: Mapping[str, np.ndarray]) -> Draws:
     """One chain of draws of the latents (draws, n, latents) and of hyperparameters (draws, ...) by name."""
     copied = ("model", "X", "y", "seconds", "method", "columns", "weights", "labels", "prior")
     return Draws(
@@ -299,52 +288,9 @@ def _as_draws(result: Result, f: np.ndarray, values: Mapping[str, np.ndarray]) -
     )
 
 
-def _averaging(result: Result, f: np.ndarray, seed: int) -> np.ndarray:
-    """The latents for draws of y: the posterior's, or uncorrected ones in rows whose corrected response is skewed."""
-    if isinstance(result, IntegratedApproximation):
-        return result.averaging_draws(f.shape[1], seed)[None]
-    if isinstance(result, NestedApproximation) or not isinstance(result, CorrectedApproximation):
-        return f
-    return result.averaging_draws(f[0], seed)[None]
-
-
-class _Latents(NamedTuple):
-    """Latents (chains, draws, n, latents) and what they are draws of.
-
-    ``whitened`` are their coordinates, None without a joint density, and ``log_q`` (chains, draws) the log density of
-    the approximation over that of the prior, None without one.
-    """
-
-    f: np.ndarray
-    about: str
-    whitened: tuple[np.ndarray, ...] | None = None
-    log_q: np.ndarray | None = None
-
-
-def _latents(result: Result, num_draws: int, seed: int) -> _Latents:
-    if isinstance(result, Draws):
-        about = _SAMPLERS.get(result.method, "a normal approximation of the learned parameters, and latents given them")
-        return _Latents(result.latents, f"the posterior, by {about}", result.whitened)
-    if isinstance(result, NestedApproximation) and result.is_positive:
-        about = "nested variational marginals, joined by a Gaussian copula with the correlations of linear response"
-        return _Latents(result.draw_at_data(num_draws, seed)[0][None], about)
-    if isinstance(result, GaussianResult) and result.has_density:
-        f, whitened, log_q = result.draw_with_density(num_draws, seed)
-        about = "the Gaussian approximation q: independent draws, joint over data"
-        if isinstance(result, LinearResponse):
-            about = "the corrected Gaussian, joint over data and latents"
-        return _Latents(f[None], about, tuple(v[None] for v in whitened), log_q[None])
-    if isinstance(result, CorrectedApproximation):
-        invalid = np.argwhere(is_invalid(result.variance))
-        if invalid.size:
-            raise ValueError(
-                f"{len(invalid)} corrected variances are not positive (first in row {invalid[0][0]}), so the result "
-                "has no distribution to draw from: export the uncorrected result, or draws of gibbs."
-            )
-        noise = np.random.default_rng(seed).standard_normal((1, num_draws, *result.mean.shape))
-        about = "the corrected marginals, independent of each other: they have no joint density"
-        return _Latents(result.mean + np.sqrt(result.variance) * noise, about)
-    raise ValueError(f"result must be a result, such as those of cavi, correct, fit or gibbs; got {name_type(result)}.")
+def _posterior_draws(draws: Draws) -> LatentDraws:
+    about = _SAMPLERS.get(draws.method, "a normal approximation of the learned parameters, and latents given them")
+    return LatentDraws(draws.latents, f"the posterior, by {about}", draws.whitened)
 
 
 def _coordinates(result: Result, f: np.ndarray, names: Mapping[str, Sequence[Any]]) -> dict[str, np.ndarray]:

@@ -45,7 +45,7 @@ from pgmodels.results.predictive import (
     PredictorNodes,
     check_covariates,
 )
-from pgmodels.results.result import DataResult, Functions, GridDensity, Result, entries, of_draws
+from pgmodels.results.result import DataResult, Functions, GridDensity, LatentDraws, Result, entries, of_draws
 from pgmodels.runtime.jit import compiled, require_draws
 from pgmodels.runtime.precision import as_array
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
@@ -101,9 +101,8 @@ class GaussianResult(GaussianPredictions, Result):
         def uncorrected(self) -> "Approximation":
             """The result before its correction; itself if it is not corrected."""
 
-    # Whether the moments are corrected, and the uncertainty of learned parameters that they include.
-    is_corrected: ClassVar[bool] = False
-    uncertainty: ParameterUncertainty | None = None
+    # What ``latent_draws`` are draws of.
+    drawn_from: ClassVar[str] = "the Gaussian approximation q: independent draws, joint over data"
 
     @property
     def conditional(self) -> "GaussianResult":
@@ -116,9 +115,8 @@ class GaussianResult(GaussianPredictions, Result):
         """Whether ELBO and auxiliary variables belong to another result; False for ``fit``, which returns one."""
 
     @property
-    @abstractmethod
-    def has_density(self) -> bool:
-        """Whether the moments belong to a joint Gaussian density."""
+    def has_elbo(self) -> bool:
+        return not self.corrects_another
 
     @property
     @abstractmethod
@@ -151,6 +149,11 @@ class GaussianResult(GaussianPredictions, Result):
         gaussian = self.gaussian(share)
         f, coordinates = draw_latents(gaussian, num_draws, as_seed(seed))
         return *self._at_rows(f, coordinates), np.asarray(_log_density_ratio(gaussian, f, coordinates))
+
+    def latent_draws(self, num_draws: int, seed: int) -> LatentDraws:
+        """One chain of independent draws at the data; raises ValueError if a corrected variance is not positive."""
+        f, whitened, log_q = self.draw_with_density(num_draws, seed)
+        return LatentDraws(f[None], self.drawn_from, tuple(v[None] for v in whitened), log_q[None])
 
     @cached_property
     def marginals(self) -> NormalDensity | GridDensity:
@@ -300,12 +303,29 @@ class CorrectedApproximation(GaussianResult):
         return replace(report, correction=self.description + exceptions)
 
     @property
-    def has_density(self) -> bool:
-        return False
-
-    @property
     def corrects_another(self) -> bool:
         return self.uncorrected.fit is None
+
+    def latent_draws(self, num_draws: int, seed: int) -> LatentDraws:
+        if self.has_density:
+            return super().latent_draws(num_draws, seed)
+        invalid = np.argwhere(is_invalid(self.variance))
+        if invalid.size:
+            raise ValueError(
+                f"{len(invalid)} corrected variances are not positive (first in row {invalid[0][0]}), so the result "
+                "has no distribution to draw from: export the uncorrected result, or draws of gibbs."
+            )
+        noise = np.random.default_rng(seed).standard_normal((1, num_draws, *self.mean.shape))
+        about = "the corrected marginals, independent of each other: they have no joint density"
+        return LatentDraws(self.mean + np.sqrt(self.variance) * noise, about)
+
+    def draw_with_parameters(self, num_draws: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
+        if self.uncertainty is None:
+            return None
+        scores = self.uncertainty.scores(num_draws, seed)
+        f = self.conditional.latent_draws(num_draws, seed).f[0]
+        f = f + np.tensordot(scores, self.uncertainty.shifts, axes=1)
+        return f, self.uncertainty.values(self.model, scores)
 
     @property
     def nodes(self) -> GaussianNodes:
@@ -457,6 +477,8 @@ class PerturbativeApproximation(CorrectedApproximation):
     """
 
     description: ClassVar[str] = "to second order"
+    # There is no joint covariance that could be indefinite.
+    is_positive: ClassVar[bool] = True
 
     shift: Float[np.ndarray, "n l"]
     curvature: Float[np.ndarray, "n l"]
@@ -570,6 +592,8 @@ class LinearResponse(ResponseApproximation):
     the augmented bound with one predictor per datum, and zero otherwise. ``residual`` is the relative residual of the
     equations if they are solved by conjugate gradients.
     """
+
+    drawn_from: ClassVar[str] = "the corrected Gaussian, joint over data and latents"
 
     shift: Float[np.ndarray, " q"]
     response: Float[np.ndarray, "q q"]

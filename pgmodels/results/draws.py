@@ -107,6 +107,10 @@ class Draws(DataResult):
     tuning: dict[str, Any] = field(default_factory=dict)
     run: Any = None
 
+    @property
+    def draws(self) -> "Draws":
+        return self
+
     @cached_property
     def latents(self) -> np.ndarray:
         """The latents at the data, (chains, draws, n, latents), or at ``rows`` if only these were stored.

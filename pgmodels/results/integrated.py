@@ -215,10 +215,13 @@ class IntegratedApproximation(DataResult):
         noise = rng.standard_normal((num_draws, len(root))) @ root
         return f, self._values(mean + CONTRACTION * (self.support[chosen] - mean) + BANDWIDTH * noise)
 
-    def averaging_draws(self, num_draws: int, seed: Seed = 0) -> np.ndarray:
+    def draw_with_parameters(self, num_draws: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        return self.draw_at_data(num_draws, seed)
+
+    def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
         """The latents of ``draw_at_data``, with uncorrected Gaussians in rows whose response is skewed."""
         rng = as_generator(seed)
-        points = self.owners[rng.choice(len(self.mass), size=num_draws, p=self.mass)]
+        points = self.owners[rng.choice(len(self.mass), size=len(f), p=self.mass)]
         plain, covariances = self._moments_at(self.X)[2], self.covariances.copy()
         covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.y)
         skewed = np.zeros(len(self.X), dtype=bool)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -20,7 +20,7 @@ from pgmodels.priors.collection import Marginals, Posterior, PriorCollection
 from pgmodels.results.approximation import FitReport, LinearResponse, NodesOf, ResponseApproximation
 from pgmodels.results.gaussian import GaussianPredictions, each_latent, mixing, mixing_at, with_shifts
 from pgmodels.results.predictive import CopulaNodes
-from pgmodels.results.result import GridDensity
+from pgmodels.results.result import GridDensity, LatentDraws, Result
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import as_array
 from pgmodels.runtime.seeds import Seed
@@ -114,6 +114,10 @@ class SparseApproximation(GaussianPredictions):
         return float(self.elbo_trace[-1])
 
     @property
+    def has_elbo(self) -> bool:
+        return True
+
+    @property
     def remedy(self) -> str:
         """The remedy where a call needs the rows, for messages."""
         return (
@@ -141,6 +145,19 @@ def name_type(value: object) -> str:
     """The type of a value that is no result at data, for messages; with a remedy, if it has one."""
     name = type(value).__name__
     return f"{name}, which {value.remedy}" if isinstance(value, SparseApproximation) else name
+
+
+R = TypeVar("R", bound=Result)
+
+
+def require_result(value: object, expected: str, remedy: str = "", kind: type[R] | tuple[type[R], ...] = Result) -> R:
+    """The value, if it is a result at data, or of a ``kind`` of these.
+
+    Raises ValueError otherwise: what is ``expected``, the type of the value, and a ``remedy``.
+    """
+    if not isinstance(value, kind):
+        raise ValueError(f"{expected}; got {name_type(value)}.{remedy}")
+    return value
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -240,6 +257,15 @@ class NestedApproximation(LinearResponse):
         """Draws (draws, n, latents) of the copula at the data, without whitened coordinates: see GaussianResult."""
         f, _ = super().draw_at_data(num_draws, seed)
         return self._to_marginals(f, self.X, self._conditional_marginals), ()
+
+    def latent_draws(self, num_draws: int, seed: int) -> LatentDraws:
+        if not self.is_positive:
+            return super().latent_draws(num_draws, seed)
+        about = "nested variational marginals, joined by a Gaussian copula with the correlations of linear response"
+        return LatentDraws(self.draw_at_data(num_draws, seed)[0][None], about)
+
+    def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
+        return f
 
     def _drawn_at(self, X_new: ArrayLike, num_draws: int, seed: int) -> np.ndarray:
         return self._transported(super()._drawn_at(X_new, num_draws, seed), X_new)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from xarray import DataTree
 
-    from pgmodels.results.draws import PriorPredictive
-    from pgmodels.results.gaussian import NormalDensity
+    from pgmodels.results.draws import Draws, PriorPredictive
+    from pgmodels.results.gaussian import NormalDensity, ParameterUncertainty
     from pgmodels.results.predictive import Predictive
 
 
@@ -389,6 +389,11 @@ class BaseResult(DoublePrecision, Picklable):
             """The name of the engine or correction."""
 
     @property
+    def has_elbo(self) -> bool:
+        """Whether the result has an evidence lower bound of its own: approximations, unless they correct another."""
+        return False
+
+    @property
     def likelihood(self) -> Likelihood:
         """The likelihood of one row without its weight; predictions use it."""
         return self.model.likelihood
@@ -565,6 +570,19 @@ class BaseResult(DoublePrecision, Picklable):
         return result_html(self)  # type: ignore[arg-type]
 
 
+class LatentDraws(NamedTuple):
+    """Latents at the data, (chains, draws, n, latents), and what they are draws of.
+
+    ``whitened`` are their coordinates, None without a joint density, and ``log_q`` (chains, draws) the log density of
+    the approximation over that of the prior, None without one.
+    """
+
+    f: np.ndarray
+    about: str
+    whitened: tuple[np.ndarray, ...] | None = None
+    log_q: np.ndarray | None = None
+
+
 class Result(BaseResult):
     """Base class of results: the model with its hyperparameters resolved, and the data.
 
@@ -591,6 +609,35 @@ class Result(BaseResult):
         @property
         def marginals(self) -> "NormalDensity | GridDensity":
             """The marginals of the latents at the data; draws have none."""
+
+    # Whether moments are corrected, the uncertainty of learned parameters that they include, and lower bounds of
+    # log p(y) by latent; None without these.
+    is_corrected: ClassVar[bool] = False
+    uncertainty: "ParameterUncertainty | None" = None
+    log_evidence_bounds: np.ndarray | None = None
+
+    @property
+    def draws(self) -> "Draws | None":
+        """The result itself if it has posterior draws, None otherwise."""
+        return None
+
+    @property
+    def has_density(self) -> bool:
+        """Whether the moments belong to a joint Gaussian density."""
+        return False
+
+    @property
+    def conditional(self) -> "Result":
+        """The result with its parameters held at their learned values, without their uncertainty."""
+        return self
+
+    def draw_with_parameters(self, num_draws: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
+        """Draws of the latents at the data (draws, n, latents) and of the hyperparameters, None if these are fixed."""
+        return None
+
+    def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
+        """Draws f of the latents at the data (draws, n, latents), as predictions of y average over them."""
+        return f
 
     @property
     def data(self) -> Data:

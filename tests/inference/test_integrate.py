@@ -13,7 +13,7 @@ from scipy.special import expit, logsumexp
 
 import pgmodels as pgm
 from pgmodels.inference import integrate as engine
-from pgmodels.interop.arviz import _as_draws
+from pgmodels.interop.arviz import as_draws
 from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.numerics import quadrature as design
 from pgmodels.numerics.elementary import smoothed
@@ -352,7 +352,7 @@ def test_it_is_a_result_like_the_others(tmp_path):
 def test_it_is_compared_with_draws():
     """Its own, which have what its mixture has."""
     _, _, _, result = labels()
-    table = pgm.compare(gibbs=_as_draws(result, *result.draw_at_data(2000)), integrated=result)
+    table = pgm.compare(gibbs=as_draws(result, *result.draw_at_data(2000)), integrated=result)
     row = table.to_dataframe().loc["integrated"]
     assert row["mean_error"] < 0.15
     assert np.isfinite(row["wasserstein"])
