@@ -23,6 +23,7 @@ from pgmodels.inference.gibbs import gibbs
 from pgmodels.inference.vi import cavi
 from pgmodels.kernels.others import White
 from pgmodels.kernels.stationary import RBF
+from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.likelihoods.named import (
     Bernoulli,
     Binomial,
@@ -533,7 +534,7 @@ def test_results_with_weights_travel_and_are_shown(tmp_path):
     np.testing.assert_array_equal(tree.observed_data.y, WEIGHTS_COUNTS[KEPT])
     f = tree.posterior.f.values[0, :, :, 0]
     likelihood = result.likelihood
-    expected = [pgm.likelihoods.density.log_density(likelihood, result.y, row[:, None]) for row in f]
+    expected = [log_density(likelihood, result.y, row[:, None]) for row in f]
     np.testing.assert_allclose(tree.log_likelihood.y[0], WEIGHTS[KEPT] * np.array(expected), rtol=1e-9)
     assert tree.posterior_predictive.y.shape == (1, 20, KEPT.sum())
 

@@ -371,7 +371,7 @@ def test_a_killed_process_is_taken_up_bit_for_bit(tmp_path):
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     with np.load(tmp_path / "svi.npz") as stored:
-        done = len(stored["full_trace"])
+        done = len(stored["states.full.trace"])
     rows, options = pgm.ArrayRows(X, LABELS, standardise=True), {"train_hyperparameters": True, "tolerance": 1e-9}
     # A pass is a window: one more than there were.
     with pytest.warns(pgm.ConvergenceWarning):

@@ -599,7 +599,7 @@ def test_two_processes_give_the_numbers_of_one_and_one_that_ends_is_named(alone,
         assert_close(np.load(tmp_path / f"{process}.npz"), alone)
     # The first window was saved, and is gone on from.
     with np.load(tmp_path / "steps" / "svi.npz") as saved:
-        assert len(saved["full_trace"]) == 1
+        assert len(saved["states.full.trace"]) == 1
     assert_close(figures(checkpoint=tmp_path / "steps"), alone)
 
 
