@@ -181,12 +181,12 @@ def check_slope(case, objective, rtol, atol):
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         model = case.unequal().resolve(X)
-        bound = MarginalBound(trainable(model), Data(X, y), *objective(model))
-        value = -bound(bound.vector)[0]
-        start = bound.vector + 0.05
-        _, slope = bound(start)
+        bound = MarginalBound.of(trainable(model), Data(X, y), *objective(model))
+        value = -bound.at(bound.learnable.start()).value
+        near = bound.at(bound.learnable.start() + 0.05)
+        start, slope = near.vector, near.slope
         for i, step in enumerate(1e-4 * np.eye(len(start))):
-            difference = (bound(start + step)[0] - bound(start - step)[0]) / 2e-4
+            difference = (bound.at(start + step, near).value - bound.at(start - step, near).value) / 2e-4
             np.testing.assert_allclose(slope[i], difference, rtol=rtol, atol=atol)
     return value
 

@@ -161,34 +161,34 @@ MECHANISMS: dict[str, tuple[dict[str, Any], dict[str, Case]]] = {
         {"cavi, 300 rows": cavi_labels, "fit, 400 rows": fit_labels, "fit, Student-t": fit_outliers},
     ),
     "Newton's method for the mean": (
-        {f"{INFERENCE}.variational.cavi:can_ascend": lambda problem: False},
+        {f"{INFERENCE}.cavi:can_ascend": lambda problem: False},
         {"cavi, separable classes": cavi_blobs},
     ),
     "second-order sweeps": (
-        {f"{INFERENCE}.empirical_bayes.bound:can_expand": lambda problem: False},
+        {f"{INFERENCE}.bound:can_expand": lambda problem: False},
         {"fit, Student-t, dense, 900 rows": lambda: fit_rough(900), "fit, 1,500 rows": lambda: fit_labels(1500)},
     ),
     "subset warm start": (
-        {f"{INFERENCE}.empirical_bayes.subset_warm_start:_num_subset_rows": lambda model, rows: None},
+        {f"{INFERENCE}.search:num_subset_rows": lambda model, rows, terms: None},
         {
             "fit, 1,500 rows": lambda: fit_labels(1500),
             "fit, 12,000 rows, 50 inducing inputs": lambda: fit_labels(12_000, pgm.Inducing(50)),
         },
     ),
     "low-rank pivots while learning": (
-        {f"{INFERENCE}.problem_family:MANY_ROWS": 10**9},
+        {f"{INFERENCE}.bound:MANY_ROWS": 10**9},
         {"fit, 1,500 rows": lambda: fit_labels(1500), "fit, Student-t, 1,000 rows": lambda: fit_outliers(1000)},
     ),
     "carried inverse Hessian": (
-        {f"{INFERENCE}.empirical_bayes.subset_warm_start:warm_start": without_curvature},
+        {f"{INFERENCE}.search:warm_start": without_curvature},
         {"fit, 1,500 rows": lambda: fit_labels(1500)},
     ),
     "Hamiltonian move": (
-        {f"{INFERENCE}.mcmc.gibbs.driver:MOVES": "Hamiltonian"},
+        {f"{INFERENCE}.gibbs_schedule:MOVES": "Hamiltonian"},
         {"gibbs, three classes": gibbs_classes, "gibbs, Bernoulli": gibbs_sampled},
     ),
     "adaptive tuning": (
-        {f"{INFERENCE}.mcmc.gibbs.driver:tune": lambda prior, sampled, statistics, schedule: schedule},
+        {f"{INFERENCE}.gibbs_schedule:tune": lambda prior, sampled, statistics, schedule: schedule},
         {
             "gibbs, three classes": gibbs_classes,
             "gibbs, fixed hyperparameters": gibbs_fixed,

@@ -1,7 +1,7 @@
 """The bound as a function of the unconstrained parameters."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,7 +30,6 @@ from pgmodels.inference.loop import MANY, Ascent, LoopState, VariationalState, r
 from pgmodels.inference.problem import Problem, are_few_rows, precisions, separate_blocks
 from pgmodels.inference.vi import couples, engine_of, is_signed_apart, nearly_converged, selecting
 from pgmodels.model import Data, Groups, Model, Points
-from pgmodels.numerics.elementary import barrier
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.base import masked
@@ -45,12 +44,6 @@ from pgmodels.runtime.precision import Module, as_array
 # From this many rows on (times latents, if coupled), compiling one program per rank is cheaper than hundreds of dense
 # factorisations.
 MANY_ROWS = 600
-# Above this share of the rows, a dozen low-rank factorisations take longer than a few dense ones, unless the rank is at
-# most _SMALL_RANK.
-_SHARE_OF_ROWS, _SMALL_RANK = 0.25, 64
-# Ranks are padded to multiples of _RANK_STEP up to _SHORT_SWEEPS rows: a program takes a second or two, a hundred
-# sweeps with 64 more coordinates half a second.
-_RANK_STEP, _SHORT_SWEEPS = 128, 4000
 
 
 class ProblemFamily(Module):
@@ -78,7 +71,7 @@ class ProblemFamily(Module):
     def has_few_rows(self) -> bool:
         return are_few_rows(len(self.y), couples(self.objective), self.objective.num_nodes)
 
-    def model_at(self, vector: Any) -> Model:
+    def model_at(self, vector: Array | np.ndarray) -> Model:
         """The model without priors at the values of a vector."""
         return self.parameters.apply(self.model, vector)
 
@@ -134,7 +127,9 @@ def points_at(
         if gp.form.has_coefficients(gp.kernel, X):
             points.append(None)
             continue
-        most = max(_SMALL_RANK, _SHARE_OF_ROWS * len(X)) if expands else np.inf
+        # Above a quarter of the rows, a dozen low-rank factorisations take longer than a few dense ones, unless the
+        # rank is small.
+        most = max(64, 0.25 * len(X)) if expands else np.inf
         group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size)
         is_low = group is not None and group.rank <= most
         if expands and not is_low:
@@ -142,10 +137,11 @@ def points_at(
         if group is None or not is_low:
             points.append(None)
             continue
-        # The rank is padded where a program takes longer than the padding. The rank of a line, or of a few groups, is
-        # the same at all hyperparameters.
-        steps = group.rank > RANK_MULTIPLE and len(group.X) <= _SHORT_SWEEPS
-        more = -group.rank % _RANK_STEP if steps else 0
+        # The rank is padded to a multiple of 128 where a program, a second or two, takes longer than the padding: of
+        # 4,000 rows a hundred sweeps with 64 more coordinates take half a second. The rank of a line, or of a few
+        # groups, is the same at all hyperparameters.
+        steps = group.rank > RANK_MULTIPLE and len(group.X) <= 4000
+        more = -group.rank % 128 if steps else 0
         Z, active = np.pad(group.Z, ((0, more), (0, 0)), mode="edge"), np.pad(group.active, (0, more))
         points.append(InducingPoints(*map(as_array, (Z, active, 0.0))))
     return tuple(points)
@@ -154,19 +150,6 @@ def points_at(
 # The inner loop must be much closer to its optimum than the outer steps resolve, since the envelope theorem gives the
 # gradient only at the optimum.
 TIGHT = 1e-11
-# Below this tolerance, discard the Anderson history: steps recorded at other hyperparameters stop the inner loop too
-# early.
-_CAREFUL = 1e-8
-# Low-rank forms are not tried within this distance of a vector at which some group has none.
-_FAR = 0.5
-# Lower limit on a latent's posterior variance, as a share of its prior variance, while likelihood parameters are
-# learned: for noise-free data they would become too small to be distinguished from rounding, 2e-16 of that variance. At
-# the optimum the noise variance is a few times this. With many rows it is the low-rank forms' tolerance.
-_FLOOR = 1e-14
-
-
-# Tolerated rounding error of a value, in nats.
-_NATS = 0.1
 # A change of the bound that matters, in nats.
 FELT = 0.1
 
@@ -213,7 +196,7 @@ def many_rows(family: ProblemFamily, *_: Any) -> bool:
 
 @partial(compiled, static_argnames="moves", optimise=many_rows)
 def _ascend(
-    family: ProblemFamily, vector: Array, points: Points, start: VariationalState, tolerance: Any, moves: bool
+    family: ProblemFamily, vector: Array, points: Points, start: VariationalState, tolerance: Array | float, moves: bool
 ) -> tuple[LoopState, Array, tuple[Array, Points], Array]:
     """Optimise q(f): final loop state, bound plus log prior, its gradients, and the floor's loss (``floor_loss``).
 
@@ -241,10 +224,6 @@ def _ascend(
     return ascent, ascent.state.elbo + log_prior(vector), slopes, floor_loss
 
 
-def _ascent_of(loop: LoopState) -> Ascent:
-    return Ascent(loop.state, np.asarray(loop.trace)[: int(loop.num_steps)], bool(loop.converged))
-
-
 @partial(compiled, optimise=False)
 def _start(family: ProblemFamily, vector: Array, points: Points) -> VariationalState:
     return engine_of(family.objective).init(family.problem(vector, points))
@@ -263,217 +242,197 @@ def _left_out(family: ProblemFamily, vector: Array, points: Points, weights: Arr
     return jax.grad(nats)(vector)
 
 
-class Evaluation(NamedTuple):
-    """Final loop state of q(f), value, gradient in the vector, loss due to the variances' lower limit.
+class Point(NamedTuple):
+    """A vector of hyperparameters with inducing inputs, q(f) there, and the negative bound with its gradients.
 
-    ``of_inputs`` has the gradient in the inducing inputs (M, d) of each group, None if they do not move.
+    ``points`` are the inducing points of the inputs, or pivots; ``ascent`` led to q(f) at a ``tolerance``. ``value`` is
+    the negative bound minus the log prior, ``slope`` its gradient in the vector, ``of_inputs`` that in the inducing
+    inputs (M, d) of each group, None where they do not move; ``floor_loss`` is the part of the value that is due to the
+    lower limit on variances. A point without a value is one to start from.
     """
 
-    loop: LoopState
-    value: float
-    slope: np.ndarray
-    floor_loss: float
-    of_inputs: Inputs
+    vector: np.ndarray
+    inputs: Inputs
+    points: Points
+    ascent: Ascent
+    tolerance: float = np.inf
+    value: float = np.inf
+    slope: np.ndarray = np.zeros(0)
+    of_inputs: Inputs = ()
+    floor_loss: float = 0.0
+
+    @property
+    def state(self) -> VariationalState:
+        """q(f)."""
+        return self.ascent.state
+
+    @property
+    def rounding(self) -> float:
+        """Estimated rounding error of the value."""
+        return float(self.state.rounding)
+
+    def is_resolved(self, best: float) -> bool:
+        """Whether the gain over a best value is larger than a rounding error of more than a tenth of a nat."""
+        return self.rounding <= max(0.1, best - self.value)
 
 
+@dataclass(frozen=True, eq=False)
 class MarginalBound:
-    """The negative log posterior bound of an unconstrained vector, with its gradient; keeps q(f) between calls.
+    """The negative log posterior bound as a function of an unconstrained vector, with q(f) at its optimum."""
 
-    ``best`` is the smallest value so far, at ``vector``. If the bound or its gradient is not finite, or an improvement
-    is within a rounding error of more than a tenth of a nat, ``barrier`` is returned instead, which sends a line search
-    back to ``vector``. ``floor_loss`` is the loss of the best value due to the lower limit on variances.
-    """
+    learnable: ParameterVector
+    data: Data
+    family: ProblemFamily
+    # The inducing inputs that the forms choose without y.
+    inputs: Inputs
 
-    def __init__(self, learnable: ParameterVector, data: Data, objective: Objective | None = None):
-        self.learnable, self.data, self.X = learnable, data, data.X
+    @classmethod
+    def of(cls, learnable: ParameterVector, data: Data, objective: Objective | None = None) -> "MarginalBound":
+        """The bound of a model and data, with the model's augmentation as objective by default."""
         model = learnable.model
-        self.inputs = choose_inputs(model, data.X)
-        self.automatic, self.sharpness = is_automatic(model), 1.0
-        terms = objective or model.augmentation
         distinct, y, row_weights = model.padded(data)
-        self.distinct = distinct.masked()
-        few = max(map(len, self.distinct)) < MANY_ROWS
-        floor = (_FLOOR if few else TOLERANCE) if learnable.of_likelihood else 0.0
+        few = max(map(len, distinct.masked())) < MANY_ROWS
+        # Lower limit on a latent's posterior variance, as a share of its prior variance, while likelihood parameters
+        # are learned: for noise-free data they would become too small to be distinguished from rounding, 2e-16 of that
+        # variance. At the optimum the noise variance is a few times this. With many rows it is the low-rank forms'
+        # tolerance.
+        floor = (1e-14 if few else TOLERANCE) if learnable.of_likelihood else 0.0
         # Spanning inputs are used only for draws.
         distinct = replace(distinct, spanning=(None,) * len(model.gps))
         bare, coefficients = without_inputs(model).bare(), model.coefficient_groups(data.X)
-        self.family = ProblemFamily(terms, learnable, bare, distinct, y, row_weights, coefficients, floor=floor)
-        self.state: Any = None
-        self.ascent: tuple[Ascent, float] | None = None
-        self.floor_loss = 0.0
-        self.best, self.slope = np.inf, np.zeros(0)
-        self.vector = learnable.start()
-        self.evaluations = 0
-        # The number of reselections that took every choice, and the best value before the last of them.
-        self.num_choices, self.best_before = 0, np.inf
-        self.dense: np.ndarray | None = None
+        terms = objective or model.augmentation
+        family = ProblemFamily(terms, learnable, bare, distinct, y, row_weights, coefficients, floor=floor)
+        return cls(learnable, data, family, choose_inputs(model, data.X))
 
-    def __call__(self, vector: np.ndarray, tolerance: float = TIGHT) -> tuple[float, np.ndarray]:
-        """The value and its gradient, with q(f) optimised to a tolerance."""
-        evaluation = self.evaluate(vector, tolerance)
-        if evaluation is None or not self._keep_if_best(vector, evaluation, tolerance):
-            return self.barrier(vector)
-        return evaluation.value, evaluation.slope
+    def at(
+        self,
+        vector: np.ndarray,
+        start: Point | None = None,
+        tolerance: float = TIGHT,
+        inputs: Inputs | None = None,
+        moves: bool = False,
+    ) -> Point | None:
+        """The bound at a vector; None if it, a gradient or the kernel matrix is not finite.
 
-    def at_inputs(
-        self, vector: np.ndarray, inputs: Inputs, tolerance: float = TIGHT
-    ) -> tuple[float, np.ndarray, Inputs] | None:
-        """The value at other inducing inputs, with its gradients in the vector and the inputs; None if not finite.
-
-        They are kept if the value is the best.
+        q(f) is optimised to a tolerance from that of ``start``, or from the engine's initial one. Inducing inputs are
+        those of ``start`` if others are not given; the gradient in them is computed if they move.
         """
-        previous, self.inputs = self.inputs, inputs
-        evaluation = self.evaluate(vector, tolerance, moves=True)
-        if evaluation is None or not self._keep_if_best(vector, evaluation, tolerance):
-            self.inputs = previous
-            return None
-        if evaluation.value > self.best:
-            self.inputs = previous
-        return evaluation.value, evaluation.slope, evaluation.of_inputs
-
-    def _keep_if_best(self, vector: np.ndarray, evaluation: Evaluation, tolerance: float) -> bool:
-        """Keep q(f) and the vector if the value is the smallest; False if its improvement is within rounding."""
-        loop, value = evaluation.loop, evaluation.value
-        if float(loop.state.rounding) > max(_NATS, self.best - value) > 0.0:
-            return False
-        if value <= self.best:
-            # Only the best point's q(f) starts the next inner loop: from an extreme trial step it may end in a poor
-            # optimum. Its ELBO is reset, since it belongs to other hyperparameters.
-            self.best, self.vector, self.slope = value, np.array(vector), evaluation.slope
-            self.state = without_bound(loop.state)
-            self.ascent, self.floor_loss = (_ascent_of(loop), tolerance), evaluation.floor_loss
-        return True
-
-    def without_floor(self, vector: np.ndarray, tolerance: float) -> float:
-        """The value without the loss due to the lower limit on variances; infinite if it is not finite."""
-        evaluation = self.evaluate(vector, tolerance)
-        return np.inf if evaluation is None else evaluation.value - evaluation.floor_loss
-
-    def evaluate(self, vector: np.ndarray, tolerance: float, moves: bool = False) -> Evaluation | None:
-        """The bound with q(f) optimised to a tolerance; None if it or a gradient is not finite."""
-        self.evaluations += 1
+        if inputs is None:
+            inputs = self.inputs if start is None else start.inputs
         try:
-            points = self.points(vector)
+            points = self.points(vector, inputs, start)
         except ValueError:
             # The kernel matrix is not finite or not positive at these hyperparameters.
             return None
-        start = self.state = self.start(vector, points)
-        if tolerance <= _CAREFUL:
-            start = start._replace(memory=jax.tree.map(np.zeros_like, start.memory))
-        loop, bound, slopes, floor_loss = _ascend(self.family, as_array(vector), points, start, tolerance, moves)
-        pairs = zip(slopes[1], self.inputs, strict=True)
+        # The bound of ``start`` belongs to other hyperparameters.
+        state = self.initial(vector, points) if start is None else without_bound(start.state)
+        if tolerance <= 1e-8:
+            # Steps recorded at other hyperparameters stop the inner loop too early.
+            state = state._replace(memory=jax.tree.map(np.zeros_like, state.memory))
+        loop, bound, slopes, floor_loss = _ascend(self.family, as_array(vector), points, state, tolerance, moves)
+        pairs = zip(slopes[1], inputs, strict=True)
         of_inputs = tuple(None if at is None or Z is None else -np.asarray(at.Z)[: len(Z)] for at, Z in pairs)
         value, slope = -float(bound), -np.asarray(slopes[0])
         if not all(np.isfinite(part).all() for part in (value, slope, *of_inputs) if part is not None):
             return None
-        return Evaluation(loop, value, slope, float(floor_loss), of_inputs)
+        ascent = Ascent(loop.state, np.asarray(loop.trace)[: int(loop.num_steps)], bool(loop.converged))
+        return Point(np.array(vector), inputs, points, ascent, tolerance, value, slope, of_inputs, float(floor_loss))
 
-    @property
-    def checkpoint(self) -> tuple[Any, ...]:
-        """The best point, to ``restore`` it after trials."""
-        return self.best, self.vector, self.slope, self.state, self.ascent, self.floor_loss
-
-    def restore(self, checkpoint: tuple[Any, ...]) -> None:
-        """Return to the best point of a checkpoint."""
-        self.best, self.vector, self.slope, self.state, self.ascent, self.floor_loss = checkpoint
-
-    @property
-    def rounding(self) -> float:
-        """Estimated rounding error of the best value."""
-        return 0.0 if self.state is None else float(self.state.rounding)
-
-    def optimum(self, tolerance: float) -> Ascent:
-        """q(f) at the best vector to a tolerance, continued from the last state unless that is already as exact."""
-        if self.ascent is not None and self.ascent[0].converged and self.ascent[1] <= tolerance:
-            return self.ascent[0]
-        vector = as_array(self.vector)
-        return _ascent_of(_ascend(self.family, vector, self.points(self.vector), self.state, tolerance, False)[0])
-
-    def left_out_slope(self) -> np.ndarray:
-        """The gradient of the residual-variance penalty at the best vector, in nats; 0 without inducing inputs."""
-        if self.state is None or all(Z is None for Z in self.inputs):
-            return np.zeros_like(self.vector)
-        parameters = self.at(self.vector).parameters
-        weights = precisions(self.family.objective.predictors, self.state.sites, self.family.y, parameters)
-        return np.asarray(_left_out(self.family, as_array(self.vector), self.points(self.vector), as_array(weights)))
-
-    def start(self, vector: np.ndarray, points: Points) -> Any:
-        """The state to start from: that at the best vector, or the engine's initial one."""
-        return _start(self.family, as_array(vector), points) if self.state is None else self.state
-
-    def points(self, vector: np.ndarray) -> Points:
+    def points(self, vector: np.ndarray, inputs: Inputs, near: Point | None = None) -> Points:
         """The inducing points at a vector; ValueError if the kernel matrix is not finite or not positive there."""
-        if self.dense is not None and np.max(np.abs(vector - self.dense), initial=0.0) < _FAR:
-            return (None,) * len(self.inputs)
-        points = points_at(self.family.objective, self.family.model_at(vector), self.distinct, self.inputs)
-        if all(at is None for at in points):
-            self.dense = np.array(vector)
-        return points
+        # Low-rank forms are not tried near a vector at which no group has one.
+        is_dense = near is not None and all(at is None for at in (*near.points, *inputs))
+        if near is not None and is_dense and np.max(np.abs(vector - near.vector), initial=0.0) < 0.5:
+            return near.points
+        return points_at(self.family.objective, self.family.model_at(vector), self.family.inputs.masked(), inputs)
 
-    def at(self, vector: np.ndarray) -> Model:
+    def initial(self, vector: np.ndarray, points: Points) -> VariationalState:
+        """The state that the engine starts from."""
+        return _start(self.family, as_array(vector), points)
+
+    def model_at(self, vector: np.ndarray) -> Model:
         """The model at the values of an unconstrained vector."""
         return self.learnable.with_values(self.learnable.constrain(vector))
 
-    def choose_again(self, tolerance: float) -> bool:
-        """Reselect inducing inputs for the best values and site precisions; whether to continue the search with them.
+    def left_out_slope(self, point: Point) -> np.ndarray:
+        """The gradient of the residual-variance penalty at a point, in nats; 0 without inducing inputs."""
+        if all(Z is None for Z in point.inputs):
+            return np.zeros_like(point.vector)
+        parameters = self.model_at(point.vector).parameters
+        weights = precisions(self.family.objective, point.state.sites, self.family.y, parameters)
+        return np.asarray(_left_out(self.family, as_array(point.vector), point.points, as_array(weights)))
 
-        They are kept if the bound rises, or if their form takes every choice.
-        """
-        if self.state is None or all(Z is None for Z in self.inputs):
-            return False
-        before = self.best
-        limit = tolerance * (1.0 + abs(before))
-        limit = min(limit, ENOUGH) if self.automatic else limit
-        model = self.at(self.vector)
-        site_precisions = self._site_precisions(model)
-        if takes_every_choice(model):
-            return self._take_choice(choose_inputs(model, self.X, site_precisions), limit)
-        best_inputs = tried = self.inputs
-        for _ in range(TURNS):
-            chosen = choose_inputs(model, self.X, self.sharpness * site_precisions)
-            if same_inputs(chosen, best_inputs):
-                warn_limited(self.learnable.model, chosen, self.X, self.sharpness * site_precisions)
-                break
-            self.sharpness = min(self.sharpness * SHARPER, SHARPEST)
-            if same_inputs(chosen, tried):
-                continue
-            checkpoint = self.checkpoint
-            self.inputs = tried = chosen
-            gain = self.best - self(self.vector)[0]
-            # As in ``select_inducing_inputs``: no gain from fewer inputs does not imply none from more.
-            more = self.automatic and count_inputs(chosen) > count_inputs(best_inputs)
-            if gain > (limit if more else 0.0):
-                best_inputs = chosen
-            else:
-                self.inputs = best_inputs
-                self.restore(checkpoint)
-            if gain > limit or more or not self.automatic:
-                break
-        return before - self.best > limit
 
-    def _site_precisions(self, model: Model) -> np.ndarray:
-        by = selecting(model, self.family.objective)
-        if by != self.family.objective:
-            return nearly_converged(with_inputs(model, self.inputs), self.data, by)[1]
-        return precisions(by.predictors, self.state.sites, self.family.y, model.parameters)
+class Selection(NamedTuple):
+    """Progress of the choice of inducing inputs: the factor of the site precisions that choose them.
 
-    def _take_choice(self, chosen: Inputs, limit: float) -> bool:
-        """Replace the inducing inputs at most TURNS times, until they or the best value settle.
+    And for forms that take every choice the number of choices and the value before the last one.
+    """
 
-        Source: Passerello 2021, section 3.3.2.
-        """
-        settled = abs(self.best - self.best_before) <= limit
-        if settled or self.num_choices == TURNS or same_inputs(chosen, self.inputs):
-            return False
-        previous = self.best, self.inputs
-        self.num_choices, self.best_before = self.num_choices + 1, self.best
-        # Any finite value replaces the best one, which belongs to other inputs.
-        self.best, self.inputs = np.inf, chosen
-        self(self.vector)
-        if not np.isfinite(self.best):
-            self.best, self.inputs = previous
-        return self.inputs is chosen
+    sharpness: float = 1.0
+    num_choices: int = 0
+    before: float = np.inf
 
-    def barrier(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        """A value above the best and its gradient, which sends a line search back to the best vector."""
-        return barrier(vector, self.vector, self.best)
+
+def choose_again(
+    bound: MarginalBound, best: Point, selection: Selection, tolerance: float = 1e-5
+) -> tuple[Point, Selection, bool]:
+    """Reselect inducing inputs for the values and site precisions of a point; whether to continue with them.
+
+    They are kept if the bound rises, or if their form takes every choice; the search continues if it rises by more than
+    a relative tolerance.
+    """
+    if all(Z is None for Z in best.inputs):
+        return best, selection, False
+    model, X = bound.model_at(best.vector), bound.data.X
+    is_auto, first = is_automatic(bound.learnable.model), best.value
+    limit = tolerance * (1.0 + abs(first))
+    limit = min(limit, ENOUGH) if is_auto else limit
+    site_precisions = _site_precisions(bound, model, best)
+    if takes_every_choice(model):
+        return _take_choice(bound, best, selection, choose_inputs(model, X, site_precisions), limit)
+    tried, sharpness = best.inputs, selection.sharpness
+    for _ in range(TURNS):
+        chosen = choose_inputs(model, X, sharpness * site_precisions)
+        if same_inputs(chosen, best.inputs):
+            warn_limited(bound.learnable.model, chosen, X, sharpness * site_precisions)
+            break
+        sharpness = min(sharpness * SHARPER, SHARPEST)
+        if same_inputs(chosen, tried):
+            continue
+        tried = chosen
+        candidate = bound.at(best.vector, best, inputs=chosen)
+        if candidate is not None and not candidate.is_resolved(best.value):
+            candidate = None
+        gain = -np.inf if candidate is None else best.value - candidate.value
+        # As in ``select_inducing_inputs``: no gain from fewer inputs does not imply none from more.
+        more = is_auto and count_inputs(chosen) > count_inputs(best.inputs)
+        if candidate is not None and gain > (limit if more else 0.0):
+            best = candidate
+        if gain > limit or more or not is_auto:
+            break
+    return best, selection._replace(sharpness=sharpness), first - best.value > limit
+
+
+def _site_precisions(bound: MarginalBound, model: Model, point: Point) -> np.ndarray:
+    objective = bound.family.objective
+    by = selecting(model, objective)
+    if by != objective:
+        return nearly_converged(with_inputs(model, point.inputs), bound.data, by)[1]
+    return precisions(by, point.state.sites, bound.family.y, model.parameters)
+
+
+def _take_choice(
+    bound: MarginalBound, best: Point, selection: Selection, chosen: Inputs, limit: float
+) -> tuple[Point, Selection, bool]:
+    """Replace the inducing inputs at most TURNS times, until they or the best value settle.
+
+    Source: Passerello 2021, section 3.3.2.
+    """
+    settled = abs(best.value - selection.before) <= limit
+    if settled or selection.num_choices == TURNS or same_inputs(chosen, best.inputs):
+        return best, selection, False
+    selection = selection._replace(num_choices=selection.num_choices + 1, before=best.value)
+    # Any finite value replaces the best one, which belongs to other inputs.
+    candidate = bound.at(best.vector, best, inputs=chosen)
+    return (best, selection, False) if candidate is None else (candidate, selection, True)

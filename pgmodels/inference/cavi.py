@@ -8,8 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from pgmodels.inference.loop import Ascent, ConvergenceWarning, Engine, LoopState, backtrack, enough
-from pgmodels.inference.problem import Problem, Spread
+from pgmodels.inference.loop import (
+    Ascent,
+    ConvergenceWarning,
+    Engine,
+    LoopState,
+    VariationalState,
+    backtrack,
+    enough,
+)
+from pgmodels.inference.problem import Problem, Spread, gradient_of
 from pgmodels.numerics.iteration import History, conjugate_gradients, empty_history
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites
@@ -21,13 +29,6 @@ from pgmodels.runtime.messages import warn
 
 # Maximisation of the bound over the mean of q(f) with fixed covariance: Newton-CG with products with the factor.
 # The sites' precisions are far above the bound's curvature for confident classes: sweeps alone need thousands of steps.
-
-# Maximum Newton steps and relative gradient norm to stop at; maximum products per step and relative residual to stop
-# at. The optimum need not be exact: the variances change in the next sweep.
-_STEPS, _ENOUGH = 3, 0.1
-_PRODUCTS, _RESIDUAL = 100, 0.05
-# Maximum number of halvings of a step that lowers the bound.
-_MEAN_HALVINGS = 20
 
 
 class _Place(NamedTuple):
@@ -53,11 +54,18 @@ def can_ascend(problem: Problem) -> bool:
 
 
 def at_best_mean(
-    problem: Problem, mean: Float[Array, "n p"], variance: Float[Array, "n p"], sites: Sites
+    problem: Problem,
+    mean: Float[Array, "n p"],
+    variance: Float[Array, "n p"],
+    sites: Sites,
+    max_steps: int = 3,
+    tolerance: float = 0.1,
 ) -> tuple[Float[Array, "n p"], Sites]:
     """The predictors' mean that maximises the bound at fixed variances, and its sites, precisions unchanged.
 
-    ``mean`` is the mean implied by ``sites``. The bound never falls.
+    ``mean`` is the mean implied by ``sites``. The bound never falls. At most ``max_steps`` Newton steps, until the
+    gradient's norm has fallen by the factor ``tolerance``: the optimum need not be exact, since the variances change in
+    the next sweep.
     """
     predictors = problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
@@ -79,7 +87,7 @@ def at_best_mean(
     (x,) = back(sites.potential - sites.precision * mean)
 
     def unfinished(now: _Place) -> Bool[Array, ""]:
-        return (now.num_steps < _STEPS) & (now.square > _ENOUGH**2 * now.first)
+        return (now.num_steps < max_steps) & (now.square > tolerance**2 * now.first)
 
     def step(now: _Place) -> _Place:
         slope, bend = jax.linearize(jax.grad(bound), at(now.x))
@@ -91,7 +99,7 @@ def at_best_mean(
         def product(z: Float[Array, " D"], raw: Float[Array, " D"]) -> Float[Array, " D"]:
             return z - back(jnp.einsum("cip,ic->ip", curved, across(z)))[0]
 
-        solution = conjugate_gradients(product, -gradient, lambda residual: residual, _RESIDUAL, _PRODUCTS)
+        solution = conjugate_gradients(product, -gradient, lambda residual: residual, 0.05, 100)
         # Steepest descent if the first direction has no positive curvature.
         way = jnp.where((solution.taken == 1) & ~solution.positive, -gradient, solution.x)
 
@@ -99,7 +107,7 @@ def at_best_mean(
             return _Trial(share, value(now.x + share * way))
 
         accepted = jax.lax.while_loop(
-            lambda tried: ~(tried.value <= now.value) & (tried.share > 0.5**_MEAN_HALVINGS),
+            lambda tried: ~(tried.value <= now.value) & (tried.share > 0.5**20),
             lambda tried: trial(0.5 * tried.share),
             trial(jnp.ones((), mean.dtype)),
         )
@@ -210,14 +218,12 @@ CAVI = CoordinateAscent()
 
 # Maximum halvings of a step that lowers the ELBO; after _OF_ALL of them precisions are fixed and only the mean moves.
 _HALVINGS, _OF_ALL = 60, 30
-# Stalled if a step is shorter than _SHORT and sites miss their targets by _STILL, in posterior standard deviations.
-_SHORT, _STILL = 1e-3, 0.01
 
 
 class GaussianState(NamedTuple):
     """q(f): moments of the predictors, the sites that produced them, target sites, ELBO, and Anderson history.
 
-    ``slope`` has the optimal sites at the moments, ``target`` the same with ``Problem.with_responses``, ``rounding`` is
+    ``slope`` has the optimal sites at the moments, ``target`` the same with ``with_responses``, ``rounding`` is
     the ELBO's rounding error, and ``length`` is the length of the last step, 0 if none raised the ELBO. Steps must not
     lower the sum of the ELBO and ``excess``: 0, or the difference to the log posterior density at the mean (see
     ``Objective.is_maximised``). ``missed`` is the first-order change of the ELBO along the last step at its end, in
@@ -252,7 +258,7 @@ class NaturalGradient(Engine):
         return self.state_of(problem, Sites(pull(precision, mean), precision))
 
     def state_of(
-        self, problem: Problem, sites: Sites, length: Any = 1.0, memory: History | None = None
+        self, problem: Problem, sites: Sites, length: Array | float = 1.0, memory: History | None = None
     ) -> GaussianState:
         """The state of given sites."""
         mean, variance, _, divergence = problem.moments(sites)
@@ -261,7 +267,7 @@ class NaturalGradient(Engine):
         if not problem.objective.is_maximised:
             excess = problem.log_posterior(mean, sites) - elbo.value
         memory = empty_history(sites) if memory is None else memory
-        target = problem.with_responses(slope, sites, mean, coupling)
+        target = with_responses(problem, slope, sites, mean, coupling)
         length, missed = jnp.asarray(length, mean.dtype), jnp.zeros_like(elbo.value)
         return GaussianState(mean, variance, sites, slope, target, *elbo, length, memory, excess, missed)
 
@@ -342,6 +348,27 @@ def _missed(problem: Problem, before: GaussianState, after: GaussianState) -> Ar
     return abs(jnp.sum(potential * mean) - 0.5 * (jnp.sum(outer) + jnp.sum(precision * spread)))
 
 
+def with_responses(
+    problem: Problem, target: Sites, sites: Sites, mean: Array, coupling: Float[Array, "n p p"] | None
+) -> Sites:
+    """Target sites at the ``mean`` of sites, with the change of gradients by the other predictors' new means.
+
+    The means then move by a Newton step for all predictors together, the inverse of K^-1 + w + coupling times the
+    gradient, by at most 20 conjugate gradients preconditioned by the covariances given the sites.
+    """
+    if coupling is None:
+        return target
+    change = target.precision - sites.precision + coupling
+    posterior: Any = problem.condition(sites)
+
+    def product(moved: Array, raw: Array) -> Array:
+        return raw + jnp.einsum("ipq,iq->ip", change, moved)
+
+    gradient = gradient_of(target, mean) - gradient_of(sites, mean)
+    moved = conjugate_gradients(product, gradient, posterior.times, 0.05, 20).x
+    return target._replace(potential=target.potential - jnp.einsum("ipq,iq->ip", coupling, moved))
+
+
 def with_precision(sites: Sites, mean: Array, precision: Array) -> Sites:
     """Sites of another precision with the same gradient in the mean: h = E g + W m."""
     gradient = sites.potential - pull(sites.precision, mean)
@@ -372,8 +399,11 @@ def pull(precision: Array, mean: Array) -> Array:
 
 
 def _is_stalled(problem: Problem, state: GaussianState) -> bool:
-    """Whether steps are short or zero although sites are far from the optimal ones at the marginals."""
-    if float(state.length) > _SHORT:
+    """Whether steps are short or zero although sites are far from the optimal ones at the marginals.
+
+    By more than a hundredth in posterior standard deviations.
+    """
+    if float(state.length) > 1e-3:
         return False
     m, sites = state.mean, state.sites
     wanted = state.slope if problem.takes_signed else positive(state.slope, m)
@@ -383,7 +413,7 @@ def _is_stalled(problem: Problem, state: GaussianState) -> bool:
     scale = np.sqrt(np.maximum(v, 0.0))
     squares = scale[:, :, None] * scale[:, None, :] if problem.coupled else v
     largest = max(np.max(np.abs(by_mean) * scale), np.max(np.abs(by_precision * squares)))
-    return not largest <= _STILL
+    return not largest <= 0.01
 
 
 def is_clipped(state: GaussianState) -> bool:
@@ -396,11 +426,6 @@ NATURAL_GRADIENT = NaturalGradient()
 
 
 # Coordinate ascent for dense priors: sweeps on a second-order expansion of the moments, with few factorisations.
-
-# Maximum inner sweeps, and the relative step at which to stop: beyond it the error of the expansion dominates.
-_SWEEPS, _MOVE_REMAINING = 40, 1e-4
-# Maximum number of entries of all latents' covariances; about four such arrays exist, 0.8 GB each.
-_MOST = 10**8
 
 
 class Expanded(NamedTuple):
@@ -426,12 +451,15 @@ class Expanded(NamedTuple):
 
 
 def can_expand(problem: Problem) -> bool:
-    """Whether sites are on single latents and updated together, and all priors are dense and not too large."""
+    """Whether sites are on single latents and updated together, and all priors are dense and not too large.
+
+    There are about four arrays with the entries of all latents' covariances, of at most 0.8 GB each.
+    """
     return (
         is_simple(problem.objective)
         and not problem.coupled
         and all(group.is_dense for group in problem.prior.groups)
-        and sum(group.size * len(group.X) ** 2 for group in problem.prior.groups) <= _MOST
+        and sum(group.size * len(group.X) ** 2 for group in problem.prior.groups) <= 10**8
     )
 
 
@@ -461,7 +489,9 @@ def expanded_at(problem: Problem, sites: Sites) -> Expanded:
     return Expanded(state, expansions, *_fixed_point(problem, state, expansions))
 
 
-def ascend_expanded(problem: Problem, start: Any, tolerance: Any, length: int) -> tuple[LoopState, Expanded]:
+def ascend_expanded(
+    problem: Problem, start: VariationalState, tolerance: Array | float, length: int
+) -> tuple[LoopState, Expanded]:
     """At most ``length`` factorisations, traceable, until the predicted or actual gain is below a tolerance.
 
     The tolerance is relative to the ELBO, which never falls: if the target sites lower it, the plain sweep is taken.
@@ -496,7 +526,7 @@ def ascend_expanded(problem: Problem, start: Any, tolerance: Any, length: int) -
     return jax.lax.while_loop(unfinished, advance, (begun, first))
 
 
-def expanded_bound(problem: Problem, state: Any, expansions: tuple[Expansion, ...]) -> Any:
+def expanded_bound(problem: Problem, state: VariationalState, expansions: tuple[Expansion, ...]) -> Array:
     """A function of the hyperparameters with the gradient that ``collapsed_bound`` has at those of the state.
 
     Uses the derivative of the log normalisers in the prior covariance and mean; differentiating a factorisation loses
@@ -541,10 +571,11 @@ def _fixed_point(
         return Sites(state.mean + mean, variance)
 
     def is_near(now: _Sweeps) -> Bool[Array, ""]:
-        return now.move <= _MOVE_REMAINING**2 * now.first
+        # Beyond this relative step the error of the expansion dominates.
+        return now.move <= 1e-4**2 * now.first
 
     def unfinished(now: _Sweeps) -> Bool[Array, ""]:
-        return (now.num_steps < _SWEEPS) & ~is_near(now)
+        return (now.num_steps < 40) & ~is_near(now)
 
     def sweep(now: _Sweeps) -> _Sweeps:
         updated = image(now.moments)

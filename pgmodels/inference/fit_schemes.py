@@ -10,15 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pgmodels.inference.bound import MarginalBound, ProblemFamily, many_rows
+from pgmodels.inference.bound import MarginalBound, Point, ProblemFamily, Selection, choose_again, many_rows
 from pgmodels.inference.cavi import positive
-from pgmodels.inference.loop import VariationalState, without_bound
+from pgmodels.inference.inducing_selection import Inputs
+from pgmodels.inference.loop import Ascent, VariationalState, without_bound
 from pgmodels.inference.problem import Problem
-from pgmodels.inference.search import CHOICE_GAIN, Limits, Maximum, SearchBar, box_of, check_start
+from pgmodels.inference.search import Limits, Maximum, SearchBar, box_of, check_start
 from pgmodels.inference.starts import Start, steps
 from pgmodels.inference.vi import engine_of
 from pgmodels.model import Data, Model, Points
-from pgmodels.numerics.iteration import BoxSearch
+from pgmodels.numerics.iteration import Search
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable
 from pgmodels.runtime.jit import compiled
@@ -28,8 +29,8 @@ from pgmodels.runtime.precision import as_array
 class LocalParameters(NamedTuple):
     """A mean and a log variance of each predictor, (n, predictors) each, not constrained."""
 
-    mean: Any
-    log_variance: Any
+    mean: Array | np.ndarray
+    log_variance: Array | np.ndarray
 
     @classmethod
     def of(cls, state: VariationalState) -> "LocalParameters":
@@ -74,7 +75,7 @@ def value_and_slopes(
 
 @partial(compiled, optimise=many_rows)
 def sweep(
-    family: ProblemFamily, vector: Array, points: Points, state: VariationalState, count: Any
+    family: ProblemFamily, vector: Array, points: Points, state: VariationalState, count: Array | int
 ) -> tuple[VariationalState, Array]:
     """The state after ``count`` plain steps of the objective's engine, and its ELBO plus the log prior."""
     problem, step = family.problem(vector, points), engine_of(family.objective).plain_step
@@ -102,12 +103,12 @@ def prior_deviations(family: ProblemFamily, vector: Array, points: Points) -> Fl
 NUM_SWEEPS, NUM_EVALUATIONS = 3, 5
 
 
-class _Iterate(NamedTuple):
-    """Hyperparameters with their inducing points, and the state of q(f)."""
+class _Slopes(NamedTuple):
+    """A value of the negative tangent bound, with its gradient; ``local`` is its part in the local parameters."""
 
-    vector: np.ndarray
-    points: Points
-    state: Any
+    value: float
+    slope: np.ndarray
+    local: LocalParameters
 
 
 class Scheme(ABC):
@@ -121,44 +122,53 @@ class Scheme(ABC):
 
     def __init__(self, bound: MarginalBound, box: np.ndarray, limits: Limits, bar: SearchBar):
         self.bound, self.box, self.limits, self.bar = bound, box, limits, bar
-        self.units = steps(bound.learnable, bound.X)
-        self.num_steps, self.start_elbo = 0, np.nan
+        self.units = steps(bound.learnable, bound.data.X)
+        self.num_steps, self.num_evaluations, self.start_elbo = 0, 0, np.nan
 
     @abstractmethod
-    def run(self) -> tuple[_Iterate, bool]:
-        """The point reached from the bound's best vector, and whether the search converged."""
+    def run(self, best: Point | None) -> tuple[Point, bool]:
+        """The point reached from the best one, by default from the model's values, and whether it converged."""
 
     @property
     def steps_remain(self) -> bool:
         """Whether there are further steps."""
         return self.num_steps < self.limits.max_iterations
 
-    def _begin(self, num_sweeps: int) -> tuple[_Iterate, float]:
-        bound, vector = self.bound, self.bound.vector
-        points = bound.points(vector)
-        state = bound.start(vector, points)
-        return self._swept(_Iterate(vector, points, state), num_sweeps)
+    def _begin(self, best: Point | None, num_sweeps: int) -> Point:
+        if best is not None:
+            return self._swept(best, num_sweeps, best.vector)
+        bound = self.bound
+        vector = bound.learnable.start()
+        points = bound.points(vector, bound.inputs)
+        first = Ascent(bound.initial(vector, points), np.zeros(0), False)
+        return self._swept(Point(vector, bound.inputs, points, first), num_sweeps)
 
-    def _swept(self, point: _Iterate, count: int) -> tuple[_Iterate, float]:
-        state, elbo = sweep(self.bound.family, as_array(point.vector), point.points, point.state, count)
-        return point._replace(state=state), float(elbo)
+    def _swept(self, point: Point, count: int, vector: np.ndarray | None = None) -> Point:
+        """The point after plain steps of the engine; at another vector the bound of its q(f) is not known."""
+        state = point.state
+        if vector is not None:
+            state = without_bound(state)
+            point = point._replace(vector=vector, points=self.bound.points(vector, point.inputs))
+        state, elbo = sweep(self.bound.family, as_array(point.vector), point.points, state, count)
+        return point._replace(ascent=Ascent(state, np.zeros(0), False), value=-float(elbo))
 
     def _check_start(self, elbo: float) -> None:
         if np.isnan(self.start_elbo):
             check_start(elbo)
             self.start_elbo = elbo
 
-    def _evaluate(self, vector: np.ndarray, local: LocalParameters) -> tuple[float, np.ndarray, LocalParameters] | None:
+    def _evaluate(self, vector: np.ndarray, inputs: Inputs, local: LocalParameters) -> _Slopes | None:
         """The negative bound and its gradients in the vector and the local parameters; None if not finite."""
-        self.bound.evaluations += 1
+        self.num_evaluations += 1
         try:
-            points = self.bound.points(vector)
+            points = self.bound.points(vector, inputs)
         except ValueError:
             # The kernel matrix is not finite or not positive at these hyperparameters.
             return None
         value, (slope, slopes) = value_and_slopes(self.bound.family, as_array(vector), points, _as_arrays(local))
         negated = -float(value), -np.asarray(slope), LocalParameters(*(-np.asarray(part) for part in slopes))
-        return negated if all(np.isfinite(part).all() for part in (negated[0], negated[1], *negated[2])) else None
+        is_finite = all(np.isfinite(part).all() for part in (negated[0], negated[1], *negated[2]))
+        return _Slopes(*negated) if is_finite else None
 
 
 class Alternating(Scheme):
@@ -171,45 +181,41 @@ class Alternating(Scheme):
 
     needs_one_block: ClassVar[bool] = False
 
-    def run(self) -> tuple[_Iterate, bool]:
-        point, elbo = self._begin(NUM_SWEEPS)
-        self._check_start(elbo)
+    def run(self, best: Point | None) -> tuple[Point, bool]:
+        point = self._begin(best, NUM_SWEEPS)
+        self._check_start(-point.value)
         while True:
-            before = elbo
-            vector = self._moved(point)
-            # The ELBO belongs to other hyperparameters.
-            state = without_bound(point.state)
-            point, elbo = self._swept(_Iterate(vector, self.bound.points(vector), state), NUM_SWEEPS)
+            before = point.value
+            point = self._swept(point, NUM_SWEEPS, self._moved(point))
             self.num_steps += 1
-            if not np.isfinite(elbo):
+            if not np.isfinite(point.value):
                 # Precisions of any sign may leave q improper at other hyperparameters.
                 raise ValueError(
                     f"fit: {self.bound.family.objective.title} is not finite after {self.num_steps} steps of "
                     "scheme='alternating'. Give hyperparameters priors or start values on the scale of the data, or "
                     "use scheme='auto' with objective='expected'."
                 )
-            self.bar.report(self.bound, vector, elbo, point.state)
-            if abs(elbo - before) <= self.limits.tolerance * max(1.0, abs(elbo)):
+            self.bar.step(self.bound, point)
+            if abs(point.value - before) <= self.limits.tolerance * max(1.0, abs(point.value)):
                 return point, True
             if not self.steps_remain:
                 return point, False
 
-    def _moved(self, point: _Iterate) -> np.ndarray:
+    def _moved(self, point: Point) -> np.ndarray:
         """The best of at most NUM_EVALUATIONS vectors for the bound at the local parameters of a point."""
         local, count = LocalParameters.of(point.state), 0
 
-        def limited(vector: np.ndarray) -> tuple[float, np.ndarray] | None:
+        def limited(vector: np.ndarray, _: _Slopes | None) -> _Slopes | None:
             nonlocal count
             if count == NUM_EVALUATIONS:
                 raise StopIteration
             count += 1
-            evaluated = self._evaluate(vector, local)
-            return None if evaluated is None else evaluated[:2]
+            return self._evaluate(vector, point.inputs, local)
 
-        search = BoxSearch(limited, point.vector, self.units, self.box)
+        search = Search(limited, point.vector, self.units, self.box)
         with suppress(StopIteration):
-            search.minimise(NUM_EVALUATIONS, 0.0)
-        return search.best
+            search.lbfgs(NUM_EVALUATIONS, 0.0)
+        return search.x
 
 
 class Hybrid(Scheme):
@@ -218,9 +224,9 @@ class Hybrid(Scheme):
     needs_one_block: ClassVar[bool] = True
     num_sweeps: ClassVar[int] = NUM_SWEEPS
 
-    def run(self) -> tuple[_Iterate, bool]:
-        point, _ = self._begin(self.num_sweeps)
-        local, size = LocalParameters.of(point.state), len(point.vector)
+    def run(self, best: Point | None) -> tuple[Point, bool]:
+        first = self._begin(best, self.num_sweeps)
+        local, size = LocalParameters.of(first.state), len(first.vector)
         shape = local.mean.shape
 
         def split(x: np.ndarray) -> tuple[np.ndarray, LocalParameters]:
@@ -230,32 +236,40 @@ class Hybrid(Scheme):
         def joined(vector: np.ndarray, local: LocalParameters) -> np.ndarray:
             return np.concatenate([vector, *map(np.ravel, local)])
 
-        def value_and_slope(x: np.ndarray) -> tuple[float, np.ndarray] | None:
-            evaluated = self._evaluate(*split(x))
-            return None if evaluated is None else (evaluated[0], joined(*evaluated[1:]))
+        def evaluate(x: np.ndarray, _: _Slopes | None) -> _Slopes | None:
+            vector, local = split(x)
+            evaluated = self._evaluate(vector, first.inputs, local)
+            if evaluated is None:
+                return None
+            return evaluated._replace(slope=joined(evaluated.slope, evaluated.local))
 
-        def report(search: BoxSearch) -> None:
+        def point_at(x: np.ndarray, value: float) -> Point:
+            vector, local = split(x)
+            points = self.bound.points(vector, first.inputs)
+            state = state_at(self.bound.family, as_array(vector), points, _as_arrays(local))
+            ascent = Ascent(state, np.zeros(0), False)
+            return first._replace(vector=vector, points=points, ascent=ascent, value=value)
+
+        def report(best: _Slopes) -> None:
             self.num_steps += 1
-            state = None if self.bar.callback is None else self._point_at(*split(search.best)).state
-            self.bar.report(self.bound, search.best[:size], -search.value, state)
+            # q(f) of the local parameters is for a callback alone.
+            is_shown = self.bar.callback is not None
+            vector = search.x[:size]
+            point = point_at(search.x, best.value) if is_shown else first._replace(vector=vector, value=best.value)
+            self.bar.step(self.bound, point)
 
-        deviations = np.asarray(prior_deviations(self.bound.family, as_array(point.vector), point.points))
+        deviations = np.asarray(prior_deviations(self.bound.family, as_array(first.vector), first.points))
         free = np.full((2, 2 * local.mean.size), [[-np.inf], [np.inf]])
-        search = BoxSearch(
-            value_and_slope,
-            joined(point.vector, local),
+        search = Search(
+            evaluate,
+            joined(first.vector, local),
             np.concatenate([self.units, np.ravel(deviations), np.ones(local.mean.size)]),
             np.concatenate([self.box, free], axis=1),
             report,
         )
-        self._check_start(-search.value)
+        self._check_start(-np.inf if search.best is None else -search.best.value)
         converged = search.converge(self.limits.max_iterations - self.num_steps, self.limits.tolerance)
-        return self._point_at(*split(search.best)), converged
-
-    def _point_at(self, vector: np.ndarray, local: LocalParameters) -> _Iterate:
-        points = self.bound.points(vector)
-        state = state_at(self.bound.family, as_array(vector), points, _as_arrays(local))
-        return _Iterate(vector, points, state)
+        return point_at(search.x, search.point.value), converged
 
 
 class Joint(Hybrid):
@@ -305,18 +319,21 @@ def check_objective_of(scheme: str, objective: Objective) -> None:
 def learn_by(scheme: str, model: Model, data: Data, terms: Objective, limits: Limits, bar: SearchBar) -> Maximum:
     """Maximise the bound from the model's values by a published scheme, reselecting inducing inputs between runs."""
     box = box_of({scheme: Start(model, "level")})
-    bound = MarginalBound(trainable(model), data, terms)
-    search, again, converged = SCHEMES[scheme](bound, box, limits, bar), True, True
+    bound = MarginalBound.of(trainable(model), data, terms)
+    search, selection, best = SCHEMES[scheme](bound, box, limits, bar), Selection(), None
+    again = converged = True
     while again:
-        point, converged = search.run()
+        reached, converged = search.run(best)
         # q(f) continues from the scheme's, since a fresh start could end at another optimum. Any value replaces the
         # best one, which an approximate bound need not exceed.
-        bound.state, bound.best = without_bound(point.state), np.inf
-        bound(point.vector)
-        again = search.steps_remain and bound.choose_again(CHOICE_GAIN)
+        best = bound.at(reached.vector, reached) or reached
+        search.num_evaluations += 1
+        again = search.steps_remain
+        if again:
+            best, selection, again = choose_again(bound, best, selection)
     message = f"{terms.title} changes by less than the tolerance" if converged else "the scheme used all iterations"
     starts = {scheme: search.start_elbo}
-    return Maximum(bound, box, scheme, starts, search.num_steps, converged, message)
+    return Maximum(bound, best, box, scheme, starts, search.num_steps, converged, message, search.num_evaluations)
 
 
 def _as_arrays(local: LocalParameters) -> LocalParameters:

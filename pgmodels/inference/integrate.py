@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,13 +21,13 @@ from pgmodels.inference.inducing_selection import warn_left_out
 from pgmodels.inference.linear_response import corrected_moments, factors_of, linear_response
 from pgmodels.inference.loop import ConvergenceWarning, VariationalState, run_block
 from pgmodels.inference.objectives import expected_objective
-from pgmodels.inference.problem import Problem, precisions
+from pgmodels.inference.problem import Problem, largest_precision, precisions
 from pgmodels.inference.vi import optimise, start_state, variational_problem, warn_inaccurate, with_selected_inputs
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.sampling import checked_unknowns
 from pgmodels.model import Data, Model, Points, require_model
-from pgmodels.numerics.elementary import barrier, smoothed
-from pgmodels.numerics.iteration import hessian
+from pgmodels.numerics.elementary import smoothed
+from pgmodels.numerics.iteration import Search, hessian
 from pgmodels.numerics.quadrature import SPACINGS, Design, composite, composite_support, grid, grid_support, refined
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector
@@ -71,20 +72,10 @@ def _response(problem: Problem, posterior: Posterior) -> tuple[ChainResponse, An
 # Tolerances of the ELBO. At a point importance weights give the evidence for any q; the mode's gradient needs a more
 # exact q.
 _TOLERANCE, _MODE_TOLERANCE = 1e-6, 1e-7
-_ITERATIONS, _MODE_STEPS = 500, 100
-# Gradient norm below which a search that SciPy stopped early counts as converged: close enough to centre the points.
-_NEAR = 0.1
-# Smallest curvature: a standard deviation of at most about three in logarithms.
-_LEAST_CURVATURE = 0.1
-# Importance draws for the evidence at a point, and the number per batch.
-_DRAWS, _AT_A_TIME = 512, 256
-# Share of the data's precisions in the proposal, wider than the corrected Gaussian, whose tails are too light for weak
-# data.
-_SHARE = 0.9
+# Importance draws per batch.
+_AT_A_TIME = 256
 # Maximum error, in nats, of the interpolated density where its mass is; smaller errors give a warning.
 _MOST_ERROR = 0.5
-# Share of the mass at points with unreliable weights above which to warn.
-_BORNE = 0.05
 
 
 class _PointFit(NamedTuple):
@@ -104,7 +95,7 @@ class _PointFit(NamedTuple):
 
 @compiled
 def _ascend(
-    family: ProblemFamily, vector: Array, points: Points, start: Sites, tolerance: Any
+    family: ProblemFamily, vector: Array, points: Points, start: Sites, tolerance: Array | float
 ) -> tuple[Sites, Array, Array]:
     """The optimal sites, the bound with the log prior of the vector, and the gradient of that."""
     problem = family.problem(vector, points)
@@ -119,14 +110,14 @@ def _ascend(
     return state.sites, value, jax.grad(penalised)(vector)
 
 
-def _optimum(problem: Problem, start: Sites, tolerance: Any) -> VariationalState:
+def _optimum(problem: Problem, start: Sites, tolerance: Array | float) -> VariationalState:
     if problem.objective.signed and problem.takes_signed and not problem.coupled:
         # The precisions of other hyperparameters may be improper at these.
         is_proper = jnp.isfinite(problem.moments(start).divergence)
         precision = jnp.where(is_proper, start.precision, jnp.maximum(start.precision, 0.0))
         start = start._replace(precision=precision)
     first = NATURAL_GRADIENT.state_of(problem, start)
-    return run_block(NATURAL_GRADIENT.step, problem, first, tolerance, _ITERATIONS, _ITERATIONS).state
+    return run_block(NATURAL_GRADIENT.step, problem, first, tolerance, 500, 500).state
 
 
 @compiled
@@ -144,7 +135,8 @@ def _evaluate(family: ProblemFamily, vector: Array, points: Points, start: Sites
         return _PointFit(state.sites, mean, variance, state.elbo, runs)
     posterior, response = _corrected(problem, state.sites)
     still = jnp.zeros(len(response))
-    proposal = move(posterior, still, response, _SHARE)
+    # With nine tenths of the data's precisions: the tails of the corrected Gaussian are too light for weak data.
+    proposal = move(posterior, still, response, 0.9)
     likelihood = family.model.likelihood
     formula = likelihood.formula(family.model.num_latents)
 
@@ -202,7 +194,7 @@ def _marginals(
 
     And moments (n, P) of the predictors given the latents' means and covariances.
     """
-    problem = family.problem(vector, points).with_independent_sites()
+    problem = replace(family.problem(vector, points), coupled=False)
     return problem.prior.marginals()[1], problem.prior.residual_variances(), problem.of_latents(mean, covariance)
 
 
@@ -232,27 +224,24 @@ def _predict_jointly(
     return posterior.predict(X_new)[0], joint_covariance(posterior, X_new, response)
 
 
-class _Search:
-    """The negative bound with log prior, and its gradient; each evaluation starts from q of the best point."""
+class _Mode(NamedTuple):
+    """The negative bound with log prior at a vector, its gradient, and the sites of q."""
 
-    def __init__(self, family: ProblemFamily, start: Sites):
-        self.family, self.sites = family, start
-        self.best, self.vector = math.inf, family.parameters.start()
-        self.slope = np.full(len(self.vector), math.inf)
+    value: float
+    slope: np.ndarray
+    sites: Sites
 
-    def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        points = _points_at(self.family, vector)
-        if self.family.objective.is_monotone:
-            point, slope = _evaluate_exactly(self.family, as_array(vector), points)
-            sites, bound = point.sites, point.log_ratios
-        else:
-            sites, bound, slope = _ascend(self.family, as_array(vector), points, self.sites, _MODE_TOLERANCE)
-        value, gradient = -float(bound), -np.asarray(slope)
-        if not (math.isfinite(value) and np.isfinite(gradient).all()):
-            return barrier(vector, self.vector, self.best)
-        if value <= self.best:
-            self.best, self.vector, self.slope, self.sites = value, np.array(vector), gradient, sites
-        return value, gradient
+
+def _mode_at(family: ProblemFamily, vector: np.ndarray, start: Sites | None) -> _Mode | None:
+    """The evaluation at a vector, with q optimised from given sites; None if it is not finite."""
+    points = _points_at(family, vector)
+    if start is None:
+        point, slope = _evaluate_exactly(family, as_array(vector), points)
+        sites, bound = point.sites, point.log_ratios
+    else:
+        sites, bound, slope = _ascend(family, as_array(vector), points, start, _MODE_TOLERANCE)
+    value, gradient = -float(bound), -np.asarray(slope)
+    return _Mode(value, gradient, sites) if math.isfinite(value) and np.isfinite(gradient).all() else None
 
 
 @double_precision
@@ -264,7 +253,7 @@ def integrate(
     *,
     weights: ArrayLike | None = None,
     missing: MissingChoice = "raise",
-    num_draws: int = _DRAWS,
+    num_draws: int = 512,
     seed: Seed = 0,
     progress: bool | None = None,
 ) -> IntegratedApproximation:
@@ -422,7 +411,7 @@ class _Integration:
         dense = None in _points_at(self.family, self.mode)
         prior = model.compiled_prior(self.data.X) if dense else model.prior(self.data.X)
         problem = variational_problem(model, self.data, self.family.objective, prior)
-        warn_inaccurate(problem.prior, problem.largest_precision(self.points[0].sites))
+        warn_inaccurate(problem.prior, largest_precision(problem, self.points[0].sites))
         n = len(self.data.y)
         means, covariances, potentials, precisions = (
             np.stack([np.asarray(part)[:n] for part in arrays])
@@ -454,18 +443,23 @@ class _Integration:
 
     def _find_mode(self, bar: ProgressBar) -> bool:
         """Set the mode and the axes of standardised coordinates; whether the search converged."""
-        from scipy.optimize import minimize
+        first, size = self.first, len(self.mode)
 
-        search = _Search(self.family, self.first)
-        options = {"maxiter": _MODE_STEPS, "ftol": 1e-6, "gtol": 1e-2}
-        solution = minimize(search, self.mode, jac=True, method="L-BFGS-B", options=options,
-                         callback=lambda x: bar.advance(1, "mode"))  # fmt: skip
-        if not math.isfinite(search.best):
+        def evaluate(vector: np.ndarray, best: _Mode | None) -> _Mode | None:
+            start = first if best is None or self.is_gaussian else best.sites
+            return _mode_at(self.family, vector, start)
+
+        box = np.stack([np.full(size, -np.inf), np.full(size, np.inf)])
+        search = Search(evaluate, self.mode, np.ones(size), box, lambda best: bar.advance(1, "mode"))
+        if search.best is None:
             raise ValueError("integrate: the ELBO has no finite gradient at the start values. Give others.")
-        converged = bool(solution.success) or float(np.max(np.abs(search.slope))) < _NEAR
-        self.mode, self.first = search.vector, search.sites
+        solution = search.lbfgs(100, 1e-6, 1e-2, height=1.0)
+        # Where SciPy stops early, a small slope is close enough to centre the points.
+        converged = bool(solution.success) or float(np.max(np.abs(search.point.slope))) < 0.1
+        self.mode, self.first = search.x, search.point.sites
         values, vectors = np.linalg.eigh(hessian(lambda vector: search(vector)[1], self.mode, central=True))
-        self.axes = vectors / np.sqrt(np.maximum(values, _LEAST_CURVATURE))
+        # A standard deviation of at most about three in logarithms.
+        self.axes = vectors / np.sqrt(np.maximum(values, 0.1))
         return converged
 
     def _vectors(self, points: np.ndarray) -> np.ndarray:
@@ -510,7 +504,7 @@ class _Integration:
             "integrate", model, self.data.y, np.asarray(prior)[:n], np.asarray(variance)[:n], lambda: (m[:n], v[:n])
         )
         if residual is not None:
-            site_precisions = precisions(self.family.objective.predictors, point.sites, self.family.y, model.parameters)
+            site_precisions = precisions(self.family.objective, point.sites, self.family.y, model.parameters)
             warn_left_out(model, self.data.X, np.asarray(residual)[:n], site_precisions[:n], np.asarray(variance)[:n])
 
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
@@ -545,7 +539,7 @@ class _Integration:
                 "the posterior there is unknown.",
                 EvidenceWarning,
             )
-        if unreliable > _BORNE:
+        if unreliable > 0.05:
             warn(
                 "integrate: Pareto k-hat of the evidence's weights is above its limit at points with "
                 f"{unreliable:.0%} of the mass: the corrected Gaussian misses too much of the posterior there. Compare "
@@ -574,7 +568,7 @@ def problem_family(model: Model, data: Data, unknowns: ParameterVector, coupled:
     return ProblemFamily(objective, unknowns, model.bare(), *padded, known, coupled=coupled, needs_factors=True)
 
 
-def _points_at(family: ProblemFamily, vector: Any) -> Points:
+def _points_at(family: ProblemFamily, vector: Array | np.ndarray) -> Points:
     """The pivots of a low-rank form at unconstrained hyperparameters, if that is faster."""
     model = family.model_at(as_array(vector))
     if not model.has_factors:

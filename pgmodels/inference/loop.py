@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +13,45 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from pgmodels.inference.problem import Problem, Spread
+from pgmodels.numerics.iteration import History
 from pgmodels.priors.base import Sites
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, shorten
 
 # Iterations compiled as one loop. The trip count is an argument, so that shorter blocks reuse the program.
 BLOCK_LENGTH = 50
+
+
+class VariationalState(Protocol):
+    """q(f): the predictors' marginal moments, the sites that produced them, the ELBO and its rounding error.
+
+    The ELBO is minus infinity if it is unknown, as at a start or at new hyperparameters. ``memory`` is the history of
+    Anderson acceleration.
+    """
+
+    @property
+    def mean(self) -> Float[Array, "n p"]: ...
+
+    @property
+    def variance(self) -> Spread: ...
+
+    @property
+    def sites(self) -> Sites: ...
+
+    @property
+    def elbo(self) -> Float[Array, ""]: ...
+
+    @property
+    def rounding(self) -> Float[Array, ""]: ...
+
+    @property
+    def memory(self) -> History: ...
+
+    def _replace(self, **changes: Any) -> Self: ...
+
+
+# A step of an engine.
+Step = Callable[[Problem, Any], Any]
 
 
 class Ascent(NamedTuple):
@@ -67,15 +100,34 @@ def check_callback(callback: Any) -> None:
         )
 
 
-class _Trial(NamedTuple):
-    state: Any
+class Bounded(Protocol):
+    """A state with a bound and its rounding error."""
+
+    @property
+    def elbo(self) -> Float[Array, ""]: ...
+
+    @property
+    def rounding(self) -> Float[Array, ""]: ...
+
+    def _replace(self, **changes: Any) -> Self: ...
+
+
+S = TypeVar("S", bound=Bounded)
+
+
+class _Trial(NamedTuple, Generic[S]):
+    state: S
     number: Int[Array, ""]
     rises: Bool[Array, ""]
 
 
 def backtrack(
-    attempt: Callable[[Any], Any], state: Any, first: Any, last: int, merit: Callable[[Any], Any] = attrgetter("elbo")
-) -> tuple[Any, Bool[Array, ""]]:
+    attempt: Callable[[Array], S],
+    state: S,
+    first: Array | int,
+    last: int,
+    merit: Callable[[S], Array] = attrgetter("elbo"),
+) -> tuple[S, Bool[Array, ""]]:
     """The first of the attempts ``first`` to ``last`` that does not lower the merit, and whether there is one.
 
     The last attempt if all lower it. A decrease within rounding is accepted. Traceable; ``attempt`` maps a number to a
@@ -83,7 +135,7 @@ def backtrack(
     """
     floor = merit(state) - 3.0 * state.rounding
 
-    def tried(trial: _Trial) -> _Trial:
+    def tried(trial: _Trial[S]) -> _Trial[S]:
         moved = attempt(trial.number)
         return _Trial(moved, trial.number + 1, merit(moved) - moved.rounding >= floor)
 
@@ -92,20 +144,20 @@ def backtrack(
     return final.state, final.rises
 
 
-def without_bound(state: Any) -> Any:
+def without_bound(state: S) -> S:
     """The state with an unknown bound, minus infinity, as at other hyperparameters: its next step counts as a start."""
     return state._replace(elbo=np.float64(-np.inf))
 
 
-def enough(state: Any, tolerance: Any) -> Float[Array, ""]:
+def enough(state: Bounded, tolerance: Array | float) -> Float[Array, ""]:
     """The largest change of a bound that counts as converged: relative tolerance, or the bound's rounding error."""
     return jnp.maximum(tolerance * jnp.maximum(1.0, jnp.abs(state.elbo)), state.rounding)
 
 
 def maximise(
-    step: Callable[[Any, Any], Any],
-    problem: Any,
-    state: Any,
+    step: Step,
+    problem: Problem,
+    state: VariationalState,
     tolerance: float,
     max_iterations: int,
     *,
@@ -139,7 +191,12 @@ def maximise(
 
 
 def run_block(
-    step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any, length: int
+    step: Step,
+    problem: Problem,
+    state: VariationalState,
+    tolerance: Array | float,
+    limit: Array | int,
+    length: int,
 ) -> LoopState:
     """At most ``limit`` <= ``length`` iterations, traceable; see ``maximise``."""
 
@@ -158,12 +215,14 @@ def run_block(
     return jax.lax.while_loop(unfinished, advance, empty)
 
 
-def _many_rows(step: Callable[[Any, Any], Any], problem: Any, *_: Any) -> bool:
+def _many_rows(step: Step, problem: Problem, *_: Any) -> bool:
     return not problem.has_few_rows
 
 
 @partial(compiled, static_argnames="step", optimise=_many_rows)
-def _run_block(step: Callable[[Any, Any], Any], problem: Any, state: Any, tolerance: Any, limit: Any) -> LoopState:
+def _run_block(
+    step: Step, problem: Problem, state: VariationalState, tolerance: Array | float, limit: Array | int
+) -> LoopState:
     return run_block(step, problem, state, tolerance, limit, BLOCK_LENGTH)
 
 
@@ -173,21 +232,6 @@ MANY = 2000
 
 class ConvergenceWarning(PgmodelsWarning):
     """An iteration stopped before its tolerance was reached."""
-
-
-class VariationalState(Protocol):
-    """q(f): the predictors' marginal moments, the sites that produced them, the ELBO and its rounding error.
-
-    The ELBO is minus infinity if it is unknown, as at a start or at new hyperparameters. ``memory`` is the history of
-    Anderson acceleration.
-    """
-
-    mean: Float[Array, "n p"]
-    variance: Spread
-    sites: Sites
-    elbo: Float[Array, ""]
-    rounding: Float[Array, ""]
-    memory: Any
 
 
 class Engine(ABC):

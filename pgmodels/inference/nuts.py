@@ -18,7 +18,7 @@ from numpyro.infer import MCMC, NUTS
 from pgmodels.data.arrays import MissingChoice, check_between
 from pgmodels.inference.gibbs import check_sizes, warn_unmixed
 from pgmodels.inference.objectives import expected_objective
-from pgmodels.inference.problem import Problem
+from pgmodels.inference.problem import Problem, largest_precision
 from pgmodels.inference.surrogates import first_sites, fit_surrogate, fitting_problem
 from pgmodels.inference.vi import variational_problem, warn_inaccurate
 from pgmodels.interop.arviz import pointwise_log_likelihood
@@ -214,9 +214,9 @@ class _Preconditioned(Program):
 def _largest_precision(data: Data, draws: Draws) -> float:
     """The largest precision of the data on a latent, from the curvature of the log likelihood about the draws."""
     objective = expected_objective(draws.model)
-    problem = variational_problem(draws.model, data, objective, draws.prior).with_independent_sites()
+    problem = replace(variational_problem(draws.model, data, objective, draws.prior), coupled=False)
     mean, variance = (as_array(pad_rows(part, len(problem.y))) for part in (draws.mean, draws.variance))
-    return problem.largest_precision(_sites(problem, mean, variance))
+    return largest_precision(problem, _sites(problem, mean, variance))
 
 
 @partial(compiled, optimise=False)

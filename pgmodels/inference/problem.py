@@ -12,7 +12,6 @@ from jaxtyping import Array, Float
 
 from pgmodels.augmentation.predictors import Predictors
 from pgmodels.model import Data, Model
-from pgmodels.numerics.iteration import conjugate_gradients
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Moments, Sites, weighted
 from pgmodels.priors.chain_posterior import (
@@ -28,15 +27,13 @@ from pgmodels.runtime.precision import Module, as_array
 
 # Variances of predictors, or covariances of the predictors of each datum.
 Spread = Float[Array, "n p"] | Float[Array, "n p p"]
+# Arrays of a traced or of a plain function.
+Values = Array | np.ndarray
 # Up to this many rows and values of log densities, an engine's loop takes longer to compile than to run: of 400 binary
 # rows, unoptimised sweeps of the augmented bound take the same time, and those of the expected log density four times.
 _FEW_ROWS, _FEW_VALUES = 512, 40_000
 # Assumed relative rounding error of the terms of an ELBO.
 _DIGIT = 4.0 * np.finfo(np.float64).eps
-# Error of an ELBO, in nats, below which the largest neglected variance need not be told from those of the rows.
-_LITTLE = 0.01
-# Relative residual, and maximum products with covariances, of a Newton step for the means of all predictors of a datum.
-_LEFT, _PRODUCTS = 0.05, 20
 
 
 class Bound(NamedTuple):
@@ -76,18 +73,19 @@ class Problem(Module):
         """The same problem with sites that couple the predictors of a datum."""
         return replace(self, coupled=True)
 
-    def with_independent_sites(self) -> "Problem":
-        """The same problem with independent sites on the predictors of a datum."""
-        return replace(self, coupled=False)
-
     def sites(self, mean: Float[Array, "n p"], variance: Spread) -> Sites:
         """The optimal sites given the predictors' marginals."""
         return self._sites(*self.objective.local_sites(mean, self._spread(variance), self.y, self.parameters))
 
     def _spread(self, variance: Spread) -> Spread:
-        """The variances or covariances passed to the objective; see ``_safe``."""
-        safe = self._safe(variance)
-        return jnp.diagonal(safe, axis1=1, axis2=2) if self._has_single_sites else safe
+        """The variances or covariances passed to the objective.
+
+        1 in padding rows, whose terms and derivatives must be finite although their weight is 0.
+        """
+        if self.row_weights is not None:
+            is_datum = self.row_weights.reshape(-1, *[1] * (variance.ndim - 1)) > 0
+            variance = jnp.where(is_datum, variance, jnp.eye(variance.shape[-1]) if self.coupled else 1.0)
+        return jnp.diagonal(variance, axis1=1, axis2=2) if self._has_single_sites else variance
 
     def _sites(self, potential: Array, precision: Array) -> Sites:
         if self._has_single_sites:
@@ -99,13 +97,6 @@ class Problem(Module):
         """Whether the objective's sites are independent although the problem has joint covariances of predictors."""
         return self.coupled and not self.objective.takes_covariances
 
-    def _safe(self, variance: Spread) -> Spread:
-        """The variances, 1 in padding rows, whose terms and derivatives must be finite although their weight is 0."""
-        if self.row_weights is None:
-            return variance
-        is_datum = self.row_weights.reshape(-1, *[1] * (variance.ndim - 1)) > 0
-        return jnp.where(is_datum, variance, jnp.eye(variance.shape[-1]) if self.coupled else 1.0)
-
     def marginals(self) -> tuple[Float[Array, "n p"], Spread]:
         """Prior mean and variance of the predictors."""
         mean, variance = self.prior.marginals()
@@ -116,11 +107,23 @@ class Problem(Module):
         predictors = self.objective.predictors
         if predictors is None:
             return mean, covariance if self.coupled else jnp.diagonal(covariance, axis1=1, axis2=2)
-        return self._push(predictors.matrix(self.y, self.parameters), mean, covariance)
+        Phi = predictors.matrix(self.y, self.parameters)
+        if self.coupled:
+            return push_values(Phi, mean), push_covariance(Phi, covariance)
+        return push_moments(Phi, mean, covariance)
 
     def moments(self, sites: Sites) -> Moments:
         """Posterior moments of the predictors given sites."""
-        moments = self._moments(sites)
+        predictors = self.objective.predictors
+        if predictors is None and not self.coupled:
+            moments = self.prior.moments(sites)
+        else:
+            posterior = couple(predictors, self.prior, sites, self.y, self.parameters, self.blocks)
+            mean, covariance = posterior.marginals()
+            logs = posterior.log_normalizer(), posterior.divergence(covariance)
+            if predictors is not None:
+                mean, covariance = self.of_latents(mean, covariance)
+            moments = Moments(mean, covariance, *logs)
         if not self.floor:
             return moments
         variance, log_normalizer = moments.variance + self.kept(), moments.log_normalizer - self.floor_loss(sites)
@@ -137,43 +140,9 @@ class Problem(Module):
         """Decrease of the log normaliser due to the variance that sites do not reduce."""
         return 0.5 * jnp.sum(sites.precision * self.kept())
 
-    def _moments(self, sites: Sites) -> Moments:
-        predictors = self.objective.predictors
-        if predictors is None and not self.coupled:
-            return self.prior.moments(sites)
-        posterior = couple(predictors, self.prior, sites, self.y, self.parameters, self.blocks)
-        mean, covariance = posterior.marginals()
-        logs = posterior.log_normalizer(), posterior.divergence(covariance)
-        if predictors is not None:
-            mean, covariance = self._push(predictors.matrix(self.y, self.parameters), mean, covariance)
-        return Moments(mean, covariance, *logs)
-
-    def _push(self, Phi: Array, mean: Array, covariance: Array) -> tuple[Float[Array, "n p"], Spread]:
-        if self.coupled:
-            return push_values(Phi, mean), push_covariance(Phi, covariance)
-        return push_moments(Phi, mean, covariance)
-
     def condition(self, sites: Sites) -> Posterior:
         """The posterior of the latents given sites on the predictors."""
         return condition(self.objective.predictors, self.prior, sites, self.y, self.parameters, self.blocks)
-
-    def with_responses(self, target: Sites, sites: Sites, mean: Array, coupling: Array | None) -> Sites:
-        """Target sites at the ``mean`` of sites, with the change of gradients by the other predictors' new means.
-
-        The means then move by a Newton step for all predictors together, the inverse of K^-1 + w + coupling times the
-        gradient, by conjugate gradients preconditioned by the covariances given the sites.
-        """
-        if coupling is None:
-            return target
-        change = target.precision - sites.precision + coupling
-        posterior: Any = self.condition(sites)
-
-        def product(moved: Array, raw: Array) -> Array:
-            return raw + jnp.einsum("ipq,iq->ip", change, moved)
-
-        gradient = gradient_of(target, mean) - gradient_of(sites, mean)
-        moved = conjugate_gradients(product, gradient, posterior.times, _LEFT, _PRODUCTS).x
-        return target._replace(potential=target.potential - jnp.einsum("ipq,iq->ip", coupling, moved))
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...] | None:
@@ -182,19 +151,6 @@ class Problem(Module):
         Sites of an objective of independent predictors couple no latents but those of one predictor.
         """
         return separate_blocks(self.objective) if self._has_single_sites else None
-
-    def largest_precision(self, sites: Sites) -> float:
-        """The largest site precision of any latent, after summing over rows with equal inputs."""
-        predictors, w = self.objective.predictors, np.asarray(sites.precision)
-        w = np.linalg.norm(w, ord=2, axis=(1, 2))[:, None] if sites.coupled else w
-        if predictors is not None:
-            squares = np.asarray(predictors.matrix(self.y, self.parameters)) ** 2
-            w = w * (np.max(squares, axis=(1, 2))[:, None] if sites.coupled else np.max(squares, axis=-1))
-        return float(np.max(np.asarray(self.prior.total(as_array(w))), initial=0.0))
-
-    def precisions(self, sites: Sites) -> np.ndarray:
-        """The marginal precisions of sites on each latent, (n, latents)."""
-        return precisions(self.objective.predictors, sites, self.y, self.parameters)
 
     def elbo(self, mean: Array, variance: Spread, divergence: Array, sites: Sites) -> Bound:
         """Σ B - KL(q || prior): the evidence lower bound of the q(f) given by sites, from its ``moments``."""
@@ -210,7 +166,7 @@ class Problem(Module):
         """``elbo``, the optimal sites at these marginals, and the coupling that independent sites leave out.
 
         At little more than the cost of one of them. The coupling, of ``Objective.local_bound_sites_and_coupling``, is
-        None if the latents have no factors for ``with_responses``.
+        None if the latents have no factors for Newton steps of all predictors together.
         """
         terms, h, w, coupling = self.objective.local_bound_sites_and_coupling(
             mean, self._spread(variance), self.y, self.parameters
@@ -234,33 +190,46 @@ class Problem(Module):
         precision = sites.precision.diagonal(axis1=1, axis2=2) if self.coupled else sites.precision
         pull, digits = abs(gradient_of(sites, mean)), _DIGIT * abs(mean)
         of_means = jnp.sum(pull * digits + 0.5 * abs(precision) * digits**2)
-        of_prior = self._off_by(_DIGIT * self.prior.rounded_variances(), mean, variance, sites)
+        of_prior = change_of_elbo(self, _DIGIT * self.prior.rounded_variances(), mean, variance, sites)
         sizes = jnp.sum(abs(terms)) + abs(divergence)
         return Bound(jnp.sum(terms) - divergence, _DIGIT * sizes + of_means + of_prior)
 
-    def neglect(self, mean: Array, variance: Spread, sites: Sites) -> float:
-        """First-order error of the ELBO due to the variance that the prior's representation adds or neglects."""
-        at = jax.tree.map(np.asarray, (mean, variance, sites))
-        most = float(self._off_by(float(self.prior.approximation_error), *at))
-        if most <= _LITTLE:
-            return most
-        return min(most, float(self._off_by(np.asarray(self.prior.neglected_variances()), *at)))
 
-    def _off_by(self, added: Any, mean: Any, variance: Any, sites: Sites) -> Any:
-        """First-order change of the ELBO if ``added`` is added to the latents' prior variances.
+def change_of_elbo(problem: Problem, added: Values | float, mean: Values, variance: Values, sites: Sites) -> Values:
+    """First-order change of the ELBO if ``added`` is added to the latents' prior variances.
 
-        From the derivative of the log normaliser in the prior covariance: squares of the sites' gradients in the mean,
-        summed over rows that share a latent, and the diagonal of W - W V W for each row. Accepts NumPy arrays too.
-        """
-        w, pull, predictors = sites.precision, gradient_of(sites, mean), self.objective.predictors
-        taken = abs((w - w @ variance @ w).diagonal(axis1=1, axis2=2) if sites.coupled else w - w**2 * variance)
-        if predictors is not None:
-            Phi = predictors.matrix(self.y, self.parameters)
-            pull, taken = ((factor * part[..., None]).sum(axis=1) for factor, part in ((Phi, pull), (Phi**2, taken)))
-        return 0.5 * (added * (pull * self.prior.shared_total(pull) + taken)).sum()
+    From the derivative of the log normaliser in the prior covariance: squares of the sites' gradients in the mean,
+    summed over rows that share a latent, and the diagonal of W - W V W for each row. Accepts NumPy arrays too.
+    """
+    w, pull, predictors = sites.precision, gradient_of(sites, mean), problem.objective.predictors
+    curvature = abs((w - w @ variance @ w).diagonal(axis1=1, axis2=2) if sites.coupled else w - w**2 * variance)
+    if predictors is not None:
+        Phi = predictors.matrix(problem.y, problem.parameters)
+        pull, curvature = ((B * part[..., None]).sum(axis=1) for B, part in ((Phi, pull), (Phi**2, curvature)))
+    return 0.5 * (added * (pull * problem.prior.shared_total(pull) + curvature)).sum()
 
 
-def gradient_of(sites: Sites, mean: Any) -> Any:
+def neglect(problem: Problem, mean: Values, variance: Values, sites: Sites) -> float:
+    """First-order error of the ELBO due to the variance that the prior's representation adds or neglects."""
+    at = jax.tree.map(np.asarray, (mean, variance, sites))
+    most = float(change_of_elbo(problem, float(problem.prior.approximation_error), *at))
+    # Below a hundredth of a nat the largest neglected variance need not be told from those of the rows.
+    if most <= 0.01:
+        return most
+    return min(most, float(change_of_elbo(problem, np.asarray(problem.prior.neglected_variances()), *at)))
+
+
+def largest_precision(problem: Problem, sites: Sites) -> float:
+    """The largest site precision of any latent, after summing over rows with equal inputs."""
+    predictors, w = problem.objective.predictors, np.asarray(sites.precision)
+    w = np.linalg.norm(w, ord=2, axis=(1, 2))[:, None] if sites.coupled else w
+    if predictors is not None:
+        squares = np.asarray(predictors.matrix(problem.y, problem.parameters)) ** 2
+        w = w * (np.max(squares, axis=(1, 2))[:, None] if sites.coupled else np.max(squares, axis=-1))
+    return float(np.max(np.asarray(problem.prior.total(as_array(w))), initial=0.0))
+
+
+def gradient_of(sites: Sites, mean: Values) -> Values:
     """The gradient of the sites' log density at a mean, h - W m; at q's mean, the gradient of KL(q || prior)."""
     h, w = sites
     return h - ((w @ mean[..., None])[..., 0] if sites.coupled else w * mean)
@@ -284,9 +253,9 @@ def problem_of(
     return Problem(objective or model.augmentation, prior, y, model.parameters, row_weights=row_weights)
 
 
-def precisions(predictors: Predictors | None, sites: Sites, y: Any, parameters: dict[str, Any]) -> np.ndarray:
+def precisions(objective: Objective, sites: Sites, y: Values, parameters: dict[str, Any]) -> np.ndarray:
     """The marginal precisions of sites on each latent, (n, latents)."""
-    w = np.asarray(sites.precision)
+    predictors, w = objective.predictors, np.asarray(sites.precision)
     if predictors is None:
         return np.diagonal(w, axis1=1, axis2=2) if sites.coupled else w
     Phi = np.asarray(predictors.matrix(y, parameters))
@@ -304,7 +273,7 @@ def condition(
     predictors: Predictors | None,
     prior: PriorCollection,
     sites: Sites,
-    y: Any,
+    y: Values,
     parameters: dict[str, Any],
     blocks: tuple[tuple[int, ...], ...] | None = None,
 ) -> Posterior:
@@ -318,7 +287,7 @@ def couple(
     predictors: Predictors | None,
     prior: PriorCollection,
     sites: Sites,
-    y: Any,
+    y: Values,
     parameters: dict[str, Any],
     blocks: tuple[tuple[int, ...], ...] | None = None,
 ) -> DependentPosterior:

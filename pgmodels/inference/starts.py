@@ -1,6 +1,6 @@
 """Initial values of hyperparameters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -24,8 +24,6 @@ from pgmodels.priors.collection import columns
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import as_array
 
-# The number of frequencies for each that can be resolved, one cycle over the range of the rows apart.
-_OVERSAMPLED = 8
 # A wave without what other functions explain is left out if its square is below this share of the largest.
 _DEPENDENT = 1e-10
 
@@ -36,6 +34,8 @@ def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray, num_periods: i
     Spectrum of y = h / w by weighted least squares, after removing a parabola and the higher peaks; frequencies from
     two cycles in the range of x up to one cycle for two distinct rows (Lomb 1976, Scargle 1982).
     """
+    # The number of frequencies for each that can be resolved, one cycle over the range of the rows apart.
+    oversampled = 8
     # Sums over sorted rows are faster.
     order = np.argsort(x)
     x, h, w = (part[order[w[order] > 0]] for part in (x, h, w))
@@ -44,13 +44,13 @@ def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray, num_periods: i
         return np.zeros(0)
     span, root = x[-1] - x[0], np.sqrt(w)
     cycles, y = (x - x[0]) / span, h / root
-    # Of cycles in _OVERSAMPLED times the range.
-    numbers = np.arange(2 * _OVERSAMPLED, max(_OVERSAMPLED * count // 2, 3 * _OVERSAMPLED))
+    # In cycles of so many times the range.
+    numbers = np.arange(2 * oversampled, max(oversampled * count // 2, 3 * oversampled))
 
     def sums(values: np.ndarray, multiple: int = 1) -> np.ndarray:
         """The sums of values exp(i angle) at each frequency times ``multiple``."""
         at = multiple * numbers
-        return trigonometric_sums(cycles / _OVERSAMPLED, values, int(at[-1]) + 1)[at]
+        return trigonometric_sums(cycles / oversampled, values, int(at[-1]) + 1)[at]
 
     # The Gram matrix of root cos and root sin is [[level + a, b], [b, level - a]] with tilt = a + i b.
     level, tilt = np.full(len(numbers), 0.5 * w.sum()), 0.5 * sums(w, 2)
@@ -65,8 +65,8 @@ def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray, num_periods: i
             products = sums(root * function)
             level, tilt = level - 0.5 * np.abs(products) ** 2, tilt - 0.5 * products**2
         best = numbers[np.argmax(_powers(sums(root * y), level, tilt))]
-        periods.append(span * _OVERSAMPLED / best)
-        angles = 2.0 * np.pi * best / _OVERSAMPLED * cycles
+        periods.append(span * oversampled / best)
+        angles = 2.0 * np.pi * best / oversampled * cycles
         highest = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     return np.array(periods)
 
@@ -95,22 +95,6 @@ LENGTHS = {"median distance": 1.0, "median distance / 4": 0.25, "median distance
 SPREADS = {"short": (2.0, 1 / 8), "very short": (1.0, 1 / 32)}
 # Number of spectral peaks used as start periods.
 _NUM_PERIODS = 3
-
-# Standard deviation of random starts, in factors of e.
-_SCATTER = 1.5
-
-# Rounds of updates of constants, and the number of rows that determine them closely enough.
-_ROUNDS, _MOST = 20, 16384
-# Maximum number of halvings of an update of a constant until the ELBO falls by no more than rounding, relative.
-_HALVINGS, _ROUNDING = 30, 1e-12
-# Standard deviation, in factors of e, of a penalty that keeps likelihood parameters that constants do not determine
-# near their declared values.
-_LEEWAY = 2.0
-# The mean square of the slopes of the terms is about their mean curvature where the model is right (Bartlett). Below
-# this share of it the likelihood does not depend on the latents: measured are 0.65 to 13, and 0.0015 and 0.015 with
-# robust-max of ten and three classes, whose error rate becomes that of a guess. From there svi ends at a log loss of
-# 2.2 nats a row of pendigits.
-_LEAST_SLOPE = 0.1
 
 
 class ConstantFit(NamedTuple):
@@ -173,7 +157,8 @@ def initial_models(
             starts[name] = start
     rng, free = np.random.default_rng(seed), ParameterVector(unit, lambda parameter: parameter.is_free)
     for number in range(len(starts), num_starts or 0):
-        deviation = steps(free, data.X) * _SCATTER * rng.standard_normal(len(free.start()))
+        # A standard deviation of a factor of e^1.5.
+        deviation = steps(free, data.X) * 1.5 * rng.standard_normal(len(free.start()))
         starts[f"random {number}"] = Start(free.with_values(free.constrain(free.start() + deviation)), "level")
     return starts
 
@@ -208,11 +193,12 @@ def constant_latents(model: Model, data: Data, objective: Objective) -> Constant
     objective = objective.reduced()
     location, variance = _means(model), np.ones(model.num_latents)
     parameters, previous = model.likelihood.values, -np.inf
-    few = data
-    if len(data.y) > _MOST:
-        few = data.at(np.linspace(0, len(data.y) - 1, _MOST).astype(int))
+    # This many rows determine constants closely enough.
+    few, most = data, 16384
+    if len(data.y) > most:
+        few = data.at(np.linspace(0, len(data.y) - 1, most).astype(int))
     rows, every = (some.padded(padded_size(len(some.y))) for some in (few, data))
-    for _ in range(_ROUNDS):
+    for _ in range(20):
         parameters, value = _likeliest(model, objective, parameters, rows, location, variance)
         for latent in range(model.num_latents):
             location, variance, h, w = _update(partial(_local, objective, parameters, rows), location, variance, latent)
@@ -221,7 +207,11 @@ def constant_latents(model: Model, data: Data, objective: Objective) -> Constant
         if value - previous < 1e-3:
             break
         previous = value
-    changed = np.mean((h - w * location) ** 2) < _LEAST_SLOPE * np.mean(np.abs(w))
+    # The mean square of the slopes of the terms is about their mean curvature where the model is right (Bartlett).
+    # Below a tenth of it the likelihood does not depend on the latents: measured are 0.65 to 13, and 0.0015 and 0.015
+    # with robust-max of ten and three classes, whose error rate becomes that of a guess. From there svi ends at a log
+    # loss of 2.2 nats a row of pendigits.
+    changed = np.mean((h - w * location) ** 2) < 0.1 * np.mean(np.abs(w))
     if changed:
         # The means of parameters and their declared values, on the unconstrained scale.
         free = {name: parameter for name, parameter in model.likelihood.parameters.items() if parameter.is_free}
@@ -242,7 +232,7 @@ def _update(
     expected log density may overshoot far beyond the data, for example with a log link.
     """
 
-    def elbo(value: Any, variance: np.ndarray) -> float:
+    def elbo(value: Array, variance: np.ndarray) -> float:
         return float(value) + 0.5 * float(np.sum(np.log(variance)))
 
     value, _, h, w = bound(location, variance)
@@ -250,8 +240,9 @@ def _update(
     potential, precision = h[:, latent].sum(), w[:, latent].sum()
     if precision > 0:
         floor = elbo(value, variance)
-        floor -= _ROUNDING * (1.0 + abs(floor))
-        for halving in range(_HALVINGS):
+        # A fall within rounding counts as none.
+        floor -= 1e-12 * (1.0 + abs(floor))
+        for halving in range(30):
             share, m, v = 0.5**halving, location.copy(), variance.copy()
             total = (1.0 - share) / v[latent] + share * precision
             m[latent] = ((1.0 - share) * m[latent] / v[latent] + share * potential) / total
@@ -261,16 +252,21 @@ def _update(
     return location, variance, h, w
 
 
-def _many_rows(objective: Objective, parameters: Any, y: Any, *_: Any) -> bool:
+def _many_rows(objective: Objective, parameters: dict[str, Array], y: Array, *_: Any) -> bool:
     return not are_few_rows(len(y), objective.predictors is not None, objective.num_nodes)
 
 
 @partial(compiled, static_argnames="objective", optimise=_many_rows)
 def _bound(
-    objective: Objective, parameters: Any, y: Any, row_weights: Any, location: Any, variance: Any
-) -> tuple[Any, ...]:
+    objective: Objective,
+    parameters: dict[str, Array],
+    y: Array,
+    row_weights: Array | None,
+    location: Array,
+    variance: Array,
+) -> tuple[Array, dict[str, Array], Array, Array]:
     # A function of the latents, so that its gradient maps sites on predictors back to the latents.
-    def total(parameters: Any, m: Any, v: Any) -> Any:
+    def total(parameters: dict[str, Array], m: Array, v: Array) -> Array:
         if objective.predictors is not None:
             Phi = objective.predictors.matrix(y, parameters)
             m, v = push_values(Phi, m), push_values(Phi**2, v)
@@ -282,7 +278,9 @@ def _bound(
     return value, by_parameter, by_mean - 2.0 * by_variance * m, -2.0 * by_variance
 
 
-def _local(objective: Objective, parameters: Any, rows: tuple[Array, Array], m: np.ndarray, v: np.ndarray) -> Any:
+def _local(
+    objective: Objective, parameters: dict[str, Any], rows: tuple[Array, Array | None], m: np.ndarray, v: np.ndarray
+) -> tuple[Array, dict[str, Array], Array, Array]:
     """The bound at constant marginals, its gradient in the parameters, and the sites (n, L); ``rows`` are padded."""
     arrays = {name: jnp.asarray(value, jnp.float64) for name, value in parameters.items()}
     return _bound(objective, arrays, *rows, as_array(m), as_array(v))
@@ -303,7 +301,7 @@ def _likeliest(
 
     from scipy.optimize import minimize
 
-    def unpack(vector: Any) -> dict[str, Any]:
+    def unpack(vector: Array) -> dict[str, Any]:
         return dict(zip(free, constrain(list(free.values()), vector), strict=True))
 
     def pack(values: dict[str, Any]) -> np.ndarray:
@@ -311,16 +309,19 @@ def _likeliest(
 
     declared = pack({name: p.value for name, p in free.items()})
     sizes = [int(np.prod(free_shape(p))) for p in free.values()]
+    # Standard deviation, in factors of e, of a penalty that keeps parameters that constants do not determine near their
+    # declared values.
+    leeway = 2.0
     bounded = np.repeat([p.positive or p.constraint is not None for p in free.values()], sizes)
 
     def negative(vector: np.ndarray) -> tuple[float, np.ndarray]:
         moved, pull_back = jax.vjp(unpack, as_array(vector))
         value, by_parameter, _, _ = _local(objective, parameters | moved, rows, location, variance)
         slope = np.asarray(pull_back({name: by_parameter[name] for name in free})[0])
-        away = np.where(bounded, (vector - declared) / _LEEWAY, 0.0)
+        away = np.where(bounded, (vector - declared) / leeway, 0.0)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
             return np.inf, np.zeros_like(vector)
-        return 0.5 * float(away @ away) - float(value), away / _LEEWAY - slope
+        return 0.5 * float(away @ away) - float(value), away / leeway - slope
 
     start = pack(parameters)
     # Steps longer than a factor of e^5 could leave the range of doubles if the start is extreme.
@@ -365,7 +366,7 @@ def _stretched(model: Model, X: np.ndarray, length: Callable[[Parameter, np.ndar
     return Model(model.likelihood, gps)
 
 
-def _lengthened(model: Model, X: np.ndarray, factors: Any) -> Model:
+def _lengthened(model: Model, X: np.ndarray, factors: Iterator[float]) -> Model:
     return _stretched(model, X, lambda lengthscale, _: next(factors) * np.asarray(lengthscale.value))
 
 

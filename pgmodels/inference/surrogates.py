@@ -150,7 +150,7 @@ def fit_surrogate(problem: Problem, start: Sites) -> Fit:
     """The variational Gaussian by natural-gradient steps, from given sites."""
     if problem.coupled and not start.coupled:
         if sum(problem.prior.ranks) >= _DEAR:
-            start = _ascend_apart(problem.with_independent_sites(), start)
+            start = _ascend_apart(replace(problem, coupled=False), start)
         start = start.as_coupled()
     return _ascend(problem, start).completed(problem.prior)
 

@@ -27,7 +27,15 @@ from pgmodels.inference.loop import (
     maximise,
 )
 from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of, objective_of_result
-from pgmodels.inference.problem import Problem, conditioned, problem_of, separate_blocks
+from pgmodels.inference.problem import (
+    Problem,
+    conditioned,
+    largest_precision,
+    neglect,
+    precisions,
+    problem_of,
+    separate_blocks,
+)
 from pgmodels.kernels.kernel import with_values
 from pgmodels.model import GP, Data, Model, require_model
 from pgmodels.objectives.base import Objective
@@ -70,16 +78,6 @@ def with_chain(model: Model, X: np.ndarray) -> Model:
     return Model(model.likelihood, [GP(gp.kernel, gp.mean, gp.size, form)])
 
 
-# Neglected variance times the largest site precision: the target, and the limit for a warning. A datum's share of the
-# ELBO is off by half of it, and by more if its residual is large.
-_WANTED, _WARNED = 1e-7, 1e-2
-# Tolerated error of the ELBO, in nats or relative to its size, whichever is larger.
-_NATS, _SHARE = 0.1, 1e-9
-
-# Share of a prior variance that basis functions may leave out.
-_TRUNCATED = 0.01
-
-
 class TruncationWarning(PgmodelsWarning):
     """The basis functions of a GP leave out a part of its prior variance."""
 
@@ -98,17 +96,21 @@ def accurate_prior(model: Model, data: Data, prior: PriorCollection, precision: 
             "X: the kernel's variances at the data overflow double precision. Check the scale of X and the kernel's "
             "hyperparameters, or standardise X."
         )
-    if prior.approximation_error * precision <= _WANTED:
+    # Neglected variance times the largest site precision: a datum's share of the ELBO is off by half of it, and by more
+    # if its residual is large.
+    tolerated = 1e-7
+    if prior.approximation_error * precision <= tolerated:
         return prior
-    return model.prior(data.X, max_error=_WANTED / precision)
+    return model.prior(data.X, max_error=tolerated / precision)
 
 
 def warn_inaccurate(
-    prior: PriorCollection, precision: float, elbo: float = 0.0, rounding: float = 0.0, neglect: float = 0.0
+    prior: PriorCollection, precision: float, elbo: float = 0.0, rounding: float = 0.0, neglected: float = 0.0
 ) -> None:
     """Warn if a prior is not accurate enough for sites of a given precision, or the ELBO is not accurate.
 
-    ``rounding`` is the ELBO's rounding error, ``neglect`` its error due to variances that the prior neglects.
+    ``rounding`` is the ELBO's rounding error, ``neglected`` its error due to variances that the prior neglects. Both
+    together may be a tenth of a nat, or 1e-9 of the ELBO.
     """
     _warn_truncated(prior)
     error = prior.approximation_error
@@ -116,18 +118,18 @@ def warn_inaccurate(
         "Raise the likelihood's scale or lower the prior variance, whose ratio is extreme, add a White kernel or, to "
         "pgm.Periodic with pgm.Markov(), harmonics."
     )
-    if error * precision > _WARNED:
+    if error * precision > 0.01:
         warn(
             f"the latents' prior is approximated to a variance of {error:.1e} (jitter, neglected pivots or harmonics), "
             f"but the data determine a latent to {1.0 / precision:.1e}: in double precision ELBO, means and variances "
             f"lose accuracy. {remedy}",
             PrecisionWarning,
         )
-    elif rounding + neglect > max(_NATS, _SHARE * abs(elbo)):
+    elif rounding + neglected > max(0.1, 1e-9 * abs(elbo)):
         warn(
-            f"the ELBO, {elbo:.6g}, may be off by {rounding + neglect:.1g} nats: {neglect:.1g} due to a variance of "
-            f"{error:.1e} that the prior neglects (jitter, neglected pivots or harmonics), and {rounding:.1g} due to "
-            f"rounding. y is farther from the latents than the likelihood's scale allows. {remedy}",
+            f"the ELBO, {elbo:.6g}, may be off by {rounding + neglected:.1g} nats: {neglected:.1g} due to a variance "
+            f"of {error:.1e} that the prior neglects (jitter, neglected pivots or harmonics), and {rounding:.1g} due "
+            f"to rounding. y is farther from the latents than the likelihood's scale allows. {remedy}",
             PrecisionWarning,
         )
 
@@ -135,23 +137,15 @@ def warn_inaccurate(
 def _warn_truncated(prior: PriorCollection) -> None:
     """Warn if basis functions leave out too much variance: everywhere if too few, else near the ends of the domain."""
     shares = [np.asarray(share) for group in prior.groups if (share := group.truncated_shares()) is not None]
-    worst = max(shares, key=np.max, default=np.zeros(1))
-    if np.max(worst) > _TRUNCATED:
-        few = np.median(worst) > _TRUNCATED
+    worst, tolerated = max(shares, key=np.max, default=np.zeros(1)), 0.01
+    if np.max(worst) > tolerated:
+        few = np.median(worst) > tolerated
         remedy = "Raise their number" if few else "Raise the boundary (and their number), or give a wider domain"
         warn(
             f"the basis functions of pgm.Hilbert leave out {np.max(worst):.1%} of the prior variance at some row and "
             f"{np.median(worst):.1%} at the median row, where deviations are too narrow. {remedy}.",
             TruncationWarning,
         )
-
-
-# A 90 % interval with this share of the correct variance has a coverage of 75 %.
-_NARROW = 0.5
-# Maximum number of predictors per datum to evaluate: each costs a pass over all, and softmax predictors are similar.
-_LOOKED_AT = 8
-# Rows up to which all data run one program.
-_ROWS = 512
 
 
 @double_precision
@@ -170,7 +164,8 @@ def variance_ratio(approximation: Approximation) -> np.ndarray:
     if not objective.has_auxiliaries or objective.is_exact:
         return ratio
     problem = problem_of(model, approximation.data, approximation.posterior.prior)
-    size, many = problem.prior.num_rows, max(problem.prior.num_rows, _ROWS)
+    # All data of up to 512 rows run one program.
+    size, many = problem.prior.num_rows, max(problem.prior.num_rows, 512)
     y, row_weights = approximation.data.padded(many)
     m, v = (as_array(pad_rows(part, many)) for part in approximation.predictor_moments())
     curvature_sites = _sites_by_curvature(model.augmentation, y, row_weights, m, v, model.parameters)
@@ -184,11 +179,11 @@ def variance_ratio(approximation: Approximation) -> np.ndarray:
 @partial(compiled, static_argnames="augmentation", optimise=False)
 def _sites_by_curvature(
     augmentation: Augmentation,
-    y: Any,
-    row_weights: Any,
+    y: Array,
+    row_weights: Float[Array, " n"] | None,
     m: Float[Array, "n p"],
     v: Float[Array, "n p"],
-    parameters: Any,
+    parameters: dict[str, Any],
 ) -> tuple[Array, Array]:
     """The potential at the marginals, and -B_mm clipped to [0, W], for each predictor separately."""
 
@@ -200,8 +195,9 @@ def _sites_by_curvature(
         _, moved, sites = jax.jvp(slope, (m,), (jnp.broadcast_to(unit, m.shape),), has_aux=True)
         return moved @ unit, sites
 
+    # At most eight predictors: each costs a pass over all, and softmax predictors are similar.
     size = m.shape[1]
-    places = np.unique(np.linspace(0, size - 1, _LOOKED_AT).astype(int))
+    places = np.unique(np.linspace(0, size - 1, 8).astype(int))
     rises, (h, W) = jax.vmap(towards, out_axes=(0, None))(jnp.eye(size)[places])
     # The variance of the auxiliary variables lowers the curvature below the precision, below zero at outliers.
     precision = W.at[:, places].set(jnp.clip(-rises.T, 0.0, W[:, places]))
@@ -218,7 +214,8 @@ def warn_narrow(engine: str, approximation: GaussianResult) -> None:
     ratio = variance_ratio(approximation)
     typical = np.median(ratio, axis=0)
     latent = int(np.argmin(typical))
-    if typical[latent] >= _NARROW:
+    # With half of the correct variance a 90 % interval has a coverage of 75 %.
+    if typical[latent] >= 0.5:
         return
     row = int(np.argmin(ratio[:, latent]))
     which = f" of latent {latent}" if len(typical) > 1 else ""
@@ -503,8 +500,9 @@ def gaussian_vi(
 
 
 def _vi(
-    name: str, model: Model, X: Any, y: Any, objective: Choice, weights: Any, missing: MissingChoice,
-    max_iterations: int, tolerance: float, seed: Seed, callback: Callback | None, progress: bool | None,
+    name: str, model: Model, X: ArrayLike, y: ArrayLike, objective: Choice, weights: ArrayLike | None,
+    missing: MissingChoice, max_iterations: int, tolerance: float, seed: Seed, callback: Callback | None,
+    progress: bool | None,
 ) -> Approximation:  # fmt: skip
     start_time = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights, missing)
@@ -576,7 +574,7 @@ def nearly_converged(
     problem = variational_problem(model, data, objective, model.prior(data.X))
     start = start_state(model, data, problem)
     state = maximise(engine_of(objective).step, problem, start, _NEAR, _FEW).state
-    return float(state.elbo), problem.precisions(state.sites)
+    return float(state.elbo), precisions(objective, state.sites, problem.y, model.parameters)
 
 
 def start_state(model: Model, data: Data, problem: Problem) -> Any:
@@ -638,7 +636,7 @@ def converge(
     problem = _problem_for(start, model, data, objective, model.prior(data.X))
     warn_independent(name, problem)
     state = start_state(model, data, problem) if start is None else continued(problem, start)
-    finer = accurate_prior(model, data, problem.prior, problem.largest_precision(state.sites))
+    finer = accurate_prior(model, data, problem.prior, largest_precision(problem, state.sites))
     if finer is not problem.prior:
         problem = _problem_for(start, model, data, objective, finer)
         fresh = start is None and objective.is_monotone
@@ -672,7 +670,7 @@ def finish(
     sites = ascent.state.sites
     goes_on = (
         problem.coupled != sites.coupled
-        or accurate_prior(model, data, problem.prior, problem.largest_precision(sites)) is not problem.prior
+        or accurate_prior(model, data, problem.prior, largest_precision(problem, sites)) is not problem.prior
         or (_may_couple(problem) and is_clipped(ascent.state))
     )
     if goes_on:
@@ -711,7 +709,7 @@ def optimise(
     """
     step, start_time = engine_of(problem.objective).step, time.perf_counter()
 
-    def ascend(problem: Problem, state: Any, tolerance: float, before: np.ndarray | None = None) -> Ascent:
+    def ascend(problem: Problem, state: VariationalState, tolerance: float, before: np.ndarray | None = None) -> Ascent:
         return maximise(
             step, problem, state, tolerance, max_iterations, title=name, progress=progress, callback=callback,
             before=before, start_time=start_time,
@@ -739,9 +737,9 @@ def checked(name: str, problem: Problem, ascent: Ascent) -> Ascent:
         )
     ascent = engine_of(problem.objective).finish(name, problem, ascent)
     state = ascent.state
-    neglect = problem.neglect(state.mean, state.variance, state.sites)
-    precision = problem.largest_precision(state.sites)
-    warn_inaccurate(problem.prior, precision, float(state.elbo), float(state.rounding), neglect)
+    neglected = neglect(problem, state.mean, state.variance, state.sites)
+    precision = largest_precision(problem, state.sites)
+    warn_inaccurate(problem.prior, precision, float(state.elbo), float(state.rounding), neglected)
     return ascent
 
 
@@ -753,9 +751,10 @@ def conclude(
     posterior, *moments, residual = conditioned(problem, state.sites)
     rows = len(data.y)
     mean, variance = (np.asarray(part)[:rows] for part in moments)
-    if residual is not None:
-        warn_left_out(model, data.X, np.asarray(residual)[:rows], problem.precisions(state.sites)[:rows], variance)
     objective = problem.objective
+    if residual is not None:
+        of_latents = precisions(objective, state.sites, problem.y, model.parameters)
+        warn_left_out(model, data.X, np.asarray(residual)[:rows], of_latents[:rows], variance)
     return Approximation(
         model=model,
         **data._asdict(),

@@ -10,15 +10,6 @@ from jax import Array
 from jax.scipy.special import digamma, gammaln, log_ndtr
 
 
-def barrier(x: np.ndarray, best: np.ndarray, value: float) -> tuple[float, np.ndarray]:
-    """A value above that of the best point and its gradient, which send a line search from there back to it."""
-    away = x - best
-    if not np.isfinite(value) or not away.any():
-        return np.inf, np.zeros_like(x)
-    height = 1.0 + abs(value)
-    return value + height, 2.0 * height * away / (away @ away)
-
-
 # The value uses no jnp.where: XLA miscompiles nested selects (jaxlib 0.10.1 and 0.10.2 with default options: with
 # lengthscales per column, the covariance of a row with itself lost up to half of the variance).
 @jax.custom_jvp

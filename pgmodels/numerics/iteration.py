@@ -1,7 +1,7 @@
 """Iterative methods: Adam, Anderson acceleration, conjugate gradients, searches in a box."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,9 @@ import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Bool, Float, Int
 
-from pgmodels.numerics.elementary import barrier
-
 if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
+
     from pgmodels.priors.base import Sites
 
 
@@ -130,35 +130,81 @@ def hessian(gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray, *, cent
     return 0.5 * (H + H.T)
 
 
-class BoxSearch:
-    """Minimises a function (x -> value and gradient, None where these are not finite); keeps the best point.
+class Evaluated(Protocol):
+    """A point with the value of a function and its gradient, ``slope``."""
 
-    ``units`` scale the coordinates, ``box`` (2, size) has their limits, and ``report`` is called after each iteration.
+    @property
+    def value(self) -> float: ...
+
+    @property
+    def slope(self) -> np.ndarray: ...
+
+
+P = TypeVar("P", bound=Evaluated)
+
+
+class Search(Generic[P]):
+    """Minimises a function within a box by quasi-Newton methods; keeps the best point.
+
+    ``function(x, best)`` is the point at x, or None where its value or gradient is not finite, and may start from the
+    ``best`` point so far, None at first. ``units`` scale the coordinates, ``box`` (2, size) has their limits, and
+    ``report(best)`` is called after each iteration, which it ends by StopIteration. ``left_box`` says whether a point
+    outside the box was asked for.
     """
+
+    # Scaling by units rounds the limits, and the best point, by less than this.
+    _SLACK = 1e-9
 
     def __init__(
         self,
-        function: Callable[[np.ndarray], tuple[float, np.ndarray] | None],
+        function: Callable[[np.ndarray, P | None], P | None],
         x: np.ndarray,
         units: np.ndarray,
         box: np.ndarray,
-        report: Callable[["BoxSearch"], None] | None = None,
+        report: Callable[[P], None] | None = None,
+        best: P | None = None,
     ):
         self.function, self.units, self.box, self.report = function, units, box, report
-        self.best, self.value, self.slope = x, np.inf, np.zeros_like(x)
-        self.num_iterations = 0
-        self(x)
+        self.x, self.best = x, function(x, None) if best is None else best
+        self.num_iterations, self.num_evaluations, self.left_box = 0, 1, False
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        """The value and its gradient; a barrier where they are not finite."""
-        if np.isfinite(self.value) and np.array_equal(x, self.best):
-            return self.value, self.slope
-        evaluated = self.function(x)
-        if evaluated is None:
-            return barrier(x, self.best, self.value)
-        if evaluated[0] <= self.value:
-            self.best, (self.value, self.slope) = np.array(x), evaluated
-        return evaluated
+        """The value and its gradient.
+
+        Outside the box, and where they are not finite, a larger value and the gradient that sends a line search back.
+        """
+        best, away = self.best, x - self.x
+        if best is None:
+            return np.inf, np.zeros_like(x)
+        if np.max(np.abs(away), initial=0.0) <= self._SLACK:
+            return best.value, best.slope
+        outside = bool(np.any((x < self.box[0] - self._SLACK) | (x > self.box[1] + self._SLACK)))
+        self.left_box |= outside
+        point = None
+        if not outside:
+            self.num_evaluations += 1
+            point = self.function(x, best)
+        if point is None:
+            height = 1.0 + abs(best.value)
+            return best.value + height, 2.0 * height * away / (away @ away)
+        if point.value <= best.value:
+            self.x, self.best = np.array(x), point
+        return point.value, point.slope
+
+    @property
+    def point(self) -> P:
+        """The best point; ValueError if the function was finite nowhere."""
+        if self.best is None:
+            raise ValueError("the function is not finite where the search starts.")
+        return self.best
+
+    @property
+    def height(self) -> float:
+        """The divisor of the values with which a first step, as long as the gradient, is at most a unit long.
+
+        A longer one may end far from any optimum.
+        """
+        return 1.0 if self.best is None else max(1.0, float(np.linalg.norm(self.best.slope * self.units)))
 
     def converge(self, max_iterations: int, tolerance: float) -> bool:
         """Search anew until a search gains less than a relative tolerance; whether the iterations were enough.
@@ -166,42 +212,55 @@ class BoxSearch:
         A new search, without the curvature of the last one, confirms its end.
         """
         while self.num_iterations < max_iterations:
-            before = self.value
-            self.minimise(max_iterations - self.num_iterations, tolerance)
-            if before - self.value <= tolerance * max(1.0, abs(before)):
+            before = self.point.value
+            self.lbfgs(max_iterations - self.num_iterations, tolerance)
+            if before - self.point.value <= tolerance * max(1.0, abs(before)):
                 return True
         return False
 
-    def minimise(self, max_iterations: int, tolerance: float) -> None:
-        """Search from the best point until an iteration gains less than a relative tolerance."""
+    def lbfgs(
+        self, max_iterations: int, tolerance: float, least_slope: float = 1e-6, height: float | None = None
+    ) -> "OptimizeResult":
+        """L-BFGS-B from the best point, in units, until an iteration gains less than a relative tolerance.
+
+        Or until the largest slope, in units, is below ``least_slope``. Values are divided by ``height``.
+        """
         from scipy.optimize import minimize
 
-        # The first step is as long as the gradient, and a longer one may end far from any optimum.
-        height = max(1.0, float(np.linalg.norm(self.slope * self.units)))
+        height = self.height if height is None else height
+        size = 1.0 if self.best is None else max(1.0, abs(self.best.value))
 
         def scaled(z: np.ndarray) -> tuple[float, np.ndarray]:
             value, slope = self(z * self.units)
             return value / height, slope * self.units / height
 
-        def callback(_: Any) -> None:
-            self.num_iterations += 1
-            if self.report is not None:
-                self.report(self)
-
-        minimize(
+        return minimize(
             scaled,
-            self.best / self.units,
+            self.x / self.units,
             jac=True,
             method="L-BFGS-B",
             bounds=(self.box / self.units).T,
-            callback=callback,
+            callback=self._advance,
             options={
-                "ftol": tolerance * min(1.0, max(1.0, abs(self.value)) / height),
-                "gtol": 1e-6 / height,
+                "ftol": tolerance * min(1.0, size / height),
+                "gtol": least_slope / height,
                 "maxls": 40,
                 "maxiter": max_iterations,
             },
         )
+
+    def bfgs(self, inverse_hessian: np.ndarray, max_iterations: int) -> "OptimizeResult":
+        """BFGS from the best point with an initial inverse Hessian, until ``report`` ends it; see ``left_box``."""
+        from scipy.optimize import minimize
+
+        self.left_box = False
+        options = {"hess_inv0": inverse_hessian, "gtol": 0.0, "maxiter": max_iterations}
+        return minimize(self, self.x, jac=True, method="BFGS", callback=self._advance, options=options)
+
+    def _advance(self, _: np.ndarray) -> None:
+        self.num_iterations += 1
+        if self.report is not None:
+            self.report(self.point)
 
 
 class Solution(NamedTuple):

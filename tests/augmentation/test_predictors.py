@@ -155,10 +155,10 @@ def test_the_learned_bound_and_its_gradient_are_those_of_one_gp():
     with jax.enable_x64(True):
         values, gradients = [], []
         for name in ("additive", "single"):
-            objective = MarginalBound(trainable(model_of(name).resolve(X)), pgm.model.Data(X, LABELS))
-            value, gradient = objective(objective.vector)
-            values.append(value)
-            gradients.append(dict(zip(objective.learnable.names, gradient, strict=True)))
+            objective = MarginalBound.of(trainable(model_of(name).resolve(X)), pgm.model.Data(X, LABELS))
+            point = objective.at(objective.learnable.start())
+            values.append(point.value)
+            gradients.append(dict(zip(objective.learnable.names, point.slope, strict=True)))
     separate, summed = gradients
     twins = ("RBF", "Matern32", "White")
     # The jitter of the roots, 1e-8 of the variance, and the tolerance of the inner ascent, 1e-11.

@@ -146,8 +146,8 @@ def dense_problem(name):
     case = CASES[name]
     X, y = case.data(21, seed=3, scale=2.0, shift=0.3)
     model, data = case.model(variance=9.0, mean=0.2).prepare(X, y, None)
-    bound = MarginalBound(trainable(model.resolve(data.X)), data)
-    return bound.family.problem(jnp.asarray(bound.vector), (None,) * len(model.gps))
+    bound = MarginalBound.of(trainable(model.resolve(data.X)), data)
+    return bound.family.problem(jnp.asarray(bound.learnable.start()), (None,) * len(model.gps))
 
 
 @double_precision

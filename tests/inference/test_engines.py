@@ -17,11 +17,12 @@ from pgmodels.inference.cavi import positive
 from pgmodels.inference.loop import backtrack
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.search import Limits
+from pgmodels.inference.search import BoundSearch, Limits, SearchBar
 from pgmodels.inference.vi import variational_problem
 from pgmodels.model import Data, with_powers
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import pad_rows
+from pgmodels.runtime.messages import progress_bar
 from tests.covering import some
 from tests.engines import ENGINES
 from tests.programs import run
@@ -266,9 +267,12 @@ def test_a_value_that_rounding_made_is_refused(monkeypatch):
     x = np.linspace(0, 3, 10)[:, None]
     model, data = gaussian(pgm.RBF(), 0.1, 0.0).prepare(x, np.sin(2 * x[:, 0]), None)
     with jax.enable_x64(True):
-        bound = MarginalBound(trainable(model.resolve(data.X)), data)
-        best, _ = bound(bound.vector)
-        true_ascent, start = penalised_bound._ascend, bound.vector
+        bound = MarginalBound.of(trainable(model.resolve(data.X)), data)
+        start = bound.at(bound.learnable.start())
+        limits, box = Limits(10, 1e-9), np.full((2, len(start.vector)), [[-np.inf], [np.inf]])
+        with progress_bar("fit", 10, False) as bar:
+            search = BoundSearch(bound, box, limits, SearchBar(bar), np.ones(len(start.vector)), start)
+        true_ascent, further = penalised_bound._ascend, start.vector + 0.1
 
         def garbage(rounding):
             def maximise(*arguments):
@@ -279,15 +283,15 @@ def test_a_value_that_rounding_made_is_refused(monkeypatch):
             return maximise
 
         monkeypatch.setattr(penalised_bound, "_ascend", garbage(4e15))
-        value, slope = bound(start + 0.1)
-        assert value > best == bound.best
+        value, slope = search(further)
+        assert value > start.value
         assert np.all(slope > 0)
-        np.testing.assert_array_equal(bound.vector, start)
+        assert search.point is start
         # What rounding cannot have made counts.
         monkeypatch.setattr(penalised_bound, "_ascend", garbage(4e14))
-        assert bound(start + 0.1)[0] == bound.best < -1e15
+        assert search(further)[0] == search.point.value < -1e15
     # Nor is less than that a gain.
-    assert Limits(10, 1e-9).enough(bound) == bound.rounding == 4e14
+    assert limits.enough(search.point) == search.point.rounding == 4e14
 
 
 def test_steps_do_not_rise_by_rounding_alone():

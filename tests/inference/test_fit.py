@@ -16,10 +16,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 import pgmodels as pgm
-from pgmodels.inference import bound as bound_module
 from pgmodels.inference import bound as problem_family
-from pgmodels.inference import search as maximum
-from pgmodels.inference import search as stages
+from pgmodels.inference import search
 from pgmodels.inference.bound import MarginalBound, collapsed_bound, points_at, sloped_bound, takes_slopes
 from pgmodels.inference.fit import FitWarning
 from pgmodels.inference.objectives import objective_of
@@ -200,21 +198,18 @@ def test_unconstrained_vector_round_trip():
 
 
 @pytest.mark.slow
-def test_an_ascent_that_is_as_exact_as_asked_for_is_not_made_again(monkeypatch):
+def test_a_bound_has_the_elbo_of_its_ascent_and_rises_with_a_tighter_tolerance():
     X = np.linspace(-2.0, 2.0, 30)[:, None]
     y = (np.sin(3.0 * X[:, 0]) > 0).astype(float)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.7), mean=0.1))
     with jax.enable_x64(True):
-        bound = MarginalBound(trainable(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.7), mean=0.1))), Data(X, y))
-        best, _ = bound(bound.vector, 1e-6)
-        # Farther off: what is kept is of the best.
-        assert bound(bound.vector + 1.0, 1e-11)[0] > best
-        sharper = bound.optimum(1e-11)
-        assert sharper.converged
-        assert best + 1e-12 >= -sharper.trace[-1]
-        monkeypatch.setattr(bound_module, "_ascend", None)
-        known = bound.optimum(1e-6)
-        assert known.converged
-        assert known.trace[-1] == -best == known.state.elbo
+        bound = MarginalBound.of(trainable(model), Data(X, y))
+        loose = bound.at(bound.learnable.start(), tolerance=1e-6)
+        tight = bound.at(loose.vector, loose, 1e-11)
+    for point in (loose, tight):
+        assert point.ascent.converged
+        assert point.ascent.trace[-1] == point.state.elbo == -point.value
+    assert loose.value + 1e-12 >= tight.value
 
 
 @pytest.mark.slow
@@ -298,17 +293,17 @@ def test_pivots_give_the_dense_bound_and_gradient(monkeypatch, likelihood, laten
         at_start = learnable.with_values(learnable.constrain(start)).bare()
         monkeypatch.setattr(problem_family, "MANY_ROWS", rows + 1)
         assert points_at(terms, at_start, [X] * latents, (None,) * latents) == (None,) * latents
-        dense, theirs = MarginalBound(learnable, data, terms)(start)
+        dense = MarginalBound.of(learnable, data, terms).at(start)
         monkeypatch.setattr(problem_family, "MANY_ROWS", rows)
         for points in points_at(terms, at_start, [X] * latents, (None,) * latents):
             assert points is not None
             # Padded to a size that other hyperparameters share.
             assert np.sum(points.active) < 60 < len(points.active) == 128
-        low, ours = MarginalBound(learnable, data, terms)(start)
+        low = MarginalBound.of(learnable, data, terms).at(start)
     # What the pivots neglect, 1e-10 of the variance a datum.
-    np.testing.assert_allclose(low, dense, rtol=1e-8)
+    np.testing.assert_allclose(low.value, dense.value, rtol=1e-8)
     # A root with pivots down to 1e-10 of the variance amplifies rounding to some 1e-6.
-    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(low.slope, dense.slope, rtol=1e-5, atol=1e-5)
 
 
 def test_a_rank_that_is_a_large_share_of_the_rows_is_not_worth_its_form(monkeypatch):
@@ -343,10 +338,12 @@ def test_the_bound_of_inducing_inputs_has_no_steps():
     y = (rng.random(400) < sigma(signal)).astype(float)
     gp = pgm.GP(pgm.RBF(1.0, 2.0), mean=pgm.Fixed(0.1), form=pgm.Inducing(X[:60]))
     with jax.enable_x64(True):
-        bound = MarginalBound(trainable(pgm.Model(pgm.Bernoulli(), gp)), Data(X, y))
+        bound = MarginalBound.of(trainable(pgm.Model(pgm.Bernoulli(), gp)), Data(X, y))
         start, direction = np.array([8.0, 2.2]), np.array([2.0, 1.0])
-        ways = [bound(start + step * direction) for step in np.linspace(0.0, 2.0, 41)]
-    values, slopes = np.array([value for value, _ in ways]), np.array([slope @ direction for _, slope in ways])
+        points = [bound.at(start)]
+        for step in np.linspace(0.0, 2.0, 41)[1:]:
+            points.append(bound.at(start + step * direction, points[-1]))
+    values, slopes = np.array([at.value for at in points]), np.array([at.slope @ direction for at in points])
     # Simpson's rule over two steps, 4e-6 off at the start; inputs left out at 1e-10 of the variance made steps of 7e-4.
     along = 0.05 / 3.0 * (slopes[:-2] + 4.0 * slopes[1:-1] + slopes[2:])
     np.testing.assert_allclose(values[2:] - values[:-2], along, rtol=0, atol=2e-5)
@@ -376,12 +373,12 @@ def test_slopes_are_derivatives(name):
     likelihood, y, objective = CASES[name]
     weights = RNG.uniform(0.5, 2.0, len(X))
     model, data = pgm.Model(likelihood, GPS[:2] if y is REAL else GPS).prepare(X, y, weights)
-    bound = MarginalBound(trainable(model), data, objective_of(model, objective))
-    vector = bound.vector + RNG.normal(0.0, 0.2, len(bound.vector))
-    points = bound.points(vector)
-    bound(vector, 1e-3)
+    bound = MarginalBound.of(trainable(model), data, objective_of(model, objective))
+    start = bound.learnable.start()
+    point = bound.at(start + RNG.normal(0.0, 0.2, len(start)), tolerance=1e-3)
+    vector, points, state = point.vector, point.points, point.state
     # Large enough to be seen in a gradient.
-    family, state = replace(bound.family, floor=1e-3 if bound.family.floor else 0.0), bound.state
+    family = replace(bound.family, floor=1e-3 if bound.family.floor else 0.0)
     assert (family.floor > 0.0) == (y is REAL)
     problem = family.problem(jnp.asarray(vector), points)
     assert takes_slopes(problem)
@@ -451,8 +448,7 @@ def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch
     """There the bound may be flat, and a lengthscale that all rows determine would never come back."""
     X, y = data(np.random.default_rng(3))
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, np.array([1.0, 1.0])), mean=0.1))
-    monkeypatch.setattr(stages, "_FAR_OUT", 1.5)
-    monkeypatch.setattr(stages, "_FLAT", 1.0)
+    monkeypatch.setattr(search, "SETTINGS", search.SETTINGS._replace(far_out=1.5, flat=1.0))
     fitted = pgm.fit(model, X, y)
     assert fitted.fit.start != "40 rows"
     monkeypatch.setattr(Auto, "least_subset", 512)
@@ -460,7 +456,7 @@ def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch
     assert fitted.elbo == at_once.elbo
     # Where the bound is curved as much as is asked for they are.
     monkeypatch.setattr(Auto, "least_subset", 40)
-    monkeypatch.setattr(stages, "_FLAT", 10.0)
+    monkeypatch.setattr(search, "SETTINGS", search.SETTINGS._replace(flat=10.0))
     curved = pgm.fit(model, X, y)
     assert curved.fit.start == "40 rows"
     np.testing.assert_allclose(curved.elbo, at_once.elbo, rtol=1e-7)
@@ -470,7 +466,7 @@ def test_far_out_values_of_the_sample_are_not_gone_on_from(few_rows, monkeypatch
 @pytest.mark.parametrize("separable", some([True, False], False), ids=["stage at its limit", "all rows at theirs"])
 def test_limits_hold_with_stages(few_rows, monkeypatch, separable):
     """The variance grows as far as it may: in the stage too where classes are separable."""
-    monkeypatch.setattr(maximum, "_REACH", 2.0)
+    monkeypatch.setattr(search, "SETTINGS", search.SETTINGS._replace(reach=2.0))
     X, y = data(np.random.default_rng(3))
     if separable:
         y = (X[:, 0] + X[:, 1] > 0.2).astype(float)
@@ -499,7 +495,7 @@ def test_limits_hold_with_stages(few_rows, monkeypatch, separable):
 def test_rows_of_a_stage(form, rows, stage):
     gp = pgm.GP(pgm.RBF()) if form is None else pgm.GP(pgm.RBF(), form=form)
     model = pgm.Model(pgm.Bernoulli(), gp)
-    assert stages._num_subset_rows(model, rows, objective_of(model, "auto")) == stage
+    assert search.num_subset_rows(model, rows, objective_of(model, "auto")) == stage
 
 
 @pytest.mark.parametrize(
@@ -508,8 +504,8 @@ def test_rows_of_a_stage(form, rows, stage):
 def test_rows_of_a_stage_of_classes(classes, rows, stage):
     """Learned by quadrature they have fewer; by the augmented bound they have the same as one latent."""
     model = pgm.Model(pgm.LogisticSoftmax(classes), pgm.GP(pgm.RBF(), size=classes))
-    assert stages._num_subset_rows(model, rows, objective_of(model, "mean_field")) == stage
-    assert stages._num_subset_rows(model, 1023, objective_of(model, "augmented")) is None
+    assert search.num_subset_rows(model, rows, objective_of(model, "mean_field")) == stage
+    assert search.num_subset_rows(model, 1023, objective_of(model, "augmented")) is None
 
 
 # The uncertainty of learned parameters, against fresh runs at other parameters, closed forms and Monte Carlo.

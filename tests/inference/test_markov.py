@@ -503,8 +503,9 @@ def test_slopes_in_hyperparameters_are_those_of_the_dense_form(data):
         kernel = pgm.Matern52(1.7, 0.8) * pgm.Matern12(0.9, 3.0) + pgm.White(0.2)
         model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.4, form=form))
         with jax.enable_x64(True):
-            bound = MarginalBound(trainable(model), model.check(X, y))
-            slopes.append(bound(bound.vector))
+            bound = MarginalBound.of(trainable(model), model.check(X, y))
+            point = bound.at(bound.learnable.start())
+            slopes.append((point.value, point.slope))
     assert slopes[0][0] == pytest.approx(slopes[1][0], abs=1e-8)
     np.testing.assert_allclose(slopes[0][1], slopes[1][1], rtol=0, atol=1e-6)
     assert np.all(np.abs(slopes[1][1]) > 1e-3)
@@ -533,17 +534,17 @@ def test_slopes_with_outliers_are_those_of_differences(data, outliers):
     gp = pgm.GP(pgm.Matern32(1.7, 0.8), mean=0.4, form=pgm.Markov())
     model = pgm.Model(pgm.StudentT(3.0, 0.4), gp)
     with jax.enable_x64(True):
-        bound = MarginalBound(trainable(model), model.check(data[0][:80], outliers), expected_objective(model))
+        bound = MarginalBound.of(trainable(model), model.check(data[0][:80], outliers), expected_objective(model))
         start = bound.learnable.start()
-        slope = bound(start)[1]
+        best = bound.at(start)
         for i, step in enumerate(1e-4 * np.eye(len(start))):
-            difference = (bound(start + step)[0] - bound(start - step)[0]) / 2e-4
-            assert slope[i] == pytest.approx(difference, rel=1e-5, abs=1e-5)
+            difference = (bound.at(start + step, best).value - bound.at(start - step, best).value) / 2e-4
+            assert best.slope[i] == pytest.approx(difference, rel=1e-5, abs=1e-5)
         # Far away the precisions of the best values are improper.
         far = start + np.array([0.0, 0.0, np.log(10.0), -np.log(5.0), 0.0])
         assert bound.learnable.names[2:4] == ["variance", "lengthscale"]
-        afresh = MarginalBound(trainable(model), model.check(data[0][:80], outliers), expected_objective(model))
-        assert bound(far)[0] == pytest.approx(afresh(far)[0], rel=1e-6)
+        afresh = MarginalBound.of(trainable(model), model.check(data[0][:80], outliers), expected_objective(model))
+        assert bound.at(far, best).value == pytest.approx(afresh.at(far).value, rel=1e-6)
 
 
 @pytest.mark.slow
@@ -742,8 +743,9 @@ def test_slopes_in_hyperparameters_are_those_of_the_dense_form_coupled_chains(co
     slopes = []
     for form in (pgm.Markov(), pgm.Dense()):
         with jax.enable_x64(True):
-            bound = MarginalBound(trainable(regression(form)), regression(form).check(X, y))
-            slopes.append(bound(bound.vector))
+            bound = MarginalBound.of(trainable(regression(form)), regression(form).check(X, y))
+            point = bound.at(bound.learnable.start())
+            slopes.append((point.value, point.slope))
     assert slopes[0][0] == pytest.approx(slopes[1][0], abs=COUPLED_CHAINS_TIGHT)
     np.testing.assert_allclose(slopes[0][1], slopes[1][1], rtol=0, atol=1e-6)
     assert np.all(np.abs(slopes[1][1]) > 1e-3)

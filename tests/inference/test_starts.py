@@ -12,10 +12,10 @@ from numpyro.distributions.constraints import ordered_vector
 from sklearn.datasets import load_diabetes
 
 import pgmodels as pgm
-from pgmodels.inference import fit as fit_module
-from pgmodels.inference import search as maximum
-from pgmodels.inference.bound import FELT, TIGHT, MarginalBound
-from pgmodels.inference.fit import FitWarning, _loss, _report, _undetermined
+from pgmodels.inference import search
+from pgmodels.inference.bound import FELT, TIGHT, MarginalBound, Point
+from pgmodels.inference.fit import FitWarning, loss_at, undetermined_values, warn_flat
+from pgmodels.inference.loop import Ascent
 from pgmodels.inference.objectives import expected_objective, objective_of
 from pgmodels.inference.search import Limits, SearchBar, learn
 from pgmodels.inference.starts import constant_latents, initial_models, spectral_periods
@@ -280,15 +280,14 @@ def test_a_ridge_that_no_value_shows_by_itself_is_named():
     model = pgm.Model(pgm.NegativeBinomial(1.0), gp)
     with jax.enable_x64(True), progress_bar("fit", 1, False) as bar:
         maximum = learn(model, Data(X, y), objective_of(model, "expected"), Limits(50, 1e-9), SearchBar(bar))
-        bound, ridge = maximum.bound, maximum.bound.vector.copy()
+        bound, best, ridge = maximum.bound, maximum.best, maximum.best.vector
         assert bound.learnable.names == ["dispersion", "mean"]
-        assert [list(names) for names in _undetermined(maximum)] == [["dispersion"], []]
+        assert [list(names) for names in undetermined_values(maximum)] == [["dispersion"], []]
         # The counts are less variable than a Poisson's, so that r is without a bound; r exp(f) is their mean.
         assert ridge[0] > np.log(1e4)
         np.testing.assert_allclose(ridge.sum(), np.log(5.5), atol=0.02)
-        np.testing.assert_array_equal(bound.vector, ridge)
-        assert _loss(bound, ridge + np.log([10.0, 1.0]), bound.best) > FELT
-        assert abs(_loss(bound, ridge + np.log([10.0, 0.1]), bound.best)) < FELT
+        assert loss_at(bound, ridge + np.log([10.0, 1.0]), best) > FELT
+        assert abs(loss_at(bound, ridge + np.log([10.0, 0.1]), best)) < FELT
 
 
 @pgm.likelihood(support=pgm.Classes(3))
@@ -311,9 +310,9 @@ def test_a_cut_point_without_a_grade_above_is_named():
 
 def test_a_poor_optimum_is_told_from_what_is_not_determined():
     with pytest.warns(pgm.FitWarning, match="variance = 1e-09 may be a poor local optimum.*Raise num_starts"):
-        _report({"variance": "1e-09"}, 1, "Raise num_starts")
+        warn_flat({"variance": "1e-09"}, 1, "Raise num_starts")
     with pytest.warns(pgm.FitWarning, match="do not determine variance = 1e-09.*the best of 4 starts ends there"):
-        _report({"variance": "1e-09"}, 4, "Raise num_starts")
+        warn_flat({"variance": "1e-09"}, 4, "Raise num_starts")
     with pytest.raises(ValueError, match="num_starts must be"):
         pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())), [[0.0], [1.0]], [0, 1], num_starts=0)
 
@@ -324,13 +323,13 @@ def test_a_poor_optimum_is_told_from_what_is_not_determined():
 @pytest.fixture
 def tolerances(monkeypatch):
     """The tolerance of every evaluation of a bound from here on."""
-    used, call = [], MarginalBound.__call__
+    used, evaluate = [], MarginalBound.at
 
-    def kept(self, vector, tolerance=TIGHT):
+    def recorded(self, vector, start=None, tolerance=TIGHT, **options):
         used.append(tolerance)
-        return call(self, vector, tolerance)
+        return evaluate(self, vector, start, tolerance, **options)
 
-    monkeypatch.setattr(MarginalBound, "__call__", kept)
+    monkeypatch.setattr(MarginalBound, "at", recorded)
     return used
 
 
@@ -340,14 +339,15 @@ def tolerances(monkeypatch):
 def test_bounds_are_as_exact_as_steps_ask(form, tolerances, monkeypatch):
     X, y = CASES["bernoulli"].data(70, seed=2, scale=2.5)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0), form=form))
-    eased = pgm.fit(model, X, y, objective="augmented", progress=False)
-    starts = tolerances.count(maximum._START_TOLERANCE)
-    taken = tolerances[starts:]
-    # The start, once more, is no step: what is asked after it is no sharper.
-    assert taken[:2] == [maximum._LOOSE] * 2
-    assert all(later <= earlier for earlier, later in pairwise(taken))
-    assert taken[-1] <= maximum._SURE
-    monkeypatch.setattr(maximum, "_LOOSE", TIGHT)
+    # Of the search alone.
+    eased = pgm.fit(model, X, y, objective="augmented", correct=False, progress=False)
+    starts = tolerances.count(search.SETTINGS.start_tolerance)
+    used = tolerances[starts:]
+    # The start once more, and the first step.
+    assert used[:2] == [search.SETTINGS.loosest] * 2
+    assert all(later <= earlier for earlier, later in pairwise(used))
+    assert used[-1] <= search.SETTINGS.sure
+    monkeypatch.setattr(search, "SETTINGS", search.SETTINGS._replace(loosest=TIGHT))
     exact = pgm.fit(model, X, y, objective="augmented", progress=False)
     assert eased.converged
     assert exact.converged
@@ -357,15 +357,15 @@ def test_bounds_are_as_exact_as_steps_ask(form, tolerances, monkeypatch):
 
 
 class Falling:
-    """A bound that an ascent still raises: the negative of it, by tolerance; ``asked`` are those asked for."""
+    """A bound that an ascent still raises: its negative values by tolerance, loosest first."""
 
     def __init__(self, losses):
-        self.losses, self.asked = losses, []
+        self.losses, self.tolerances = losses, []
 
-    def without_floor(self, vector, tolerance):
-        """The value."""
-        self.asked.append(tolerance)
-        return self.losses[tolerance]
+    def at(self, vector, start, tolerance):
+        """The point at a tolerance, a part of whose value is due to the lower limit on variances."""
+        self.tolerances.append(tolerance)
+        return start._replace(value=self.losses[len(self.tolerances) - 1] + 7.0, floor_loss=7.0)
 
 
 @pytest.mark.parametrize(
@@ -381,9 +381,10 @@ class Falling:
 )
 def test_what_the_bound_feels_is_looked_at_as_closely_as_it_takes(losses, is_felt, count):
     """A tenth of a nat above the best, 100: at once where no more ascent can change the answer."""
-    bound = Falling(dict(zip(fit_module._LOOKS, losses, strict=True)))
-    assert (fit_module._loss(bound, np.zeros(1), 100.0) >= FELT) is is_felt
-    assert len(bound.asked) == count
+    bound, best = Falling(losses), Point(np.zeros(1), (), (), Ascent(None, np.zeros(0), True), value=100.0)
+    assert (loss_at(bound, np.zeros(1), best) >= FELT) is is_felt
+    assert len(bound.tolerances) == count
+    assert bound.tolerances == sorted(bound.tolerances, reverse=True)
 
 
 def test_an_inverse_hessian_that_rounding_spoiled_is_one_again():
@@ -391,7 +392,7 @@ def test_an_inverse_hessian_that_rounding_spoiled_is_one_again():
 
     # Symmetric but for rounding, and with an eigenvalue below zero.
     for spoiled in (np.array([[2.0, 0.3 + 1e-16], [0.3, 1.0]]), np.array([[1.0, 1.0 + 1e-9], [1.0, 1.0]])):
-        inverse_hessian = maximum._definite(spoiled)
+        inverse_hessian = search.definite(spoiled)
         np.testing.assert_allclose(inverse_hessian, spoiled, rtol=1e-8)
         # SciPy refuses others.
         solution = minimize(rosen, np.zeros(2), jac=rosen_der, method="BFGS", options={"hess_inv0": inverse_hessian})

@@ -271,10 +271,10 @@ def test_at_the_optimal_q_the_gradient_is_that_of_the_collapsed_bound(doubles):
     (value, _), slope = run(
         jax.value_and_grad(lambda v: penalised_bound(problem, state.naturals, v, every.number(0)), has_aux=True), vector
     )
-    collapsed, its_slope = MarginalBound(trainable(LEARNED), Data(rows, COUNTS))(np.asarray(vector))
+    collapsed = MarginalBound.of(trainable(LEARNED), Data(rows, COUNTS)).at(np.asarray(vector))
     # The other has no jitter at Z, here 1e-8 of the variance.
-    assert float(value) == pytest.approx(-collapsed, abs=1e-5)
-    np.testing.assert_allclose(slope, -its_slope, atol=1e-4)
+    assert float(value) == pytest.approx(-collapsed.value, abs=1e-5)
+    np.testing.assert_allclose(slope, -collapsed.slope, atol=1e-4)
 
 
 def test_adam_is_that_of_its_paper(doubles):

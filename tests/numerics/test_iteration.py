@@ -1,6 +1,7 @@
 """Sweeps go further than they reach by themselves: sooner at the same optimum, and never down."""
 
 import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,7 @@ from pgmodels.inference.cavi import CAVI
 from pgmodels.inference.loop import maximise
 from pgmodels.inference.problem import problem_of
 from pgmodels.inference.vi import cavi
-from pgmodels.numerics.elementary import barrier
-from pgmodels.numerics.iteration import conjugate_gradients, empty_history, hessian
+from pgmodels.numerics.iteration import Search, conjugate_gradients, empty_history, hessian
 from pgmodels.priors.base import Sites
 from pgmodels.runtime.precision import double_precision
 from tests.covering import some
@@ -111,7 +111,7 @@ def test_where_going_further_goes_down_the_sweep_counts():
     assert not np.any(moved.memory.moves)
 
 
-# Conjugate gradients, Hessians by finite differences and the barrier against closed forms.
+# Conjugate gradients, Hessians by finite differences and searches against closed forms.
 
 
 RNG = np.random.default_rng(0)
@@ -146,8 +146,42 @@ def test_the_hessian_of_a_quadratic_is_exact(central):
     np.testing.assert_allclose(hessian(lambda x: M @ x - B, B, central=central), M, rtol=1e-9, atol=1e-9)
 
 
-def test_the_barrier_rises_from_the_best_point():
-    value, slope = barrier(B + 1.0, B, -2.0)
-    assert value == 1.0
-    assert slope @ np.ones(6) > 0.0
-    assert barrier(B, B, -2.0)[0] == barrier(B + 1.0, B, np.inf)[0] == np.inf
+class Quadratic(NamedTuple):
+    """x^T M x / 2 - B^T x with its gradient."""
+
+    value: float
+    slope: np.ndarray
+
+
+def quadratic(x, best):
+    return Quadratic(0.5 * x @ M @ x - B @ x, M @ x - B) if x[0] < 40.0 else None
+
+
+def test_a_search_ends_at_the_minimum_within_the_box():
+    units, box = np.geomspace(0.5, 4.0, 6), np.stack([np.full(6, -9.0), np.full(6, 9.0)])
+    free = Search(quadratic, np.ones(6), units, 50.0 * box)
+    assert free.converge(200, 1e-14)
+    np.testing.assert_allclose(free.x, np.linalg.solve(M, B), atol=1e-5)
+    by_curvature = Search(quadratic, np.ones(6), np.ones(6), 50.0 * box)
+    inverse = np.linalg.inv(M)
+    by_curvature.bfgs(0.5 * (inverse + inverse.T), 3)
+    np.testing.assert_allclose(by_curvature.x, free.x, atol=1e-5)
+    # At the lower limit of the first coordinate, the minimum in the others.
+    box[0, 0] = free.x[0] + 1.0
+    bounded = Search(quadratic, box[0] + 2.0, units, box)
+    assert bounded.converge(200, 1e-14)
+    np.testing.assert_allclose(bounded.x[0], box[0, 0])
+    np.testing.assert_allclose(bounded.point.slope[1:], 0.0, atol=1e-4)
+    assert bounded.point.slope[0] > 0.0
+
+
+def test_outside_the_box_and_where_nothing_is_finite_a_search_is_sent_back():
+    search = Search(quadratic, np.zeros(6), np.ones(6), np.stack([np.full(6, -1.0), np.full(6, 99.0)]))
+    for x in (-2.0 * np.ones(6), 50.0 * np.ones(6)):
+        value, slope = search(x)
+        assert value > search.point.value
+        assert slope @ x > 0.0
+        assert search.left_box
+    assert search.num_evaluations == 2
+    with pytest.raises(ValueError, match="not finite where the search starts"):
+        _ = Search(quadratic, 50.0 * np.ones(6), np.ones(6), np.zeros((2, 6))).point

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import log_expit, logsumexp
 
 import pgmodels as pgm
-from pgmodels.inference.cavi import NATURAL_GRADIENT
+from pgmodels.inference.cavi import NATURAL_GRADIENT, with_responses
 from pgmodels.inference.objectives import MOST_PREDICTORS, expected_objective, mean_field_objective, objective_of
 from pgmodels.inference.vi import variational_problem
 from pgmodels.objectives import expected
@@ -210,7 +210,7 @@ def test_means_of_all_classes_move_by_one_newton_step():
     sites = state.sites
     mean, variance, _, divergence = problem.moments(sites)
     _, target, coupling = problem.elbo_and_sites(mean, variance, divergence, sites)
-    moved = problem.moments(problem.with_responses(target, sites, mean, coupling)).mean - mean
+    moved = problem.moments(with_responses(problem, target, sites, mean, coupling)).mean - mean
 
     K = np.kron(np.eye(3), np.asarray(model.gps[0].kernel(X, X)))
     rows = slice(0, 12)

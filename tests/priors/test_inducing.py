@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference.bound import MarginalBound
+from pgmodels.inference.bound import MarginalBound, Selection, choose_again
 from pgmodels.inference.cavi import CoordinateAscent
 from pgmodels.inference.inducing_selection import TURNS
 from pgmodels.inference.problem import problem_of
@@ -338,11 +338,11 @@ def test_what_is_learned_with_every_row_is_that_of_the_dense_prior():
     # Sixteen distinct rows: with five inducing inputs they share a program.
     rows = np.concatenate([X[:16], X[4:12]])
     one, other = (
-        MarginalBound(trainable(one_scale(form)), Data(rows, LABELS)) for form in (pgm.Inducing(20), pgm.Dense())
+        MarginalBound.of(trainable(one_scale(form)), Data(rows, LABELS)) for form in (pgm.Inducing(20), pgm.Dense())
     )
-    (value, slope), (dense_value, dense_slope) = (bound(bound.learnable.start() + 0.3) for bound in (one, other))
-    assert value == pytest.approx(dense_value, abs=1e-7)
-    np.testing.assert_allclose(slope, dense_slope, atol=1e-6)
+    ours, dense = (bound.at(bound.learnable.start() + 0.3) for bound in (one, other))
+    assert ours.value == pytest.approx(dense.value, abs=1e-7)
+    np.testing.assert_allclose(ours.slope, dense.slope, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -443,18 +443,17 @@ def test_selections_cover_inputs_that_they_have_not_seen(select):
 
 @pytest.mark.slow
 def test_another_choice_of_inducing_inputs_never_lowers_the_bound(monkeypatch):
-    bound = MarginalBound(trainable(one_scale(pgm.Inducing(5))), Data(X, LABELS))
-    bound.inputs = (X[:2],)
-    bound(bound.vector)
-    before = bound.best
-    assert bound.choose_again(1e-5)
-    assert len(bound.inputs[0]) == 5
-    assert bound.best < before
-    inputs, before = bound.inputs[0], bound.best
+    bound = MarginalBound.of(trainable(one_scale(pgm.Inducing(5))), Data(X, LABELS))
+    first = bound.at(bound.learnable.start(), inputs=(X[:2],))
+    best, selection, has_changed = choose_again(bound, first, Selection())
+    assert has_changed
+    assert len(best.inputs[0]) == 5
+    assert best.value < first.value
     monkeypatch.setattr(Inducing, "choose", lambda *arguments: X[:1])
-    assert not bound.choose_again(1e-5)
-    np.testing.assert_array_equal(bound.inputs[0], inputs)
-    assert bound(bound.vector)[0] == pytest.approx(before, abs=1e-8)
+    again, _, has_changed = choose_again(bound, best, selection)
+    assert not has_changed
+    assert again is best
+    assert bound.at(best.vector, best).value == pytest.approx(best.value, abs=1e-8)
 
 
 def test_selection_by_what_the_data_say_is_no_worse_than_by_variance():
@@ -524,21 +523,26 @@ def test_what_little_variance_is_left_for_may_still_gain_a_lot():
 
 
 @pytest.mark.slow
-def test_a_kernel_so_smooth_that_no_sharper_choice_is_another_ends_the_search():
+def test_a_kernel_so_smooth_that_no_sharper_choice_is_another_ends_the_search(monkeypatch):
     """Rounding leaves no variance for more than a few rows: the bound is asked of a handful of choices."""
     line = np.linspace(-2.0, 2.0, 60)[:, None]
     labels = (np.arange(60) % 7 < 3).astype(float)
     smooth = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 30.0), mean=0.1, form=pgm.Inducing("auto")))
-    bound = MarginalBound(trainable(smooth), Data(line, labels))
-    bound(bound.vector)
-    vector, best = bound.vector, bound.best
+    bound = MarginalBound.of(trainable(smooth), Data(line, labels))
+    evaluations, evaluate = [], MarginalBound.at
+
+    def counted(*arguments, **options):
+        evaluations.append(options)
+        return evaluate(*arguments, **options)
+
+    monkeypatch.setattr(MarginalBound, "at", counted)
+    first = best = bound.at(bound.learnable.start())
+    selection = Selection()
     for _ in range(3):
-        bound.choose_again(1e-5)
-    assert bound.evaluations < 15
-    # What is best is known of the inputs that are held.
-    assert bound.best <= best
-    assert bound(bound.vector)[0] == pytest.approx(bound.best, abs=1e-9)
-    np.testing.assert_array_equal(bound.vector, vector)
+        best, selection, _ = choose_again(bound, best, selection)
+    assert len(evaluations) < 15
+    assert best.value <= first.value
+    assert bound.at(best.vector, best).value == pytest.approx(best.value, abs=1e-9)
     assert count(pgm.cavi(smooth, line, labels).model) <= 60
 
 
@@ -766,20 +770,24 @@ def test_fit_alternates_with_the_greedy_choice_of_its_hyperparameters_and_sites(
 
 
 def test_a_new_choice_replaces_the_last_at_most_ten_times_even_if_it_is_worse(monkeypatch):
-    bound = MarginalBound(
+    bound = MarginalBound.of(
         trainable(one_scale(pgm.Inducing(5, "GV"))),
         Data(X, LABELS),
     )
-    bound(bound.vector)
+    first = bound.at(bound.learnable.start())
     turns = iter(range(100))
     monkeypatch.setattr(Inducing, "choose", lambda *arguments: X[: 1 + next(turns) % 2])
-    before = bound.best
-    assert bound.choose_again(1e-5)
-    assert bound.best > before
-    np.testing.assert_array_equal(bound.inputs[0], X[:1])
+    best, selection, has_changed = choose_again(bound, first, Selection())
+    assert has_changed
+    assert best.value > first.value
+    np.testing.assert_array_equal(best.inputs[0], X[:1])
     # The value belongs to the new inputs.
-    assert bound(bound.vector)[0] == pytest.approx(bound.best, abs=1e-9)
-    assert sum(bound.choose_again(1e-5) for _ in range(30)) == TURNS - 1
+    assert bound.at(best.vector, best).value == pytest.approx(best.value, abs=1e-9)
+    count = 0
+    for _ in range(30):
+        best, selection, has_changed = choose_again(bound, best, selection)
+        count += has_changed
+    assert count == TURNS - 1
 
 
 def test_the_names_are_written():
@@ -971,8 +979,8 @@ def test_what_is_learned_with_every_row_is_that_of_the_dense_prior_chunked(witho
     # Of another size than with a factor in other tests, whose programs would be taken.
     rows, labels = np.concatenate([X, X[:8]]), np.concatenate([LABELS, LABELS[:8]])
     one, other = (
-        MarginalBound(trainable(one_scale(form)), Data(rows, labels)) for form in (pgm.Inducing(X), pgm.Dense())
+        MarginalBound.of(trainable(one_scale(form)), Data(rows, labels)) for form in (pgm.Inducing(X), pgm.Dense())
     )
-    (value, slope), (dense_value, dense_slope) = (bound(bound.learnable.start() + 0.3) for bound in (one, other))
-    assert value == pytest.approx(dense_value, abs=1e-7)
-    np.testing.assert_allclose(slope, dense_slope, atol=1e-6)
+    ours, dense = (bound.at(bound.learnable.start() + 0.3) for bound in (one, other))
+    assert ours.value == pytest.approx(dense.value, abs=1e-7)
+    np.testing.assert_allclose(ours.slope, dense.slope, atol=1e-6)

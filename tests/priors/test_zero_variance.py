@@ -22,7 +22,7 @@ from pgmodels.inference.bound import MarginalBound
 from pgmodels.inference.cavi import CAVI
 from pgmodels.inference.gibbs import warn_unmixed
 from pgmodels.inference.objectives import expected_objective
-from pgmodels.inference.problem import problem_of
+from pgmodels.inference.problem import neglect, problem_of
 from pgmodels.inference.vi import variational_problem
 from pgmodels.interop.numpyro import Program
 from pgmodels.kernels.kernel import median_distance
@@ -453,11 +453,11 @@ def test_what_variances_neglected_do_to_an_elbo_is_that_of_all_copies_together()
         coarse = PriorCollection((first, replace(second, jitter=jnp.asarray(added))), problem.prior.copies)
         rows = as_array(pad_rows(y, problem.prior.num_rows))[:, None] * problem.row_weights[:, None]
         state = run(CAVI.state_of, problem, Sites(rows / NOISE, problem.row_weights[:, None] / NOISE))
-        neglect = replace(problem, prior=coarse).neglect(*state[:3])
+        lost = neglect(replace(problem, prior=coarse), *state[:3])
     pull = np.linalg.solve(covariance(DISTINCT_INPUTS_X, DISTINCT_INPUTS_X) + NOISE * np.eye(20), y - MEAN)
     # The second group's variance is added, and no other's. What is taken off the precisions is next to nothing here.
     square = pull @ np.equal.outer(DISTINCT_INPUTS_X[:, 1], DISTINCT_INPUTS_X[:, 1]) @ pull
-    np.testing.assert_allclose(neglect, 0.5 * added * square, rtol=1e-4)
+    np.testing.assert_allclose(lost, 0.5 * added * square, rtol=1e-4)
 
 
 def test_the_bound_that_is_learned_on_is_that_of_all_rows():
@@ -465,11 +465,11 @@ def test_the_bound_that_is_learned_on_is_that_of_all_rows():
     model = pgm.Model(pgm.Gaussian(pgm.Fixed(0.2)), gp)
     with jax.enable_x64(True):
         learnable = trainable(model)
-        value, slope = MarginalBound(learnable, Data(DISTINCT_INPUTS_X, DISTINCT_INPUTS_Y))(learnable.start())
-    np.testing.assert_allclose(-value, regression(DISTINCT_INPUTS_X)[2], atol=1e-8)
+        point = MarginalBound.of(learnable, Data(DISTINCT_INPUTS_X, DISTINCT_INPUTS_Y)).at(learnable.start())
+    np.testing.assert_allclose(-point.value, regression(DISTINCT_INPUTS_X)[2], atol=1e-8)
     for place, (name, start) in enumerate({"variance": 1.3, "lengthscale": 0.8, "level": 0.7}.items()):
         ends = [regression(DISTINCT_INPUTS_X, **{name: start * np.exp(step)})[2] for step in (1e-4, -1e-4)]
-        np.testing.assert_allclose(-slope[place], (ends[0] - ends[1]) / 2e-4, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(-point.slope[place], (ends[0] - ends[1]) / 2e-4, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
