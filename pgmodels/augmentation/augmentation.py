@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import Array
 
 from pgmodels.augmentation.laws import VARIANCE, Expected, Law, Thinning
 from pgmodels.augmentation.predictors import Auxiliary, Logarithm, SiteTerm, latents_of, rebuild, substitute
 from pgmodels.augmentation.rules.mixtures import GammaRule
-from pgmodels.augmentation.rules.rule import ZERO, Rule, evaluate_sites
+from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule, evaluate_sites
 from pgmodels.likelihoods.expression import POSITIONS, Constant, Environment, Expression, Latent, Latents, Positions
 from pgmodels.likelihoods.operations import Call, Comparison, Reduction, add, factors_of, multiply, power
 from pgmodels.likelihoods.printing import Chain, Part, Tree, to_text, words
 from pgmodels.numerics.elementary import factorised_share
-from pgmodels.objectives.base import FormulaObjective, Objective, Tangent
+from pgmodels.objectives.base import FormulaObjective, Objective, Parameters, Tangent
 
 
+@dataclass(frozen=True, eq=False)
 class Requirement:
     """A condition on a coefficient: ``nonnegative``, ``positive`` or ``indicator`` (0 or 1).
 
     ``written`` describes the coefficient and its factor, as a line of the derivation.
     """
 
-    def __init__(self, expression: Expression, kind: str, written: Chain):
-        self.expression, self.kind, self.written = expression, kind, written
+    expression: Expression
+    kind: str
+    written: Chain
 
     @property
     def reason(self) -> str:
         """The description of the coefficient, as text."""
         return to_text(self.written)
 
-    def holds(self, values: Any) -> Any:
+    def holds(self, values: np.ndarray) -> np.ndarray:
         """Whether each value satisfies the condition, up to rounding."""
         if self.kind == "nonnegative":
             return values >= -1e-9
@@ -72,10 +75,8 @@ class TangentBound(Tangent):
         shares = [rule.share() for rule in others]
         separable = [share.argument for share in shares if isinstance(share, Reduction)]
         weights = [weight for rule in sum_rules for weight, _, _ in rule.terms]
-        every = tuple(range(self.size))
-        separate = (
-            len(sum_rules) == 1 and all(rule.positions == every for rule in others) and len(separable) == len(shares)
-        )
+        read_all = all(rule.positions == tuple(range(self.size)) for rule in others)
+        separate = len(sum_rules) == 1 and read_all and len(separable) == len(others)
         coupled = len(augmentation.blocks) > 1 or augmentation.predictors is not None
         if not separate or coupled or any(map(_reduces, [*separable, *weights])):
             raise ValueError(
@@ -93,7 +94,7 @@ class TangentBound(Tangent):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TangentBound) and self.augmentation == other.augmentation
 
-    def selected(self, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+    def selected(self, y: Array, parameters: Parameters) -> tuple[Array, Array]:
         env = Environment(y, jnp.zeros((len(y), 1)), parameters)
         columns = [jnp.broadcast_to(index.evaluate(env), (len(y), 1)) for index in self.indices]
         chosen = jnp.concatenate(columns or [jnp.zeros((len(y), 0))], axis=1).astype(int)
@@ -101,27 +102,27 @@ class TangentBound(Tangent):
         again = jnp.any((chosen[:, :, None] == chosen[:, None, :]) & before, axis=2)
         return chosen, jnp.where(again, 0.0, 1.0)
 
-    def constant(self, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def constant(self, y: Array, parameters: Parameters) -> Array:
         return self._coefficient(self.rule.constant, y, parameters)
 
-    def log_sums(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any) -> Any:
+    def log_sums(self, m: Array, v: Array, y: Array, parameters: Parameters, latents: Array) -> Array:
         return jnp.log(self._sums(Environment(y, m, {**parameters, VARIANCE: v, POSITIONS: latents}), m))
 
-    def terms(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any, log_scale: Any) -> Any:
+    def terms(self, m: Array, v: Array, y: Array, parameters: Parameters, latents: Array, log_scale: Array) -> Array:
         env = Environment(y, m, {**parameters, VARIANCE: v, POSITIONS: latents})
         factor = self._coefficient(self.rule.exponent, y, parameters) * jnp.exp(-log_scale)
         return jnp.broadcast_to(self.separable.evaluate(env), m.shape) - factor[:, None] * self._sums(env, m)
 
-    def rest(self, y: Any, parameters: Mapping[str, Any], log_scale: Any) -> Any:
+    def rest(self, y: Array, parameters: Parameters, log_scale: Array) -> Array:
         p = self._coefficient(self.rule.exponent, y, parameters)
         coefficient = self._coefficient(self.augmentation.log_base, y, parameters)
         return coefficient - p * (self.constant(y, parameters) * jnp.exp(-log_scale) + log_scale - 1.0)
 
-    def _sums(self, env: Environment, m: Any) -> Any:
+    def _sums(self, env: Environment, m: Array) -> Array:
         """S_c of the latents of an environment with means ``m``."""
         return sum((weight.evaluate(env) * link.evaluate(env) for weight, link in self.summands), jnp.zeros_like(m))
 
-    def _coefficient(self, expression: Expression, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def _coefficient(self, expression: Expression, y: Array, parameters: Parameters) -> Array:
         env = Environment(y, jnp.zeros((len(y), self.size)), parameters)
         return jnp.broadcast_to(expression.evaluate(env), (len(y), 1))[:, 0]
 
@@ -165,12 +166,6 @@ class Augmentation(FormulaObjective):
         self.formula, self.size, self.base = formula, size, base
         self.rules, self.requirements = rules, requirements
 
-    def __hash__(self) -> int:
-        return hash((self.formula.key, self.size))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Augmentation) and (self.formula.key, self.size) == (other.formula.key, other.size)
-
     @cached_property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
         """Blocks of latents updated jointly; latents in a Poisson rate and in its sigmoid are in different blocks."""
@@ -207,9 +202,16 @@ class Augmentation(FormulaObjective):
     @property
     def log_base(self) -> Expression:
         """The term of the bound that is free of the latents."""
-        return _log(self.base)
+        exponents, rest = [], []
+        for factor in factors_of(self.base):
+            if isinstance(factor, Call) and factor.name == "exp":
+                exponents.append(factor.argument)
+            else:
+                rest.append(factor)
+        product = multiply(*rest)
+        return add(*exponents, ZERO if product.key == ONE.key else Logarithm(product))
 
-    def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def local_bound(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
         """B(m, v + m^2) <= E log p(y | f) of each datum under f ~ N(m, v), shape (n,) (math: section 1)."""
         bound = self.bound.evaluate(Environment(y, m, {**parameters, VARIANCE: v}))
         return jnp.broadcast_to(bound[..., 0], m.shape[:-1])
@@ -219,13 +221,13 @@ class Augmentation(FormulaObjective):
 
     def draw_chain(
         self,
-        key: Any,
-        f: Any,
-        y: Any,
-        parameters: Mapping[str, Any],
+        key: Array,
+        f: Array,
+        y: Array,
+        parameters: Parameters,
         block: int = 0,
-        known: Mapping[str, Any] = MappingProxyType({}),
-    ) -> dict[str, Any]:
+        known: Mapping[str, Array] = MappingProxyType({}),
+    ) -> dict[str, Array]:
         """Draw the auxiliaries of a block of latents given all latents; returns values by name.
 
         Those in ``known`` are conditioned on instead.
@@ -256,8 +258,8 @@ class Augmentation(FormulaObjective):
         return [rule.auxiliary for rule in self.rules if rule.parent is parent and rule.auxiliary is not None]
 
     def sites_given(
-        self, auxiliaries: Mapping[str, Any], f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0
-    ) -> tuple[Any, Any]:
+        self, auxiliaries: Mapping[str, Array], f: Array, y: Array, parameters: Parameters, block: int = 0
+    ) -> tuple[Array, Array]:
         """The sites of a block of latents given the auxiliaries, shapes (n, latents)."""
         env = Environment(y, f, {**parameters, **auxiliaries})
         terms: list[SiteTerm] = []
@@ -269,14 +271,14 @@ class Augmentation(FormulaObjective):
         return evaluate_sites(tuple(terms), env)
 
     def draw_auxiliaries(
-        self, key: Any, f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0
-    ) -> tuple[Any, Any]:
+        self, key: Array, f: Array, y: Array, parameters: Parameters, block: int = 0
+    ) -> tuple[Array, Array]:
         """Draw the auxiliaries given f and return the resulting sites: the first half of a Gibbs sweep."""
         return self.sites_given(self.draw_chain(key, f, y, parameters, block), f, y, parameters, block)
 
     def log_joint(
-        self, auxiliaries: Mapping[str, Any], f: Any, y: Any, parameters: Mapping[str, Any], block: int = 0
-    ) -> Any:
+        self, auxiliaries: Mapping[str, Array], f: Array, y: Array, parameters: Parameters, block: int = 0
+    ) -> Array:
         """log p(y, auxiliaries | f) of each datum; auxiliaries missing from ``auxiliaries`` are integrated out."""
         env = Environment(y, f, {**parameters, **auxiliaries})
         total = self.base.log_evaluate(env)
@@ -290,7 +292,7 @@ class Augmentation(FormulaObjective):
             total = total + jnp.sum(part, axis=-1, keepdims=True)
         return total[..., 0]
 
-    def log_conditional(self, auxiliaries: Mapping[str, Any], f: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def log_conditional(self, auxiliaries: Mapping[str, Array], f: Array, y: Array, parameters: Parameters) -> Array:
         """log p(auxiliaries | f, y) of each datum."""
         env = Environment(y, f, {**parameters, **auxiliaries})
         total = jnp.zeros((1, 1))
@@ -302,13 +304,6 @@ class Augmentation(FormulaObjective):
 
     def _active(self, rule: Rule, block: int) -> bool:
         return bool(set(rule.positions) & set(self.blocks[block]))
-
-
-def _log(base: Expression) -> Expression:
-    factors = factors_of(base)
-    exponents = [factor.argument for factor in factors if isinstance(factor, Call) and factor.name == "exp"]
-    rest = multiply(*(factor for factor in factors if not (isinstance(factor, Call) and factor.name == "exp")))
-    return add(*exponents, Constant(0.0) if rest.key == Constant(1.0).key else Logarithm(rest))
 
 
 @dataclass(frozen=True)
@@ -339,10 +334,10 @@ class Element(Expression):
     def __init__(self, vector: Auxiliary | Expected, position: int):
         self.vector, self.position = vector, position
 
-    def _label(self) -> Any:
+    def _label(self) -> Hashable:
         return (self.vector.key, self.position)
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         return self.vector.evaluate(env)[..., self.position : self.position + 1]
 
     def notation(self, precedence: int = 0) -> Tree:
@@ -369,7 +364,7 @@ def conditional_sites(augmentation: Augmentation, block: int = 0, averaged: bool
         w = multiply(power(z.scale, 2.0), term.precision)
         if isinstance(z.latent, Latent):
             h, w = (Reduction("sum", part) if part.is_vector else part for part in (h, w))
-        before = sites.get(z.latent.key, LatentSite(z.latent, Constant(0.0), Constant(0.0)))
+        before = sites.get(z.latent.key, LatentSite(z.latent, ZERO, ZERO))
         sites[z.latent.key] = LatentSite(
             z.latent,
             add(before.potential, substitute(h, table)),
@@ -444,11 +439,9 @@ class Factorised(Objective):
         self.augmentation, self.rules = augmentation, rules
         self.size, self.predictors = augmentation.size, augmentation.predictors
 
-    def __hash__(self) -> int:
-        return hash((type(self), self.augmentation))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Factorised) and self.augmentation == other.augmentation
+    @property
+    def _identity(self) -> Hashable:
+        return type(self), self.augmentation
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
@@ -459,7 +452,7 @@ class Factorised(Objective):
         rules = (rule for rule in self.augmentation.rules if rule.parent is None and rule not in self.rules)
         return add(*(rule.share() for rule in rules), self.augmentation.log_base)
 
-    def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def local_bound(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
         env = Environment(y, m, {**parameters, VARIANCE: v})
         total = jnp.broadcast_to(self._others.evaluate(env)[..., 0], m.shape[:-1])
         for rule in self.rules:

@@ -1,9 +1,8 @@
 """Derivation of an augmentation from a formula."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from pgmodels import polya_gamma
 from pgmodels.augmentation.augmentation import Augmentation, Requirement
@@ -47,7 +46,7 @@ class OneVersusRest(Quadrature):
         super().__init__(formula, size, coarse=True)
         self.weighted = weighted
 
-    def draw_site(self, key: Any, f: Any, y: Any, latent: Any) -> tuple[Any, Any]:
+    def draw_site(self, key: Array, f: Array, y: Array, latent: Array) -> tuple[Array, Array]:
         """Draw ω | f, y of a latent and return its sites h = w ([y = c] - 1/2) + ω C_c and ω, (n, 1) each."""
         labels, weights = (y[:, :1], y[:, 1:]) if self.weighted else (y[:, None], jnp.ones((len(y), 1)))
         others = jnp.where(jnp.arange(self.size) == latent, -jnp.inf, f)

@@ -1,15 +1,16 @@
 """Laws of auxiliary variables: draws, densities and averages."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jax.scipy.special as jsp
 import numpy as np
 import scipy
+from jax import Array
 from jax.scipy.stats import norm
 
 from pgmodels import polya_gamma
@@ -39,7 +40,7 @@ from pgmodels.runtime.precision import as_array
 
 @jax.custom_jvp
 @compiled
-def log_sigmoid_tilde(mean: Any, variance: Any) -> Any:
+def log_sigmoid_tilde(mean: Array, variance: Array) -> Array:
     """log σ̃+(z) = E z / 2 - log(2 cosh(√(E z^2) / 2)) for z with the given mean and variance."""
     root = jnp.sqrt(variance + mean**2)
     positive = mean > 0
@@ -49,7 +50,7 @@ def log_sigmoid_tilde(mean: Any, variance: Any) -> Any:
 
 
 @log_sigmoid_tilde.defjvp
-def _log_sigmoid_tilde_jvp(primals: Any, tangents: Any) -> Any:
+def _log_sigmoid_tilde_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
     (mean, variance), (by_mean, by_variance) = primals, tangents
     slope = _half_precision(variance + mean**2)
     return log_sigmoid_tilde(mean, variance), (0.5 - 2.0 * mean * slope) * by_mean - slope * by_variance
@@ -57,7 +58,7 @@ def _log_sigmoid_tilde_jvp(primals: Any, tangents: Any) -> Any:
 
 @jax.custom_jvp
 @compiled
-def _half_precision(s: Any) -> Any:
+def _half_precision(s: Array) -> Array:
     """The derivative tanh(√s / 2) / (4 √s) of log(2 cosh(√s / 2)): half the mean of Pólya-Gamma's PG(1, √s)."""
     # The smallest root only has to differ from 0: the ratio does not cancel.
     half = 0.5 * jnp.sqrt(jnp.maximum(s, jnp.finfo(s.dtype).tiny))
@@ -66,7 +67,7 @@ def _half_precision(s: Any) -> Any:
 
 @_half_precision.defjvp
 @compiled
-def _half_precision_jvp(primals: Any, tangents: Any) -> Any:
+def _half_precision_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
     (s,), (by_s,) = primals, tangents
     return _half_precision(s), -relative_variance_at_square(0.25 * s) / 64.0 * by_s
 
@@ -84,10 +85,10 @@ class Marginal(Expression):
         self.is_vector = latent.is_vector  # type: ignore[misc]
         self.nonnegative = symbol == "v"  # type: ignore[misc]
 
-    def _label(self) -> Any:
+    def _label(self) -> Hashable:
         return (self.symbol, self.latent.key)
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         values = env.f if self.symbol == "m" else as_array(env.parameters[VARIANCE])
         return self.latent.evaluate(Environment(env.y, values, env.parameters))
 
@@ -108,10 +109,10 @@ class Expected(Expression):
         self.name = f"E[{auxiliary.name}]"
         self.is_vector = auxiliary.is_vector  # type: ignore[misc]
 
-    def _label(self) -> Any:
+    def _label(self) -> Hashable:
         return (self.name, self.is_vector)
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         return env.parameters[self.name]
 
     def element(self, index: Part | None) -> Tree:
@@ -133,10 +134,10 @@ class Tilde(Expression):
         self.is_vector = predictor.is_vector  # type: ignore[misc]
         self.nonnegative = not logarithm  # type: ignore[misc]
 
-    def _label(self) -> Any:
+    def _label(self) -> Hashable:
         return (self.predictor.key, self.side, self.logarithm)
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         value = log_sigmoid_tilde(self.side * self.mean.evaluate(env), self.variance.evaluate(env))
         return value if self.logarithm else jnp.exp(value)
 
@@ -156,10 +157,10 @@ class Thinning(Expression):
         self.written = add(1.0, multiply(-1.0, self.down))
         self.is_vector = predictor.is_vector  # type: ignore[misc]
 
-    def _label(self) -> Any:
+    def _label(self) -> Hashable:
         return self.down.key
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         return -jnp.expm1(self.log_down.evaluate(env))
 
     def notation(self, precedence: int = 0) -> Tree:
@@ -177,10 +178,10 @@ class Root(Expression):
         self.definition = power(add(power(mean, 2.0), variance_of(predictor)), 0.5)
         self.is_vector = self.definition.is_vector  # type: ignore[misc]
 
-    def _label(self) -> Any:
+    def _label(self) -> Hashable:
         return (self.name, self.definition.key)
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         return self.definition.evaluate(env)
 
     def notation(self, precedence: int = 0) -> Tree:
@@ -192,14 +193,14 @@ class Function(Expression):
 
     nonnegative = True  # type: ignore[assignment]
 
-    def __init__(self, name: str, function: Callable[[Any], Any], argument: Expression):
+    def __init__(self, name: str, function: Callable[[Array], Array], argument: Expression):
         self.name, self.function, self.argument = name, function, argument
         self.children = (argument,)
 
-    def _label(self) -> Any:
+    def _label(self) -> Hashable:
         return self.name
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         return self.function(self.argument.evaluate(env))
 
     def notation(self, precedence: int = 0) -> Tree:
@@ -229,14 +230,14 @@ def mean_quadratic(quadratic: Quadratic) -> Expression:
 # Exact draws of truncated normal and inverse Gaussian distributions.
 
 
-def truncated_normal(key: Any, mean: Any) -> Any:
+def truncated_normal(key: Array, mean: Array) -> Array:
     """Draws of N(mean, 1) truncated to positive values, exact for means of either sign and any size."""
     # u > 0 is ε > -mean. The upper tail probability is drawn in logs, so that Φ(mean) may underflow.
     log_tail = jsp.log_ndtr(mean) + jnp.log1p(-jax.random.uniform(key, mean.shape, mean.dtype))
     return jnp.maximum(mean - _normal_quantile(log_tail), jnp.finfo(mean.dtype).tiny)
 
 
-def interval_normal(key: Any, low: Any, high: Any) -> Any:
+def interval_normal(key: Array, low: Array, high: Array) -> Array:
     """Draws of N(0, 1) truncated to (low, high), either of which may be infinite; exact in both tails."""
     # Reflected so that most of the interval is below zero, where log Φ keeps all digits.
     reflected = low + high > 0
@@ -249,7 +250,7 @@ def interval_normal(key: Any, low: Any, high: Any) -> Any:
     return jnp.where(reflected, -drawn, drawn)
 
 
-def normals_of_largest(key: Any, mean: Any, chosen: Any) -> Any:
+def normals_of_largest(key: Array, mean: Array, chosen: Array) -> Array:
     """Draws of independent N(mean, 1), (..., C), given that the one ``chosen``, (..., C), is the largest.
 
     Exact for means of any size, nan where they are not finite: first the largest, then the others truncated below it.
@@ -260,7 +261,7 @@ def normals_of_largest(key: Any, mean: Any, chosen: Any) -> Any:
     return jnp.where(chosen, largest, mean + others)
 
 
-def _largest(key: Any, mean: Any, chosen: Any) -> Any:
+def _largest(key: Array, mean: Array, chosen: Array) -> Array:
     """The largest x + mean_k of the above, (..., 1), of density φ(x) Π_c Φ(x + mean_k - mean_c) over c ≠ k.
 
     By rejection from a hat of three tangents, which lies above it since it is log-concave. More than 4 of 5 proposals
@@ -269,7 +270,7 @@ def _largest(key: Any, mean: Any, chosen: Any) -> Any:
     centre = jnp.sum(jnp.where(chosen, mean, 0.0), axis=-1, keepdims=True)
     gap = centre - mean
 
-    def log_density(x: Any) -> Any:
+    def log_density(x: Array) -> Array:
         return -0.5 * x**2 + jnp.sum(jnp.where(chosen, 0.0, jsp.log_ndtr(gap + x)), axis=-1, keepdims=True)
 
     mode, curvature = mode_of_largest(gap, 1.0, chosen, EQUAL_NEWTON)
@@ -281,7 +282,7 @@ def _largest(key: Any, mean: Any, chosen: Any) -> Any:
     heights, slopes = jax.jvp(log_density, (points,), (jnp.ones_like(points),))
     hat = tangent_hat(points, heights - top, slopes)
 
-    def propose(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    def propose(state: tuple[int, Array, Array]) -> tuple[int, Array, Array]:
         i, active, drawn = state
         uniforms = jax.random.uniform(jax.random.fold_in(key, i), (2, *mode.shape), mode.dtype)
         x, log_hat = hat.propose(uniforms[0])
@@ -294,12 +295,12 @@ def _largest(key: Any, mean: Any, chosen: Any) -> Any:
     return centre + jax.lax.while_loop(lambda state: jnp.any(state[1]), propose, start)[2]
 
 
-def _normal_quantile(log_p: Any) -> Any:
+def _normal_quantile(log_p: Array) -> Array:
     """Φ^-1(exp(log_p)): in the tail by Newton's method on log Φ, which is concave, hence monotone convergence."""
     near = jnp.clip(log_p, -30.0, None)
     start = jnp.where(log_p > -30.0, jsp.ndtri(jnp.exp(near)), -jnp.sqrt(-2.0 * log_p))
 
-    def newton(_: int, x: Any) -> Any:
+    def newton(_: int, x: Array) -> Array:
         log_cdf = jsp.log_ndtr(x)
         slope = jnp.exp(norm.logpdf(x) - log_cdf)
         return x - (log_cdf - log_p) / slope
@@ -308,7 +309,7 @@ def _normal_quantile(log_p: Any) -> Any:
     return jnp.where(log_p > -30.0, start, far)
 
 
-def inverse_gaussian(key: Any, mean: Any, shape: Any) -> Any:
+def inverse_gaussian(key: Array, mean: Array, shape: Array) -> Array:
     """Draws of the inverse Gaussian distribution (Michael, Schucany and Haas 1976), without cancellation.
 
     The mean may be infinite, which makes it the Lévy distribution.
@@ -328,13 +329,12 @@ def inverse_gaussian(key: Any, mean: Any, shape: Any) -> Any:
 ONE = Constant(1.0)
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """Quadrature nodes ``values`` (points, n, ...) with weights exp(log_measure); ``known`` marks computable data."""
 
     values: np.ndarray
     log_measure: np.ndarray
-    known: np.ndarray
+    known: np.ndarray | bool = True
 
 
 class Law(ABC):
@@ -348,11 +348,11 @@ class Law(ABC):
     is_zero_where_off: ClassVar[bool] = True
 
     @abstractmethod
-    def draw(self, key: Any, env: Environment) -> Any:
+    def draw(self, key: Array, env: Environment) -> Array:
         """One draw for each entry of the broadcast parameters."""
 
     @abstractmethod
-    def log_density(self, value: Any, env: Environment) -> Any:
+    def log_density(self, value: Array, env: Environment) -> Array:
         """The log density at a value, 0 where the law is switched off."""
 
     @abstractmethod
@@ -371,7 +371,7 @@ class Law(ABC):
         """Other values in the support, for checks away from the draws."""
         return value * rng.uniform(0.6, 1.6, value.shape)
 
-    def off(self, env: Environment) -> Any:
+    def off(self, env: Environment) -> Array:
         """Where the law is switched off."""
         return self.switch.evaluate(env) == 0
 
@@ -387,11 +387,11 @@ class PolyaGamma(Law):
     def switch(self) -> Expression:  # type: ignore[override]
         return self.shape
 
-    def draw(self, key: Any, env: Environment) -> Any:
+    def draw(self, key: Array, env: Environment) -> Array:
         b, c = jnp.broadcast_arrays(self.shape.evaluate(env), self.tilt.evaluate(env))
         return polya_gamma.draw(key, b, c)
 
-    def log_density(self, value: Any, env: Environment) -> Any:
+    def log_density(self, value: Array, env: Environment) -> Array:
         value, b, c = jnp.broadcast_arrays(value, self.shape.evaluate(env), self.tilt.evaluate(env))
         return jnp.where(b > 0, polya_gamma.log_density(value, jnp.where(b > 0, b, 1.0), c), 0.0)
 
@@ -417,10 +417,10 @@ class Poisson(Law):
     rate: Expression
     switch = ONE
 
-    def draw(self, key: Any, env: Environment) -> Any:
+    def draw(self, key: Array, env: Environment) -> Array:
         return jax.random.poisson(key, self.rate.evaluate(env)).astype(env.f.dtype)
 
-    def log_density(self, value: Any, env: Environment) -> Any:
+    def log_density(self, value: Array, env: Environment) -> Array:
         rate = self.rate.evaluate(env)
         return jsp.xlogy(value, rate) - rate - jsp.gammaln(value + 1.0)
 
@@ -432,7 +432,7 @@ class Poisson(Law):
         # 10 standard deviations beyond the mean, in powers of 4 so that few shapes occur.
         count = 64 * 4 ** int(np.ceil(np.log(max(1.0, (largest + 10 * largest**0.5 + 20) / 64)) / np.log(4)))
         values = np.arange(float(count))[:, None, None] * np.ones_like(centre)
-        return Grid(values, np.zeros_like(values), np.ones(centre.shape, dtype=bool))
+        return Grid(values, np.zeros_like(values))
 
     def notation(self, variable: Part) -> Tree:
         return call("Poisson", self.rate)
@@ -452,13 +452,13 @@ class Gamma(Law):
     def switch(self) -> Expression:  # type: ignore[override]
         return self.shape
 
-    def draw(self, key: Any, env: Environment) -> Any:
+    def draw(self, key: Array, env: Environment) -> Array:
         log_rate, shape = jnp.broadcast_arrays(self.rate.log_evaluate(env), self.shape.evaluate(env))
         positive = shape > 0
         log_gamma = jax.random.loggamma(key, jnp.where(positive, shape, 1.0))
         return jnp.where(positive, jnp.exp(log_gamma - log_rate), 0.0)
 
-    def log_density(self, value: Any, env: Environment) -> Any:
+    def log_density(self, value: Array, env: Environment) -> Array:
         p, log_rate = self.shape.evaluate(env), self.rate.log_evaluate(env)
         log_density = p * log_rate + jsp.xlogy(p - 1, value) - jsp.gammaln(p) - value * jnp.exp(log_rate)
         return jnp.where(p > 0, log_density, 0.0)
@@ -489,17 +489,17 @@ class InverseGaussian(Law):
         """The shape parameter."""
         return multiply(0.5, power(self.steepness, 2.0))
 
-    def _values(self, env: Environment) -> list[Any]:
+    def _values(self, env: Environment) -> list[Array]:
         steepness = self.steepness.evaluate(env)
         return jnp.broadcast_arrays(steepness / (2.0 * self.root.evaluate(env)), 0.5 * steepness**2)
 
-    def draw(self, key: Any, env: Environment) -> Any:
+    def draw(self, key: Array, env: Environment) -> Array:
         mean, shape = self._values(env)
         active = shape > 0
         drawn = inverse_gaussian(key, jnp.where(active, mean, 1.0), jnp.where(active, shape, 1.0))
         return jnp.where(active, drawn, 0.0)
 
-    def log_density(self, value: Any, env: Environment) -> Any:
+    def log_density(self, value: Array, env: Environment) -> Array:
         mean, shape = self._values(env)
         density = 0.5 * jnp.log(shape / (2 * jnp.pi)) - 1.5 * jnp.log(value)
         deviation = shape * (value - mean) ** 2 / (2 * mean**2 * value)
@@ -523,11 +523,11 @@ class TruncatedNormal(Law):
     switch: Expression
     is_zero_where_off = False
 
-    def draw(self, key: Any, env: Environment) -> Any:
+    def draw(self, key: Array, env: Environment) -> Array:
         location, _ = jnp.broadcast_arrays(self.location.evaluate(env), self.switch.evaluate(env))
         return truncated_normal(key, location)
 
-    def log_density(self, value: Any, env: Environment) -> Any:
+    def log_density(self, value: Array, env: Environment) -> Array:
         location = self.location.evaluate(env)
         return self.switch.evaluate(env) * (norm.logpdf(value, location) - jsp.log_ndtr(location))
 
@@ -549,18 +549,18 @@ class Categorical(Law):
     weights: tuple[Expression, ...]
     switch: Expression
 
-    def log_weights(self, env: Environment) -> Any:
+    def log_weights(self, env: Environment) -> Array:
         """The logarithms of the weights, (weights, ...)."""
         return jnp.stack(jnp.broadcast_arrays(*(weight.log_evaluate(env) for weight in self.weights)))
 
-    def draw(self, key: Any, env: Environment) -> Any:
+    def draw(self, key: Array, env: Environment) -> Array:
         logits, off = self.log_weights(env), self.off(env)
         shape = jnp.broadcast_shapes(logits.shape[1:], off.shape)
         logits = jnp.broadcast_to(logits, (len(self.weights), *shape))
         drawn = 1.0 + jax.random.categorical(key, logits, axis=0).astype(logits.dtype)
         return jnp.where(off, 0.0, drawn)
 
-    def log_density(self, value: Any, env: Environment) -> Any:
+    def log_density(self, value: Array, env: Environment) -> Array:
         logits = jax.nn.log_softmax(self.log_weights(env), axis=0)
         chosen = sum(jnp.where(value == k + 1, logits[k], 0.0) for k in range(len(self.weights)))
         return jnp.where(self.off(env), 0.0, chosen)
@@ -573,7 +573,7 @@ class Categorical(Law):
         values = np.arange(1.0, len(self.weights) + 1.0)[:, None, None] * np.where(
             self.off(env), 0.0, np.ones_like(centre)
         )
-        return Grid(values, np.zeros_like(values), np.ones(centre.shape, dtype=bool))
+        return Grid(values, np.zeros_like(values))
 
     def notation(self, variable: Part) -> Tree:
         law, condition = call("Categorical", *self.weights), where(self.switch)
@@ -600,12 +600,12 @@ def holds(switch: Expression) -> tuple[Part, ...]:
     return (written.body,) if isinstance(written, Bracketed) and written.opening == "[" else (written, "=", 1)
 
 
-def _positive_grid(centre: np.ndarray, t: np.ndarray | None = None, known: Any = True) -> Grid:
+def _positive_grid(centre: np.ndarray, t: np.ndarray | None = None, known: np.ndarray | bool = True) -> Grid:
     """a = centre exp(t - e^-t): the trapezoid rule in t converges exponentially, also for powers of a near zero."""
     t = (np.arange(-260, 1201) * 0.025 if t is None else t)[:, None, None]
     values = np.where(centre > 0, centre, 1.0) * np.exp(t - np.exp(-t))
     log_measure = np.log(values) + np.log1p(np.exp(-t)) + np.log(0.025)
-    return Grid(values, log_measure, np.broadcast_to(known, centre.shape))
+    return Grid(values, log_measure, known)
 
 
 class LargestMean(Largest):
@@ -627,8 +627,8 @@ class LargestSlope(Expression):
         self.node = node
         self.children = (node,)
 
-    def evaluate(self, env: Environment) -> Any:
-        def total(f: Any) -> Any:
+    def evaluate(self, env: Environment) -> Array:
+        def total(f: Array) -> Array:
             return jnp.sum(self.node.log_evaluate(Environment(env.y, f, env.parameters)))
 
         return jax.grad(total)(env.f)
@@ -649,12 +649,12 @@ class ArgmaxNormal(Law):
     switch: Expression
     is_zero_where_off = False
 
-    def draw(self, key: Any, env: Environment) -> Any:
+    def draw(self, key: Array, env: Environment) -> Array:
         chosen = self.node.chosen(env)
         location, chosen, _ = jnp.broadcast_arrays(self.location.evaluate(env), chosen, self.switch.evaluate(env))
         return normals_of_largest(key, location, chosen)
 
-    def log_density(self, value: Any, env: Environment) -> Any:
+    def log_density(self, value: Array, env: Environment) -> Array:
         """The log density at vectors, (..., 1); see Law."""
         each = norm.logpdf(value, self.location.evaluate(env))
         total = jnp.sum(each, axis=-1, keepdims=True) - self.node.log_evaluate(env)
@@ -674,7 +674,7 @@ class ArgmaxNormal(Law):
         inverse_density = scipy.special.log_ndtr(largest - location) - np.asarray(norm.logpdf(others))
         log_measure = np.log(0.05) + np.sum(np.where(chosen, 0.0, inverse_density), axis=-1, keepdims=True)
         values = np.where(chosen, largest, location + others)
-        return Grid(values, log_measure, np.ones(centre.shape, dtype=bool))
+        return Grid(values, log_measure)
 
     def notation(self, variable: Part) -> Tree:
         at = words(", the largest at"), "c", "=", self.node.index
@@ -706,7 +706,7 @@ class IntervalNormal(Law):
     def switch(self) -> Expression:  # type: ignore[override]
         return add(*(interval.exponent for interval in self.intervals))
 
-    def ends(self, env: Environment) -> tuple[Any, Any]:
+    def ends(self, env: Environment) -> tuple[Array, Array]:
         """The limits minus the location: infinite where absent, (-1, 1) where the law is switched off."""
         location, off = self.location.evaluate(env), self.off(env)
         low, high = jnp.where(off, -1.0, -jnp.inf), jnp.where(off, 1.0, jnp.inf)
@@ -718,10 +718,10 @@ class IntervalNormal(Law):
                 high = jnp.where(on, interval.upper.evaluate(env) - location, high)
         return tuple(jnp.broadcast_arrays(low + 0.0 * location, high))  # type: ignore[return-value]
 
-    def draw(self, key: Any, env: Environment) -> Any:
+    def draw(self, key: Array, env: Environment) -> Array:
         return self.location.evaluate(env) + interval_normal(key, *self.ends(env))
 
-    def log_density(self, value: Any, env: Environment) -> Any:
+    def log_density(self, value: Array, env: Environment) -> Array:
         log_density = norm.logpdf(value - self.location.evaluate(env)) - log_normal_interval(*self.ends(env))
         return jnp.where(self.off(env), 0.0, log_density)
 
@@ -752,7 +752,7 @@ class IntervalNormal(Law):
         slope = 2.0 * np.cosh(t) / (2.0 + 2.0 * np.cosh(2.0 * np.sinh(t)))
         values = np.asarray(self.location.evaluate(env)) + low + (high - low) * share
         log_measure = np.log((high - low) * slope * 0.025) + np.zeros_like(values)
-        return Grid(values, log_measure, np.ones(centre.shape, dtype=bool))
+        return Grid(values, log_measure)
 
     def notation(self, variable: Part) -> Tree:
         return line(call("N", self.location, 1), words("truncated to"), self.limits(variable))
@@ -785,7 +785,7 @@ class IntervalMass(Expression):
         self.law = law
         self.children = (add(*(multiply(interval.exponent, log(mass)) for interval, mass in law.masses())),)
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         return jnp.where(self.law.off(env), 0.0, log_normal_interval(*self.law.ends(env)))
 
     def notation(self, precedence: int = 0) -> Tree:
@@ -804,7 +804,7 @@ class IntervalMean(Expression):
             terms.append(multiply(interval.exponent, densities, power(mass, -1.0)))
         self.children = (add(*terms),)
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         low, high = self.law.ends(env)
         log_mass = log_normal_interval(low, high)
         above, below = (jnp.exp(norm.logpdf(end) - log_mass) for end in (high, low))

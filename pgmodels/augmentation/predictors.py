@@ -4,10 +4,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from pgmodels.likelihoods import operations as algebra
@@ -72,12 +72,12 @@ class Predictor:
         """The predictor -z."""
         return Predictor(self.latent, multiply(-1.0, self.scale), multiply(-1.0, self.shift))
 
-    def site(self, h: Any, w: Any, env: Environment) -> tuple[Any, Any]:
+    def site(self, h: Array, w: Array, env: Environment) -> tuple[Array, Array]:
         """The site of f that is exp(h z - w z^2 / 2) as a function of f, shapes (..., n, latents)."""
         scale, shift = self.scale.evaluate(env), self.shift.evaluate(env)
         return self._scatter(scale * (h - w * shift)), self._scatter(scale**2 * w)
 
-    def _scatter(self, values: Any) -> Any:
+    def _scatter(self, values: Array) -> Array:
         size = self.latent.size
         if isinstance(self.latent, Latents):
             return jnp.broadcast_to(values, (*values.shape[:-1], size))
@@ -147,13 +147,13 @@ class Auxiliary(Expression):
         self.name = name
         self.is_vector = is_vector  # type: ignore[misc]
 
-    def _label(self) -> Any:
+    def _label(self) -> Hashable:
         return (self.name, self.is_vector)
 
     sign = 1  # type: ignore[assignment]
     nonnegative = True  # type: ignore[assignment]
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         return env.parameters[self.name]
 
     def element(self, index: Part | None) -> Tree:
@@ -175,10 +175,10 @@ class Allocated(Expression):
         self.name = f"{auxiliary.name} = {component}"
         self.children = (auxiliary,)
 
-    def _label(self) -> Any:
+    def _label(self) -> Hashable:
         return self.component
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         return (self.auxiliary.evaluate(env) == self.component).astype(jnp.result_type(float))
 
     @property
@@ -196,7 +196,7 @@ class Logarithm(Call):
     def __init__(self, argument: Expression):
         super().__init__("log", argument)
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         return self.argument.log_evaluate(env)
 
 
@@ -212,10 +212,10 @@ class WeightedSum(Expression):
         self.written, self.constant, self.terms = written, constant, tuple(terms)
         self.children = (written,)
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         return jnp.exp(self.log_evaluate(env))
 
-    def log_evaluate(self, env: Environment) -> Any:
+    def log_evaluate(self, env: Environment) -> Array:
         columns = []
         if self.constant.key != Constant(0.0).key:
             factor, logarithm = self.constant.scaled(env)
@@ -359,7 +359,7 @@ class Predictors:
         """The latents that the given predictors combine."""
         return tuple(sorted({latent for predictor in predictors for latent in self.rows[predictor]}))
 
-    def matrix(self, y: Any, parameters: Mapping[str, Any]) -> Float[Array, "n P L"]:
+    def matrix(self, y: ArrayLike, parameters: Mapping[str, ArrayLike]) -> Float[Array, "n P L"]:
         """Φ of each datum; its coefficients may depend on y and parameters."""
         num_rows = jnp.shape(y)[0]
         zeros = jnp.zeros((num_rows, self.num_latents))

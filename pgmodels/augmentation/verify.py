@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import scipy
+from jax import Array
 from numpy.typing import ArrayLike
 
 from pgmodels import polya_gamma
@@ -95,10 +96,7 @@ _RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 _SIGNS = ("+", "-", "·")
 Items = Sequence[Tree]
-# A relative step of central differences: their error is the square, as large as the rounding of numbers near 1.
-_STEP = 1e-5
-# The relative error of noise, 1e4 times that of rounding.
-NOISE = 1e-12
+Values = Mapping[str, np.ndarray]
 
 
 class UnreadableError(VerificationError):
@@ -119,12 +117,12 @@ class Reader:
     """
 
     size: int
-    values: Mapping[str, Any]
-    grids: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    values: Values
+    grids: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     functions: Mapping[str, Tree] = field(default_factory=dict)
     noise: np.random.Generator | None = None
 
-    def including(self, **values: Any) -> "Reader":
+    def including(self, **values: np.ndarray) -> "Reader":
         """The reader with more values."""
         return replace(self, values={**self.values, **values})
 
@@ -133,12 +131,13 @@ class Reader:
         """The reader without noise."""
         return replace(self, noise=None)
 
-    def value(self, tree: Tree) -> Any:
+    def value(self, tree: Tree) -> np.ndarray:
         """The value of a formula. Raises UnreadableError or UndefinedError."""
         value = self._value(tree)
-        return value if self.noise is None else value * (1.0 + NOISE * self.noise.uniform(-1.0, 1.0, np.shape(value)))
+        # 1e4 times the relative error of rounding.
+        return value if self.noise is None else value * (1.0 + 1e-12 * self.noise.uniform(-1.0, 1.0, np.shape(value)))
 
-    def _value(self, tree: Tree) -> Any:
+    def _value(self, tree: Tree) -> np.ndarray:
         match tree:
             case Number(text):
                 return np.full((1, 1), float(text))
@@ -166,7 +165,7 @@ class Reader:
                 return self._sum(items)
         raise UnreadableError(to_text(tree))
 
-    def holds(self, condition: Tree) -> Any:
+    def holds(self, condition: Tree) -> np.ndarray:
         """Where a relation, or one of a list of intervals with conditions, holds."""
         items = items_of(condition)
         if any(isinstance(item, Words) for item in items) or Operator(";", False) in items:
@@ -180,23 +179,23 @@ class Reader:
             true = true & _RELATIONS[items[sign].text](first, second)  # type: ignore[attr-defined]
         return true
 
-    def _inside(self, items: Items) -> Any:
+    def _inside(self, items: Items) -> np.ndarray:
         """Where an interval holds, and its condition if there is one."""
         groups = split_at(items, "where")
         return np.logical_and(*np.broadcast_arrays(*(self.holds(Chain(part)) for part in (groups * 2)[:2])))
 
-    def _symbol(self, name: str) -> Any:
+    def _symbol(self, name: str) -> np.ndarray:
         if name not in self.values:
             raise UndefinedError(name)
         return self.values[name]
 
-    def _entry(self, array: Any, index: Tree) -> Any:
+    def _entry(self, array: np.ndarray, index: Tree) -> np.ndarray:
         if index == Name("c"):
             return array
         place = self.exact.value(index)
         return np.sum(np.where(place == np.arange(array.shape[-1]), array, 0.0), axis=-1, keepdims=True)
 
-    def _applied(self, name: str, argument: Tree) -> Any:
+    def _applied(self, name: str, argument: Tree) -> np.ndarray:
         if name in ("E", "q"):
             value, inside = self._symbol(symbol_of(Applied(Name(name), argument))), argument.body  # type: ignore[attr-defined]
             return self._entry(value, inside.index) if isinstance(inside, Indexed) else value
@@ -210,10 +209,10 @@ class Reader:
             chosen = index == np.arange(self.size)
             return np.exp(np.asarray(_log_largest(latents, noise, chosen)))
         if name in DENSITIES:
-            return np.exp(np.asarray(DENSITIES[name](*np.broadcast_arrays(*values))))
+            return np.exp(DENSITIES[name](*np.broadcast_arrays(*values)))
         raise UnreadableError(name)
 
-    def _of_marginal(self, definition: Tree, argument: Tree) -> Any:
+    def _of_marginal(self, definition: Tree, argument: Tree) -> np.ndarray:
         """A function of the law of z under q, z affine in one latent with mean m and variance v."""
         m, half = self.values["m"], np.sqrt(self.values["v"])
         z, further = (self.including(f=f, z=f).value(argument) for f in (m, m + half))
@@ -221,14 +220,15 @@ class Reader:
         root = self.including(**second).value(self.functions["ζ"])
         return self.including(**second, ζ=root).value(definition)
 
-    def _derivative(self, of: Tree, name: str) -> Any:
-        centre, entries = self.values[name], []
+    def _derivative(self, of: Tree, name: str) -> np.ndarray:
+        # The error of central differences is the square of the step, as large as the rounding of numbers near 1.
+        centre, step, entries = self.values[name], 1e-5, []
         for entry in np.eye(self.size):
-            ends = (self.including(**{name: centre + side * _STEP * entry}).value(of) for side in (1.0, -1.0))
-            entries.append(np.subtract(*ends) / (2.0 * _STEP))
+            ends = (self.including(**{name: centre + side * step * entry}).value(of) for side in (1.0, -1.0))
+            entries.append(np.subtract(*ends) / (2.0 * step))
         return np.concatenate(entries, axis=-1)
 
-    def _product(self, items: Items) -> Any:
+    def _product(self, items: Items) -> np.ndarray:
         total = np.ones((1, 1))
         for i, item in enumerate(items):
             if isinstance(item, Big):
@@ -236,7 +236,7 @@ class Reader:
             total = total * self.value(item)
         return total
 
-    def _big(self, big: Big, items: Items) -> Any:
+    def _big(self, big: Big, items: Items) -> np.ndarray:
         """A sum or product over the latents of the items, or a sum or integral over an auxiliary."""
         last = next((i for i, item in enumerate(items) if isinstance(item, Differential)), None)
         variable = big.below if last is None else items[last].variable  # type: ignore[attr-defined]
@@ -252,7 +252,7 @@ class Reader:
         terms = self.including(**{name: points})._product(inside) * np.exp(log_measure)
         return np.sum(np.where(np.isnan(terms), 0.0, terms), axis=0) * self._product(after)
 
-    def _sum(self, items: Items) -> Any:
+    def _sum(self, items: Items) -> np.ndarray:
         total, sign, product = np.zeros((1, 1)), 1.0, None
         for item in items:
             if not isinstance(item, Operator):
@@ -312,42 +312,36 @@ def arguments(argument: Tree) -> list[tuple[Tree, ...]]:
 
 
 @compiled
-def _log_largest(latents: Any, noise: Any, chosen: Any) -> Any:
+def _log_largest(latents: Array, noise: Array, chosen: Array) -> Array:
     return log_probability_of_largest(latents, noise, chosen, EQUAL_NODES)
 
 
-def _log_polya_gamma(value: Any, shape: Any, tilt: Any) -> Any:
-    density = polya_gamma.log_density(value, np.where(shape > 0, shape, 1.0), tilt)
+def _log_polya_gamma(value: np.ndarray, shape: np.ndarray, tilt: np.ndarray) -> np.ndarray:
+    density = np.asarray(polya_gamma.log_density(value, np.where(shape > 0, shape, 1.0), tilt))
     return np.where(shape > 0, density, 0.0)
 
 
-def _log_normal(value: Any, mean: Any, variance: Any) -> Any:
+def _log_normal(value: np.ndarray, mean: ArrayLike, variance: ArrayLike) -> np.ndarray:
     return -0.5 * (np.log(2.0 * np.pi * variance) + (value - mean) ** 2 / variance)
 
 
-def _log_poisson(value: Any, rate: Any) -> Any:
+def _log_poisson(value: np.ndarray, rate: np.ndarray) -> np.ndarray:
     return scipy.special.xlogy(value, rate) - rate - scipy.special.gammaln(value + 1.0)
 
 
-def _log_levy(value: Any, location: Any, scale: Any) -> Any:
+def _log_levy(value: np.ndarray, location: np.ndarray, scale: np.ndarray) -> np.ndarray:
     gap = np.where(scale > 0, value - location, 1.0)
     density = 0.5 * np.log(np.where(scale > 0, scale, 1.0) / (2.0 * np.pi)) - 1.5 * np.log(gap) - scale / (2.0 * gap)
     return np.where(scale > 0, density, 0.0)
 
 
 # Log densities of a value and parameters; 0 for a variable that is constant at 0 because a parameter is 0.
-DENSITIES: dict[str, Callable[..., Any]] = {
+DENSITIES: dict[str, Callable[..., np.ndarray]] = {
     "PG": _log_polya_gamma,
     "Poisson": _log_poisson,
     "Lévy": _log_levy,
     "N": _log_normal,
 }
-
-
-# What a reader may take as the value of a variable that has no law for a datum.
-ANY = 1.0
-# The value of a symbol whose definition cannot be read.
-NOTHING = np.full((1, 1), np.nan)
 
 
 def print_is_computed(case: Case) -> Check:
@@ -377,7 +371,7 @@ class PrintedForm:
         parameters = {PARAMETERS.get(name, name): np.atleast_2d(value) for name, value in case.parameters.items()}
         self.reader = Reader(size, {**parameters, **values})
         # Draws of all auxiliaries as the engines have them.
-        self.drawn: dict[str, Any] = {}
+        self.drawn: dict[str, np.ndarray] = {}
         self.unread: list[str] = []
         self.figure = 0.0
 
@@ -399,12 +393,19 @@ class PrintedForm:
         except UndefinedError:
             self.compare(line, 1.0, np.zeros((1, 1)))
 
-    def compare(self, line: Items, got: Any, expected: Any, slack: Any = 0.0, known: Any = True) -> None:
+    def compare(
+        self,
+        line: Items,
+        got: ArrayLike,
+        expected: ArrayLike,
+        slack: np.ndarray | float = 0.0,
+        known: np.ndarray | bool = True,
+    ) -> None:
         """Compare (..., n, entries); values are not known where naive formulas overflow.
 
         Raises VerificationError if the discrepancy beyond ``slack`` exceeds the rounding of printed numbers.
         """
-        got, expected = np.broadcast_arrays(got, np.asarray(expected))
+        got, expected = np.broadcast_arrays(got, expected)
         known = known & np.isfinite(got) & np.isfinite(expected)
         excess = np.maximum(np.abs(got - expected) - slack, 0.0) / (1.0 + np.abs(expected))
         rows = np.max(np.where(known, excess, 0.0), axis=-1)
@@ -412,7 +413,9 @@ class PrintedForm:
         check = self.case.check(PRINTED, rows, SIX_DIGITS, self.case.f, printed=to_text(Chain(tuple(line))))
         self.figure = max(self.figure, check.figure)
 
-    def value(self, reader: Reader, formula: Items, function: Callable[[Any], Any] = np.asarray) -> Any:
+    def value(
+        self, reader: Reader, formula: Items, function: Callable[[np.ndarray], np.ndarray] = np.asarray
+    ) -> np.ndarray:
         """A function of the value of a formula; NaN where the formula, which is written for readers, loses digits."""
         noisy = replace(reader, noise=self.case.rng)
         exact, other = (function(r.value(Chain(tuple(formula)))) for r in (reader, noisy))
@@ -493,7 +496,8 @@ class PrintedForm:
             return
         env = self.case.env(self.case.f, **self.drawn)
         off = np.broadcast_to(np.asarray(engine.off(env)), drawn.shape)
-        elsewhere: Any = 0.0 if _is_zero_by_parameters(engine) else ANY
+        # Of a variable without a law for a datum any value may be read; 1 is one.
+        elsewhere: np.ndarray | float = 0.0 if _is_zero_by_parameters(engine) else 1.0
         if isinstance(engine, Categorical):
             elsewhere = self.case.rng.integers(1, len(engine.weights) + 1, drawn.shape)
         # The intervals have conditions of their own.
@@ -509,12 +513,12 @@ class PrintedForm:
         for got, expected in _LAWS[type(engine)](engine, name, law, self.reader, env):
             self.compare(line, got, expected, known=~off)
 
-    def site(self, line: Items, symbol: Tree, right: Items, reader: Reader, expected: Any) -> None:
+    def site(self, line: Items, symbol: Tree, right: Items, reader: Reader, expected: np.ndarray) -> None:
         """Compare a printed site of one latent, or of each, with the engines' (..., n, latents)."""
         index = _index(symbol)
         at = slice(int(index), int(index) + 1) if index.isdigit() else slice(None)
         with self.reading(line):
-            self.compare(line, self.value(reader, right), np.asarray(expected)[..., at])
+            self.compare(line, self.value(reader, right), expected[..., at])
 
     def joint(self) -> None:
         """The joint density of y and the auxiliaries."""
@@ -546,7 +550,9 @@ class PrintedForm:
                 if symbol in sites:
                     self.site(line, defined, right, readers[0], sites[symbol])
                 elif symbol in expected or symbol.startswith("ζ"):
-                    got = [expected.get(symbol, NOTHING), NOTHING]
+                    # nan if the definition cannot be read.
+                    undefined = np.full((1, 1), np.nan)
+                    got = [expected.get(symbol, undefined), undefined]
                     with self.reading(line):
                         got = [self.value(reader, right) for reader in readers]
                         if symbol in expected:
@@ -554,7 +560,7 @@ class PrintedForm:
                             self.compare(line, got[1], *means[symbol])
                     readers = [r.including(**{symbol: value}) for r, value in zip(readers, got, strict=True)]
 
-    def expectations(self, m: Any, v: Any) -> dict[str, Any]:
+    def expectations(self, m: Array, v: Array) -> dict[str, Array]:
         """The engines' expectations of auxiliaries at q's marginals, by symbol."""
         values: dict[str, Any] = {**self.case.parameters, VARIANCE: v}
         for symbol, formula in expectations(self.augmentation):
@@ -572,7 +578,7 @@ class PrintedForm:
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         return np.clip(self.case.f, -3.0, 3.0), self.case.rng.uniform(0.2, 1.6, self.case.f.shape)
 
-    def marginal(self, m: Any, v: Any) -> Reader:
+    def marginal(self, m: np.ndarray, v: np.ndarray) -> Reader:
         """The reader of formulas of q's marginals, with the printed definitions of σ̃₊ and σ̃₋."""
         functions: dict[str, Tree] = {}
         for line in self.lines["Local bound and ELBO"]:
@@ -583,7 +589,7 @@ class PrintedForm:
         known = {name: value for name, value in self.reader.values.items() if name not in undefined}
         return Reader(self.reader.size, {**known, "m": m, "v": v}, {}, functions)
 
-    def means(self) -> dict[str, tuple[Any, Any, Any]]:
+    def means(self) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """By symbol: means of draws at ``case.f``, their slack for random error, and where that is known."""
         means = {}
         for symbol, _ in expectations(self.augmentation):
@@ -624,18 +630,18 @@ def _index(tree: Tree) -> str:
 
 
 # What a reader computes of a law, and what the engines compute, by the law's class.
-_Pairs = list[tuple[Any, Any]]
+_Pairs = list[tuple[ArrayLike, ArrayLike]]
 
 
 def _parameters(*names: str) -> Callable[[Any, str, Items, Reader, Environment], _Pairs]:
-    def pairs(engine: Any, _: str, law: Items, reader: Reader, env: Environment) -> _Pairs:
+    def pairs(engine: Law, _: str, law: Items, reader: Reader, env: Environment) -> _Pairs:
         expected = [(value() if callable(value := getattr(engine, name)) else value).evaluate(env) for name in names]
         return list(zip(_arguments(law, reader), expected, strict=False))
 
     return pairs
 
 
-def _arguments(law: Items, reader: Reader) -> list[Any]:
+def _arguments(law: Items, reader: Reader) -> list[np.ndarray]:
     if not isinstance(law[0], Applied):
         raise UnreadableError(to_text(Chain(tuple(law))))
     return [reader.value(Chain(part)) for part in arguments(law[0].argument)]
@@ -673,7 +679,7 @@ def _argmax(engine: ArgmaxNormal, name: str, law: Items, reader: Reader, env: En
     return [*_location(engine, name, law, reader, env), (largest, 1.0 * np.asarray(engine.node.chosen(env)))]
 
 
-def _beyond(law: IntervalNormal, value: Any, env: Environment) -> Any:
+def _beyond(law: IntervalNormal, value: np.ndarray, env: Environment) -> np.ndarray:
     low, high = (np.asarray(end) for end in law.ends(env))
     return np.asarray(law.location.evaluate(env)) + np.where(np.isfinite(high), high + 0.3, low - 0.3)
 
@@ -738,7 +744,11 @@ def verify_augmentation(
 
 
 def _observations(
-    augmentation: Augmentation, parameters: Mapping[str, float], support: Support, rng: np.random.Generator, y: Any
+    augmentation: Augmentation,
+    parameters: Mapping[str, float],
+    support: Support,
+    rng: np.random.Generator,
+    y: ArrayLike | None,
 ) -> np.ndarray:
     """ROWS observations that meet the derivation's requirements and have a finite log density."""
     accepted: list[np.ndarray] = []

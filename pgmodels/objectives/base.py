@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import log_ndtr, ndtr
+from jax.typing import ArrayLike
 
 from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.operations import Largest
@@ -20,24 +24,25 @@ from pgmodels.runtime.precision import as_array
 if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
 
+# The values of a likelihood's parameters, by name: numbers, or arrays that broadcast against the latents.
+Parameters: TypeAlias = Mapping[str, ArrayLike]
+# A term of each datum as a function of means and variances, or covariances, of its predictors.
+Bound: TypeAlias = Callable[[Array, Array], Array]
 
-# Rows whose second derivatives are computed at a time.
-_ROWS = 64
 
-
-def sites_from(m: Any, by_mean: Any, by_variance: Any) -> tuple[Any, Any]:
+def sites_from(m: Array, by_mean: Array, by_variance: Array) -> tuple[Array, Array]:
     """The sites from the derivatives of B in means and variances."""
     w = -2.0 * by_variance
     return by_mean + w * m, w
 
 
-def bound_and_sites_of(bound: Callable[[Any, Any], Any], m: Any, v: Any) -> tuple[Any, Any, Any]:
+def bound_and_sites_of(bound: Bound, m: Array, v: Array) -> tuple[Array, Array, Array]:
     """The values of a bound B (n,) and its sites at means m and variances v (n, P), or covariances v (n, P, P).
 
     For covariances, precisions are W = -2 ∂B/∂V, (n, P, P). The bound is evaluated once for both.
     """
 
-    def total(m: Any, v: Any) -> tuple[Any, Any]:
+    def total(m: Array, v: Array) -> tuple[Array, Array]:
         values = bound(m, v)
         return jnp.sum(values), values
 
@@ -48,7 +53,7 @@ def bound_and_sites_of(bound: Callable[[Any, Any], Any], m: Any, v: Any) -> tupl
     return values, by_mean + jnp.einsum("ipq,iq->ip", W, m), W
 
 
-def sites_of(bound: Callable[[Any, Any], Any], m: Any, v: Any) -> tuple[Any, Any]:
+def sites_of(bound: Bound, m: Array, v: Array) -> tuple[Array, Array]:
     """The sites h = ∂B/∂m, w = -2 ∂B/∂s, s = v + m^2, of a bound B: see ``bound_and_sites_of``."""
     return bound_and_sites_of(bound, m, v)[1:]
 
@@ -62,7 +67,7 @@ class Objective(ABC):
     the current marginals never lowers that ELBO.
 
     ``size`` is the number of predictors, which are the latents themselves if ``predictors`` is None. Equal objectives
-    share compiled code: a subclass with options must define __eq__ and __hash__ accordingly.
+    share compiled code: a subclass with options must define __eq__ and __hash__ accordingly, or be a frozen dataclass.
     """
 
     size: int
@@ -71,8 +76,6 @@ class Objective(ABC):
     name: str = "custom"
     title: str = "a custom objective"
     method: str = "Variational inference"
-    # Whether the ELBO is a lower bound of log p(y).
-    is_bound: bool = True
     # Whether B is E log p(y | f) itself, and not a bound of it.
     is_exact: bool = False
     # Whether sites are those that maximise the ELBO. If not, steps are accepted by the log posterior density at q's
@@ -91,6 +94,22 @@ class Objective(ABC):
     has_auxiliaries: bool = False
     # Evaluations of the log density in a term, by which programs are compiled with more or less optimisation.
     num_nodes: int = 1
+
+    @property
+    def _identity(self) -> Hashable:
+        """Equal for equal objectives; by default no two are equal."""
+        return id(self)
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Objective) and self._identity == other._identity
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the ELBO is a lower bound of log p(y); by default if sites maximise it."""
+        return self.is_maximised
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
@@ -114,7 +133,7 @@ class Objective(ABC):
         """The objective with fewer quadrature nodes, for differences between marginals that are close."""
         return self
 
-    def for_batch(self, num_previous_rows: Any) -> Objective:
+    def for_batch(self, num_previous_rows: Array) -> Objective:
         """The objective of a minibatch; ``num_previous_rows`` in earlier ones seeds anything it samples per row."""
         return self
 
@@ -125,25 +144,25 @@ class Objective(ABC):
             "objective='gumbel' for pgm.Softmax or 'augmented' for pgm.LogisticSoftmax."
         )
 
-    def predictor_log_density(self, y: Any, z: Any, parameters: Mapping[str, Any]) -> Any:
+    def predictor_log_density(self, y: Array, z: Array, parameters: Parameters) -> Array:
         """log p(y | f) of each datum at predictors z (n, P); required unless ``is_maximised``."""
         raise NotImplementedError(f"{type(self).__name__} has no predictor_log_density, which its steps need.")
 
     @abstractmethod
-    def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def local_bound(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
         """B of each datum under f ~ N(m, v), (n, predictors) each; shape (n,) (math: section 1)."""
 
-    def local_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+    def local_sites(self, m: Array, v: Array, y: Array, parameters: Parameters) -> tuple[Array, Array]:
         """The sites h = ∂B/∂m, w = -2 ∂B/∂s at q's marginals, s = v + m^2, shapes (n, predictors)."""
         return sites_of(lambda m, v: self.local_bound(m, v, y, parameters), m, v)
 
-    def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    def local_bound_and_sites(self, m: Array, v: Array, y: Array, parameters: Parameters) -> tuple[Array, Array, Array]:
         """B and the sites h, w at the same marginals; override to share work between them."""
         return self.local_bound(m, v, y, parameters), *self.local_sites(m, v, y, parameters)
 
     def local_bound_sites_and_coupling(
-        self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]
-    ) -> tuple[Any, Any, Any, Any]:
+        self, m: Array, v: Array, y: Array, parameters: Parameters
+    ) -> tuple[Array, Array, Array, Array | None]:
         """B, the sites h, w, and what sites of independent predictors leave out, at the same marginals.
 
         The latter is minus the second derivatives of B in the means of two predictors, zero on the diagonal, (n, P, P).
@@ -151,7 +170,7 @@ class Objective(ABC):
         """
         return *self.local_bound_and_sites(m, v, y, parameters), None
 
-    def second_derivatives(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+    def second_derivatives(self, m: Array, v: Array, y: Array, parameters: Parameters) -> tuple[Array, Array]:
         """The gradient of each datum's B in u, (n, R), and the Hessian in (m, u), (n, P + R, P + R).
 
         u are the variances v (n, P), or the upper triangle of covariances v (n, P, P), row by row.
@@ -160,39 +179,38 @@ class Objective(ABC):
         rows, columns = np.triu_indices(size)
         u = v[:, rows, columns] if coupled else v
 
-        def bound(point: Any, y_i: Any) -> Any:
+        def bound(point: Array, y_i: Array) -> Array:
             m, u = point[:size], point[size:]
             V = jnp.zeros((size, size), u.dtype).at[rows, columns].set(u).at[columns, rows].set(u) if coupled else u
             return self.local_bound(m[None], V[None], y_i[None], parameters)[0]
 
-        def derivatives(point: Any, y_i: Any) -> tuple[Any, Any]:
+        def derivatives(point: Array, y_i: Array) -> tuple[Array, Array]:
             return jax.jacfwd(lambda point: (jax.grad(bound)(point, y_i),) * 2, has_aux=True)(point)
 
         points, n = jnp.concatenate([m, u], axis=1), len(m)
         # In chunks of equal length, the last one padded with copies of the last row: one program, and little memory.
-        rows_of = np.minimum(np.arange(n + -n % min(_ROWS, n)), n - 1).reshape(-1, min(_ROWS, n))
+        length = min(64, n)
+        rows_of = np.minimum(np.arange(n + -n % length), n - 1).reshape(-1, length)
         pieces = jax.lax.map(lambda piece: jax.vmap(derivatives)(points[piece], as_array(y)[piece]), rows_of)
         H, slopes = (part.reshape(-1, *part.shape[2:])[:n] for part in pieces)
         return slopes[:, size:], H
 
-    def local_hessian(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def local_hessian(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
         """The Hessian of each datum's B in (m_p, s_p) of one predictor p at a time, shape (n, predictors, 2, 2)."""
         index = jnp.arange(self.size)
         return jnp.moveaxis(self.hessian_of_datum(m, v, y, parameters)[:, index, :, index, :], 0, 1)
 
-    def hessian_of_datum(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def hessian_of_datum(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
         """The Hessian of each datum's B in (m, s) of all predictors, shape (n, predictors, 2, predictors, 2)."""
 
-        def bound(shift: Any, m_i: Any, v_i: Any, y_i: Any) -> Any:
+        def bound(shift: Array, m_i: Array, v_i: Array, y_i: Array) -> Array:
             dm, ds = shift[:, 0], shift[:, 1]
             # s = v + m^2: v changes by ds - 2 m dm - dm^2, without a difference of large squares.
             shifted = v_i + ds - 2.0 * m_i * dm - dm**2
             return self.local_bound((m_i + dm)[None], shifted[None], y_i[None], parameters)[0]
 
-        def one(m_i: Any, v_i: Any, y_i: Any) -> Any:
-            return jax.hessian(bound)(jnp.zeros((self.size, 2), m.dtype), m_i, v_i, y_i)
-
-        return jax.vmap(one)(m, v, as_array(y))
+        zeros = jnp.zeros((self.size, 2), m.dtype)
+        return jax.vmap(partial(jax.hessian(bound), zeros))(m, v, as_array(y))
 
 
 class Tangent(ABC):
@@ -209,28 +227,28 @@ class Tangent(ABC):
     size: int
 
     @abstractmethod
-    def selected(self, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+    def selected(self, y: Array, parameters: Parameters) -> tuple[Array, Array]:
         """Indices of the latents selected by the data, as y in f[y], (n, indices); and a mask, 0 at repetitions."""
 
     @abstractmethod
-    def constant(self, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def constant(self, y: Array, parameters: Parameters) -> Array:
         """The constant term of S, (n,)."""
 
     @abstractmethod
-    def log_sums(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any) -> Any:
+    def log_sums(self, m: Array, v: Array, y: Array, parameters: Parameters, latents: Array) -> Array:
         """log S_c of a subset of latents, (n, latents)."""
 
     @abstractmethod
-    def terms(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any, log_scale: Any) -> Any:
+    def terms(self, m: Array, v: Array, y: Array, parameters: Parameters, latents: Array, log_scale: Array) -> Array:
         """The terms of the bound of a subset of latents, (n, latents)."""
 
     @abstractmethod
-    def rest(self, y: Any, parameters: Mapping[str, Any], log_scale: Any) -> Any:
+    def rest(self, y: Array, parameters: Parameters, log_scale: Array) -> Array:
         """The term of the bound that is free of the latents, (n,)."""
 
     def sites(
-        self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any, log_scale: Any
-    ) -> tuple[Any, Any]:
+        self, m: Array, v: Array, y: Array, parameters: Parameters, latents: Array, log_scale: Array
+    ) -> tuple[Array, Array]:
         """The sites of a subset of latents, (n, latents) each; see ``Objective.local_sites``."""
         return sites_of(lambda m, v: self.terms(m, v, y, parameters, latents, log_scale), m, v)
 
@@ -240,73 +258,71 @@ class FormulaObjective(Objective):
 
     formula: Expression
 
-    def predictor_values(self, f: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+    @property
+    def _identity(self) -> Hashable:
+        return type(self), self.formula.key, self.size
+
+    def predictor_values(self, f: Array, y: Array, parameters: Parameters) -> Array:
         """The predictors at latent values (..., n, latents): the latents themselves if no factor combines them."""
         return f if self.predictors is None else push_values(self.predictors.matrix(y, parameters), f)
 
-    def log_density(self, y: Any, f: Any, parameters: Mapping[str, Any]) -> Any:
+    def log_density(self, y: Array, f: Array, parameters: Parameters) -> Array:
         """log p(y | f) of each datum, shape (..., n), from the formula itself."""
         return self.predictor_log_density(y, self.predictor_values(f, y, parameters), parameters)
 
-    def predictor_log_density(self, y: Any, z: Any, parameters: Mapping[str, Any]) -> Any:
+    def predictor_log_density(self, y: Array, z: Array, parameters: Parameters) -> Array:
         """log p(y | f) as a function of the predictors (..., n, predictors)."""
         return self.formula.log_evaluate(Environment(y, z, parameters))[..., 0]
 
 
-# The least variance of a threshold's argument: at 0 its derivative would be infinite.
-_TINY = 1e-24
+# Events that Gaussian latents decide, plus independent Gaussian noise. ``key`` identifies an event's formula, and
+# ``is_noisy`` is whether there is any noise.
 
 
-class Event(ABC):
-    """An event that Gaussian latents decide, plus independent Gaussian noise.
-
-    ``key`` identifies its formula, and ``is_noisy`` is whether there is any noise.
-    """
-
-    key: Hashable
-    is_noisy: bool
-
-    @abstractmethod
-    def log_probabilities(self, m: Any, v: Any, env: Environment) -> tuple[Any, Any]:
-        """log P(event) and log P(no event) for latents N(m, v), (n, P) each; shapes (n,)."""
-
-    def probability(self, m: Any, v: Any, env: Environment) -> Any:
-        """P(event), (n,)."""
-        return jnp.exp(self.log_probabilities(m, v, env)[0])
-
-
-class Threshold(Event):
-    """scale * f + shift + noise > 0, with f the only latent or predictor and noise N(0, ``noise``)."""
+class Threshold:
+    """The event scale * f + shift + noise > 0, with f the only latent or predictor and noise N(0, ``noise``)."""
 
     def __init__(self, scale: Expression, shift: Expression, noise: float):
         self.scale, self.shift, self.noise = scale, shift, noise
         self.key, self.is_noisy = ("threshold", scale.key, shift.key, noise), noise > 0
 
-    def _standardised(self, m: Any, v: Any, env: Environment) -> Any:
+    def _standardised(self, m: Array, v: Array, env: Environment) -> Array:
         scale, shift = (jnp.broadcast_to(part.evaluate(env), m.shape)[:, 0] for part in (self.scale, self.shift))
-        spread = jnp.maximum(scale**2 * v[:, 0] + self.noise, _TINY)
+        # Without variance the derivative would be infinite.
+        spread = jnp.maximum(scale**2 * v[:, 0] + self.noise, 1e-24)
         return (scale * m[:, 0] + shift) / jnp.sqrt(spread)
 
-    def log_probabilities(self, m: Any, v: Any, env: Environment) -> tuple[Any, Any]:
+    def log_probabilities(self, m: Array, v: Array, env: Environment) -> tuple[Array, Array]:
+        """log P(event) and log P(no event) for latents N(m, v), (n, 1) each; shapes (n,)."""
         z = self._standardised(m, v, env)
         return log_ndtr(z), log_ndtr(-z)
 
-    def probability(self, m: Any, v: Any, env: Environment) -> Any:
+    def probability(self, m: Array, v: Array, env: Environment) -> Array:
+        """P(event), (n,)."""
         return ndtr(self._standardised(m, v, env))
 
 
-class TopLatent(Event):
-    """The latent of an index, plus noise, is the largest of all latents with noise."""
+class TopLatent:
+    """The event that the latent of an index, plus noise, is the largest of all latents with noise."""
 
     def __init__(self, node: Largest):
         self.node = node
         self.key, self.is_noisy = node.key, not node.is_indicator
 
-    def log_probabilities(self, m: Any, v: Any, env: Environment) -> tuple[Any, Any]:
+    def log_probabilities(self, m: Array, v: Array, env: Environment) -> tuple[Array, Array]:
+        """log P(event) and log P(no event) for latents N(m, v), (n, P) each; shapes (n,)."""
         log_p = log_probability_of_largest(m, v + self.node.noise.evaluate(env), self.node.chosen(env))[..., 0]
         return log_p, jnp.log1p(-jnp.exp(log_p))
 
+    def probability(self, m: Array, v: Array, env: Environment) -> Array:
+        """P(event), (n,)."""
+        return jnp.exp(self.log_probabilities(m, v, env)[0])
 
+
+Event: TypeAlias = Threshold | TopLatent
+
+
+@dataclass(eq=False)
 class AdditiveNoise(Objective):
     """B = S log p₁ + (1 - S) log p₀ for p(y | f) = p₀ + (p₁ - p₀) P(event | f), with S = P(event) under q.
 
@@ -321,15 +337,11 @@ class AdditiveNoise(Objective):
     signed = True
     saturates = True
 
-    def __init__(
-        self,
-        event: Event,
-        if_so: Expression,
-        if_not: Expression,
-        size: int,
-        predictors: Predictors | None = None,
-    ):
-        self.event, self.if_so, self.if_not, self.size, self.predictors = event, if_so, if_not, size, predictors
+    event: Event
+    if_so: Expression
+    if_not: Expression
+    size: int
+    predictors: Predictors | None = None
 
     @property
     def is_exact(self) -> bool:  # type: ignore[override]
@@ -340,29 +352,23 @@ class AdditiveNoise(Objective):
     def _identity(self) -> Hashable:
         return type(self), self.event.key, self.if_so.key, self.if_not.key, self.size, self.num_latents
 
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AdditiveNoise) and self._identity == other._identity
-
-    def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def local_bound(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
         env = Environment(y, jnp.zeros_like(m), parameters)
         one, zero = self._log_outcomes(env)
         return zero + self.event.probability(m, v, env) * (one - zero)
 
-    def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    def local_bound_and_sites(self, m: Array, v: Array, y: Array, parameters: Parameters) -> tuple[Array, Array, Array]:
         """The integral of the largest latent is computed once for both."""
         return bound_and_sites_of(lambda m, v: self.local_bound(m, v, y, parameters), m, v)
 
-    def log_marginal(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def log_marginal(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
         """log E p(y | f) of each datum for latents or predictors N(m, v), (n, size) each; shape (n,)."""
         env = Environment(y, jnp.zeros_like(m), parameters)
         one, zero = self._log_outcomes(env)
         log_p, log_rest = self.event.log_probabilities(m, v, env)
         return jnp.logaddexp(one + log_p, zero + log_rest)
 
-    def _log_outcomes(self, env: Environment) -> tuple[Any, Any]:
+    def _log_outcomes(self, env: Environment) -> tuple[Array, Array]:
         """log p₁ and log p₀, (n,)."""
         one, zero = (part.log_evaluate(env)[..., 0] for part in (self.if_so, self.if_not))
         return one, zero
@@ -375,11 +381,12 @@ class ExpectedIndicator(AdditiveNoise):
     title = "the expected log density"
     method = "The variational Gaussian"
 
-    def is_concave(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def is_concave(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
         """False for each datum, (n,): a log density that jumps is not concave."""
         return jnp.zeros(len(m), dtype=bool)
 
 
+@dataclass(frozen=True)
 class Gumbel(Objective):
     """B = -log(1 + Σ_{c != y} E exp(f_c - f_y)) <= E log softmax(f)_y, by Jensen's inequality.
 
@@ -394,19 +401,12 @@ class Gumbel(Objective):
     title = "the Gumbel bound"
     method = "Variational inference with Gumbel noise"
 
-    def __init__(self, size: int):
-        self.size = size
+    size: int
 
-    def __hash__(self) -> int:
-        return hash((type(self), self.size))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Gumbel) and self.size == other.size
-
-    def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def local_bound(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
         chosen = _is_class(y, jnp.arange(self.size))
 
-        def of_class(values: Any) -> Any:
+        def of_class(values: Array) -> Array:
             return jnp.sum(jnp.where(chosen, values, 0.0), axis=1, keepdims=True)
 
         # log E exp(f_c - f_y); 0 for c = y.
@@ -417,6 +417,7 @@ class Gumbel(Objective):
         return GumbelTangent(self.size)
 
 
+@dataclass(frozen=True)
 class GumbelTangent(Tangent):
     """The tangent of the Gumbel bound, B = m_y - v_y / 2 - log S.
 
@@ -426,34 +427,27 @@ class GumbelTangent(Tangent):
     P: precisions are S_c / S0, and 1 - S_y / S0 of the class, negative if S0 < S_y, where S0 = S_y is a better bound.
     """
 
-    def __init__(self, size: int):
-        self.size = size
+    size: int
 
-    def __hash__(self) -> int:
-        return hash((type(self), self.size))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GumbelTangent) and self.size == other.size
-
-    def selected(self, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+    def selected(self, y: Array, parameters: Parameters) -> tuple[Array, Array]:
         chosen = as_array(y)[:, None].astype(int)
         return chosen, jnp.ones(chosen.shape)
 
-    def constant(self, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def constant(self, y: Array, parameters: Parameters) -> Array:
         return jnp.zeros(len(y))
 
-    def log_sums(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any) -> Any:
+    def log_sums(self, m: Array, v: Array, y: Array, parameters: Parameters, latents: Array) -> Array:
         return m + jnp.where(_is_class(y, latents), -0.5, 0.5) * v
 
-    def terms(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any], latents: Any, log_scale: Any) -> Any:
+    def terms(self, m: Array, v: Array, y: Array, parameters: Parameters, latents: Array, log_scale: Array) -> Array:
         logs = self.log_sums(m, v, y, parameters, latents)
         return jnp.where(_is_class(y, latents), logs, 0.0) - jnp.exp(logs - log_scale[:, None])
 
-    def rest(self, y: Any, parameters: Mapping[str, Any], log_scale: Any) -> Any:
+    def rest(self, y: Array, parameters: Parameters, log_scale: Array) -> Array:
         return 1.0 - log_scale
 
 
-def _is_class(y: Any, latents: Any) -> Any:
+def _is_class(y: Array, latents: Array) -> Array:
     """Whether latents are those of the data's classes, (n, latents)."""
     return as_array(y)[:, None] == latents
 
@@ -472,7 +466,6 @@ class Taylor(FormulaObjective):
     name = "taylor"
     title = "Laplace's evidence"
     method = "Laplace's approximation"
-    is_bound = False
     is_maximised = False
     signed = True
 
@@ -480,31 +473,21 @@ class Taylor(FormulaObjective):
         self.formula, self.size, self.predictors = formula, size, predictors
         self.takes_covariances = size > 1
 
-    @property
-    def _identity(self) -> Hashable:
-        return type(self), self.formula.key, self.size
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Taylor) and self._identity == other._identity
-
-    def local_bound(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> Any:
+    def local_bound(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
         """``v`` may be covariances (n, P, P)."""
         return self.local_bound_and_sites(m, v, y, parameters)[0]
 
-    def local_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+    def local_sites(self, m: Array, v: Array, y: Array, parameters: Parameters) -> tuple[Array, Array]:
         """If ``v`` are covariances, precisions are (n, P, P)."""
         return self.local_bound_and_sites(m, v, y, parameters)[1:]
 
-    def local_bound_and_sites(self, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    def local_bound_and_sites(self, m: Array, v: Array, y: Array, parameters: Parameters) -> tuple[Array, Array, Array]:
         """The sites are derivatives of the log density."""
 
-        def at(m_i: Any, y_i: Any) -> Any:
+        def at(m_i: Array, y_i: Array) -> Array:
             return self.predictor_log_density(y_i[None], m_i[None], parameters)[0]
 
-        def datum(m_i: Any, y_i: Any) -> tuple[Any, Any, Any]:
+        def datum(m_i: Array, y_i: Array) -> tuple[Array, Array, Array]:
             return *jax.value_and_grad(at)(m_i, y_i), jax.hessian(at)(m_i, y_i)
 
         value, gradient, H = jax.vmap(datum)(m, as_array(y))

@@ -1,12 +1,13 @@
 """Parameters: values, constraints and priors."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.runtime.io import digest
@@ -19,20 +20,22 @@ if TYPE_CHECKING:
     from numpyro.distributions import Distribution
     from numpyro.distributions.constraints import Constraint
 
+Numbers: TypeAlias = Array | np.ndarray | float
+
 # Bijections from the real line, which need neither NumPyro nor, for NumPy's arrays, compilation.
 
 
 class Identity:
     """x, on the real numbers."""
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Numbers) -> Numbers:
         return x
 
-    def inv(self, y: Any) -> Any:
+    def inv(self, y: Numbers) -> Numbers:
         """The inverse of ``__call__``."""
         return y
 
-    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
+    def log_abs_det_jacobian(self, x: Numbers, y: Numbers) -> Numbers:
         """The log of the derivative at ``x``, where the value is ``y``."""
         return jnp.zeros_like(x)
 
@@ -44,14 +47,14 @@ class Identity:
 class Exponential(Identity):
     """exp(x), to the positive numbers."""
 
-    def __call__(self, x: Any) -> Any:
-        return _of(x).exp(x)
+    def __call__(self, x: Numbers) -> Numbers:
+        return _library_of(x).exp(x)
 
-    def inv(self, y: Any) -> Any:
+    def inv(self, y: Numbers) -> Numbers:
         """The inverse of ``__call__``."""
-        return _of(y).log(y)
+        return _library_of(y).log(y)
 
-    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
+    def log_abs_det_jacobian(self, x: Numbers, y: Numbers) -> Numbers:
         """The log of the derivative at ``x``, where the value is ``y``."""
         return x
 
@@ -59,7 +62,7 @@ class Exponential(Identity):
 IDENTITY, EXPONENTIAL = Identity(), Exponential()
 
 
-def transform_to(support: Any) -> Any:
+def transform_to(support: "Constraint") -> Any:
     """The bijection to a constraint of NumPyro's."""
     from numpyro.distributions.constraints import positive, real
     from numpyro.distributions.transforms import biject_to
@@ -69,14 +72,8 @@ def transform_to(support: Any) -> Any:
     return EXPONENTIAL if support is positive else biject_to(support)
 
 
-def _of(x: Any) -> Any:
-    """The library that computes with an array."""
+def _library_of(x: Numbers) -> Any:
     return np if isinstance(x, (np.ndarray, np.generic, float)) else jnp
-
-
-# Logarithms of start values of positive numbers are below this: a median further away, such as 1e-300 of
-# Gamma(1e-3, 1e-3), is where nothing can be learned.
-_FARTHEST = 25.0
 
 
 class Fixed:
@@ -108,7 +105,7 @@ class Hashable(Picklable):
     Static fields of a pytree must be hashable, and must not expose arrays.
     """
 
-    def __init__(self, distribution: Any):
+    def __init__(self, distribution: "Distribution | Constraint"):
         self.distribution = distribution
         self.signature = digest(distribution)
 
@@ -249,7 +246,7 @@ class Parameter(Module):
         """Whether ``fit`` may change the value."""
         return not self.fixed
 
-    def with_value(self, value: Any) -> "Parameter":
+    def with_value(self, value: ArrayLike | Array) -> "Parameter":
         """A copy with another value; it may be an array of draws of the value."""
         return eqx.tree_at(lambda p: p.value, self, value, is_leaf=lambda node: node is None)
 
@@ -281,17 +278,20 @@ class Parameter(Module):
 Hyperparameter: TypeAlias = float | ArrayLike | Fixed | Parameter | "Distribution"
 
 
-def is_parameter(node: Any) -> bool:
+Tree = TypeVar("Tree")
+
+
+def is_parameter(node: object) -> TypeGuard[Parameter]:
     """Whether a pytree node is a Parameter."""
     return isinstance(node, Parameter)
 
 
-def bare(tree: Any) -> Any:
+def bare(tree: Tree) -> Tree:
     """Replace every Parameter of a pytree by its value-only copy."""
     return jax.tree.map(lambda p: p.bare() if is_parameter(p) else p, tree, is_leaf=is_parameter)
 
 
-def bare_arrays(tree: Any) -> Any:
+def bare_arrays(tree: Tree) -> Tree:
     """``bare``, with numbers and arrays as JAX arrays."""
     return jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(tree))
 
@@ -404,7 +404,7 @@ def _constrained(value: Any, name: str, constraint: "Constraint", positive: bool
     return Parameter(start, fixed=fixed, prior=prior, constraint=constraint)
 
 
-def _with_prior(value: Any, prior: Any, name: str, positive: bool) -> Parameter:
+def _with_prior(value: ArrayLike | None, prior: Any, name: str, positive: bool) -> Parameter:
     """A parameter with a prior of the same shape, at a start value or at the prior's centre.
 
     Raises ValueError if the prior has no density over arrays of this shape, or none at the start value.
@@ -470,7 +470,7 @@ def _check_prior(prior: Any, name: str, positive: bool) -> None:
         )
 
 
-def _is_centre(value: Any, prior: "Distribution") -> bool:
+def _is_centre(value: ArrayLike | None, prior: "Distribution") -> bool:
     if value is None or isinstance(value, jax.core.Tracer):
         return False
     with jax.enable_x64(True):
@@ -481,11 +481,11 @@ def _is_centre(value: Any, prior: "Distribution") -> bool:
 
 
 @compiled
-def _median(prior: "Distribution") -> Any:
+def _median(prior: "Distribution") -> Array:
     return prior.icdf(jnp.full(prior.shape(), 0.5))
 
 
-def _call(program: Any, *arguments: Any) -> Any:
+def _call(program: compiled[..., Array], *arguments: object) -> Array:
     """Call a compiled function; not compiled, which may take a second, if JAX cannot trace a user's distribution."""
     try:
         return program(*arguments)
@@ -508,10 +508,10 @@ def middle_of(prior: "Distribution") -> np.ndarray | None:
         except (NotImplementedError, ZeroDivisionError, ImportError):
             # NumPyro needs a further package for some quantile functions, and divides by zero for some infinite means.
             continue
-        # Inside the support, and not next to 0 or infinity.
         if np.isfinite(value).all() and np.all(prior.support(value)):
+            # Next to 0 or infinity, such as at the median 1e-300 of Gamma(1e-3, 1e-3), nothing can be learned.
             is_positive = transform_to(prior.support) is EXPONENTIAL
-            if not is_positive or np.all(np.abs(np.log(value)) < _FARTHEST):
+            if not is_positive or np.all(np.abs(np.log(value)) < 25.0):
                 return value
     return None
 
@@ -551,7 +551,7 @@ def _mode(prior: "Distribution", name: str) -> np.ndarray:
 
 
 @compiled
-def _log_densities(prior: "Distribution", x: Any) -> Any:
+def _log_densities(prior: "Distribution", x: Array) -> Array:
     transform = transform_to(prior.support)
     values = transform(x)
     return prior.log_prob(values) + transform.log_abs_det_jacobian(x, values)

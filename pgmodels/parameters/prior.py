@@ -1,9 +1,9 @@
 """Priors that NumPyro does not have: restricted to a constraint, and of standard deviations."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
 from numpyro.distributions import Cauchy, Distribution, Laplace, Logistic, Normal, StudentT
 from numpyro.distributions.constraints import Constraint, greater_than, interval, positive, real
 from scipy.special import stdtrit
@@ -28,7 +28,7 @@ class Within(Distribution):
         """The constraint."""
         return self.constraint
 
-    def log_prob(self, value: Any) -> Any:
+    def log_prob(self, value: ArrayLike) -> Array:
         """The log density of the base."""
         return jnp.sum(self.base.log_prob(value), axis=tuple(range(-len(self.base.batch_shape), 0)))
 
@@ -97,17 +97,17 @@ class sd(Distribution):  # noqa: N801  as users type it
         low = bounds.lower_bound**2
         return interval(low, bounds.upper_bound**2) if hasattr(bounds, "upper_bound") else greater_than(low)
 
-    def log_prob(self, value: Any) -> Any:
+    def log_prob(self, value: ArrayLike) -> Array:
         """The log density of the variance."""
         deviation = jnp.sqrt(value)
         # Half of a symmetric density is doubled.
         return self.prior.log_prob(deviation) - jnp.log(deviation if self.prior.support is real else 2.0 * deviation)
 
-    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Any:
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draws of the variance."""
         return jnp.square(self.prior.sample(key, sample_shape))
 
-    def icdf(self, q: Any) -> Any:
+    def icdf(self, q: ArrayLike) -> Array:
         """Quantiles of the variance."""
         prior = self.prior
         level = 0.5 + 0.5 * q if prior.support is real else q
@@ -116,7 +116,7 @@ class sd(Distribution):  # noqa: N801  as users type it
         return jnp.square(prior.icdf(level))
 
     @property
-    def mean(self) -> Any:
+    def mean(self) -> Array:
         """The mean of the variance."""
         return jnp.square(self.prior.mean) + self.prior.variance
 

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from pgmodels.parameters.parameter import EXPONENTIAL, IDENTITY, Parameter, is_parameter
 from pgmodels.runtime.precision import Picklable
@@ -170,16 +171,16 @@ class ParameterVector(Picklable):
         values = [p.transform.inv(np.asarray(p.value)) for p in self.parameters]
         return np.concatenate([np.ravel(value) for value in values]) if values else np.zeros(0)
 
-    def constrain(self, vector: Any) -> list[Any]:
+    def constrain(self, vector: Array | np.ndarray) -> list[Any]:
         """The constrained values of an unconstrained vector."""
         return constrain(self.parameters, vector)
 
-    def log_prior(self, values: list[Any]) -> Any:
+    def log_prior(self, values: list[Any]) -> Array:
         """The log prior density of constrained values, summed over the parameters that have a prior."""
         pairs = zip(self.priors, values, strict=True)
         return sum((jnp.sum(prior.log_prob(v)) for prior, v in pairs if prior is not None), jnp.zeros(()))
 
-    def log_prior_unconstrained(self, vector: Any) -> Any:
+    def log_prior_unconstrained(self, vector: Array | np.ndarray) -> Array:
         """The log prior density of an unconstrained vector, summed over the parameters that have a prior.
 
         It includes the log Jacobian of their transforms, so that it does not depend on the parametrisation.
@@ -203,11 +204,11 @@ class ParameterVector(Picklable):
         """The model with other values."""
         return with_values(self.model, self.leaf_indices, values)
 
-    def apply(self, model: "Model", vector: Any) -> "Model":
+    def apply(self, model: "Model", vector: Array | np.ndarray) -> "Model":
         """A model of the same structure, such as one without priors, at the values of an unconstrained vector."""
         return with_values(model, self.leaf_indices, self.constrain(vector))
 
-    def of(self, tree: Any) -> list[Any]:
+    def of(self, tree: object) -> list[Any]:
         """The values of the chosen parameters in a pytree with the model's structure."""
         leaves = jax.tree_util.tree_leaves(tree, is_leaf=is_parameter)
         return [leaves[i].value for i in self.leaf_indices]
@@ -230,7 +231,7 @@ def free_shape(parameter: Parameter) -> tuple[int, ...]:
     return parameter.transform.inverse_shape(np.shape(parameter.value))
 
 
-def constrain(parameters: Sequence[Parameter], vector: Any) -> list[Any]:
+def constrain(parameters: Sequence[Parameter], vector: Array | np.ndarray) -> list[Any]:
     """The constrained values of parameters, from their unconstrained values in one vector."""
     shapes = [free_shape(p) for p in parameters]
     splits = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
@@ -273,6 +274,6 @@ def has_one_prior(model: "Model") -> bool:
     return not _any_uncertain(model.gps)
 
 
-def _any_uncertain(tree: Any) -> bool:
+def _any_uncertain(tree: object) -> bool:
     leaves = jax.tree.leaves(tree, is_leaf=is_parameter)
     return any(is_parameter(leaf) and is_sampled(leaf) for leaf in leaves)

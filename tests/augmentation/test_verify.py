@@ -446,7 +446,7 @@ def printed_joint(monkeypatch):
 
 @planted_in_print("a joint without the interval", "ordered probit")
 def printed_joint_of_interval(monkeypatch):
-    monkeypatch.setattr(IntervalGaussianRule, "augmented", lambda self: self._density())
+    monkeypatch.setattr(IntervalGaussianRule, "augmented", lambda self: self.density())
 
 
 # For each law: a formula, and its notation with an error.

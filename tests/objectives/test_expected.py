@@ -17,7 +17,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 import pgmodels as pgm
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.objectives.base import Gumbel
-from pgmodels.objectives.expected import _CHUNK, batched_cholesky
+from pgmodels.objectives.expected import batched_cholesky
 from pgmodels.runtime.precision import double_precision
 from tests.covering import some
 from tests.referees import rbf
@@ -175,8 +175,8 @@ def test_many_rows_have_half_the_nodes():
 
 
 def many_rows(name):
-    """More rows than are computed at a time, the last chunk not full, one row without variance."""
-    case, rng, n = CASES[name], np.random.default_rng(7), _CHUNK + 300
+    """More rows than the 2,000 that are computed at a time, the last chunk not full, one row without variance."""
+    case, rng, n = CASES[name], np.random.default_rng(7), 2_300
     y = case.data(n, seed=3)[1]
     variance = rng.gamma(2.0, 0.5, (n, 1))
     variance[5] = 0.0
@@ -185,10 +185,9 @@ def many_rows(name):
 
 def by_autodiff(objective, m, v, y, parameters):
     """Value, derivatives in (m, v) and Hessian of the sum over nodes, row by row."""
-    rule = objective._rule(len(m))
 
     def one(point, y):
-        return objective._bound(rule, point[:1][None], point[1:][None], y[None], parameters)[0]
+        return objective.local_bound(point[:1][None], point[1:][None], y[None], parameters)[0]
 
     points = jnp.concatenate([m, v], axis=1)
     return jax.vmap(lambda point, y: (one(point, y), jax.grad(one)(point, y), jax.hessian(one)(point, y)))(points, y)

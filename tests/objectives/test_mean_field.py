@@ -13,8 +13,7 @@ from pgmodels.inference.cavi import NATURAL_GRADIENT, with_responses
 from pgmodels.inference.objectives import MOST_PREDICTORS, expected_objective, mean_field_objective, objective_of
 from pgmodels.inference.vi import variational_problem
 from pgmodels.objectives import expected
-from pgmodels.objectives import expected as mean_field
-from pgmodels.objectives.expected import MeanField
+from pgmodels.objectives.expected import MeanField, independent_nodes
 from pgmodels.runtime.precision import double_precision
 
 MEANS = np.array([[0.5, -1.0, 2.0], [3.0, 2.0, -4.0]])
@@ -254,6 +253,6 @@ def test_a_row_without_prior_variance():
 
 @double_precision
 def test_more_predictors_than_points():
-    nodes, weights = mean_field._nodes(200)
+    nodes, weights = independent_nodes(200)
     np.testing.assert_allclose(nodes.T @ (weights[:, None] * nodes), np.eye(200), atol=1e-12)
     np.testing.assert_allclose(weights @ nodes, 0.0, atol=1e-12)

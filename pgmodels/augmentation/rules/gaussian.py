@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
+from jax import Array
 from jax.scipy.stats import norm
 
 from pgmodels.augmentation.laws import (
@@ -79,7 +81,7 @@ class GaussianRule(Rule):
         linear = [over_latents(multiply(part.coefficient, mean_of(part.predictor))) for part in self.linear]
         return add(multiply(-1.0, over_latents(mean_quadratic(self.quadratic))), *linear)
 
-    def log_joint(self, env: Environment) -> Any:
+    def log_joint(self, env: Environment) -> Array:
         return self.exponent.evaluate(env)
 
     def identity(self) -> Tree:
@@ -107,6 +109,37 @@ def _wanted(terms: list[Term]) -> str:
     return "an exponent made of f, z^2, -κ |z|, -κ sqrt(Q) and -R σ(z)"
 
 
+class TruncationRule(Rule):
+    """A probability to the power 0 or 1, with u ~ N(z, 1) truncated to its event (Albert and Chib 1993)."""
+
+    rank = 3
+    separates = True
+    auxiliary: Auxiliary
+    predictor: Predictor
+    exponent: Expression
+
+    @abstractmethod
+    def truncated(self) -> Tree:
+        """The density of N(z, 1) times the indicator of the event."""
+
+    def log_joint(self, env: Environment) -> Array:
+        z = self.predictor.expression.evaluate(env)
+        return self.exponent.evaluate(env) * norm.logpdf(self.auxiliary.evaluate(env), z)
+
+    def density(self) -> Tree:
+        """The density of N(z, 1) at the auxiliary."""
+        return density("N", self.auxiliary, self.predictor.expression, 1)
+
+    def augmented(self) -> Tree:
+        return self.truncated() if self.exponent.key == ONE.key else raised(self.truncated(), self.exponent)
+
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.predictor.expression,)
+
+    def sites(self) -> tuple[SiteTerm, ...]:
+        return (SiteTerm(self.predictor, multiply(self.exponent, self.auxiliary), self.exponent),)
+
+
 @dataclass(frozen=True)
 class Piece:
     """weight P(lower < u < upper) for u ~ N(z, 1), z without a shift; one limit may be infinite."""
@@ -117,13 +150,10 @@ class Piece:
     gap: Expression | None
 
 
-class IntervalGaussianRule(Rule):
+class IntervalGaussianRule(TruncationRule):
     """Φ(a - z) - Φ(b - z), a > b free of f, or a tail for each value of y: u ~ N(z, 1) truncated to (b, a)."""
 
     title = "Interval Gaussian"
-    rank = 3
-    separates = True
-    auxiliary: Auxiliary
     law: IntervalNormal
 
     def __init__(self, name: str, predictor: Predictor, taken: list[tuple[Factor, Piece]], parent: Auxiliary | None):
@@ -162,26 +192,12 @@ class IntervalGaussianRule(Rule):
         mass = IntervalNormal(mean_of(self.predictor), self.intervals).log_mass()
         return over_latents(add(mass, multiply(-0.5, self.exponent, variance_of(self.predictor))))
 
-    def log_joint(self, env: Environment) -> Any:
-        z = self.predictor.expression.evaluate(env)
-        return self.exponent.evaluate(env) * norm.logpdf(self.auxiliary.evaluate(env), z)
-
     def identity(self) -> Tree:
-        mass = integral(self._density(), self.auxiliary)
+        mass = integral(self.density(), self.auxiliary)
         return line(self.factor, "=", mass, words("over"), self.law.limits(self.auxiliary))
 
-    def _density(self) -> Tree:
-        return density("N", self.auxiliary, self.predictor.expression, 1)
-
-    def augmented(self) -> Tree:
-        truncated = factors(self._density(), bracketed(self.law.limits(self.auxiliary), "[]"))
-        return truncated if self.exponent.key == ONE.key else raised(truncated, self.exponent)
-
-    def prior(self) -> tuple[Expression, ...]:
-        return (self.predictor.expression,)
-
-    def sites(self) -> tuple[SiteTerm, ...]:
-        return (SiteTerm(self.predictor, multiply(self.exponent, self.auxiliary), self.exponent),)
+    def truncated(self) -> Tree:
+        return factors(self.density(), bracketed(self.law.limits(self.auxiliary), "[]"))
 
     def averaged(self) -> IntervalNormal:
         # Allocations in the exponents are those of the factor, for which alone the mean is defined.
@@ -226,13 +242,10 @@ def _exclusive(exponents: list[Expression]) -> bool:
     return len(indicators) == len(exponents) and exclusive(indicators)
 
 
-class TruncatedGaussianRule(Rule):
+class TruncatedGaussianRule(TruncationRule):
     """Φ(z)^a, a in {0, 1}, with u ~ N(z, 1) truncated to u > 0 (Albert and Chib 1993)."""
 
     title = "Truncated Gaussian"
-    rank = 3
-    separates = True
-    auxiliary: Auxiliary
     law: TruncatedNormal
 
     def __init__(self, name: str, predictor: Predictor, exponent: Expression, parent: Auxiliary | None):
@@ -259,38 +272,21 @@ class TruncatedGaussianRule(Rule):
         spread = multiply(-0.5, variance_of(self.predictor))
         return over_latents(multiply(self.exponent, add(Logarithm(normal_cdf(mean_of(self.predictor))), spread)))
 
-    def log_joint(self, env: Environment) -> Any:
-        z = self.predictor.expression.evaluate(env)
-        return self.exponent.evaluate(env) * norm.logpdf(self.auxiliary.evaluate(env), z)
-
     def identity(self) -> Tree:
-        mass = integral(self._density(), self.auxiliary, 0, "∞")
+        mass = integral(self.density(), self.auxiliary, 0, "∞")
         return line(normal_cdf(self.predictor.expression), "=", mass, *where(self.exponent))
 
-    def _density(self) -> Tree:
-        return density("N", self.auxiliary, self.predictor.expression, 1)
-
-    def augmented(self) -> Tree:
-        truncated = factors(self._density(), bracketed(line(self.auxiliary, ">", 0), "[]"))
-        return truncated if self.exponent.key == ONE.key else raised(truncated, self.exponent)
-
-    def prior(self) -> tuple[Expression, ...]:
-        return (self.predictor.expression,)
-
-    def sites(self) -> tuple[SiteTerm, ...]:
-        return (SiteTerm(self.predictor, multiply(self.exponent, self.auxiliary), self.exponent),)
+    def truncated(self) -> Tree:
+        return factors(self.density(), bracketed(line(self.auxiliary, ">", 0), "[]"))
 
     def averaged(self) -> TruncatedNormal:
         return TruncatedNormal(mean_of(self.predictor), self.exponent)
 
 
-class ArgmaxRule(Rule):
+class ArgmaxRule(TruncationRule):
     """largest(f, y, a)^b, a > 0, b in {0, 1}, with g_c ~ N(f_c / √a, 1), g_y the largest (Albert and Chib 1993)."""
 
     title = "Argmax of Gaussians"
-    rank = 3
-    separates = True
-    auxiliary: Auxiliary
     law: ArgmaxNormal
 
     def __init__(self, name: str, node: Largest, exponent: Expression, parent: Auxiliary | None):
@@ -320,25 +316,16 @@ class ArgmaxRule(Rule):
         spread = multiply(-0.5, over_latents(variance_of(self.predictor)))
         return multiply(self.exponent, add(Logarithm(LargestMean(self.node)), spread))
 
-    def log_joint(self, env: Environment) -> Any:
+    def log_joint(self, env: Environment) -> Array:
         each = norm.logpdf(self.auxiliary.evaluate(env), self.predictor.expression.evaluate(env))
         return self.exponent.evaluate(env) * jnp.sum(each, axis=-1, keepdims=True)
 
     def identity(self) -> Tree:
-        return line(self.node, "=", integral(over("Π", "c", self._density()), "g"))
+        return line(self.node, "=", integral(over("Π", "c", self.truncated()), "g"))
 
-    def _density(self) -> Tree:
+    def truncated(self) -> Tree:
         inside = bracketed(line(self.auxiliary, "≤", self.auxiliary.element(self.node.index)), "[]")
-        return factors(density("N", self.auxiliary, self.predictor.expression, 1), inside)
-
-    def augmented(self) -> Tree:
-        return self._density() if self.exponent.key == ONE.key else raised(self._density(), self.exponent)
-
-    def prior(self) -> tuple[Expression, ...]:
-        return (self.predictor.expression,)
-
-    def sites(self) -> tuple[SiteTerm, ...]:
-        return (SiteTerm(self.predictor, multiply(self.exponent, self.auxiliary), self.exponent),)
+        return factors(self.density(), inside)
 
     def averaged(self) -> ArgmaxNormal:
         return ArgmaxNormal(mean_of(self.predictor), LargestMean(self.node), self.exponent)

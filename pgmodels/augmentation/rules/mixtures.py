@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import jax.scipy.special as jsp
 import numpy as np
+from jax import Array
 
 from pgmodels.augmentation.laws import (
     Categorical,
@@ -117,7 +118,7 @@ class PolyaGammaRule(Rule):
         up, down = (Tilde(self.predictor, side, logarithm=True) for side in (1, -1))
         return over_latents(add(multiply(self.a, up), multiply(self.b, down)))
 
-    def log_factor(self, env: Environment, known: Container[str] = ()) -> Any:
+    def log_factor(self, env: Environment, known: Container[str] = ()) -> Array:
         z = self.predictor.expression.evaluate(env)
         total = jnp.zeros_like(z)
         for parent, a, b in self.exponents:
@@ -125,7 +126,7 @@ class PolyaGammaRule(Rule):
                 total = total + a.evaluate(env) * jax.nn.log_sigmoid(z) + b.evaluate(env) * jax.nn.log_sigmoid(-z)
         return total
 
-    def log_joint(self, env: Environment) -> Any:
+    def log_joint(self, env: Environment) -> Array:
         z, omega = self.predictor.expression.evaluate(env), self.auxiliary.evaluate(env)
         exponent = 0.5 * self.difference.evaluate(env) * z - 0.5 * omega * z**2
         untilted = PolyaGamma(self.total, ZERO).log_density(omega, env)
@@ -222,7 +223,7 @@ class PoissonRule(Rule):
     def share(self) -> Expression:
         return over_latents(multiply(-1.0, mean_quadratic(self.rate), Thinning(self.predictor)))
 
-    def log_joint(self, env: Environment) -> Any:
+    def log_joint(self, env: Environment) -> Array:
         return Poisson(self.rate.expression).log_density(self.auxiliary.evaluate(env), env)
 
     def identity(self) -> Tree:
@@ -241,10 +242,6 @@ class PoissonRule(Rule):
         return Poisson(multiply(mean_quadratic(self.rate), Tilde(self.predictor, -1)))
 
 
-# The weight, the predictor and whether the term is a sum over the latents.
-Weighted = tuple[Expression, Predictor, bool]
-
-
 class GammaRule(Rule):
     """S^-p, S = c + Σ_j w_j σ(z_j), with λ ~ Gamma(p, rate S) (Galy-Fajou et al. 2019, section 3.1, augmentation 1)."""
 
@@ -259,10 +256,12 @@ class GammaRule(Rule):
         base: Expression,
         exponent: Expression,
         constant: Expression,
-        terms: tuple[Weighted, ...],
+        terms: tuple[tuple[Expression, Predictor, bool], ...],
         parent: Auxiliary | None,
     ):
-        self.base, self.exponent, self.constant, self.terms, self.parent = base, exponent, constant, terms, parent
+        # The weight, the predictor and whether the term is a sum over the latents.
+        self.terms = terms
+        self.base, self.exponent, self.constant, self.parent = base, exponent, constant, parent
         self.positions = tuple(sorted({p for _, predictor, _ in terms for p in predictor.positions}))
         self.factor = power(base, multiply(-1.0, exponent))
         self.auxiliary = Auxiliary(name, base.is_vector or exponent.is_vector)
@@ -338,10 +337,8 @@ class GammaRule(Rule):
     def share(self) -> Expression:
         return over_latents(multiply(-1.0, self.exponent, Logarithm(self.mean_base)))
 
-    def log_joint(self, env: Environment) -> Any:
-        p, value = self.exponent.evaluate(env), self.auxiliary.evaluate(env)
-        log_density = jsp.xlogy(p - 1, value) - jsp.gammaln(p) - value * self.constant.evaluate(env)
-        return jnp.where(p > 0, log_density, 0.0)
+    def log_joint(self, env: Environment) -> Array:
+        return log_gamma_mixed(self.auxiliary, self.exponent, self.constant, env)
 
     def complete(self, children: Sequence[Auxiliary]) -> Gamma:
         """λ | k ~ Gamma(p + Σ k, rate c + Σ w) given the counts of its Poisson rules."""
@@ -369,6 +366,13 @@ def gamma_mixed(auxiliary: Auxiliary, exponent: Expression, rate: Expression) ->
     powers = power(auxiliary, add(exponent, -1.0))
     exponential = exp(multiply(-1.0, auxiliary, rate)) if rate.key != ZERO.key else ONE
     return multiply(powers, exponential, scale)
+
+
+def log_gamma_mixed(auxiliary: Auxiliary, exponent: Expression, rate: Expression, env: Environment) -> Array:
+    """The logarithm of ``gamma_mixed``, 0 where the exponent is 0."""
+    p, value = exponent.evaluate(env), auxiliary.evaluate(env)
+    log_density = jsp.xlogy(p - 1, value) - jsp.gammaln(p) - value * rate.evaluate(env)
+    return jnp.where(p > 0, log_density, 0.0)
 
 
 class GammaMixtureRule(Rule):
@@ -408,13 +412,8 @@ class GammaMixtureRule(Rule):
     def share(self) -> Expression:
         return over_latents(multiply(-1.0, self.exponent, log(mean_quadratic(self.base))))
 
-    def log_joint(self, env: Environment) -> Any:
-        p, value = self.exponent.evaluate(env), self.auxiliary.evaluate(env)
-        log_density = jsp.xlogy(p - 1, value) - jsp.gammaln(p) - value * self.base.expression.evaluate(env)
-        return jnp.where(p > 0, log_density, 0.0)
-
-    def identity(self) -> Tree:
-        return line(self.factor, "=", integral(self.augmented(), self.auxiliary))
+    def log_joint(self, env: Environment) -> Array:
+        return log_gamma_mixed(self.auxiliary, self.exponent, self.base.expression, env)
 
     def augmented(self) -> Expression:
         return gamma_mixed(self.auxiliary, self.exponent, self.base.expression)
@@ -473,14 +472,11 @@ class InverseGaussianMixtureRule(Rule):
     def share(self) -> Expression:
         return over_latents(multiply(-1.0, self.steepness, power(mean_quadratic(self.base), 0.5)))
 
-    def log_joint(self, env: Environment) -> Any:
+    def log_joint(self, env: Environment) -> Array:
         # Lévy mixing law with scale κ^2 / 2, whose Laplace transform at Q is exp(-κ √Q).
         c, value = self.law.shape.evaluate(env), self.auxiliary.evaluate(env)
         levy = 0.5 * jnp.log(c / (2 * jnp.pi)) - 1.5 * jnp.log(value) - c / (2 * value)
         return jnp.where(c > 0, levy - value * self.base.expression.evaluate(env), 0.0)
-
-    def identity(self) -> Tree:
-        return line(self.factor, "=", integral(self.augmented(), self.auxiliary))
 
     def augmented(self) -> Tree:
         mixed = exp(multiply(-1.0, self.auxiliary, self.base.expression))
@@ -557,10 +553,10 @@ class MixtureRule(Rule):
     def share(self) -> Expression:
         return multiply(self.exponent, LogMixture(self.shares))
 
-    def log_factor(self, env: Environment, known: Container[str] = ()) -> Any:
+    def log_factor(self, env: Environment, known: Container[str] = ()) -> Array:
         return self.exponent.evaluate(env) * jax.nn.logsumexp(self.law.log_weights(env), axis=0)
 
-    def log_joint(self, env: Environment) -> Any:
+    def log_joint(self, env: Environment) -> Array:
         return self.coefficient.log_evaluate(env)
 
     def identity(self) -> Tree:
@@ -589,7 +585,7 @@ class LogMixture(Expression):
     def __init__(self, shares: tuple[Expression, ...]):
         self.children = shares
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         return jax.nn.logsumexp(_stacked(self.children, env), axis=0)
 
     def notation(self, precedence: int = 0) -> Tree:
@@ -604,10 +600,10 @@ class Responsibility(Expression):
     def __init__(self, shares: tuple[Expression, ...], component: int):
         self.children, self.component = shares, component
 
-    def _label(self) -> Any:
+    def _label(self) -> int:
         return self.component
 
-    def evaluate(self, env: Environment) -> Any:
+    def evaluate(self, env: Environment) -> Array:
         return jax.nn.softmax(_stacked(self.children, env), axis=0)[self.component]
 
     def notation(self, precedence: int = 0) -> Tree:
@@ -615,7 +611,7 @@ class Responsibility(Expression):
         return multiply(exponential(self.children[self.component]), power(total, -1.0)).notation(precedence)
 
 
-def _stacked(shares: tuple[Expression, ...], env: Environment) -> Any:
+def _stacked(shares: tuple[Expression, ...], env: Environment) -> Array:
     return jnp.stack(jnp.broadcast_arrays(*(share.evaluate(env) for share in shares)))
 
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import jax.numpy as jnp
+from jax import Array
 
 from pgmodels.augmentation.laws import Expected, Law
 from pgmodels.augmentation.normal_form import Factor, Quadratic, factorise
 from pgmodels.augmentation.predictors import Auxiliary, SiteTerm, auxiliaries_of
 from pgmodels.likelihoods.expression import Constant, Environment, Expression
 from pgmodels.likelihoods.operations import Comparison, Sum, add, exp, factors_of, multiply, power, sigmoid
-from pgmodels.likelihoods.printing import Chain, Part, Tree, line, listed, words
+from pgmodels.likelihoods.printing import Chain, Part, Tree, integral, line, listed, words
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver
 
 
 ZERO, ONE = Constant(0.0), Constant(1.0)
-
-Site = tuple[Any, Any]
 
 
 class Rule(ABC):
@@ -67,16 +66,18 @@ class Rule(ABC):
         """The factor's term of the local bound, one number per datum."""
 
     @abstractmethod
-    def log_joint(self, env: Environment) -> Any:
+    def log_joint(self, env: Environment) -> Array:
         """log of the augmented factor, without the factors that later rules augment."""
 
-    def log_factor(self, env: Environment, known: Container[str] = ()) -> Any:
+    def log_factor(self, env: Environment, known: Container[str] = ()) -> Array:
         """log of the factor, its auxiliary integrated out; parents whose names are in ``known`` are conditioned on."""
         return self.factor.log_evaluate(env)
 
-    @abstractmethod
     def identity(self) -> Tree:
-        """The identity as a formula, such as ``line(self.factor, "=", integral(self.augmented(), self.auxiliary))``."""
+        """The identity as a formula; by default the factor is the integral of the augmented factor."""
+        if self.auxiliary is None:
+            raise NotImplementedError(f"{type(self).__name__} has no auxiliary, and must define its identity.")
+        return line(self.factor, "=", integral(self.augmented(), self.auxiliary))
 
     @abstractmethod
     def augmented(self) -> Part:
@@ -126,7 +127,7 @@ class Rule(ABC):
         return False
 
 
-def evaluate_sites(terms: tuple[SiteTerm, ...], env: Environment) -> Site:
+def evaluate_sites(terms: tuple[SiteTerm, ...], env: Environment) -> tuple[Array, Array]:
     """The sum of the sites at latent values and auxiliaries, (..., n, latents) each."""
     potential, precision = jnp.zeros_like(env.f), jnp.zeros_like(env.f)
     for term in terms:
@@ -152,10 +153,10 @@ class Rewriting(Rule):
     def share(self) -> Expression:
         return ZERO
 
-    def log_joint(self, env: Environment) -> Any:
+    def log_joint(self, env: Environment) -> Array:
         return jnp.zeros((1, 1))
 
-    def log_factor(self, env: Environment, known: Container[str] = ()) -> Any:
+    def log_factor(self, env: Environment, known: Container[str] = ()) -> Array:
         return jnp.zeros((1, 1))
 
     def identity(self) -> Tree:
