@@ -6,17 +6,28 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from pgmodels.augmentation.laws import VARIANCE, Expected, Law, Thinning
-from pgmodels.augmentation.predictors import Auxiliary, Logarithm, SiteTerm, latents_of, rebuild, substitute
+from pgmodels.augmentation.predictors import Auxiliary, Logarithm, SiteTerm, rebuild, subexpressions, substitute
 from pgmodels.augmentation.rules.mixtures import GammaRule
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule, evaluate_sites
-from pgmodels.likelihoods.expression import POSITIONS, Constant, Environment, Expression, Latent, Latents, Positions
+from pgmodels.likelihoods.expression import (
+    POSITIONS,
+    Constant,
+    Environment,
+    Expression,
+    Latent,
+    Latents,
+    Positions,
+    Selected,
+)
 from pgmodels.likelihoods.operations import Call, Comparison, Reduction, add, factors_of, multiply, power
 from pgmodels.likelihoods.printing import Chain, Part, Tree, to_text, words
 from pgmodels.numerics.elementary import factorised_share
@@ -78,7 +89,8 @@ class TangentBound(Tangent):
         read_all = all(rule.positions == tuple(range(self.size)) for rule in others)
         separate = len(sum_rules) == 1 and read_all and len(separable) == len(others)
         coupled = len(augmentation.blocks) > 1 or augmentation.predictors is not None
-        if not separate or coupled or any(map(_reduces, [*separable, *weights])):
+        nodes = (node for part in (*separable, *weights) for node in subexpressions(part))
+        if not separate or coupled or any(isinstance(node, Reduction) for node in nodes):
             raise ValueError(
                 f"the likelihood {augmentation.formula.text()} is not one sum over its latents to a negative power, "
                 "such as pgm.sum(pgm.sigmoid(f)) ** -1, times factors of single latents: no tangent "
@@ -127,20 +139,13 @@ class TangentBound(Tangent):
         return jnp.broadcast_to(expression.evaluate(env), (len(y), 1))[:, 0]
 
 
-def _reduces(expression: Expression) -> bool:
-    """Whether an expression contains a sum or product over all latents."""
-    return isinstance(expression, Reduction) or any(map(_reduces, expression.children))
-
-
 def _indices(expression: Expression) -> Iterator[Expression]:
     """Expressions that latent indices are compared with: the y of f[y], which appears as the indicator [c = y]."""
-    if isinstance(expression, Comparison) and expression.operator == "==":
-        sides = (expression.lhs, expression.rhs)
-        for one, other in (sides, sides[::-1]):
-            if isinstance(one, Positions) and not other.is_vector:
-                yield other
-    for child in expression.children:
-        yield from _indices(child)
+    for node in subexpressions(expression):
+        if isinstance(node, Comparison) and node.operator == "==":
+            for one, other in ((node.lhs, node.rhs), (node.rhs, node.lhs)):
+                if isinstance(one, Positions) and not other.is_vector:
+                    yield other
 
 
 class Augmentation(FormulaObjective):
@@ -276,9 +281,7 @@ class Augmentation(FormulaObjective):
         """Draw the auxiliaries given f and return the resulting sites: the first half of a Gibbs sweep."""
         return self.sites_given(self.draw_chain(key, f, y, parameters, block), f, y, parameters, block)
 
-    def log_joint(
-        self, auxiliaries: Mapping[str, Array], f: Array, y: Array, parameters: Parameters, block: int = 0
-    ) -> Array:
+    def log_joint(self, auxiliaries: Mapping[str, ArrayLike], f: Any, y: ArrayLike, parameters: Parameters) -> Array:
         """log p(y, auxiliaries | f) of each datum; auxiliaries missing from ``auxiliaries`` are integrated out."""
         env = Environment(y, f, {**parameters, **auxiliaries})
         total = self.base.log_evaluate(env)
@@ -292,13 +295,15 @@ class Augmentation(FormulaObjective):
             total = total + jnp.sum(part, axis=-1, keepdims=True)
         return total[..., 0]
 
-    def log_conditional(self, auxiliaries: Mapping[str, Array], f: Array, y: Array, parameters: Parameters) -> Array:
+    def log_conditional(
+        self, auxiliaries: Mapping[str, ArrayLike], f: Any, y: ArrayLike, parameters: Parameters
+    ) -> Array:
         """log p(auxiliaries | f, y) of each datum."""
         env = Environment(y, f, {**parameters, **auxiliaries})
         total = jnp.zeros((1, 1))
         for rule in self.rules:
             if rule.auxiliary is not None and rule.law is not None and rule.auxiliary.name in auxiliaries:
-                part = rule.law.log_density(auxiliaries[rule.auxiliary.name], env)
+                part = rule.law.log_density(rule.auxiliary.evaluate(env), env)
                 total = total + jnp.sum(part, axis=-1, keepdims=True)
         return total[..., 0]
 
@@ -317,15 +322,10 @@ class LatentSite:
     @property
     def variables(self) -> list[Tree]:
         """The latents and auxiliaries that the site depends on."""
-        formulas = (self.potential, self.precision)
-        latents = [node.notation() for part in formulas for node in latents_of(part).values()]
-        return list(dict.fromkeys(latents + [auxiliary for part in formulas for auxiliary in _auxiliaries_in(part)]))
-
-
-def _auxiliaries_in(expression: Expression) -> list[Tree]:
-    if isinstance(expression, (Auxiliary, Element)):
-        return [expression.notation()]
-    return [symbol for child in expression.children for symbol in _auxiliaries_in(child)]
+        nodes = [*subexpressions(self.potential), *subexpressions(self.precision)]
+        latents = [node for node in nodes if isinstance(node, (Latent, Latents, Selected))]
+        auxiliaries = [node for node in nodes if isinstance(node, (Auxiliary, Element))]
+        return list(dict.fromkeys(node.notation() for node in (*latents, *auxiliaries)))
 
 
 class Element(Expression):

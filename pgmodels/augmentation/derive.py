@@ -16,6 +16,7 @@ from pgmodels.augmentation.predictors import (
     auxiliaries_of,
     latents_of,
     over_predictors,
+    parameters_of,
 )
 from pgmodels.augmentation.rules import RULES
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule
@@ -200,7 +201,7 @@ class Deriver:
         """A name for an auxiliary that no parameter has: the symbol, numbered from the second use on."""
         self.name_counts[symbol] = count = self.name_counts.get(symbol, 0) + 1
         name = symbol if count == 1 else f"{symbol}{count}"
-        return self.name(symbol) if name in _parameters_of(self.likelihood) else name
+        return self.name(symbol) if name in parameters_of(self.likelihood) else name
 
     def no_rule(self, factor: Expression, wanted: str) -> NoAugmentationError:
         """The error for a factor that no rule matches; ``wanted`` describes the supported forms."""
@@ -219,12 +220,6 @@ class Deriver:
                 f"the formula does not use latent {', '.join(f'f[{p}]' for p in unused)}: the model has {self.size} "
                 f"latent GPs, the formula reads {len(used)}. Give the model as many GPs as the formula reads."
             )
-
-
-def _parameters_of(expression: Expression) -> set[str]:
-    if isinstance(expression, ParameterSymbol):
-        return {expression.name}
-    return {name for child in expression.children for name in _parameters_of(child)}
 
 
 def _name(auxiliary: Auxiliary | None) -> str | None:

@@ -8,9 +8,16 @@ from functools import cached_property
 
 from pgmodels.augmentation.augmentation import Augmentation, LatentSite, conditional_sites, expectations
 from pgmodels.augmentation.laws import Root
-from pgmodels.augmentation.predictors import Auxiliary, auxiliaries_of, latents_of
+from pgmodels.augmentation.predictors import (
+    Auxiliary,
+    auxiliaries_of,
+    latents_of,
+    parameters_of,
+    positions_of,
+    subexpressions,
+)
 from pgmodels.augmentation.rules.rule import Rule
-from pgmodels.likelihoods.expression import Expression, Latent, Latents, ParameterSymbol
+from pgmodels.likelihoods.expression import Expression, Latent, Latents
 from pgmodels.likelihoods.printing import (
     APART,
     Applied,
@@ -128,7 +135,7 @@ class AugmentedGraph:
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart."""
         lines = ["flowchart TD"]
-        lines += self._nested(None, 1, self._mermaid_node, self._mermaid_plate, "end")
+        lines += self._nested(self._mermaid_node, lambda p: [f'subgraph {p.id}["{_mermaid(p.label)}"]'], "end")
         lines += [f"  {edge.source} --> {edge.target}" for edge in self.edges]
         lines += [
             "  classDef observed fill:#cccccc,stroke:#333333,color:#000000",
@@ -140,26 +147,23 @@ class AugmentedGraph:
     def to_graphviz(self) -> str:
         """The graph in Graphviz's DOT language."""
         lines = [f"digraph {_dot(self.name)} {{", "  rankdir=TB;", "  node [shape=circle];"]
-        lines += self._nested(None, 1, self._dot_node, self._dot_plate, "}")
+        lines += self._nested(self._dot_node, self._dot_plate, "}")
         lines += [f"  {edge.source} -> {edge.target};" for edge in self.edges]
         return "\n".join([*lines, "}"]) + "\n"
 
     def _nested(
         self,
-        plate: str | None,
-        depth: int,
         write: Callable[[Node], str],
         opening: Callable[[Plate], list[str]],
         closing: str,
+        plate: str | None = None,
     ) -> list[str]:
-        pad = "  " * depth
-        lines = [pad + write(node) for node in self.nodes if node.plate == plate]
+        """The lines of the nodes in a plate and of the plates in it, indented; with None, of the whole graph."""
+        lines = [write(node) for node in self.nodes if node.plate == plate]
         for inner in self.plates:
             if inner.parent == plate:
-                lines += [pad + line for line in opening(inner)]
-                lines += self._nested(inner.id, depth + 1, write, opening, closing)
-                lines.append(pad + closing)
-        return lines
+                lines += [*opening(inner), *self._nested(write, opening, closing, inner.id), closing]
+        return [f"  {line}" for line in lines]
 
     def _mermaid_node(self, node: Node) -> str:
         label = _mermaid(node.label)
@@ -167,9 +171,6 @@ class AugmentedGraph:
             return f'{node.id}["• {label}"]:::dot'
         shape = f'["{label}"]' if node.kind == "process" else f'(("{label}"))'
         return f"{node.id}{shape}:::{'observed' if node.kind == 'observed' else 'latent'}"
-
-    def _mermaid_plate(self, plate: Plate) -> list[str]:
-        return [f'subgraph {plate.id}["{_mermaid(plate.label)}"]']
 
     def _dot_node(self, node: Node) -> str:
         label = _dot(node.label)
@@ -200,7 +201,7 @@ class _Builder:
         self.augmentation, self.name, self.gp_sizes = augmentation, name, gp_sizes
         self.nodes: list[Node] = []
         self.edges: dict[Edge, None] = {}
-        self.parameters = {node.name: node for node in _parameters_in(augmentation.formula)}
+        self.parameters = parameters_of(augmentation.formula)
         factors = [augmentation.formula, *(rule.factor for rule in augmentation.rules)]
         auxiliaries = [rule.auxiliary for rule in augmentation.rules if rule.auxiliary is not None]
         nodes = [node for factor in factors for node in latents_of(factor).values()]
@@ -212,7 +213,7 @@ class _Builder:
             label = f"c = 0..{self.augmentation.size - 1}"
             plates = [Plate("processes", label, None), plates[0], Plate("latents", label, "data")]
         self._priors()
-        parameters = {name: self._add(node.notation(), "parameter", None) for name, node in self.parameters.items()}
+        parameters = {name: self._add(ParameterName(name), "parameter", None) for name in self.parameters}
         auxiliaries = {}
         for rule in self.augmentation.rules:
             if rule.auxiliary is not None:
@@ -222,8 +223,10 @@ class _Builder:
         for rule in self.augmentation.rules:
             if rule.auxiliary is not None:
                 self._connect_auxiliary(rule, auxiliaries, parameters, y)
-        for latent in self._read_directly():
-            self._connect(latent, y)
+        for rule in self.augmentation.rules:
+            # y depends on the latents not only through an auxiliary.
+            for latent in () if rule.separates else self._latents_in(rule.factor):
+                self._connect(latent, y)
         for parameter in parameters.values():
             self._connect(parameter, y)
         return AugmentedGraph(self.name, tuple(self.nodes), tuple(plates), tuple(self.edges))
@@ -265,8 +268,8 @@ class _Builder:
         for expression in rule.prior():
             for parent in auxiliaries_of(expression):
                 self._connect(auxiliaries[parent.name], target)
-            for parameter in _parameters_in(expression):
-                self._connect(parameters[parameter.name], target)
+            for name in parameters_of(expression):
+                self._connect(parameters[name], target)
             for latent in self._latents_in(expression):
                 self._connect(latent, target)
         for site in rule.sites():
@@ -274,19 +277,8 @@ class _Builder:
                 for auxiliary in auxiliaries_of(part):
                     self._connect(auxiliaries[auxiliary.name], y)
 
-    def _read_directly(self) -> Iterable[str]:
-        """The latents on which y depends directly, not through an auxiliary."""
-        direct = [rule for rule in self.augmentation.rules if not rule.separates]
-        return dict.fromkeys(latent for rule in direct for latent in self._latents_in(rule.factor))
-
     def _latents_in(self, expression: Expression) -> Iterable[str]:
-        symbols = latents_of(expression).values()
-        positions = [
-            position
-            for node in symbols
-            for position in ([node.position] if hasattr(node, "position") else range(self.augmentation.size))
-        ]
-        return dict.fromkeys(self.latents[position] for position in positions)
+        return dict.fromkeys(self.latents[position] for position in positions_of(expression))
 
     def _add(self, symbol: Tree, kind: str, plate: str | None) -> str:
         identifier = f"n{len(self.nodes)}"
@@ -295,13 +287,6 @@ class _Builder:
 
     def _connect(self, source: str, target: str) -> None:
         self.edges[Edge(source, target)] = None
-
-
-def _parameters_in(expression: Expression) -> list[ParameterSymbol]:
-    if isinstance(expression, ParameterSymbol):
-        return [ParameterSymbol(expression.name, expression.positive)]
-    parameters = {node.name: node for child in expression.children for node in _parameters_in(child)}
-    return list(parameters.values())
 
 
 def _mermaid(text: str) -> str:
@@ -318,8 +303,6 @@ def _dot(text: str) -> str:
 # Each line is a tree that is printed as text or LaTeX. Its sites, expectations and bounds are expressions that
 # can be evaluated: the tests compare them with the engines' values.
 
-WIDTH = 100
-_ONE_DATUM = "are for one datum."
 _ONE = Number("1")
 # Parameters with the names of symbols of derivations are printed with another name, such as m_p.
 PARAMETERS = {name: f"{name}_p" for name in ("m", "v", "h", "w", "c", "B", "K", "V", "M", "μ", "π")}
@@ -423,8 +406,8 @@ def _heading(augmentation: Augmentation, latents: Sequence[str] | None) -> list[
     if _shares_latents(augmentation):
         prior = ["f", words("has prior")]
         lines[-1] = _line(words("The predictors"), "z", "=", factors("Φ", "f"), words("share latents."))
-    data = words("at the data. Formulas without")
-    lines.append(_line(*prior, call("N", "μ", "K"), data, "K", words("or"), "V", words(_ONE_DATUM)))
+    data, datum = words("at the data. Formulas without"), words("are for one datum.")
+    lines.append(_line(*prior, call("N", "μ", "K"), data, "K", words("or"), "V", datum))
     return lines
 
 
@@ -519,12 +502,13 @@ def _block_conditionals(augmentation: Augmentation, block: int) -> list[Line]:
     if _shares_latents(augmentation):
         latents = [Latent(j, augmentation.num_latents) for j in augmentation.latents_of(augmentation.blocks[block])]
         variables = dict.fromkeys(part for site in sites for part in site.variables)
-        law = call("N", _shared_mean(), "V")
-        return [*lines, _line(listed(*latents), "|", listed(*variables, "y"), "~", law, APART, _shared_covariance())]
+        mean, covariance = _posterior(None, shared=True)
+        law = call("N", mean, "V")
+        return [*lines, _line(listed(*latents), "|", listed(*variables, "y"), "~", law, APART, covariance)]
     for site in sites:
-        law = call("N", _mean(site.latent.index), indexed("V", site.latent.index))
-        conditioning = listed(*site.variables, "y")
-        lines.append(_line(site.latent, "|", conditioning, "~", law, APART, _covariance(site.latent.index)))
+        mean, covariance = _posterior(site.latent.index)
+        law = call("N", mean, indexed("V", site.latent.index))
+        lines.append(_line(site.latent, "|", listed(*site.variables, "y"), "~", law, APART, covariance))
     return lines
 
 
@@ -533,14 +517,14 @@ def _letter(augmentation: Augmentation) -> str:
     return "f" if augmentation.predictors is None else "z"
 
 
-def _mean(j: Part | None) -> Tree:
-    weighted = factors(inverse_power(indexed("K", j)), indexed("μ", j))
-    return factors(indexed("V", j), line(indexed("h", j), "+", weighted))
-
-
-def _covariance(j: Part | None) -> Tree:
-    precision = line(inverse_power(indexed("K", j)), "+", call("diag", indexed("w", j)))
-    return line(indexed("V", j), "=", inverse_power(precision))
+def _posterior(j: Part | None, shared: bool = False) -> tuple[Tree, Tree]:
+    """The mean of a latent given its sites, and the definition of its covariance; of all jointly if ``shared``."""
+    K, V, h, w = indexed("K", j), indexed("V", j), indexed("h", j), call("diag", indexed("w", j))
+    if shared:
+        transposed = raised("Φ", "T")
+        h, w = factors(transposed, h), factors(transposed, w, "Φ")
+    mean = factors(V, line(h, "+", factors(inverse_power(K), indexed("μ", j))))
+    return mean, line(V, "=", inverse_power(line(inverse_power(K), "+", w)))
 
 
 def _shares_latents(augmentation: Augmentation) -> bool:
@@ -548,16 +532,6 @@ def _shares_latents(augmentation: Augmentation) -> bool:
     predictors = augmentation.predictors
     rows = [latent for row in (() if predictors is None else predictors.rows) for latent in row]
     return len(set(rows)) < len(rows)
-
-
-def _shared_mean() -> Tree:
-    weighted = factors(inverse_power("K"), "μ")
-    return factors("V", line(factors(raised("Φ", "T"), "h"), "+", weighted))
-
-
-def _shared_covariance() -> Tree:
-    precision = line(inverse_power("K"), "+", factors(raised("Φ", "T"), call("diag", "w"), "Φ"))
-    return line("V", "=", inverse_power(precision))
 
 
 def _sites(sites: Sequence[LatentSite]) -> list[Line]:
@@ -579,27 +553,24 @@ def _updates(augmentation: Augmentation) -> list[Line]:
         marginal = call("q", indexed(_letter(augmentation), j))
         lines.append(_line(marginal, "=", call("N", m, covariance), APART, v, "=", call("diag", covariance)))
     for symbol, value in expectations(augmentation):
-        roots = (part for root in _roots(value) for part in (APART, root, "=", root.definition))
-        lines.append(_line(symbol, "=", value, *roots))
+        roots = {node.key: node for node in subexpressions(value) if isinstance(node, Root)}
+        definitions = (part for root in roots.values() for part in (APART, root, "=", root.definition))
+        lines.append(_line(symbol, "=", value, *definitions))
     if len(augmentation.blocks) > 1:
         lines.append(_line(words("Blocks are updated in turn, each after its expectations:")))
     lines += _sites(every)
     if _shares_latents(augmentation):
-        return [*lines, _line("M", "=", _shared_mean(), APART, _shared_covariance())]
-    lines += [_line(indexed("m", j), "=", _mean(j), APART, _covariance(j)) for j in _indices(every)]
+        mean, covariance = _posterior(None, shared=True)
+        return [*lines, _line("M", "=", mean, APART, covariance)]
+    for j in _indices(every):
+        mean, covariance = _posterior(j)
+        lines.append(_line(indexed("m", j), "=", mean, APART, covariance))
     return lines
 
 
 def _indices(sites: Sequence[LatentSite]) -> Sequence[Part | None]:
     """The indices of the latents, or a generic one if there are more than two."""
     return [site.latent.index for site in sites] if len(sites) <= 2 else ["j"]
-
-
-def _roots(expression: Expression) -> list[Root]:
-    if isinstance(expression, Root):
-        return [expression]
-    roots = {root.key: root for child in expression.children for root in _roots(child)}
-    return list(roots.values())
 
 
 def _elbo(augmentation: Augmentation) -> list[Line]:
@@ -634,15 +605,15 @@ def _elbo(augmentation: Augmentation) -> list[Line]:
 def _wrap(line: str) -> list[str]:
     """A line in lines of at most 100 columns, with continuation lines indented by four.
 
-    Broken at spaces outside brackets; inside, to as small a depth as it takes.
+    Broken at spaces outside brackets; if that is not enough, inside brackets of the smallest possible depth.
     """
-    hanging = " " * (len(line) - len(line.lstrip(" ")) + 4)
+    hanging, width = " " * (len(line) - len(line.lstrip(" ")) + 4), 100
     lines = [line]
     for depth in range(1, 10):
-        if max(map(len, lines)) > WIDTH:
+        if max(map(len, lines)) > width:
             glued = _glued(line, depth)
             lines = textwrap.wrap(
-                glued, WIDTH, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+                glued, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
             )
     return [each.replace("\u00a0", " ") for each in lines]
 

@@ -15,8 +15,8 @@ from jax.scipy.stats import norm
 
 from pgmodels import polya_gamma
 from pgmodels.augmentation.normal_form import Quadratic
-from pgmodels.augmentation.predictors import Allocated, Auxiliary, Predictor, over_latents
-from pgmodels.likelihoods.expression import Constant, Environment, Expression, Latent, Latents
+from pgmodels.augmentation.predictors import ONE, Allocated, Auxiliary, Predictor, over_latents
+from pgmodels.likelihoods.expression import Environment, Expression, Latent, Latents
 from pgmodels.likelihoods.operations import Largest, add, log, log_normal_interval, multiply, normal_cdf, power
 from pgmodels.likelihoods.printing import (
     Applied,
@@ -113,7 +113,7 @@ class Expected(Expression):
         return (self.name, self.is_vector)
 
     def evaluate(self, env: Environment) -> Array:
-        return env.parameters[self.name]
+        return env.parameters[self.name]  # type: ignore[return-value]
 
     def element(self, index: Part | None) -> Tree:
         """The symbol with the given index."""
@@ -325,8 +325,6 @@ def inverse_gaussian(key: Array, mean: Array, shape: Array) -> Array:
 
 # Distributions of auxiliary variables.
 # Their parameters are formulas: of the latents in complete conditionals, of q's moments under the optimal q.
-
-ONE = Constant(1.0)
 
 
 class Grid(NamedTuple):

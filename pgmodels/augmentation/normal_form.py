@@ -1,16 +1,20 @@
 """Formulas in normal form: factors, quadratic forms and events."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from pgmodels.augmentation.predictors import (
+    ONE,
+    ZERO,
     Auxiliary,
     NoAugmentationError,
     Predictor,
     affine,
     latents_of,
     rewrite_if_fewer,
+    split_latents,
+    subexpressions,
     substitute,
 )
 from pgmodels.likelihoods.expression import Constant, Expression, Latent, Latents, Positions, Selected
@@ -72,7 +76,7 @@ def factorise(expression: Expression, size: int) -> list[Factor]:
 
 def _factorise(expression: Expression, size: int) -> list[Factor]:
     if expression.latent_free:
-        return [Factor(expression, Constant(1.0))]
+        return [Factor(expression, ONE)]
     if isinstance(expression, Product):
         return [factor for child in expression.children for factor in _factorise(child, size)]
     if isinstance(expression, Reduction) and expression.operator == "prod":
@@ -83,15 +87,15 @@ def _factorise(expression: Expression, size: int) -> list[Factor]:
         rewritten = _link(expression)
         if rewritten is not None:
             return _factorise(rewritten, size)
-    return [Factor(expression, Constant(1.0))]
+    return [Factor(expression, ONE)]
 
 
 def _factorise_power(expression: Power, size: int) -> list[Factor]:
     base, exponent = expression.base, expression.exponent
     if not exponent.latent_free:
         if base.latent_free and base.nonnegative:
-            return [Factor(exp(multiply(exponent, log(base))), Constant(1.0))]
-        return [Factor(expression, Constant(1.0))]
+            return [Factor(exp(multiply(exponent, log(base))), ONE)]
+        return [Factor(expression, ONE)]
     is_link = isinstance(base, Sum) and _link(base) is not None
     if not base.nonnegative and not is_link and expression.nonnegative:
         # An even power of a base of unknown sign: use the square as base, so that fractional powers stay valid.
@@ -102,7 +106,7 @@ def _factorise_power(expression: Power, size: int) -> list[Factor]:
 
 def _over_latents(factor: Factor, size: int) -> Factor:
     if factor.base.latent_free and (factor.base.is_vector or factor.exponent.is_vector):
-        return Factor(Reduction("prod", power(factor.base, factor.exponent)), Constant(1.0))
+        return Factor(Reduction("prod", power(factor.base, factor.exponent)), ONE)
     if factor.base.is_vector:
         return factor
     if factor.exponent.is_vector:
@@ -122,21 +126,11 @@ def _link(expression: Sum) -> Expression | None:
         return None
     if rest.name == "exp" and constant.sign == 1 and coefficient.sign == 1:
         offset = log(multiply(coefficient, power(constant, -1.0)))
-        shift = Constant(0.0) if multiply(coefficient, -1.0).key == multiply(constant, -1.0).key else offset
+        shift = ZERO if multiply(coefficient, -1.0).key == multiply(constant, -1.0).key else offset
         return multiply(constant, power(sigmoid(multiply(-1.0, add(rest.argument, shift))), -1.0))
-    if rest.name in ("sigmoid", "normal_cdf") and add(constant, coefficient).key == Constant(0.0).key:
+    if rest.name in ("sigmoid", "normal_cdf") and add(constant, coefficient).key == ZERO.key:
         return multiply(constant, Call(rest.name, multiply(-1.0, rest.argument)))
     return None
-
-
-def split_latents(expression: Expression) -> tuple[Expression, Expression]:
-    """Split an expression into a latent-free coefficient and a remainder with latents."""
-    if expression.latent_free:
-        return expression, Constant(1.0)
-    if isinstance(expression, Product):
-        free = multiply(*(child for child in expression.children if child.latent_free))
-        return free, multiply(*(child for child in expression.children if not child.latent_free))
-    return Constant(1.0), expression
 
 
 def unselect_factor(factor: Factor) -> Factor:
@@ -208,7 +202,7 @@ def expand(expression: Expression, size: int) -> list[Term]:
         previous = collected.get(key)
         coefficient = term.coefficient if previous is None else add(previous.coefficient, term.coefficient)
         collected[key] = Term(coefficient, term.atoms, term.reduced and vector)
-    return [term for term in collected.values() if term.coefficient.key != Constant(0.0).key]
+    return [term for term in collected.values() if term.coefficient.key != ZERO.key]
 
 
 def _expand(expression: Expression, size: int) -> list[Term]:
@@ -217,7 +211,7 @@ def _expand(expression: Expression, size: int) -> list[Term]:
     if isinstance(expression, Sum):
         return [term for child in expression.children for term in _expand(child, size)]
     if isinstance(expression, Product):
-        terms = [Term(Constant(1.0), ())]
+        terms = [Term(ONE, ())]
         for child in expression.children:
             terms = [_multiply_terms(lhs, rhs) for lhs in terms for rhs in _expand(child, size)]
         return terms
@@ -227,7 +221,7 @@ def _expand(expression: Expression, size: int) -> list[Term]:
         return _expand_power(expression, size)
     if isinstance(expression, Call) and expression.name in ("sigmoid", "normal_cdf"):
         affine(expression.argument)
-    return [Term(Constant(1.0), (expression,))]
+    return [Term(ONE, (expression,))]
 
 
 def _expand_power(expression: Power, size: int) -> list[Term]:
@@ -240,22 +234,22 @@ def _expand_power(expression: Power, size: int) -> list[Term]:
             or isinstance(base, Selected)
             or ((chosen := _selection(base)) is not None and affine(_replace(base, Latents(chosen.size))) is not None)
         ):
-            return [Term(Constant(1.0), (expression,))]
+            return [Term(ONE, (expression,))]
         if isinstance(base, Sum):
             terms = _expand(base, size)
             return [_multiply_terms(lhs, rhs) for lhs in terms for rhs in terms]
     if isinstance(exponent, Constant) and exponent.value == 0.5 and isinstance(base, Power):
         inner = base.exponent
         if isinstance(inner, Constant) and inner.value == 2.0:
-            return [Term(Constant(1.0), (abs(base.base),))]
-    return [Term(Constant(1.0), (expression,))]
+            return [Term(ONE, (abs(base.base),))]
+    return [Term(ONE, (expression,))]
 
 
 def _multiply_terms(lhs: Term, rhs: Term) -> Term:
     product = multiply(*lhs.atoms, *rhs.atoms)
     coefficient, rest = split_latents(product)
     atoms = factors_of(rest)
-    if rest.key == Constant(1.0).key:
+    if rest.key == ONE.key:
         atoms = ()
     if lhs.reduced and rhs.reduced and lhs.atoms and rhs.atoms:
         raise NoAugmentationError(
@@ -325,7 +319,7 @@ def read_quadratic(terms: list[Term]) -> tuple[Quadratic, tuple[Linear, ...]] | 
 
     None if a term is neither constant, linear nor the square of a predictor.
     """
-    constant: Expression = Constant(0.0)
+    constant: Expression = ZERO
     squares: list[Square] = []
     linear: list[Linear] = []
     for term in terms:
@@ -336,9 +330,11 @@ def read_quadratic(terms: list[Term]) -> tuple[Quadratic, tuple[Linear, ...]] | 
             return None
         atom = term.atoms[0]
         if isinstance(atom, (Latent, Latents)):
-            linear.append(Linear(term.coefficient, Predictor(atom, Constant(1.0), Constant(0.0))))
+            linear.append(Linear(term.coefficient, Predictor(atom, ONE, ZERO)))
             continue
-        predictor = _squared_predictor(atom)
+        predictor = None
+        if isinstance(atom, Power) and isinstance(atom.exponent, Constant) and atom.exponent.value == 2.0:
+            predictor = affine(atom.base)
         if predictor is None:
             return None
         squares.append(Square(term.coefficient, predictor, term.reduced))
@@ -365,12 +361,6 @@ def read_completed(terms: list[Term]) -> Quadratic | None:
     return Quadratic(constant, tuple(square for group in squares.values() for square in group))
 
 
-def _squared_predictor(atom: Expression) -> Predictor | None:
-    if isinstance(atom, Power) and isinstance(atom.exponent, Constant) and atom.exponent.value == 2.0:
-        return affine(atom.base)
-    return None
-
-
 def _complete(squares: list[Square], linear: Expression) -> tuple[Square, Expression]:
     """Write Σ weight z^2 + linear * f as one square and a constant."""
     latent, reduced = squares[0].predictor.latent, any(square.reduced for square in squares)
@@ -381,7 +371,7 @@ def _complete(squares: list[Square], linear: Expression) -> tuple[Square, Expres
     rest = add(zeroth, multiply(-0.25, power(first, 2.0), power(second, -1.0)))
     if reduced and rest.is_vector:
         rest = Reduction("sum", rest)
-    return Square(second, Predictor(latent, Constant(1.0), shift), reduced), rest
+    return Square(second, Predictor(latent, ONE, shift), reduced), rest
 
 
 # The variance of the noise of each function, as a threshold.
@@ -397,7 +387,8 @@ def read_event(formula: Expression, num_latents: int, objective: type[Bound]) ->
     """
     formula, predictors = rewrite_if_fewer(formula, num_latents)
     size = num_latents if predictors is None else len(predictors.rows)
-    nodes = {node.key: node for node in _events(formula)}
+    # Events within the argument of another leave that one without an affine argument.
+    nodes = {node.key: node for node in subexpressions(formula) if _is_event(node)}
     if len(nodes) != 1:
         return None
     ((key, node),) = nodes.items()
@@ -408,14 +399,9 @@ def read_event(formula: Expression, num_latents: int, objective: type[Bound]) ->
     return objective(event, if_so, if_not, size, predictors)
 
 
-def _events(expression: Expression) -> Iterator[Largest | Call]:
-    if expression.latent_free:
-        return
-    if isinstance(expression, Largest) or (isinstance(expression, Call) and expression.name in _NOISE):
-        yield expression
-        return
-    for child in expression.children:
-        yield from _events(child)
+def _is_event(node: Expression) -> TypeGuard[Largest | Call]:
+    is_call = isinstance(node, Call) and node.name in _NOISE
+    return not node.latent_free and (is_call or isinstance(node, Largest))
 
 
 def _event(node: Largest | Call, size: int) -> Event | None:

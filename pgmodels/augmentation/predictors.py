@@ -1,9 +1,9 @@
 """Predictors of a formula: how latents enter it."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,16 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from pgmodels.likelihoods import operations as algebra
-from pgmodels.likelihoods.expression import Constant, Environment, Expression, Latent, Latents, Observation, Selected
+from pgmodels.likelihoods.expression import (
+    Constant,
+    Environment,
+    Expression,
+    Latent,
+    Latents,
+    Observation,
+    ParameterSymbol,
+    Selected,
+)
 from pgmodels.likelihoods.operations import (
     Call,
     Comparison,
@@ -25,6 +34,8 @@ from pgmodels.likelihoods.operations import (
     split_number,
 )
 from pgmodels.likelihoods.printing import Part, Tree, bracketed, indexed, line
+
+ZERO, ONE = Constant(0.0), Constant(1.0)
 
 
 class NoAugmentationError(ValueError):
@@ -85,45 +96,50 @@ class Predictor:
         return jnp.zeros((*total.shape, size)).at[..., self.latent.position].set(total)
 
 
-def latents_of(expression: Expression) -> dict[tuple, Expression]:
-    """The latent symbols that an expression contains, by key."""
-    if isinstance(expression, (Latent, Latents, Selected)):
-        return {expression.key: expression}
-    latents: dict[tuple, Expression] = {}
+def subexpressions(expression: Expression) -> Iterator[Expression]:
+    """An expression and all expressions in it, each before its children."""
+    yield expression
     for child in expression.children:
-        latents |= latents_of(child)
-    return latents
+        yield from subexpressions(child)
+
+
+def latents_of(expression: Expression) -> dict[tuple, Latent | Latents | Selected]:
+    """The latent symbols that an expression contains, by key."""
+    nodes = subexpressions(expression)
+    return {node.key: node for node in nodes if isinstance(node, (Latent, Latents, Selected))}
+
+
+def positions_of(expression: Expression) -> list[int]:
+    """The positions of the latents that an expression depends on."""
+    latents = latents_of(expression).values()
+    positions = ([node.position] if isinstance(node, Latent) else range(node.size) for node in latents)
+    return list(dict.fromkeys(chain.from_iterable(positions)))
+
+
+def parameters_of(expression: Expression) -> dict[str, ParameterSymbol]:
+    """The parameters that an expression contains, by name."""
+    return {node.name: node for node in subexpressions(expression) if isinstance(node, ParameterSymbol)}
 
 
 def affine(expression: Expression) -> Predictor | None:
     """An expression as a predictor, None if it is not affine. Raises SharedPredictorError if it mixes latents."""
-    coefficients = _affine_coefficients(expression)
-    if coefficients is None:
-        return None
-    latent, scale, shift = coefficients
-    if not isinstance(latent, (Latent, Latents)):
-        return None
-    return Predictor(latent, scale, shift)
+    latent, scale, shift = _affine_coefficients(expression) or (None, ZERO, ZERO)
+    return Predictor(latent, scale, shift) if isinstance(latent, (Latent, Latents)) else None
 
 
 def _affine_coefficients(expression: Expression) -> tuple[Expression | None, Expression, Expression] | None:
     if expression.latent_free:
-        return None, Constant(0.0), expression
+        return None, ZERO, expression
     if isinstance(expression, (Latent, Latents, Selected)):
-        return expression, Constant(1.0), Constant(0.0)
+        return expression, ONE, ZERO
     if isinstance(expression, Product):
-        moving = [child for child in expression.children if not child.latent_free]
-        if len(moving) != 1:
-            return None
-        inner = _affine_coefficients(moving[0])
-        if inner is None:
-            return None
-        factor = multiply(*(child for child in expression.children if child.latent_free))
-        return inner[0], multiply(factor, inner[1]), multiply(factor, inner[2])
+        factor, rest = split_latents(expression)
+        inner = None if isinstance(rest, Product) else _affine_coefficients(rest)
+        return inner and (inner[0], multiply(factor, inner[1]), multiply(factor, inner[2]))
     if isinstance(expression, Sum):
         latent: Expression | None = None
-        scale: Expression = Constant(0.0)
-        shift: Expression = Constant(0.0)
+        scale: Expression = ZERO
+        shift: Expression = ZERO
         for child in expression.children:
             inner = _affine_coefficients(child)
             if inner is None:
@@ -154,7 +170,7 @@ class Auxiliary(Expression):
     nonnegative = True  # type: ignore[assignment]
 
     def evaluate(self, env: Environment) -> Array:
-        return env.parameters[self.name]
+        return env.parameters[self.name]  # type: ignore[return-value]
 
     def element(self, index: Part | None) -> Tree:
         """The symbol with the given index."""
@@ -217,7 +233,7 @@ class WeightedSum(Expression):
 
     def log_evaluate(self, env: Environment) -> Array:
         columns = []
-        if self.constant.key != Constant(0.0).key:
+        if self.constant.key != ZERO.key:
             factor, logarithm = self.constant.scaled(env)
             columns.append((logarithm, factor))
         for weight, argument, reduced in self.terms:
@@ -249,20 +265,17 @@ def group_by_component(expression: Expression) -> Expression:
     groups: dict[tuple, tuple[Expression, list[Expression]]] = {}
     for term in expression.children if isinstance(expression, Sum) else ():
         factors = factors_of(term)
-        indicator: Expression = next((factor for factor in factors if isinstance(factor, Allocated)), Constant(1.0))
+        indicator: Expression = next((factor for factor in factors if isinstance(factor, Allocated)), ONE)
         rest = multiply(*(factor for factor in factors if factor is not indicator))
         groups.setdefault(indicator.key, (indicator, []))[1].append(rest)
-    if all(indicator.key == Constant(1.0).key for indicator, _ in groups.values()):
+    if all(indicator.key == ONE.key for indicator, _ in groups.values()):
         return expression
     return add(*(multiply(indicator, add(*rests)) for indicator, rests in groups.values()))
 
 
 def auxiliaries_of(expression: Expression) -> list[Auxiliary]:
     """The distinct auxiliaries in an expression, in order of appearance."""
-    if isinstance(expression, Auxiliary):
-        return [expression]
-    auxiliaries = {node.key: node for child in expression.children for node in auxiliaries_of(child)}
-    return list(auxiliaries.values())
+    return list({node.key: node for node in subexpressions(expression) if isinstance(node, Auxiliary)}.values())
 
 
 def substitute(expression: Expression, table: Mapping[tuple, Expression]) -> Expression:
@@ -284,7 +297,6 @@ def over_latents(expression: Expression) -> Expression:
 
 # Coefficients of a linear combination of latents, by latent.
 Combination = dict[int, Expression]
-ZERO, ONE = Constant(0.0), Constant(1.0)
 
 
 class PredictorSymbol(Latent):
@@ -319,8 +331,8 @@ class Predictors:
     @cached_property
     def columns_read(self) -> frozenset[int]:
         """The columns of y that Φ depends on."""
-        entries = [coefficient for row in self.rows for coefficient in row.values()]
-        return frozenset(column for entry in entries for column in _columns(entry))
+        nodes = (node for row in self.rows for entry in row.values() for node in subexpressions(entry))
+        return frozenset(node.column or 0 for node in nodes if isinstance(node, Observation))
 
     @property
     def only_select(self) -> bool:
@@ -448,6 +460,16 @@ def _common_factor(combination: Combination) -> Expression | None:
     return rest if is_common and not isinstance(rest, Constant | Comparison) else None
 
 
+def split_latents(expression: Expression) -> tuple[Expression, Expression]:
+    """Split an expression into a latent-free coefficient and a remainder with latents."""
+    if expression.latent_free:
+        return expression, ONE
+    if isinstance(expression, Product):
+        free = multiply(*(child for child in expression.children if child.latent_free))
+        return free, multiply(*(child for child in expression.children if not child.latent_free))
+    return ONE, expression
+
+
 def linear_and_shift(expression: Expression, num_latents: int) -> tuple[Combination, Expression] | None:
     """Split an expression into a linear combination of single latents and a shift; None if it is not affine."""
     if expression.latent_free:
@@ -457,15 +479,12 @@ def linear_and_shift(expression: Expression, num_latents: int) -> tuple[Combinat
     if isinstance(expression, Selected):
         return {latent: compare("==", expression.index, float(latent)) for latent in range(num_latents)}, ZERO
     if isinstance(expression, Product):
-        moving = [child for child in expression.children if not child.latent_free]
-        others = [child for child in expression.children if child.latent_free]
-        if len(moving) != 1 or any(child.is_vector for child in others):
-            return None
-        inner = linear_and_shift(moving[0], num_latents)
+        factor, rest = split_latents(expression)
+        inner = None if isinstance(rest, Product) or factor.is_vector else linear_and_shift(rest, num_latents)
         if inner is None:
             return None
-        combination = {latent: multiply(*others, coefficient) for latent, coefficient in inner[0].items()}
-        return combination, multiply(*others, inner[1])
+        combination = {latent: multiply(factor, coefficient) for latent, coefficient in inner[0].items()}
+        return combination, multiply(factor, inner[1])
     if isinstance(expression, Sum):
         total: Combination = {}
         shift: Expression = ZERO
@@ -478,25 +497,8 @@ def linear_and_shift(expression: Expression, num_latents: int) -> tuple[Combinat
             shift = add(shift, inner[1])
         return {latent: total[latent] for latent in sorted(total)}, shift
     if isinstance(expression, Reduction) and expression.operator == "sum":
-        return _reduced_combination(expression.children[0], num_latents)
+        # The sum over the latents of a number times the latents.
+        scale, rest = split_latents(expression.argument)
+        is_sum = isinstance(rest, Latents) and not scale.is_vector
+        return (dict.fromkeys(range(num_latents), scale), ZERO) if is_sum else None
     return None
-
-
-def _reduced_combination(argument: Expression, num_latents: int) -> tuple[Combination, Expression] | None:
-    """The sum over the latents of scale times the latents."""
-    scale: Expression = ONE
-    if isinstance(argument, Product):
-        others = [child for child in argument.children if child.latent_free]
-        moving = [child for child in argument.children if not child.latent_free]
-        if len(moving) != 1 or any(child.is_vector for child in others):
-            return None
-        scale, argument = multiply(*others), moving[0]
-    if not isinstance(argument, Latents):
-        return None
-    return dict.fromkeys(range(num_latents), scale), ZERO
-
-
-def _columns(expression: Expression) -> set[int]:
-    if isinstance(expression, Observation):
-        return {expression.column or 0}
-    return {column for child in expression.children for column in _columns(child)}

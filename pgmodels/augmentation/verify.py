@@ -312,7 +312,7 @@ def arguments(argument: Tree) -> list[tuple[Tree, ...]]:
 
 
 @compiled
-def _log_largest(latents: Array, noise: Array, chosen: Array) -> Array:
+def _log_largest(latents: Array | np.ndarray, noise: Array | np.ndarray, chosen: Array | np.ndarray) -> Array:
     return log_probability_of_largest(latents, noise, chosen, EQUAL_NODES)
 
 
@@ -321,7 +321,7 @@ def _log_polya_gamma(value: np.ndarray, shape: np.ndarray, tilt: np.ndarray) -> 
     return np.where(shape > 0, density, 0.0)
 
 
-def _log_normal(value: np.ndarray, mean: ArrayLike, variance: ArrayLike) -> np.ndarray:
+def _log_normal(value: np.ndarray, mean: np.ndarray | float, variance: np.ndarray | float) -> np.ndarray:
     return -0.5 * (np.log(2.0 * np.pi * variance) + (value - mean) ** 2 / variance)
 
 
@@ -344,13 +344,10 @@ DENSITIES: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-def print_is_computed(case: Case) -> Check:
-    """The density, identities, joint, conditionals, sites, expectations and bound, as printed and as computed."""
-    return PrintedForm(case).check()
-
-
 class PrintedForm:
     """The lines of a derivation, read as numbers and compared with the engines' functions.
+
+    They are the density, identities, joint, conditionals, sites, expectations and bound.
 
     ``unread`` are the lines that cannot be read, such as laws from outside the package.
     """
@@ -634,7 +631,7 @@ _Pairs = list[tuple[ArrayLike, ArrayLike]]
 
 
 def _parameters(*names: str) -> Callable[[Any, str, Items, Reader, Environment], _Pairs]:
-    def pairs(engine: Law, _: str, law: Items, reader: Reader, env: Environment) -> _Pairs:
+    def pairs(engine: Any, _: str, law: Items, reader: Reader, env: Environment) -> _Pairs:
         expected = [(value() if callable(value := getattr(engine, name)) else value).evaluate(env) for name in names]
         return list(zip(_arguments(law, reader), expected, strict=False))
 
@@ -773,7 +770,7 @@ def _observations(
 def _allowed(
     augmentation: Augmentation, parameters: Mapping[str, float], y: np.ndarray, log_density: Callable[..., Any]
 ) -> np.ndarray:
-    f = np.full((len(y), augmentation.size), 0.3) + 0.2 * np.arange(augmentation.size)
+    f: Any = np.full((len(y), augmentation.size), 0.3) + 0.2 * np.arange(augmentation.size)
     env = Environment(y, f, parameters)
     allowed = np.ones(len(y), dtype=bool)
     for requirement in augmentation.requirements:
@@ -793,5 +790,5 @@ CHECKS: tuple[Callable[[Case], Check], ...] = (
     bound_is_below,
     site_is_gradient,
     elbo_rises,
-    print_is_computed,
+    lambda case: PrintedForm(case).check(),
 )

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.laws import Law
@@ -87,7 +88,7 @@ class Case:
         f[0] = self.f
         return f
 
-    def env(self, f: np.ndarray, **auxiliaries: np.ndarray) -> Environment:
+    def env(self, f: Any, **auxiliaries: np.ndarray) -> Environment:
         """The environment at latent values f, with auxiliaries by name."""
         return Environment(self.y, f, {**self.parameters, **auxiliaries})
 
@@ -129,7 +130,7 @@ class Case:
         discrepancy: np.ndarray,
         tolerance: float,
         f: np.ndarray,
-        known: np.ndarray | bool = True,
+        known: ArrayLike = True,
         rule: Rule | None = None,
         printed: str = "",
     ) -> Check:
@@ -315,11 +316,11 @@ def joint_minus_conditional(case: Case) -> Check:
     expected, error = case.log_density(f)
     checks = []
     laws = dict(_drawn(rule) for rule in case.augmentation.rules if rule.auxiliary is not None)
-    for block, chain in enumerate(case.chains):
+    for chain in case.chains:
         drawn = {name: value[:POINTS] for name, value in chain.items()}
         perturbed = {name: laws[name].perturbed(value, case.rng) for name, value in drawn.items()}
         for auxiliaries in (drawn, perturbed):
-            joint = np.asarray(case.augmentation.log_joint(auxiliaries, f, case.y, case.parameters, block))
+            joint = np.asarray(case.augmentation.log_joint(auxiliaries, f, case.y, case.parameters))
             conditional = np.asarray(case.augmentation.log_conditional(auxiliaries, f, case.y, case.parameters))
             # Neither is finite where the series of a Pólya-Gamma density cancels or a draw underflows.
             known = (np.isfinite(joint) | np.isfinite(conditional)) & ~np.isnan(expected)
@@ -340,7 +341,7 @@ def site_is_joint(case: Case) -> Check:
         f[:, :, latents] = case.points(3.0)[..., latents]
         h, w = case.sites_given(auxiliaries, case.f, block)
         site = (h * f - 0.5 * w * f**2)[..., latents]
-        joint = np.asarray(case.augmentation.log_joint(auxiliaries, f, case.y, case.parameters, block))
+        joint = np.asarray(case.augmentation.log_joint(auxiliaries, f, case.y, case.parameters))
         constant = joint - site.sum(axis=-1)
         scale = 1.0 + np.max(np.abs(joint) + np.abs(site).sum(axis=-1), axis=0)
         known = ~np.isnan(joint).all(axis=0)

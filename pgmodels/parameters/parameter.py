@@ -106,7 +106,7 @@ class Hashable(Picklable):
     """
 
     def __init__(self, distribution: "Distribution | Constraint"):
-        self.distribution = distribution
+        self.distribution: Any = distribution
         self.signature = digest(distribution)
 
     def __eq__(self, other: object) -> bool:
@@ -485,7 +485,7 @@ def _median(prior: "Distribution") -> Array:
     return prior.icdf(jnp.full(prior.shape(), 0.5))
 
 
-def _call(program: compiled[..., Array], *arguments: object) -> Array:
+def _call(program: Any, *arguments: object) -> Array:
     """Call a compiled function; not compiled, which may take a second, if JAX cannot trace a user's distribution."""
     try:
         return program(*arguments)

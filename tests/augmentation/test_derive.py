@@ -366,7 +366,6 @@ def test_the_latent_that_data_select_is_the_one_of_its_place(size):
 
 
 CHUNKS, FORMULAS = 10, 30
-RANDOM_FORMULAS_R = ParameterSymbol("r", positive=True)
 
 
 class Grammar:
@@ -398,7 +397,7 @@ class Grammar:
         return round(float(self.rng.uniform(low, high)), 2) or 0.01
 
     def coefficient(self):
-        return self.pick([lambda: 1.0, self.number, lambda: RANDOM_FORMULAS_R, lambda: 2.0])
+        return self.pick([lambda: 1.0, self.number, lambda: R, lambda: 2.0])
 
     def nonnegative(self):
         """A coefficient >= 0 on the support, as a count or an indicator is."""
@@ -416,9 +415,9 @@ class Grammar:
                 lambda: -f,
                 lambda: self.number(-1.5, 1.5) * f + self.number(-1, 1),
                 lambda: f - 0.3 * self.y,
-                lambda: (f + 0.7) / RANDOM_FORMULAS_R,
+                lambda: (f + 0.7) / R,
                 lambda: f + self.number(-1, 1) * self.some_latent(),
-                lambda: f - (0.4 * self.y + RANDOM_FORMULAS_R) * self.some_latent(),
+                lambda: f - (0.4 * self.y + R) * self.some_latent(),
             ]
         )
 
@@ -428,9 +427,7 @@ class Grammar:
         return self.inside(f)
 
     def extra(self):
-        return self.pick(
-            [lambda: self.factor(self.some_latent()), lambda: RANDOM_FORMULAS_R, lambda: exp(-0.1 * self.y)]
-        )
+        return self.pick([lambda: self.factor(self.some_latent()), lambda: R, lambda: exp(-0.1 * self.y)])
 
     def inside(self, f):
         z = self.affine(f)
@@ -440,7 +437,7 @@ class Grammar:
             lambda: sigmoid(z) ** -1 * sigmoid(-z) ** self.coefficient(),
             lambda: (1 - sigmoid(z)) ** self.coefficient(),
             lambda: 1 / (1 + exp(z)),
-            lambda: (RANDOM_FORMULAS_R * exp(z)) / (1 + RANDOM_FORMULAS_R * exp(z)) ** 2,
+            lambda: (R * exp(z)) / (1 + R * exp(z)) ** 2,
             lambda: exp(-self.coefficient() * sigmoid(z)),
             lambda: exp(self.number() * sigmoid(z)),
             lambda: exp(-0.5 * self.coefficient() * z**2 + self.number(-1, 1) * f),
@@ -448,7 +445,7 @@ class Grammar:
             lambda: exp(-self.coefficient() * abs(z)),
             lambda: exp(-self.coefficient() * sqrt(self.number() + z**2)),
             lambda: (self.coefficient() + z**2) ** -self.coefficient(),
-            lambda: (1 + (self.y - f) ** 2 / (3 * RANDOM_FORMULAS_R**2)) ** -2,
+            lambda: (1 + (self.y - f) ** 2 / (3 * R**2)) ** -2,
             lambda: (self.number() + self.coefficient() * sigmoid(z)) ** -self.coefficient(),
             lambda: (self.coefficient() * sigmoid(z) + sigmoid(self.affine(f))) ** -1,
             lambda: normal_cdf(z),
@@ -507,7 +504,7 @@ class Grammar:
         options = [
             lambda: prod(sigmoid(f)) / sum_(sigmoid(f)),
             lambda: prod(sigmoid(f) ** (y == c) * sigmoid(-f) ** (y > c)),
-            lambda: prod(sigmoid(f - 0.3 * c)) * exp(-RANDOM_FORMULAS_R * sum_(sigmoid(f))),
+            lambda: prod(sigmoid(f - 0.3 * c)) * exp(-R * sum_(sigmoid(f))),
             lambda: exp(-sum_((f - y) ** 2) / 2),
             lambda: (1 + sum_(f**2)) ** -2,
             lambda: exp(-sqrt(1 + sum_((f - 0.5) ** 2))),
@@ -527,13 +524,13 @@ class Grammar:
         if classes:
             options += [
                 lambda: sigmoid(f[y]) / sum_(sigmoid(f)),
-                lambda: sigmoid(2 * f[y] - 0.5) / (0.3 + sum_(sigmoid(f))) ** RANDOM_FORMULAS_R,
+                lambda: sigmoid(2 * f[y] - 0.5) / (0.3 + sum_(sigmoid(f))) ** R,
                 lambda: normal_cdf(f[y]) * prod(sigmoid(f)),
                 lambda: exp(-0.5 * (f[y] - 1) ** 2) * prod(sigmoid(-f)),
                 lambda: exp(f[y]) / sum_(exp(f)),
                 lambda: sigmoid(f[y]) / (1 + sum_(sigmoid(f) ** 2)),
                 lambda: 1 / (sigmoid(f[y]) + sum_(sigmoid(f))),
-                lambda: exp(-RANDOM_FORMULAS_R * sigmoid(f[y])) * prod(sigmoid(f)),
+                lambda: exp(-R * sigmoid(f[y])) * prod(sigmoid(f)),
             ]
         return self.pick(options)
 
@@ -541,7 +538,7 @@ class Grammar:
         f, g, y = self.f[0], self.f[1], self.y
         return self.pick(
             [
-                lambda: normal_pdf(y, f, (RANDOM_FORMULAS_R * sigmoid(g)) ** -0.5),
+                lambda: normal_pdf(y, f, (R * sigmoid(g)) ** -0.5),
                 lambda: sqrt(sigmoid(g)) * exp(-0.5 * (f - y) ** 2 * sigmoid(2 * g - 0.3)) / (1 + sigmoid(g)),
                 lambda: sigmoid(f) * exp(-(0.5 + (f - y) ** 2) * sigmoid(g)),
                 lambda: normal_pdf(y, f, exp(g)),
@@ -594,7 +591,7 @@ CLASS = positions(F2)
         prod((1 + sum_(F2**2) + F2**2) ** -2),
         exp(-sum_((CLASS + 1) * sqrt(1 + sum_(F2**2)))),
         1 / (sigmoid(F2[0]) - 0.5 * sigmoid(F2[1])),
-        1 / (sigmoid(F2[0]) + RANDOM_FORMULAS_R * sigmoid(F2[1]) - 1),
+        1 / (sigmoid(F2[0]) + R * sigmoid(F2[1]) - 1),
     ],
 )
 def test_refused(formula):

@@ -146,16 +146,6 @@ def test_printed_updates_are_those_of_cavi(name):
             np.testing.assert_allclose(one[:, latents], other[:, latents], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("name", some(CASES, "NegativeBinomial", "LogisticSoftmax", "Heteroscedastic", "OrderedLogit"))
-def test_printed_bound_is_the_bound(name):
-    augmentation, y = derived(name), jnp.asarray(CASES[name][3])
-    m, v = marginals(augmentation)
-    got = augmentation.bound.evaluate(Environment(y, m, VALUES | {VARIANCE: v}))[..., 0]
-    # log Γ is computed as the logarithm of Γ here.
-    np.testing.assert_allclose(got, augmentation.local_bound(m, v, y, VALUES), rtol=1e-11, atol=1e-12)
-
-
 def evaluate_sites(augmentation, env, block, averaged):
     h, w = (jnp.zeros(env.f.shape) for _ in range(2))
     for site in conditional_sites(augmentation, block, averaged):

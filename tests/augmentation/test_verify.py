@@ -26,7 +26,7 @@ from pgmodels.augmentation.rules.mixtures import (
 )
 from pgmodels.augmentation.rules.rule import quadratic_sites
 from pgmodels.augmentation.verify import PrintedForm, verify_augmentation
-from pgmodels.augmentation.verify_cases import ROWS, Case
+from pgmodels.augmentation.verify_cases import ROWS, Case, Check
 from pgmodels.likelihoods import infix
 from pgmodels.likelihoods.expression import Environment, Latents, ParameterSymbol
 from pgmodels.likelihoods.operations import exp, largest, log, multiply, normal_cdf, normal_pdf, sigmoid, sqrt, sum_
@@ -122,12 +122,16 @@ EXPOSED = sigmoid(F + log(Y[1])) ** Y[0] * sigmoid(-F - log(Y[1])) ** R
 
 
 @pytest.mark.parametrize(("formula", "column"), [(SURVIVAL, 0), (EXPOSED, 1)])
-def test_chooses_no_observations_at_which_the_formula_has_no_value(formula, column):
+def test_observations_are_chosen_where_the_formula_has_a_value(formula, column, monkeypatch):
+    def is_defined(case):
+        # The logarithm of 0 times 0 is 0 in the density, and nan in a site.
+        assert (case.y[:, column] > 0).all()
+        return Check("defined", 0.0, 0.0)
+
+    monkeypatch.setattr(verify, "CHECKS", (is_defined,))
     augmentation = derive_formula(formula, 1)
     for seed in range(4):
-        y = verify._observations(augmentation, PARAMETERS, Undeclared(2), np.random.default_rng(seed), None)
-        # The logarithm of 0 times nothing is nothing in the density, and not a number in a site.
-        assert (y[:, column] > 0).all()
+        assert verify_augmentation(augmentation, PARAMETERS, Undeclared(2), seed).checks
     with pytest.raises(ValueError, match="the rows of y are not observations"):
         verify_augmentation(augmentation, PARAMETERS, Undeclared(2), y=[[0.0, 0.0]])
 
@@ -496,11 +500,10 @@ def test_the_mean_of_an_interval_in_a_mixture_is_that_given_its_component():
 
 def notation_of(name):
     formula, notation = NOTATIONS[name]
-    module = {"IntervalNormal": laws, "ArgmaxNormal": laws}.get(name, laws)
 
     @planted_in_print(f"the law {name}", formula)
     def change(monkeypatch):
-        monkeypatch.setattr(getattr(module, name), "notation", notation)
+        monkeypatch.setattr(getattr(laws, name), "notation", notation)
 
 
 for law_name in NOTATIONS:
@@ -509,8 +512,7 @@ for law_name in NOTATIONS:
 
 @planted_in_print("an allocation where none is drawn", "noisy or")
 def printed_allocation(monkeypatch):
-    change = NOTATIONS["Categorical"][1]
-    monkeypatch.setattr(laws.Categorical, "notation", change)
+    monkeypatch.setattr(laws.Categorical, "notation", NOTATIONS["Categorical"][1])
 
 
 @planted_in_print("a condition of a truncated Gaussian", "probit")
@@ -559,7 +561,7 @@ def printed_responsibility(monkeypatch):
 
 @planted_in_print("a symbol without a definition", "bernoulli")
 def printed_symbol(monkeypatch):
-    monkeypatch.setattr(explain, "_roots", lambda expression: [])
+    monkeypatch.setattr(explain, "subexpressions", lambda expression: [])
 
 
 @planted_in_print("another mean of an interval", "interval censored")

@@ -15,7 +15,7 @@ import pgmodels as pgm
 from pgmodels.inference.objectives import additive_noise_objective, expected_objective
 from pgmodels.likelihoods.expression import Constant, Environment, Observation
 from pgmodels.objectives.expected import Kink, Quadrature
-from pgmodels.priors import collection as blocks
+from pgmodels.priors import collection
 from pgmodels.runtime.precision import double_precision
 from tests.covering import some
 from tests.referees import rbf
@@ -254,7 +254,7 @@ def test_latents_are_independent_with_precisions_of_any_sign():
 @pytest.mark.slow
 def test_one_latent_at_a_time_is_factorised(monkeypatch):
     """Where all latents together are too many for one factorisation."""
-    monkeypatch.setattr(blocks, "MAX_BLOCK", 40)
+    monkeypatch.setattr(collection, "MAX_BLOCK", 40)
     again = pgm.vi(of_classes(), inputs(), classes(), objective="additive_noise")
     assert again.posterior.blocks == ((0,), (1,), (2,))
     assert again.elbo == pytest.approx(result().elbo, abs=1e-7)

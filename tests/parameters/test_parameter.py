@@ -426,15 +426,9 @@ def test_what_a_name_is_does_not_depend_on_what_is_sampled():
 # Parameters of several numbers: cutpoints in order, weights of a simplex, one dispersion a group.
 
 
-PARAMETER_ARRAYS_RNG = np.random.default_rng(5)
-PARAMETER_ARRAYS_X = PARAMETER_ARRAYS_RNG.uniform(-2.0, 2.0, (24, 1))
-F = PARAMETER_ARRAYS_RNG.normal(0.3, 1.2, (24, 1))
-
-
-@pgm.likelihood(support=pgm.Classes(3))
-def ordered(y, f, cuts=pgm.Parameter([-1.0, 0.8], constraint=constraints.ordered_vector)):
-    below = [0, *(pgm.sigmoid(cut - f) for cut in cuts), 1]
-    return pgm.sum((below[k + 1] - below[k]) * (y == k) for k in range(3))
+ARRAYS_RNG = np.random.default_rng(5)
+ARRAYS_X = ARRAYS_RNG.uniform(-2.0, 2.0, (24, 1))
+F = ARRAYS_RNG.normal(0.3, 1.2, (24, 1))
 
 
 @pgm.likelihood(support=pgm.Given(pgm.Counts(), pgm.Binary()))
@@ -449,13 +443,9 @@ def noisy(y, f, share=pgm.Parameter([0.9, 0.06, 0.04], constraint=constraints.si
     return share[0] * pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y) + share[1] * y + share[2] * (1 - y)
 
 
-GRADES = np.searchsorted(
-    [-0.5, 0.9], np.sin(1.5 * PARAMETER_ARRAYS_X[:, 0]) * 2 + PARAMETER_ARRAYS_RNG.logistic(size=24)
-).astype(float)
+GRADES = np.searchsorted([-0.5, 0.9], np.sin(1.5 * ARRAYS_X[:, 0]) * 2 + ARRAYS_RNG.logistic(size=24)).astype(float)
 GROUP = (np.arange(24) % 2).astype(float)
-COUNTS = np.column_stack(
-    [PARAMETER_ARRAYS_RNG.poisson(PARAMETER_ARRAYS_RNG.gamma(np.where(GROUP, 9.0, 0.7), np.exp(0.5))), GROUP]
-)
+COUNTS = np.column_stack([ARRAYS_RNG.poisson(ARRAYS_RNG.gamma(np.where(GROUP, 9.0, 0.7), np.exp(0.5))), GROUP])
 LABELS = (GRADES > 0).astype(float)
 GP = pgm.GP(pgm.RBF(pgm.Fixed(1.5), pgm.Fixed(1.0)))
 
@@ -469,7 +459,7 @@ def by_cuts(f, cuts):
 def test_densities_read_their_entries():
     rows = np.arange(24)
     expected = np.log(by_cuts(F, [-1.0, 0.8])[rows, GRADES.astype(int)])
-    np.testing.assert_allclose(log_density(ordered(), GRADES, F), expected, rtol=1e-12)
+    np.testing.assert_allclose(log_density(graded(), GRADES, F), expected, rtol=1e-12)
     expected = stats.nbinom.logpmf(COUNTS[:, 0], np.where(GROUP, 6.0, 1.0), expit(-F[:, 0]))
     np.testing.assert_allclose(log_density(grouped(), COUNTS, F), expected, rtol=1e-11)
     draws = np.array([[[2.0, 3.0]], [[0.5, 4.0]]])
@@ -479,13 +469,13 @@ def test_densities_read_their_entries():
         np.testing.assert_allclose(one, expected, rtol=1e-11)
 
 
-@pytest.mark.parametrize("family", [ordered, grouped, noisy], ids=lambda family: family.__name__)
+@pytest.mark.parametrize("family", [graded, grouped, noisy], ids=lambda family: family.__name__)
 def test_they_are_normalised_wherever_their_constraint_lets_them_be(family):
     assert is_normalised(family(), 1, for_all_parameters=True) is True
 
 
 def test_derivations_name_the_entries():
-    model = pgm.Model(ordered(), GP)
+    model = pgm.Model(graded(), GP)
     assert "(1 - exp(cuts[0] - cuts[1])) σ(cuts[1] - f) σ(f - cuts[0])" in str(pgm.derive(model))
     assert "cuts" in [str(node.label) for node in pgm.derive(model).graph.nodes]
     assert "PG(ω; y[0] + dispersion[y[1]], 0)" in str(pgm.derive(pgm.Model(grouped(), GP)))
@@ -493,7 +483,7 @@ def test_derivations_name_the_entries():
 
 
 def test_the_prior_on_what_a_constraint_leaves_has_the_jacobian_of_its_transform():
-    model = pgm.Model(ordered(dist.Normal(0.4, 2.0)), GP)
+    model = pgm.Model(graded(dist.Normal(0.4, 2.0)), GP)
     with jax.enable_x64(True):
         unknowns, vector = with_priors(model), jnp.array([-0.7, 0.3])
         (cuts,) = unknowns.constrain(vector)
@@ -513,21 +503,18 @@ def test_a_simplex_has_one_free_number_fewer():
 
 
 FITTED = {
-    "ordered": (ordered, "cuts", GRADES, [[0.05, 0.0], [0.0, 0.05]]),
+    "graded": (graded, "cuts", GRADES, [[0.05, 0.0], [0.0, 0.05]]),
     "grouped": (grouped, "dispersion", COUNTS, [[0.05, 0.0], [0.0, 0.3]]),
     "noisy": (noisy, "share", LABELS, [[-0.01, 0.01, 0.0], [-0.01, 0.0, 0.01]]),
 }
 
 
-# Each compiles another program: one of them runs by default.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["ordered", *(pytest.param(n, marks=pytest.mark.slow) for n in FITTED if n != "ordered")]
-)
+@pytest.mark.parametrize("name", FITTED)
 @pytest.mark.filterwarnings("ignore:.*do not determine")
 def test_fit_stops_where_no_neighbour_within_the_constraint_is_better(name):
     family, parameter, y, moves = FITTED[name]
-    fitted = pgm.fit(pgm.Model(family(), GP), PARAMETER_ARRAYS_X, y)
+    fitted = pgm.fit(pgm.Model(family(), GP), ARRAYS_X, y)
     fitted_parameter = fitted.model.likelihood.parameters[parameter]
     assert np.all(fitted_parameter.support(fitted_parameter.value))
     for move in moves:
@@ -535,32 +522,32 @@ def test_fit_stops_where_no_neighbour_within_the_constraint_is_better(name):
             beside = fitted_parameter.value + sign * np.array(move)
             if np.all(fitted_parameter.support(beside)):
                 # Beyond the tolerance of the ascent: the optimum may lie on the simplex's edge.
-                assert pgm.cavi(pgm.Model(family(beside), GP), PARAMETER_ARRAYS_X, y).elbo < fitted.elbo + 1e-6
+                assert pgm.cavi(pgm.Model(family(beside), GP), ARRAYS_X, y).elbo < fitted.elbo + 1e-6
 
 
 @pytest.mark.slow
 def test_samplers_keep_the_order_and_predictions_average_over_the_draws(tmp_path):
-    model = pgm.Model(ordered(dist.Normal(0.0, 3.0)), GP)
-    draws = pgm.gibbs(model, PARAMETER_ARRAYS_X, GRADES, num_samples=6, num_warmup=4, num_chains=2, seed=0)
+    model = pgm.Model(graded(dist.Normal(0.0, 3.0)), GP)
+    draws = pgm.gibbs(model, ARRAYS_X, GRADES, num_samples=6, num_warmup=4, num_chains=2, seed=0)
     cuts = draws.hyperparameters["cuts"]
     assert cuts.shape == (2, 6, 2)
     assert (cuts[..., 0] < cuts[..., 1]).all()
     assert len(np.unique(cuts[..., 0])) == 12
-    predictive = draws.predict(PARAMETER_ARRAYS_X[:5])
+    predictive = draws.predict(ARRAYS_X[:5])
     f = predictive.nodes.at(slice(None), 0)[0]
     expected = by_cuts(f, cuts.reshape(12, 1, 2)).mean(axis=0)
     np.testing.assert_allclose(predictive.probabilities, expected, rtol=1e-10)
     assert pgm.to_arviz(draws)["posterior"]["cuts"].shape == (2, 6, 2)
     assert "cuts=Parameter([" in repr(draws.model.likelihood)
-    assert pgm.load(draws.save(tmp_path / "draws.npz"), likelihood=ordered).model == draws.model
+    assert pgm.load(draws.save(tmp_path / "draws.npz"), likelihood=graded).model == draws.model
     assert pickle.loads(pickle.dumps(draws.model)) == draws.model
 
 
 @pytest.mark.slow
 def test_gibbs_and_nuts_agree_on_cutpoints():
-    model = pgm.Model(ordered(dist.Normal(0.0, 3.0)), GP)
+    model = pgm.Model(graded(dist.Normal(0.0, 3.0)), GP)
     sizes = {"num_samples": 2000, "num_warmup": 500, "num_chains": 2, "seed": 0}
-    results = [engine(model, PARAMETER_ARRAYS_X, GRADES, **sizes) for engine in (pgm.gibbs, pgm.nuts)]
+    results = [engine(model, ARRAYS_X, GRADES, **sizes) for engine in (pgm.gibbs, pgm.nuts)]
     one, other = (result.hyperparameters["cuts"] for result in results)
     spread = one.std(axis=(0, 1))
     # 4,000 draws each, of which some 500 count: five standard errors of a difference.
@@ -568,12 +555,12 @@ def test_gibbs_and_nuts_agree_on_cutpoints():
     np.testing.assert_allclose(spread, other.std(axis=(0, 1)), rtol=0.2)
 
 
-PARAMETER_ARRAYS_REFUSED = {
-    "out of order": (lambda: ordered([1.0, -1.0]), r"cuts of ordered must satisfy OrderedVector.*got \[1.0, -1.0\]"),
+OUTSIDE = {
+    "out of order": (lambda: graded([1.0, -1.0]), r"cuts of graded must satisfy OrderedVector.*got \[1.0, -1.0\]"),
     "not a simplex": (lambda: noisy([0.9, 0.3, 0.1]), "share of noisy must satisfy Simplex"),
     "no constraint": (lambda: pgm.Parameter([0.0, 1.0], constraint="ordered"), "one of numpyro.*got 'ordered'"),
     "another length of prior": (
-        lambda: ordered(pgm.Parameter([0.0, 1.0], prior=dist.Normal(jnp.zeros(3), 1.0))),
+        lambda: graded(pgm.Parameter([0.0, 1.0], prior=dist.Normal(jnp.zeros(3), 1.0))),
         r"shape \(2,\) and its prior \(3,\)",
     ),
     "negative": (
@@ -582,15 +569,15 @@ PARAMETER_ARRAYS_REFUSED = {
     ),
     "a matrix": (lambda: grouped(np.ones((2, 2))), "must be one number or a list of numbers"),
     "a group that is none": (
-        lambda: pgm.Model(grouped([1.0]), GP).check(PARAMETER_ARRAYS_X, COUNTS),
+        lambda: pgm.Model(grouped([1.0]), GP).check(ARRAYS_X, COUNTS),
         r"dispersion\[y\[1\]\] is an index of the 1 entries of dispersion, 0 to 0, and is out of range in row 1",
     ),
 }
 
 
-@pytest.mark.parametrize("name", PARAMETER_ARRAYS_REFUSED)
+@pytest.mark.parametrize("name", OUTSIDE)
 def test_values_outside_a_constraint_are_refused(name):
-    call, message = PARAMETER_ARRAYS_REFUSED[name]
+    call, message = OUTSIDE[name]
     with pytest.raises(ValueError, match=message):
         call()
 

@@ -1,6 +1,6 @@
 """The augmentation rules, in matching order; ``register`` adds a user's rule.
 
-A rule is a subclass of ``Rule``, whose abstract methods define the interface; one rule per file.
+A rule is a subclass of ``Rule``, whose abstract methods define the interface.
 """
 
 from pgmodels.augmentation.rules.gaussian import ArgmaxRule, GaussianRule, IntervalGaussianRule, TruncatedGaussianRule

@@ -33,7 +33,6 @@ from pgmodels.augmentation.normal_form import (
     exponent_of,
     factorise,
     read_completed,
-    split_latents,
 )
 from pgmodels.augmentation.predictors import (
     Allocated,
@@ -43,11 +42,13 @@ from pgmodels.augmentation.predictors import (
     SiteTerm,
     WeightedSum,
     group_by_component,
-    latents_of,
     over_latents,
+    positions_of,
+    split_latents,
+    subexpressions,
 )
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule, quadratic_sites
-from pgmodels.likelihoods.expression import Constant, Environment, Expression, Latent, Observation
+from pgmodels.likelihoods.expression import Constant, Environment, Expression, Observation
 from pgmodels.likelihoods.operations import (
     Call,
     Power,
@@ -544,7 +545,7 @@ class MixtureRule(Rule):
         ]
         moving = [power(inner.base, inner.exponent) for inner in allocated_factors if not inner.base.latent_free]
         rule.remaining_factor = multiply(*(Reduction("prod", part) if part.is_vector else part for part in moving))
-        rule.positions = tuple(sorted(_positions(base)))
+        rule.positions = tuple(sorted(positions_of(base)))
         return tuple(allocated_factors)
 
     def finish(self, deriver: Deriver) -> None:
@@ -570,7 +571,7 @@ class MixtureRule(Rule):
 
     def prior(self) -> tuple[Expression, ...]:
         factors = (part for component in self.components for part in factors_of(component))
-        return tuple(part for part in factors if not _observes(part))
+        return tuple(part for part in factors if not any(isinstance(n, Observation) for n in subexpressions(part)))
 
     def expectations(self) -> tuple[tuple[Expected, Expression], ...]:
         return tuple(
@@ -650,14 +651,3 @@ def _components(base: Sum) -> tuple[Expression, ...]:
             moving.append(child)
     constant = add(*constants)
     return (*([] if constant.key == ZERO.key else [constant]), *moving)
-
-
-def _observes(expression: Expression) -> bool:
-    return isinstance(expression, Observation) or any(_observes(child) for child in expression.children)
-
-
-def _positions(expression: Expression) -> set[int]:
-    positions: set[int] = set()
-    for latent in latents_of(expression).values():
-        positions |= {latent.position} if isinstance(latent, Latent) else set(range(latent.size))  # type: ignore[attr-defined]
-    return positions

@@ -11,16 +11,13 @@ from jax import Array
 
 from pgmodels.augmentation.laws import Expected, Law
 from pgmodels.augmentation.normal_form import Factor, Quadratic, factorise
-from pgmodels.augmentation.predictors import Auxiliary, SiteTerm, auxiliaries_of
+from pgmodels.augmentation.predictors import ONE, ZERO, Auxiliary, SiteTerm, auxiliaries_of
 from pgmodels.likelihoods.expression import Constant, Environment, Expression
 from pgmodels.likelihoods.operations import Comparison, Sum, add, exp, factors_of, multiply, power, sigmoid
 from pgmodels.likelihoods.printing import Chain, Part, Tree, integral, line, listed, words
 
 if TYPE_CHECKING:
     from pgmodels.augmentation.derive import Deriver
-
-
-ZERO, ONE = Constant(0.0), Constant(1.0)
 
 
 class Rule(ABC):
@@ -83,7 +80,7 @@ class Rule(ABC):
     def augmented(self) -> Part:
         """The augmented factor, without the factors that later rules augment, as a formula.
 
-        An expression, or a tree of ``likelihoods.notation`` if it must not be simplified.
+        An expression, or a tree of ``likelihoods.printing`` if it must not be simplified.
         """
 
     def conditional(self) -> Chain | None:
