@@ -295,18 +295,6 @@ class Augmentation(FormulaObjective):
             total = total + jnp.sum(part, axis=-1, keepdims=True)
         return total[..., 0]
 
-    def log_conditional(
-        self, auxiliaries: Mapping[str, ArrayLike], f: Any, y: ArrayLike, parameters: Parameters
-    ) -> Array:
-        """log p(auxiliaries | f, y) of each datum."""
-        env = Environment(y, f, {**parameters, **auxiliaries})
-        total = jnp.zeros((1, 1))
-        for rule in self.rules:
-            if rule.auxiliary is not None and rule.law is not None and rule.auxiliary.name in auxiliaries:
-                part = rule.law.log_density(rule.auxiliary.evaluate(env), env)
-                total = total + jnp.sum(part, axis=-1, keepdims=True)
-        return total[..., 0]
-
     def _active(self, rule: Rule, block: int) -> bool:
         return bool(set(rule.positions) & set(self.blocks[block]))
 
@@ -436,7 +424,9 @@ class Factorised(Objective):
                 "objective='factorised' expects a likelihood with a factor like pgm.sum(pgm.sigmoid(f)) ** -1, outside "
                 f"mixtures; {augmentation.formula.text()} has none. Use objective='augmented'."
             )
+        others = (rule for rule in augmentation.rules if rule.parent is None and rule not in rules)
         self.augmentation, self.rules = augmentation, rules
+        self.other_terms = add(*(rule.share() for rule in others), augmentation.log_base)
         self.size, self.predictors = augmentation.size, augmentation.predictors
 
     @property
@@ -447,14 +437,9 @@ class Factorised(Objective):
     def blocks(self) -> tuple[tuple[int, ...], ...]:
         return self.augmentation.blocks
 
-    @cached_property
-    def _others(self) -> Expression:
-        rules = (rule for rule in self.augmentation.rules if rule.parent is None and rule not in self.rules)
-        return add(*(rule.share() for rule in rules), self.augmentation.log_base)
-
     def local_bound(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
         env = Environment(y, m, {**parameters, VARIANCE: v})
-        total = jnp.broadcast_to(self._others.evaluate(env)[..., 0], m.shape[:-1])
+        total = jnp.broadcast_to(self.other_terms.evaluate(env)[..., 0], m.shape[:-1])
         for rule in self.rules:
             p, log_total = rule.exponent.evaluate(env), rule.total_rate.log_evaluate(env)
             log_remaining = rule.mean_base.log_evaluate(env) - log_total

@@ -340,19 +340,12 @@ class Section:
         return "\n".join(part for line in self.lines for part in _wrap(f"  {line.text()}"))
 
 
-def explain_sections(
-    augmentation: Augmentation, name: str, latents: Sequence[str] | None = None
-) -> tuple[Section, ...]:
-    """The sections of a derivation, to be printed as text or LaTeX.
-
-    ``latents`` are names of the latents, one each. Raises ValueError if their number differs from the likelihood's.
-    """
-    if latents is not None and len(latents) != augmentation.num_latents:
-        raise ValueError(f"the likelihood has {augmentation.num_latents} latents; got {len(latents)} names for them.")
+def explain_sections(augmentation: Augmentation, name: str) -> tuple[Section, ...]:
+    """The sections of a derivation, to be printed as text or LaTeX."""
     required = augmentation.requirements
     conditions = (_line(r.expression, *r.condition, words("("), r.written, words(")")) for r in required)
     sections = {
-        name: _heading(augmentation, latents),
+        name: _heading(augmentation),
         "Augmentation": _steps(augmentation),
         "Augmented likelihood": [_augmented(augmentation)],
         "Complete conditionals (Gibbs)": _conditionals(augmentation),
@@ -368,9 +361,9 @@ def explain_sections(
     )
 
 
-def explain(augmentation: Augmentation, name: str, latents: Sequence[str] | None = None) -> str:
-    """The derivation as text of at most 100 columns; arguments and errors as for ``explain_sections``."""
-    return "\n\n".join(section.text() for section in explain_sections(augmentation, name, latents)) + "\n"
+def explain(augmentation: Augmentation, name: str) -> str:
+    """The derivation as text of at most 100 columns."""
+    return "\n\n".join(section.text() for section in explain_sections(augmentation, name)) + "\n"
 
 
 def explain_latex(augmentation: Augmentation, name: str) -> str:
@@ -390,14 +383,15 @@ def _line(*items: Part, indent: int = 0) -> Line:
     return Line(line(*items), indent)
 
 
-def _heading(augmentation: Augmentation, latents: Sequence[str] | None) -> list[Line]:
-    lines = [likelihood_line(augmentation.formula, *_range(augmentation))]
+def _heading(augmentation: Augmentation) -> list[Line]:
+    expressions = [augmentation.formula, *(rule.factor for rule in augmentation.rules), *_auxiliaries(augmentation)]
+    indices: tuple[Part, ...] = ()
+    if any(expression.is_vector for expression in expressions):
+        size = augmentation.size
+        indices = APART, "c", "=", listed(*range(size)) if size <= 3 else listed(0, "...", size - 1)
+    lines = [likelihood_line(augmentation.formula, *indices)]
     if augmentation.predictors is not None:
         lines.append(_line(words("where"), listed(*augmentation.predictors.definitions())))
-    if latents is not None:
-        size = augmentation.num_latents
-        named = (line(Latent(j, size), words(f"is {latent}")) for j, latent in enumerate(latents))
-        lines.append(_line(words("where"), listed(*named)))
     prior: list[Part] = [words("Each latent has prior")] if augmentation.size > 1 else ["f", words("has prior")]
     if augmentation.predictors is not None:
         prior = [words("The predictors"), "z", "=", factors("Φ", "f"), words("have prior")]
@@ -422,14 +416,6 @@ def _parameters(augmentation: Augmentation) -> list[Line]:
     )
     renames = [line(PARAMETERS[name], words(f"is the parameter {name}")) for name in names if name in PARAMETERS]
     return [_line(words("where"), listed(*renames))] if renames else []
-
-
-def _range(augmentation: Augmentation) -> tuple[Part, ...]:
-    everything = [augmentation.formula, *(rule.factor for rule in augmentation.rules), *_auxiliaries(augmentation)]
-    if not any(expression.is_vector for expression in everything):
-        return ()
-    size = augmentation.size
-    return APART, "c", "=", listed(*range(size)) if size <= 3 else listed(0, "...", size - 1)
 
 
 def _steps(augmentation: Augmentation) -> list[Line]:

@@ -344,10 +344,10 @@ class Predictors:
         for first, second in combinations(blocks, 2):
             shared = set(self.latents_of(first)) & set(self.latents_of(second))
             if shared:
+                one, other = (self.expression(block[0]).text() for block in (first, second))
                 raise NoAugmentationError(
-                    f"two predictors that multiply, {self.text(first[0])} and {self.text(second[0])}, share "
-                    f"f[{min(shared)}]: given the auxiliaries the likelihood is not Gaussian in it. Give each "
-                    "predictor separate latents."
+                    f"two predictors that multiply, {one} and {other}, share f[{min(shared)}]: given the auxiliaries "
+                    "the likelihood is not Gaussian in it. Give each predictor separate latents."
                 )
 
     def definitions(self) -> list[Tree]:
@@ -362,10 +362,6 @@ class Predictors:
         """A predictor as a combination of latents."""
         row = self.rows[predictor].items()
         return add(*(multiply(coefficient, Latent(latent, self.num_latents)) for latent, coefficient in row))
-
-    def text(self, predictor: int) -> str:
-        """A predictor in infix notation."""
-        return self.expression(predictor).text()
 
     def latents_of(self, predictors: tuple[int, ...]) -> tuple[int, ...]:
         """The latents that the given predictors combine."""

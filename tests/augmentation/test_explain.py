@@ -260,7 +260,7 @@ LINES = {
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("name", LINES)
 def test_text(name):
-    lines = [line.strip() for line in explain(derived(name), name, None).splitlines()]
+    lines = [line.strip() for line in explain(derived(name), name).splitlines()]
     assert lines[0] == name
     assert [line for line in LINES[name] if line not in lines] == []
 
@@ -268,23 +268,16 @@ def test_text(name):
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("name", CASES)
 def test_text_fits_a_terminal(name):
-    text = explain(derived(name), name, None)
+    text = explain(derived(name), name)
     assert max(map(len, text.splitlines())) <= 100
     assert not re.search(r"0\.5|\(-[\d.]+\)|\^-\(1\)|exp\(0\)|exp\(-\(λ", text)
 
 
 @pytest.mark.usefixtures("double_precision")
 def test_many_classes_stay_short():
-    text = explain(derived("LogisticSoftmax", 26), "LogisticSoftmax", None)
+    text = explain(derived("LogisticSoftmax", 26), "LogisticSoftmax")
     assert "c = 0, ..., 25" in text
-    assert len(text.splitlines()) == len(explain(derived("LogisticSoftmax"), "LogisticSoftmax", None).splitlines())
-
-
-@pytest.mark.usefixtures("double_precision")
-def test_names_of_latents():
-    assert "where f[0] is level, f[1] is noise" in explain(derived("Heteroscedastic"), "H", ["level", "noise"])
-    with pytest.raises(ValueError, match="2 latents; got 1 names"):
-        explain(derived("Heteroscedastic"), "H", ["level"])
+    assert len(text.splitlines()) == len(explain(derived("LogisticSoftmax"), "LogisticSoftmax").splitlines())
 
 
 @pytest.mark.usefixtures("double_precision")

@@ -23,11 +23,10 @@ from pgmodels.augmentation.laws import (
 )
 from pgmodels.augmentation.normal_form import Factor, Linear, Quadratic, Term, exponent_of, read_quadratic
 from pgmodels.augmentation.predictors import Auxiliary, Logarithm, Predictor, SiteTerm, auxiliaries_of, over_latents
-from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule, exclusive, quadratic_sites, value_of
+from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule, exclusive, quadratic_sites
 from pgmodels.likelihoods.expression import Constant, Environment, Expression
 from pgmodels.likelihoods.operations import (
     Call,
-    Comparison,
     Largest,
     Sum,
     add,
@@ -175,7 +174,7 @@ class IntervalGaussianRule(TruncationRule):
         for other in deriver.pending:
             piece = _piece(other, deriver)
             same = piece is not None and piece.predictor.key == first.predictor.key
-            if piece is not None and same and _exclusive([*(member.exponent for member, _ in taken), other.exponent]):
+            if piece is not None and same and exclusive([*(member.exponent for member, _ in taken), other.exponent]):
                 taken.append((other, piece))
         if all(piece.gap is None for _, piece in taken):
             return None
@@ -233,13 +232,6 @@ def _piece(factor: Factor, deriver: Deriver) -> Piece | None:
         above = None if low is None else multiply(-1.0, low.shift)
         interval = Interval(factor.exponent, multiply(-1.0, high.shift), above)
     return Piece(weight, predictor, interval, gap)
-
-
-def _exclusive(exponents: list[Expression]) -> bool:
-    indicators = [
-        exponent for exponent in exponents if isinstance(exponent, Comparison) and value_of(exponent) is not None
-    ]
-    return len(indicators) == len(exponents) and exclusive(indicators)
 
 
 class TruncatedGaussianRule(TruncationRule):

@@ -174,39 +174,38 @@ class SelectionRule(Rewriting):
         if not isinstance(base, Sum):
             return None
         cases = [_case(child) for child in base.children]
-        indicators = [indicator for indicator, _ in cases if indicator is not None]
-        if len(indicators) < len(cases) or not exclusive(indicators):
+        indicators = [indicator for indicator, _ in cases]
+        if not exclusive(indicators):
             return None
         deriver.require(add(*indicators), "positive", words("the number of terms that y selects in"), base)
-        chosen = multiply(*(power(part, indicator) for indicator, part in cases if indicator is not None))
+        chosen = multiply(*(power(part, indicator) for indicator, part in cases))
         deriver.rules.append(cls(factor, power(chosen, factor.exponent)))
         return tuple(
             Factor(inner.base, multiply(inner.exponent, indicator, factor.exponent), factor.parent)
             for indicator, part in cases
-            if indicator is not None
             for inner in factorise(part, deriver.size)
         )
 
 
-def _case(term: Expression) -> tuple[Comparison | None, Expression]:
-    """Split a term into an indicator of a value and the remaining factors."""
+def _case(term: Expression) -> tuple[Expression, Expression]:
+    """Split a term into an indicator of a value, or 1, and the remaining factors."""
     factors = factors_of(term)
-    indicator = next((factor for factor in factors if value_of(factor) is not None), None)
-    return indicator, multiply(*(factor for factor in factors if factor is not indicator))  # type: ignore[return-value]
+    indicator = next((factor for factor in factors if value_of(factor) is not None), ONE)
+    return indicator, multiply(*(factor for factor in factors if factor is not indicator))
 
 
 def value_of(indicator: Expression) -> float | None:
     """The number that an indicator compares with; None if it is not an indicator of a value."""
-    compares = isinstance(indicator, Comparison) and indicator.operator == "=="
-    if compares and isinstance(indicator.rhs, Constant):  # type: ignore[attr-defined]
-        return indicator.rhs.value  # type: ignore[attr-defined]
+    if isinstance(indicator, Comparison) and indicator.operator == "==" and isinstance(indicator.rhs, Constant):
+        return indicator.rhs.value
     return None
 
 
-def exclusive(indicators: list[Comparison]) -> bool:
-    """Whether indicators compare one coefficient with different numbers, so that at most one holds."""
-    values = {value_of(indicator) for indicator in indicators}
-    return len(values) == len(indicators) and len({indicator.lhs.key for indicator in indicators}) == 1
+def exclusive(expressions: list[Expression]) -> bool:
+    """Whether all are indicators of different values of one coefficient, so that at most one holds."""
+    coefficients = {part.lhs.key for part in expressions if isinstance(part, Comparison)}
+    values = {value_of(part) for part in expressions}
+    return None not in values and len(values) == len(expressions) and len(coefficients) == 1
 
 
 class DifferenceRule(Rewriting):
