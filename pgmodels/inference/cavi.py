@@ -101,7 +101,7 @@ def at_best_mean(
 
         solution = conjugate_gradients(product, -gradient, lambda residual: residual, 0.05, 100)
         # Steepest descent if the first direction has no positive curvature.
-        way = jnp.where((solution.taken == 1) & ~solution.positive, -gradient, solution.x)
+        way = jnp.where((solution.num_products == 1) & ~solution.positive, -gradient, solution.x)
 
         def trial(share: Array) -> _Trial:
             return _Trial(share, value(now.x + share * way))

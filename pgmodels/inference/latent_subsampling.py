@@ -228,7 +228,7 @@ def step(
     natural gradient of all at the same S0, times the share of latents in a step; but where S0 is far below the part of
     S in the step, as in a first step with latents of large variance, sites are limited.
     """
-    latents = draw_latents(sample, state.values.taken)
+    latents = draw_latents(sample, state.values.num_steps)
     naturals = state.naturals[0]
     before = jax.tree.map(lambda leaf: leaf[latents], naturals)
     if state.log_sum is None:
@@ -250,7 +250,7 @@ def step(
         before.precision + rate[:, None, None] * (toward.precision - before.precision),
         before.potential + rate[:, None] * (toward.potential - before.potential),
     )
-    length = sample.share * rates.length(sample.share * state.values.taken)
+    length = sample.share * rates.length(sample.share * state.values.num_steps)
     ratios = estimated_log_sum(sample, batch, sampled, latents, sample.share) - sampled.log_scale
     following = newton_update(log_sum, batch.factors[0], ratios, problem.num_rows, length)
     values = adam_step(state.values, slope, rates.learning, problem.units)

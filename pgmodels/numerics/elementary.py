@@ -1,6 +1,6 @@
 """Functions that stay accurate at their limits, and statistics of arrays."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,8 @@ import numpy as np
 import scipy
 from jax import Array
 from jax.scipy.special import digamma, gammaln, log_ndtr
+
+RealArray: TypeAlias = Array | np.ndarray
 
 
 # The value uses no jnp.where: XLA miscompiles nested selects (jaxlib 0.10.1 and 0.10.2 with default options: with
@@ -25,45 +27,36 @@ def _safe_sqrt_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array
     return root, jnp.where(positive, change / (2.0 * jnp.where(positive, root, 1.0)), 0.0)
 
 
-# A point is spread over _WIDTH cells of a grid, as exp(-_RATE t^2) at a distance of t cells. With _FINENESS cells for
-# each frequency the sums are exact to 1e-11 of the sum of the absolute coefficients.
-_WIDTH, _RATE, _FINENESS = 24, np.pi / 16.0, 4
-
-
 def trigonometric_sums(u: np.ndarray, coefficients: np.ndarray, count: int) -> np.ndarray:
     """The sums of coefficients exp(2 pi i k u) over points u (n,) in [0, 1), for k = 0, ..., ``count`` - 1.
 
-    Takes O(n + count log count) operations: points are spread over a grid, which has a fast Fourier transform. Source:
+    Needs O(n + count log count) operations: points are spread over a grid, which has a fast Fourier transform. Source:
     Greengard and Lee 2004.
     """
-    size = scipy.fft.next_fast_len(max(_FINENESS * count, _WIDTH), real=True)
+    # A point is spread over ``width`` cells of the grid, as exp(-rate t^2) at a distance of t cells. With 4 cells for
+    # each frequency the sums are exact to 1e-11 of the sum of the absolute coefficients.
+    width, rate = 24, np.pi / 16.0
+    size = scipy.fft.next_fast_len(max(4 * count, width), real=True)
     cells, beyond = np.divmod(u * size, 1.0)
     # The first cell of a point is that many before its own.
-    first, cells = _WIDTH // 2 - 1, cells.astype(np.intp)
-    grid = np.zeros(size + _WIDTH)
-    for number in range(_WIDTH):
-        spread = np.bincount(cells + number, coefficients * np.exp(-_RATE * (number - first - beyond) ** 2))
+    first, cells = width // 2 - 1, cells.astype(np.intp)
+    grid = np.zeros(size + width)
+    for number in range(width):
+        spread = np.bincount(cells + number, coefficients * np.exp(-rate * (number - first - beyond) ** 2))
         grid[: len(spread)] += spread
-    grid[:_WIDTH] += grid[size:]
+    grid[:width] += grid[size:]
     angles = np.pi * np.arange(count) / size
     # The transform of the Gaussian, and of the shift by the first cell.
-    shape = np.sqrt(np.pi / _RATE) * np.exp(2j * first * angles - angles**2 / _RATE)
+    shape = np.sqrt(np.pi / rate) * np.exp(2j * first * angles - angles**2 / rate)
     return np.conj(scipy.fft.rfft(grid[:size])[:count]) / shape
 
 
-# Nodes of the trapezoid rule, and of a sparser rule for variances that do not differ between variables.
-NODES, EQUAL_NODES = 129, 49
-# The rule reaches this many deviations beyond the mode of the integrand, and beyond each step of its factors.
-_REACH, _STEP = 8.0, 7.0
-# Newton steps to the mode: an integrand of sharp factors takes most of them, one of equal variances the fewer.
-_NEWTON, EQUAL_NEWTON = 16, 8
-# Variances are at least this share of the largest one, and at least _TINY.
-_SHARE, _TINY = 1e-12, 1e-24
-# Below this argument φ(z) / Φ(z) is -z to double precision, and the quotient of their logarithms is not accurate.
-_FAR = -1e4
+# Variances that do not differ between variables need fewer nodes of the trapezoid rule than others, and fewer Newton
+# steps to the mode: the integrand has no sharp factors.
+EQUAL_NODES, EQUAL_NEWTON = 49, 8
 
 
-def log_probability_of_largest(mean: Any, variance: Any, chosen: Any, nodes: int = NODES) -> Any:
+def log_probability_of_largest(mean: RealArray, variance: RealArray, chosen: RealArray, nodes: int = 129) -> Array:
     """log P(g_k > g_c for all c ≠ k) of independent g ~ N(mean, variance), (..., 1).
 
     Two variables: in closed form. More: the integral of φ(x) Π_c Φ((m_k + s_k x - m_c) / s_c) by the trapezoid rule
@@ -78,9 +71,11 @@ def log_probability_of_largest(mean: Any, variance: Any, chosen: Any, nodes: int
     chosen : bool array, broadcasts with ``mean``
         True at k, and False elsewhere.
     nodes : int
+        The number of nodes of the trapezoid rule.
     """
-    # Before the broadcast: XLA would evaluate the maximum of a constant variance of many rows while it compiles.
-    floor = jax.lax.stop_gradient(_SHARE * jnp.max(variance, axis=-1, keepdims=True) + _TINY)
+    # Variances are at least this share of the largest one, which is computed before the broadcast: XLA would evaluate
+    # the maximum of a constant variance of many rows while it compiles.
+    floor = jax.lax.stop_gradient(1e-12 * jnp.max(variance, axis=-1, keepdims=True) + 1e-24)
     mean, variance, chosen = jnp.broadcast_arrays(mean, jnp.maximum(variance, floor), chosen)
     if mean.shape[-1] == 2:
         margin = jnp.sum(jnp.where(chosen, mean, -mean), axis=-1, keepdims=True)
@@ -89,16 +84,15 @@ def log_probability_of_largest(mean: Any, variance: Any, chosen: Any, nodes: int
     # The factors are Φ(gap + ratio x).
     gap, ratio = (centre - mean) / jnp.sqrt(variance), jnp.sqrt(spread / variance)
 
-    def log_integrand(x: Any) -> Any:
+    def log_integrand(x: Array) -> Array:
         return -0.5 * x**2 + jnp.sum(jnp.where(chosen, 0.0, log_ndtr(gap + ratio * x)), axis=-1, keepdims=True)
 
-    mode, begin, width = jax.lax.stop_gradient(_domain(*jax.lax.stop_gradient((gap, ratio)), chosen))
-    # x = begin + width (exp(t) - 1)
-    length = jnp.log1p((mode + _REACH - begin) / width)
+    # x = begin + width (exp(t) - 1) for t from 0 to length.
+    mode, begin, width, length = jax.lax.stop_gradient(_domain(*jax.lax.stop_gradient((gap, ratio)), chosen))
     top = jax.lax.stop_gradient(log_integrand(mode))
 
     @jax.checkpoint
-    def density(share: Any) -> Any:
+    def density(share: Array) -> Array:
         t = share * length
         return jnp.exp(log_integrand(begin + width * jnp.expm1(t)) - top + t)
 
@@ -108,22 +102,26 @@ def log_probability_of_largest(mean: Any, variance: Any, chosen: Any, nodes: int
     return top + jnp.log(total * width * length / ((nodes - 1) * np.sqrt(2.0 * np.pi)))
 
 
-def mode_of_largest(gap: Any, ratio: Any, chosen: Any, steps: int = _NEWTON) -> tuple[Any, Any]:
+def mode_of_largest(
+    gap: RealArray, ratio: RealArray | float, chosen: RealArray, steps: int = 16
+) -> tuple[Array, Array]:
     """The mode of φ(x) Π_c Φ(gap + ratio x) over c ≠ k, up to ``steps`` of Newton's method, and minus the second
     derivative of its logarithm there, (..., 1) each.
 
     Short of convergence it is on the left of the mode.
     """
+    # Below this argument φ(z) / Φ(z) is -z to double precision, and the quotient of their logarithms is not accurate.
+    far = -1e4
 
-    def derivatives(x: Any) -> tuple[Any, Any]:
+    def derivatives(x: Array) -> tuple[Array, Array]:
         z = gap + ratio * x
-        near = jnp.maximum(z, _FAR)
-        hazard = jnp.where(z < _FAR, -z, jnp.exp(-0.5 * near**2 - log_ndtr(near)) / np.sqrt(2.0 * np.pi))
+        near = jnp.maximum(z, far)
+        hazard = jnp.where(z < far, -z, jnp.exp(-0.5 * near**2 - log_ndtr(near)) / np.sqrt(2.0 * np.pi))
         bend = jnp.clip(hazard * (hazard + z), 0.0, 1.0)
         slope = jnp.sum(jnp.where(chosen, 0.0, ratio * hazard), axis=-1, keepdims=True) - x
         return slope, 1.0 + jnp.sum(jnp.where(chosen, 0.0, ratio**2 * bend), axis=-1, keepdims=True)
 
-    def newton(_: Any, x: Any) -> Any:
+    def newton(_: int, x: Array) -> Array:
         slope, curvature = derivatives(x)
         # The slope is convex in x: Newton steps from the left of the mode stay on the left, up to rounding.
         return x + jnp.maximum(slope, 0.0) / curvature
@@ -135,25 +133,27 @@ def mode_of_largest(gap: Any, ratio: Any, chosen: Any, steps: int = _NEWTON) -> 
     return mode, derivatives(mode)[1]
 
 
-def _domain(gap: Any, ratio: Any, chosen: Any) -> tuple[Any, Any, Any]:
-    """The mode of the integrand, the left end of its mass, and the width of the sharpest step there, (..., 1) each."""
+def _domain(gap: Array, ratio: Array, chosen: Array) -> tuple[Array, Array, Array, Array]:
+    """The mode of the integrand, and the left end, the width of the first cell and the length of the nodes, (..., 1).
+
+    Nodes reach 8 deviations beyond the mode, and 7 beyond each step of the factors.
+    """
     mode, _ = mode_of_largest(gap, ratio, chosen)
-    ends = jnp.where(chosen, -jnp.inf, jnp.minimum(mode, -gap / ratio) - _STEP / ratio)
-    begin = jnp.maximum(jnp.max(ends, axis=-1, keepdims=True), mode - _REACH)
+    ends = jnp.where(chosen, -jnp.inf, jnp.minimum(mode, -gap / ratio) - 7.0 / ratio)
+    begin = jnp.maximum(jnp.max(ends, axis=-1, keepdims=True), mode - 8.0)
+    # That of the sharpest step.
     width = jnp.min(jnp.where(ends >= begin, 4.0 / ratio, 4.0), axis=-1, keepdims=True)
-    return mode, begin, width
+    return mode, begin, width, jnp.log1p((mode + 8.0 - begin) / width)
 
 
 # The shape of a Gamma variable that is independent of its Poisson counts under q, and its share of a bound.
 
 # From this shape on, differences of nearly equal functions of it are replaced by their series, to 1e-14.
 _LARGE = 16.0
-# Newton steps for the shape; quadratic, and monotone from below (see ``gamma_shape``): 7 are needed at p = 0.01.
-_STEPS = 8
 
 
 @jax.custom_jvp
-def factorised_share(p: Any, log_r: Any) -> Any:
+def factorised_share(p: RealArray, log_r: RealArray) -> Array:
     """G(p, t) = (α - p) (1 - ψ(α)) + log Γ(α) - log Γ(p) at α = ``gamma_shape``; t = 1 - r. Zero for p = 0.
 
     G is at most -p log r, its value for the joint law of the auxiliary variables.
@@ -173,7 +173,7 @@ def factorised_share(p: Any, log_r: Any) -> Any:
 
 
 @factorised_share.defjvp
-def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     # G is a maximum over α: only its explicit dependence counts.
     (p, log_r), (dp, dlog_r) = primals, tangents
     positive = jnp.where(p > 0, p, 1.0)
@@ -184,7 +184,7 @@ def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 @jax.custom_jvp
-def gamma_shape(p: Any, log_r: Any) -> Any:
+def gamma_shape(p: RealArray, log_r: RealArray) -> Array:
     """The shape α of q(λ): the root of α = p + t exp ψ(α), t = 1 - r, for p > 0.
 
     α - p - t exp ψ(α) increases and is concave, so that Newton's method from below the root stays below it; and
@@ -193,31 +193,32 @@ def gamma_shape(p: Any, log_r: Any) -> Any:
     r = jnp.exp(log_r)
     alpha = jnp.maximum(p, (p + 0.5 * jnp.expm1(log_r)) / r)
 
-    def step(_: int, alpha: Any) -> Any:
+    def step(_: int, alpha: Array) -> Array:
         below, slope = _below(alpha)
         return alpha - (below + r * (alpha - below) - p) / (slope + r * (1.0 - slope))
 
-    return jax.lax.fori_loop(0, _STEPS, step, alpha)
+    # Quadratic convergence: 7 steps are needed at p = 0.01.
+    return jax.lax.fori_loop(0, 8, step, alpha)
 
 
 @gamma_shape.defjvp
-def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     (p, log_r), (dp, dlog_r) = primals, tangents
     r, alpha = jnp.exp(log_r), gamma_shape(p, log_r)
     slope = _below(alpha)[1]
     return alpha, (dp - r * _exp_digamma(alpha) * dlog_r) / (slope + r * (1.0 - slope))
 
 
-def _below(alpha: Any) -> tuple[Any, Any]:
+def _below(alpha: Array) -> tuple[Array, Array]:
     """α - exp ψ(α) and its derivative; tends to 1/2 and 0."""
     return jax.jvp(_difference, (alpha,), (jnp.ones_like(alpha),))
 
 
-def _exp_digamma(alpha: Any) -> Any:
+def _exp_digamma(alpha: Array) -> Array:
     return jnp.where(alpha < _LARGE, jnp.exp(digamma(jnp.minimum(alpha, _LARGE))), alpha - _difference(alpha))
 
 
-def _difference(alpha: Any) -> Any:
+def _difference(alpha: Array) -> Array:
     small = jnp.minimum(alpha, _LARGE)
     u = jnp.maximum(alpha, _LARGE) - 0.5
     x = 1.0 / u**2
@@ -266,6 +267,6 @@ def smoothed(log_ratios: np.ndarray) -> SmoothedWeights:
         return SmoothedWeights(log_ratios, np.full(len(log_ratios), -np.log(len(log_ratios))), -np.inf)
     from arviz_stats.base import array_stats
 
-    # psislw takes leave-one-out log likelihoods, which are negative log ratios.
+    # psislw expects leave-one-out log likelihoods, which are negative log ratios.
     log_weights, k = array_stats.psislw(-log_ratios)
     return SmoothedWeights(log_ratios, log_weights, float(k))

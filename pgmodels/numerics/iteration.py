@@ -15,17 +15,13 @@ if TYPE_CHECKING:
     from pgmodels.priors.base import Sites
 
 
-# beta_1, beta_2 and epsilon of Kingma and Ba 2015.
-_MEAN, _SQUARE, _EPSILON = 0.9, 0.999, 1e-8
-
-
 class Adam(NamedTuple):
     """Unconstrained values, running averages of their gradient and its square, and the number of steps."""
 
     vector: Float[Array, " values"]
     mean: Float[Array, " values"]
     square: Float[Array, " values"]
-    taken: Float[Array, ""]
+    num_steps: Float[Array, ""]
 
 
 def initial_adam(vector: Float[Array, " values"]) -> Adam:
@@ -40,18 +36,12 @@ def adam_step(
 
     Source: Kingma and Ba 2015, algorithm 1.
     """
-    taken = state.taken + 1.0
-    mean = _MEAN * state.mean + (1.0 - _MEAN) * slope
-    square = _SQUARE * state.square + (1.0 - _SQUARE) * slope**2
-    towards = (mean / (1.0 - _MEAN**taken)) / (jnp.sqrt(square / (1.0 - _SQUARE**taken)) + _EPSILON)
-    return Adam(state.vector + rate * units * towards, mean, square, taken)
-
-
-# The number of differences that are kept, and the ridge of the least-squares problem relative to the trace of its
-# normal matrix: differences soon become nearly collinear, and their weights would be rounding errors.
-_DEPTH, _RIDGE = 5, 1e-10
-# The smallest ratio of an extrapolated precision to that of the image, where that of the image is not negative.
-_MIN_RATIO = 0.1
+    beta_1, beta_2, epsilon = 0.9, 0.999, 1e-8
+    num_steps = state.num_steps + 1.0
+    mean = beta_1 * state.mean + (1.0 - beta_1) * slope
+    square = beta_2 * state.square + (1.0 - beta_2) * slope**2
+    direction = (mean / (1.0 - beta_1**num_steps)) / (jnp.sqrt(square / (1.0 - beta_2**num_steps)) + epsilon)
+    return Adam(state.vector + rate * units * direction, mean, square, num_steps)
 
 
 class History(NamedTuple):
@@ -83,17 +73,18 @@ class History(NamedTuple):
         vector, residual = self.latest
         R = self.moves[:, 1]
         squares = R @ R.T
-        ridge = _RIDGE * jnp.trace(squares) + jnp.finfo(R.dtype).tiny
-        weights = cho_solve(cho_factor(squares + ridge * jnp.eye(_DEPTH), lower=True), R @ residual)
+        # Differences soon become nearly collinear, and without a ridge their weights would be rounding errors.
+        ridge = 1e-10 * jnp.trace(squares) + jnp.finfo(R.dtype).tiny
+        weights = cho_solve(cho_factor(squares + ridge * jnp.eye(len(R)), lower=True), R @ residual)
         return vector - weights @ self.moves[:, 0]
 
     def extrapolated(self, image: "Sites") -> "Sites":
-        """``combined`` as sites; uncoupled precisions stay positive where those of the image are."""
+        """``combined`` as sites; uncoupled precisions are at least a tenth of the image's where these are positive."""
         vector = self.combined()
         size = image.potential.size
         precision = vector[size:].reshape(image.precision.shape)
         if not image.coupled:
-            positive = jnp.maximum(precision, _MIN_RATIO * image.precision)
+            positive = jnp.maximum(precision, 0.1 * image.precision)
             precision = jnp.where(image.precision < 0.0, precision, positive)
         return image._replace(potential=vector[:size].reshape(image.potential.shape), precision=precision)
 
@@ -106,27 +97,27 @@ class History(NamedTuple):
         return History(*(jnp.where(keep, array, 0.0) for array in self))
 
 
-def empty_history(sites: Iterable[Array]) -> History:
-    """The history before the first iterate."""
+def empty_history(sites: Iterable[Array], depth: int = 5) -> History:
+    """The history before the first iterate; it will keep ``depth`` differences."""
     size = sum(array.size for array in sites)
-    return History(jnp.zeros((2, size)), jnp.zeros((_DEPTH, 2, size)))
+    return History(jnp.zeros((2, size)), jnp.zeros((depth, 2, size)))
 
 
 def _flat(sites: Iterable[Array]) -> Float[Array, " size"]:
     return jnp.concatenate([array.ravel() for array in sites])
 
 
-_STEP = 0.05
+def hessian(
+    gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray, *, central: bool, step: float = 0.05
+) -> np.ndarray:
+    """The symmetric Hessian at x (d,) by differences of the gradient, for entries of unit scale.
 
-
-def hessian(gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray, *, central: bool) -> np.ndarray:
-    """The symmetric Hessian at x (d,), for entries of unit scale.
-
-    ``central`` differences take 2 d gradients instead of d + 1, and have an error of second order.
+    ``central`` differences need 2 d gradients instead of d + 1, and have an error of second order.
     """
     at = None if central else gradient(x)
-    slopes = [gradient(x + step) - (gradient(x - step) if at is None else at) for step in _STEP * np.eye(len(x))]
-    H = np.array(slopes) / (2.0 * _STEP if central else _STEP)
+    moves = step * np.eye(len(x))
+    slopes = [gradient(x + move) - (gradient(x - move) if at is None else at) for move in moves]
+    H = np.array(slopes) / (2.0 * step if central else step)
     return 0.5 * (H + H.T)
 
 
@@ -266,12 +257,12 @@ class Search(Generic[P]):
 class Solution(NamedTuple):
     """The solution, its relative residual in the norm of the preconditioner, and the number of products.
 
-    ``positive`` says whether all directions had positive curvature; the first that had none ended the iterations.
+    ``positive``: whether all directions had positive curvature; the first that had none ended the iterations.
     """
 
     x: Array
     residual: Float[Array, ""]
-    taken: Int[Array, ""]
+    num_products: Int[Array, ""]
     positive: Bool[Array, ""]
 
 
@@ -283,7 +274,7 @@ class _State(NamedTuple):
     direction: Array
     raw: Array
     size: Float[Array, ""]
-    taken: Int[Array, ""]
+    num_products: Int[Array, ""]
     positive: Bool[Array, ""]
 
 
@@ -303,7 +294,7 @@ def conjugate_gradients(
     size = jnp.sum(b * first)
 
     def unfinished(now: _State) -> Bool[Array, ""]:
-        return (now.size > tolerance**2 * size) & (now.taken < max_products) & now.positive
+        return (now.size > tolerance**2 * size) & (now.num_products < max_products) & now.positive
 
     def step(now: _State) -> _State:
         image = product(now.direction, now.raw)
@@ -320,11 +311,11 @@ def conjugate_gradients(
             conditioned + turn * now.direction,
             residual + turn * now.raw,
             new_size,
-            now.taken + 1,
+            now.num_products + 1,
             positive,
         )
 
     start = _State(jnp.zeros_like(b), b, first, b, size, jnp.zeros((), int), jnp.ones((), bool))
     end = jax.lax.while_loop(unfinished, step, start)
     relative = jnp.sqrt(jnp.maximum(end.size, 0.0) / jnp.where(size > 0.0, size, 1.0))
-    return Solution(end.x, relative, end.taken, end.positive)
+    return Solution(end.x, relative, end.num_products, end.positive)

@@ -2,13 +2,14 @@
 
 from math import log, pi
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jaxtyping import ArrayLike, Float
 
+from pgmodels.numerics.elementary import RealArray
 from pgmodels.runtime.precision import as_array
 
 
@@ -37,44 +38,30 @@ def mean(b: ArrayLike, c: ArrayLike) -> Array:
 
 def variance(b: ArrayLike, c: ArrayLike) -> Array:
     """The variance b (tanh(c/2)/c - sech²(c/2)/2) / (2c²), b/24 at c = 0; ``b`` and ``c`` broadcast."""
-    return as_array(b) / 16 * relative_variance(as_array(c) / 2)
+    return as_array(b) / 16 * relative_variance_at_square((as_array(c) / 2) ** 2)
 
 
-def relative_mean(u: Any) -> Any:
+def relative_mean(u: RealArray) -> RealArray:
     """tanh(u)/u, the mean of J*(1, u), in the array library of ``u``."""
     xp = namespace(u)
-    near, inner, outer = _split(u)
+    near = xp.abs(u) < _SWITCH
+    # Each branch has arguments that are safe for it and its derivatives.
+    inner, outer = xp.where(near, u, 0.0), xp.where(near, 1.0, u)
     return xp.where(near, _polynomial(_TANH, inner**2), xp.tanh(outer) / outer)
 
 
-def relative_variance(u: Any) -> Any:
-    """(tanh(u)/u - sech²(u))/u², the variance of J*(1, u), in the array library of ``u``."""
-    xp = namespace(u)
-    near, inner, outer = _split(u)
-    return xp.where(near, _polynomial(_VARIANCE, inner**2), _far_variance(outer, xp))
-
-
-def relative_variance_at_square(s: Array) -> Array:
-    """``relative_variance(√s)`` in JAX, differentiable at 0 too."""
+def relative_variance_at_square(s: RealArray) -> RealArray:
+    """(tanh(u)/u - sech²(u))/u², the variance of J*(1, u), at u = √s; differentiable at 0 too."""
+    xp = namespace(s)
     near = s < _SWITCH**2
-    outer = jnp.sqrt(jnp.where(near, 1.0, s))
-    return jnp.where(near, _polynomial(_VARIANCE, jnp.where(near, s, 0.0)), _far_variance(outer, jnp))
-
-
-def _far_variance(u: Any, xp: Any) -> Any:
-    """``relative_variance`` away from 0; sech² from tanh cannot overflow."""
+    u = xp.sqrt(xp.where(near, 1.0, s))
     tanh = xp.tanh(u)
-    return (tanh / u - (1 - tanh) * (1 + tanh)) / u**2
+    # sech² from tanh cannot overflow.
+    outer = (tanh / u - (1 - tanh) * (1 + tanh)) / u**2
+    return xp.where(near, _polynomial(_VARIANCE, xp.where(near, s, 0.0)), outer)
 
 
-def _split(u: Any) -> tuple[Any, Any, Any]:
-    """Whether to use the series, and arguments that are safe for either branch and its derivatives."""
-    xp = namespace(u)
-    near = xp.abs(u) < _SWITCH
-    return near, xp.where(near, u, 0.0), xp.where(near, 1.0, u)
-
-
-def _polynomial(coefficients: np.ndarray, x: Any) -> Any:
+def _polynomial(coefficients: np.ndarray, x: RealArray) -> RealArray:
     total = namespace(x).full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         total = total * x + coefficient
@@ -125,8 +112,6 @@ def weighted_series(x: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 # Below it, log1p(x)/x and expm1(x)/x are 1 -+ x/2 within x²/3, less than rounding.
 _FLAT = 1e-8
-# The double next above -1.
-_LOWEST = -1 + 2.0**-53
 
 
 class TangentHat(NamedTuple):
@@ -136,13 +121,13 @@ class TangentHat(NamedTuple):
     The hat lies above the density because the log of the density is concave (Devroye 1986, chapter VII).
     """
 
-    points: Any
-    heights: Any
-    slopes: Any
-    edges: Any
-    masses: Any
+    points: RealArray
+    heights: RealArray
+    slopes: RealArray
+    edges: RealArray
+    masses: RealArray
 
-    def propose(self, uniform: Any) -> tuple[Any, Any]:
+    def propose(self, uniform: RealArray) -> tuple[RealArray, RealArray]:
         """A draw of the hat from one uniform of [0, 1), by inversion, and the log of the hat there."""
         xp = namespace(uniform)
         left_mass, middle, _ = self.masses
@@ -156,13 +141,13 @@ class TangentHat(NamedTuple):
         run = (mass - xp.where(in_right, left_mass + middle, left_mass)) * xp.exp(-height - slope * (start - point))
         growth = slope * run
         flat = xp.abs(growth) < _FLAT
-        # Rounding must not take the logarithm of a negative number.
-        curved = xp.log1p(xp.maximum(growth, _LOWEST)) / xp.where(flat, 1.0, slope)
+        # At least the double next above -1: rounding must not give the logarithm of a negative number.
+        curved = xp.log1p(xp.maximum(growth, -1 + 2.0**-53)) / xp.where(flat, 1.0, slope)
         x = start + xp.where(flat, run * (1 - growth / 2), curved)
         return x, height + slope * (x - point)
 
 
-def tangent_hat(points: Any, heights: Any, slopes: Any) -> TangentHat:
+def tangent_hat(points: RealArray, heights: RealArray, slopes: RealArray) -> TangentHat:
     """The hat from ``points``, in increasing order, and the log density and its slope there, three of each.
 
     The first slope must be positive and the last negative.
@@ -185,20 +170,16 @@ def tangent_hat(points: Any, heights: Any, slopes: Any) -> TangentHat:
 _Four = tuple[Array, Array, Array, Array]
 _Five = tuple[Array, Array, Array, Array, Array]
 
-# Windows omit a mass below 2 exp(-32) = 3e-14.
-_LEVEL = 32.0
-# With 32 nodes the characteristic function falls below 1e-13 wherever a TransformLaw is used.
-_NUM_NODES = 32
 # Above this cancellation a TransformLaw is accurate: it has enough nodes, and h > 100.
 MIN_CANCELLATION = 14.0
 
 
-def in_domain(h: Any, z: Any) -> Any:
+def in_domain(h: RealArray, z: RealArray) -> RealArray:
     """The domain of exact draws: beyond, a TransformLaw loses half its digits, or a law is narrower than rounding."""
     return (h >= 0) & (h <= 1e15) & (2 * z <= 1e20)
 
 
-def cancellation(h: Any, z: Any) -> Any:
+def cancellation(h: RealArray, z: RealArray) -> RealArray:
     """h exp(-2h/mean) = h exp(-2z/tanh z): the cancellation of the alternating series; grows with h, falls with z."""
     return h * namespace(z).exp(-2 / relative_mean(z))
 
@@ -206,12 +187,12 @@ def cancellation(h: Any, z: Any) -> Any:
 class Window(NamedTuple):
     """The mean and standard deviation of a law, and the limits of its window as offsets from the mean."""
 
-    mean: Any
-    deviation: Any
-    lower: Any
-    upper: Any
+    mean: RealArray
+    deviation: RealArray
+    lower: RealArray
+    upper: RealArray
 
-    def points(self) -> Any:
+    def points(self) -> RealArray:
         """Offsets of the tangents of the hat, good for laws from Gaussian to as skewed as J*(1, 0)."""
         xp = namespace(self.mean)
         # Chosen to maximise the acceptance: 0.886 for a Gaussian law, 0.96 for J*(1, 0).
@@ -220,19 +201,20 @@ class Window(NamedTuple):
         return self.mean * xp.expm1(spread * xp.stack(steps))
 
 
-def window(h: Any, z: Any) -> Window:
+def window(h: RealArray, z: RealArray) -> Window:
     """The window of J*(h, z), a sum of Gamma variables of scale at most 1/(π²/8 + z²/2), hence sub-Gamma.
 
     Boucheron, Lugosi and Massart (2013), section 2.4: P(x - mean > √(2vt) + t scale) and P(x - mean < -√(2vt)) are at
-    most exp(-t), with v the variance.
+    most exp(-t), with v the variance. With t = 32 the window omits a mass below 2 exp(-32) = 3e-14.
     """
     xp = namespace(h)
-    mean, deviation = h * relative_mean(z), xp.sqrt(h * relative_variance(z))
-    reach = (2 * _LEVEL) ** 0.5 * deviation
-    return Window(mean, deviation, xp.maximum(-reach, -mean), reach + _LEVEL / (pi**2 / 8 + z**2 / 2))
+    mean, deviation = h * relative_mean(z), xp.sqrt(h * relative_variance_at_square(z**2))
+    t = 32.0
+    reach = (2 * t) ** 0.5 * deviation
+    return Window(mean, deviation, xp.maximum(-reach, -mean), reach + t / (pi**2 / 8 + z**2 / 2))
 
 
-def alternating_series(x: Array, h: Array) -> tuple[Array, Array]:
+def alternating_series(x: RealArray, h: Array) -> tuple[Array, Array]:
     """The density of J*(h, 0) at ``x`` > 0 over the first term of its series, and its derivative, in JAX.
 
     Summed until no term is above 1e-17; ``weighted_series`` has the series and the stopping rule.
@@ -257,10 +239,10 @@ def alternating_series(x: Array, h: Array) -> tuple[Array, Array]:
 class Density(NamedTuple):
     """A density, exp(scale) times factor, with derivatives of both; in the far tail rounding may give factor <= 0."""
 
-    scale: Any
-    factor: Any
-    scale_slope: Any
-    factor_slope: Any
+    scale: RealArray
+    factor: RealArray
+    scale_slope: RealArray
+    factor_slope: RealArray
 
 
 class SeriesLaw(NamedTuple):
@@ -268,9 +250,9 @@ class SeriesLaw(NamedTuple):
 
     h: Array
     z: Array
-    mean: Array
+    mean: RealArray
 
-    def evaluate(self, y: Array) -> Density:
+    def evaluate(self, y: RealArray) -> Density:
         """The density at mean + ``y``."""
         x = self.mean + y
         # h - z x, where z mean = h tanh(z).
@@ -289,25 +271,26 @@ class TransformLaw(NamedTuple):
     the mode is 1e-15 at h = 100, 3e-13 at h = 1e6 (measured), and proportional to √h beyond.
     """
 
-    step: Any
-    real: Any
-    imaginary: Any
+    step: RealArray
+    real: RealArray
+    imaginary: RealArray
 
-    def evaluate(self, y: Any) -> Density:
+    def evaluate(self, y: RealArray) -> Density:
         """The density at mean + ``y``, in JAX or in NumPy, like the law's arrays."""
-        total, derivative = (_trapezoid_numpy if namespace(y) is np else _trapezoid)(self, y)
+        total, derivative = _trapezoid_numpy(self, y) if isinstance(y, np.ndarray) else _trapezoid(self, y)
         scale = namespace(y).log(self.step / (2 * pi))
         return Density(scale + 0 * y, 1 + total, 0 * y, self.step * derivative)
 
 
-def transform_law(h: Any, z: Any, bounds: Window) -> TransformLaw:
+def transform_law(h: RealArray, z: RealArray, bounds: Window) -> TransformLaw:
     """E exp(it (x - mean)) = (cosh z / cosh √(z² - 2it))^h exp(-it mean), doubled, at the nodes.
 
     Written with √(z² - 2it) = p - iq so that the log of the modulus is accurate for small t, that is large h.
     """
     xp = namespace(h)
     step = 2 * pi / (bounds.upper - bounds.lower)
-    t = step * np.arange(1.0, _NUM_NODES + 1)[:, None]
+    # With 32 nodes the characteristic function falls below 1e-13 wherever a TransformLaw is used.
+    t = step * np.arange(1.0, 33.0)[:, None]
     p = xp.sqrt((z**2 + xp.sqrt(z**4 + 4 * t**2)) / 2)
     q = t / p
     # |cosh(p - iq)|²/cosh² z - 1, with p² - z² = q².
@@ -327,7 +310,7 @@ def _trapezoid(law: TransformLaw, y: Array) -> tuple[Array, Array]:
         a, b, da, db = a + real, b + imaginary, da + k * real, db + k * imaginary
         return (a * cos - b * sin, a * sin + b * cos, da * cos - db * sin, da * sin + db * cos), None
 
-    nodes = jnp.arange(1.0, _NUM_NODES + 1), law.real, law.imaginary
+    nodes = jnp.arange(1.0, len(law.real) + 1), jnp.asarray(law.real), jnp.asarray(law.imaginary)
     zero = jnp.zeros_like(y)
     (total, _, _, derivative), _ = lax.scan(horner, (zero, zero, zero, zero), nodes, reverse=True)
     return total, derivative
@@ -335,7 +318,7 @@ def _trapezoid(law: TransformLaw, y: Array) -> tuple[Array, Array]:
 
 def _trapezoid_numpy(law: TransformLaw, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """``_trapezoid`` as one sum over nodes, which is faster in NumPy."""
-    k = np.arange(1.0, _NUM_NODES + 1)[:, None]
+    k = np.arange(1.0, len(law.real) + 1)[:, None]
     total, derivative = np.empty_like(y), np.empty_like(y)
     for row in np.ndindex(y.shape[:-1]):
         cos, sin = np.cos(k * law.step * y[row]), np.sin(k * law.step * y[row])
@@ -344,7 +327,7 @@ def _trapezoid_numpy(law: TransformLaw, y: np.ndarray) -> tuple[np.ndarray, np.n
     return total, derivative
 
 
-def hat_of(law: SeriesLaw | TransformLaw, bounds: Window) -> tuple[TangentHat, Any]:
+def hat_of(law: SeriesLaw | TransformLaw, bounds: Window) -> tuple[TangentHat, RealArray]:
     """The hat of a log-concave law relative to the density at its middle point, and the log of that density."""
     points = bounds.points()
     density = law.evaluate(points)

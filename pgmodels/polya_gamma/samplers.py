@@ -5,7 +5,7 @@ from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +25,15 @@ from pgmodels.polya_gamma.laws import (
     hat_of,
     in_domain,
     namespace,
+    relative_mean,
+    relative_variance_at_square,
     transform_law,
     weighted_series,
     window,
 )
 from pgmodels.runtime.jit import compiled
+
+Values = TypeVar("Values", Array, np.ndarray)
 
 
 def sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> Float[np.ndarray, "..."]:
@@ -40,16 +44,12 @@ def sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> Floa
     Three methods, the cheapest valid one for each draw, so that the cost is bounded in b. Integer part of b: Devroye's
     method in ``polyagamma``, b units (its other methods are approximate: measured, 2 % too small, a variance 5 % too
     large, or far off at c = 40; and Devroye's fails at large c, where rejection is cheap). Any b: a sum of equal
-    pieces, each drawn by rejection. Large b at moderate c: rejection from a hat of tangents, see ``jax_sampler``.
+    pieces, each drawn by rejection. Large b at moderate c: rejection from a hat of tangents, see ``draw_by_jax``.
     """
     shape = np.shape(b)
     b, z = np.ravel(b), np.abs(np.ravel(c)) / 2
     large = (b > 1e15) & np.isfinite(b) & in_domain(np.ones_like(b), z)
-    if large.any():
-        draws = np.empty(b.shape)
-        draws[~large] = sample(generator, b[~large], 2 * z[~large])
-        draws[large] = _normal(generator, b[large], z[large])
-        return draws.reshape(shape)
+    sizes, tilts = b[large], z[large]
     valid = in_domain(b, z)
     b, z = np.where(valid, b, 0.0), np.where(valid, z, 0.0)
     # The law depends on z² alone, and 1 + z² = 1 below this.
@@ -60,7 +60,10 @@ def sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> Floa
     if lanes.size:
         draws[lanes] += _by_tangents(generator, b[lanes], z[lanes]) / 4
     # A draw by tangents costs as much as about 200 of Devroye's units, a proposal as ten.
-    devroye_units = np.where(transformed | (_rejections(b, z) < 0.05) | (b > 10 * _proposals(b, z)), 0.0, np.floor(b))
+    rejections = _rejections(b, z)
+    pieces = np.maximum(np.ceil(rejections), 1)
+    proposals = pieces * np.exp(rejections / pieces)
+    devroye_units = np.where(transformed | (rejections < 0.05) | (b > 10 * proposals), 0.0, np.floor(b))
     lanes = np.flatnonzero(devroye_units)
     if lanes.size:
         draws[lanes] += random_polyagamma(
@@ -68,29 +71,14 @@ def sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> Floa
         )
     lanes = np.flatnonzero((b > devroye_units) & ~transformed)
     draws[lanes] += _by_pieces(generator, (b - devroye_units)[lanes], z[lanes]) / 4
+    variance = sizes / 16 * relative_variance_at_square(tilts**2)
+    draws[large] = sizes / 4 * relative_mean(tilts) + np.sqrt(variance) * generator.standard_normal(sizes.size)
     return draws.reshape(shape)
-
-
-def _normal(generator: np.random.Generator, b: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Normal draws with the mean and variance of PG(b, 2 z)."""
-    near = z < 1e-3
-    safe = np.where(near, 1.0, z)
-    decay = np.exp(-2 * safe)
-    squared_sech = 4 * decay / (1 + decay) ** 2
-    mean = np.where(near, 0.25 - z**2 / 12, np.tanh(safe) / (4 * safe))
-    variance = np.where(near, 1 / 24 - z**2 / 30, (np.tanh(safe) / safe - squared_sech) / (16 * safe**2))
-    return b * mean + np.sqrt(b * variance) * generator.standard_normal(b.shape)
 
 
 def _rejections(h: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Minus the log of the acceptance probability of ``_by_rejection``."""
     return h * np.log1p(np.exp(-2 * z))
-
-
-def _proposals(h: np.ndarray, z: np.ndarray) -> np.ndarray:
-    rejections = _rejections(h, z)
-    pieces = np.maximum(np.ceil(rejections), 1)
-    return pieces * np.exp(rejections / pieces)
 
 
 def _by_tangents(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -142,7 +130,7 @@ def _by_rejection(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) 
     return draws
 
 
-def _first_passage(normal: Any, uniform: Any, h: Any, z: Any) -> Any:
+def _first_passage(normal: Values, uniform: Values, h: Values, z: Values) -> Values:
     """When a Brownian motion with drift z >= 0 first reaches h > 0 (Michael, Schucany and Haas 1976).
 
     An inverse Gaussian with mean h/z and shape h², written without the cancellation between the roots; Lévy at z = 0.
@@ -155,16 +143,11 @@ def _first_passage(normal: Any, uniform: Any, h: Any, z: Any) -> Any:
     return xp.where(other, root / xp.where(other, z, 1.0) ** 2, x)
 
 
-Sampler = Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
+HostSampler = Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
 
 
-def draw_by_callback(key: PRNGKeyArray, b: Array, c: Array) -> Array:
-    """Exact draws of PG(b, c) by ``sample``; under ``vmap`` one call for all keys, on which all draws depend."""
-    return on_host(sample, key, b, c)
-
-
-def on_host(sampler: Sampler, key: PRNGKeyArray, b: Array, c: Array) -> Array:
-    """Call a host sampler with a generator seeded by the key (under ``vmap``, by all keys); returns float64."""
+def on_host(sampler: HostSampler, key: PRNGKeyArray, b: Array, c: Array) -> Array:
+    """Draws by a host sampler in float64, with a generator seeded by the key; under ``vmap`` one call, by all keys."""
     seed = jax.random.bits(key, (4,), jnp.uint32)
     # JAX runs the callback in another thread, in single precision: doubles are passed as pairs of 32-bit words.
     words = [jax.lax.bitcast_convert_type(a, jnp.uint32) for a in (b, c)]
@@ -178,24 +161,6 @@ def on_host(sampler: Sampler, key: PRNGKeyArray, b: Array, c: Array) -> Array:
     result = jax.ShapeDtypeStruct((*b.shape, 2), jnp.uint32)
     drawn = jax.pure_callback(draw_words, result, seed, *words, vmap_method="broadcast_all")
     return jax.lax.bitcast_convert_type(drawn, jnp.float64)
-
-
-# Above this, summing unit draws costs more than ``sample``.
-_LARGEST_COUNT = 16
-
-
-def draw_by_pypolyagamma(key: PRNGKeyArray, b: Array, c: Array) -> Array:
-    """Exact draws of PG(b, c): integer b up to 16 by ``PyPolyaGamma.pgdrawv``, everything else by ``sample``.
-
-    Its source (PolyaGammaHybrid.h of version 1.2.3) draws by Devroye's method only at b = 1 and b = 2; below 1 it
-    truncates a series, between 1 and 13 it uses its "alternate" sampler, above 13 a saddlepoint approximation, above
-    170 a normal one. Here it is called only with b = 1 and b = 2, and larger b are sums. Its generator takes a 32-bit
-    seed, so that among 65,000 calls two are likely to share a stream. It installs only from source, and its build
-    downloads the GNU Scientific Library.
-    Raises ValueError if the package is not installed.
-    """
-    package()
-    return on_host(_sample, key, b, c)
 
 
 @cache
@@ -215,8 +180,17 @@ def package() -> ModuleType:
     return module
 
 
-def _sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    counted = (b >= 1) & (b <= _LARGEST_COUNT) & (b == np.floor(b)) & in_domain(b, np.abs(c) / 2)
+def sample_by_pypolyagamma(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Exact draws of PG(b, c): integer b up to 16 by ``PyPolyaGamma.pgdrawv``, everything else by ``sample``.
+
+    Its source (PolyaGammaHybrid.h of version 1.2.3) draws by Devroye's method only at b = 1 and b = 2; below 1 it
+    truncates a series, between 1 and 13 it uses its "alternate" sampler, above 13 a saddlepoint approximation, above
+    170 a normal one. Here it is called only with b = 1 and b = 2, and larger b are sums. Its generator has a 32-bit
+    seed, so that among 65,000 calls two are likely to share a stream. It installs only from source, and its build
+    downloads the GNU Scientific Library.
+    """
+    # Above 16, summing unit draws costs more than ``sample``.
+    counted = (b >= 1) & (b <= 16) & (b == np.floor(b)) & in_domain(b, np.abs(c) / 2)
     draws = np.zeros(b.shape)
     draws[~counted] = sample(generator, b[~counted], c[~counted])
     source = package().PyPolyaGamma(int(generator.integers(1, 2**32)))
@@ -229,10 +203,6 @@ def _sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> np.
         draws[lanes] += unit_draws
         rest[lanes] -= units
     return draws
-
-
-# Up to this cancellation a SeriesLaw loses no digits; between it and MIN_CANCELLATION draws are sums of equal pieces.
-_PIECE = 0.7
 
 
 @compiled
@@ -263,11 +233,13 @@ def draw_by_jax(key: PRNGKeyArray, b: Array, c: Array) -> Array:
     fractions = (h > 0) & (h < 1)
     transformed = (h >= 1) & (cancelling > MIN_CANCELLATION)
     summed = (h >= 1) & ~transformed
+    # Up to a cancellation of 0.7 a SeriesLaw loses no digits.
+    pieces = jnp.ceil(cancelling / 0.7)
     keys = jax.random.split(key, 3)
     total = jnp.where(valid, 0.0, jnp.nan)
-    total += _if_any(fractions, lambda: _draw_fractions(keys[0], fractions, h, z))
-    total += _if_any(summed, lambda: _draw_by_series(keys[1], summed, h, z, jnp.ceil(cancelling / _PIECE)))
-    total += _if_any(transformed, lambda: _draw_by_transform(keys[2], transformed, h, z))
+    total += _if_any(fractions, lambda: draw_fractions(keys[0], fractions, h, z))
+    total += _if_any(summed, lambda: draw_by_series(keys[1], summed, h, z, pieces))
+    total += _if_any(transformed, lambda: draw_by_transform(keys[2], transformed, h, z))
     return (total / 4).reshape(shape)
 
 
@@ -277,14 +249,16 @@ def _if_any(lanes: Array, sampler: Callable[[], Array]) -> Array:
     return lax.while_loop(lambda state: state[0], lambda _: (jnp.array(False), sampler()), start)[1]
 
 
-def _draw_by_series(key: PRNGKeyArray, lanes: Array, h: Array, z: Array, pieces: Array) -> Array:
+def draw_by_series(key: PRNGKeyArray, lanes: Array, h: Array, z: Array, pieces: Array) -> Array:
+    """J*(h, z) for h >= 1 as a sum of equal pieces, whose density is summed from its series; 0 outside ``lanes``."""
     pieces = jnp.where(lanes, jnp.maximum(pieces, 1.0), 0.0)
     h, z = jnp.where(lanes, h / jnp.maximum(pieces, 1.0), 1.0), jnp.where(lanes, z, 0.0)
     bounds = window(h, z)
     return _draw_log_concave(key, SeriesLaw(h, z, bounds.mean), bounds, pieces)
 
 
-def _draw_by_transform(key: PRNGKeyArray, lanes: Array, h: Array, z: Array) -> Array:
+def draw_by_transform(key: PRNGKeyArray, lanes: Array, h: Array, z: Array) -> Array:
+    """J*(h, z) for large h, whose density is summed from its characteristic function; 0 outside ``lanes``."""
     h, z = jnp.where(lanes, h, 200.0), jnp.where(lanes, z, 0.0)
     bounds = window(h, z)
     return _draw_log_concave(key, transform_law(h, z, bounds), bounds, lanes.astype(float))
@@ -310,8 +284,8 @@ def _draw_log_concave(key: PRNGKeyArray, law: SeriesLaw | TransformLaw, bounds: 
     return lax.while_loop(lambda state: jnp.any(state[1] > 0), body, start)[2]
 
 
-def _draw_fractions(key: PRNGKeyArray, lanes: Array, h: Array, z: Array) -> Array:
-    """J*(h, z) for 0 < h < 1 from first passages; see ``numpy_sampler`` for why the series' first term dominates."""
+def draw_fractions(key: PRNGKeyArray, lanes: Array, h: Array, z: Array) -> Array:
+    """J*(h, z) for 0 < h < 1 from first passages; see ``_by_rejection`` for why the series' first term dominates."""
     h, z = jnp.where(lanes, h, 1.0), jnp.where(lanes, z, 0.0)
     bounds = window(h, z)
 
@@ -329,12 +303,7 @@ def _draw_fractions(key: PRNGKeyArray, lanes: Array, h: Array, z: Array) -> Arra
     return lax.while_loop(lambda state: jnp.any(state[1]), body, (jnp.array(0), lanes, jnp.zeros_like(h)))[2]
 
 
-_SAMPLERS: dict[str, Callable[[PRNGKeyArray, Array, Array], Array]] = {
-    "c": draw_by_callback,
-    "jax": draw_by_jax,
-    "pypolyagamma": draw_by_pypolyagamma,
-}
-BACKENDS = tuple(_SAMPLERS)
+BACKENDS = ("c", "jax", "pypolyagamma")
 
 
 def draw(key: PRNGKeyArray, b: ArrayLike, c: ArrayLike, backend: str | None = None) -> Array:
@@ -358,7 +327,13 @@ def draw(key: PRNGKeyArray, b: ArrayLike, c: ArrayLike, backend: str | None = No
     if jnp.result_type(float) != jnp.float64:
         raise ValueError("polya_gamma.draw needs double precision: call it within jax.enable_x64(True).")
     b, c = jnp.broadcast_arrays(jnp.asarray(b, jnp.float64), jnp.asarray(c, jnp.float64))
-    return _SAMPLERS[backend or default_backend()](key, b, c)
+    backend = backend or default_backend()
+    if backend == "jax":
+        return draw_by_jax(key, b, c)
+    if backend == "c":
+        return on_host(sample, key, b, c)
+    package()
+    return on_host(sample_by_pypolyagamma, key, b, c)
 
 
 def default_backend() -> str:

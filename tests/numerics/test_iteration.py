@@ -131,13 +131,13 @@ def test_conjugate_gradients_solve(Q):
     np.testing.assert_allclose(solution.x, np.linalg.solve(M, B), rtol=1e-8)
     assert solution.positive
     assert solution.residual < 1e-10
-    assert solution.taken <= 8
+    assert solution.num_products <= 8
 
 
 def test_what_is_not_positive_definite_ends_them():
     solution = solved(-M, np.eye(6))
     assert not solution.positive
-    assert solution.taken == 1
+    assert solution.num_products == 1
     np.testing.assert_array_equal(solution.x, 0.0)
 
 
