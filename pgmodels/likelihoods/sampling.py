@@ -1,16 +1,16 @@
 """Draws and expectations of y: exact samplers, pieces of densities, normalisation."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 import scipy
+from jax.typing import ArrayLike
 
-from pgmodels.likelihoods import likelihood as density
 from pgmodels.likelihoods.likelihood import Likelihood, log_density
-from pgmodels.likelihoods.supports import LogDensity, Piece, Support, Undeclared, cover, outermost, steps
+from pgmodels.likelihoods.supports import Piece, Support, Undeclared, cover, outermost, steps
 from pgmodels.numerics.quadrature import CHUNK_VALUES, chunk_length, equal_chunks, power_of_two, slices
+from pgmodels.parameters.parameter import Parameter
 from pgmodels.parameters.vector import ParameterVector, with_priors
 from pgmodels.runtime.messages import PgmodelsWarning, warn
 from pgmodels.runtime.precision import as_array, double_precision
@@ -21,63 +21,62 @@ if TYPE_CHECKING:
 
 # Exact samplers of named likelihoods in several steps, with NumPy's generators; arguments as in ``pgm.likelihood``.
 
-# Above this rate the Poisson distribution is normal to 1e-8 of its deviation; NumPy's sampler fails above 9e18.
-_LARGE_RATE = 1e15
-
 Generator = np.random.Generator
 
 
 def poisson(rng: Generator, rate: np.ndarray) -> np.ndarray:
     """Poisson counts of any rate."""
-    count = rng.poisson(np.minimum(rate, _LARGE_RATE)).astype(np.float64)
-    large = rate > _LARGE_RATE
+    # From here on the distribution is normal to 1e-8 of its deviation; NumPy's sampler fails above 9e18.
+    limit = 1e15
+    count = rng.poisson(np.minimum(rate, limit)).astype(np.float64)
+    large = rate > limit
     if large.any():
         count[large] = np.round(rate[large] + np.sqrt(rate[large]) * rng.standard_normal(int(large.sum())))
     return count
 
 
-def negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
+def negative_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
     """Counts of ``NegativeBinomial``: a Poisson count whose rate is drawn from a gamma distribution."""
     with np.errstate(over="ignore"):
         return poisson(rng, rng.standard_gamma(dispersion) * np.exp(f))
 
 
-def robust_max(rng: Generator, y: Any, f: np.ndarray, error: np.ndarray) -> np.ndarray:
+def robust_max(rng: Generator, y: np.ndarray, f: np.ndarray, error: np.ndarray) -> np.ndarray:
     """Classes of ``RobustMax``: the class of the largest latent, or one of the others, equally likely."""
     others = rng.integers(1, len(f), f.shape[1])
     return (np.argmax(f, axis=0) + np.where(rng.random(f.shape[1]) < error, others, 0)) % len(f)
 
 
-def stick_breaking(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
+def stick_breaking(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
     """Classes of ``StickBreaking``: the first class at which the stick breaks, else the last."""
     breaks = rng.random(f.shape) < scipy.special.expit(f)
     return np.where(breaks.any(axis=0), breaks.argmax(axis=0), len(f))
 
 
-def log_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
+def log_poisson(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
     """Counts of ``Poisson``."""
     with np.errstate(over="ignore"):
         return poisson(rng, np.exp(f))
 
 
-def negative_binomial_2(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
+def negative_binomial_2(rng: Generator, y: np.ndarray, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
     """Counts of ``NegativeBinomial2``."""
     return negative_binomial(rng, y, f - np.log(dispersion), dispersion)
 
 
-def zero_inflated_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
+def zero_inflated_poisson(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
     """Counts of ``ZeroInflatedPoisson``."""
     return np.where(rng.random(f[1].shape) < scipy.special.expit(f[1]), 0.0, log_poisson(rng, y, f[0]))
 
 
-def zero_inflated_negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
+def zero_inflated_negative_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
     """Counts of ``ZeroInflatedNegativeBinomial``."""
     return np.where(
         rng.random(f[1].shape) < scipy.special.expit(f[1]), 0.0, negative_binomial_2(rng, y, f[0], dispersion)
     )
 
 
-def hurdle_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
+def hurdle_poisson(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
     """Counts of ``HurdlePoisson``: the first event of a Poisson process, given that there is one, and later ones."""
     rate = np.exp(f[0])
     first = -np.log1p(rng.random(rate.shape) * np.expm1(-rate))
@@ -85,7 +84,7 @@ def hurdle_poisson(rng: Generator, y: Any, f: np.ndarray) -> np.ndarray:
     return np.where(rng.random(rate.shape) < scipy.special.expit(f[1]), 0.0, count)
 
 
-def hurdle_negative_binomial(rng: Generator, y: Any, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
+def hurdle_negative_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
     """Counts of ``HurdleNegativeBinomial``: ``hurdle_poisson`` with a gamma-distributed rate given the first event."""
     scale = np.exp(f[0]) / dispersion
     # The first event is later than t with probability (1 + scale t)^-dispersion.
@@ -100,7 +99,7 @@ def beta_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, precision: np.nd
     return rng.binomial(y[1].astype(np.int64), _beta(rng, f, precision))
 
 
-def beta(rng: Generator, y: Any, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
+def beta(rng: Generator, y: np.ndarray, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
     """Shares of ``Beta``; draws that round to 0 or 1 are the numbers next to these."""
     return np.clip(_beta(rng, f, precision), np.finfo(float).tiny, np.nextafter(1.0, 0.0))
 
@@ -115,20 +114,24 @@ def _beta(rng: Generator, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
 
 # All pairs of draw and datum as one list of items, evaluated in chunks at candidate values of y.
 
-# Rows and points per density evaluation: one compiled program for lists and grids of any length.
-_ROWS, _POINTS = 256, 64
 # y = centre + scale * sinh(s): spacing 5 % of the scale at the centre, and ends 600,000 scales away. The trapezoid rule
 # is exact to rounding for smooth densities, and to a thousandth of the variance across a kink.
 COORDINATES = np.linspace(-14.0, 14.0, 512)
-# The smallest probability of an interval; less is rounding error of the probability elsewhere.
-_MIN_MASS = 1e-12
 
 
 class Items:
-    """Data of all draws: latents f (..., n, L), ``covariates`` (n, columns - 1), and parameters that differ by draw."""
+    """Data of all draws: latents f (..., n, L), ``covariates`` (n, columns - 1), and parameters that differ by draw.
+
+    ``coordinates`` place the points of an interval, as ``COORDINATES`` do.
+    """
 
     def __init__(
-        self, likelihood: Likelihood, f: np.ndarray, covariates: np.ndarray | None, parameters: Mapping[str, np.ndarray]
+        self,
+        likelihood: Likelihood,
+        f: np.ndarray,
+        covariates: np.ndarray | None,
+        parameters: Mapping[str, np.ndarray],
+        coordinates: np.ndarray = COORDINATES,
     ):
         self.likelihood = likelihood
         self.parameters = {
@@ -138,10 +141,10 @@ class Items:
         self.f = f.reshape(-1, f.shape[-1])
         self.count = len(self.f)
         self.num_data = f.shape[-2]
-        self.covariates = covariates
+        self.covariates, self.coordinates = covariates, coordinates
 
     def by_chunk(
-        self, rows: np.ndarray, function: Callable[[np.ndarray], np.ndarray], max_rows: int = _ROWS
+        self, rows: np.ndarray, function: Callable[[np.ndarray], np.ndarray], max_rows: int = 256
     ) -> np.ndarray:
         """``function(rows)`` (..., rows), evaluated on padded chunks of equal length, at most ``max_rows``."""
         chunks = equal_chunks(rows, min(power_of_two(self.count), max_rows))
@@ -169,8 +172,10 @@ class Items:
     def log_density(self, first: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """log p of candidates (points, rows) for the first column of y."""
         f, likelihood = self.f[rows], self._likelihood_of(rows)
-        padded = np.pad(first, ((0, -len(first) % _POINTS), (0, 0)), mode="edge")
-        blocks = padded.reshape(-1, _POINTS, len(rows))
+        # Blocks of one length: one compiled program for lists and grids of any length.
+        length = 64
+        padded = np.pad(first, ((0, -len(first) % length), (0, 0)), mode="edge")
+        blocks = padded.reshape(-1, length, len(rows))
         values = [log_density(likelihood, self._observations(block, rows), f) for block in blocks]
         return np.concatenate([np.broadcast_to(value, blocks[0].shape) for value in values])[: len(first)]
 
@@ -180,20 +185,17 @@ class Items:
 
     def interval(
         self, rows: np.ndarray, low: np.ndarray, high: np.ndarray, elsewhere: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Points of intervals at ``COORDINATES``, log p and log dy/ds there; ``elsewhere`` is the probability outside.
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Points of intervals at the coordinates, and the density there with respect to the coordinate, (points, rows).
 
-        Intervals with low >= high have no mass.
+        ``elsewhere`` is the probability outside. Intervals with low >= high have no mass.
         """
         empty = low >= high
-        y, log_p, log_slope = cover(
-            lambda y: self.log_density(y, rows),
-            low,
-            np.where(empty, low + 1.0, high),
-            COORDINATES,
-            mass=np.maximum(1.0 - elsewhere, _MIN_MASS),
-        )
-        return y, np.where(empty, -np.inf, log_p), log_slope
+        # Less than the smallest mass is rounding error of the probability elsewhere.
+        mass = np.maximum(1.0 - elsewhere, 1e-12)
+        high = np.where(empty, low + 1.0, high)
+        y, log_p = cover(lambda y: self.log_density(y, rows), low, high, self.coordinates, mass)
+        return y, np.where(empty, 0.0, np.exp(log_p))
 
     def ends(self, piece: Piece, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The ends of a piece for some rows; items are ordered by draw, then by datum."""
@@ -211,15 +213,6 @@ class Items:
         return self.likelihood.with_values({name: v[rows] for name, v in self.parameters.items()})
 
 
-# Heavy tails beyond the points contribute up to 1e-3; a missing factor changes the sum much more.
-_TOLERANCE = 5e-3
-# The number of discrete values that are summed (an integral covers the rest), and the number of points of an integral.
-_LENGTH = 4096
-_STANDARD_WIDE = np.linspace(-20.0, 20.0, _LENGTH)
-# The number of test points: latents, other columns of y, and parameters.
-_TEST_POINTS = 3
-
-
 @double_precision
 def is_normalised(likelihood: Likelihood, size: int, *, for_all_parameters: bool = False) -> bool | None:
     """Whether the formula sums or integrates to 1 over its support; None if the support is not declared.
@@ -227,59 +220,33 @@ def is_normalised(likelihood: Likelihood, size: int, *, for_all_parameters: bool
     The check is numerical, at a few asymmetric latent values, with other columns of y from the support's examples, and,
     if ``for_all_parameters``, at other parameter values too: a formula may be normalised at one value by chance.
     """
-    support = likelihood.support(size)
+    support, count = likelihood.support(size), 3
     rng = np.random.default_rng(3)
-    observed = support.examples(rng, _TEST_POINTS)
-    if not support.pieces(observed):
-        return None
-    for step in range(_TEST_POINTS):
-        tested = _shifted(likelihood, step) if for_all_parameters else likelihood
-        y, f = observed[step : step + 1], rng.normal(0.2, 0.8, size)
-        total = sum(_mass(tested, piece, y, f) for piece in support.pieces(y))
-        if not abs(total - 1.0) < _TOLERANCE:
-            return False
-    return True
+    y, f = support.examples(rng, count), rng.normal(0.2, 0.8, (count, size))
+    parameters = {
+        name: np.stack([_shifted(parameter, 0.3 * step if for_all_parameters else None) for step in range(count)])
+        for name, parameter in likelihood.parameters.items()
+    }
+    # Sums first: what they leave is the mass of the integrals, from which the spacing of their points follows.
+    pieces, total = sorted(support.pieces(y), key=lambda piece: not piece.is_discrete), np.zeros(count)
+    for piece in pieces:
+        others = None if y.ndim == 1 else piece.columns(y[None, :, 0], y)[0, :, 1:]
+        # Up to ends 2e8 scales away, for heavy tails.
+        items = Items(likelihood, f, others, parameters, np.linspace(-20.0, 20.0, 4096))
+        # What is not normalised may be infinite.
+        with np.errstate(over="ignore", invalid="ignore"):
+            total += sum(points.weight.sum(axis=0) for points in _points(items, piece, np.arange(count), total))
+    # Heavy tails beyond the points contribute up to 1e-3; a missing factor changes the sum much more.
+    return bool(np.all(np.abs(total - 1.0) < 5e-3)) if pieces else None
 
 
-def _shifted(likelihood: Likelihood, step: int) -> Likelihood:
-    """The likelihood with parameters shifted within their constraints, each entry by a different amount."""
-    values = {}
-    for name, parameter in likelihood.parameters.items():
-        start = parameter.transform.inv(as_array(parameter.value))
-        shares = jnp.arange(start.size).reshape(start.shape) / start.size
-        values[name] = parameter.transform(start + 0.3 * step * (1.0 + shares))
-    return likelihood.with_values(values)
-
-
-def _mass(likelihood: Likelihood, piece: Piece, y: np.ndarray, f: np.ndarray) -> float:
-    """The sum or integral over a piece of the support for one datum y, (1,) or (1, columns), at latents f."""
-
-    def log_density(first: np.ndarray) -> np.ndarray:
-        # One shape for all calls, so that the formula is compiled once.
-        padded = np.pad(first, ((0, _LENGTH - len(first)), (0, 0)), mode="edge")
-        log_p = density.log_density(likelihood, piece.columns(padded, y), f[None, None, :])
-        return np.broadcast_to(log_p, padded.shape)[: len(first)]
-
-    low, high = piece.ends(1)
-    if not piece.is_discrete:
-        return _integral(log_density, low, high, _centre(likelihood, y, f, low, high))
-    points, exists = steps(low, high, _LENGTH)
-    total = float(np.exp(scipy.special.logsumexp(np.where(exists, log_density(points), -np.inf))))
-    beyond = points[-1] + 0.5
-    return total + (_integral(log_density, beyond, high, None) if (beyond < high).all() else 0.0)
-
-
-def _integral(log_density: LogDensity, low: np.ndarray, high: np.ndarray, centre: Any) -> float:
-    _, log_p, log_slope = cover(log_density, low, high, _STANDARD_WIDE, centre)
-    return float(np.exp(scipy.special.logsumexp(log_p + log_slope)) * (_STANDARD_WIDE[1] - _STANDARD_WIDE[0]))
-
-
-def _centre(likelihood: Likelihood, y: np.ndarray, f: np.ndarray, low: np.ndarray, high: np.ndarray) -> Any:
-    """The declared mean of y if its support is the real line, else None."""
-    if np.isfinite(low).any() or np.isfinite(high).any():
-        return None
-    moments = likelihood.moments(as_array(y), as_array(f)[None], len(f))
-    return None if moments is None else np.asarray(moments[0])
+def _shifted(parameter: Parameter, shift: float | None) -> np.ndarray:
+    """The entries of a parameter, (entries,), shifted by different amounts within its constraint, unless None."""
+    if shift is None:
+        return np.atleast_1d(np.asarray(parameter.value))
+    start = parameter.transform.inv(as_array(parameter.value))
+    shares = np.arange(start.size).reshape(start.shape) / start.size
+    return np.atleast_1d(np.asarray(parameter.transform(start + shift * (1.0 + shares))))
 
 
 def checked_unknowns(model: "Model") -> ParameterVector:
@@ -298,11 +265,8 @@ def checked_unknowns(model: "Model") -> ParameterVector:
 # Draws of observations, by a likelihood's sampler or by inversion of its formula's distribution function.
 
 # Stages for discrete values: the number summed from the ends of the support, and whether an integral covers the rest.
-# Stages follow until the probabilities sum to 1, without an integral up to _NEGLIGIBLE.
+# Stages follow until the probabilities sum to 1.
 _STAGES = ((64, False), (512, False), (512, True), (4096, True))
-_NEGLIGIBLE = 1e-7
-# The maximum length of a discrete piece that is evaluated completely.
-_SHORT = _STAGES[-1][0]
 # The tolerated error of the total probability; linear interpolation of a density has an error of 2e-4.
 MISSING = 1e-3
 
@@ -314,8 +278,8 @@ class SamplingWarning(PgmodelsWarning):
 @double_precision
 def draw_observations(
     likelihood: Likelihood,
-    f: Any,
-    covariates: Any,
+    f: ArrayLike,
+    covariates: ArrayLike | None,
     rng: np.random.Generator,
     parameters: Mapping[str, np.ndarray] | None = None,
 ) -> np.ndarray:
@@ -398,7 +362,8 @@ def conditional_pieces(
             f"y of {likelihood.name} cannot be drawn: its support has {len(inverted)} unbounded or continuous pieces, "
             "and draws support at most one, in addition to finite lists of numbers."
         )
-    if not inverted and max(lengths) >= _SHORT:
+    # Shorter discrete pieces are evaluated completely.
+    if not inverted and max(lengths) >= _STAGES[-1][0]:
         inverted = [pieces[int(np.argmax(lengths))]]
     listed = [piece for piece in pieces if not any(piece is other for other in inverted)]
     return listed, (inverted[0] if inverted else None)
@@ -434,7 +399,7 @@ def _invert(items: Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhe
             return _draw_at(items, piece, max_points, between, rows, u[rows], elsewhere[rows])
 
         drawn[remaining], mass[remaining] = items.by_chunk(remaining, draw)
-        limit = MISSING if between else _NEGLIGIBLE
+        limit = MISSING if between else 1e-7
         remaining = remaining[~(np.abs(1.0 - mass[remaining]) <= limit)]
         if not remaining.size:
             break
@@ -457,9 +422,8 @@ def _draw_at(
         p = items.listed(rows, points, exists)
     if not between:
         return np.stack([points[np.minimum(_pick(p, u), len(p) - 1), columns], p.sum(axis=0) + elsewhere])
-    grid, log_p, log_slope = items.interval(rows, lower, upper, p.sum(axis=0) + elsewhere)
-    # The density of the coordinate with equally spaced points, for which the trapezoid rule is exact for smooth laws.
-    density = np.exp(log_p + log_slope)
+    # In the coordinate points are equally spaced, for which the trapezoid rule is exact for smooth laws.
+    grid, density = items.interval(rows, lower, upper, p.sum(axis=0) + elsewhere)
     mass = np.concatenate([p, 0.5 * (density[1:] + density[:-1]) * (COORDINATES[1] - COORDINATES[0])])
     total = mass.sum(axis=0)
     index = np.minimum(_pick(mass, u), len(mass) - 1)
@@ -467,7 +431,10 @@ def _draw_at(
     share = np.clip((u * total - before) / np.maximum(mass[index, columns], 1e-300), 0.0, 1.0)
     cell = np.maximum(index - len(p), 0)
     (p_low, p_high), (low_end, high_end) = ((v[cell, columns], v[cell + 1, columns]) for v in (density, grid))
-    drawn = _invert_cell(p_low, p_high, low_end, high_end, share)
+    # The quantile of a cell whose density is linear.
+    root = np.sqrt(p_low**2 + share * (p_high**2 - p_low**2))
+    position = np.where(p_low + root > 0, share * (p_low + p_high) / np.maximum(p_low + root, 1e-300), share)
+    drawn = low_end + (high_end - low_end) * np.clip(position, 0.0, 1.0)
     if piece.is_discrete:
         drawn = np.clip(low + np.round(drawn - low), lower + 0.5, upper - 0.5)
         drawn = np.where(index < len(p), points[np.minimum(index, len(p) - 1), columns], drawn)
@@ -489,22 +456,6 @@ def _require_mass(items: Items, rows: np.ndarray, mass: np.ndarray) -> None:
         )
 
 
-def _invert_cell(p: np.ndarray, q: np.ndarray, low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """The quantile ``share`` of a cell whose density is linear from p to q."""
-    root = np.sqrt(p**2 + share * (q**2 - p**2))
-    position = np.where(p + root > 0, share * (p + q) / np.maximum(p + root, 1e-300), share)
-    return low + (high - low) * np.clip(position, 0.0, 1.0)
-
-
-_FAR = np.abs(COORDINATES) > 12.0
-# If far points contribute more than this share of a moment, the moment is unreliable.
-_SHARE = 1e-3
-# Discrete values are summed from the ends of the support, in these numbers, until their probabilities sum to 1 up to
-# _NEGLIGIBLE_REST; an integral covers the rest.
-_COUNT_LEVELS = (64, 512, 4096)
-_NEGLIGIBLE_REST = 1e-12
-
-
 class _Points(NamedTuple):
     """Values of y and their probabilities, both (points, rows), and a mask (points,) of points far in the tails."""
 
@@ -515,7 +466,10 @@ class _Points(NamedTuple):
 
 @double_precision
 def expectations(
-    likelihood: Likelihood, f: Any, covariates: Any, parameters: Mapping[str, np.ndarray] | None = None
+    likelihood: Likelihood,
+    f: ArrayLike,
+    covariates: ArrayLike | None,
+    parameters: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """E[y | f] and Var[y | f] of each datum, shape (..., n), for latents f (..., n, latents).
 
@@ -560,25 +514,31 @@ def _moments(items: Items, pieces: list[Piece], rows: np.ndarray) -> np.ndarray:
 
 
 def _share(values: np.ndarray, weight: np.ndarray, far: np.ndarray) -> np.ndarray:
-    """The weighted sum of values, NaN where far points contribute too much."""
+    """The weighted sum of values, NaN where far points contribute more than a thousandth."""
     sizes = np.abs(values) * weight
     total = sizes.sum(axis=0)
-    reliable = np.isfinite(total) & (sizes[far].sum(axis=0) <= _SHARE * total)
+    reliable = np.isfinite(total) & (sizes[far].sum(axis=0) <= 1e-3 * total)
     return np.where(reliable, (values * weight).sum(axis=0), np.nan)
 
 
 def _points(items: Items, piece: Piece, rows: np.ndarray, elsewhere: np.ndarray) -> list[_Points]:
+    """The values of a piece and their probabilities; ``elsewhere`` is the probability of other pieces.
+
+    Discrete values are summed from the ends of the support, in increasing numbers, until their probabilities sum to 1;
+    an integral covers the rest.
+    """
     low, high = items.ends(piece, rows)
     if not piece.is_discrete:
         return [_interval(items, rows, low, high, elsewhere)]
-    for level in _COUNT_LEVELS:
+    for level in (64, 512, 4096):
         points, exists, lower, upper = outermost(low, high, level)
         counts = _Points(points, items.listed(rows, points, exists), np.zeros(len(points), dtype=bool))
-        if (lower >= upper).all() or (counts.weight.sum(axis=0) + elsewhere > 1.0 - _NEGLIGIBLE_REST).all():
+        if (lower >= upper).all() or (counts.weight.sum(axis=0) + elsewhere > 1.0 - 1e-12).all():
             return [counts]
     return [counts, _interval(items, rows, lower, upper, elsewhere + counts.weight.sum(axis=0))]
 
 
 def _interval(items: Items, rows: np.ndarray, low: np.ndarray, high: np.ndarray, elsewhere: np.ndarray) -> _Points:
-    y, log_p, log_slope = items.interval(rows, low, high, elsewhere)
-    return _Points(y, np.exp(log_p + log_slope) * (COORDINATES[1] - COORDINATES[0]), _FAR)
+    y, density = items.interval(rows, low, high, elsewhere)
+    spacing = items.coordinates[1] - items.coordinates[0]
+    return _Points(y, density * spacing, np.abs(items.coordinates) > 12.0)

@@ -11,14 +11,6 @@ from numpy.typing import ArrayLike
 
 from pgmodels.runtime.messages import shorten
 
-# The range in which the mode of a density is searched first, in coordinates of an interval: y itself (-1e43 to 1e43),
-# the log distance from one end, or the logit of the relative position between two ends.
-_WIDE = 100.0
-_LOGIT_REACH = 36.0  # σ(36) is the last that differs from 1 in double precision
-# The number of refinements of the search, and of points in each.
-_REFINEMENTS, _POINTS = 8, 64
-_LARGEST = 1e300
-
 LogDensity = Callable[[np.ndarray], np.ndarray]
 
 
@@ -90,48 +82,39 @@ def cover(
     log_density: LogDensity,
     low: np.ndarray,
     high: np.ndarray,
-    standard: np.ndarray,
-    centre: Any = None,
-    mass: Any = 1.0,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Quadrature points of intervals, dense near the mode and out to the far tails: y, log p, log dy/ds (points, n).
+    coordinates: np.ndarray,
+    mass: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Quadrature points of intervals, dense near the mode and out to the far tails: y and log(p dy/ds), (points, n).
 
-    In the coordinate y, log|y - end| or the logit of y between its ends, the points are centre + scale sinh(s) with s
-    from ``standard``. The centre is the mode by default, and the scale follows from the mass and the density at the
-    centre. Points rounded onto an end have log p = log dy/ds = -inf.
+    In the coordinate y, log|y - end| or the logit of y between its ends, the points are mode + scale sinh(s) with s
+    from ``coordinates``. The scale follows from the mass and the density at the mode. Points rounded onto an end have
+    no mass.
     """
 
-    def evaluate(t: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def evaluate(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         y, log_slope = _place(low, high, t)
-        log_p = np.where(np.isfinite(log_slope), np.nan_to_num(log_density(y), nan=-np.inf, neginf=-np.inf), -np.inf)
-        return y, log_p, log_slope
+        log_p = np.nan_to_num(log_density(y), nan=-np.inf, neginf=-np.inf)
+        return y, np.where(np.isfinite(log_slope), log_p + log_slope, -np.inf)
 
-    def log_mass(t: np.ndarray) -> np.ndarray:
-        _, log_p, log_slope = evaluate(t)
-        return log_p + log_slope
-
-    if centre is None:
-        centre, height = _mode(log_mass, low, high, len(standard))
-    else:
-        centre = np.broadcast_to(centre, low.shape)
-        height = log_mass(centre[None, :])[0]
+    mode, height = _mode(lambda t: evaluate(t)[1], low, high, len(coordinates))
     # The log standard deviation of a Gaussian with this height and mass; densities themselves may over- or underflow.
     log_scale = np.clip(np.nan_to_num(np.log(0.4 * mass) - height, neginf=0.0, posinf=0.0), -600.0, 600.0)
-    s = standard[:, None]
-    y, log_p, log_slope = evaluate(centre + np.exp(log_scale) * np.sinh(s))
-    return y, log_p, log_slope + log_scale + np.log(np.cosh(s))
+    s = coordinates[:, None]
+    y, log_mass = evaluate(mode + np.exp(log_scale) * np.sinh(s))
+    return y, log_mass + log_scale + np.log(np.cosh(s))
 
 
 def _mode(log_mass: LogDensity, low: np.ndarray, high: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The mode of the density in the coordinate and its log density, (n,), by grid search with ``count`` points."""
-    line, columns = np.linspace(-1.0, 1.0, count)[:, None], np.arange(len(low))
     below, above = np.isfinite(low), np.isfinite(high)
-    points = np.select(
-        [below & above, below | above], [_LOGIT_REACH * line, _WIDE * line], default=np.sinh(_WIDE * line)
-    )
+    line, columns = np.linspace(-1.0, 1.0, count)[:, None], np.arange(len(low))
+    # The range that is searched first is y itself (-1e43 to 1e43), the log distance from one end, or the logit of the
+    # relative position between two ends: σ(36) is the last that differs from 1 in double precision.
+    points = np.select([below & above, below | above], [36.0 * line, 100.0 * line], default=np.sinh(100.0 * line))
     spacing = np.gradient(points, axis=0)
-    line = np.linspace(-1.0, 1.0, _POINTS)[:, None]
-    for _ in range(_REFINEMENTS):
+    line = np.linspace(-1.0, 1.0, 64)[:, None]
+    for _ in range(8):
         best = log_mass(points).argmax(axis=0)
         t, step = points[best, columns], spacing[best, columns]
         points = t + step * line
@@ -154,7 +137,7 @@ def _place(low: np.ndarray, high: np.ndarray, t: np.ndarray) -> tuple[np.ndarray
         between = np.log(width) + scipy.special.log_expit(t) + scipy.special.log_expit(-t)
     log_slope = np.select([below & above, below | above], [between, t], default=0.0)
     # Points rounded onto an end or to infinity have weight 0.
-    return np.clip(y, -_LARGEST, _LARGEST), np.where((y > low) & (y < high), log_slope, -np.inf)
+    return np.clip(y, -1e300, 1e300), np.where((y > low) & (y < high), log_slope, -np.inf)
 
 
 SWAP = "Use y = numpy.array(y); y[:, [0, 1]] = y[:, [1, 0]]."
@@ -517,13 +500,14 @@ class Given(Support):
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
         covariates = y[:, self.observed.num_columns :]
-        return [self._with(piece, covariates) for piece in self.observed.pieces(self._observed(y))]
-
-    def _with(self, piece: Piece, covariates: np.ndarray) -> Piece:
-        if piece.others is None:
-            return piece
-        others = np.broadcast_to(piece.others, (len(covariates), self.observed.num_columns - 1))
-        return replace(piece, others=np.concatenate([others, covariates], axis=1))
+        shape = (len(y), self.observed.num_columns - 1)
+        pieces = []
+        for piece in self.observed.pieces(self._observed(y)):
+            others = piece.others
+            if others is not None:
+                others = np.column_stack([np.broadcast_to(others, shape), covariates])
+            pieces.append(replace(piece, others=others))
+        return pieces
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         return np.column_stack([part.examples(rng, n) for part in (self.observed, *self.covariates)])
