@@ -1,14 +1,15 @@
 """Named likelihoods of counts, ordered categories and times."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import scipy
 
-from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.expression import Expression, Latents, Observation, Operand, VectorSymbol
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
-from pgmodels.likelihoods.named import NegativeBinomial, binomial_coefficient
+from pgmodels.likelihoods.named import POSITIVE, NegativeBinomial, binomial_coefficient
 from pgmodels.likelihoods.operations import exp, gamma, log, normal_cdf, sigmoid, sum_
 from pgmodels.likelihoods.sampling import (
     beta_binomial,
@@ -20,22 +21,20 @@ from pgmodels.likelihoods.sampling import (
     zero_inflated_poisson,
 )
 from pgmodels.likelihoods.supports import Censored, Classes, Counts, IntervalCensored, LeftTruncated, SuccessesOfTrials
-from pgmodels.parameters.parameter import Parameter, as_declared
+from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_declared
 
 # Likelihoods of counts by their logarithmic mean, with excess zeros, and of overdispersed trials.
 
-_POSITIVE = Parameter(None, positive=True)
 
-
-def _poisson(y: Any, f: Any) -> Expression:
+def _poisson(y: Expression, f: Expression) -> Expression:
     return exp(y * f - exp(f)) / gamma(y + 1)
 
 
-def _negative_binomial(y: Any, f: Any, dispersion: Any) -> Expression:
+def _negative_binomial(y: Expression, f: Expression, dispersion: Expression) -> Expression:
     return NegativeBinomial.function(y, f - log(dispersion), dispersion)
 
 
-def _no_zero(f: Any, dispersion: Any = None) -> Expression:
+def _no_zero(f: Expression, dispersion: Expression | None = None) -> Expression:
     return 1 - (exp(-exp(f)) if dispersion is None else sigmoid(log(dispersion) - f) ** dispersion)
 
 
@@ -61,10 +60,10 @@ def Poisson(y: Expression, f: Expression) -> Expression:
     variance=lambda y, f, dispersion: exp(f) * (1 + exp(f) / dispersion),
     sampler=negative_binomial_2,
 )
-def NegativeBinomial2(y: Expression, f: Expression, dispersion: Any = _POSITIVE) -> Expression:
+def NegativeBinomial2(y: Expression, f: Expression, dispersion: Expression = POSITIVE) -> Expression:
     """A count y with mean exp(f) and variance mean + mean² / dispersion. All engines take it.
 
-    It is ``NegativeBinomial`` with another latent, that of NumPyro's distribution of this name.
+    It is ``NegativeBinomial`` with another latent, in the parametrisation of NumPyro's distribution of this name.
 
     Parameters
     ----------
@@ -90,7 +89,7 @@ def NegativeBinomial2(y: Expression, f: Expression, dispersion: Any = _POSITIVE)
     variance=lambda y, f: sigmoid(-f[1]) * exp(f[0]) * (1 + sigmoid(f[1]) * exp(f[0])),
     sampler=zero_inflated_poisson,
 )
-def ZeroInflatedPoisson(y: Expression, f: Any) -> Expression:
+def ZeroInflatedPoisson(y: Expression, f: Latents) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise Poisson with mean exp(f[0]).
 
     It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
@@ -107,7 +106,7 @@ def ZeroInflatedPoisson(y: Expression, f: Any) -> Expression:
     ),
     sampler=zero_inflated_negative_binomial,
 )
-def ZeroInflatedNegativeBinomial(y: Expression, f: Any, dispersion: Any = _POSITIVE) -> Expression:
+def ZeroInflatedNegativeBinomial(y: Expression, f: Latents, dispersion: Expression = POSITIVE) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise as ``NegativeBinomial2`` of f[0]. All engines take it.
 
     Parameters
@@ -118,7 +117,7 @@ def ZeroInflatedNegativeBinomial(y: Expression, f: Any, dispersion: Any = _POSIT
     return sigmoid(f[1]) * (y == 0) + sigmoid(-f[1]) * _negative_binomial(y, f[0], dispersion)
 
 
-def _hurdle(y: Any, f: Any, count: Expression, no_zero: Expression) -> Expression:
+def _hurdle(y: Expression, f: Latents, count: Expression, no_zero: Expression) -> Expression:
     return sigmoid(f[1]) ** (y == 0) * (sigmoid(-f[1]) * count / no_zero) ** (y > 0)
 
 
@@ -129,7 +128,7 @@ def _hurdle(y: Any, f: Any, count: Expression, no_zero: Expression) -> Expressio
     variance=lambda y, f: _hurdle_variance(f, 0.0, _no_zero(f[0])),
     sampler=hurdle_poisson,
 )
-def HurdlePoisson(y: Expression, f: Any) -> Expression:
+def HurdlePoisson(y: Expression, f: Latents) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise Poisson of parameter exp(f[0]) without its zeros.
 
     It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
@@ -144,7 +143,7 @@ def HurdlePoisson(y: Expression, f: Any) -> Expression:
     variance=lambda y, f, dispersion: _hurdle_variance(f, 1 / dispersion, _no_zero(f[0], dispersion)),
     sampler=hurdle_negative_binomial,
 )
-def HurdleNegativeBinomial(y: Expression, f: Any, dispersion: Any = _POSITIVE) -> Expression:
+def HurdleNegativeBinomial(y: Expression, f: Latents, dispersion: Expression = POSITIVE) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise as ``NegativeBinomial2`` of f[0] without its zeros.
 
     It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
@@ -157,7 +156,7 @@ def HurdleNegativeBinomial(y: Expression, f: Any, dispersion: Any = _POSITIVE) -
     return _hurdle(y, f, _negative_binomial(y, f[0], dispersion), _no_zero(f[0], dispersion))
 
 
-def _hurdle_variance(f: Any, excess: Any, no_zero: Expression) -> Expression:
+def _hurdle_variance(f: Latents, excess: Operand, no_zero: Expression) -> Expression:
     mean = exp(f[0])
     positive = mean / no_zero
     return sigmoid(-f[1]) * positive * (1 + mean * (1 + excess) - sigmoid(-f[1]) * positive)
@@ -170,7 +169,7 @@ def _hurdle_variance(f: Any, excess: Any, no_zero: Expression) -> Expression:
     variance=lambda y, f, precision: y[1] * sigmoid(f) * sigmoid(-f) * (y[1] + precision) / (1 + precision),
     sampler=beta_binomial,
 )
-def BetaBinomial(y: Any, f: Expression, precision: Any = _POSITIVE) -> Expression:
+def BetaBinomial(y: Observation, f: Expression, precision: Expression = POSITIVE) -> Expression:
     """y = (successes, trials), with a probability of a success from a beta distribution with mean σ(f).
 
     It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
@@ -189,22 +188,24 @@ def BetaBinomial(y: Any, f: Expression, precision: Any = _POSITIVE) -> Expressio
 
 
 # In place of those that ``Ordinal`` declares.
-_CUTS = Parameter(np.array([-1.0, 1.0]))
+_CUTS: Any = Parameter(np.array([-1.0, 1.0]))
 
 
-def _cumulative(distribution: Any, y: Expression, f: Expression, cuts: Any) -> Expression:
+def _cumulative(
+    distribution: Callable[[Operand], Expression], y: Expression, f: Expression, cuts: VectorSymbol
+) -> Expression:
     below = [0, *(distribution(cut - f) for cut in cuts), 1]
     return sum_((below[k + 1] - below[k]) * (y == k) for k in range(len(below) - 1))
 
 
 # The number of cut-points below the latent plus noise.
 @likelihood(num_latents=1, sampler=lambda rng, y, f, cuts: np.sum(f + rng.logistic(size=f.shape) > cuts, axis=0))
-def _logit(y: Expression, f: Expression, cuts: Any = _CUTS) -> Expression:
+def _logit(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS) -> Expression:
     return _cumulative(sigmoid, y, f, cuts)
 
 
 @likelihood(num_latents=1, sampler=lambda rng, y, f, cuts: np.sum(f + rng.standard_normal(f.shape) > cuts, axis=0))
-def _probit(y: Expression, f: Expression, cuts: Any = _CUTS) -> Expression:
+def _probit(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS) -> Expression:
     return _cumulative(normal_cdf, y, f, cuts)
 
 
@@ -272,13 +273,13 @@ def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None) -> Likeliho
 # Likelihoods of times to an event, which may be censored, or truncated by an entry.
 
 
-def _width(between: Expression, low: Any, high: Any) -> Expression:
+def _width(between: Expression, low: Expression, high: Expression) -> Expression:
     """The width of the interval; 1 for observations that are none, so that the width has a logarithm."""
-    # Positive for valid data, which abs says to the algebra.
+    # Positive for valid data, which the algebra sees from abs.
     return abs(between * (high - low) + (1 - between))
 
 
-def _entered(y: Any, shape: Any) -> Expression:
+def _entered(y: Observation, shape: Expression) -> Expression:
     """(entry / time)^shape: the hazard, or the odds, cumulated until entry over that until the time."""
     none = y[2] == 0
     return (1 - none) * exp(shape * log((y[2] + none) / y[0]))
@@ -298,19 +299,19 @@ _LOG_LOGISTIC: dict[str, Any] = {
 
 
 @likelihood(support=Censored(), **_WEIBULL)
-def _weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+def _weibull(y: Observation, f: Expression, shape: Expression = POSITIVE) -> Expression:
     z = shape * (log(y[0]) - f)
     return (shape / y[0] * exp(z)) ** y[1] * exp(-exp(z))
 
 
 @likelihood(support=LeftTruncated(), **_WEIBULL)
-def _truncated_weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+def _truncated_weibull(y: Observation, f: Expression, shape: Expression = POSITIVE) -> Expression:
     z = shape * (log(y[0]) - f)
     return (shape / y[0] * exp(z)) ** y[1] * exp(-exp(z) * (1 - _entered(y, shape)))
 
 
 @likelihood(support=IntervalCensored(), **_WEIBULL)
-def _interval_weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+def _interval_weibull(y: Observation, f: Expression, shape: Expression = POSITIVE) -> Expression:
     event, before, between = y[1] == 1, y[1] == 2, y[1] == 3
     z = shape * (log(y[0]) - f)
     width = shape * _width(between, log(y[0]), log(y[2]))
@@ -320,20 +321,20 @@ def _interval_weibull(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expressi
 
 
 @likelihood(support=Censored(), **_LOG_LOGISTIC)
-def _log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+def _log_logistic(y: Observation, f: Expression, shape: Expression = POSITIVE) -> Expression:
     z = shape * (log(y[0]) - f)
     return (shape / y[0] * sigmoid(z)) ** y[1] * sigmoid(-z)
 
 
 @likelihood(support=LeftTruncated(), **_LOG_LOGISTIC)
-def _truncated_log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+def _truncated_log_logistic(y: Observation, f: Expression, shape: Expression = POSITIVE) -> Expression:
     z, entered = shape * (log(y[0]) - f), _entered(y, shape)
     # σ(-z) / σ(-a), with exp(a) = entered exp(z), is a mixture, whose augmentation is that of σ(-z).
     return (shape / y[0] * sigmoid(z)) ** y[1] * (entered + (1 - entered) * sigmoid(-z))
 
 
 @likelihood(support=IntervalCensored(), **_LOG_LOGISTIC)
-def _interval_log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Expression:
+def _interval_log_logistic(y: Observation, f: Expression, shape: Expression = POSITIVE) -> Expression:
     event, before, between = y[1] == 1, y[1] == 2, y[1] == 3
     z = shape * (log(y[0]) - f)
     width = shape * _width(between, log(y[0]), log(y[2]))
@@ -342,7 +343,7 @@ def _interval_log_logistic(y: Any, f: Expression, shape: Any = _POSITIVE) -> Exp
     return (shape / y[0]) ** event * sigmoid(z) ** (event + before) * sigmoid(-z) ** (1 - before) * interval
 
 
-def Weibull(shape: Any, censoring: str = "right") -> Likelihood:
+def Weibull(shape: Hyperparameter, censoring: str = "right") -> Likelihood:
     """y = (time, event): a Weibull time with P(y > t) = exp(-(t / exp(f))^shape), which may be censored.
 
     It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
@@ -368,7 +369,7 @@ def Weibull(shape: Any, censoring: str = "right") -> Likelihood:
     return _of_times("Weibull", families, shape, censoring)
 
 
-def LogLogistic(shape: Any, censoring: str = "right") -> Likelihood:
+def LogLogistic(shape: Hyperparameter, censoring: str = "right") -> Likelihood:
     """y = (time, event): a log-logistic time with P(y > t) = σ(-shape (log t - f)), which may be censored.
 
     exp(f) is the median. All engines take it.
@@ -404,8 +405,8 @@ def LogLogistic(shape: Any, censoring: str = "right") -> Likelihood:
     return _of_times("LogLogistic", families, shape, censoring)
 
 
-def _of_times(name: str, families: dict[str, LikelihoodFamily], shape: Any, censoring: str) -> Likelihood:
+def _of_times(name: str, families: dict[str, LikelihoodFamily], shape: Hyperparameter, censoring: str) -> Likelihood:
     if censoring not in families:
         raise ValueError(f"censoring of {name} must be 'right', 'counting' or 'interval'; got {censoring!r}.")
-    parameter = as_declared(shape, _POSITIVE, f"shape of {name}", positive=False)
+    parameter = as_declared(shape, POSITIVE, f"shape of {name}", positive=False)
     return replace(families[censoring](parameter), name=name, options=(("censoring", censoring),))

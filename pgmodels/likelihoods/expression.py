@@ -19,9 +19,6 @@ from jax.typing import ArrayLike
 from pgmodels.likelihoods.printing import Indexed, Name, ParameterName, Tree, indexed, to_text, tree
 from pgmodels.runtime.precision import as_array
 
-# Limits the exponent of a factor of zero, whose derivative is then finite.
-_LARGEST_EXPONENT = 700.0
-
 
 class Scaled(NamedTuple):
     """factor · exp(logarithm); the factor has the sign of the number and carries its derivative."""
@@ -89,7 +86,8 @@ def total_along(numbers: Scaled, axis: int) -> Scaled:
 
 
 def _limited(factor: Array, logarithm: Array) -> Array:
-    return jnp.where(factor == 0, jnp.minimum(logarithm, _LARGEST_EXPONENT), logarithm)
+    """The logarithm, limited where the factor is zero, whose derivative is then finite."""
+    return jnp.where(factor == 0, jnp.minimum(logarithm, 700.0), logarithm)
 
 
 # A likelihood is a Python function of the observation ``y`` and the latent values ``f`` of one datum. It is called
@@ -121,6 +119,34 @@ class Algebra(Protocol):
     def absolute(self, x: Operand) -> Expression: ...
 
     def compare(self, operator: str, lhs: Operand, rhs: Operand) -> Expression: ...
+
+
+Build: TypeAlias = Callable[[Algebra, "Operand", "Operand"], "Expression"]
+Operator: TypeAlias = Callable[["Expression", "Operand"], "Expression"]
+
+
+def _operator(build: Build) -> tuple[Operator, Operator]:
+    """A binary operator of Python for expressions, and the one for an expression on the right-hand side."""
+    return (lambda x, other: build(x.algebra, x, other)), (lambda x, other: build(x.algebra, other, x))
+
+
+def _foreign(what: str, expression: Expression) -> str:
+    return (
+        f"the formula applies {what} to {expression.text()!r}, which has no value while the formula is traced: use "
+        "arithmetic, abs, pgm.sigmoid, pgm.exp, pgm.log, pgm.sqrt, pgm.sum, pgm.prod, pgm.normal_pdf, pgm.normal_cdf, "
+        "pgm.step, pgm.largest and pgm.gamma."
+    )
+
+
+def _refuse_numbers(expression: Expression) -> float:
+    raise TypeError(_foreign("a function of numbers, such as one of math or float()", expression))
+
+
+def _refuse_operator(expression: Expression, *_: object) -> Expression:
+    raise TypeError(
+        f"the formula uses an operator other than + - * / ** and comparisons on {expression.text()!r}: for 'and' "
+        "multiply indicators, as in (y > 0) * (y < 3), for 'not' write 1 - (y > 0); round or divide y beforehand."
+    )
 
 
 class Expression(ABC):
@@ -190,11 +216,7 @@ class Expression(ABC):
         """The expression as plain text in infix notation."""
         return to_text(self.notation())
 
-    def __str__(self) -> str:
-        return self.text()
-
-    def __repr__(self) -> str:
-        return self.text()
+    __str__ = __repr__ = text
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -215,59 +237,18 @@ class Expression(ABC):
             return operation(*(x.item() if isinstance(x, (np.generic, np.ndarray)) else x for x in inputs))
         raise TypeError(_foreign(f"numpy.{ufunc.__name__}", self))
 
-    def __float__(self) -> float:
-        raise TypeError(_foreign("a function of numbers, such as one of math or float()", self))
-
-    __int__ = __complex__ = __round__ = __float__  # type: ignore[assignment]
-
-    def _refuse_operator(self, *_: Any) -> Expression:
-        raise TypeError(
-            f"the formula uses an operator other than + - * / ** and comparisons on {self.text()!r}: for 'and' "
-            "multiply indicators, as in (y > 0) * (y < 3), for 'not' write 1 - (y > 0); round or divide y beforehand."
-        )
-
+    __float__ = __int__ = __complex__ = __round__ = _refuse_numbers  # type: ignore[assignment]
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _refuse_operator
     __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _refuse_operator
     __matmul__ = __rmatmul__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _refuse_operator
 
-    def __add__(self, other: Operand) -> Expression:
-        return self.algebra.add(self, other)
-
-    def __radd__(self, other: Operand) -> Expression:
-        return self.algebra.add(other, self)
-
-    def __sub__(self, other: Operand) -> Expression:
-        return self.algebra.add(self, self.algebra.multiply(-1.0, other))
-
-    def __rsub__(self, other: Operand) -> Expression:
-        return self.algebra.add(other, self.algebra.multiply(-1.0, self))
-
-    def __neg__(self) -> Expression:
-        return self.algebra.multiply(-1.0, self)
-
-    def __pos__(self) -> Expression:
-        return self
-
-    def __mul__(self, other: Operand) -> Expression:
-        return self.algebra.multiply(self, other)
-
-    def __rmul__(self, other: Operand) -> Expression:
-        return self.algebra.multiply(other, self)
-
-    def __truediv__(self, other: Operand) -> Expression:
-        return self.algebra.multiply(self, self.algebra.power(other, -1.0))
-
-    def __rtruediv__(self, other: Operand) -> Expression:
-        return self.algebra.multiply(other, self.algebra.power(self, -1.0))
-
-    def __pow__(self, other: Operand) -> Expression:
-        return self.algebra.power(self, other)
-
-    def __rpow__(self, other: Operand) -> Expression:
-        return self.algebra.power(other, self)
-
-    def __abs__(self) -> Expression:
-        return self.algebra.absolute(self)
+    __add__, __radd__ = _operator(lambda algebra, x, z: algebra.add(x, z))
+    __sub__, __rsub__ = _operator(lambda algebra, x, z: algebra.add(x, algebra.multiply(-1.0, z)))
+    __mul__, __rmul__ = _operator(lambda algebra, x, z: algebra.multiply(x, z))
+    __truediv__, __rtruediv__ = _operator(lambda algebra, x, z: algebra.multiply(x, algebra.power(z, -1.0)))
+    __pow__, __rpow__ = _operator(lambda algebra, x, z: algebra.power(x, z))
+    __lt__, __gt__ = _operator(lambda algebra, x, z: algebra.compare("<", x, z))
+    __le__, __ge__ = _operator(lambda algebra, x, z: algebra.compare("<=", x, z))
 
     def __eq__(self, other: Operand) -> Expression:  # type: ignore[override]
         return self.algebra.compare("==", self, other)
@@ -275,25 +256,14 @@ class Expression(ABC):
     def __ne__(self, other: Operand) -> Expression:  # type: ignore[override]
         return self.algebra.compare("!=", self, other)
 
-    def __lt__(self, other: Operand) -> Expression:
-        return self.algebra.compare("<", self, other)
+    def __neg__(self) -> Expression:
+        return self.algebra.multiply(-1.0, self)
 
-    def __le__(self, other: Operand) -> Expression:
-        return self.algebra.compare("<=", self, other)
+    def __pos__(self) -> Expression:
+        return self
 
-    def __gt__(self, other: Operand) -> Expression:
-        return self.algebra.compare("<", other, self)
-
-    def __ge__(self, other: Operand) -> Expression:
-        return self.algebra.compare("<=", other, self)
-
-
-def _foreign(what: str, expression: Expression) -> str:
-    return (
-        f"the formula applies {what} to {expression.text()!r}, which has no value while the formula is traced: use "
-        "arithmetic, abs, pgm.sigmoid, pgm.exp, pgm.log, pgm.sqrt, pgm.sum, pgm.prod, pgm.normal_pdf, pgm.normal_cdf, "
-        "pgm.step, pgm.largest and pgm.gamma."
-    )
+    def __abs__(self) -> Expression:
+        return self.algebra.absolute(self)
 
 
 # NumPy's names of the operators, which a NumPy scalar on the left-hand side delegates to the expression.
@@ -316,9 +286,6 @@ Operand: TypeAlias = Expression | int | float
 
 # The name in ``parameters`` of the positions of the latents in ``f``, (latents,) or (n, latents), if f is a subset.
 POSITIONS = "positions of f"
-# Up to this many latents, f[y] is a masked sum over all latents, beyond it a gather. With several observations per row
-# of latents the masked sum would copy all latents for each.
-_FEW = 16
 
 
 class Constant(Expression):
@@ -347,6 +314,8 @@ class Constant(Expression):
 class Observation(Expression):
     """The observation ``y``, or its column ``y[j]``."""
 
+    sign = 1  # type: ignore[assignment]
+
     def __init__(self, column: int | None = None):
         self.column = column
 
@@ -359,10 +328,6 @@ class Observation(Expression):
 
     def _label(self) -> Hashable:
         return self.column
-
-    @cached_property
-    def sign(self) -> int | None:
-        return 1
 
     def evaluate(self, env: Environment) -> Array:
         y = as_array(env.y)
@@ -407,7 +372,7 @@ class ParameterSymbol(Expression):
         return name if self.entry is None else Indexed(name, tree(self.entry))
 
 
-class ParameterVector:
+class VectorSymbol:
     """A vector parameter; a formula uses its entries: ``cuts[0]``, ``rate[y[1]]``, or in a loop."""
 
     def __init__(self, name: str, positive: bool, length: int):
@@ -442,21 +407,14 @@ class ParameterVector:
 class Positions(Expression):
     """The vector 0, 1, ..., L - 1 over the latents."""
 
+    sign = 1  # type: ignore[assignment]
+    nonnegative = is_vector = True  # type: ignore[assignment]
+
     def __init__(self, size: int):
         self.size = size
 
-    is_vector = True  # type: ignore[assignment]
-
     def _label(self) -> Hashable:
         return self.size
-
-    @cached_property
-    def sign(self) -> int | None:
-        return 1
-
-    @cached_property
-    def nonnegative(self) -> bool:
-        return True
 
     def evaluate(self, env: Environment) -> Array:
         if POSITIONS in env.parameters:
@@ -544,7 +502,9 @@ class Selected(Expression):
 
     def evaluate(self, env: Environment) -> Array:
         index = self.index.evaluate(env)
-        if self.size <= _FEW and index.ndim <= env.f.ndim:
+        # Of few latents a masked sum over all, else a gather. With several observations per row of latents the masked
+        # sum would copy all latents for each.
+        if self.size <= 16 and index.ndim <= env.f.ndim:
             return jnp.sum(jnp.where(index == jnp.arange(self.size), env.f, 0.0), axis=-1, keepdims=True)
         place = jnp.clip(jnp.nan_to_num(index), 0, self.size - 1).astype(int)
         rank = max(place.ndim, env.f.ndim)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from pgmodels.data.arrays import as_array_code, as_numbers
 from pgmodels.likelihoods.expression import (
@@ -22,8 +22,8 @@ from pgmodels.likelihoods.expression import (
     Latents,
     Observation,
     ParameterSymbol,
-    ParameterVector,
     Selected,
+    VectorSymbol,
 )
 from pgmodels.likelihoods.operations import Call, Largest, Power, Product, Sum, as_expression
 from pgmodels.likelihoods.supports import AnyNumber, Classes, Given, Positive, Real, Support, Undeclared
@@ -43,22 +43,6 @@ from pgmodels.runtime.precision import (
 def is_gaussian(formula: Expression) -> bool:
     """Whether a formula is exp of a quadratic in y (its first column) times factors that do not depend on y."""
     return _degree_of_log(formula) == 2
-
-
-def gaussian_moments(formula: Expression, env: Environment) -> tuple[Array, Array]:
-    """Mean m and variance s² (..., n) of y: at y = 0, log p has slope m/s² and curvature -1/s²."""
-    y = jnp.asarray(env.y, dtype=env.f.dtype)
-    first = jnp.zeros(y.shape) if y.ndim == 1 else y.at[..., 0].set(0.0)
-    direction = jnp.ones(y.shape) if y.ndim == 1 else jnp.zeros(y.shape).at[..., 0].set(1.0)
-
-    def log_density(y: Array) -> Array:
-        return formula.log_evaluate(Environment(y, env.f, env.parameters))[..., 0]
-
-    def slope(y: Array) -> Array:
-        return jax.jvp(log_density, (y,), (direction,))[1]
-
-    potential, curvature = jax.jvp(slope, (first,), (direction,))
-    return -potential / curvature, -1.0 / curvature
 
 
 def _degree_of_log(formula: Expression) -> int | None:
@@ -104,6 +88,7 @@ def _reads_y(expression: Expression) -> bool:
 Formula = Callable[..., Expression]
 Sampler = Callable[..., np.ndarray]
 Symbols = tuple[tuple[str, bool, int | None], ...]
+Values = Mapping[str, ArrayLike]
 
 
 class Likelihood(DoublePrecision, Module):
@@ -150,7 +135,7 @@ class Likelihood(DoublePrecision, Module):
             return Given(Real(), *[AnyNumber()] * columns) if columns else Real()
         return Undeclared(columns + 1)
 
-    def moments(self, y: Any, f: Any, size: int) -> tuple[Any, Any] | None:
+    def moments(self, y: ArrayLike, f: Array | np.ndarray, size: int) -> tuple[Array, Array] | None:
         """E[y | f] and Var[y | f], shapes (..., n), by their formulas or for a formula that is Gaussian in y.
 
         None if the likelihood has neither.
@@ -160,7 +145,7 @@ class Likelihood(DoublePrecision, Module):
             return _moments(mean, variance, size, self.symbols, y, f, self.values)
         return self.gaussian_moments(y, f) if self.is_gaussian(size) else None
 
-    def gaussian_moments(self, y: Any, f: Any) -> tuple[Any, Any]:
+    def gaussian_moments(self, y: ArrayLike, f: Array | np.ndarray) -> tuple[Array, Array]:
         """Mean and variance (..., n) of y for a formula that is Gaussian in y."""
         return _gaussian_moments(self.function, f.shape[-1], self.symbols, y, f, self.values)
 
@@ -202,7 +187,7 @@ class Likelihood(DoublePrecision, Module):
         """The current values of the parameters."""
         return {name: parameter.value for name, parameter in self.parameters.items()}
 
-    def with_values(self, values: Mapping[str, Any]) -> "Likelihood":
+    def with_values(self, values: Values) -> "Likelihood":
         """A copy with other values of some parameters; arrays broadcast against latents (..., n, L)."""
         if not values:
             return self
@@ -253,9 +238,9 @@ class LikelihoodFamily:
                     f"({', '.join(others) or 'none'}) after the first two."
                 )
         if sampler is not None:
-            taken = list(inspect.signature(sampler).parameters) if callable(sampler) else []
+            accepted = list(inspect.signature(sampler).parameters) if callable(sampler) else []
             names = [argument.name for argument in arguments[2:]]
-            if sorted(taken[3:]) != sorted(names) or len(taken) < 3:
+            if sorted(accepted[3:]) != sorted(names) or len(accepted) < 3:
                 raise ValueError(
                     f"sampler of the likelihood {function.__name__} must be a function "
                     f"({', '.join(['rng', 'y', 'f', *names])}) that draws y with a NumPy generator; got {sampler!r}."
@@ -448,16 +433,31 @@ def _is_many(*args: Any) -> bool:
 
 
 @partial(compiled, static_argnames=("mean", "variance", "size", "symbols"), optimise=_is_many)
-def _moments(mean: Formula, variance: Formula, size: int, symbols: Symbols, y: Any, f: Any, values: Any) -> Any:
+def _moments(
+    mean: Formula, variance: Formula, size: int, symbols: Symbols, y: ArrayLike, f: Array, values: Values
+) -> tuple[Array, ...]:
     env = Environment(y, f, values)
     formulas = (trace(formula, size, symbols) for formula in (mean, variance))
     return tuple(jnp.broadcast_to(formula.evaluate(env)[..., 0], f.shape[:-1]) for formula in formulas)
 
 
 @partial(compiled, static_argnames=("function", "size", "symbols"), optimise=_is_many)
-def _gaussian_moments(function: Formula, size: int, symbols: Symbols, y: Any, f: Any, values: Any) -> Any:
-    moments = gaussian_moments(trace(function, size, symbols), Environment(y, f, values))
-    return tuple(jnp.broadcast_to(moment, f.shape[:-1]) for moment in moments)
+def _gaussian_moments(
+    function: Formula, size: int, symbols: Symbols, y: ArrayLike, f: Array, values: Values
+) -> tuple[Array, Array]:
+    """Mean m and variance s² (..., n) of y: at y = 0, log p has slope m/s² and curvature -1/s²."""
+    formula, y = trace(function, size, symbols), jnp.asarray(y, dtype=f.dtype)
+    first = jnp.zeros(y.shape) if y.ndim == 1 else y.at[..., 0].set(0.0)
+    direction = jnp.ones(y.shape) if y.ndim == 1 else jnp.zeros(y.shape).at[..., 0].set(1.0)
+
+    def log_density(y: Array) -> Array:
+        return jnp.broadcast_to(formula.log_evaluate(Environment(y, f, values))[..., 0], f.shape[:-1])
+
+    def slope(y: Array) -> Array:
+        return jax.jvp(log_density, (y,), (direction,))[1]
+
+    potential, curvature = jax.jvp(slope, (first,), (direction,))
+    return -potential / curvature, -1.0 / curvature
 
 
 @lru_cache(maxsize=512)
@@ -465,7 +465,7 @@ def trace(function: Formula, size: int, symbols: Symbols) -> Expression:
     """Call a formula with symbols: an expression over ``size`` latents."""
     f = Latent(0, 1) if size == 1 else Latents(size)
     parameters = {
-        name: ParameterSymbol(name, positive) if length is None else ParameterVector(name, positive, length)
+        name: ParameterSymbol(name, positive) if length is None else VectorSymbol(name, positive, length)
         for name, positive, length in symbols
     }
     try:
@@ -489,12 +489,8 @@ def columns_of(formula: Expression) -> list[int]:
     return [node.column for node in _nodes(formula) if isinstance(node, Observation) and node.column is not None]
 
 
-# Of few rows, rules of fewer nodes are padded: one program for the first levels of an adaptive integral.
-_FEW_NODES, _FEW_ROWS = 64, 1024
-
-
 @double_precision
-def log_density(likelihood: Likelihood, y: Any, f: Any) -> np.ndarray:
+def log_density(likelihood: Likelihood, y: ArrayLike, f: ArrayLike) -> np.ndarray:
     """log p(y | f) of each datum, shape (..., n), for f (..., n, latents).
 
     ``y`` is (..., n), or (..., n, columns) if the formula reads columns; its leading axes broadcast against f's.
@@ -503,15 +499,16 @@ def log_density(likelihood: Likelihood, y: Any, f: Any) -> np.ndarray:
 
 
 @double_precision
-def log_integral(likelihood: Likelihood, y: Any, f: Any, log_weights: np.ndarray) -> np.ndarray:
+def log_integral(likelihood: Likelihood, y: ArrayLike, f: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
     """log Σ_k w_k p(y | f_k) of each datum, (..., n), for f (nodes, n, latents) and log weights (nodes,).
 
     ``y`` is (n,), or (..., 1, n) for several values at the same nodes; columns are one more, last axis.
     """
-    missing = _FEW_NODES - len(f)
+    # Of few rows, rules of fewer nodes are padded: one program for the first levels of an adaptive integral.
+    missing = 64 - len(f)
     # Parameters may differ by node.
     shared = all(np.ndim(value) < f.ndim for value in likelihood.values.values())
-    if missing > 0 and f.shape[1] <= _FEW_ROWS and shared:
+    if missing > 0 and f.shape[1] <= 1024 and shared:
         f = np.pad(f, ((0, missing), *[(0, 0)] * (f.ndim - 1)), mode="edge")
         log_weights = np.pad(log_weights, (0, missing), constant_values=-np.inf)
     return np.asarray(_log_integral(log_weights, *_inputs(likelihood, y, f)))
@@ -562,21 +559,23 @@ def is_undefined(coefficient: Expression, values: np.ndarray) -> np.ndarray:
     return (np.isnan(values) | (np.isinf(values) & ~zero))[..., 0]
 
 
-def _inputs(likelihood: Likelihood, y: Any, f: Any) -> tuple[Any, ...]:
+def _inputs(
+    likelihood: Likelihood, y: ArrayLike, f: ArrayLike
+) -> tuple[Formula, int, Symbols, Array, Array, Mapping[str, Any]]:
     """The arguments of the compiled functions: the formula, and the arrays at which it is evaluated."""
     f = as_array(f)
     return likelihood.function, f.shape[-1], likelihood.symbols, as_array(y), f, likelihood.values
 
 
 @partial(compiled, static_argnames=("function", "size", "symbols"))
-def _log_density(function: Any, size: int, symbols: Any, y: Any, f: Any, values: Mapping[str, Any]) -> Any:
+def _log_density(function: Formula, size: int, symbols: Symbols, y: Array, f: Array, values: Values) -> Array:
     return trace(function, size, symbols).log_evaluate(Environment(y, f, values))[..., 0]
 
 
 @partial(compiled, static_argnames=("function", "size", "symbols"))
 def _log_integral(
-    log_weights: Any, function: Any, size: int, symbols: Any, y: Any, f: Any, values: Mapping[str, Any]
-) -> Any:
+    log_weights: np.ndarray, function: Formula, size: int, symbols: Symbols, y: Array, f: Array, values: Values
+) -> Array:
     return logsumexp(_log_density(function, size, symbols, y, f, values) + log_weights[:, None], axis=-2)
 
 
@@ -591,7 +590,7 @@ class Weighted:
     def __name__(self) -> str:
         return self.formula.__name__
 
-    def __call__(self, y: Observation, f: Any, **parameters: Any) -> Expression:
+    def __call__(self, y: Observation, f: Latent | Latents, **parameters: ParameterSymbol | VectorSymbol) -> Expression:
         observation = y[0] if self.num_columns == 1 else y
         return self.formula(observation, f, **parameters) ** y[self.num_columns]
 

@@ -1,7 +1,7 @@
 """Likelihoods made from others: with additive noise, or switched between regimes."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pgmodels.likelihoods.expression import Constant, Expression, Latent, Latents, Observation
-from pgmodels.likelihoods.likelihood import Likelihood
+from pgmodels.likelihoods.likelihood import Formula, Likelihood, Sampler
 from pgmodels.likelihoods.operations import as_expression, substitute
 from pgmodels.likelihoods.sampling import draw_observations, is_normalised
 from pgmodels.likelihoods.supports import Given, Piece, Real, Support, Undeclared
@@ -19,46 +19,55 @@ from pgmodels.runtime.messages import shorten
 
 
 @dataclass(frozen=True)
-class Summed:
-    """A formula whose latent number l is the sum of the latents ``sums[l]``, and of offsets.
+class Sums:
+    """Latents that are sums of latents: number l is the sum of the latents ``sums[l]``, and of offsets.
 
-    Columns of y after the formula's ``num_columns`` are offsets of the latents ``offsets``, in turn.
+    Columns of y after the first ``num_columns`` are offsets of the latents ``offsets``, in turn.
     """
 
-    formula: Callable[..., Any]
     sums: tuple[tuple[int, ...], ...]
     num_columns: int
     offsets: tuple[int, ...]
+
+    def of(self, terms: Sequence[Any], columns: Sequence[Any]) -> list[Any]:
+        """The sums of terms, and of the columns of y that are offsets: of expressions or of arrays."""
+        values = [reduce(add, [terms[number] for number in numbers]) for numbers in self.sums]
+        for number, column in zip(self.offsets, columns, strict=True):
+            values[number] = values[number] + column
+        return values
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A formula of sums of latents."""
+
+    formula: Formula
+    sums: Sums
 
     @property
     def __name__(self) -> str:
         return self.formula.__name__
 
-    def __call__(self, y: Observation, f: Any, **parameters: Any) -> Expression:
-        total = sum(map(len, self.sums))
-        terms = [f] if total == 1 else [f[number] for number in range(total)]
-        columns = [y[self.num_columns + number] for number in range(len(self.offsets))]
-        observation = y[0] if self.offsets and self.num_columns == 1 else y
-        size = len(self.sums)
+    def __call__(self, y: Observation, f: Latent | Latents, **parameters: Any) -> Expression:
+        size, num_columns = len(self.sums.sums), self.sums.num_columns
+        columns = [y[num_columns + number] for number in range(len(self.sums.offsets))]
+        observation = y[0] if columns and num_columns == 1 else y
         formula = as_expression(self.formula(observation, Latent(0, 1) if size == 1 else Latents(size), **parameters))
-        return substitute(formula, _sums(terms, self.sums, self.offsets, columns))
+        return substitute(formula, self.sums.of([f[number] for number in range(len(f))], columns))
 
 
 @dataclass(frozen=True)
 class SummedSampler:
-    """A sampler of y for sums of latents: see Summed."""
+    """A sampler of y for sums of latents."""
 
-    sampler: Callable[..., np.ndarray]
-    sums: tuple[tuple[int, ...], ...]
-    num_columns: int
-    offsets: tuple[int, ...]
+    sampler: Sampler
+    sums: Sums
 
     def __call__(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray, **values: Any) -> np.ndarray:
-        rows = np.atleast_2d(y)
-        observed = rows[: self.num_columns]
-        sums = _sums(list(np.atleast_2d(f)), self.sums, self.offsets, list(rows[self.num_columns :]))
-        one = observed[0] if self.num_columns == 1 else observed
-        return self.sampler(rng, one, sums[0] if len(sums) == 1 else np.stack(sums), **values)
+        rows, num_columns = np.atleast_2d(y), self.sums.num_columns
+        sums = self.sums.of(list(np.atleast_2d(f)), list(rows[num_columns:]))
+        observed = rows[0] if num_columns == 1 else rows[:num_columns]
+        return self.sampler(rng, observed, sums[0] if len(sums) == 1 else np.stack(sums), **values)
 
 
 def with_predictor(likelihood: Likelihood, terms: int | Sequence[int], offset: bool = False) -> Likelihood:
@@ -112,27 +121,18 @@ def summed(likelihood: Likelihood, sums: Sequence[Iterable[int]], offsets: Seque
     y has one more column for each of ``offsets``, the number of the latent that it is added to.
     """
     support = likelihood.support(len(sums))
-    options = tuple(tuple(int(n) for n in terms) for terms in sums), support.num_columns, tuple(offsets)
-
-    def wrapped(formula: Any) -> Any:
-        return None if formula is None else Summed(formula, *options)
-
+    sums = tuple(tuple(int(n) for n in terms) for terms in sums)
+    of_terms = Sums(sums, support.num_columns, tuple(offsets))
+    mean, variance = likelihood.conditional_mean, likelihood.conditional_variance
     return replace(
         likelihood,
-        function=wrapped(likelihood.function),
+        function=Summed(likelihood.function, of_terms),
         declared_support=Given(support, *[Real()] * len(offsets)) if offsets else support,
-        conditional_mean=wrapped(likelihood.conditional_mean),
-        conditional_variance=wrapped(likelihood.conditional_variance),
-        num_latents=sum(map(len, options[0])),
-        sampler=None if likelihood.sampler is None else SummedSampler(likelihood.sampler, *options),
+        conditional_mean=None if mean is None else Summed(mean, of_terms),
+        conditional_variance=None if variance is None else Summed(variance, of_terms),
+        num_latents=sum(map(len, sums)),
+        sampler=None if likelihood.sampler is None else SummedSampler(likelihood.sampler, of_terms),
     )
-
-
-def _sums(terms: list[Any], sums: Sequence[Sequence[int]], offsets: Sequence[int], columns: list[Any]) -> list[Any]:
-    values = [reduce(add, [terms[number] for number in numbers]) for numbers in sums]
-    for number, column in zip(offsets, columns, strict=True):
-        values[number] = values[number] + column
-    return values
 
 
 class SwitchedSupport(Support):
@@ -248,7 +248,7 @@ class _Observed:
 class Switched:
     """Π_k factor_k ^ (y[1] == k), the factor of the output of each observation.
 
-    The factors are given by the ``kind``: densities, means or variances of the observation.
+    The factors are given by the ``kind``: "density", "mean" or "variance" of the observation.
     """
 
     likelihoods: tuple[Likelihood, ...]
@@ -257,49 +257,47 @@ class Switched:
 
     __name__: ClassVar[str] = "SwitchedLikelihood"
 
-    def __call__(self, y: Observation, f: Any, **parameters: Any) -> Expression:
+    def __call__(self, y: Observation, f: Latent | Latents, **parameters: Any) -> Expression:
         factors = []
         for output, likelihood in enumerate(self.likelihoods):
             values = {name: parameters[_name(name, output)] for name in likelihood.parameters}
             columns = likelihood.support(self.num_latents).num_columns
             observed = y[0] if columns == 1 else _Observed(y)
             # A power of 0 is 1 wherever another output's factor is not defined; a product with 0 would not be.
-            factors.append(_FACTORS[self.kind](likelihood, self.num_latents)(observed, f, **values) ** (y[1] == output))
+            formula = _formula(likelihood, self.num_latents, self.kind)
+            assert formula is not None
+            factors.append(formula(observed, f, **values) ** (y[1] == output))
         return prod(factors[1:], start=factors[0])
 
 
-def _density(likelihood: Likelihood, size: int) -> Callable[..., Any]:
-    return likelihood.function
+def _formula(likelihood: Likelihood, size: int, kind: str) -> Formula | None:
+    """The formula of the density, the mean or the variance of y given the latents.
 
-
-def _mean(likelihood: Likelihood, size: int) -> Callable[..., Any] | None:
-    return likelihood.conditional_mean or _power_mean(likelihood, size, 1)
-
-
-def _variance(likelihood: Likelihood, size: int) -> Callable[..., Any] | None:
-    mean, square = (_power_mean(likelihood, size, order) for order in (1, 2))
-    if likelihood.conditional_variance is not None or mean is None or square is None:
-        return likelihood.conditional_variance
-    return lambda y, f, **values: square(y, f, **values) - mean(y, f, **values) ** 2
-
-
-def _power_mean(likelihood: Likelihood, size: int, order: int) -> Callable[..., Any] | None:
-    """The formula of E[y^order | f] as a sum over the values of y; None if they are not a short list."""
+    Moments that are not declared are sums over the values of y; None if these are not a short list.
+    """
+    declared = {
+        "density": likelihood.function,
+        "mean": likelihood.conditional_mean,
+        "variance": likelihood.conditional_variance,
+    }[kind]
     support = likelihood.support(size)
-    listed = support.values()
-    if listed is None or support.num_columns > 1:
-        return None
-    return lambda y, f, **values: sum(v**order * likelihood.function(Constant(v), f, **values) for v in listed)
+    values = support.values()
+    if declared is not None or values is None or support.num_columns > 1:
+        return declared
+
+    def power_mean(order: int, f: Latent | Latents, parameters: Mapping[str, Any]) -> Any:
+        return sum(value**order * likelihood.function(Constant(value), f, **parameters) for value in values)
+
+    if kind == "mean":
+        return lambda y, f, **parameters: power_mean(1, f, parameters)
+    return lambda y, f, **parameters: power_mean(2, f, parameters) - power_mean(1, f, parameters) ** 2
 
 
 def _has_moments(likelihood: Likelihood, size: int) -> bool:
     """Whether there are formulas of mean and variance; sums of probabilities if those sum to 1."""
     if likelihood.conditional_mean is not None and likelihood.conditional_variance is not None:
         return True
-    return _power_mean(likelihood, size, 1) is not None and is_normalised(likelihood, size) is True
-
-
-_FACTORS: dict[str, Callable[[Likelihood, int], Any]] = {"density": _density, "mean": _mean, "variance": _variance}
+    return _formula(likelihood, size, "mean") is not None and is_normalised(likelihood, size) is True
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from pgmodels.likelihoods.expression import Expression
+from pgmodels.likelihoods.expression import Expression, Latents, Observation, Operand
 from pgmodels.likelihoods.likelihood import Likelihood, likelihood
 from pgmodels.likelihoods.operations import (
     exp,
@@ -35,10 +35,10 @@ from pgmodels.likelihoods.supports import (
     SuccessesOfTrials,
     UnitInterval,
 )
-from pgmodels.parameters.parameter import Parameter, as_declared
+from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_declared
 
-# A parameter without a default value: required.
-_POSITIVE = Parameter(None, positive=True)
+# A parameter without a default value: required. A formula is called with symbols in place of parameters.
+POSITIVE: Any = Parameter(None, positive=True)
 
 
 @likelihood(support=Binary(), num_latents=1, sampler=lambda rng, y, f: rng.random(f.shape) < scipy.special.expit(f))
@@ -65,7 +65,7 @@ def binomial_coefficient(trials: Expression, successes: Expression) -> Expressio
     variance=lambda y, f: y[1] * sigmoid(f) * sigmoid(-f),
     sampler=lambda rng, y, f: rng.binomial(y[1].astype(np.int64), scipy.special.expit(f)),
 )
-def Binomial(y: Expression, f: Expression) -> Expression:
+def Binomial(y: Observation, f: Expression) -> Expression:
     """y = (successes, trials), with probability σ(f) of a success.
 
     Examples
@@ -76,7 +76,7 @@ def Binomial(y: Expression, f: Expression) -> Expression:
     >>> vi.predict([[0.0], [3.0]], covariates=[10, 10]).mean.round()
     array([2., 9.])
     """
-    successes, trials = y[0], y[1]  # type: ignore[index]
+    successes, trials = y[0], y[1]
     return binomial_coefficient(trials, successes) * sigmoid(f) ** successes * sigmoid(-f) ** (trials - successes)
 
 
@@ -87,7 +87,7 @@ def Binomial(y: Expression, f: Expression) -> Expression:
     variance=lambda y, f, dispersion: dispersion * exp(f) * (1 + exp(f)),
     sampler=negative_binomial,
 )
-def NegativeBinomial(y: Expression, f: Expression, dispersion: Any = _POSITIVE) -> Expression:
+def NegativeBinomial(y: Expression, f: Expression, dispersion: Expression = POSITIVE) -> Expression:
     """A count y with mean dispersion · exp(f) and variance mean + mean² / dispersion.
 
     Parameters
@@ -106,7 +106,7 @@ def NegativeBinomial(y: Expression, f: Expression, dispersion: Any = _POSITIVE) 
     variance=lambda y, f, rate: rate * sigmoid(f),
     sampler=lambda rng, y, f, rate: poisson(rng, rate * scipy.special.expit(f)),
 )
-def SigmoidPoisson(y: Expression, f: Expression, rate: Any = _POSITIVE) -> Expression:
+def SigmoidPoisson(y: Expression, f: Expression, rate: Expression = POSITIVE) -> Expression:
     """A Poisson count y with mean rate · σ(f).
 
     Parameters
@@ -119,8 +119,8 @@ def SigmoidPoisson(y: Expression, f: Expression, rate: Any = _POSITIVE) -> Expre
 
 # The class whose log σ(f) plus Gumbel noise is largest.
 @likelihood(sampler=lambda rng, y, f: np.argmax(scipy.special.log_expit(f) + rng.gumbel(size=f.shape), axis=0))
-def _logistic_softmax(y: Expression, f: Expression) -> Expression:
-    return sigmoid(f[y]) / sum_(sigmoid(f))  # type: ignore[index]
+def _logistic_softmax(y: Expression, f: Latents) -> Expression:
+    return sigmoid(f[y]) / sum_(sigmoid(f))
 
 
 @likelihood(sampler=stick_breaking)
@@ -131,11 +131,11 @@ def _stick_breaking(y: Expression, f: Expression) -> Expression:
 
 # The class whose latent plus Gumbel noise is largest.
 @likelihood(sampler=lambda rng, y, f: np.argmax(f + rng.gumbel(size=f.shape), axis=0))
-def _softmax(y: Expression, f: Expression) -> Expression:
-    return exp(f[y]) / sum_(exp(f))  # type: ignore[index]
+def _softmax(y: Expression, f: Latents) -> Expression:
+    return exp(f[y]) / sum_(exp(f))
 
 
-def with_errors(right: Expression, error: Any, num_others: int = 1) -> Expression:
+def with_errors(right: Expression, error: Operand, num_others: int = 1) -> Expression:
     """The probability of a class whose label is correct with probability ``right``, with random errors.
 
     With probability ``error`` the label is replaced by one of ``num_others`` others.
@@ -144,8 +144,8 @@ def with_errors(right: Expression, error: Any, num_others: int = 1) -> Expressio
 
 
 @likelihood(sampler=robust_max)
-def _robust_max(y: Expression, f: Expression, error: Any = 1e-3) -> Expression:
-    return with_errors(largest(f, y), error, len(f) - 1)  # type: ignore[arg-type]
+def _robust_max(y: Expression, f: Latents, error: Operand = 1e-3) -> Expression:
+    return with_errors(largest(f, y), error, len(f) - 1)
 
 
 @likelihood(sampler=lambda rng, y, f: np.argmax(f + rng.standard_normal(f.shape), axis=0))
@@ -175,7 +175,7 @@ def Softmax(num_classes: int) -> Likelihood:
     return _sized(_softmax(), "Softmax", num_classes)
 
 
-def RobustMax(num_classes: int, error: Any = 1e-3) -> Likelihood:
+def RobustMax(num_classes: int, error: Hyperparameter = 1e-3) -> Likelihood:
     """The class y of the largest latent with probability 1 - error, and each other one with error / (C - 1).
 
     One latent per class, C = num_classes. The log density jumps where another latent becomes the largest: ``nuts``
@@ -294,7 +294,7 @@ def _sized(formula: Likelihood, name: str, num_classes: int, fewer: int = 0) -> 
     variance=lambda y, f, df, scale: scale**2 * df / (abs(df - 2) * (df > 2)),
     sampler=lambda rng, y, f, df, scale: f + scale * rng.standard_t(df),
 )
-def StudentT(y: Expression, f: Expression, df: Any = _POSITIVE, scale: Any = _POSITIVE) -> Expression:
+def StudentT(y: Expression, f: Expression, df: Expression = POSITIVE, scale: Expression = POSITIVE) -> Expression:
     """y = f + scale · noise, with noise from Student's t distribution with df degrees of freedom.
 
     Parameters
@@ -315,7 +315,7 @@ def StudentT(y: Expression, f: Expression, df: Any = _POSITIVE, scale: Any = _PO
     variance=lambda y, f, scale: 2 * scale**2,
     sampler=lambda rng, y, f, scale: rng.laplace(f, scale),
 )
-def Laplace(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression:
+def Laplace(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Expression:
     """y = f + Laplace noise.
 
     Parameters
@@ -327,7 +327,7 @@ def Laplace(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression:
 
 
 @likelihood(support=Real(), num_latents=1, mean=lambda y, f, scale: f, variance=lambda y, f, scale: scale**2)
-def Gaussian(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression:
+def Gaussian(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Expression:
     """y = f + Gaussian noise.
 
     Parameters
@@ -344,7 +344,7 @@ def Gaussian(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression
     mean=lambda y, f, precision: f[0],
     variance=lambda y, f, precision: 1 / (precision * sigmoid(f[1])),
 )
-def HeteroscedasticGaussian(y: Expression, f: Expression, precision: Any = _POSITIVE) -> Expression:
+def HeteroscedasticGaussian(y: Expression, f: Latents, precision: Expression = POSITIVE) -> Expression:
     """y = f[0] + Gaussian noise with precision ``precision`` · σ(f[1]).
 
     Parameters
@@ -352,7 +352,7 @@ def HeteroscedasticGaussian(y: Expression, f: Expression, precision: Any = _POSI
     precision : float, Fixed, Parameter or NumPyro distribution
         The largest precision of the noise, in units of 1 / y², positive.
     """
-    return normal_pdf(y, f[0], 1 / sqrt(precision * sigmoid(f[1])))  # type: ignore[index]
+    return normal_pdf(y, f[0], 1 / sqrt(precision * sigmoid(f[1])))
 
 
 @likelihood(
@@ -362,7 +362,7 @@ def HeteroscedasticGaussian(y: Expression, f: Expression, precision: Any = _POSI
     variance=lambda y, f, shape: exp(2 * f) / shape,
     sampler=lambda rng, y, f, shape: rng.standard_gamma(shape) / shape * np.exp(f),
 )
-def Gamma(y: Expression, f: Expression, shape: Any = _POSITIVE) -> Expression:
+def Gamma(y: Expression, f: Expression, shape: Expression = POSITIVE) -> Expression:
     """A positive number y from a gamma distribution with mean exp(f) and variance mean² / shape.
 
     It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
@@ -382,7 +382,7 @@ def Gamma(y: Expression, f: Expression, shape: Any = _POSITIVE) -> Expression:
     variance=lambda y, f, scale: exp(2 * f + 2 * scale**2) * (1 - exp(-(scale**2))),
     sampler=lambda rng, y, f, scale: np.exp(rng.normal(f, scale)),
 )
-def LogNormal(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expression:
+def LogNormal(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Expression:
     """log y = f + Gaussian noise, for positive y. All engines take it.
 
     Parameters
@@ -400,7 +400,7 @@ def LogNormal(y: Expression, f: Expression, scale: Any = _POSITIVE) -> Expressio
     variance=lambda y, f, precision: sigmoid(f) * sigmoid(-f) / (1 + precision),
     sampler=beta,
 )
-def Beta(y: Expression, f: Expression, precision: Any = _POSITIVE) -> Expression:
+def Beta(y: Expression, f: Expression, precision: Expression = POSITIVE) -> Expression:
     """A number y between 0 and 1 from a beta distribution with mean σ(f).
 
     It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
@@ -424,7 +424,7 @@ def Beta(y: Expression, f: Expression, precision: Any = _POSITIVE) -> Expression
 
 
 @likelihood(support=Given(Real(), Positive()), num_latents=1, mean=lambda y, f: f, variance=lambda y, f: y[1] ** 2)
-def KnownNoise(y: Any, f: Expression) -> Expression:
+def KnownNoise(y: Observation, f: Expression) -> Expression:
     """y = (value, noise): the value is f + Gaussian noise whose standard deviation is known for each datum.
 
     All engines take it.
@@ -439,7 +439,7 @@ def KnownNoise(y: Any, f: Expression) -> Expression:
     variance=lambda y, f, scale: scale**2,
     sampler=lambda rng, y, f, scale: rng.normal(f, scale),
 )
-def CensoredGaussian(y: Any, f: Expression, scale: Any = _POSITIVE) -> Expression:
+def CensoredGaussian(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
     """y = (value, code, second value): f + Gaussian noise, which may be censored, see ``IntervalCensored``.
 
     All engines take it. Predictions are of the value itself, not of a record.
@@ -462,42 +462,42 @@ LOGISTIC_VARIANCE = 2.897
 
 
 @likelihood(support=Given(Real(), Positive()), num_latents=1)
-def known_noise(y: Expression, f: Expression) -> Expression:
+def known_noise(y: Observation, f: Expression) -> Expression:
     """y[0] = f + Gaussian noise with variance y[1]. Source: Passerello 2021, section 3."""
-    return normal_pdf(y[0], f, sqrt(y[1]))  # type: ignore[index]
+    return normal_pdf(y[0], f, sqrt(y[1]))
 
 
 @likelihood(support=Binary(), num_latents=1)
-def gpc_1_labels(y: Expression, f: Expression, error: Any) -> Expression:
+def gpc_1_labels(y: Expression, f: Expression, error: Expression) -> Expression:
     """The sign of f as the label, with random errors. Source: Liu et al. 2019, section II."""
     return with_errors(step((2 * y - 1) * f), error)
 
 
 @likelihood(support=Binary(), num_latents=1)
-def gpc_2_labels(y: Expression, f: Expression, error: Any) -> Expression:
+def gpc_2_labels(y: Expression, f: Expression, error: Expression) -> Expression:
     """As ``gpc_1_labels``, with standard normal noise of f."""
     return with_errors(normal_cdf((2 * y - 1) * f), error)
 
 
 @likelihood(support=Binary(), num_latents=1)
-def gpc_3_labels(y: Expression, f: Expression, error: Any) -> Expression:
+def gpc_3_labels(y: Expression, f: Expression, error: Expression) -> Expression:
     """As ``gpc_1_labels``, with nearly logistic noise of f."""
     return with_errors(normal_cdf((2 * y - 1) * f / np.sqrt(LOGISTIC_VARIANCE)), error)
 
 
 @likelihood
-def gpc_1_classes(y: Expression, f: Expression, error: Any) -> Expression:
+def gpc_1_classes(y: Expression, f: Latents, error: Expression) -> Expression:
     """The position of the largest latent as the class, with random errors. Source: Liu et al. 2019, section III."""
-    return with_errors(largest(f, y), error, len(f) - 1)  # type: ignore[arg-type]
+    return with_errors(largest(f, y), error, len(f) - 1)
 
 
 @likelihood
-def gpc_2_classes(y: Expression, f: Expression, error: Any) -> Expression:
+def gpc_2_classes(y: Expression, f: Latents, error: Expression) -> Expression:
     """As ``gpc_1_classes``, with standard normal noise of the latents."""
-    return with_errors(largest(f, y, 1.0), error, len(f) - 1)  # type: ignore[arg-type]
+    return with_errors(largest(f, y, 1.0), error, len(f) - 1)
 
 
 @likelihood
-def gpc_3_classes(y: Expression, f: Expression, error: Any) -> Expression:
+def gpc_3_classes(y: Expression, f: Latents, error: Expression) -> Expression:
     """As ``gpc_1_classes``, with nearly logistic noise of the latents."""
-    return with_errors(largest(f, y, LOGISTIC_VARIANCE), error, len(f) - 1)  # type: ignore[arg-type]
+    return with_errors(largest(f, y, LOGISTIC_VARIANCE), error, len(f) - 1)

@@ -19,10 +19,10 @@ from pgmodels.likelihoods.expression import (
     Latent,
     Latents,
     Operand,
-    ParameterVector,
     Positions,
     Scaled,
     Selected,
+    VectorSymbol,
     product,
     total,
     total_along,
@@ -322,6 +322,9 @@ class Call(Expression):
 class Comparison(Expression):
     """An indicator: 1 where the comparison of two coefficients holds, else 0."""
 
+    sign = 1  # type: ignore[assignment]
+    nonnegative = True  # type: ignore[assignment]
+
     def __init__(self, operator: str, lhs: Expression, rhs: Expression):
         if not (lhs.latent_free and rhs.latent_free):
             raise ValueError(
@@ -337,14 +340,6 @@ class Comparison(Expression):
 
     def _label(self) -> Hashable:
         return self.operator
-
-    @cached_property
-    def sign(self) -> int | None:
-        return 1
-
-    @cached_property
-    def nonnegative(self) -> bool:
-        return True
 
     def evaluate(self, env: Environment) -> Array:
         lhs, rhs = self.lhs.evaluate(env), self.rhs.evaluate(env)
@@ -399,7 +394,7 @@ def as_expression(value: Any) -> Expression:
     """A number as a Constant, an expression unchanged; TypeError or ValueError for anything else."""
     if isinstance(value, Expression):
         return value
-    if isinstance(value, ParameterVector):
+    if isinstance(value, VectorSymbol):
         raise ValueError(
             f"the formula uses {value.name} as one number, but it has {value.length} entries: give it one number, "
             f"read an entry as {value.name}[0], or put values that differ between data into columns of y."
@@ -534,6 +529,8 @@ def rebuild(expression: Expression, children: list[Expression]) -> Expression:
 class Largest(Expression):
     """The probability that latent ``index`` plus noise of variance ``noise`` is the largest of all."""
 
+    sign = 1  # type: ignore[assignment]
+    nonnegative = True  # type: ignore[assignment]
     is_vector = False  # type: ignore[assignment]
     # The vector of latents in the notation.
     symbol: ClassVar[str] = "f"
@@ -546,14 +543,6 @@ class Largest(Expression):
     def is_indicator(self) -> bool:
         """Whether there is no noise, so that the value jumps."""
         return isinstance(self.noise, Constant) and self.noise.value == 0.0
-
-    @cached_property
-    def sign(self) -> int | None:
-        return 1
-
-    @cached_property
-    def nonnegative(self) -> bool:
-        return True
 
     @cached_property
     def extreme(self) -> bool:
@@ -730,8 +719,9 @@ def prod(x: Operand | Iterable[Operand]) -> Expression:
     return _reduce("prod", x)
 
 
-def _reduce(operator: str, x: Any) -> Expression:
-    if isinstance(x, (list, tuple)) or (not isinstance(x, Expression) and isinstance(x, Iterable)):
+def _reduce(operator: str, x: Operand | Iterable[Operand]) -> Expression:
+    # The vector of latents is iterable too.
+    if not isinstance(x, Expression) and isinstance(x, Iterable):
         terms = [_reduce(operator, term) for term in x]
         return add(*terms) if operator == "sum" else multiply(*terms)
     expression = as_expression(x)

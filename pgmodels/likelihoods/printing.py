@@ -1,7 +1,8 @@
 """Formulas as text and LaTeX."""
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -10,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 # Operands that bind less tightly than their context are put in brackets.
 
 # Names of one letter that are upright as functions: expectations, normal laws, Γ and the normal distribution function.
-UPRIGHT = {"E", "N", "Γ", "Φ"}
+_UPRIGHT = {"E", "N", "Γ", "Φ"}
 SIGNS = {"+", "-", "=", "~", "≥", "≤", "≠", "<", ">", "·", ",", ";", "|", "‖", "..."}
 
 
@@ -296,11 +297,6 @@ def renamed(part: Tree, names: Mapping[str, str]) -> Tree:
     return replace(part, **changed)  # type: ignore[type-var]
 
 
-def contains(part: Tree, kinds: tuple[type[Tree], ...]) -> bool:
-    """Whether a tree has a node of one of the given kinds."""
-    return any(isinstance(node, kinds) for node in nodes(part))
-
-
 def nodes(part: Tree) -> Iterator[Tree]:
     """A tree and all trees in it."""
     yield part
@@ -318,7 +314,10 @@ def to_text(tree: Tree) -> str:
         case Apart():
             return ", "
         case Big(symbol, below, above):
-            return symbol + _limits(below, above)
+            if below is None:
+                return symbol
+            lower = to_text(below) if isinstance(below, Name | Number) else f"{{{to_text(below)}}}"
+            return f"{symbol}_{lower}" + ("" if above is None else f"^{to_text(above)}")
         case Indexed(base, index):
             return f"{to_text(base)}[{to_text(index)}]"
         case Powered(base, exponent):
@@ -339,23 +338,14 @@ def to_text(tree: Tree) -> str:
         case Factors(items):
             return " ".join(map(to_text, items))
         case Chain(items):
-            return _chain(items)
+            return _joined(items, to_text, lambda before, after: "" if is_close(before, after) else " ")
     raise NotImplementedError(f"{type(tree).__name__} has no text form.")
 
 
-def _limits(below: Tree | None, above: Tree | None) -> str:
-    if below is None:
-        return ""
-    lower = to_text(below) if isinstance(below, (Name, Number)) else f"{{{to_text(below)}}}"
-    return f"_{lower}" if above is None else f"_{lower}^{to_text(above)}"
-
-
-def _chain(items: Sequence[Tree]) -> str:
-    text = ""
-    for i, item in enumerate(items):
-        close = i == 0 or is_close(items[i - 1], item)
-        text += to_text(item) if close else f" {to_text(item)}"
-    return text
+def _joined(items: Sequence[Tree], write: Callable[[Tree], str], between: Callable[[Tree, Tree], str]) -> str:
+    """Written items with what is between neighbours."""
+    written = [between(before, item) + write(item) for before, item in itertools.pairwise(items)]
+    return "".join([*map(write, items[:1]), *written])
 
 
 def is_close(before: Tree, after: Tree) -> bool:
@@ -411,7 +401,7 @@ def to_latex(tree: Tree) -> str:
         case Fraction(above, below):
             return rf"\frac{{{to_latex(without_brackets(above))}}}{{{to_latex(without_brackets(below))}}}"
         case Bracketed(opening, body, closing):
-            tall = opening == "|" or contains(body, (Fraction, Big))
+            tall = opening == "|" or any(isinstance(node, Fraction | Big) for node in nodes(body))
             inside = to_latex(body)
             return rf"\left{opening} {inside} \right{closing}" if tall else f"{opening}{inside}{closing}"
         case Applied(function, argument):
@@ -421,7 +411,7 @@ def to_latex(tree: Tree) -> str:
         case Derivative(of, by):
             return rf"\frac{{\partial {to_latex(of)}}}{{\partial {to_latex(by)}}}"
         case Factors(items) | Chain(items):
-            return _joined(items)
+            return _joined(items, to_latex, _between)
     raise NotImplementedError(f"{type(tree).__name__} has no LaTeX form.")
 
 
@@ -463,17 +453,13 @@ def _applied(function: Tree, argument: Tree) -> str:
 
 
 def _function(function: Tree) -> str:
-    if not isinstance(function, Name) or (function.text not in UPRIGHT and _is_letter(split_name(function.text)[0])):
+    if not isinstance(function, Name) or (function.text not in _UPRIGHT and _is_letter(split_name(function.text)[0])):
         return to_latex(function)
     if function.text in _COMMANDS:
         return rf"\{function.text}"
     letters = _letters(function.text)
-    upright = letters.startswith("\\") and function.text in UPRIGHT  # Γ and Φ are upright by default
+    upright = letters.startswith("\\") and function.text in _UPRIGHT  # Γ and Φ are upright by default
     return letters if upright else rf"\operatorname{{{letters}}}"
-
-
-def _joined(items: Sequence[Tree]) -> str:
-    return "".join((_between(items[i - 1], item) if i else "") + to_latex(item) for i, item in enumerate(items))
 
 
 def _between(before: Tree, after: Tree) -> str:
