@@ -1,8 +1,8 @@
 """Likelihoods that are not in the package, as a user would write them."""
 
 from pgmodels.likelihoods.likelihood import likelihood
-from pgmodels.likelihoods.operations import exp, gamma, normal_cdf, normal_pdf, sigmoid, sqrt, sum_
-from pgmodels.likelihoods.supports import Binary, Classes, Counts, Given, Real
+from pgmodels.likelihoods.operations import exp, gamma, log, normal_cdf, normal_pdf, sigmoid, sqrt, sum_
+from pgmodels.likelihoods.supports import Binary, Censored, Classes, Clipped, Counts, Given, Real
 from pgmodels.parameters.parameter import Parameter
 
 
@@ -79,3 +79,14 @@ def shared(y, f):
 @likelihood(support=Counts())
 def log_poisson(y, f):
     return exp(y * f - exp(f)) / gamma(y + 1)
+
+
+@likelihood(support=Clipped(0.0), num_latents=1)
+def tobit(y, f, scale=Parameter(0.7, positive=True)):
+    return normal_cdf(-f / scale) ** (y == 0) * normal_pdf(y, f, scale) ** (y > 0)
+
+
+@likelihood(support=Censored(), num_latents=1)
+def log_logistic(y, f, shape=Parameter(1.5, positive=True)):
+    z = shape * (log(y[0]) - f)
+    return (shape / y[0] * sigmoid(z)) ** y[1] * sigmoid(-z)

@@ -87,12 +87,12 @@ def test_it_is_known_to_be_normalised_and_its_counts_are_allowed(r):
         np.testing.assert_array_equal(model.check_observations(COUNTS, len(COUNTS)), COUNTS)
 
 
-def test_a_lost_factor_is_not_known_to_be_normalised():
+def test_a_formula_without_a_factor_is_not_known_to_be_normalised():
     @pgm.likelihood(support=pgm.Counts())
-    def lost(y, f, p=pgm.Parameter(0.3, positive=True), r=pgm.Parameter(2.0, positive=True)):
+    def incomplete(y, f, p=pgm.Parameter(0.3, positive=True), r=pgm.Parameter(2.0, positive=True)):
         return p * (y == 0) + pgm.gamma(y + r) / pgm.gamma(y + 1) * pgm.sigmoid(f) ** r * pgm.sigmoid(-f) ** y
 
-    assert is_normalised(lost(), 1) is False
+    assert is_normalised(incomplete(), 1) is False
 
 
 def log_and_slopes(formula, f, y=1.0, size=1):
@@ -135,7 +135,7 @@ EXTREMES = {
         1100.0,
         [1.0, 1.0],
     ),
-    "beside an indicator that is off": (
+    "next to an indicator that is off": (
         lambda y, f: (1 - pgm.exp(f)) * (y == 0) + (2 - pgm.exp(-f)) * pgm.exp(-f),
         [800.0],
         -800 + np.log(2),

@@ -14,6 +14,7 @@ from pgmodels.likelihoods.sampling import draw_observations, is_normalised
 from pgmodels.likelihoods.supports import Undeclared
 from pgmodels.results.gaussian import MixedPredictive
 from pgmodels.results.predictive import DrawNodes, IndependentNodes, PredictionWarning, Predictive
+from tests.own_likelihoods import log_poisson, tobit
 
 # Below this a test of a fixed seed would be a false alarm in ten thousand.
 ALPHA = 1e-4
@@ -40,11 +41,6 @@ def negative_binomial(dispersion, mean):
 
 
 @pgm.likelihood(support=pgm.Counts())
-def poisson(y, f):
-    return pgm.exp(y * f - pgm.exp(f)) / pgm.gamma(y + 1)
-
-
-@pgm.likelihood(support=pgm.Counts())
 def overdispersed(y, f, dispersion=pgm.Parameter(0.27)):
     ways = pgm.gamma(y + dispersion) / (pgm.gamma(dispersion) * pgm.gamma(y + 1))
     return ways * pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** dispersion
@@ -66,8 +62,8 @@ def successes(y, f):
         (pgm.Binomial(), 1.3, stats.binom(5000, expit(1.3)), 5000.0),
         (pgm.Binomial(), -1.3, stats.binom(1, expit(-1.3)), 1.0),
         (pgm.Probit(), 0.4, stats.bernoulli(stats.norm.cdf(0.4)), None),
-        (poisson(), np.log(1e4), stats.poisson(1e4), None),
-        (poisson(), np.log(560.0), stats.poisson(560), None),
+        (log_poisson(), np.log(1e4), stats.poisson(1e4), None),
+        (log_poisson(), np.log(560.0), stats.poisson(560), None),
         (overdispersed(), np.log(500 / 0.27), negative_binomial(0.27, 500), None),
         (successes(), -1.4, stats.binom(5000, expit(-1.4)), 5000.0),
         (successes(), 8.5, stats.binom(20_000, expit(8.5)), 20_000.0),
@@ -110,7 +106,7 @@ def test_named_classes_and_real_numbers_are_drawn_exactly():
     heteroscedastic = draw(pgm.HeteroscedasticGaussian(5.0), [0.9, -2.0])
     assert stats.kstest(heteroscedastic, stats.norm(0.9, 1 / np.sqrt(5.0 * expit(-2.0))).cdf).pvalue > ALPHA
     assert all(made.draws_exactly(1) for made in laws)
-    assert not poisson().draws_exactly(1)
+    assert not log_poisson().draws_exactly(1)
 
 
 def test_parameters_go_with_their_draws():
@@ -197,7 +193,7 @@ def test_probability_that_is_not_found_is_an_error():
     with pytest.raises(ValueError, match=r"two_peaks cannot be drawn at 64 of 64.*9\.2.*sum to 0\.3 .*sampler"):
         draw(two_peaks(), 9.2, n=64)
     with pytest.raises(ValueError, match=r"poisson cannot be drawn at 512 of 512 .* such as 800"):
-        draw(poisson(), 800.0, n=512)
+        draw(log_poisson(), 800.0, n=512)
     nodes = DrawNodes(np.full((64, 1, 1), 9.2))
     with pytest.raises(ValueError, match="two_peaks cannot be drawn"):
         Predictive(two_peaks(), nodes).quantiles(0.5, 64)
@@ -321,11 +317,6 @@ def zero_inflated(y, f, p=pgm.Parameter(0.3, positive=True), r=pgm.Parameter(2.0
     return p * (y == 0) + (1 - p) * pgm.gamma(y + r) / pgm.gamma(r) / pgm.gamma(y + 1) * q**y * (1 - q) ** r
 
 
-@pgm.likelihood(support=pgm.Clipped(low=0.0))
-def tobit(y, f):
-    return pgm.normal_cdf(-f) ** (y == 0) * pgm.normal_pdf(y, f, 1.0) ** (y > 0)
-
-
 @pgm.likelihood(support=pgm.Real())
 def contaminated(y, f):
     return 0.9 * pgm.normal_pdf(y, f, 0.5) + 0.1 * pgm.normal_pdf(y, 0.0, 5.0)
@@ -351,7 +342,7 @@ EXPOSURE = np.array([0.5, 2000.0, 3.0])
 OTHERS = {
     "log-normal": (log_normal(), lambda f: (np.exp(f + 0.125), np.exp(2 * f + 0.25) * np.expm1(0.25))),
     "zero-inflated": (zero_inflated(), of_counts),
-    "clipped": (tobit(), of_tobit),
+    "clipped": (tobit(1.0), of_tobit),
     "a mixture": (contaminated(), lambda f: (0.9 * f, 0.9 * (f**2 + 0.25) + 2.5 - 0.81 * f**2)),
     # Two thousand times e^f: more counts than are added up one by one.
     "exposed": (exposed(), lambda f: (EXPOSURE * np.exp(f), EXPOSURE * np.exp(f)), EXPOSURE),
