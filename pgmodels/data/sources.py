@@ -48,10 +48,6 @@ class Scaling(NamedTuple):
         return (X - self.location) / self.scale
 
 
-# The size of the uniform sample of rows.
-_SAMPLE = 20_000
-
-
 class Survey(NamedTuple):
     """The number of rows, the standardisation of inputs, a uniform sample with standardised inputs, a digest of all."""
 
@@ -62,7 +58,9 @@ class Survey(NamedTuple):
     digest: str
 
 
-def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block], seed: int = 0) -> Survey:
+def survey(
+    rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block], seed: int = 0, sample_size: int = 20_000
+) -> Survey:
     """One pass over rows in order. ``check`` converts a block to float64, or raises ValueError with a row of the block.
 
     ``seed`` draws the sample. The error is raised with the row's number in the data.
@@ -74,7 +72,12 @@ def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block], seed: i
     sample: Block | None = None
     keys = np.zeros(0)
     for X, y in _pieces(rows):
-        X, y = _checked(check, X, y, count)
+        try:
+            X, y = check(X, y)
+        except ValueError as error:
+            # The message numbers the rows within the block.
+            message = re.sub(r"\brow (\d+)", lambda match, first=count: f"row {first + int(match[1])}", str(error))
+            raise ValueError(message) from error
         digest.update(np.ascontiguousarray(X).tobytes() + np.ascontiguousarray(y).tobytes())
         # Means and sums of squares about them, block by block (Chan, Golub and LeVeque 1983).
         share, shift = len(X) / (count + len(X)), X.mean(axis=0) - mean
@@ -83,7 +86,7 @@ def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block], seed: i
         low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
         # The rows with the smallest random keys are a uniform sample.
         keys = np.concatenate([keys, rng.random(len(X))])
-        kept = np.sort(np.argsort(keys)[:_SAMPLE])
+        kept = np.sort(np.argsort(keys)[:sample_size])
         blocks = ((X, y),) if sample is None else (sample, (X, y))
         every_X, every_y = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
         keys, sample = keys[kept], (every_X[kept], every_y[kept])
@@ -104,19 +107,6 @@ def _pieces(rows: Rows) -> Iterator[Block]:
             yield X[start : start + BLOCK], y[start : start + BLOCK]
 
 
-def _checked(check: Callable[[np.ndarray, np.ndarray], Block], X: np.ndarray, y: np.ndarray, first: int) -> Block:
-    try:
-        return check(X, y)
-    except ValueError as error:
-        # The message numbers the rows within the block.
-        message = re.sub(r"\brow (\d+)", lambda match: f"row {first + int(match[1])}", str(error))
-        raise ValueError(message) from error
-
-
-# Consecutive rows that are read together in a random order: long enough for a disk, short within a shuffled block.
-_RUN = 1024
-
-
 class ArrayRows(Rows):
     """The rows of X (n, d) and y (n,) or (n, columns): arrays or ``numpy.memmap`` of any numeric type.
 
@@ -126,6 +116,8 @@ class ArrayRows(Rows):
     def __init__(self, X: ArrayLike, y: ArrayLike, *, standardise: bool = False):
         self.columns, self.standardise = column_names(X), standardise
         self.X, self.y = _sliced(X, "X"), _sliced(y, "y")
+        # All arrays of which blocks have rows.
+        self.arrays: Block = self.X, self.y
         if self.X.ndim != 2:
             raise ValueError(f"X must have shape (n, d), one row per datum; got shape {self.X.shape}.")
         if self.y.ndim not in (1, 2) or len(self.y) != len(self.X):
@@ -134,18 +126,14 @@ class ArrayRows(Rows):
             )
 
     def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
-        for rows in self.slices(rng):
-            yield self.X[rows], self.y[rows]
-
-    def slices(self, rng: np.random.Generator | None) -> Iterator[slice]:
-        """The rows of each block."""
-        length = BLOCK if rng is None else _RUN
+        # In a random order, consecutive rows are read together: enough of them for a disk, few within a shuffled block.
+        length = BLOCK if rng is None else 1024
         starts = np.arange(0, len(self.X), length)
         for start in starts if rng is None else rng.permutation(starts):
-            yield slice(start, start + length)
+            yield tuple(array[start : start + length] for array in self.arrays)
 
 
-def _sliced(value: Any, name: str) -> np.ndarray:
+def _sliced(value: ArrayLike, name: str) -> np.ndarray:
     """A numeric array unchanged, so that a mapped file is not read yet; other values as numbers."""
     return value if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else as_numbers(value, name)
 
@@ -243,10 +231,6 @@ def _names(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-# The size of the buffer within which rows are shuffled.
-_SHUFFLED = 131_072
-
-
 def batches(
     rows: Rows, scaling: Scaling, num_rows: int, size: int, seed: Sequence[int], first: int = 0
 ) -> Iterator[Block]:
@@ -294,7 +278,8 @@ def _one_pass(
         X, *others = (np.asarray(part, dtype=np.float64) for part in block)
         buffer.append((scaling(X), *others))
         num_buffered += len(X)
-        if num_buffered >= max(_SHUFFLED, size):
+        # Rows are shuffled within a buffer.
+        if num_buffered >= max(131_072, size):
             buffer = [(yield from _drained(buffer, size, rng))]
             num_buffered = len(buffer[0][0])
     return (yield from _drained(buffer, size, rng)) if buffer else (np.zeros((0, 0)), np.zeros(0))

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from pgmodels.runtime.io import (
     Arrays,
@@ -20,17 +21,19 @@ from pgmodels.runtime.io import (
     write_arrays,
 )
 from pgmodels.runtime.messages import shorten
+from pgmodels.runtime.precision import as_array
 
 # The file by which each engine recognises its folder.
 _FILES = {"gibbs": "index.npz", "svi": "svi.npz"}
 # All files that each engine writes there.
 _WRITTEN = {"gibbs": r"index\.npz|draws-\d{6}\.npz|state-\d{9}\.npz", "svi": r"svi\.npz"}
-# Minimum number of seconds between two saves.
-_INTERVAL = 2.0
 
 
 class EngineCheckpoint:
     """The base of an engine's checkpoints: a folder with the files of one run.
+
+    ``index`` has the values of the main file when the folder was opened, None if there was none. A state is saved as
+    the leaves of a tree, and restored by ``tree`` from a tree of the same structure.
 
     Raises ValueError if the folder cannot be created or written to, belongs to another engine, or contains a file that
     is damaged or of another version. Every error has a remedy.
@@ -39,10 +42,13 @@ class EngineCheckpoint:
     engine: ClassVar[str]
     # Version of the file format, increased by every change of its contents or of what an iteration computes.
     format: ClassVar[int]
+    # Minimum number of seconds between two saves.
+    interval: ClassVar[float] = 2.0
 
     def __init__(self, checkpoint: Any):
         self.time = time.monotonic()
         self.fingerprint: dict[str, str] = {}
+        self.index: dict[str, Any] | None = None
         try:
             self.path = Path(checkpoint)
         except TypeError as error:
@@ -73,18 +79,18 @@ class EngineCheckpoint:
         with locked_folder(saved.path, "checkpoint", cls.engine) if first else nullcontext():
             if first:
                 remove_temporary(saved.path, _WRITTEN[cls.engine])
-            saved.read()
+            saved.index = saved.read_file(saved.file) if saved.file.exists() else None
             yield saved
-
-    def read(self) -> None:
-        """Read the main file, if there is one, and validate it."""
-        raise NotImplementedError
 
     def is_due(self, final: bool) -> bool:
         """Whether to save: if the last save is long enough ago, or if this is the final one."""
-        due = final or time.monotonic() - self.time >= _INTERVAL
+        due = final or time.monotonic() - self.time >= self.interval
         self.time = time.monotonic() if due else self.time
         return due
+
+    def write_index(self, values: dict[str, Any]) -> None:
+        """Write the main file, with the identity of the run."""
+        self.write_file(self.file, {"fingerprint": self.fingerprint, **values})
 
     def write_file(self, path: Path, values: dict[str, Any]) -> None:
         """Write plain values and arrays to a file of the folder."""
@@ -117,9 +123,12 @@ class EngineCheckpoint:
             self.refuse(f"{path} is damaged: it has no values")
         return values
 
-    def require_same(self, saved: Any, expected: dict[str, str]) -> None:
-        """Raise ValueError if the run differs from the saved one, naming the differences."""
+    def continues(self, expected: dict[str, str]) -> bool:
+        """Whether a run is saved; ValueError if it differs from this one, naming the differences."""
         self.fingerprint = expected
+        if self.index is None:
+            return False
+        saved = self.index.get("fingerprint")
         if not isinstance(saved, dict) or set(saved) != set(expected):
             self.refuse(f"{self.file} does not identify its run")
         differing = [name for name in expected if saved[name] != expected[name]]
@@ -128,6 +137,28 @@ class EngineCheckpoint:
                 f"checkpoint: {self.path} contains another run of {self.engine}, which differs in: "
                 f"{', '.join(differing)}. Name another folder, or delete this one."
             )
+        return True
+
+    def tree(self, path: Path, saved: Any, like: PyTree) -> PyTree:
+        """The tree of saved leaves, which have the types and shapes of those of ``like``.
+
+        The first leaf grows with a run: its first axis may have any length. Raises ValueError for other leaves.
+        """
+        leaves, structure = jax.tree.flatten(like)
+        expected = [leaf if hasattr(leaf, "dtype") else np.asarray(leaf) for leaf in leaves]
+        if not isinstance(saved, tuple) or not all(isinstance(leaf, np.ndarray) for leaf in saved):
+            self.refuse(f"{path} is damaged: the arrays of the state are missing")
+        if len(saved) != len(expected):
+            self.refuse(f"{path} is damaged: it has {len(saved)} arrays of the state, and should have {len(expected)}")
+        for i, (leaf, template) in enumerate(zip(saved, expected, strict=True)):
+            first, shape = int(i == 0), tuple(template.shape)
+            fits = leaf.ndim == len(shape) and leaf.shape[first:] == shape[first:]
+            if leaf.dtype != template.dtype or not fits:
+                self.refuse(
+                    f"{path} is damaged: array {i} of the state is of type {leaf.dtype} and shape {leaf.shape}, and "
+                    f"should be of type {template.dtype} and shape {shape}"
+                )
+        return jax.tree.unflatten(structure, [as_array(leaf) for leaf in saved])
 
     def refuse(self, fault: str) -> NoReturn:
         """Raise ValueError for a damaged or foreign folder."""
@@ -137,26 +168,6 @@ class EngineCheckpoint:
         )
 
 
-def leaves_of(tree: Any) -> tuple[np.ndarray, ...]:
+def leaves_of(tree: PyTree) -> tuple[np.ndarray, ...]:
     """The leaves of a tree as arrays of a file."""
     return tuple(np.asarray(leaf) for leaf in jax.tree.leaves(tree))
-
-
-def fault_of_leaves(saved: Any, expected: list[Any], free: int | None = None) -> str | None:
-    """The fault of saved leaves of a tree, or None; the first axis of the leaf ``free`` may have any length."""
-    if not isinstance(saved, tuple) or not all(isinstance(leaf, np.ndarray) for leaf in saved):
-        return "the arrays of the state are missing"
-    if len(saved) != len(expected):
-        return f"it has {len(saved)} arrays of the state, and should have {len(expected)}"
-    for i, (leaf, template) in enumerate(zip(saved, expected, strict=True)):
-        start = int(i == free)
-        if (
-            leaf.dtype != template.dtype
-            or leaf.ndim != len(template.shape)
-            or leaf.shape[start:] != tuple(template.shape)[start:]
-        ):
-            return (
-                f"array {i} of the state is of type {leaf.dtype} and shape {leaf.shape}, and should be of type "
-                f"{template.dtype} and shape {tuple(template.shape)}"
-            )
-    return None

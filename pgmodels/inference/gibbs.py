@@ -13,24 +13,25 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import MissingChoice, check_whole_number
 from pgmodels.inference.bound import ProblemFamily
-from pgmodels.inference.checkpoint_folder import EngineCheckpoint, fault_of_leaves, leaves_of
+from pgmodels.inference.checkpoint_folder import EngineCheckpoint, leaves_of
 from pgmodels.inference.gibbs_schedule import (
     AUTO,
     BLOCKS,
     CHUNK,
     PILOT,
     Keep,
+    Moments,
     Record,
     Schedule,
     Scheme,
     SchemeName,
     State,
     default_schedule,
-    no_moments,
     pilot_schedule,
     renew_surrogates,
     run_chunk,
@@ -39,14 +40,14 @@ from pgmodels.inference.gibbs_schedule import (
     tune,
 )
 from pgmodels.inference.inducing_selection import INDEPENDENT, select_inducing_inputs, warn_left_out
-from pgmodels.inference.moves import Chain, Move, MoveRequirement, MoveStats, Reference, Target, first_fit, fit_again
+from pgmodels.inference.moves import Chain, Move, MoveRequirement, MoveStats, Reference, Target, fit_again
 from pgmodels.inference.slice_moves import check_blocks
 from pgmodels.inference.surrogates import Ellipse, Fit, constant_path, ellipse_of, precisions_of
 from pgmodels.inference.vi import accurate_prior, nearly_converged, warn_inaccurate
 from pgmodels.likelihoods.sampling import checked_unknowns
 from pgmodels.model import Data, Model, require_model, with_powers
 from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels
-from pgmodels.priors.base import Sites
+from pgmodels.priors.base import RandomKey, Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.collection import Fresh, PriorCollection
 from pgmodels.results.draws import Draws
@@ -56,10 +57,6 @@ from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, warn
 from pgmodels.runtime.precision import Picklable, as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_key, as_seed
 
-# Limit on the largest R-hat (Gelman and Rubin 1992 recommend less), and the smallest number of draws per chain for
-# which it is checked: of fewer it is noise.
-_RHAT, _MIN_DRAWS = 1.2, 100
-
 
 class MixingWarning(PgmodelsWarning):
     """Draws may be strongly correlated, or chains may differ, although the sampler is exact."""
@@ -67,12 +64,14 @@ class MixingWarning(PgmodelsWarning):
 
 def warn_unmixed(engine: str, count: int, means: np.ndarray, variances: np.ndarray) -> None:
     """Warn if the means (chains, n, latents) of ``count`` draws differ by more than their variances explain."""
-    if count < _MIN_DRAWS or len(means) < 2:
+    # Of fewer draws R-hat is noise.
+    if count < 100 or len(means) < 2:
         return
     within = variances.mean(axis=0) * (count - 1) / count
     ratio = means.var(axis=0, ddof=1) / np.where(within > 0.0, within, 1.0)
     largest = float(np.sqrt(1.0 + np.max(np.where(within > 0.0, ratio, 0.0))))
-    if largest > _RHAT:
+    # Gelman and Rubin 1992 recommend less.
+    if largest > 1.2:
         row, latent = np.unravel_index(int(np.argmax(np.where(within > 0.0, ratio, 0.0))), ratio.shape)
         warn(
             f"{engine}: R-hat is {largest:.2f} (latent {latent} at row {row}): the chains have not converged to the "
@@ -98,7 +97,7 @@ class Settings(NamedTuple):
 
     num_warmup: int
     num_chains: int
-    key: Any
+    key: RandomKey
     keep: Keep
 
 
@@ -108,10 +107,11 @@ class GibbsRun(Picklable):
     def __init__(self, model: Model, data: Data, settings: Settings, scheme: Scheme = AUTO):
         self.model, self.data, self.settings = model, data, settings
         self.unknowns: ParameterVector = checked_unknowns(model)
+        self.is_sampled = bool(self.unknowns.leaf_indices)
         vector = as_array(self.unknowns.start())
         # If kernel hyperparameters are sampled, in the form that does not depend on their values.
-        groups = model.fixed_groups(data.X, have_fixed_kernels(model)) if self._sampled else ()
-        bound = model.compiled_prior(data.X, groups) if self._sampled else model.prior(data.X)
+        groups = model.fixed_groups(data.X, have_fixed_kernels(model)) if self.is_sampled else ()
+        bound = model.compiled_prior(data.X, groups) if self.is_sampled else model.prior(data.X)
         self.prior: PriorCollection = bound.for_sampling()
         pads = model.can_pad and self.prior.can_pad
         self.prior = self.prior.padded() if pads else self.prior
@@ -128,18 +128,19 @@ class GibbsRun(Picklable):
             tuple(fixed and new for fixed, new in zip(groups, self.prior.groups, strict=bool(groups))),
             needs_factors=True,
         )
-        self.target = Target(family, fixed_reference=None if self._sampled else Reference(self.prior))
-        self.stages = _stages(settings.num_warmup, self._sampled)
-        self.schedule: Schedule = default_schedule(self._usable_moves(scheme.moves, vector), self.prior)
+        self.target = Target(family, fixed_reference=None if self.is_sampled else Reference(self.prior))
+        self.stages = _stages(settings.num_warmup, self.is_sampled)
+        moves = _usable_moves(self.target, self.prior, scheme.moves, vector, has_warmup=bool(self.stages))
+        self.schedule: Schedule = default_schedule(moves, self.prior)
         # The largest precision of the fitted Gaussian's factors.
         self.precision = 0.0
         if self.prior.whitened:
             self._fit_first(vector)
-        elif self._sampled:
+        elif self.is_sampled:
             self.target = replace(self.target, fitted=Ellipse(vector, as_array(np.eye(len(vector)))))
         keys = _split_key(settings.key, settings.num_chains)
         self.state: State = start_chains(self.target, self.schedule.moves, vector, keys)
-        self.moments = no_moments(self.chains.latents.shape)
+        self.moments = Moments.none(self.chains.latents.shape)
         self.number = 0
         self.records: list[Record] = []
         self.vectors: list[np.ndarray] = []
@@ -150,52 +151,22 @@ class GibbsRun(Picklable):
         """The current states of the chains."""
         return self.state.chains
 
-    def _usable_moves(self, moves: Sequence[Move], vector: Any) -> list[Move]:
-        """Moves whose requirements are met; ValueError if hyperparameters are sampled and no move updates them."""
-        if self.target.objective.predictors is not None:
-            # Predictors couple latents in the sweep too.
-            self.prior.require_coupling()
-        met = {MoveRequirement.HYPERPARAMETERS} if self._sampled else set()
-        # Without warm-up the step size of Hamiltonian steps is not tuned.
-        met |= {MoveRequirement.WARMUP} if self.stages else set()
-        met |= {MoveRequirement.OF_PRIOR} if np.any(self.unknowns.gps >= 0) else set()
-        met |= {MoveRequirement.OF_LIKELIHOOD} if np.any(self.unknowns.gps < 0) else set()
-        if self.prior.whitened:
-            met |= {MoveRequirement.FACTOR, MoveRequirement.GAUSSIAN}
-        else:
-            met |= {MoveRequirement.NO_GAUSSIAN}
-            check_blocks(self.target, self.prior)
-        met |= {MoveRequirement.PRECONDITIONER} if self.prior.factored and self._sampled else set()
-        possible = [move for move in moves if move.requirements - met <= {MoveRequirement.GRADIENT}]
-        if any(MoveRequirement.GRADIENT in move.requirements for move in possible) and not _has_gradient(
-            self.target, self.prior, vector
-        ):
-            possible = [move for move in possible if MoveRequirement.GRADIENT not in move.requirements]
-        if self._sampled and not any(MoveRequirement.HYPERPARAMETERS in move.requirements for move in possible):
-            raise ValueError(
-                f"gibbs cannot sample {', '.join(self.unknowns.names)} here: no move of the scheme updates them. Learn "
-                "them with fit, or fix them with pgm.Fixed."
-            )
-        return possible
-
-    def _fit_first(self, vector: Any) -> None:
-        fit = first_fit(self.target, self.prior)
+    def _fit_first(self, vector: Array) -> None:
+        """Fit the Gaussian at the model's values."""
+        model = self.target.family.model
+        fit = self.target.fit(model, self.prior)
         self.precision = _largest_precision(fit)
-        if self._sampled:
-            path = constant_path(fit, vector, self._preconditioned)
+        if self.is_sampled:
+            path = constant_path(fit, vector, self.schedule.needs_coordinates)
             self.target = replace(self.target, fitted=path)
             return
         finer = accurate_prior(self.model, self.data, self.prior, self.precision)
         if finer is not self.prior:
             self.prior = finer.resized(self.prior.num_rows)
-            fit = first_fit(self.target, self.prior)
+            fit = self.target.fit(model, self.prior)
             self.precision = _largest_precision(fit)
         surrogate = _to_draw_from(fit.surrogate).completed(fit.surrogate)
         self.target = replace(self.target, fixed_reference=Reference(surrogate=surrogate))
-
-    @property
-    def _sampled(self) -> bool:
-        return bool(self.unknowns.leaf_indices)
 
     @property
     def fingerprint(self) -> dict[str, str]:
@@ -210,29 +181,26 @@ class GibbsRun(Picklable):
         }
 
     @property
-    def arrays(self) -> Any:
-        """The state that the next iteration needs, as a pytree of arrays."""
+    def arrays(self) -> tuple[Any, ...]:
+        """The state that the next iteration needs, as a pytree of arrays.
+
+        The first is of the hyperparameters since the last fit, one vector for each iteration.
+        """
         chains = self.chains._replace(key=jax.random.key_data(self.chains.key))
         past = np.concatenate(self.vectors) if self.vectors else np.zeros((0, *chains.unknowns.shape))
-        return self.state._replace(chains=chains), self.schedule, self.moments, past, self.target.fitted
+        return past, self.state._replace(chains=chains), self.schedule, self.moments, self.target.fitted
 
-    def restore(self, leaves: Any, number: int, records: list[Record], failed_fits: list[str]) -> str | None:
-        """Restore a saved state; returns the fault if it does not fit this run."""
-        expected, tree = jax.tree.flatten(self.arrays)
-        # There is one vector of hyperparameters for each iteration.
-        fault = fault_of_leaves(leaves, expected, len(jax.tree.leaves(self.arrays[:3])))
-        if fault:
-            return fault
-        state, self.schedule, self.moments, past, fitted = jax.tree.unflatten(tree, [as_array(x) for x in leaves])
+    def restore(self, arrays: tuple[Any, ...], number: int, records: list[Record], failed_fits: list[str]) -> None:
+        """Restore a saved state, with its ``arrays``."""
+        past, state, self.schedule, self.moments, fitted = arrays
         self.target = replace(self.target, fitted=fitted)
         self.vectors = [np.asarray(past)]
         kind = jax.random.key_impl(self.settings.key)
         chains = state.chains._replace(key=jax.random.wrap_key_data(state.chains.key, impl=kind))
         self.state = state._replace(chains=chains)
         self.number, self.records, self.failed_fits = number, records, failed_fits
-        return None
 
-    def advance(self, until: int, saved: Any, progress: bool | None) -> None:
+    def advance(self, until: int, saved: "Checkpoint | None", progress: bool | None) -> None:
         """Iterate up to ``until`` iterations in all."""
         warmup = self.settings.num_warmup
         with progress_bar("gibbs", until, progress) as bar:
@@ -242,11 +210,11 @@ class GibbsRun(Picklable):
                 if self.number in self.stages:
                     self._adapt()
                 if self.number == warmup:
-                    self.moments = no_moments(self.chains.latents.shape)
+                    self.moments = Moments.none(self.chains.latents.shape)
                 if self.number < until:
                     ends = [end for end in (*self.stages, warmup, until) if end > self.number]
                     self._chunk(min(CHUNK, min(ends) - self.number))
-                bar.advance(self.number - before, self._note() if bar.visible else "")
+                bar.advance(self.number - before, _note(self.records) if bar.visible else "")
                 if saved is not None:
                     saved.save(self, final=self.number >= until)
 
@@ -256,9 +224,13 @@ class GibbsRun(Picklable):
         Also with MixingWarning of failed fits in warm-up, and with InducingWarning of too few inducing inputs.
         """
         warn_inaccurate(self.prior, self.precision)
-        self._warn_inducing()
-        count, means, squares = (np.asarray(part) for part in self.moments)
         rows = len(self.data.y)
+        if self.prior.whitened and not self.prior.factored:
+            vector = as_array(np.median(np.asarray(self.chains.unknowns), axis=0))
+            figures = (np.asarray(leaf)[:rows] for leaf in _inducing_residuals(self.target, vector))
+            model = self.unknowns.with_values(self.unknowns.constrain(vector))
+            warn_left_out(model, self.data.X, *figures, effect=INDEPENDENT)
+        count, means, squares = (np.asarray(part) for part in self.moments)
         warn_unmixed("gibbs", int(count), means[:, :rows], squares[:, :rows] / max(float(count), 1.0))
         if self.failed_fits:
             warn(
@@ -266,15 +238,6 @@ class GibbsRun(Picklable):
                 "exact, but may mix slowly: check R-hat and ESS, and narrow very wide priors.",
                 MixingWarning,
             )
-
-    def _warn_inducing(self) -> None:
-        if self.prior.whitened and not self.prior.factored:
-            vector = as_array(np.median(np.asarray(self.chains.unknowns), axis=0))
-            residual, precisions, variances = (
-                np.asarray(leaf)[: len(self.data.y)] for leaf in _inducing_residuals(self.target, vector)
-            )
-            model = self.unknowns.with_values(self.unknowns.constrain(vector))
-            warn_left_out(model, self.data.X, residual, precisions, variances, effect=INDEPENDENT)
 
     def draws(self, num_samples: int, seconds: float) -> Draws:
         """The draws so far, the last ``num_samples`` at most."""
@@ -284,23 +247,23 @@ class GibbsRun(Picklable):
             return np.ascontiguousarray(np.swapaxes(np.concatenate(chunks), 0, 1)[:, :num_samples])
 
         records = jax.tree.map(joined, *self.records)
-        hyperparameters = self._named(records.unknowns)
+        hyperparameters = _named(self.unknowns, records.unknowns) if self.is_sampled else {}
         model = self.unknowns.with_values(self.unknowns.median(list(hyperparameters.values())))
-        count = len(self.data.y)
+        count, keep = len(self.data.y), self.settings.keep
+        prior = self.prior.resized(count)
+        if hyperparameters:
+            prior = model.compiled_prior(self.data.X, self.target.family.fixed_groups).for_sampling()
         whitened = None
         if records.coordinates is not None:
             counts = [group.rank * size for group, size in zip(self.prior.groups, self.prior.sizes, strict=True)]
             pairs = zip(np.split(records.coordinates, np.cumsum(counts)[:-1], axis=-1), self.prior.sizes, strict=True)
-            whitened = tuple(np.swapaxes(flat.reshape(*flat.shape[:-1], size, -1), -1, -2) for flat, size in pairs)
-        prior = self.prior.resized(count)
-        if hyperparameters:
-            prior = model.compiled_prior(self.data.X, self.target.family.fixed_groups).for_sampling()
-        if whitened is not None:
+            by_group = (np.swapaxes(flat.reshape(*flat.shape[:-1], size, -1), -1, -2) for flat, size in pairs)
             ranks = [group.rank for group in prior.groups]
-            whitened = tuple(v[..., :rank, :] for v, rank in zip(whitened, ranks, strict=True))
+            whitened = tuple(v[..., :rank, :] for v, rank in zip(by_group, ranks, strict=True))
         latents = records.latents
-        if latents is not None and self.settings.keep.what == "all":
+        if latents is not None and keep.what == "all":
             latents = latents[:, :, :count]
+        moments = None if keep.what == "all" else self.moments.pooled(count)
         return Draws(
             model=model,
             **self.data._asdict(),
@@ -309,22 +272,14 @@ class GibbsRun(Picklable):
             log_likelihood_trace=records.log_likelihood,
             hyperparameters=hyperparameters,
             stored_latents=latents,
-            rows=np.array(self.settings.keep.rows) if self.settings.keep.what == "rows" else None,
-            moments=self._pooled_moments() if self.settings.keep.what != "all" else None,
+            rows=np.array(keep.rows) if keep.what == "rows" else None,
+            moments=moments,
             tuning=self.schedule.as_dict(),
             run=self,
             num_warmup=self.settings.num_warmup,
             seconds=seconds,
             method="gibbs",
         )
-
-    def _named(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
-        """Hyperparameters by name, (chains, draws, ...), from unconstrained ones (chains, draws, d)."""
-        if not self.unknowns.leaf_indices:
-            return {}
-        values = _constrain(self.unknowns, as_array(vectors.reshape(-1, vectors.shape[-1])))
-        arrays = [np.asarray(value).reshape(*vectors.shape[:2], *value.shape[1:]) for value in values]
-        return dict(zip(self.unknowns.names, arrays, strict=True))
 
     def copy(self) -> "GibbsRun":
         """A copy of the run, which continues independently."""
@@ -333,6 +288,7 @@ class GibbsRun(Picklable):
         return other
 
     def _chunk(self, count: int) -> tuple[MoveStats, ...]:
+        """At most CHUNK iterations. Raises SamplingError if a state is not finite."""
         arguments = (self.target, self.schedule, self.state, self.moments, self.number, count)
         self.state, self.moments, stats, record = run_chunk(*arguments, self.settings.keep)
         # Sliced in NumPy: JAX would compile a slice for every length.
@@ -342,61 +298,76 @@ class GibbsRun(Picklable):
             good = count if not bad.size else int(bad[0, 0])
             if good:
                 self.records.append(jax.tree.map(lambda leaf: leaf[:good], record))
-        elif self._sampled:
+        elif self.is_sampled:
             self.vectors.append(record.unknowns)
         if bad.size:
-            self._fail(int(bad[0, 0]), int(bad[0, 1]), record)
+            step, chain = bad[0]
+            drawn = sum(len(part.log_likelihood) for part in self.records)
+            raise SamplingError(
+                f"gibbs: the {BLOCKS[int(record.failed[step, chain])]} of chain {chain} are not finite in iteration "
+                f"{self.number + step} (warm-up included). Look for extreme values in y, prior variances of many "
+                f"orders of magnitude, or a likelihood scale close to zero. The {drawn} draws of each chain until then "
+                "are in the error's .draws.",
+                self.draws(drawn, float("nan")) if drawn else None,
+            )
         self.number += count
         return stats
 
-    def _fail(self, step: int, chain: int, record: Record) -> None:
-        block = BLOCKS[int(record.failed[step, chain])]
-        drawn = sum(len(part.log_likelihood) for part in self.records)
-        raise SamplingError(
-            f"gibbs: the {block} of chain {chain} are not finite in iteration {self.number + step} (warm-up included). "
-            "Look for extreme values in y, prior variances of many orders of magnitude, or a likelihood scale close to "
-            f"zero. The {drawn} draws of each chain until then are in the error's .draws.",
-            self.draws(drawn, float("nan")) if drawn else None,
-        )
-
     def _adapt(self) -> None:
-        if self._sampled and self.number < self.stages[-1]:
+        """A pilot run, from which moves are tuned, after another fit of the Gaussian to recent hyperparameters."""
+        if self.is_sampled and self.number < self.stages[-1]:
             vectors = np.concatenate(self.vectors).reshape(-1, self.chains.unknowns.shape[1])
             self.vectors = []
             if self.target.fitted is not None:
                 self._fit_again(vectors)
         self.schedule = pilot_schedule(self.schedule, self.stages.index(self.number))
-        self.schedule = tune(self.prior, self._sampled, self._chunk(PILOT), self.schedule)
+        self.schedule = tune(self.prior, self.is_sampled, self._chunk(PILOT), self.schedule)
 
     def _fit_again(self, vectors: np.ndarray) -> None:
         if not self.prior.whitened:
             self.target = replace(self.target, fitted=ellipse_of(vectors))
             return
-        path, fault = fit_again(self.target, vectors, self._preconditioned)
+        path, fault = fit_again(self.target, vectors, self.schedule.needs_coordinates)
         if fault:
             self.failed_fits.append(f"iteration {self.number}{':' if path is None else ','} {fault}")
         if path is not None:
             self.target = replace(self.target, fitted=path)
             self.state = renew_surrogates(self.target, self.state)
 
-    @property
-    def _preconditioned(self) -> bool:
-        return any(MoveRequirement.PRECONDITIONER in move.requirements for move in self.schedule.moves)
 
-    def _pooled_moments(self) -> tuple[np.ndarray, np.ndarray]:
-        count, means, squares = (np.asarray(part) for part in self.moments)
-        mean, rows = means.mean(axis=0), len(self.data.y)
-        return mean[:rows], (squares.mean(axis=0) / count + means.var(axis=0))[:rows]
-
-    def _note(self) -> str:
-        if not self.records:
-            return "warm-up"
-        trace = np.concatenate([part.log_likelihood for part in self.records]).T
-        if trace.shape[1] < 20:
-            return "sampling"
-        from numpyro.diagnostics import effective_sample_size
-
-        return f"ESS of log p(y | f): {effective_sample_size(trace):.0f}"
+def _usable_moves(
+    target: Target, prior: PriorCollection, moves: Sequence[Move], vector: Array, has_warmup: bool
+) -> list[Move]:
+    """Moves whose requirements are met; ValueError if hyperparameters are sampled and no move updates them."""
+    unknowns = target.unknowns
+    is_sampled = bool(unknowns.leaf_indices)
+    if target.objective.predictors is not None:
+        # Predictors couple latents in the sweep too.
+        prior.require_coupling()
+    if not prior.whitened:
+        check_blocks(target, prior)
+    conditions = {
+        MoveRequirement.HYPERPARAMETERS: is_sampled,
+        # Without warm-up the step size of Hamiltonian steps is not tuned.
+        MoveRequirement.WARMUP: has_warmup,
+        MoveRequirement.OF_PRIOR: np.any(unknowns.gps >= 0),
+        MoveRequirement.OF_LIKELIHOOD: np.any(unknowns.gps < 0),
+        MoveRequirement.FACTOR: prior.whitened,
+        MoveRequirement.GAUSSIAN: prior.whitened,
+        MoveRequirement.NO_GAUSSIAN: not prior.whitened,
+        MoveRequirement.PRECONDITIONER: prior.factored and is_sampled,
+    }
+    met = {requirement for requirement, holds in conditions.items() if holds}
+    possible = [move for move in moves if move.requirements - met <= {MoveRequirement.GRADIENT}]
+    differentiated = [move for move in possible if MoveRequirement.GRADIENT in move.requirements]
+    if differentiated and not _has_gradient(target, prior, vector):
+        possible = [move for move in possible if move not in differentiated]
+    if is_sampled and not any(MoveRequirement.HYPERPARAMETERS in move.requirements for move in possible):
+        raise ValueError(
+            f"gibbs cannot sample {', '.join(unknowns.names)} here: no move of the scheme updates them. Learn "
+            "them with fit, or fix them with pgm.Fixed."
+        )
+    return possible
 
 
 def _largest_precision(fit: Fit) -> float:
@@ -404,7 +375,7 @@ def _largest_precision(fit: Fit) -> float:
     return float(np.asarray(surrogate.prior.total(surrogate.sites.precision)).max())
 
 
-def _has_gradient(target: Target, prior: PriorCollection, vector: Any) -> bool:
+def _has_gradient(target: Target, prior: PriorCollection, vector: Array) -> bool:
     """Whether the posterior density can be differentiated: a user's kernel may have no reverse mode."""
     whitened = jnp.zeros(sum(prior.ranks))
     try:
@@ -422,8 +393,27 @@ def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:
     return (0,) if num_warmup >= PILOT else ()
 
 
+def _note(records: Sequence[Record]) -> str:
+    """The note of the progress bar."""
+    if not records:
+        return "warm-up"
+    trace = np.concatenate([part.log_likelihood for part in records]).T
+    if trace.shape[1] < 20:
+        return "sampling"
+    from numpyro.diagnostics import effective_sample_size
+
+    return f"ESS of log p(y | f): {effective_sample_size(trace):.0f}"
+
+
+def _named(unknowns: ParameterVector, vectors: np.ndarray) -> dict[str, np.ndarray]:
+    """Hyperparameters by name, (chains, draws, ...), from unconstrained ones (chains, draws, d)."""
+    values = _constrain(unknowns, as_array(vectors.reshape(-1, vectors.shape[-1])))
+    arrays = [np.asarray(value).reshape(*vectors.shape[:2], *value.shape[1:]) for value in values]
+    return dict(zip(unknowns.names, arrays, strict=True))
+
+
 @partial(compiled, optimise=False, on_one_thread=True)
-def _inducing_residuals(target: Target, vector: Any) -> tuple[Any, Any, Any]:
+def _inducing_residuals(target: Target, vector: Array) -> tuple[Array, Array, Array]:
     """Residual prior variance given the inducing inputs, site precision and posterior variance of each latent.
 
     The posterior variance is variational: sites do not reduce the residual variance.
@@ -445,7 +435,7 @@ _split_key = compiled(jax.random.split, static_argnames="num", on_one_thread=Tru
 
 
 @compiled
-def _constrain(unknowns: ParameterVector, vectors: Any) -> list[Any]:
+def _constrain(unknowns: ParameterVector, vectors: Array) -> list[Array]:
     return jax.vmap(unknowns.constrain)(vectors)
 
 
@@ -459,64 +449,45 @@ class Checkpoint(EngineCheckpoint):
     complete state. Draws are written once, in chunks.
     """
 
-    engine, format = "gibbs", 11
-
-    def read(self) -> None:
-        """Read the index of the files of one state, if there is one. Raises ValueError if it is incomplete."""
-        self.index: dict[str, Any] | None = None
-        self.draw_files: tuple[str, ...] = ()
-        self.saved = 0
-        if not self.file.exists():
-            return
-        match self.read_file(self.file):
-            case {
-                "number": int(number), "state": state, "parts": tuple(files), "failed_fits": tuple(fits), **others
-            } if others.keys() == {"fingerprint"}:  # fmt: skip
-                named = all(isinstance(file, str) and _DRAWS_FILE.fullmatch(file) for file in files)
-                if named and state == f"state-{number:09d}.npz" and all(isinstance(fit, str) for fit in fits):
-                    self.index = {"number": number, "state": state, "failed_fits": fits, **others}
-                    self.draw_files = files
-                    return
-        self.refuse(f"{self.file} is damaged: it does not name the files of one state")
+    engine, format = "gibbs", 12
+    num_saved = 0
+    draw_files: tuple[str, ...] = ()
 
     def restore(self, run: GibbsRun) -> None:
         """Restore the saved state of a run, if there is one. Raises ValueError if it belongs to another run."""
-        self.fingerprint = run.fingerprint
-        if self.index is None:
+        if not self.continues(run.fingerprint):
             return
-        self.require_same(self.index["fingerprint"], run.fingerprint)
-        records = [self._read_draws(self.path / name) for name in self.draw_files]
-        number, path = self.index["number"], self.path / self.index["state"]
-        state = self.read_file(path).get("leaves")
+        match self.index:
+            case {"number": int(number), "state": str(state), "parts": tuple(files), "failed_fits": tuple(fits)}:
+                named = all(isinstance(file, str) and _DRAWS_FILE.fullmatch(file) for file in files)
+                if not named or state != f"state-{number:09d}.npz" or not all(isinstance(fit, str) for fit in fits):
+                    self.refuse(f"{self.file} is damaged: it does not name the files of one state")
+            case _:
+                self.refuse(f"{self.file} is damaged: it does not name the files of one state")
+        records = [self._read_draws(self.path / name) for name in files]
         drawn = sum(len(record.log_likelihood) for record in records)
         if drawn != max(number - run.settings.num_warmup, 0):
             self.refuse(f"{self.file} is of {number} iterations, and there are {drawn} draws")
-        fault = run.restore(state, number, records, [*self.index["failed_fits"]])
-        if fault:
-            self.refuse(f"{path} is damaged: {fault}")
-        self.saved = len(records)
+        path = self.path / state
+        run.restore(self.tree(path, self.read_file(path).get("leaves"), run.arrays), number, records, [*fits])
+        self.draw_files, self.num_saved = files, len(records)
 
     def save(self, run: GibbsRun, final: bool) -> None:
         """Save a run, unless it was saved a moment ago and is not at its end."""
         if not self.is_due(final):
             return
-        fresh = run.records[self.saved :]
+        fresh = run.records[self.num_saved :]
         if fresh:
             name = f"draws-{len(self.draw_files):06d}.npz"
             merged = jax.tree.map(lambda *arrays: np.concatenate(arrays), *fresh)
             self.write_file(self.path / name, merged._asdict())
             self.draw_files = (*self.draw_files, name)
-            self.saved = len(run.records)
+            self.num_saved = len(run.records)
         state = f"state-{run.number:09d}.npz"
         self.write_file(self.path / state, {"leaves": leaves_of(run.arrays)})
-        index = {
-            "fingerprint": self.fingerprint,
-            "number": run.number,
-            "state": state,
-            "parts": self.draw_files,
-            "failed_fits": tuple(run.failed_fits),
-        }
-        self.write_file(self.file, index)
+        self.write_index(
+            {"number": run.number, "state": state, "parts": self.draw_files, "failed_fits": tuple(run.failed_fits)}
+        )
         for old in self.path.glob("state-*.npz"):
             if old.name != state and _STATE_FILE.fullmatch(old.name):
                 old.unlink()

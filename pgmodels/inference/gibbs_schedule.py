@@ -1,15 +1,16 @@
 """Iterations of the sampler: the schedule of its moves, their record and adaptation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from pgmodels.augmentation.derive import OneVersusRest, one_versus_rest
 from pgmodels.augmentation.predictors import NoAugmentationError
@@ -29,7 +30,6 @@ from pgmodels.inference.moves import (
     surrogate_at,
 )
 from pgmodels.inference.slice_moves import (
-    MAX_STEPS,
     Hamiltonian,
     LikelihoodSlice,
     MarginalSlice,
@@ -41,6 +41,7 @@ from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import Data, Model, with_powers
 from pgmodels.objectives.base import FormulaObjective
 from pgmodels.parameters.vector import with_priors
+from pgmodels.priors.base import RandomKey
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import shorten
@@ -48,6 +49,8 @@ from pgmodels.runtime.precision import Module, as_array
 
 # Records of iterations, running moments, and which draws are stored.
 
+# Lifts a function of one chain to several chains, as ``jax.vmap`` does.
+Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
 # Iterations compiled as one loop. Its trip count is an argument, so that any number of draws reuses it.
 CHUNK = 50
 # Names of the first quantity that was not finite, for the error.
@@ -83,29 +86,34 @@ class Moments(NamedTuple):
     """Running means and sums of squared deviations of the latents of each chain, (chains, n, latents)."""
 
     count: Any
-    mean: Any
-    squares: Any
+    mean: Array | np.ndarray
+    squares: Array | np.ndarray
 
-    def add(self, latents: Any) -> "Moments":
+    @classmethod
+    def none(cls, shape: tuple[int, ...]) -> "Moments":
+        """Moments before the first draw, for latents of shape (chains, n, latents)."""
+        return cls(np.zeros(()), np.zeros(shape), np.zeros(shape))
+
+    def add(self, latents: Array) -> "Moments":
         """Updated with one more draw (Welford 1962)."""
         count = self.count + 1
         mean = self.mean + (latents - self.mean) / count
         return Moments(count, mean, self.squares + (latents - self.mean) * (latents - mean))
 
+    def pooled(self, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the draws of all chains at the first rows, (num_rows, latents)."""
+        count, means, squares = (np.asarray(part) for part in self)
+        return means.mean(axis=0)[:num_rows], (squares.mean(axis=0) / count + means.var(axis=0))[:num_rows]
+
 
 class Record(NamedTuple):
     """Records of iterations along the first axis; coordinates and latents only if stored."""
 
-    coordinates: Any
-    latents: Any
-    unknowns: Any
-    log_likelihood: Any
-    failed: Any
-
-
-def no_moments(shape: tuple[int, ...]) -> Moments:
-    """Moments before the first draw, for latents of shape (chains, n, latents)."""
-    return Moments(np.zeros(()), np.zeros(shape), np.zeros(shape))
+    coordinates: Array | np.ndarray | None
+    latents: Array | np.ndarray | None
+    unknowns: Array | np.ndarray
+    log_likelihood: Array | np.ndarray
+    failed: Array | np.ndarray
 
 
 # In the order of an iteration.
@@ -125,37 +133,56 @@ class Schedule(Module):
     moves: tuple[Move, ...] = eqx.field(static=True)
     move_schedules: tuple[MoveSchedule, ...]
 
+    @classmethod
+    def first(cls, moves: Sequence[Move]) -> "Schedule":
+        """The initial schedule of each move."""
+        return cls(tuple(moves), tuple(move.first() for move in moves))
+
+    def __iter__(self) -> Iterator[tuple[Move, MoveSchedule]]:
+        return zip(self.moves, self.move_schedules, strict=True)
+
     def of(self, kind: type[Move]) -> MoveSchedule | None:
         """The schedule of a kind of move, None if the run has none."""
-        matches = [
-            move_schedule
-            for move, move_schedule in zip(self.moves, self.move_schedules, strict=True)
-            if isinstance(move, kind)
-        ]
-        return matches[0] if matches else None
+        return next((move_schedule for move, move_schedule in self if isinstance(move, kind)), None)
 
     def change(self, kind: type[Move], **values: int) -> "Schedule":
         """A copy with changed entries for a kind of move, if the run has it."""
         new = {name: as_array(value) for name, value in values.items()}
-        pairs = zip(self.moves, self.move_schedules, strict=True)
-        move_schedules = tuple(
-            move_schedule._replace(**new) if isinstance(move, kind) else move_schedule for move, move_schedule in pairs
-        )
-        return Schedule(self.moves, move_schedules)
+        changed = (entry._replace(**new) if isinstance(move, kind) else entry for move, entry in self)
+        return Schedule(self.moves, tuple(changed))
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """The schedules by names of moves."""
         entries_by_move = {}
-        for move, move_schedule in zip(self.moves, self.move_schedules, strict=True):
+        for move, move_schedule in self:
             settings = {} if move_schedule.settings is None else move_schedule.settings._asdict()
             entries = {"repeats": move_schedule.repeats, "every": move_schedule.every, **settings}
             entries_by_move[move.name] = {name: np.asarray(value)[()] for name, value in entries.items()}
         return entries_by_move
 
+    @property
+    def needs_coordinates(self) -> bool:
+        """Whether a move needs standard coordinates of hyperparameters and latents."""
+        return any(MoveRequirement.PRECONDITIONER in move.requirements for move in self.moves)
 
-def first_schedule(moves: Sequence[Move]) -> Schedule:
-    """The initial schedule of each move."""
-    return Schedule(tuple(moves), tuple(move.first() for move in moves))
+    @property
+    def needs_surrogate(self) -> Array:
+        """Whether an iteration makes a move that uses the surrogate."""
+        repeats = (move_schedule.repeats for move, move_schedule in self if move.state == "surrogate")
+        return sum(repeats, as_array(0)) > 0
+
+    @property
+    def renewals(self) -> set[int]:
+        """Indices of moves before which the shared prior or surrogate is stale and must be recomputed."""
+        indices, is_stale = set(), False
+        # Two passes: a reference that is stale at the end of an iteration is recomputed in the next.
+        for index, move in 2 * list(enumerate(self.moves)):
+            if move.state is None:
+                is_stale = is_stale or MoveRequirement.HYPERPARAMETERS in move.requirements
+            elif is_stale:
+                indices.add(index)
+                is_stale = False
+        return indices
 
 
 def zero_stats(schedule: Schedule, chains: Chain) -> tuple[MoveStats, ...]:
@@ -180,27 +207,23 @@ class State(NamedTuple):
 
 
 def iterate(
-    target: Target, schedule: Schedule, state: State, stats: Sequence[MoveStats], number: Any
-) -> tuple[State, tuple[MoveStats, ...], Any]:
+    target: Target, schedule: Schedule, state: State, stats: Sequence[MoveStats], number: Array | int
+) -> tuple[State, tuple[MoveStats, ...], Array]:
     """One iteration of all chains. Also returns whether all intermediate draws are finite, (chains,)."""
     finite = jnp.ones(len(state.chains.latents), bool)
-    sums: list[tuple[Any, Any]] = []
-    for alone, places in groupby(
+    sums: list[tuple[Any, Array]] = []
+    for in_sequence, indices in groupby(
         range(len(schedule.moves)), lambda i: MoveRequirement.HYPERPARAMETERS in schedule.moves[i].requirements
     ):
-        run = partial(_run_moves, target, schedule, tuple(places), number)
-        if alone:
+        run = partial(_run_moves, target, schedule, tuple(indices), number)
+        if in_sequence:
             # Chains in sequence: in a batch, each chain would loop until the slowest has accepted.
-            state, new_sums, fine = jax.lax.map(partial(run, lambda function: function), state)
+            state, new_sums, is_finite = jax.lax.map(partial(run, lambda function: function), state)
         else:
-            state, new_sums, fine = run(jax.vmap, state)
+            state, new_sums, is_finite = run(jax.vmap, state)
         sums += new_sums
-        finite = finite & fine
-    counts = [
-        jnp.where(number % move_schedule.every == 0, move_schedule.repeats, 0)
-        for move_schedule in schedule.move_schedules
-    ]
-    size = len(finite)
+        finite = finite & is_finite
+    counts, size = [_num_steps(entry, number) for entry in schedule.move_schedules], len(finite)
     added = [
         MoveStats(size * (count > 0), size * count, info, jumps)
         for count, (info, jumps) in zip(counts, sums, strict=True)
@@ -208,81 +231,55 @@ def iterate(
     return state, jax.tree.map(jnp.add, tuple(stats), tuple(added)), finite
 
 
+def _num_steps(move_schedule: MoveSchedule, number: Array | int) -> Array:
+    """The number of steps of a move in an iteration."""
+    return jnp.where(number % move_schedule.every == 0, move_schedule.repeats, 0)
+
+
 def _run_moves(
-    target: Target,
-    schedule: Schedule,
-    places: Sequence[int],
-    number: Any,
-    over: Callable[[Any], Any],
-    state: State,
-) -> tuple[State, list[tuple[Any, Any]], Any]:
-    """Consecutive moves of the schedule; ``over`` lifts a function of one chain to the chains of ``state``.
+    target: Target, schedule: Schedule, indices: Sequence[int], number: Array | int, lift: Lift, state: State
+) -> tuple[State, list[tuple[Any, Array]], Array]:
+    """Consecutive moves of the schedule; ``lift`` lifts a function of one chain to the chains of ``state``.
 
     Also returns each move's summed ``info`` and its squared jumps in the hyperparameters.
     """
     chain, reference, move_states = state
-    sums, finite, renewals = [], over(lambda _: jnp.array(True))(chain.unknowns), _renewals(schedule.moves)
-    for place in places:
-        move, move_schedule = schedule.moves[place], schedule.move_schedules[place]
-        if place in renewals and reference is not None:
-            reference = over(partial(_renewed, target, _needs_surrogate(schedule)))(chain, reference)
-        before, count = chain.unknowns, jnp.where(number % move_schedule.every == 0, move_schedule.repeats, 0)
-        steps = over(partial(_steps, target, move, move_schedule, number, count))
-        chain, reference, kept, info, fine = steps(chain, reference, move_states[place])
-        finite = finite & fine
-        move_states = (*move_states[:place], kept, *move_states[place + 1 :])
-        sums.append((info, over(partial(_jumps, target, move))(before, chain.unknowns)))
+    sums, finite = [], lift(lambda _: jnp.array(True))(chain.unknowns)
+    for index in indices:
+        move, move_schedule = schedule.moves[index], schedule.move_schedules[index]
+        if index in schedule.renewals and reference is not None:
+            reference = lift(partial(_renewed, target, schedule.needs_surrogate))(chain, reference)
+        before, count = chain.unknowns, _num_steps(move_schedule, number)
+        steps = lift(partial(_steps, target, move, move_schedule.settings, count))
+        chain, reference, move_state, info, is_finite = steps(chain, reference, move_states[index])
+        finite = finite & is_finite
+        move_states = (*move_states[:index], move_state, *move_states[index + 1 :])
+        sums.append((info, lift(partial(_jumps, target, move))(before, chain.unknowns)))
     return State(chain, reference, move_states), sums, finite
 
 
 def _steps(
-    target: Target,
-    move: Move,
-    move_schedule: MoveSchedule,
-    number: Any,
-    count: Any,
-    chain: Chain,
-    reference: Reference | None,
-    state: Any,
-) -> Any:
+    target: Target, move: Move, settings: Any, count: Array, chain: Chain, reference: Reference | None, state: Any
+) -> tuple[Chain, Reference | None, Any, Any, Array | bool]:
     """All steps of a move in one iteration, for one chain. Its state may be the reference that moves share."""
     if move.state is None:
-        moved = move.steps(target, move_schedule.settings, chain, state, number, count)
+        moved = move.steps(target, settings, chain, state, count)
         state = moved.state
     else:
         used = getattr(target.fixed_reference if reference is None else reference, move.state)
-        moved = move.steps(target, move_schedule.settings, chain, used, number, count)
+        moved = move.steps(target, settings, chain, used, count)
         if MoveRequirement.HYPERPARAMETERS in move.requirements:
             reference = Reference(surrogate=moved.state)
     return moved.chain, reference, state, moved.info, moved.finite
 
 
-def _jumps(target: Target, move: Move, before: Any, after: Any) -> Any:
+def _jumps(target: Target, move: Move, before: Array, after: Array) -> Array:
     if MoveRequirement.HYPERPARAMETERS not in move.requirements or target.fitted is None:
         return jnp.zeros_like(before)
     return target.ellipse.standard(after - before) ** 2
 
 
-def _renewals(moves: Sequence[Move]) -> set[int]:
-    """Indices of moves before which the shared prior or surrogate is stale and must be recomputed."""
-    places, behind = set(), False
-    # Two passes: a reference that is stale at the end of an iteration is recomputed in the next.
-    for place, move in 2 * list(enumerate(moves)):
-        if move.state is None:
-            behind = behind or MoveRequirement.HYPERPARAMETERS in move.requirements
-        elif behind:
-            places.add(place)
-            behind = False
-    return places
-
-
-def _needs_surrogate(schedule: Schedule) -> Any:
-    pairs = zip(schedule.moves, schedule.move_schedules, strict=True)
-    repeats = (move_schedule.repeats for move, move_schedule in pairs if move.state == "surrogate")
-    return sum(repeats, as_array(0)) > 0
-
-
-def _renewed(target: Target, surrogate: Any, chain: Chain, reference: Reference) -> Reference:
+def _renewed(target: Target, surrogate: Array, chain: Chain, reference: Reference) -> Reference:
     """The reference at the chain's hyperparameters. If no move uses the surrogate, only its prior is recomputed."""
     before = reference.surrogate
     if before is None:
@@ -297,13 +294,19 @@ def _renewed(target: Target, surrogate: Any, chain: Chain, reference: Reference)
 
 @partial(compiled, on_one_thread=True, static_argnames="keep")
 def run_chunk(
-    target: Target, schedule: Schedule, state: State, moments: Moments, first: Any, count: Any, keep: Keep
+    target: Target,
+    schedule: Schedule,
+    state: State,
+    moments: Moments,
+    first: Array | int,
+    count: Array | int,
+    keep: Keep,
 ) -> tuple[State, Moments, tuple[MoveStats, ...], Record]:
     """``count`` <= CHUNK iterations of all chains, starting at ``first``; records are (CHUNK, chains, ...)."""
     sampled = bool(target.unknowns.leaf_indices)
     likelihood = jax.vmap(target.log_likelihood)
 
-    def record(chains: Chain, failed: Any) -> Record:
+    def record(chains: Chain, failed: Array) -> Record:
         latents = chains.latents
         kept = {"all": latents if sampled else None, "moments": None, "rows": latents[:, jnp.array(keep.rows, int)]}
         coordinates = chains.coordinates if keep.what == "all" else None
@@ -313,7 +316,7 @@ def run_chunk(
         failed = jnp.where(failed > 0, failed, jnp.where(jnp.isfinite(log_likelihood), 0, 3))
         return Record(coordinates, kept[keep.what], chains.unknowns, log_likelihood, failed)
 
-    def body(i: Any, carry: Any) -> Any:
+    def body(i: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         state, moments, stats, records = carry
         state, stats, finite = iterate(target, schedule, state, stats, first + i)
         entry = record(state.chains, jnp.where(finite, 0, 1))
@@ -326,11 +329,11 @@ def run_chunk(
     return jax.lax.fori_loop(0, count, body, (state, moments, zero_stats(schedule, chains), records))
 
 
-def started_chains(target: Target, moves: tuple[Move, ...], vector: Any, keys: Any) -> State:
+def started_chains(target: Target, moves: tuple[Move, ...], vector: Array, keys: RandomKey) -> State:
     """Chains, one for each key, at independent draws of the surrogate or else the prior, with equal hyperparameters."""
     reference = target.reference(vector)
 
-    def one(key: Any) -> State:
+    def one(key: RandomKey) -> State:
         key, draw = jax.random.split(key)
         chain = Chain(key, vector, *reference.draw(draw))
         move_states = tuple(move.init(target, chain) if move.state is None else () for move in moves)
@@ -356,8 +359,6 @@ PILOT = 25
 # Maximum cost of Gibbs sweeps relative to the other moves, and maximum spacing between sweeps: if slice steps give the
 # wanted number of effective draws, and if not.
 _MIXING_WELL, _MIXING_BADLY = (0.1, 50), (1.0, 10)
-# Below this acceptance rate of Hamiltonian steps, slice steps are added again.
-_MIN_ACCEPTANCE = 0.3
 
 
 def default_schedule(moves: Sequence[Move], prior: PriorCollection) -> Schedule:
@@ -365,12 +366,12 @@ def default_schedule(moves: Sequence[Move], prior: PriorCollection) -> Schedule:
 
     Hamiltonian steps are tried if they cost no more than the slice steps that they would replace.
     """
-    schedule = first_schedule(moves)
+    schedule = Schedule.first(moves)
     hamiltonian, slices = schedule.of(Hamiltonian), schedule.of(SurrogateSlice)
     if hamiltonian is None or slices is None:
         return schedule
     if Hamiltonian().cost(prior, hamiltonian, None) > int(slices.repeats) * SurrogateSlice().cost(prior, slices, None):
-        return first_schedule([move for move in moves if not isinstance(move, Hamiltonian)])
+        return Schedule.first([move for move in moves if not isinstance(move, Hamiltonian)])
     return schedule.change(Hamiltonian, repeats=0).change(SurrogateSlice, repeats=1)
 
 
@@ -397,10 +398,8 @@ def tune(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStats], sche
     Of the two kinds of moves on hyperparameters the more efficient is kept;
     both if Hamiltonian steps are rarely accepted.
     """
-    triples = zip(schedule.moves, schedule.move_schedules, stats, strict=True)
-    schedule = Schedule(
-        schedule.moves, tuple(move.tune(prior, sampled, move_schedule, sums) for move, move_schedule, sums in triples)
-    )
+    pairs = zip(schedule, stats, strict=True)
+    schedule = Schedule(schedule.moves, tuple(move.tune(prior, sampled, entry, sums) for (move, entry), sums in pairs))
     hamiltonian, slices = schedule.of(Hamiltonian), schedule.of(SurrogateSlice)
     if hamiltonian is not None and slices is not None:
         together = bool(hamiltonian.repeats and slices.repeats)
@@ -410,7 +409,8 @@ def tune(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStats], sche
             schedule = schedule.change(Hamiltonian, repeats=0).change(
                 SurrogateSlice, repeats=int(SurrogateSlice().first().repeats)
             )
-        elif hamiltonian.repeats and acceptance(_of(schedule, Hamiltonian, stats)) < _MIN_ACCEPTANCE:
+        elif hamiltonian.repeats and acceptance(_of(schedule, Hamiltonian, stats)) < 0.3:
+            # Steps that are so rarely accepted leave regions by slice steps alone.
             return (
                 schedule.change(SurrogateSlice, repeats=1)
                 .change(SliceLatents, repeats=4)
@@ -449,14 +449,14 @@ def _sweep_every(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStat
     if sampled:
         return 1
     sweep = other = 0.0
-    for move, move_schedule, sums in zip(schedule.moves, schedule.move_schedules, stats, strict=True):
+    for (move, move_schedule), sums in zip(schedule, stats, strict=True):
         cost = move.cost(prior, move_schedule, sums)
         if move.is_sweep:
             sweep += cost
         else:
             other += int(move_schedule.repeats) * cost / int(move_schedule.every)
     slices = schedule.of(SliceLatents)
-    share, most = _MIXING_WELL if slices is not None and slices.repeats < MAX_STEPS else _MIXING_BADLY
+    share, most = _MIXING_WELL if slices is not None and slices.repeats < SliceLatents.max_steps else _MIXING_BADLY
     return int(np.clip(round(sweep / (share * other)), 1, most)) if other else 1
 
 
@@ -467,13 +467,15 @@ def _of(schedule: Schedule, kind: type[Move], stats: Sequence[MoveStats]) -> Mov
 SchemeName = Literal["auto", "sweep", "four_block", "one_vs_rest"]
 
 
+@dataclass(frozen=True)
 class Scheme:
     """A scheme: the ``moves`` of a run, which omits those whose requirements it does not meet, and their conditionals.
 
-    Every scheme starts at draws of the Gaussian fitted to the posterior, or else of the prior.
+    Every scheme starts at draws of the Gaussian fitted to the posterior, or else of the prior. How often each move is
+    made is chosen in warm-up.
     """
 
-    name: ClassVar[str]
+    name: str
     moves: tuple[Move, ...]
 
     def objective(self, model: Model) -> FormulaObjective:
@@ -495,19 +497,12 @@ class Scheme:
                 )
 
 
-@dataclass(frozen=True)
-class Adaptive(Scheme):
-    """The package's moves, or others; how often each is made is chosen in warm-up."""
-
-    name: ClassVar[str] = "auto"
-    moves: tuple[Move, ...] = MOVES
-
-
 class Published(Scheme):
     """A published scheme: a single move, of the latents alone."""
 
     def check(self, model: Model, data: Data) -> None:
-        """No hyperparameter has a prior."""
+        """The likelihood has the conditionals, and no hyperparameter has a prior."""
+        self.objective(model)
         sampled = with_priors(model).names
         if sampled:
             raise ValueError(
@@ -517,23 +512,8 @@ class Published(Scheme):
         super().check(model, data)
 
 
-class Sweep(Published):
-    """Auxiliary variables given the latents, latents given auxiliary variables (Polson, Scott and Windle 2013)."""
-
-    name = "sweep"
-    moves = (PlainSweep(),)
-
-    def check(self, model: Model, data: Data) -> None:
-        """The likelihood has an augmentation."""
-        self.objective(model)
-        super().check(model, data)
-
-
 class FourBlocks(Published):
     """Complete conditionals of rates, counts, Pólya-Gamma variables and latents (Galy-Fajou et al. 2019)."""
-
-    name = "four_block"
-    moves = (FourBlock(),)
 
     def check(self, model: Model, data: Data) -> None:
         """The formula has a factor with a Gamma rule, and none within a mixture."""
@@ -554,9 +534,6 @@ class FourBlocks(Published):
 class OneVersusRestScheme(Published):
     """The classes of a softmax one after another, each given the others (Polson, Scott and Windle 2013)."""
 
-    name = "one_vs_rest"
-    moves = (ClassByClass(),)
-
     def objective(self, model: Model) -> OneVersusRest:
         """The likelihood needs no augmentation."""
         objective = one_versus_rest(model.likelihood.formula(model.num_latents), model.num_latents)
@@ -569,12 +546,20 @@ class OneVersusRestScheme(Published):
 
     def check(self, model: Model, data: Data) -> None:
         """Weights may have any value."""
-        self.objective(model)
         super().check(model, data._replace(weights=None))
 
 
-AUTO = Adaptive()
-SCHEMES: dict[str, Scheme] = {scheme.name: scheme for scheme in (AUTO, Sweep(), FourBlocks(), OneVersusRestScheme())}
+AUTO = Scheme("auto", MOVES)
+SCHEMES: dict[str, Scheme] = {
+    scheme.name: scheme
+    for scheme in (
+        AUTO,
+        # Auxiliary variables given the latents, latents given auxiliary variables (Polson, Scott and Windle 2013).
+        Published("sweep", (PlainSweep(),)),
+        FourBlocks("four_block", (FourBlock(),)),
+        OneVersusRestScheme("one_vs_rest", (ClassByClass(),)),
+    )
+}
 
 
 def scheme_of(name: str) -> Scheme:

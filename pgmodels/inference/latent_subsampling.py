@@ -31,11 +31,6 @@ from pgmodels.priors.base import weighted
 from pgmodels.priors.linalg import over_states, solve_columns
 from pgmodels.runtime.messages import shorten
 
-# Sites are of a log S0 at most this far below the log of the part of S in the step. Without this limit they may be so
-# strong, where S0 is wrong, that later steps hardly move q. At 0 they would often be those of a larger S0 than the
-# bound's, by which hyperparameters are learned: kernel variances were found too small.
-_LARGEST_EXCESS = 1.0
-
 
 def latent_sample_of(model: Model, objective: Objective, count: int, key: Array) -> LatentSample:
     """The latent subsampling of a model. Raises ValueError if the model or its objective does not allow it."""
@@ -90,10 +85,10 @@ def marginals_of(
         root, centre = to_moments(q)
         return level + centre @ a, residual + jnp.sum(solve_triangular(root, a, lower=True) ** 2)
 
-    again, theirs = chosen.shape[1], chosen.ravel()
-    A, residual = jnp.repeat(batch.factors[0].T, again, axis=0), jnp.repeat(batch.residuals[0], again)
+    latents, count = chosen.ravel(), chosen.shape[1]
+    A, residual = jnp.repeat(batch.factors[0].T, count, axis=0), jnp.repeat(batch.residuals[0], count)
     # Gathered beforehand: a loop that reads q would copy all of it, since steps write in place.
-    rows = (jax.tree.map(lambda leaf: leaf[theirs], naturals), A, residual)
+    rows = (jax.tree.map(lambda leaf: leaf[latents], naturals), A, residual)
     mean, variance = jax.lax.map(one, rows)
     return mean.reshape(chosen.shape), variance.reshape(chosen.shape)
 
@@ -104,7 +99,6 @@ def inclusion_weights(latents: Int[Array, " k"], chosen: Int[Array, "b i"], shar
 
 
 def targets(
-    problem: StochasticProblem,
     sample: LatentSample,
     batch: Batch,
     both: tuple[Float[Array, "b k"], Float[Array, "b k"]],
@@ -112,18 +106,18 @@ def targets(
     log_scale: Float[Array, " b"],
 ) -> NaturalParameters:
     """The optimal q of some latents given their marginals, with the rows weighted to represent all."""
-    h, w = sample.bound.sites(*both, batch.y, batch.parameters, latents, log_scale)
-    h, w = (weighted(batch.weights, part) for part in (h - w * batch.means[0], w))
-    share, A = problem.num_rows / len(batch.y), batch.factors[0]
+    h, w = sample.bound.sites(*both, batch.problem.y, batch.problem.parameters, latents, log_scale)
+    h, w = (weighted(batch.problem.row_weights, part) for part in (h - w * batch.means[0], w))
+    A = batch.factors[0]
     precision = jax.lax.map(lambda weights: (A * weights) @ A.T, w.T)
-    return NaturalParameters(share * precision, share * h.T @ A.T)
+    return NaturalParameters(batch.scale * precision, batch.scale * h.T @ A.T)
 
 
 def log_total(
     bound: Tangent, batch: Batch, *terms: tuple[Float[Array, "b k"], Float[Array, "b k"]]
 ) -> Float[Array, " b"]:
     """The log of the constant term of S plus other terms of it, given by their logarithms and weights."""
-    constant = bound.constant(batch.y, batch.parameters)[:, None]
+    constant = bound.constant(batch.problem.y, batch.problem.parameters)[:, None]
     logs, weights = zip((jnp.zeros_like(constant), constant), *terms, strict=True)
     return logsumexp(jnp.concatenate(logs, axis=1), b=jnp.concatenate(weights, axis=1), axis=1)
 
@@ -132,12 +126,12 @@ def first_state(problem: StochasticProblem, sample: LatentSample, vector: Array,
     """The initial state of all latents, from the first batch; see ``svi_step.first_state``."""
     batch, size = problem.batch(vector, rows.number(0)), sample.bound.size
     prior = jnp.sum(batch.factors[0] ** 2, axis=0) + batch.residuals[0]
-    mean = jnp.full((len(batch.y), size), batch.means[0])
+    mean = jnp.full((len(batch.problem.y), size), batch.means[0])
     both = (mean, jnp.broadcast_to(jnp.minimum(prior, 1.0)[:, None], mean.shape))
     every = jnp.arange(size)
-    log_sums = sample.bound.log_sums(*both, batch.y, batch.parameters, every)
+    log_sums = sample.bound.log_sums(*both, batch.problem.y, batch.problem.parameters, every)
     log_scale = log_total(sample.bound, batch, (log_sums, jnp.ones_like(log_sums)))
-    naturals = targets(problem, sample, batch, both, every, log_scale)
+    naturals = targets(sample, batch, both, every, log_scale)
     log_sum = fit_log_sum(batch.factors[0], log_scale, problem.num_rows)
     return SviState((naturals,), (), initial_adam(vector), jnp.zeros(size), jnp.ones(()), log_sum)
 
@@ -162,8 +156,8 @@ def estimated_log_sum(
 
     S is estimated without bias at the share of the latents in a step; at 1 this is the part of it in the step.
     """
-    bound, data, theirs = sample.bound, (batch.y, batch.parameters), sampled.marginals
-    log_sums = bound.log_sums(theirs.mean, theirs.variance, *data, latents)
+    bound, data = sample.bound, (batch.problem.y, batch.problem.parameters)
+    log_sums = bound.log_sums(sampled.marginals.mean, sampled.marginals.variance, *data, latents)
     at_chosen = bound.log_sums(*sampled.at_chosen, *data, sampled.chosen)
     others = (log_sums, inclusion_weights(latents, sampled.chosen, share))
     return log_total(bound, batch, (at_chosen, sampled.first), others)
@@ -181,7 +175,7 @@ def sampled_marginals(
 
     S0 is at least the part of S that a row selects, which is known.
     """
-    bound, data = sample.bound, (batch.y, batch.parameters)
+    bound, data = sample.bound, (batch.problem.y, batch.problem.parameters)
     chosen, first = bound.selected(*data)
     at_chosen = marginals_of(batch, naturals, chosen)
     known = log_total(bound, batch, (bound.log_sums(*at_chosen, *data, chosen), first))
@@ -193,19 +187,18 @@ def sampled_marginals(
 
 
 def estimated_bound(
-    problem: StochasticProblem,
     sample: LatentSample,
     batch: Batch,
     sampled: Sampled,
     latents: Int[Array, " k"],
 ) -> Float[Array, ""]:
     """Unbiased estimate of Σ of the tangents - KL(q || prior) from some rows and latents."""
-    bound, share, data = sample.bound, sample.share, (batch.y, batch.parameters)
+    bound, share, data = sample.bound, sample.share, (batch.problem.y, batch.problem.parameters)
     terms = bound.terms(sampled.marginals.mean, sampled.marginals.variance, *data, latents, sampled.log_scale)
     at_chosen = bound.terms(*sampled.at_chosen, *data, sampled.chosen, sampled.log_scale)
     total = jnp.sum(inclusion_weights(latents, sampled.chosen, share) * terms, axis=1)
     total = total + jnp.sum(sampled.first * at_chosen, axis=1) + bound.rest(*data, sampled.log_scale)
-    likely = problem.num_rows / len(batch.y) * jnp.sum(weighted(batch.weights, total))
+    likely = batch.scale * jnp.sum(weighted(batch.problem.row_weights, total))
     return likely - jnp.sum(sampled.marginals.divergences) / share
 
 
@@ -239,12 +232,15 @@ def step(
         batch = problem.batch(vector, rows)
         sampled = sampled_marginals(sample, batch, naturals, before, log_sum, latents)
         log_prior = problem.log_prior_at(vector)
-        return estimated_bound(problem, sample, batch, sampled, latents) + log_prior, (batch, sampled)
+        return estimated_bound(sample, batch, sampled, latents) + log_prior, (batch, sampled)
 
     (value, (batch, sampled)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
     moments = (sampled.marginals.mean, sampled.marginals.variance)
-    at_least = estimated_log_sum(sample, batch, sampled, latents, 1.0) - _LARGEST_EXCESS
-    toward = targets(problem, sample, batch, moments, latents, jnp.maximum(sampled.log_scale, at_least))
+    # Sites are of a log S0 at most 1 below the log of the part of S in the step. Without this limit they may be so
+    # strong, where S0 is wrong, that later steps hardly move q. At 0 they would often be those of a larger S0 than the
+    # bound's, by which hyperparameters are learned: kernel variances were found too small.
+    at_least = estimated_log_sum(sample, batch, sampled, latents, 1.0) - 1.0
+    toward = targets(sample, batch, moments, latents, jnp.maximum(sampled.log_scale, at_least))
     rate = rates.length(state.num_steps[latents])
     moved = NaturalParameters(
         before.precision + rate[:, None, None] * (toward.precision - before.precision),
@@ -265,8 +261,8 @@ def advance(
     state: SviState,
     rows: DataBatch,
     rates: Rates,
-    first: Any,
-    last: Any,
+    first: Array | int,
+    last: Array | int,
 ) -> tuple[SviState, WindowAverage]:
     """Steps ``first`` to ``last`` - 1, cycling through the batches.
 
@@ -277,7 +273,7 @@ def advance(
     q = state.naturals[0]
     sums = (zeros(q), values, values, jnp.zeros_like(q.potential), jnp.zeros(()), jnp.ones_like(state.num_steps))
 
-    def body(index: Array, carry: Any) -> Any:
+    def body(index: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         state, (naturals, vectors, squares, centres, bounds, remaining) = carry
         state, info = step(problem, sample, state, rows.number(index), rates)
         latents, vector = info.latents, state.values.vector

@@ -1,6 +1,7 @@
 """The sampler's target, and its moves of latents by data augmentation."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Literal, NamedTuple, cast
@@ -8,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import OneVersusRest
@@ -18,20 +20,23 @@ from pgmodels.inference.surrogates import (
     Fit,
     SurrogatePath,
     ellipse_of,
-    first_sites,
     fit_surrogate,
     fitting_problem,
     linear_path,
     surrogate_of,
 )
 from pgmodels.likelihoods.expression import Environment
+from pgmodels.model import Model
 from pgmodels.objectives.base import FormulaObjective
 from pgmodels.parameters.vector import ParameterVector
-from pgmodels.priors.base import Coordinates, Sites, masked
+from pgmodels.priors.base import Coordinates, RandomKey, Sites, masked
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.linalg import vmap_as_loop
 from pgmodels.runtime.precision import Module, as_array
+
+# Values of the likelihood's parameters by name.
+Parameters = Mapping[str, Any]
 
 
 class Reference(NamedTuple):
@@ -47,7 +52,7 @@ class Reference(NamedTuple):
         assert prior is not None
         return prior
 
-    def draw(self, key: Any) -> tuple[Any, Any]:
+    def draw(self, key: RandomKey) -> tuple[Array, Array]:
         """A draw of the latents at the data and its coordinates, flat."""
         if self.surrogate is None:
             latents, whitened = self.prior.draw(key)
@@ -60,10 +65,10 @@ class Reference(NamedTuple):
 class Chain(NamedTuple):
     """One chain: the key of the next draws, unconstrained hyperparameters, latents and their coordinates, flat."""
 
-    key: Any
-    unknowns: Any
-    latents: Any
-    coordinates: Any
+    key: RandomKey
+    unknowns: Array
+    latents: Array
+    coordinates: Array
 
 
 class Target(Module):
@@ -105,56 +110,67 @@ class Target(Module):
         """Middle and scale of the unknowns. Raises ValueError if there are none."""
         if self.fitted is None:
             raise ValueError("no hyperparameter is sampled: a move that needs one must list HYPERPARAMETERS.")
-        return Ellipse(self.fitted.middle, self.fitted.scale)
+        return self.fitted.ellipse if isinstance(self.fitted, SurrogatePath) else self.fitted
 
-    def parameters(self, vector: Any) -> Any:
+    def parameters(self, vector: Array) -> Parameters:
         """The likelihood's parameters at given hyperparameters."""
-        return self.drawn(vector).parameters
+        return self.family.model_at(vector).parameters
 
-    def drawn(self, vector: Any) -> Any:
-        """The model at given hyperparameters."""
-        return self.family.model_at(vector)
-
-    def log_likelihood(self, latents: Any, vector: Any) -> Any:
+    def log_likelihood(self, latents: Array, vector: Array) -> Array:
         """log p(y | f) of all data."""
         return self.log_density(latents, self.parameters(vector))
 
-    def log_density(self, latents: Any, parameters: Any) -> Any:
+    def log_density(self, latents: Array, parameters: Parameters) -> Array:
         """log p(y | f) of all data at given parameters of the likelihood."""
         return jnp.sum(self.masked(self.objective.log_density(self.family.y, latents, parameters)))
 
-    def masked(self, terms: Any) -> Any:
+    def masked(self, terms: Array) -> Array:
         """Terms of each row, zero for padding."""
         return masked(self.family.row_weights, terms)
 
-    def prior(self, vector: Any) -> PriorCollection:
+    def checked_sites(self, potential: Array, precision: Array) -> tuple[Sites, Array]:
+        """Sites of the data, zero for padding, and whether they are finite."""
+        h, w = self.masked(potential), self.masked(precision)
+        return Sites(h, w), jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
+
+    def draw_sites(self, key: RandomKey, latents: Array, parameters: Parameters, block: int) -> tuple[Sites, Array]:
+        """The sites of a block's auxiliary variables, drawn given the latents, and whether they are finite."""
+        z = self.augmentation.predictor_values(latents, self.family.y, parameters)
+        return self.checked_sites(*self.augmentation.draw_auxiliaries(key, z, self.family.y, parameters, block))
+
+    def prior(self, vector: Array) -> PriorCollection:
         """The latents' prior at given hyperparameters."""
         if self.fixed_reference is not None:
             return self.fixed_reference.prior
         return self.family.prior_at(vector).for_sampling()
 
-    def latents(self, vector: Any, coordinates: Any) -> Any:
+    def latents(self, vector: Array, coordinates: Array) -> Array:
         """The latents from coordinates at given hyperparameters."""
         prior = self.prior(vector)
         return prior.latents(prior.unflatten(coordinates))
 
-    def log_joint(self, vector: Any, whitened: Any) -> Any:
+    def log_joint(self, vector: Array, whitened: Array) -> Array:
         """The log posterior density of unconstrained unknowns and whitened coordinates, up to a constant."""
         prior = self.unknowns.log_prior_unconstrained(vector) - 0.5 * whitened @ whitened
         return prior + self.log_likelihood(self.latents(vector, whitened), vector)
 
-    def log_posterior(self, standard: Any) -> Any:
+    def log_posterior(self, standard: Array) -> Array:
         """The log posterior density of the standard coordinates of ``path``, up to a constant."""
         return self.log_joint(*self.path.place(standard)) + self.path.log_jacobian(standard)
 
-    def surrogate(self, vector: Any) -> BlockPosterior:
+    def surrogate(self, vector: Array) -> BlockPosterior:
         """The surrogate at given hyperparameters: their prior, with factors at the marginals of ``path``."""
         if self.fixed_reference is not None and self.fixed_reference.surrogate is not None:
             return self.fixed_reference.surrogate
-        problem = fitting_problem(self.drawn(vector), self.prior(vector), self.family.y, self.family.row_weights)
+        model, prior = self.family.model_at(vector), self.prior(vector)
+        problem = fitting_problem(model, prior, self.family.y, self.family.row_weights)
         return surrogate_of(problem, self.path.at(vector))
 
-    def reference(self, vector: Any) -> Reference:
+    def fit(self, model: Model, prior: PriorCollection, start: Sites | None = None) -> Fit:
+        """The Gaussian fitted to the posterior of the latents at a model's values and prior, from given sites."""
+        return fit_surrogate(model, prior, self.family.y, self.family.row_weights, start)
+
+    def reference(self, vector: Array) -> Reference:
         """The prior or surrogate that moves use at given hyperparameters."""
         if self.fixed_reference is not None:
             return self.fixed_reference
@@ -169,40 +185,30 @@ prior_at = vmap_as_loop(lambda target, vector: target.prior(vector))
 latents_at = vmap_as_loop(lambda target, vector, coordinates: target.latents(vector, coordinates))
 
 
-# Fits of the surrogate in a run: first at the start values, in warm-up at the mean of recent hyperparameters.
-
-
-def first_fit(target: Target, prior: PriorCollection) -> Fit:
-    """The Gaussian fitted at the model's values."""
-    masked = target.family.model, prior, target.family.y, target.family.row_weights
-    return fit_surrogate(fitting_problem(*masked), first_sites(*masked))
-
-
 def fit_again(target: Target, vectors: np.ndarray, preconditioned: bool) -> tuple[SurrogatePath | None, str]:
     """The Gaussian fitted at the mean of hyperparameters (draws, d), with its dependence on them.
 
     None if it cannot be fitted. Also returns a description of the fault, if any.
     """
+
+    def fit_at(vector: np.ndarray, start: Sites | None = None) -> Fit:
+        model = target.family.model_at(as_array(vector))
+        prior = model.compiled_prior_at(target.family.inputs, target.family.fixed_groups).for_sampling()
+        return target.fit(model, prior, start)
+
     ellipse = ellipse_of(vectors)
     middle, scale = np.asarray(ellipse.middle), np.asarray(ellipse.scale)
-    fit = _fit(target, middle, None)
+    fit = fit_at(middle)
     if not _is_finite(fit):
         return None, "moves keep using the Gaussian fitted before"
-    neighbours = [(_fit(target, middle + step, fit.sites), _fit(target, middle - step, fit.sites)) for step in scale.T]
+    neighbours = [(fit_at(middle + step, fit.sites), fit_at(middle - step, fit.sites)) for step in scale.T]
     bad = [not (_is_finite(up) and _is_finite(down)) for up, down in neighbours]
     fault = ""
     if any(bad):
         where = f"{sum(bad)} of {len(bad)} directions of the hyperparameters"
         fault = f"{where}: the Gaussian is constant along them"
     neighbours = [(fit, fit) if no else pair for no, pair in zip(bad, neighbours, strict=True)]
-    return linear_path(fit, ellipse.middle, ellipse.scale, neighbours, preconditioned), fault
-
-
-def _fit(target: Target, vector: Any, start: Sites | None) -> Fit:
-    drawn = target.drawn(as_array(vector))
-    prior = drawn.compiled_prior_at(target.family.inputs, target.family.fixed_groups).for_sampling()
-    masked = drawn, prior, target.family.y, target.family.row_weights
-    return fit_surrogate(fitting_problem(*masked), first_sites(*masked) if start is None else start)
+    return linear_path(fit, ellipse, neighbours, preconditioned), fault
 
 
 def _is_finite(fit: Fit) -> bool:
@@ -227,8 +233,8 @@ class MoveRequirement(Enum):
 class MoveSchedule(NamedTuple):
     """Every ``every``-th iteration makes ``repeats`` steps of a move, with its tuned ``settings``."""
 
-    repeats: Any
-    every: Any
+    repeats: Array
+    every: Array
     settings: Any = None
 
 
@@ -238,7 +244,7 @@ class Step(NamedTuple):
     chain: Chain
     state: Any
     info: Any = ()
-    finite: Any = True
+    finite: Array | bool = True
 
 
 class MoveStats(NamedTuple):
@@ -248,10 +254,10 @@ class MoveStats(NamedTuple):
     zero for moves that do not update them.
     """
 
-    iterations: Any
-    steps: Any
+    iterations: Array
+    steps: Array
     info: Any
-    jumps: Any
+    jumps: Array
 
 
 @dataclass(frozen=True)
@@ -279,17 +285,17 @@ class Move(ABC):
         return ()
 
     @abstractmethod
-    def step(self, target: Target, settings: Any, chain: Chain, state: Any, number: Any) -> Step:
-        """One step, in iteration ``number``."""
+    def step(self, target: Target, settings: Any, chain: Chain, state: Any) -> Step:
+        """One step."""
 
-    def steps(self, target: Target, settings: Any, chain: Chain, state: Any, number: Any, count: Any) -> Step:
+    def steps(self, target: Target, settings: Any, chain: Chain, state: Any, count: Array | int) -> Step:
         """``count`` steps in sequence, with their ``info`` summed."""
         # A shared state that does not change is not carried through the loop.
         changes_state = self.state is None or MoveRequirement.HYPERPARAMETERS in self.requirements
 
-        def again(_: Any, before: Step) -> Step:
+        def again(_: Array, before: Step) -> Step:
             current = before.state if changes_state else state
-            moved = self.step(target, settings, before.chain, current, number)
+            moved = self.step(target, settings, before.chain, current)
             info = jax.tree.map(jnp.add, before.info, moved.info)
             return Step(moved.chain, moved.state if changes_state else (), info, before.finite & moved.finite)
 
@@ -315,15 +321,10 @@ def factor_operations(prior: PriorCollection) -> float:
     return float(sum(group.rank**2 * len(group.X) for group in prior.spans().groups))
 
 
-def move_schedule(repeats: int, every: int, settings: Any = None) -> MoveSchedule:
+def move_schedule(repeats: int, every: int, settings: tuple[Array, ...] | None = None) -> MoveSchedule:
     """A MoveSchedule of arrays."""
     return MoveSchedule(as_array(repeats), as_array(every), settings)
 
-
-# Closer to -1 the draws oscillate for longer.
-_STRONGEST = -0.95
-# Cost of a Pólya-Gamma draw in floating-point operations (measured).
-_DRAW = 3000.0
 
 # A loop over chains: see pgmodels.priors.linalg.
 mean_and_deviation = vmap_as_loop(
@@ -336,16 +337,16 @@ mean_and_deviation = vmap_as_loop(
 class DataAugmentationSettings(NamedTuple):
     """The factor of overrelaxation, in (-1, 0]."""
 
-    relaxation: Any
+    relaxation: Array
 
 
 class DataAugmentationInfo(NamedTuple):
     """Moments of f before the sweep and of E[f | auxiliaries], (n, latents) each."""
 
-    before: Any
-    expected: Any
-    squares: Any
-    products: Any
+    before: Array
+    expected: Array
+    squares: Array
+    products: Array
 
 
 @dataclass(frozen=True)
@@ -373,28 +374,23 @@ class DataAugmentation(GibbsSweep):
         zeros = jnp.zeros_like(chain.latents)
         return DataAugmentationInfo(zeros, zeros, zeros, zeros)
 
-    def step(
-        self, target: Target, settings: DataAugmentationSettings, chain: Chain, state: PriorCollection, number: Any
-    ) -> Step:
+    def step(self, target: Target, settings: DataAugmentationSettings, chain: Chain, state: PriorCollection) -> Step:
         key, augmentation, relaxation = chain.key, target.augmentation, settings.relaxation
         latents, coordinates = chain.latents, state.unflatten(chain.coordinates)
         parameters = target.parameters(chain.unknowns)
         expected, finite = latents, jnp.array(True)
         for index, block in enumerate(augmentation.blocks):
             key, auxiliary_key, latent_key = jax.random.split(key, 3)
-            z = augmentation.predictor_values(latents, target.family.y, parameters)
-            drawn_sites = augmentation.draw_auxiliaries(auxiliary_key, z, target.family.y, parameters, index)
-            h, w = (target.masked(part) for part in drawn_sites)
-            finite = finite & jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
-            means, deviations = mean_and_deviation(target, state, latent_key, Sites(h, w), parameters)
+            sites, is_finite = target.draw_sites(auxiliary_key, latents, parameters, index)
+            means, deviations = mean_and_deviation(target, state, latent_key, sites, parameters)
             spread = jnp.sqrt(1.0 - relaxation**2)
             drawn = tuple(
                 m + relaxation * (v - m) + spread * d for m, v, d in zip(means, coordinates, deviations, strict=True)
             )
             columns = columns_of(augmentation, block)
             expected = jnp.where(columns, state.latents(means), expected)
-            coordinates = replaced(state, columns, drawn, coordinates)
-            latents = jnp.where(columns, state.latents(drawn), latents)
+            latents, coordinates = replaced(state, columns, drawn, latents, coordinates)
+            finite = finite & is_finite
         moved = chain._replace(key=key, latents=latents, coordinates=state.flatten(coordinates))
         before, expected = target.masked(chain.latents), target.masked(expected)
         return Step(moved, state, DataAugmentationInfo(before, expected, before**2, before * expected), finite)
@@ -422,16 +418,21 @@ def columns_of(augmentation: Augmentation, block: tuple[int, ...]) -> np.ndarray
     return np.isin(np.arange(augmentation.num_latents), augmentation.latents_of(block))
 
 
-def replaced(prior: PriorCollection, columns: np.ndarray, new: Coordinates, old: Coordinates) -> Coordinates:
-    """The coordinates with those of the latents in ``columns`` replaced by new ones."""
-    triples = zip(new, old, prior.slices(), strict=True)
-    return tuple(jnp.where(columns[part], drawn, before) for drawn, before, part in triples)
+def replaced(
+    prior: PriorCollection, columns: np.ndarray, drawn: Coordinates, latents: Array, coordinates: Coordinates
+) -> tuple[Array, Coordinates]:
+    """Latents and coordinates, of the latents in ``columns`` those of drawn coordinates."""
+    triples = zip(drawn, coordinates, prior.slices(), strict=True)
+    coordinates = tuple(jnp.where(columns[part], new, old) for new, old, part in triples)
+    return jnp.where(columns, prior.latents(drawn), latents), coordinates
 
 
 def sweep_operations(prior: PriorCollection) -> float:
     """Floating-point operations of an auxiliary draw for each datum and latent, and of a draw of each latent."""
+    # Of a Pólya-Gamma draw (measured).
+    draw = 3000.0
     pairs = zip(prior.groups, prior.sizes, strict=True)
-    return sum((size * (group.sweep_operations() + prior.num_rows * _DRAW) for group, size in pairs), 0.0)
+    return sum((size * (group.sweep_operations() + prior.num_rows * draw) for group, size in pairs), 0.0)
 
 
 def autocorrelation(stats: MoveStats) -> np.ndarray:
@@ -452,13 +453,11 @@ def choose_relaxation(autocorrelation: np.ndarray) -> float:
     if not autocorrelation.size:
         return 0.0
     low, high = np.quantile(np.clip(autocorrelation, 0.0, 0.99), [0.05, 0.95])
-    return float(np.clip(-(low + high) / (2.0 - low - high), _STRONGEST, 0.0))
+    # Closer to -1 the draws oscillate for longer.
+    return float(np.clip(-(low + high) / (2.0 - low - high), -0.95, 0.0))
 
 
 # The sweep over complete conditionals: Gamma rates, Poisson counts, Pólya-Gamma variables and latents in turn.
-
-# Folded into a chain's key to draw the first counts, independently of what the key draws later.
-_FIRST = 2**31 - 2
 
 
 @dataclass(frozen=True)
@@ -472,12 +471,13 @@ class FourBlock(GibbsSweep):
 
     name: ClassVar[str] = "four_block"
 
-    def init(self, target: Target, chain: Chain) -> dict[str, Any]:
+    def init(self, target: Target, chain: Chain) -> dict[str, Array]:
         """Counts by name, drawn given the latents."""
-        augmentation, key = target.augmentation, jax.random.fold_in(chain.key, _FIRST)
+        # Independently of what the chain's key draws later.
+        augmentation, key = target.augmentation, jax.random.fold_in(chain.key, 2**31 - 2)
         parameters = target.parameters(chain.unknowns)
         z = augmentation.predictor_values(chain.latents, target.family.y, parameters)
-        drawn: dict[str, Any] = {}
+        drawn: dict[str, Array] = {}
         for index in range(len(augmentation.blocks)):
             drawn |= augmentation.draw_chain(
                 jax.random.fold_in(key, index), z, target.family.y, parameters, index, known=drawn
@@ -487,7 +487,7 @@ class FourBlock(GibbsSweep):
         rates = [rule.auxiliary for rule in rules if rule.auxiliary.name in augmentation.complete_laws]  # type: ignore[union-attr]
         return {count.name: drawn[count.name] for rate in rates for count in augmentation.children_of(rate)}  # type: ignore[arg-type]
 
-    def step(self, target: Target, settings: None, chain: Chain, state: dict[str, Any], number: Any) -> Step:
+    def step(self, target: Target, settings: None, chain: Chain, state: dict[str, Array]) -> Step:
         key, augmentation, counts, y = chain.key, target.augmentation, state, target.family.y
         parameters, prior = target.parameters(chain.unknowns), target.prior(chain.unknowns)
         latents, coordinates, finite = chain.latents, prior.unflatten(chain.coordinates), jnp.array(True)
@@ -499,12 +499,10 @@ class FourBlock(GibbsSweep):
             rates = {name: law.draw(k, env) for (name, law), k in zip(laws.items(), keys, strict=True)}
             drawn = rates | augmentation.draw_chain(auxiliary_key, z, y, parameters, index, known=rates)
             counts = {name: drawn.get(name, before) for name, before in counts.items()}
-            h, w = map(target.masked, augmentation.sites_given(drawn, z, y, parameters, index))
-            finite = finite & jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
-            means, deviations = mean_and_deviation(target, prior, latent_key, Sites(h, w), parameters)
-            moved, columns = jax.tree.map(jnp.add, means, deviations), columns_of(augmentation, block)
-            coordinates = replaced(prior, columns, moved, coordinates)
-            latents = jnp.where(columns, prior.latents(moved), latents)
+            sites, is_finite = target.checked_sites(*augmentation.sites_given(drawn, z, y, parameters, index))
+            moved = jax.tree.map(jnp.add, *mean_and_deviation(target, prior, latent_key, sites, parameters))
+            latents, coordinates = replaced(prior, columns_of(augmentation, block), moved, latents, coordinates)
+            finite = finite & is_finite
         moved_chain = chain._replace(key=key, latents=latents, coordinates=prior.flatten(coordinates))
         return Step(moved_chain, counts, finite=finite)
 
@@ -523,20 +521,23 @@ class ClassByClass(GibbsSweep):
     name: ClassVar[str] = "one_vs_rest"
     state: ClassVar[Literal["prior"]] = "prior"
 
-    def step(self, target: Target, settings: None, chain: Chain, state: PriorCollection, number: Any) -> Step:
+    def step(self, target: Target, settings: None, chain: Chain, state: PriorCollection) -> Step:
         objective = cast(OneVersusRest, target.objective)
         key, latents, finite, coordinates = chain.key, chain.latents, jnp.array(True), []
         for index, (part, group) in enumerate(zip(state.slices(), state.unflatten(chain.coordinates), strict=True)):
             prior = state.of_one_latent(index)
 
-            def update(i: Any, before: Any, first: int = part.start, prior: PriorCollection = prior) -> Any:
+            def update(
+                i: Array, before: tuple[Array, ...], first: int = part.start, prior: PriorCollection = prior
+            ) -> tuple[Array, ...]:
                 key, latents, group, finite = before
                 key, auxiliary_key, latent_key = jax.random.split(key, 3)
-                h, w = map(target.masked, objective.draw_site(auxiliary_key, latents, target.family.y, first + i))
-                finite = finite & jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
-                drawn = jax.tree.map(jnp.add, *_mean_and_deviation(prior, latent_key, Sites(h, w)))
+                drawn_site = objective.draw_site(auxiliary_key, latents, target.family.y, first + i)
+                sites, is_finite = target.checked_sites(*drawn_site)
+                drawn = jax.tree.map(jnp.add, *_mean_and_deviation(prior, latent_key, sites))
                 latents = jax.lax.dynamic_update_slice_in_dim(latents, prior.latents(drawn), first + i, axis=1)
-                return key, latents, jax.lax.dynamic_update_slice_in_dim(group, drawn[0], i, axis=1), finite
+                group = jax.lax.dynamic_update_slice_in_dim(group, drawn[0], i, axis=1)
+                return key, latents, group, finite & is_finite
 
             start = key, latents, group, finite
             key, latents, group, finite = jax.lax.fori_loop(0, state.sizes[index], update, start)

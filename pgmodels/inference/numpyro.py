@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpyro
+from jaxtyping import Array
 from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 
@@ -19,12 +20,10 @@ from pgmodels.inference.objectives import Choice, check_objective, objective_of,
 from pgmodels.inference.vi import engine_of, nearly_converged
 from pgmodels.interop.numpyro import checked_unknowns, require_x64
 from pgmodels.model import Model, require_model
+from pgmodels.priors.base import RandomKey
 from pgmodels.priors.representation import Auto
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_key, as_seed
-
-# Gradients are those at the optimum of q(f): the inner loop must be near it.
-_TOLERANCE = 1e-10
 
 
 @double_precision
@@ -77,9 +76,11 @@ def numpyro_bound(
     family = ProblemFamily(terms, unknowns, model.bare(), inputs, padded, row_weights, model.coefficient_groups(data.X))
     points, engine = (None,) * len(model.gps), engine_of(terms)
 
-    def bound(vector: Any) -> Any:
+    def bound(vector: Array) -> Array:
         problem = family.problem(jax.lax.stop_gradient(vector), points)
-        state = run_block(engine.step, problem, engine.init(problem), _TOLERANCE, MANY, MANY).state
+        # The gradient is exact only at the optimum of q(f): the inner loop must be near it.
+        tolerance = 1e-10
+        state = run_block(engine.step, problem, engine.init(problem), tolerance, MANY, MANY).state
         slope = collapsed_bound(family.problem(vector, points), state)
         return jax.lax.stop_gradient(state.elbo - slope) + slope
 
@@ -94,10 +95,6 @@ def numpyro_bound(
     return numpyro_model
 
 
-# Iterations of four chains for tuning the moves, before NumPyro starts.
-_TUNING_ITERATIONS = 120
-
-
 class GibbsKernelState(NamedTuple):
     """``z`` holds the latents ``f`` (n, latents) and the sampled hyperparameters by name.
 
@@ -105,10 +102,10 @@ class GibbsKernelState(NamedTuple):
     including the ``number`` of the iteration, has a first axis over chains, along which NumPyro splits states.
     """
 
-    z: dict[str, Any]
+    z: dict[str, Array]
     engine: State
-    number: Any
-    rng_key: Any
+    number: Array
+    rng_key: RandomKey
 
 
 class GibbsKernel(MCMCKernel):
@@ -146,15 +143,22 @@ class GibbsKernel(MCMCKernel):
     @double_precision
     def __init__(self, model: Model, X: ArrayLike, y: ArrayLike, *, seed: Seed = 0):
         model, data = require_model(model).prepare(X, y)
-        settings = Settings(_TUNING_ITERATIONS, 4, as_key(seed), Keep("moments"))
+        # Iterations of four chains for tuning the moves, before NumPyro starts.
+        num_iterations = 120
+        settings = Settings(num_iterations, 4, as_key(seed), Keep("moments"))
         self._run = GibbsRun(
             select_inducing_inputs(model.resolve(data.X, as_seed(seed)), data, nearly_converged), data, settings
         )
-        self._run.advance(_TUNING_ITERATIONS, None, False)
+        self._run.advance(num_iterations, None, False)
         self._run.warn()
 
     def init(
-        self, rng_key: Any, num_warmup: int, init_params: Any, model_args: Any, model_kwargs: Any
+        self,
+        rng_key: RandomKey,
+        num_warmup: int,
+        init_params: object,
+        model_args: tuple[object, ...],
+        model_kwargs: dict[str, object],
     ) -> GibbsKernelState:
         """The initial state of a chain, or of one chain per key, at draws of the fitted Gaussian."""
         if not jax.config.read("jax_enable_x64"):
@@ -164,15 +168,16 @@ class GibbsKernel(MCMCKernel):
         run = self._run
         several = jnp.ndim(rng_key) > (0 if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) else 1)
         keys = rng_key if several else rng_key[None]
-        fitted = run.target.fitted
-        vector = as_array(run.unknowns.start()) if fitted is None else fitted.middle
+        vector = run.target.ellipse.middle if run.is_sampled else as_array(run.unknowns.start())
         # NumPyro starts parallel chains within a compiled program.
         start = started_chains if isinstance(keys, jax.core.Tracer) else start_chains
         engine = start(run.target, run.schedule.moves, vector, keys)
         state = self._state(engine, jnp.zeros(len(keys), int))
         return state if several else _single(state)
 
-    def sample(self, state: GibbsKernelState, model_args: Any, model_kwargs: Any) -> GibbsKernelState:
+    def sample(
+        self, state: GibbsKernelState, model_args: tuple[object, ...], model_kwargs: dict[str, object]
+    ) -> GibbsKernelState:
         """One iteration."""
         single = state.z["f"].ndim == 2
         if single:
@@ -184,7 +189,7 @@ class GibbsKernel(MCMCKernel):
         state = self._state(engine, state.number + 1)
         return _single(state) if single else state
 
-    def _state(self, engine: State, number: Any) -> GibbsKernelState:
+    def _state(self, engine: State, number: Array) -> GibbsKernelState:
         unknowns, chains = self._run.unknowns, engine.chains
         values = jax.vmap(unknowns.constrain)(chains.unknowns) if unknowns.leaf_indices else []
         # Without padding rows.
@@ -199,7 +204,7 @@ def _single(state: GibbsKernelState) -> GibbsKernelState:
 class GibbsInfo(NamedTuple):
     """Information on a step: whether the latents are finite."""
 
-    is_finite: Any
+    is_finite: Array
 
 
 class GibbsSteps(NamedTuple):
@@ -208,8 +213,8 @@ class GibbsSteps(NamedTuple):
     Both are functions in JAX; ``state.z`` has the latents ``f`` (n, latents) and the sampled hyperparameters by name.
     """
 
-    init: Any
-    step: Any
+    init: Callable[[RandomKey], GibbsKernelState]
+    step: Callable[[RandomKey, GibbsKernelState], tuple[GibbsKernelState, GibbsInfo]]
 
 
 def gibbs_steps(model: Model, X: ArrayLike, y: ArrayLike, *, seed: Seed = 0) -> GibbsSteps:
@@ -243,10 +248,10 @@ def gibbs_steps(model: Model, X: ArrayLike, y: ArrayLike, *, seed: Seed = 0) -> 
     """
     kernel = GibbsKernel(model, X, y, seed=seed)
 
-    def init(rng_key: Any) -> GibbsKernelState:
+    def init(rng_key: RandomKey) -> GibbsKernelState:
         return kernel.init(rng_key, 0, None, (), {})
 
-    def step(rng_key: Any, state: GibbsKernelState) -> tuple[GibbsKernelState, GibbsInfo]:
+    def step(rng_key: RandomKey, state: GibbsKernelState) -> tuple[GibbsKernelState, GibbsInfo]:
         state = kernel.sample(state._replace(rng_key=rng_key), (), {})
         return state, GibbsInfo(jnp.isfinite(state.z["f"]).all())
 

@@ -19,7 +19,7 @@ from pgmodels.data.arrays import MissingChoice, check_between
 from pgmodels.inference.gibbs import check_sizes, warn_unmixed
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.problem import Problem, largest_precision
-from pgmodels.inference.surrogates import first_sites, fit_surrogate, fitting_problem
+from pgmodels.inference.surrogates import fit_surrogate
 from pgmodels.inference.vi import variational_problem, warn_inaccurate
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.interop.numpyro import WHITENED, Program
@@ -34,9 +34,6 @@ from pgmodels.runtime.messages import PgmodelsWarning, shows_progress, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_key
 
-# Up to this many coordinates the sampler moves about a fitted Gaussian: a product with its root is as cheap as one with
-# the factors.
-_MOST = 2000
 # Statistics that NumPyro records of each draw, with ArviZ's names.
 _STATISTICS = {
     "diverging": "diverging",
@@ -158,7 +155,14 @@ def nuts(
     sampler.run(key, extra_fields=tuple(_STATISTICS))
     samples = sampler.get_samples(group_by_chain=True)
     statistics = {_STATISTICS[name]: np.asarray(v) for name, v in sampler.get_extra_fields(group_by_chain=True).items()}
-    _warn_divergent(int(statistics["diverging"].sum()), num_samples * num_chains, target_accept)
+    num_diverging = int(statistics["diverging"].sum())
+    if num_diverging:
+        warn(
+            f"nuts: {num_diverging} of {num_samples * num_chains} trajectories diverged, so that the draws may miss "
+            f"part of the posterior. Raise target_accept above {target_accept}, and check that hyperparameters have "
+            "proper priors of finite width.",
+            DivergenceWarning,
+        )
     model = program.unknowns.with_values(
         program.unknowns.median([np.asarray(samples[name]) for name in program.unknowns.names])
     )
@@ -176,7 +180,10 @@ def nuts(
         method="nuts",
     )
     if draws.prior.approximation_error:
-        warn_inaccurate(draws.prior, _largest_precision(data, draws))
+        # The largest precision of the data on a latent, from the curvature of the log likelihood about the draws.
+        problem = replace(variational_problem(model, data, expected_objective(model), draws.prior), coupled=False)
+        at_draws = (as_array(pad_rows(part, len(problem.y))) for part in (draws.mean, draws.variance))
+        warn_inaccurate(draws.prior, largest_precision(problem, _sites(problem, *at_draws)))
     warn_unmixed("nuts", num_samples, draws.latents.mean(axis=1), draws.latents.var(axis=1))
     log_likelihood = pointwise_log_likelihood(draws, draws.latents).sum(axis=-1)
     return replace(draws, log_likelihood_trace=log_likelihood, seconds=time.perf_counter() - start)
@@ -185,17 +192,17 @@ def nuts(
 class _Preconditioned(Program):
     """The sites of Program, with whitened coordinates that are functions of a site about a fitted Gaussian.
 
-    Up to _MOST coordinates, and if the Gaussian, at the model's values, is finite.
+    Up to 2,000 coordinates, where a product with the Gaussian's root is as cheap as one with the factors, and if the
+    Gaussian, at the model's values, is finite.
     """
 
     def __init__(self, model: Model, data: Data):
         super().__init__(model, data)
         self.surrogate: BlockPosterior | None = None
         prior = model.compiled_prior(data.X, self.fixed_groups)
-        if sum(prior.ranks) > _MOST:
+        if sum(prior.ranks) > 2000:
             return
-        known = self.powers, prior, self.y, None
-        surrogate = fit_surrogate(fitting_problem(*known), first_sites(*known)).surrogate
+        surrogate = fit_surrogate(self.powers, prior, self.y, None).surrogate
         if all(np.isfinite(np.asarray(part)).all() for part in (surrogate.centre, *surrogate.roots)):
             self.surrogate = surrogate.with_inverse_roots()
             groups: Any = prior.groups
@@ -211,23 +218,6 @@ class _Preconditioned(Program):
         return [numpyro.deterministic(f"{WHITENED}{i}", v[active]) for i, (v, active) in enumerate(pairs)]
 
 
-def _largest_precision(data: Data, draws: Draws) -> float:
-    """The largest precision of the data on a latent, from the curvature of the log likelihood about the draws."""
-    objective = expected_objective(draws.model)
-    problem = replace(variational_problem(draws.model, data, objective, draws.prior), coupled=False)
-    mean, variance = (as_array(pad_rows(part, len(problem.y))) for part in (draws.mean, draws.variance))
-    return largest_precision(problem, _sites(problem, mean, variance))
-
-
 @partial(compiled, optimise=False)
 def _sites(problem: Problem, mean: Array, variance: Array) -> Sites:
     return problem.sites(*problem.of_latents(mean, jax.vmap(jnp.diag)(variance)))
-
-
-def _warn_divergent(count: int, total: int, target_accept: float) -> None:
-    if count:
-        warn(
-            f"nuts: {count} of {total} trajectories diverged, so that the draws may miss part of the posterior. Raise "
-            f"target_accept above {target_accept}, and check that hyperparameters have proper priors of finite width.",
-            DivergenceWarning,
-        )

@@ -1,10 +1,10 @@
 """Prior predictive draws of hyperparameters, latents and observations."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_whole_number
@@ -13,15 +13,14 @@ from pgmodels.kernels.columns import check_lookups
 from pgmodels.model import Model, require_model
 from pgmodels.parameters.parameter import Parameter
 from pgmodels.parameters.vector import with_priors, with_values
+from pgmodels.priors.base import RandomKey
 from pgmodels.priors.block_posterior import draw_latents
+from pgmodels.priors.rows import DistinctInputs
 from pgmodels.results.draws import PriorPredictive
 from pgmodels.results.predictive import DrawNodes, Predictive, check_covariates
 from pgmodels.runtime.jit import compiled, require_draws
 from pgmodels.runtime.precision import double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
-
-# Maximum rounds of rejection sampling of a prior within a constraint.
-_ROUNDS = 100
 
 
 @double_precision
@@ -101,27 +100,30 @@ def prior_predictive(
     )
 
 
-def _draw_prior(parameter: Parameter, name: str, key: Any, num_draws: int) -> np.ndarray:
+def _draw_prior(parameter: Parameter, name: str, key: RandomKey, num_draws: int, max_rounds: int = 100) -> np.ndarray:
+    """Draws of a parameter's prior, by rejection sampling if it is declared without regard to the constraint."""
     if parameter.declared_prior is parameter.prior:
         return np.asarray(parameter.prior.sample(key, (num_draws,)))
     draws: list[np.ndarray] = []
-    for number in range(_ROUNDS):
+    for number in range(max_rounds):
         drawn = parameter.declared_prior.sample(jax.random.fold_in(key, number), (num_draws,))
         draws.append(np.asarray(drawn)[np.asarray(parameter.support(drawn))])
         if sum(map(len, draws)) >= num_draws:
             return np.concatenate(draws)[:num_draws]
     raise ValueError(
-        f"prior_predictive: of {_ROUNDS * num_draws} draws of the prior of {name}, {parameter.hashable_prior!r}, "
+        f"prior_predictive: of {max_rounds * num_draws} draws of the prior of {name}, {parameter.hashable_prior!r}, "
         f"{sum(map(len, draws))} are within its constraint. Give it a prior on the constrained set, such as "
         "numpyro.distributions.Dirichlet on a simplex, or fix it with pgm.Fixed."
     )
 
 
-@partial(compiled, static_argnames="places")
-def _draw_each(model: Model, places: tuple[int, ...], values: Any, inputs: Any, keys: Any) -> Any:
+@partial(compiled, static_argnames="leaf_indices")
+def _draw_each(
+    model: Model, leaf_indices: tuple[int, ...], values: list[np.ndarray], inputs: DistinctInputs, keys: RandomKey
+) -> Array:
     """The latents of each draw of the values, (draws, n, latents)."""
 
-    def one(draw: tuple[Any, Any]) -> Any:
-        return with_values(model, places, draw[0]).traced_prior(inputs).draw(draw[1])[0]
+    def one(draw: tuple[list[Array], RandomKey]) -> Array:
+        return with_values(model, leaf_indices, draw[0]).traced_prior(inputs).draw(draw[1])[0]
 
     return jax.lax.map(one, (values, keys))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -42,18 +42,18 @@ class Ellipse(Module):
 def ellipse_of(vectors: np.ndarray) -> Ellipse:
     """Mean and Cholesky factor of the covariance of the later half of hyperparameters (draws, d)."""
     recent = vectors[len(vectors) // 2 :]
-    middle: Any = recent.mean(axis=0)
     covariance = np.atleast_2d(np.cov(recent.T))
     # With few and dependent draws, shrink correlations towards 0, so that no direction is degenerate.
     covariance = 0.9 * covariance + 0.1 * np.diag(np.diag(covariance)) + 1e-4 * np.eye(len(covariance))
-    scale: Any = np.linalg.cholesky(covariance)
-    return Ellipse(as_array(middle), as_array(scale))
+    return Ellipse(as_array(recent.mean(axis=0)), as_array(np.linalg.cholesky(covariance)))
 
 
 # Coordinates that depend on the hyperparameters, in which the latents' posterior is nearly standard normal.
 
-# Linear extrapolation is clipped at this many standard deviations of the hyperparameters.
-FURTHEST = 3.0
+
+def clipped(z: Array) -> Array:
+    """Standardised hyperparameters, at most 3 standard deviations from their mean: linear extrapolation ends there."""
+    return jnp.clip(z, -3.0, 3.0)
 
 
 class Preconditioner(Module):
@@ -86,7 +86,7 @@ class Preconditioner(Module):
         return jnp.sum(self._log_lengths(z))
 
     def _log_lengths(self, z: Array) -> Array:
-        return self.log_length + jnp.clip(z, -FURTHEST, FURTHEST) @ self.log_length_slope
+        return self.log_length + clipped(z) @ self.log_length_slope
 
 
 def constant_preconditioner(surrogate: BlockPosterior, num_unknowns: int) -> Preconditioner:
@@ -98,7 +98,7 @@ def constant_preconditioner(surrogate: BlockPosterior, num_unknowns: int) -> Pre
     return Preconditioner(surrogate.centre, zeros, tuple(axes), -0.5 * jnp.log(precisions), zeros)
 
 
-def log_lengths(surrogate: BlockPosterior, axes: tuple[Any, ...]) -> Any:
+def log_lengths(surrogate: BlockPosterior, axes: tuple[Array, ...]) -> Array:
     """The logarithms of a Gaussian's conditional standard deviations along given axes."""
     pairs = zip(surrogate.roots, axes, strict=True)
     return -0.5 * jnp.log(jnp.concatenate([jnp.sum((root.T @ directions) ** 2, axis=0) for root, directions in pairs]))
@@ -106,10 +106,6 @@ def log_lengths(surrogate: BlockPosterior, axes: tuple[Any, ...]) -> Any:
 
 # The surrogate of the sampler: the variational Gaussian near its optimum, a little wider.
 
-# The surrogate is only a reference distribution: a loose tolerance suffices.
-_TOLERANCE, _MAX_STEPS = 1e-5, 40
-# From this many coupled coordinates on, starting at the optimum of independent latents saves more than compiling costs.
-_DEAR = 1000
 # The sites' precisions are multiplied by this: the variational Gaussian is too narrow, and slice steps that start in
 # its tails are slow to leave them. Between 0.8 and 0.95 the effective draws hardly depend on it.
 _SHARE = 0.9
@@ -124,7 +120,7 @@ class Fit(NamedTuple):
     elbo: Array
 
 
-def fitting_problem(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> Problem:
+def fitting_problem(model: Model, prior: PriorCollection, y: Array, row_mask: Array | None) -> Problem:
     """The problem of the fit: the expected log density with few nodes, at a model's values and prior.
 
     ``row_mask`` is 0 at padding rows, which get no factors; None if there are none.
@@ -134,25 +130,27 @@ def fitting_problem(model: Model, prior: PriorCollection, y: Any, row_mask: Any)
     return problem.with_coupled_sites() if objective.size > 1 and len(choose_blocks(prior)) == 1 else problem
 
 
-def first_sites(model: Model, prior: PriorCollection, y: Any, row_mask: Any) -> Sites:
-    """The start of the fit: the first sites of ``cavi``, whose bound does not overflow, if there is an augmentation."""
-    if not model.is_augmentable:
-        return _first_sites(fitting_problem(model, prior, y, row_mask))
-    return _first_sites(Problem(model.augmentation, prior, y, model.parameters, row_weights=row_mask))
-
-
 @partial(compiled, optimise=False)
 def _first_sites(problem: Problem) -> Sites:
     return engine_of(problem.objective).init(problem).sites
 
 
-def fit_surrogate(problem: Problem, start: Sites) -> Fit:
-    """The variational Gaussian by natural-gradient steps, from given sites."""
-    if problem.coupled and not start.coupled:
-        if sum(problem.prior.ranks) >= _DEAR:
-            start = _ascend_apart(replace(problem, coupled=False), start)
-        start = start.as_coupled()
-    return _ascend(problem, start).completed(problem.prior)
+def fit_surrogate(
+    model: Model, prior: PriorCollection, y: Array, row_mask: Array | None, start: Sites | None = None
+) -> Fit:
+    """The variational Gaussian of ``fitting_problem`` by natural-gradient steps, from given sites.
+
+    By default from the first sites of ``cavi``, whose bound does not overflow, if there is an augmentation.
+    """
+    problem = fitting_problem(model, prior, y, row_mask)
+    begun = replace(problem, objective=model.augmentation, coupled=False) if model.is_augmentable else problem
+    sites = _first_sites(begun) if start is None else start
+    if problem.coupled and not sites.coupled:
+        # With fewer coordinates, starting at the optimum of independent latents saves less than compiling costs.
+        if sum(prior.ranks) >= 1000:
+            sites = _ascend_apart(replace(problem, coupled=False), sites)
+        sites = sites.as_coupled()
+    return _ascend(problem, sites).completed(problem.prior)
 
 
 @partial(compiled, optimise=False, on_one_thread=True)
@@ -169,8 +167,10 @@ def _ascend(problem: Problem, start: Sites) -> Fresh:
 
 
 def _optimum(problem: Problem, start: Sites) -> GaussianState:
+    # The surrogate is only a reference distribution: a loose tolerance suffices.
+    tolerance, most = 1e-5, 40
     first = NATURAL_GRADIENT.state_of(problem, start)
-    return run_block(NATURAL_GRADIENT.step, problem, first, _TOLERANCE, _MAX_STEPS, _MAX_STEPS).state
+    return run_block(NATURAL_GRADIENT.step, problem, first, tolerance, most, most).state
 
 
 def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
@@ -186,12 +186,12 @@ def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
     return _widened(problem, Sites(gradient + pull(precision, mean), precision), mean)
 
 
-def precisions_of(surrogate: BlockPosterior) -> Any:
+def precisions_of(surrogate: BlockPosterior) -> Array:
     """The precisions of the data's sites, (n, latents, latents), which the surrogate scales down."""
     return surrogate.sites.precision / _SHARE
 
 
-def _widened(problem: Problem, sites: Sites, mean: Any) -> BlockPosterior:
+def _widened(problem: Problem, sites: Sites, mean: Array) -> BlockPosterior:
     h, w = sites
     return _coupled(problem, Sites(h - (1.0 - _SHARE) * pull(w, mean), _SHARE * w))
 
@@ -204,66 +204,68 @@ def _coupled(problem: Problem, sites: Sites) -> BlockPosterior:
 
 
 class SurrogatePath(Module):
-    """A Gaussian fitted at ``middle``, as a function of z = scale^-1 (vector - middle).
+    """A Gaussian fitted at the middle of an ``ellipse``, as a function of z = scale^-1 (vector - middle).
 
-    Means and log standard deviations of the latents are linear in z, with z clipped to [-3, 3]. ``preconditioner`` is
-    None if no move needs standard coordinates.
+    Means and log standard deviations of the latents are linear in z, with z clipped to [-3, 3]. ``axes`` are None if
+    no move needs standard coordinates.
     """
 
-    preconditioner: Any
+    axes: Preconditioner | None
     mean: Float[Array, "n L"]
     covariance: Float[Array, "n L L"]
-    middle: Float[Array, " d"]
-    scale: Float[Array, "d d"]
+    ellipse: Ellipse
     mean_slope: Float[Array, "d n L"]
     log_deviation_slope: Float[Array, "d n L"]
 
     def at(self, vector: Float[Array, " d"]) -> Marginals:
         """Means and covariances of the latents at given hyperparameters."""
-        z = jnp.clip(self.standard(vector - self.middle), -FURTHEST, FURTHEST)
+        z = clipped(self.ellipse.standard(vector - self.ellipse.middle))
         factor = jnp.exp(jnp.einsum("d,dil->il", z, self.log_deviation_slope))
         mean = self.mean + jnp.einsum("d,dil->il", z, self.mean_slope)
         return mean, factor[:, :, None] * self.covariance * factor[:, None, :]
 
+    @property
+    def preconditioner(self) -> Preconditioner:
+        """Standard coordinates of the latents. Raises ValueError if there are none."""
+        if self.axes is None:
+            raise ValueError("a move that needs standard coordinates must list PRECONDITIONER in its requirements.")
+        return self.axes
+
     def standardise(self, vector: Float[Array, " d"], whitened: Float[Array, " D"]) -> Float[Array, " d+D"]:
         """Coordinates (z, u), nearly standard normal if the Gaussian is close to the posterior."""
-        z = self.standard(vector - self.middle)
+        z = self.ellipse.standard(vector - self.ellipse.middle)
         return jnp.concatenate([z, self.preconditioner.standardise(z, whitened)])
 
     def place(self, standard: Float[Array, " both"]) -> tuple[Float[Array, " d"], Float[Array, " D"]]:
         """Hyperparameters and whitened coordinates of standard coordinates."""
-        z, u = jnp.split(standard, [len(self.middle)])
-        return self.middle + self.scale @ z, self.preconditioner.place(z, u)
+        z, u = jnp.split(standard, [len(self.ellipse.middle)])
+        return self.ellipse.middle + self.ellipse.scale @ z, self.preconditioner.place(z, u)
 
     def log_jacobian(self, standard: Float[Array, " both"]) -> Array:
         """The log determinant of the map from standard coordinates, up to a constant."""
-        return self.preconditioner.log_jacobian(standard[: len(self.middle)])
-
-    def standard(self, difference: Float[Array, " d"]) -> Float[Array, " d"]:
-        """A difference of hyperparameters in standard coordinates."""
-        return solve_triangular(self.scale, difference, lower=True)
+        return self.preconditioner.log_jacobian(standard[: len(self.ellipse.middle)])
 
 
-def constant_path(fit: Fit, vector: Any, preconditioned: bool) -> SurrogatePath:
+def constant_path(fit: Fit, vector: Float[Array, " d"], preconditioned: bool) -> SurrogatePath:
     """A Gaussian that does not depend on the hyperparameters; with standard coordinates if ``preconditioned``."""
     slope = as_array(np.zeros((len(vector), *fit.marginals[0].shape)))
-    preconditioner = constant_preconditioner(fit.surrogate, len(vector)) if preconditioned else None
-    return SurrogatePath(preconditioner, *fit.marginals, vector, as_array(np.eye(len(vector))), slope, slope)
+    axes = constant_preconditioner(fit.surrogate, len(vector)) if preconditioned else None
+    return SurrogatePath(axes, *fit.marginals, Ellipse(vector, as_array(np.eye(len(vector)))), slope, slope)
 
 
 def linear_path(
-    fit: Fit, middle: Any, scale: Any, neighbours: Sequence[tuple[Fit, Fit]], preconditioned: bool
+    fit: Fit, ellipse: Ellipse, neighbours: Sequence[tuple[Fit, Fit]], preconditioned: bool
 ) -> SurrogatePath:
-    """The fit at ``middle``, with slopes from fits at middle ± each column of ``scale``."""
+    """The fit at the middle of an ellipse, with slopes from fits at middle ± each column of its scale."""
 
-    def slope(of: Callable[[Fit], Any]) -> Any:
+    def slope(of: Callable[[Fit], Array]) -> Array:
         return jnp.stack([(of(up) - of(down)) / 2.0 for up, down in neighbours])
 
-    preconditioner = None
+    axes = None
     if preconditioned:
-        constant = constant_preconditioner(fit.surrogate, len(middle))
+        constant = constant_preconditioner(fit.surrogate, len(ellipse.middle))
         lengths = slope(lambda fit: log_lengths(fit.surrogate, constant.axes))
-        preconditioner = replace(constant, slope=slope(lambda fit: fit.surrogate.centre), log_length_slope=lengths)
+        axes = replace(constant, slope=slope(lambda fit: fit.surrogate.centre), log_length_slope=lengths)
     of_mean = slope(lambda fit: fit.marginals[0])
     of_log_deviation = slope(lambda fit: 0.5 * jnp.log(jnp.diagonal(fit.marginals[1], axis1=1, axis2=2)))
-    return SurrogatePath(preconditioner, *fit.marginals, middle, scale, of_mean, of_log_deviation)
+    return SurrogatePath(axes, *fit.marginals, ellipse, of_mean, of_log_deviation)

@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from os import PathLike
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ from pgmodels.data.arrays import MissingChoice, check_between, check_whole_numbe
 from pgmodels.data.sources import Rows
 from pgmodels.inference import svi_convergence as convergence
 from pgmodels.inference.cavi import CAVI, CaviState, start_at
-from pgmodels.inference.checkpoint_folder import EngineCheckpoint, fault_of_leaves, leaves_of
+from pgmodels.inference.checkpoint_folder import EngineCheckpoint, leaves_of
 from pgmodels.inference.fit import fit, hold_unnormalised
 from pgmodels.inference.inducing_selection import (
     Inputs,
@@ -57,7 +57,7 @@ from pgmodels.model import GP, Data, Model, require_model, with_powers
 from pgmodels.numerics.quadrature import chunk_length
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, trainable
-from pgmodels.priors.base import pad_rows
+from pgmodels.priors.base import RandomKey, pad_rows
 from pgmodels.priors.collection import MAX_BLOCK, PriorCollection
 from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.results.nested import SparseApproximation
@@ -67,55 +67,6 @@ from pgmodels.runtime.messages import PgmodelsWarning, shorten, suppress_warning
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_key, as_seed
 
-# The inducing inputs of steps on batches: chosen on a sample, before the first step.
-
-# Number of rows from which inducing inputs are chosen with a posterior, and on which hyperparameters are learned
-# beforehand.
-_ROWS, _FEW = 20_000, 2_000
-
-
-def inputs_for_steps(
-    model: Model,
-    sample: Data,
-    num_rows: int,
-    train_hyperparameters: bool,
-    objective: Choice,
-    seed: int,
-) -> Inputs:
-    """The inducing inputs of a resolved model for ``num_rows`` rows, of which ``sample`` has some or all.
-
-    The sufficient number depends on the hyperparameters: if these are to be trained, they are first learned from few
-    rows. ``seed`` draws the rows.
-    """
-    if not is_automatic(model):
-        return choose_inputs(model, sample.X)
-    order = np.random.default_rng(seed).permutation(len(sample.X))
-    if train_hyperparameters:
-        few = sample.at(np.sort(order[:_FEW]))
-        # The steps, which learn from all rows, give their own warnings.
-        with suppress_warnings(PgmodelsWarning):
-            fitted = fit(
-                model,
-                few.X,
-                few.y,
-                weights=few.weights,
-                objective=objective,
-                correct=False,
-                seed=seed,
-                progress=False,
-            ).model
-        pairs = zip(model.gps, fitted.gps, strict=True)
-        gps = [GP(learned.kernel, learned.mean, gp.size, gp.form) for gp, learned in pairs]
-        model = Model(fitted.likelihood, gps)
-    rows = np.sort(order[:_ROWS])
-
-    def optimum(model: Model, data: Data) -> tuple[float, np.ndarray]:
-        elbo, precisions = nearly_converged(model, data, objective_of(model, objective))
-        return elbo, num_rows / len(rows) * precisions
-
-    return choose_inputs(select_inducing_inputs(model, sample.at(rows), optimum), sample.X)
-
-
 # The states of a file: after the last full window, from which any number of steps continues, and after the last step of
 # a run that ended within a window.
 _FULL, _END = "full", "end"
@@ -124,31 +75,27 @@ _FULL, _END = "full", "end"
 class SviCheckpoint(EngineCheckpoint):
     """A folder with the state of the steps in one file, which is replaced atomically."""
 
-    engine, format = "svi", 9
+    engine, format = "svi", 10
+    full: Ascent | None = None
 
-    def read(self) -> None:
-        """Read the file, if there is one."""
-        self.saved = self.read_file(self.file) if self.file.exists() else None
-        self._full: Ascent | None = None
-
-    def restore(self, fingerprint: dict[str, str], like: Any, num_steps: int) -> tuple[Ascent, dict[str, float]] | None:
+    def restore(
+        self, fingerprint: dict[str, str], like: Ascent, num_steps: int
+    ) -> tuple[Ascent, dict[str, float]] | None:
         """The saved state of a run of so many steps, and the bounds of the starts; None if it has to start again.
 
-        ``like`` is a tree of a state and a window. Raises ValueError if the saved state belongs to other steps.
+        ``like`` has the shapes of a state's arrays. Raises ValueError if the saved state belongs to other steps.
         """
-        self.fingerprint = fingerprint
-        if self.saved is None:
+        if not self.continues(fingerprint):
             return None
-        self.require_same(self.saved.get("fingerprint"), fingerprint)
-        match self.saved:
+        match self.index:
             case {"starts": dict(starts), "states": dict(states), "num_steps": int() | None as saved_steps} if (
                 states and states.keys() <= {_FULL, _END}
             ):
                 ascents = {name: self._ascent(state, like) for name, state in states.items()}
             case _:
                 self.refuse(f"{self.file} is damaged: the number of steps is missing")
-        self._full = ascents.get(_FULL)
-        ascent = ascents.get(_END) if saved_steps == num_steps else self._full
+        self.full = ascents.get(_FULL)
+        ascent = ascents.get(_END) if saved_steps == num_steps else self.full
         return None if ascent is None else (ascent, starts)
 
     def save(self, ascent: Ascent, starts: dict[str, float], num_steps: int | None, final: bool) -> None:
@@ -157,61 +104,86 @@ class SviCheckpoint(EngineCheckpoint):
         ``num_steps`` is the number of all steps if the last ones fill no window, else None.
         """
         if num_steps is None:
-            self._full = ascent
+            self.full = ascent
         if not self.is_due(final):
             return
-        states = {_FULL: self._full, _END: None if num_steps is None else ascent}
-        values = {
-            "fingerprint": self.fingerprint,
-            "starts": starts,
-            "num_steps": num_steps,
-            "states": {name: _values(state) for name, state in states.items() if state is not None},
+        states = {_FULL: self.full, _END: None if num_steps is None else ascent}
+        saved = {
+            name: {"has_before": state.before is not None, "leaves": leaves_of(state)}
+            for name, state in states.items()
+            if state is not None
         }
-        self.write_file(self.file, values)
+        self.write_index({"starts": starts, "num_steps": num_steps, "states": saved})
 
-    def _ascent(self, saved: Any, like: Any) -> Ascent:
+    def _ascent(self, saved: object, like: Ascent) -> Ascent:
         match saved:
-            case {
-                "leaves": leaves,
-                "learning": int() | float() as learning,
-                "windows_at_rate": int(windows_at_rate),
-                "pooled": int(pooled),
-                "has_before": bool(has_before),
-                "trace": np.ndarray(ndim=1) as trace,
-                "converged": bool(converged),
-            } if trace.dtype == float:
-                pass
+            case {"has_before": bool(has_before), "leaves": leaves}:
+                ascent = self.tree(self.file, leaves, like if has_before else like._replace(before=None))
             case _:
-                self.refuse(f"{self.file} is damaged: the number of steps is missing")
-        state, window = like
-        shapes = (state, window, window if has_before else None)
-        fault = fault_of_leaves(leaves, jax.tree.leaves(shapes))
-        if fault:
-            self.refuse(f"{self.file} is damaged: {fault}")
-        state, window, before = jax.tree.unflatten(jax.tree.structure(shapes), [as_array(leaf) for leaf in leaves])
-        return Ascent(state, learning, windows_at_rate, window, before, pooled, tuple(trace.tolist()), converged)
+                self.refuse(f"{self.file} is damaged: a state of the steps is missing")
+        return ascent._replace(
+            trace=np.asarray(ascent.trace),
+            learning=float(ascent.learning),
+            windows_at_rate=int(ascent.windows_at_rate),
+            pooled=int(ascent.pooled),
+            converged=bool(ascent.converged),
+        )
 
 
-def _values(ascent: Ascent) -> dict[str, Any]:
-    return {
-        "leaves": leaves_of((ascent.state, ascent.window, ascent.before)),
-        "learning": ascent.learning,
-        "windows_at_rate": ascent.windows_at_rate,
-        "pooled": ascent.pooled,
-        "has_before": ascent.before is not None,
-        "trace": np.array(ascent.trace, dtype=float),
-        "converged": ascent.converged,
-    }
+class _Run(NamedTuple):
+    """Data, settings and options of a call, and when it started.
+
+    ``sample`` has all rows that are in memory, or some of the others. ``latents`` selects those of a step, None if
+    steps have all.
+    """
+
+    sample: Data
+    source: Source
+    settings: Settings
+    train_hyperparameters: bool
+    train_inducing: bool
+    adaptive: bool
+    objective: Choice
+    key: RandomKey
+    checkpoint: SviCheckpoint | None
+    start_time: float
+    callback: Callback | None
+    progress: bool | None
+    latents: LatentSample | None
 
 
-# Step sizes "robbins-monro": (t + delay)^-power. Where full steps may lower the bound, the first steps are short.
-_DELAY, _CAREFUL_DELAY, _POWER = 1.0, 10.0, 0.7
-# Above this number of rows moments are compiled with all optimisations; below, compiling would take longer.
-_LIGHT_ROWS = 20_000
+def inputs_for_steps(model: Model, run: _Run) -> Inputs:
+    """The inducing inputs of a resolved model.
+
+    They are chosen with a posterior on up to 20,000 rows, before the first step. The sufficient number depends on the
+    hyperparameters: if these are to be trained, they are first learned from up to 2,000 rows.
+    """
+    sample, objective, seed = run.sample, run.objective, as_seed(run.key)
+    if not is_automatic(model):
+        return choose_inputs(model, sample.X)
+    order = np.random.default_rng(seed).permutation(len(sample.X))
+    if run.train_hyperparameters:
+        few = sample.at(np.sort(order[:2_000]))
+        # The steps, which learn from all rows, give their own warnings.
+        with suppress_warnings(PgmodelsWarning):
+            fitted = fit(
+                model, few.X, few.y, weights=few.weights, objective=objective, correct=False, seed=seed, progress=False
+            ).model
+        pairs = zip(model.gps, fitted.gps, strict=True)
+        gps = [GP(learned.kernel, learned.mean, gp.size, gp.form) for gp, learned in pairs]
+        model = Model(fitted.likelihood, gps)
+    rows = np.sort(order[:20_000])
+
+    def optimum(model: Model, data: Data) -> tuple[float, np.ndarray]:
+        elbo, precisions = nearly_converged(model, data, objective_of(model, objective))
+        return elbo, run.source.num_rows / len(rows) * precisions
+
+    return choose_inputs(select_inducing_inputs(model, sample.at(rows), optimum), sample.X)
 
 
-def _many_rows(problem: Problem, *_: Any) -> bool:
-    return problem.prior.num_rows > _LIGHT_ROWS
+def _many_rows(problem: Problem, *_: object) -> bool:
+    """Whether compiling moments with all optimisations takes less time than they save."""
+    return problem.prior.num_rows > 20_000
 
 
 @partial(compiled, optimise=_many_rows)
@@ -383,23 +355,22 @@ def svi(
         )
     check_callback(callback)
     check_objective(objective)
-    require_model(model).require_factors("svi")
+    model = require_model(model)
+    model.require_factors("svi")
     terms, key = objective_of(model, objective), as_key(seed)
     require_maximised("svi", terms)
     decay = _decay(rate, terms)
     X, y = paired(X, y)
-    sample = None
+    latents = None
     if class_batch_size is not None:
         check_whole_number(class_batch_size, "class_batch_size", 1)
-        there = {"weights": weights is not None, "rate='adaptive'": decay is None}
-        conflicting = [name for name, is_there in there.items() if is_there]
+        others = {"weights": weights is not None, "rate='adaptive'": decay is None}
+        conflicting = [name for name, is_given in others.items() if is_given]
         if conflicting:
             raise ValueError(f"class_batch_size cannot be combined with {conflicting[0]}: remove one of them.")
-        sample = latent_sample_of(require_model(model), terms, class_batch_size, key)
+        latents = latent_sample_of(model, terms, class_batch_size, key)
     with SviCheckpoint.opened(checkpoint) as saved:
-        model, data, source = source_of(
-            require_model(model), X, y, weights, missing, train_hyperparameters, terms, as_seed(seed)
-        )
+        model, data, source = source_of(model, X, y, weights, missing, train_hyperparameters, terms, as_seed(seed))
         model = model.resolve(data.X, as_seed(seed))
         if train_hyperparameters:
             model = hold_unnormalised(model, "svi")
@@ -408,7 +379,10 @@ def svi(
         settings = make_settings(
             count, width, batch_size, decay, max_epochs, tolerance, train_hyperparameters, sweep, terms.is_monotone
         )
-        options = _Options(
+        run = _Run(
+            data,
+            source,
+            settings,
             train_hyperparameters,
             train_inducing,
             decay is None,
@@ -418,27 +392,11 @@ def svi(
             start_time,
             callback,
             progress,
-            sample,
+            latents,
         )
         # Full steps on all rows from q lead to the optimum only where they never lower the bound.
-        ends_with_all = terms.is_monotone and sample is None and not isinstance(X, Rows)
-        result = _in_memory if ends_with_all else _streamed
-        return result(model, data, source, settings, options)
-
-
-class _Options(NamedTuple):
-    """Options of svi, and when it started; ``sample`` selects latents for a step, None if steps use all."""
-
-    train_hyperparameters: bool
-    train_inducing: bool
-    adaptive: bool
-    objective: Choice
-    key: Any
-    checkpoint: SviCheckpoint | None
-    start_time: float
-    callback: Callback | None
-    progress: bool | None
-    sample: LatentSample | None
+        ends_with_all = terms.is_monotone and latents is None and not isinstance(X, Rows)
+        return _in_memory(model, run) if ends_with_all else _streamed(model, run)
 
 
 class _Fitted(NamedTuple):
@@ -450,27 +408,27 @@ class _Fitted(NamedTuple):
     report: FitReport | None
 
 
-def _in_memory(model: Model, data: Data, source: Source, settings: Settings, options: _Options) -> Approximation:
+def _in_memory(model: Model, run: _Run) -> Approximation:
     """Stochastic steps for a resolved model, followed by steps of CAVI on all rows."""
-    inputs = inputs_for_steps(
-        model, data, len(data.X), options.train_hyperparameters, options.objective, as_seed(options.key)
-    )
-    model_for_steps = with_inputs(model, inputs)
-    objective = objective_of(model, options.objective)
-    problem = None if options.train_hyperparameters else problem_of(model_for_steps, data, objective=objective)
-    prior = model_for_steps.prior(data.X[:1]) if problem is None else problem.prior
+    data, settings, inputs = run.sample, run.settings, inputs_for_steps(model, run)
+    fixed = with_inputs(model, inputs)
+    problem = None
+    if not run.train_hyperparameters:
+        problem = problem_of(fixed, data, objective=objective_of(fixed, run.objective))
+    prior = fixed.prior(data.X[:1]) if problem is None else problem.prior
     prior.require_factors()
-    fitted = _learned(model, prior, inputs, data, source, settings, options)
-    problem = problem or problem_of(fitted.model, data, objective=objective_of(fitted.model, options.objective))
+    fitted = _learned(model, prior, inputs, run)
+    if problem is None:
+        problem = problem_of(fitted.model, data, objective=objective_of(fitted.model, run.objective))
     # The first bound converts the absolute limit to a relative tolerance.
     first = maximise(CAVI.step, problem, _start_at_q(problem, fitted, data), 0.0, 0)
     size = max(1.0, abs(float(first.state.elbo)))
-    limit = settings.max_gain(source.num_rows, size) / size
+    limit = settings.max_gain(run.source.num_rows, size) / size
     count = settings.remaining_epochs(len(fitted.outcome.trace))
-    ascent = maximise(CAVI.step, problem, first.state, limit, count, title="svi", progress=options.progress)
+    ascent = maximise(CAVI.step, problem, first.state, limit, count, title="svi", progress=run.progress)
     # Suppress the warning of CAVI: svi gives its own below.
     result = conclude(
-        "svi", fitted.model, data, problem, ascent._replace(converged=True), settings.tolerance, options.start_time
+        "svi", fitted.model, data, problem, ascent._replace(converged=True), settings.tolerance, run.start_time
     )
     if fitted.outcome.converged and not ascent.converged:
         warn_gaining(settings, float(ascent.trace[-1] - ascent.trace[-2]) if count else None)
@@ -480,17 +438,13 @@ def _in_memory(model: Model, data: Data, source: Source, settings: Settings, opt
     return result
 
 
-def _streamed(model: Model, sample: Data, source: Source, settings: Settings, options: _Options) -> SparseApproximation:
+def _streamed(model: Model, run: _Run) -> SparseApproximation:
     """Stochastic steps for a resolved model; the result keeps q at the inducing inputs only."""
-    inputs = inputs_for_steps(
-        model, sample, source.num_rows, options.train_hyperparameters, options.objective, as_seed(options.key)
-    )
-    prior = with_inputs(model, inputs).prior(sample.X[:1])
-    fitted = _learned(model, prior, inputs, sample, source, settings, options)
-    outcome = fitted.outcome
-    objective = objective_of(fitted.model, options.objective)
-    if outcome.converged and objective.is_monotone and options.sample is None:
-        outcome = run_final_passes(fitted.stochastic, fitted.model, outcome, source, settings, options.progress)
+    sample, source, inputs = run.sample, run.source, inputs_for_steps(model, run)
+    fitted = _learned(model, with_inputs(model, inputs).prior(sample.X[:1]), inputs, run)
+    outcome, objective = fitted.outcome, objective_of(fitted.model, run.objective)
+    if outcome.converged and objective.is_monotone and run.latents is None:
+        outcome = run_final_passes(fitted.stochastic, fitted.model, outcome, source, run.settings, run.progress)
     return SparseApproximation(
         model=fitted.model,
         posterior=posterior(fitted.stochastic, outcome.naturals, outcome.vector, as_array(sample.X[:1])),
@@ -501,57 +455,48 @@ def _streamed(model: Model, sample: Data, source: Source, settings: Settings, op
         missing=sample.missing,
         elbo_trace=outcome.trace,
         converged=outcome.converged,
-        tolerance=settings.tolerance,
-        seconds=time.perf_counter() - options.start_time,
+        tolerance=run.settings.tolerance,
+        seconds=time.perf_counter() - run.start_time,
         fit=fitted.report,
         objective=objective.name,
         custom_objective=custom_objective(fitted.model, objective),
     )
 
 
-def _learned(
-    model: Model,
-    prior: PriorCollection,
-    inputs: Inputs,
-    sample: Data,
-    source: Source,
-    settings: Settings,
-    options: _Options,
-) -> _Fitted:
-    unknowns = trainable(model) if options.train_hyperparameters else ParameterVector(model, lambda parameter: False)
-    terms, coupled = _terms(model, prior, options.objective)
-    scales = steps(unknowns, sample.X) if unknowns.leaf_indices else np.zeros(0)
-    scales = np.concatenate([scales, input_steps(inputs if options.train_inducing else (), sample.X)])
+def _learned(model: Model, prior: PriorCollection, inputs: Inputs, run: _Run) -> _Fitted:
+    settings, saved = run.settings, run.checkpoint
+    unknowns = trainable(model) if run.train_hyperparameters else ParameterVector(model, lambda parameter: False)
+    terms, coupled = _terms(model, prior, run.objective)
+    units = steps(unknowns, run.sample.X) if unknowns.leaf_indices else np.zeros(0)
+    units = np.concatenate([units, input_steps(inputs if run.train_inducing else (), run.sample.X)])
     problem = StochasticProblem(
         terms,
         unknowns,
         without_inputs(model).bare(),
         prior,
-        tuple(as_array(Z) for Z in inputs) if options.train_hyperparameters else (),
-        as_array(scales),
-        as_array(np.float64(source.num_rows)),
-        options.adaptive,
-        options.sample,
-        options.train_inducing,
+        tuple(as_array(Z) for Z in inputs) if run.train_hyperparameters else (),
+        as_array(units),
+        as_array(np.float64(run.source.num_rows)),
+        run.adaptive,
+        run.latents,
+        run.train_inducing,
         coupled,
     )
-    stream = shuffled(source, settings, options.key)
-    fingerprint = partial(_fingerprint, model, inputs, sample, source, settings, options)
-    saved = options.checkpoint
+    stream = shuffled(run.source, settings, run.key)
+    fingerprint = partial(_fingerprint, model, inputs, run)
     restored = None
     if saved is not None:
-        like = convergence.structure(problem, stream, settings)
-        restored = saved.restore(fingerprint(), like, settings.steps)
+        restored = saved.restore(fingerprint(), convergence.structure(problem, stream, settings), settings.steps)
     with explain_lost_process():
         if jax.process_count() > 1:
-            require_same_inputs(f"{fingerprint()} {settings.steps} {restored and restored[0].trace}")
-        ascent, starts = restored or convergence.initial_ascent(problem, sample, stream, settings)
+            require_same_inputs(f"{fingerprint()} {settings.steps} {restored and restored[0].trace.tolist()}")
+        ascent, starts = restored or convergence.initial_ascent(problem, run.sample, stream, settings)
 
         def save(ascent: convergence.Ascent, is_full: bool, final: bool) -> None:
             if saved is not None and jax.process_index() == 0:
                 saved.save(ascent, starts, None if is_full else settings.steps, final)
 
-        outcome = convergence.maximise(problem, ascent, stream, settings, save, options.progress, options.callback)
+        outcome = convergence.maximise(problem, ascent, stream, settings, save, run.progress, run.callback)
     if not outcome.converged:
         warn(
             f"svi did not converge: after {settings.passes} passes the whitened latents still move by more than "
@@ -560,41 +505,35 @@ def _learned(
             ConvergenceWarning,
         )
     values = [np.asarray(value) for value in problem.values_at(outcome.vector)]
-    report = _report(outcome, starts, unknowns, values, settings) if options.train_hyperparameters else None
-    if options.train_inducing:
+    report = None
+    if run.train_hyperparameters:
+        num_steps = settings.num_steps(len(outcome.trace))
+        report = FitReport(
+            start=max(starts, key=lambda name: starts[name], default="values given"),
+            start_elbos=starts,
+            values=dict(zip(unknowns.names, values, strict=True)),
+            num_steps=num_steps,
+            num_evaluations=num_steps,
+            converged=outcome.converged,
+            message="q, hyperparameters and bound have converged" if outcome.converged else "max_epochs reached",
+        )
+    if run.train_inducing:
         inputs = tuple(np.asarray(Z) for Z in problem.inputs_at(outcome.vector))
     return _Fitted(problem, outcome, with_inputs(unknowns.with_values(values), inputs), report)
 
 
-def _fingerprint(
-    model: Model, inputs: Inputs, sample: Data, source: Source, settings: Settings, options: _Options
-) -> dict[str, str]:
+def _fingerprint(model: Model, inputs: Inputs, run: _Run) -> dict[str, str]:
     """Digests of everything that determines the steps, the same in every process."""
-    model, sample = with_powers(model, sample)
+    (model, sample), settings, source = with_powers(model, run.sample), run.settings, run.source
     sizes = (settings.batch_size, settings.batches, settings.window, settings.tolerance, settings.rates)
-    count = None if options.sample is None else options.sample.count
-    learned = (options.train_hyperparameters, options.train_inducing, options.adaptive, options.objective)
+    count = None if run.latents is None else run.latents.count
+    learned = (run.train_hyperparameters, run.train_inducing, run.adaptive, run.objective)
     return {
         "model": digest((model.signature, inputs)),
         "data": digest((type(source.rows).__name__, tuple(source.scaling), sample.X, sample.y, source.digest)),
-        "seed": digest(options.key),
+        "seed": digest(run.key),
         "options": digest((sizes, count, learned)),
     }
-
-
-def _report(
-    outcome: Outcome, starts: dict[str, float], learnable: ParameterVector, values: list[np.ndarray], settings: Settings
-) -> FitReport:
-    num_steps = settings.num_steps(len(outcome.trace))
-    return FitReport(
-        start=max(starts, key=lambda name: starts[name], default="values given"),
-        start_elbos=starts,
-        values=dict(zip(learnable.names, values, strict=True)),
-        num_steps=num_steps,
-        num_evaluations=num_steps,
-        converged=outcome.converged,
-        message="q, hyperparameters and bound have converged" if outcome.converged else "max_epochs reached",
-    )
 
 
 def _terms(model: Model, prior: PriorCollection, objective: Choice) -> tuple[Objective, bool]:
@@ -618,14 +557,15 @@ def _start_at_q(problem: Problem, fitted: _Fitted, data: Data) -> CaviState:
     return _start(problem, stochastic, q.naturals, q.vector, (X, y))
 
 
-def _decay(rate: Any, objective: Objective) -> tuple[float, float] | None:
+def _decay(rate: object, objective: Objective) -> tuple[float, float] | None:
     """Delay and power of a rate, None for the adaptive one."""
     if isinstance(rate, str) and rate == "adaptive":
         if not objective.is_monotone:
             raise ValueError(f"rate='adaptive' needs objective='augmented'; got objective={objective.name!r}.")
         return None
     if isinstance(rate, str) and rate == "robbins-monro":
-        return _DELAY if objective.is_monotone else _CAREFUL_DELAY, _POWER
+        # Where full steps may lower the bound, the first steps are short.
+        return 1.0 if objective.is_monotone else 10.0, 0.7
     if not isinstance(rate, tuple | list) or len(rate) != 2:
         raise ValueError(
             f"rate must be 'adaptive', 'robbins-monro' or delay and power of (t + delay)^-power; got {shorten(rate)}."

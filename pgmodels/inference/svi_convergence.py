@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import Column, Columns, MissingChoice, check_missing
 from pgmodels.data.sources import ArrayRows, Block, Rows, Scaling, batches, in_order, stacked_batches, survey
@@ -39,30 +40,15 @@ from pgmodels.model import Data, Model
 from pgmodels.numerics.iteration import History, empty_history
 from pgmodels.numerics.quadrature import CHUNK_VALUES, chunk_length
 from pgmodels.objectives.base import Objective
+from pgmodels.priors.base import RandomKey
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import progress_bar, warn
 from pgmodels.runtime.precision import as_array
 
 # Stochastic steps in windows; convergence is judged by the averages of successive windows.
 
-# Minimum number of steps in each average. A window is one epoch, or this many steps if hyperparameters are trained.
-_WINDOW = 200
-# Adam's initial learning rate, and the fraction of the tolerance below which hyperparameters have converged.
-_LEARNING_RATE, _VALUE_TOLERANCE = 0.05, 0.1
-# Adam's learning rate is not halved below this.
-_MIN_LEARNING_RATE = _LEARNING_RATE / 16.0
-# Default maximum number of epochs, or of steps if those are more.
-_EPOCHS, _STEPS = 100, 10_000
 # Batches for the initial averages of the adaptive rate.
-_RATE_BATCHES = 10
-# Convergence on all rows: maximum gain in nats a row, as a fraction of the tolerance, and relative to the bound
-# as in ``cavi``. For separable classes and rare events, which converge slowly, a gain of 1e-7 nats (at the default
-# tolerance) left means at a tenth of a standard deviation from the optimum, 1e-6 at half of one.
-_MAX_GAIN, _RELATIVE_GAIN = 1e-6, 1e-9
-# Rows from which start values are computed.
-_ROWS = 5000
-# Trial steps from each start value, on the same batches, so that the noise of their bounds is shared.
-_TRIAL_STEPS = 5
+RATE_BATCHES = 10
 
 # An endless stream of stacked batches, starting at a given batch.
 Stream = Callable[[int], Iterator[Block]]
@@ -101,7 +87,10 @@ class Settings(NamedTuple):
 
     def max_gain(self, num_rows: int, bound: float) -> float:
         """Largest gain in nats of a step on all rows at which q counts as converged."""
-        return max(_MAX_GAIN * self.tolerance * num_rows, _RELATIVE_GAIN * max(1.0, abs(bound)))
+        # A fraction of the tolerance for each row, and relative to the bound as in ``cavi``. For separable classes and
+        # rare events, which converge slowly, a gain of 1e-7 nats (at the default tolerance) left means at a tenth of a
+        # standard deviation from the optimum, 1e-6 at half of one.
+        return max(1e-6 * self.tolerance * num_rows, 1e-9 * max(1.0, abs(bound)))
 
     def remaining_epochs(self, windows: int) -> int:
         """Epochs that remain after ``windows`` windows."""
@@ -109,20 +98,20 @@ class Settings(NamedTuple):
 
 
 class Ascent(NamedTuple):
-    """State of the optimisation: SviState, averages of the last windows, bounds, and whether it has converged.
+    """State of the optimisation: bounds of windows, SviState, averages of the last windows, whether it has converged.
 
     ``learning`` is Adam's learning rate, 0 after training, and ``windows_at_rate`` the number of windows at that rate.
     ``window`` averages the current pool, so far of ``pooled`` windows, and ``before`` the previous pool.
     """
 
+    trace: np.ndarray
     state: SviState
     learning: float
-    windows_at_rate: int
-    window: WindowAverage | None
-    before: WindowAverage | None
-    pooled: int
-    trace: tuple[float, ...]
-    converged: bool
+    windows_at_rate: int = 0
+    window: WindowAverage | None = None
+    before: WindowAverage | None = None
+    pooled: int = 0
+    converged: bool = False
 
 
 class Outcome(NamedTuple):
@@ -144,24 +133,26 @@ def make_settings(
     train_hyperparameters: bool,
     sweep: int,
     exact: bool,
+    window_steps: int = 200,
 ) -> Settings:
     """The settings for ``num_rows`` rows of ``width`` numbers each.
 
-    A window is an epoch or, if hyperparameters are trained, a number of steps; with latent subsampling, as many as
-    update each latent that often. ``exact`` steps on all rows have no noise: each block of q gets its optimum.
+    A window is an epoch of at most ``window_steps`` steps or, if hyperparameters are trained, that many steps; with
+    latent subsampling, as many as update each latent that often. ``exact`` steps on all rows have no noise: each block
+    of q gets its optimum.
     """
     size = min(batch_size, num_rows)
     count = num_rows // size
     window = min(
-        sweep * (_WINDOW if train_hyperparameters else min(count, _WINDOW)),
+        sweep * (window_steps if train_hyperparameters else min(count, window_steps)),
         chunk_length(size * width, 4 * CHUNK_VALUES),
     )
-    passes = sweep * max(_EPOCHS, -(-_STEPS // count)) if max_epochs is None else max_epochs
+    passes = sweep * max(100, -(-10_000 // count)) if max_epochs is None else max_epochs
     # Without noise, nothing needs to be averaged.
     noisy = not exact or size < num_rows or sweep > 1
     delay, power = decay if decay is not None and noisy else (1.0, 0.0)
-    rates = Rates(*map(as_array, np.array([delay, power, _LEARNING_RATE if train_hyperparameters else 0.0])))
-    pool = 1 if train_hyperparameters or not noisy else -(-sweep * _WINDOW // window)
+    rates = Rates(*map(as_array, np.array([delay, power, 0.05 if train_hyperparameters else 0.0])))
+    pool = 1 if train_hyperparameters or not noisy else -(-sweep * window_steps // window)
     return Settings(size, count, window, pool, passes, rates, tolerance, sweep, noisy)
 
 
@@ -173,9 +164,10 @@ def _first(problem: StochasticProblem, vector: Array, rows: DataBatch) -> SviSta
     return first_state(problem, vector, rows)
 
 
-def _takes_many_steps(problem: StochasticProblem, state: SviState, rows: DataBatch, *_: Any) -> bool:
+def _takes_many_steps(problem: StochasticProblem, state: SviState, rows: DataBatch, *_: object) -> bool:
     """Not where the values are fixed and each step has all rows: a few steps reach the optimum."""
-    return bool(problem.learnable.leaf_indices) or len(rows.X) > 1 or not are_few_rows(rows.X.shape[1], problem.coupled)
+    learns, is_few = bool(problem.parameters.leaf_indices), are_few_rows(rows.X.shape[1], problem.coupled)
+    return learns or len(rows.X) > 1 or not is_few
 
 
 @partial(compiled, optimise=_takes_many_steps)
@@ -185,8 +177,8 @@ def advance(
     state: SviState,
     rows: DataBatch,
     rates: Rates,
-    first: Any,
-    last: Any,
+    first: Array | int,
+    last: Array | int,
 ) -> tuple[SviState, WindowAverage]:
     """Steps ``first`` to ``last`` - 1, cycling through the batches; returns the state and the window's averages."""
     if problem.sample is not None:
@@ -215,21 +207,25 @@ def initial_ascent(
     If hyperparameters are trained, the state after a few trial steps from the start with the largest bound.
     """
     rows = DataBatch.of(next(stream(0)))
-    first = rows.first(_RATE_BATCHES)
+    first = rows.first(RATE_BATCHES)
 
     def started(vector: np.ndarray) -> SviState:
         return to_host(_first(problem, as_array(vector), first))
 
-    learning = float(settings.rates.learning)
-    if not problem.learnable.leaf_indices:
-        return Ascent(started(problem.start()), learning, 0, None, None, 0, (), False), {}
-    # Evenly spaced, since rows may be sorted.
-    places = np.linspace(0, len(sample.X) - 1, min(_ROWS, len(sample.X))).astype(int)
-    begun = initial_models(problem.learnable.model, sample.at(places), _constant_objective(problem))
-    models = {name: start.model for name, start in begun.items() if start.kind == "level"}
+    learning, model = float(settings.rates.learning), problem.parameters.model
+    if not problem.parameters.leaf_indices:
+        return Ascent(np.zeros(0), started(problem.start()), learning), {}
+    # Start values are computed from a few rows, evenly spaced, since rows may be sorted.
+    few = sample.at(np.linspace(0, len(sample.X) - 1, min(5000, len(sample.X))).astype(int))
+    # Constant latents are fitted by the augmented bound, if there is one, which is cheap. With latent subsampling by
+    # none: the bound at constants involves all latents.
+    objective = model.augmentation if model.is_augmentable else problem.objective
+    starts = initial_models(model, few, objective if problem.sample is None else None)
+    models = {name: start.model for name, start in starts.items() if start.kind == "level"}
     states = {name: started(problem.start(model)) for name, model in models.items()}
     fixed_rates = settings.rates._replace(learning=as_array(np.float64(0.0)))
-    count = settings.sweep * _TRIAL_STEPS
+    # A few trial steps from each start value, on the same batches, so that the noise of their bounds is shared.
+    count = 5 * settings.sweep
     tried = {name: advance(problem, state, rows, fixed_rates, 0, count) for name, state in states.items()}
     bounds = {name: float(window.bound) for name, (_, window) in tried.items()}
     finite = {name: bound for name, bound in bounds.items() if np.isfinite(bound)}
@@ -238,25 +234,15 @@ def initial_ascent(
             "svi: the ELBO is not finite at the initial values. Give hyperparameters on the scale of the data."
         )
     best = to_host(tried[max(finite, key=lambda name: finite[name])][0])
-    return Ascent(best, learning, 0, None, None, 0, (), False), finite
+    return Ascent(np.zeros(0), best, learning), finite
 
 
-def _constant_objective(problem: StochasticProblem) -> Objective | None:
-    """The objective by which constant latents are fitted: the augmented bound, if there is one, which is cheap.
-
-    None with latent subsampling: the bound at constants involves all latents.
-    """
-    model = problem.learnable.model
-    if problem.sample is not None:
-        return None
-    return model.augmentation if model.is_augmentable else problem.objective
-
-
-def structure(problem: StochasticProblem, stream: Stream, settings: Settings) -> Any:
-    """Shapes of a state and a window, without computation."""
+def structure(problem: StochasticProblem, stream: Stream, settings: Settings) -> Ascent:
+    """An Ascent after windows, with shapes in place of arrays, without computation."""
     rows = DataBatch.of(next(stream(0)))
-    first = _first.shapes(problem, as_array(problem.start()), rows.first(_RATE_BATCHES))
-    return advance.shapes(problem, first, rows, settings.rates, 0, settings.window)
+    first = _first.shapes(problem, as_array(problem.start()), rows.first(RATE_BATCHES))
+    state, window = advance.shapes(problem, first, rows, settings.rates, 0, settings.window)
+    return Ascent(np.zeros(0), state, 0.0, 0, window, window, 0, False)
 
 
 def maximise(
@@ -276,23 +262,20 @@ def maximise(
         while not ascent.converged and len(ascent.trace) < settings.windows:
             start, done = time.perf_counter(), len(ascent.trace)
             count = settings.num_steps(done + 1) - settings.num_steps(done)
-            following = _next if count == settings.window else _last
+            following = next_window if count == settings.window else last_window
             ascent = following(problem, ascent, DataBatch.of(next(rows)), settings)
             speed = count * settings.batch_size / (time.perf_counter() - start)
             save(ascent, count == settings.window, ascent.converged or done + 1 == settings.windows)
             bar.advance(1, f"bound {ascent.trace[-1]:.4f}, {speed:,.0f} rows/s")
             if callback is not None:
                 values = map(np.asarray, problem.values_at(ascent.state.values.vector))
-                named = dict(zip(problem.learnable.names, values, strict=True))
-                info = IterationInfo(
-                    "svi", len(ascent.trace), ascent.trace[-1], time.perf_counter() - start_time, named
-                )
-                callback(ascent.state, info)
-    at: Any = ascent.window
-    if not settings.noisy or at is None:
-        return Outcome(ascent.state.naturals, ascent.state.values.vector, np.array(ascent.trace), ascent.converged)
+                named = dict(zip(problem.parameters.names, values, strict=True))
+                seconds = time.perf_counter() - start_time
+                callback(ascent.state, IterationInfo("svi", len(ascent.trace), float(ascent.trace[-1]), seconds, named))
+    if not settings.noisy or ascent.window is None:
+        return Outcome(ascent.state.naturals, ascent.state.values.vector, ascent.trace, ascent.converged)
     # The averages of the last windows.
-    return Outcome(at.naturals, at.vector, np.array(ascent.trace), ascent.converged)
+    return Outcome(ascent.window.naturals, ascent.window.vector, ascent.trace, ascent.converged)
 
 
 def _advanced(
@@ -309,7 +292,7 @@ def _advanced(
     return state, window
 
 
-def _last(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
+def last_window(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
     """The last steps, which fill no window: averaged with the previous pool or, without one, over their later half.
 
     They are not used to judge convergence.
@@ -319,32 +302,32 @@ def _last(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings:
     if half:
         ascent = ascent._replace(state=_advanced(problem, ascent, rows, settings, 0, half)[0])
     state, window = _advanced(problem, ascent, rows, settings, half, count)
-    trace = (*ascent.trace, float(window.bound))
+    trace = np.append(ascent.trace, float(window.bound))
     if ascent.window is not None:
         window = _merged(ascent.window, window, ascent.pooled * settings.window / count)
     return ascent._replace(state=state, window=window, trace=trace)
 
 
-def _next(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
+def next_window(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
+    """A full window, after which Adam's learning rate may fall, and without training q may have converged."""
     state, window = _advanced(problem, ascent, rows, settings, 0, settings.window)
-    bound, learning = float(window.bound), ascent.learning
-    windows_at_rate, trace = ascent.windows_at_rate + 1, (*ascent.trace, bound)
-    before, pooled = ascent.window, 1
+    trace, windows_at_rate = np.append(ascent.trace, float(window.bound)), ascent.windows_at_rate + 1
+    learning, before, pooled = ascent.learning, ascent.window, 1
     if ascent.window is not None and ascent.pooled < settings.pool:
         window, before, pooled = _merged(ascent.window, window, ascent.pooled), ascent.before, ascent.pooled + 1
-    gains = not _bound_is_flat(trace[-windows_at_rate:])
+    gains = not is_flat(trace[-windows_at_rate:])
     if learning > 0.0:
         if before is not None:
-            learning = _reduced_rate(learning, before, window, gains, problem, settings.tolerance)
+            learning = _reduced_rate(learning, before, window, gains, problem, settings)
         if not learning:
             state = state._replace(values=state.values._replace(vector=window.vector))
         windows_at_rate = windows_at_rate if learning == ascent.learning else 0
-        return Ascent(state, learning, windows_at_rate, window, before, pooled, trace, False)
+        return Ascent(trace, state, learning, windows_at_rate, window, before, pooled)
     # A bound on a subset of the rows is noisy: stop if its gain is below that noise.
-    hidden = settings.batches > settings.window and not gains
-    full = pooled == settings.pool
-    converged = before is not None and (hidden or (full and _has_converged(before, window, settings.tolerance)))
-    return Ascent(state, learning, windows_at_rate, window, before, pooled, trace, converged)
+    is_hidden = settings.batches > settings.window and not gains
+    is_full = pooled == settings.pool
+    converged = before is not None and (is_hidden or (is_full and _has_converged(before, window, settings.tolerance)))
+    return Ascent(trace, state, learning, windows_at_rate, window, before, pooled, converged)
 
 
 def _merged(window: WindowAverage, following: WindowAverage, count: float) -> WindowAverage:
@@ -359,21 +342,21 @@ def _reduced_rate(
     now: WindowAverage,
     gains: bool,
     problem: StochasticProblem,
-    tolerance: float,
+    settings: Settings,
 ) -> float:
     """Adam's next learning rate: halved if steps are noise or the bound does not rise, and finally 0.
 
-    It is 0 once the averages of two windows hardly differ, or the rate is at its minimum. Inducing inputs keep moving
-    in directions that hardly change the bound: they count only if nothing else is learned.
+    It is 0 once the averages of two windows differ by a tenth of the tolerance, or after four halvings. Inducing inputs
+    keep moving in directions that hardly change the bound: they count only if nothing else is learned.
     """
-    counts = slice(len(problem.learnable.start()) or None)
+    counts = slice(len(problem.parameters.gps) or None)
     moved = np.abs(np.asarray(now.vector - before.vector))[counts]
-    if np.all(moved <= _VALUE_TOLERANCE * tolerance * np.asarray(problem.units)[counts]):
+    if np.all(moved <= 0.1 * settings.tolerance * np.asarray(problem.units)[counts]):
         return 0.0
     spread = np.sqrt(np.maximum(np.asarray(now.square - now.vector**2), 0.0))[counts]
     if gains and np.any(moved > spread):
         return learning
-    return learning / 2.0 if learning > _MIN_LEARNING_RATE else 0.0
+    return learning / 2.0 if learning > float(settings.rates.learning) / 16.0 else 0.0
 
 
 def _has_converged(before: WindowAverage, now: WindowAverage, tolerance: float) -> bool:
@@ -386,12 +369,12 @@ def _has_converged(before: WindowAverage, now: WindowAverage, tolerance: float) 
     return bool(moved <= tolerance * float(now.share) * np.linalg.norm(centre))
 
 
-def _bound_is_flat(bounds: tuple[float, ...]) -> bool:
+def is_flat(bounds: np.ndarray) -> bool:
     """Whether the last third of the bounds exceeds the previous third by at most its standard error."""
     third = len(bounds) // 3
     if third < 2:
         return False
-    later, earlier = np.array(bounds[-third:]), np.array(bounds[-2 * third : -third])
+    later, earlier = bounds[-third:], bounds[-2 * third : -third]
     error = np.sqrt((later.var(ddof=1) + earlier.var(ddof=1)) / third)
     return bool(later.mean() - earlier.mean() <= error)
 
@@ -407,16 +390,6 @@ class Source(NamedTuple):
     scaling: Scaling
     columns: Columns | None
     digest: str
-
-
-class _WeightedRows(ArrayRows):
-    def __init__(self, data: Data):
-        super().__init__(data.X, data.y)
-        self.weights = data.row_weights
-
-    def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
-        for rows in self.slices(rng):
-            yield self.X[rows], self.y[rows], self.weights[rows]
 
 
 def paired(X: Any, y: Any) -> tuple[Any, Any]:
@@ -439,16 +412,16 @@ class RowCheck:
         self.unseen: list[int] = []
         self.num_columns: int | None = None
 
-    def __call__(self, X: Any, y: Any) -> Block:
+    def __call__(self, X: np.ndarray, y: np.ndarray) -> Block:
         """A block as float64. Raises ValueError with the row within the block."""
         inputs = self.model.check_inputs(X, "X")
-        is_first = self.num_columns is None
+        is_first, num_columns = self.num_columns is None, inputs.shape[1]
         if is_first:
-            self.num_columns = inputs.shape[1]
+            self.num_columns = num_columns
             for gp in self.model.gps:
-                check_traced(gp.kernel, self.num_columns)
-                gp.form.check(gp.kernel, self.num_columns)
-        elif inputs.shape[1] != self.num_columns:
+                check_traced(gp.kernel, num_columns)
+                gp.form.check(gp.kernel, num_columns)
+        elif num_columns != self.num_columns:
             raise ValueError(f"X must have {self.num_columns} column(s), as the first rows; got shape {np.shape(X)}.")
         for gp in self.model.gps:
             check_lookups(gp.kernel, inputs, "X")
@@ -462,7 +435,7 @@ def source_of(
     model: Model,
     X: Any,
     y: Any,
-    weights: Any,
+    weights: ArrayLike | None,
     missing: MissingChoice,
     train_hyperparameters: bool,
     objective: Objective,
@@ -470,7 +443,12 @@ def source_of(
 ) -> tuple[Model, Data, Source]:
     """The model, the checked data or a sample of the rows, and the source of batches."""
     if isinstance(X, Rows):
-        _check_rows(y, weights, missing)
+        check_missing(missing)
+        if missing != "raise":
+            raise ValueError(f"missing={missing!r} needs an array X; {Rows.__name__} must have a y in each row.")
+        extra = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
+        if extra:
+            raise ValueError(f"{extra[0]} needs an array X: {Rows.__name__} have their own y, and no weights.")
     reasons = {
         "rows that are not in memory": isinstance(X, Rows),
         "train_hyperparameters=True": train_hyperparameters,
@@ -486,7 +464,9 @@ def source_of(
     if not isinstance(X, Rows):
         model, data = model.prepare(X, y, weights, missing)
         unscaled = Scaling(np.zeros(data.X.shape[1]), np.ones(data.X.shape[1]))
-        rows = ArrayRows(data.X, data.y) if data.weights is None else _WeightedRows(data)
+        rows = ArrayRows(data.X, data.y)
+        if data.weights is not None:
+            rows.arrays = (*rows.arrays, data.weights)
         return model, data, Source(rows, len(data.X), unscaled, data.columns, "")
     columns = None if X.columns is None else tuple(map(Column, X.columns))
     model = model.numbered(columns)
@@ -503,7 +483,7 @@ def source_of(
     return model, Data(surveyed.X, surveyed.y, columns), source
 
 
-def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
+def shuffled(source: Source, settings: Settings, key: RandomKey) -> Stream:
     """Stacks of batches, one per window, in a new order every epoch; one batch if it has all rows."""
     seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
 
@@ -512,28 +492,6 @@ def shuffled(source: Source, settings: Settings, key: Any) -> Stream:
         return stacked_batches(every, settings.window if settings.batch_size < source.num_rows else 1)
 
     return stream
-
-
-def _check_rows(y: Any, weights: Any, missing: Any) -> None:
-    check_missing(missing)
-    if missing != "raise":
-        raise ValueError(f"missing={missing!r} needs an array X; {Rows.__name__} must have a y in each row.")
-    extra = [name for name, value in (("y", y), ("weights", weights)) if value is not None]
-    if extra:
-        raise ValueError(f"{extra[0]} needs an array X: {Rows.__name__} have their own y, and no weights.")
-
-
-class _PassResult(NamedTuple):
-    """The bound of q, the q after a step on all rows, a lower bound on the step's gain, and the inducing loss.
-
-    The step gains at least KL(q || next q): the next q maximises a lower bound that touches the bound at q and
-    decreases as KL does. For the inducing loss see ``StochasticProblem.inducing_loss``.
-    """
-
-    bound: float
-    naturals: tuple[NaturalParameters, ...]
-    gain: float
-    inducing_loss: np.ndarray
 
 
 def run_final_passes(
@@ -552,28 +510,31 @@ def run_final_passes(
     """
     best = now = outcome.naturals
     fallback, history, trace, gain, converged = None, _new_history(now), list[float](), None, False
-    inducing_loss = np.zeros(2)
+    inducing_loss: Array | np.ndarray = np.zeros(2)
     remaining_epochs = settings.remaining_epochs(len(outcome.trace)) // len(problem.objective.blocks)
     with progress_bar("svi, all rows", remaining_epochs, progress) as bar:
         for _ in range(remaining_epochs):
-            image = _update(problem, now, outcome.vector, source, settings)
-            bar.advance(1, f"bound {image.bound:.4f}")
-            if trace and not image.bound >= trace[-1]:
+            statistics, image = _update(problem, now, outcome.vector, source, settings)
+            bound = float(statistics.bound)
+            bar.advance(1, f"bound {bound:.4f}")
+            if trace and not bound >= trace[-1]:
                 if fallback is None:
                     break
                 now, fallback, history = fallback, None, _new_history(now)
                 continue
-            best, gain = image.naturals, image.gain
-            trace.append(image.bound)
-            converged = gain <= settings.max_gain(source.num_rows, image.bound)
-            inducing_loss = image.inducing_loss
+            best, inducing_loss = image, statistics.inducing_loss
+            trace.append(bound)
+            # The step gains at least KL(q || next q): the next q maximises a lower bound that touches the bound at q
+            # and decreases as KL does.
+            gain = float(_divergence(now, image))
+            converged = gain <= settings.max_gain(source.num_rows, bound)
             if converged:
                 break
             history, now, extrapolates = _extrapolate(history, now, best)
             fallback = best if extrapolates else None
     if not converged:
         warn_gaining(settings, gain)
-    nats, share = inducing_loss.tolist()
+    nats, share = np.asarray(inducing_loss).tolist()
     warn_costly(model, nats, share)
     return Outcome(best, outcome.vector, np.append(outcome.trace, trace), converged)
 
@@ -618,19 +579,22 @@ def _update(
     vector: Array,
     source: Source,
     settings: Settings,
-) -> _PassResult:
-    begun, first = naturals, _pass(problem, naturals, vector, source, settings)
-    for index in range(len(problem.objective.blocks)):
-        statistics = first if index == 0 else _pass(problem, naturals, vector, source, settings)
-        moving = block_indices(problem, index)
+) -> tuple["_PassStatistics", tuple[NaturalParameters, ...]]:
+    """Statistics of a pass at q, and the q after a step of each block of the objective on all rows."""
+    statistics = first = _pass(problem, naturals, vector, source, settings)
+    for block in range(len(problem.objective.blocks)):
+        if block > 0:
+            statistics = _pass(problem, naturals, vector, source, settings)
+        moving = block_indices(problem, block)
         naturals = tuple(statistics.targets[k] if k in moving else each for k, each in enumerate(naturals))
-    return _PassResult(
-        float(first.bound), naturals, float(_divergence(begun, naturals)), np.asarray(first.inducing_loss)
-    )
+    return first, naturals
 
 
 class _PassStatistics(NamedTuple):
-    """Statistics of a pass: the bound of q, the optimal q given its marginals, and the inducing loss."""
+    """Statistics of a pass: the bound of q, the optimal q given its marginals, and the inducing loss.
+
+    See ``StochasticProblem.inducing_loss``.
+    """
 
     bound: Array
     targets: tuple[NaturalParameters, ...]
@@ -683,7 +647,7 @@ def _means(
     problem: StochasticProblem,
     at: tuple[tuple[NaturalParameters, ...], Array],
     rows: DataBatch,
-    count: Any,
+    count: Array | int,
 ) -> _PassStatistics:
     naturals, vector = at
 

@@ -14,7 +14,9 @@ from pyarrow import parquet, table
 
 import pgmodels as pgm
 from pgmodels.data.sources import Scaling, batches, survey
-from pgmodels.inference import svi_convergence as windows
+from pgmodels.inference.checkpoint_folder import EngineCheckpoint
+from pgmodels.inference.svi_convergence import advance
+from pgmodels.runtime.io import read_arrays
 from tests.registry import CASES
 
 RNG = np.random.default_rng(12)
@@ -143,13 +145,13 @@ def assert_kept(result, X_new, path, likelihood=None):
 
 @pytest.mark.slow
 def test_mapped_files_are_learned_from_as_arrays_are(mapped, tmp_path):
-    before = windows.advance.cache_size()
+    before = advance.cache_size()
     with pytest.warns(pgm.ConvergenceWarning, match="after 1 passes"):
         ours = pgm.svi(MODEL, pgm.ArrayRows(*mapped, standardise=True), max_epochs=1)
     with pytest.warns(pgm.ConvergenceWarning):
         theirs = pgm.svi(MODEL, pgm.ArrayRows(X, LABELS, standardise=True), max_epochs=1)
     # One program for the windows of both.
-    assert windows.advance.cache_size() == before + 1
+    assert advance.cache_size() == before + 1
     assert ours.num_rows == ROWS
     assert ours.elbo == theirs.elbo
     assert_kept(ours, X[:7], tmp_path / "svi.npz")
@@ -331,7 +333,7 @@ def assert_same_result(ours, theirs):
 @pytest.mark.slow
 @pytest.mark.parametrize(("failing", "at"), [("replace", 2), ("fsync", 4)])
 def test_an_interrupted_run_is_taken_up_bit_for_bit(tmp_path, monkeypatch, failing, at):
-    monkeypatch.setattr("pgmodels.inference.checkpoint_folder._INTERVAL", 0.0)
+    monkeypatch.setattr(EngineCheckpoint, "interval", 0.0)
     uninterrupted = learned_from(None)
     assert len(uninterrupted.elbo_trace) == 6
     assert_kept(uninterrupted, X[:5], tmp_path / "result.npz")
@@ -370,8 +372,7 @@ def test_a_killed_process_is_taken_up_bit_for_bit(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    with np.load(tmp_path / "svi.npz") as stored:
-        done = len(stored["states.full.trace"])
+    done = len(read_arrays(tmp_path / "svi.npz")[1]["states.full.leaves.0"])
     rows, options = pgm.ArrayRows(X, LABELS, standardise=True), {"train_hyperparameters": True, "tolerance": 1e-9}
     # A pass is a window: one more than there were.
     with pytest.warns(pgm.ConvergenceWarning):

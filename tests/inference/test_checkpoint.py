@@ -13,8 +13,9 @@ import numpyro.distributions as dist
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference import gibbs as checkpoint
-from pgmodels.inference import svi as svi_checkpoint
+from pgmodels.inference.checkpoint_folder import EngineCheckpoint
+from pgmodels.inference.gibbs import Checkpoint
+from pgmodels.inference.svi import SviCheckpoint
 from pgmodels.runtime.io import locked_folder, read_arrays
 from tests.covering import some
 from tests.registry import CASES
@@ -40,7 +41,7 @@ def problem():
 @pytest.fixture
 def eager(monkeypatch):
     """Save after every chunk."""
-    monkeypatch.setattr("pgmodels.inference.checkpoint_folder._INTERVAL", 0.0)
+    monkeypatch.setattr(EngineCheckpoint, "interval", 0.0)
 
 
 def drawn(folder):
@@ -132,7 +133,7 @@ def test_an_interrupted_warm_up_goes_on_with_what_it_has_seen(tmp_path, eager, m
     X, y = CASES["bernoulli"].data(6, seed=3)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(), dist.LogNormal())))
     options = {"num_samples": 20, "num_warmup": 160, "num_chains": 2, "seed": 4}
-    original, numbers = checkpoint.Checkpoint.save, []
+    original, numbers = Checkpoint.save, []
 
     def interrupted(self, run, final):
         original(self, run, final)
@@ -140,7 +141,7 @@ def test_an_interrupted_warm_up_goes_on_with_what_it_has_seen(tmp_path, eager, m
         if len(numbers) == saves:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint.Checkpoint, "save", interrupted)
+    monkeypatch.setattr(Checkpoint, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pgm.gibbs(model, X, y, checkpoint=tmp_path, **options)
     assert numbers[-1] < 160
@@ -233,16 +234,16 @@ def svi(folder, seed):
     return result.fit.values | {"mean of f": mean, "variance of f": variance, "bounds": result.elbo_trace}
 
 
-ENGINES = {"gibbs": (gibbs, checkpoint, "Checkpoint"), "svi": (svi, svi_checkpoint, "SviCheckpoint")}
+ENGINES = {"gibbs": (gibbs, Checkpoint), "svi": (svi, SviCheckpoint)}
 
 
 def run(engine, folder, seed, killed=False):
     """What a run finds, and how often it saves; or it is ended when it has saved once."""
-    call, module, kind = ENGINES[engine]
+    call, kind = ENGINES[engine]
     saves = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("pgmodels.inference.checkpoint_folder._INTERVAL", 0.0)
-        save = getattr(module, kind).save
+        patched.setattr(EngineCheckpoint, "interval", 0.0)
+        save = kind.save
 
         def counted(self, *arguments, **options):
             save(self, *arguments, **options)
@@ -250,7 +251,7 @@ def run(engine, folder, seed, killed=False):
             if killed:
                 raise KeyboardInterrupt
 
-        patched.setattr(getattr(module, kind), "save", counted)
+        patched.setattr(kind, "save", counted)
         return call(folder, seed) | {"saves": len(saves)}
 
 

@@ -11,19 +11,17 @@ from scipy.stats import norm
 
 import pgmodels as pgm
 from pgmodels.diagnostics.compare import convergence_by_latent
-from pgmodels.inference import moves as refits
-from pgmodels.inference import slice_moves as hamiltonian
+from pgmodels.inference import moves
 from pgmodels.inference.gibbs import GibbsRun, Settings
-from pgmodels.inference.gibbs_schedule import MOVES, Keep, default_schedule, first_schedule, pilot_schedule, tune
+from pgmodels.inference.gibbs_schedule import MOVES, Keep, Schedule, default_schedule, pilot_schedule, tune
 from pgmodels.inference.moves import DataAugmentation, DataAugmentationInfo, MoveStats
 from pgmodels.inference.slice_moves import Hamiltonian, SliceLatents, SurrogateSlice, choose_step
 from pgmodels.inference.surrogates import (
+    Ellipse,
     Fit,
     constant_path,
     constant_preconditioner,
-    first_sites,
     fit_surrogate,
-    fitting_problem,
     linear_path,
     log_lengths,
 )
@@ -70,7 +68,7 @@ def has(schedule, kind):
 
 @pytest.mark.parametrize(("cost", "tried"), [(0.5, True), (2.0, False)])
 def test_hamiltonian_steps_are_tried_where_they_cost_no_more(cost, tried, monkeypatch):
-    prior, slices = prior_of(1, 100), first_schedule(MOVES).of(SurrogateSlice)
+    prior, slices = prior_of(1, 100), Schedule.first(MOVES).of(SurrogateSlice)
     in_their_place = int(slices.repeats) * SurrogateSlice().cost(prior, slices, None)
     monkeypatch.setattr(Hamiltonian, "cost", lambda self, prior, schedule, stats: cost * in_their_place)
     default = default_schedule(MOVES, prior)
@@ -175,7 +173,7 @@ def test_three_classes_mix_better_by_hamiltonian_steps(monkeypatch):
 
     with_steps, draws = effective()
     assert draws.tuning["hamiltonian"]["repeats"] > 0
-    monkeypatch.setattr(hamiltonian, "_GRADIENT", np.inf)
+    monkeypatch.setattr(Hamiltonian, "cost", lambda *_: np.inf)
     without, draws = effective()
     assert "hamiltonian" not in draws.tuning
     print(f"ESS {with_steps:.0f} against {without:.0f}")
@@ -189,6 +187,11 @@ MIDDLE = np.array([0.4, -1.0])
 SCALE = np.array([[0.5, 0.0], [0.2, 0.3]])
 
 
+@pytest.fixture
+def ellipse():
+    return Ellipse(jnp.asarray(MIDDLE), jnp.asarray(SCALE))
+
+
 def gaussian(centre, marginals):
     """A fit with a given centre of whitened coordinates and given marginals."""
     prior = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.5, 0.7), mean=0.4)).prior(np.array([[0.0], [0.3], [1.1]]))
@@ -198,7 +201,7 @@ def gaussian(centre, marginals):
 
 
 @pytest.mark.slow
-def test_linear_means_and_log_deviations_are_reproduced_within_three_deviations():
+def test_linear_means_and_log_deviations_are_reproduced_within_three_deviations(ellipse):
     rng = np.random.default_rng(0)
     a, slope = rng.normal(size=(3, 2)), rng.normal(size=(2, 3, 2))
     root, log_slope = rng.normal(size=(3, 2, 2)), 0.3 * rng.normal(size=(2, 3, 2))
@@ -213,9 +216,7 @@ def test_linear_means_and_log_deviations_are_reproduced_within_three_deviations(
         return jnp.asarray(a + np.einsum("d,dil->il", z, slope)), jnp.asarray(D[:, :, None] * covariance * D[:, None])
 
     axes = np.eye(2)
-    response = linear_path(
-        fit(np.zeros(2)), *map(jnp.asarray, (MIDDLE, SCALE)), [(fit(e), fit(-e)) for e in axes], True
-    )
+    response = linear_path(fit(np.zeros(2)), ellipse, [(fit(e), fit(-e)) for e in axes], True)
     np.testing.assert_allclose(response.preconditioner.slope, centre_slope, rtol=1e-12)
     for z, clipped in (([0.7, -1.9], [0.7, -1.9]), ([5.0, 0.3], [3.0, 0.3]), ([0.0, -9.0], [0.0, -3.0])):
         result = response.at(MIDDLE + SCALE @ jnp.array(z))
@@ -238,9 +239,9 @@ def fits_that_widen(rng):
     return fit([0.1, -0.2, 0.9], 0.0), neighbours
 
 
-def test_standard_coordinates_follow_the_centre_and_the_width():
+def test_standard_coordinates_follow_the_centre_and_the_width(ellipse):
     fit, neighbours = fits_that_widen(np.random.default_rng(2))
-    response = linear_path(fit, *map(jnp.asarray, (MIDDLE, SCALE)), neighbours, True)
+    response = linear_path(fit, ellipse, neighbours, True)
     frame, P = response.preconditioner, fit[0].roots[0] @ fit[0].roots[0].T
     # At the middle and its centre is the origin; one deviation of a hyperparameter on, the centre has moved.
     np.testing.assert_allclose(response.standardise(jnp.asarray(MIDDLE), frame.centre), 0.0, atol=1e-14)
@@ -254,10 +255,10 @@ def test_standard_coordinates_follow_the_centre_and_the_width():
         np.testing.assert_allclose(spread @ spread.T, width**2 * np.linalg.inv(P), rtol=1e-11)
 
 
-def test_standard_coordinates_are_undone_and_know_their_jacobian():
+def test_standard_coordinates_are_undone_and_know_their_jacobian(ellipse):
     rng = np.random.default_rng(2)
     fit, neighbours = fits_that_widen(rng)
-    response = linear_path(fit, *map(jnp.asarray, (MIDDLE, SCALE)), neighbours, True)
+    response = linear_path(fit, ellipse, neighbours, True)
     for standard in rng.normal(size=(3, 5)):
         np.testing.assert_allclose(response.standardise(*response.place(jnp.asarray(standard))), standard, atol=1e-12)
         jacobian = jax.jacobian(lambda x: jnp.concatenate(response.place(x)))(jnp.asarray(standard))
@@ -294,13 +295,13 @@ def test_a_gaussian_that_cannot_be_fitted_is_reported_and_gives_no_slope(failing
         fits.append(1)
         return result._replace(elbo=-jnp.inf) if len(fits) - 1 in failing else result
 
-    monkeypatch.setattr(refits, "fit_surrogate", fit)
+    monkeypatch.setattr(moves, "fit_surrogate", fit)
     with pytest.warns(pgm.MixingWarning, match=message) as caught:
         draws = pgm.gibbs(*two_directions(), **sizes, checkpoint=tmp_path)
     assert [str(warning.filename) for warning in caught] == [__file__]
     assert np.isfinite(draws.latents).all()
-    moves = np.abs(draws.run.target.path.preconditioner.slope).max(axis=1) > 0
-    assert moves.tolist() == ([False, False] if 1 in failing else [False, True])
+    follows = np.abs(draws.run.target.path.preconditioner.slope).max(axis=1) > 0
+    assert follows.tolist() == ([False, False] if 1 in failing else [False, True])
     # Nor is it forgotten by a run that is taken up again.
     with pytest.warns(pgm.MixingWarning, match=message):
         pgm.gibbs(*two_directions(), **sizes, checkpoint=tmp_path)
@@ -313,16 +314,16 @@ def test_it_foresees_the_gaussian_fitted_at_another_dispersion():
 
     def fitted(log_dispersion, start=None):
         model = pgm.Model(pgm.NegativeBinomial(float(np.exp(log_dispersion))), pgm.GP(pgm.RBF(1.0, 1.0)))
-        masked = model, model.prior(X), jnp.asarray(y), None
-        return fit_surrogate(fitting_problem(*masked), start or first_sites(*masked))
+        return fit_surrogate(model, model.prior(X), jnp.asarray(y), None, start)
 
     fit = fitted(1.0)
-    middle, scale = jnp.array([1.0]), jnp.array([[0.4]])
-    response = linear_path(fit, middle, scale, [(fitted(1.4, fit.sites), fitted(0.6, fit.sites))], False)
+    around = Ellipse(jnp.array([1.0]), jnp.array([[0.4]]))
+    response = linear_path(fit, around, [(fitted(1.4, fit.sites), fitted(0.6, fit.sites))], False)
+    constant = constant_path(fit, around.middle, False)
     target = fitted(1.25)[1]
     for i, transform in enumerate((lambda x: x, np.log)):
         error = np.abs(transform(response.at(jnp.array([1.25]))[i]) - transform(target[i])).max()
-        without = np.abs(transform(constant_path(fit, middle, False).at(middle)[i]) - transform(target[i])).max()
+        without = np.abs(transform(constant.at(around.middle)[i]) - transform(target[i])).max()
         assert without > 0.02
         assert error < 0.2 * without
 
@@ -341,7 +342,7 @@ def test_a_dispersion_mixes_better_where_the_factors_follow_it(monkeypatch):
         return float(convergence_by_latent(logs[..., None, None])[0].min())
 
     following = effective()
-    monkeypatch.setattr(refits, "linear_path", lambda fit, middle, *_: constant_path(fit, middle, False))
+    monkeypatch.setattr(moves, "linear_path", lambda fit, ellipse, *_: constant_path(fit, ellipse.middle, False))
     constant = effective()
     print(f"ESS {following:.0f} against {constant:.0f}")
     assert following > 1.5 * constant

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference import checkpoint_folder, latent_subsampling
+from pgmodels.inference import latent_subsampling
+from pgmodels.inference.checkpoint_folder import EngineCheckpoint
 from pgmodels.inference.objectives import objective_of
 from pgmodels.inference.svi_step import (
     DataBatch,
@@ -54,12 +55,6 @@ CASES = {
 MEAN, VARIANCE = RNG.normal([0.5, -1.0, 2.0, -0.2], 1.3, (5, C)), RNG.uniform(0.1, 3.0, (5, C))
 
 
-@pytest.fixture
-def doubles():
-    with jax.enable_x64(True):
-        yield
-
-
 def total_of(tangent, m, v, y, parameters):
     """S of each row."""
     sums = np.exp(tangent.log_sums(m, v, y, parameters, np.arange(C)))
@@ -68,7 +63,7 @@ def total_of(tangent, m, v, y, parameters):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_the_tangent_is_below_the_bound_and_touches_it_at_the_sum(doubles, case):
+def test_the_tangent_is_below_the_bound_and_touches_it_at_the_sum(double_precision, case):
     likelihood, y, name = CASES[case]
     model = pgm.Model(likelihood, pgm.GP(pgm.RBF(), size=C))
     objective, data, latents = objective_of(model, name), (y, model.parameters), np.arange(C)
@@ -104,7 +99,7 @@ def test_the_tangent_is_below_the_bound_and_touches_it_at_the_sum(doubles, case)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_terms_of_some_latents_are_those_among_all(doubles, case):
+def test_terms_of_some_latents_are_those_among_all(double_precision, case):
     likelihood, y, name = CASES[case]
     model = pgm.Model(likelihood, pgm.GP(pgm.RBF(), size=C))
     tangent, data = objective_of(model, name).tangent(), (y, model.parameters)
@@ -127,7 +122,7 @@ ROWS = RNG.uniform(-1.0, 1.0, (5, 2))
 
 
 @pytest.mark.parametrize("case", some(CASES, "gumbel"))
-def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
+def test_what_subsets_say_averages_to_what_all_latents_say(double_precision, case):
     likelihood, y, name = CASES[case]
     model = pgm.Model(likelihood, pgm.GP(pgm.RBF(1.3, 0.8), mean=-0.4, size=C, form=pgm.Inducing(Z)))
     objective = objective_of(model, name)
@@ -163,9 +158,9 @@ def test_what_subsets_say_averages_to_what_all_latents_say(doubles, case):
                 log_scale=jnp.log(sums)
             )
             both = sampled.marginals.mean, sampled.marginals.variance
-            towards = latent_subsampling.targets(problem, sample, batch, both, latents, jnp.log(sums))
+            towards = latent_subsampling.targets(sample, batch, both, latents, jnp.log(sums))
             total = jnp.exp(latent_subsampling.estimated_log_sum(sample, batch, sampled, latents, sample.share))
-            return latent_subsampling.estimated_bound(problem, sample, batch, sampled, latents), (towards, total)
+            return latent_subsampling.estimated_bound(sample, batch, sampled, latents), (towards, total)
 
         return jax.value_and_grad(bound, has_aux=True)(vector)
 
@@ -199,7 +194,7 @@ def gumbel_problem(size):
     return problem, LatentSample(objective.tangent(), 2, jax.random.key(0)), state, rows
 
 
-def test_a_step_is_short_however_wrong_the_sum(doubles):
+def test_a_step_is_short_however_wrong_the_sum(double_precision):
     problem, sample, state, rows = gumbel_problem(C)
     rates, latents = Rates(*map(as_array, (1.0, 0.7, 0.0))), latent_subsampling.draw_latents(sample, jnp.zeros(()))
     wrong = state._replace(log_sum=LogSum(as_array([0.0, 0.0, 0.0, -300.0]), jnp.eye(4)))
@@ -228,7 +223,7 @@ def operations_on(program, size):
         yield from ((equation.primitive.name, len(shape)) for shape in shapes if size in shape)
 
 
-def test_the_work_of_a_step_does_not_grow_with_the_classes(doubles):
+def test_the_work_of_a_step_does_not_grow_with_the_classes(double_precision):
     size = 997
     arguments = (*gumbel_problem(size), Rates(1.0, 0.7, 0.01))
     operations = set(operations_on(jax.make_jaxpr(latent_subsampling.step)(*arguments).jaxpr, size))
@@ -238,7 +233,7 @@ def test_the_work_of_a_step_does_not_grow_with_the_classes(doubles):
     assert "scan" not in {name for name, _ in operations}
 
 
-def test_the_sum_is_learned_from_estimates_of_it(doubles):
+def test_the_sum_is_learned_from_estimates_of_it(double_precision):
     A = as_array(RNG.normal(size=(2, 50)))
     weights = np.array([0.7, -1.1, 0.4])
     log_sums = np.asarray(features(A)) @ weights
@@ -335,7 +330,7 @@ def test_half_of_the_latents_at_a_time_lead_to_the_optimum(tmp_path):
 @pytest.mark.filterwarnings("ignore::pgmodels.InducingWarning")
 @pytest.mark.parametrize(("model", "objective"), [(MODEL, "augmented"), (SOFTMAX, "gumbel")])
 def test_an_interrupted_run_is_taken_up_bit_for_bit(model, objective, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint_folder, "_INTERVAL", 0.0)
+    monkeypatch.setattr(EngineCheckpoint, "interval", 0.0)
     options = {"objective": objective, "max_epochs": 12, **SAVED}
     uninterrupted, original, calls = taken(model, **options), os.replace, []
 

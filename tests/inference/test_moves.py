@@ -21,7 +21,7 @@ from scipy.special import logsumexp
 
 import pgmodels as pgm
 from pgmodels.inference.gibbs import GibbsRun, Settings
-from pgmodels.inference.gibbs_schedule import SCHEMES, Adaptive, Keep
+from pgmodels.inference.gibbs_schedule import SCHEMES, Keep, Scheme
 from pgmodels.inference.moves import DataAugmentation, Move, MoveRequirement, Step
 from pgmodels.model import Data
 from pgmodels.priors.base import Sites
@@ -143,7 +143,7 @@ N, VARIANCE = 14, 1.2
 X = RNG.uniform(-2.0, 2.0, (N, 1))
 Y = 0.7 + np.sin(2.5 * X[:, 0]) + 0.3 * RNG.normal(size=N)
 X_NEW = np.array([[-1.4], [0.2], [2.6]])
-INDUCING_DRAWS_Z = np.array([[-1.7], [-0.8], [0.3], [1.1]])
+INDUCING = np.array([[-1.7], [-0.8], [0.3], [1.1]])
 MEAN, SCALE, LENGTHSCALE = (0.4, 0.5), (-1.0, 0.5), (-0.3, 0.5)
 
 
@@ -159,7 +159,7 @@ def sample(Z, num_samples=1000, **options):
 
 @pytest.fixture(scope="module")
 def draws():
-    return sample(INDUCING_DRAWS_Z)
+    return sample(INDUCING)
 
 
 def rbf(one, other, lengthscale):
@@ -168,10 +168,8 @@ def rbf(one, other, lengthscale):
 
 def span(rows, lengthscale):
     """A at rows, (M, m)."""
-    root = np.linalg.cholesky(
-        rbf(INDUCING_DRAWS_Z, INDUCING_DRAWS_Z, lengthscale) + 1e-8 * VARIANCE * np.eye(len(INDUCING_DRAWS_Z))
-    )
-    return np.linalg.solve(root, rbf(INDUCING_DRAWS_Z, rows, lengthscale))
+    root = np.linalg.cholesky(rbf(INDUCING, INDUCING, lengthscale) + 1e-8 * VARIANCE * np.eye(len(INDUCING)))
+    return np.linalg.solve(root, rbf(INDUCING, rows, lengthscale))
 
 
 def sparse(rows, others, lengthscale):
@@ -232,13 +230,13 @@ def test_hyperparameters_and_predictions_are_those_of_a_grid(everywhere, request
 @pytest.mark.slow
 def test_predictions_use_the_hyperparameters_of_each_draw(draws):
     values = zip(*(draws.hyperparameters[name].ravel() for name in ("lengthscale", "mean")), strict=True)
-    coordinates = draws.whitened[0].reshape(-1, len(INDUCING_DRAWS_Z) + N)
+    coordinates = draws.whitened[0].reshape(-1, len(INDUCING) + N)
     centres, residuals, latents = [], [], []
     for (lengthscale, mean), v in zip(values, coordinates, strict=True):
         A, A_new = span(X, lengthscale), span(X_NEW, lengthscale)
         spread = np.sqrt(VARIANCE - np.sum(A**2, axis=0))
-        latents.append(mean + A.T @ v[: len(INDUCING_DRAWS_Z)] + spread * v[len(INDUCING_DRAWS_Z) :])
-        centres.append(mean + A_new.T @ v[: len(INDUCING_DRAWS_Z)])
+        latents.append(mean + A.T @ v[: len(INDUCING)] + spread * v[len(INDUCING) :])
+        centres.append(mean + A_new.T @ v[: len(INDUCING)])
         residuals.append(VARIANCE - np.sum(A_new**2, axis=0))
     np.testing.assert_allclose(draws.latents.reshape(-1, N), latents, atol=1e-6)
     mean, variance = draws.predict_latent(X_NEW)
@@ -266,8 +264,8 @@ def test_draws_are_exported_and_saved(draws, tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pgmodels.InducingWarning")
 def test_runs_go_on(draws, tmp_path):
-    first = sample(INDUCING_DRAWS_Z, 30, checkpoint=tmp_path)
-    resumed = sample(INDUCING_DRAWS_Z, 70, checkpoint=tmp_path)
+    first = sample(INDUCING, 30, checkpoint=tmp_path)
+    resumed = sample(INDUCING, 70, checkpoint=tmp_path)
     for other in (first.extend(40), resumed):
         np.testing.assert_array_equal(other.latents, draws.latents[:, :70])
         np.testing.assert_array_equal(
@@ -277,7 +275,7 @@ def test_runs_go_on(draws, tmp_path):
 
 def test_latents_that_a_datum_couples_are_those_of_one_large_gaussian():
     rows, (short, long) = X[:6], (pgm.RBF(1.7, 0.5), pgm.Matern32(0.8, 1.3))
-    groups = pgm.Inducing(INDUCING_DRAWS_Z).bind(short, 0.4, rows, 1), pgm.Dense().bind(long, -0.3, rows, 1)
+    groups = pgm.Inducing(INDUCING).bind(short, 0.4, rows, 1), pgm.Dense().bind(long, -0.3, rows, 1)
     prior = PriorCollection((*groups, pgm.Inducing(rows[:2]).bind(long, 0.2, rows, 1))).for_sampling()
     roots = RNG.normal(size=(6, 3, 3))
     h, W, f = RNG.normal(size=(6, 3)), roots @ np.swapaxes(roots, 1, 2), RNG.normal(size=(6, 3))
@@ -325,7 +323,7 @@ NOISY = SMOOTH + 0.5 * NOISE[1]
 
 def first_of_gibbs(model):
     run = GibbsRun(model.resolve(ROWS), Data(ROWS, NOISY), Settings(0, 2, jax.random.key(0), Keep("all")))
-    run._warn_inducing()
+    run.warn()
     # What the Gaussian of the moves has of the prior is no copy.
     assert run.target.fixed_reference.prior.groups[0].span.A is run.prior.groups[0].span.A
     return run
@@ -391,7 +389,7 @@ class CrankNicolson(Move):
     def init(self, target, chain):
         return jnp.zeros(2)
 
-    def step(self, target, settings, chain, state, number):
+    def step(self, target, settings, chain, state):
         key, noise_key, accept_key = jax.random.split(chain.key, 3)
         noise = jax.random.normal(noise_key, chain.coordinates.shape)
         coordinates = jnp.sqrt(1.0 - self.length**2) * chain.coordinates + self.length * noise
@@ -419,7 +417,7 @@ def test_it_takes_part_in_a_run():
     X, y = CASES["gaussian"].data(6, seed=3)
     model = CASES["gaussian"].model()
     settings = Settings(25, 2, jax.random.key(0), Keep("all"))
-    run = GibbsRun(model.resolve(X), model.check(X, y), settings, Adaptive((CrankNicolson(), DataAugmentation())))
+    run = GibbsRun(model.resolve(X), model.check(X, y), settings, Scheme("own", (CrankNicolson(), DataAugmentation())))
     run.advance(525, None, False)
     accepted, made = np.asarray(run.state.move_states[0]).T
     assert made.tolist() == [525.0, 525.0]

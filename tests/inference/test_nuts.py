@@ -228,10 +228,11 @@ def test_export_with_sampled_parameters():
 
 
 def test_divergences_are_reported():
-    from pgmodels.inference.nuts import _warn_divergent
-
-    with pytest.warns(pgm.DivergenceWarning, match="3 of 400 trajectories diverged"):
-        _warn_divergent(3, 400, 0.8)
+    # A step size that is too large for the narrow end of a funnel.
+    model = pgm.Model(pgm.Gaussian(dist.LogNormal(-8.0, 4.0)), pgm.GP(pgm.RBF(1.0, 1.0)))
+    y = np.array([0.3, -0.2, 1.1])
+    with pytest.warns(pgm.DivergenceWarning, match=r"nuts: [0-9]+ of 40 trajectories diverged.*above 0\.1"):
+        pgm.nuts(model, X3, y, num_samples=20, num_warmup=10, num_chains=2, target_accept=0.1, progress=False)
 
 
 @pytest.mark.slow

@@ -453,7 +453,7 @@ def test_objects_are_not_written_and_nothing_else_is(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_with_a_key_of_another_kind_is_taken_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("pgmodels.inference.checkpoint_folder._INTERVAL", 0.0)
+    monkeypatch.setattr("pgmodels.inference.checkpoint_folder.EngineCheckpoint.interval", 0.0)
     options = {"seed": jax.random.key(4, impl="rbg")}
     gibbs(tmp_path, num_samples=60, **options)
     resumed = gibbs(tmp_path, num_samples=130, **options)

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.stats import norm
 
 from pgmodels.inference.bound import ProblemFamily
-from pgmodels.inference.gibbs_schedule import MOVES, SCHEMES, Keep, Schedule, no_moments, run_chunk
+from pgmodels.inference.gibbs_schedule import MOVES, SCHEMES, Keep, Moments, Schedule, run_chunk
 from pgmodels.inference.gibbs_schedule import State as EngineState
 from pgmodels.inference.moves import (
     Chain,
@@ -44,7 +44,7 @@ from pgmodels.inference.slice_moves import (
     SliceLatents,
     SurrogateSlice,
 )
-from pgmodels.inference.surrogates import SurrogatePath, constant_preconditioner
+from pgmodels.inference.surrogates import Ellipse, SurrogatePath, constant_preconditioner
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
@@ -179,7 +179,7 @@ class Geweke:
                 frame = replace(
                     constant_preconditioner(self.base, d), slope=slopes[2], log_length_slope=0.1 + 0.5 * slopes[3]
                 )
-            response = SurrogatePath(frame, *marginals, middle, scale, *slopes[:2])
+            response = SurrogatePath(frame, *marginals, Ellipse(middle, scale), *slopes[:2])
             self.target = replace(self.target, fitted=response)
         else:
             self.target = replace(self.target, fixed_reference=Reference(surrogate=self.base.with_inverse_roots()))
@@ -219,7 +219,7 @@ class Geweke:
         """One step of a move, with its state made for it."""
         reference = target.reference(chain.unknowns)
         state = row.move.init(target, chain) if row.move.state is None else getattr(reference, row.move.state)
-        return row.move.step(target, row.settings, chain, state, jnp.asarray(0)).chain
+        return row.move.step(target, row.settings, chain, state).chain
 
     def iterations(self, target: Target, chain: Chain, slices: int, moves: tuple[Move, ...] = MOVES) -> Chain:
         """Two iterations as the engine makes them, the second with a sweep, and so many slice steps of each kind.
@@ -239,7 +239,7 @@ class Geweke:
         state = EngineState(chains, reference, jax.tree.map(lambda leaf: leaf[None], begun))
         # Without the jit around it, so that nothing compiled earlier is used.
         run = run_chunk.__wrapped__
-        moments = no_moments(chains.latents.shape)
+        moments = Moments.none(chains.latents.shape)
         state, *_ = run(target, Schedule(moves, schedules), state, moments, 3, 2, Keep("moments"))
         return jax.tree.map(lambda leaf: leaf[0], state.chains)
 

@@ -11,19 +11,15 @@ import jax
 import jax.numpy as jnp
 
 from pgmodels import model, polya_gamma
-from pgmodels.augmentation import laws as argmax_law
-from pgmodels.augmentation import laws as interval_law
+from pgmodels.augmentation import laws
 from pgmodels.augmentation.derive import OneVersusRest
 from pgmodels.augmentation.laws import Categorical, Poisson, interval_normal
 from pgmodels.augmentation.predictors import Predictors
 from pgmodels.augmentation.rules.mixtures import GammaRule, PoissonRule
 from pgmodels.augmentation.rules.rule import DifferenceRule
-from pgmodels.inference import gibbs_schedule as iteration
-from pgmodels.inference import moves as sweep
-from pgmodels.inference import problem
-from pgmodels.inference import slice_moves as shrinking
-from pgmodels.inference import surrogates as fitting
-from pgmodels.inference.slice_moves import SliceLatents
+from pgmodels.inference import moves, problem, surrogates
+from pgmodels.inference.gibbs_schedule import Schedule
+from pgmodels.inference.slice_moves import EllipticalT, SliceLatents
 from pgmodels.inference.surrogates import Preconditioner, SurrogatePath
 from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors import block_posterior as coupled
@@ -75,8 +71,8 @@ def no_jacobian(patch: Any) -> None:
 
 def no_normalizer(patch: Any) -> None:
     """Hyperparameters drawn as if the surrogate's normaliser did not depend on them."""
-    original = fitting.couple
-    patch.setattr(fitting, "couple", lambda *args: replace(original(*args), log_evidence=jnp.zeros(())))
+    original = surrogates.couple
+    patch.setattr(surrogates, "couple", lambda *args: replace(original(*args), log_evidence=jnp.zeros(())))
 
 
 def no_determinant(patch: Any) -> None:
@@ -101,7 +97,7 @@ def stretched_coordinates(patch: Any) -> None:
     place, standardise = SurrogatePath.place, SurrogatePath.standardise
 
     def run_block(self: Any, standard: Any, sign: float) -> Any:
-        z, u = jnp.split(standard, [len(self.middle)])
+        z, u = jnp.split(standard, [len(self.ellipse.middle)])
         return jnp.concatenate([z, jnp.exp(0.3 * sign * z[0]) * u])
 
     patch.setattr(SurrogatePath, "place", lambda self, standard: place(self, run_block(self, standard, 1.0)))
@@ -116,10 +112,13 @@ def no_lengths(patch: Any) -> None:
 def one_width(patch: Any) -> None:
     """Ellipses whose width is not drawn, but depends on where the chain is."""
 
-    def width(standard: Any, chi_square: Any) -> Any:
-        return jnp.sqrt((shrinking._FREEDOM + standard @ standard) / (shrinking._FREEDOM + len(standard)))
+    original = EllipticalT.draw_width
 
-    patch.setattr(shrinking, "_width", width)
+    def width(self: Any, vector: Any, noise: Any) -> Any:
+        # The mean of the squared normals is their number.
+        return original(self, vector, jnp.ones_like(noise))
+
+    patch.setattr(EllipticalT, "draw_width", width)
 
 
 def no_factors(patch: Any) -> None:
@@ -152,12 +151,12 @@ def latents_without_their_coordinates(patch: Any) -> None:
 
 def prior_left_behind(patch: Any) -> None:
     """Sweeps with the prior of hyperparameters that the chain has left."""
-    patch.setattr(iteration, "_renewals", lambda moves: set())
+    patch.setattr(Schedule, "renewals", property(lambda self: set()))
 
 
 def surrogate_left_behind(patch: Any) -> None:
     """Slice steps about the Gaussian of hyperparameters that the chain has left."""
-    patch.setattr(iteration, "_needs_surrogate", lambda schedule: jnp.asarray(False))
+    patch.setattr(Schedule, "needs_surrogate", property(lambda self: jnp.asarray(False)))
 
 
 def allocation_of_the_likeliest(patch: Any) -> None:
@@ -179,8 +178,8 @@ def allocation_without_its_prior(patch: Any) -> None:
 
 def interval_of_one_end(patch: Any) -> None:
     """A Gaussian truncated from below alone."""
-    original = interval_law.interval_normal
-    patch.setattr(interval_law, "interval_normal", lambda key, low, high: original(key, low, jnp.inf + high))
+    original = laws.interval_normal
+    patch.setattr(laws, "interval_normal", lambda key, low, high: original(key, low, jnp.inf + high))
 
 
 def largest_after_the_others(patch: Any) -> None:
@@ -193,7 +192,7 @@ def largest_after_the_others(patch: Any) -> None:
         largest = mean + interval_normal(largest_key, highest - mean, jnp.full_like(mean, jnp.inf))
         return jnp.where(chosen, largest, others)
 
-    patch.setattr(argmax_law, "normals_of_largest", normals)
+    patch.setattr(laws, "normals_of_largest", normals)
 
 
 def difference_of_one_end(patch: Any) -> None:
@@ -224,12 +223,12 @@ def predictors_of_another_datum(patch: Any) -> None:
 
 def another_slope(patch: Any) -> None:
     """Sites pulled back by a Φ whose parameter has another value than the chain's."""
-    original = sweep.condition
+    original = moves.condition
 
     def changed(predictors: Any, prior: Any, sites: Any, y: Any, parameters: Any) -> Any:
         return original(predictors, prior, sites, y, parameters | {"slope": 2.0})
 
-    patch.setattr(sweep, "condition", changed)
+    patch.setattr(moves, "condition", changed)
 
 
 def coupled_latents_apart(patch: Any) -> None:

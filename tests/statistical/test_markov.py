@@ -138,7 +138,7 @@ def test_moves_of_hyperparameters_keep_the_joint_law(moves):
         states = here.prior(vector).draw(key)[1]
         chain = Chain(key, vector, f, here.prior(vector).flatten(states))
         for move in moves:
-            chain = move.step(here, None, chain, (), jnp.asarray(0)).chain
+            chain = move.step(here, None, chain, ()).chain
         return chain.unknowns, chain.latents
 
     def quantities(vector, f, y):

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pgmodels.inference import slice_moves as hamiltonian
 from pgmodels.inference.gibbs import gibbs
 from pgmodels.inference.objectives import expected_objective
+from pgmodels.inference.slice_moves import Hamiltonian
 from pgmodels.likelihoods.supports import Classes
 from pgmodels.model import Model
 from pgmodels.runtime.precision import double_precision
@@ -95,8 +95,8 @@ def ranks(law: JointLaw, truth: Joint, seed: int, scheme: str) -> np.ndarray:
     thin, options = LONGER[scheme] * THIN, OPTIONS | {"num_samples": LONGER[scheme] * OPTIONS["num_samples"]}
     draws = gibbs(law.model, X, truth.y, seed=seed, scheme=scheme, progress=False, **options)
     if law.drawn:
-        # Hamiltonian steps are tried, or cannot be: see ``choose``.
-        assert ("hamiltonian" not in draws.tuning) == np.isinf(hamiltonian._GRADIENT)
+        # Hamiltonian steps are tried, or cost too much: see ``choose``.
+        assert ("hamiltonian" not in draws.tuning) == (Hamiltonian.cost is too_much)
     ends = [0, len(X) - 1]
     columns = [draws.latents[:, :, ends].reshape(*draws.latents.shape[:2], -1)]
     columns += [draws.hyperparameters[name].reshape(*draws.latents.shape[:2], -1) for name in law.drawn]
@@ -123,10 +123,14 @@ def p_values(rank_table: np.ndarray, num_draws: int, rng: np.random.Generator) -
     return np.array([shape, spread])
 
 
+def too_much(*_: object) -> float:
+    return np.inf
+
+
 def choose(moves: str, patch: pytest.MonkeyPatch) -> None:
-    """With "slice" gradients count as too dear for Hamiltonian steps."""
+    """With "slice" Hamiltonian steps count as too expensive."""
     if moves == "slice":
-        patch.setattr(hamiltonian, "_GRADIENT", np.inf)
+        patch.setattr(Hamiltonian, "cost", too_much)
 
 
 @pytest.mark.parametrize("moves", ["Hamiltonian", "slice"])
