@@ -37,7 +37,7 @@ LAWS = {
     pgm.svi: "svi",
 }
 ELSEWHERE = {
-    pgm.GibbsKernel: "inference.test_nuts.test_draws_are_of_the_rows_of_the_data_chain_by_chain",
+    pgm.GibbsKernel: "inference.test_nuts.test_chains_of_every_method_have_the_rows_and_the_means_of_gibbs_and_go_on",
     pgm.gibbs_steps: "interop.test_other_samplers.test_gibbs_steps_in_a_scan_are_draws_of_the_posterior",
     pgm.integrate: "inference.test_integrate.test_hyperparameters_of_a_regression_are_those_of_quadrature",
     pgm.log_evidence: "inference.test_integrate.test_labels_against_quadrature",

@@ -394,7 +394,6 @@ def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:
 
 
 def _note(records: Sequence[Record]) -> str:
-    """The note of the progress bar."""
     if not records:
         return "warm-up"
     trace = np.concatenate([part.log_likelihood for part in records]).T

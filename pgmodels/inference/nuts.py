@@ -47,6 +47,17 @@ class DivergenceWarning(PgmodelsWarning):
     """Some trajectories of a Hamiltonian sampler diverged, so that its draws may miss part of the posterior."""
 
 
+def warn_divergent(diverging: np.ndarray, target_accept: float) -> None:
+    """Warn if trajectories diverged, of (chains, draws)."""
+    if np.any(diverging):
+        warn(
+            f"nuts: {np.sum(diverging)} of {diverging.size} trajectories diverged, so that the draws may miss part of "
+            f"the posterior. Raise target_accept above {target_accept}, and check that hyperparameters have proper "
+            "priors of finite width.",
+            DivergenceWarning,
+        )
+
+
 @double_precision
 @one_thread_if_small
 def nuts(
@@ -142,7 +153,7 @@ def nuts(
     require_draws(num_samples * num_chains, len(data.X), model.num_latents)
     # Raises a helpful error if a kernel's matrix is not a covariance, where NumPyro would find no start.
     model.prior(data.X)
-    program = _Preconditioned(model, data)
+    program = PreconditionedProgram(model, data)
     sampler = MCMC(
         NUTS(program, target_accept_prob=target_accept),
         num_warmup=num_warmup,
@@ -155,14 +166,7 @@ def nuts(
     sampler.run(key, extra_fields=tuple(_STATISTICS))
     samples = sampler.get_samples(group_by_chain=True)
     statistics = {_STATISTICS[name]: np.asarray(v) for name, v in sampler.get_extra_fields(group_by_chain=True).items()}
-    num_diverging = int(statistics["diverging"].sum())
-    if num_diverging:
-        warn(
-            f"nuts: {num_diverging} of {num_samples * num_chains} trajectories diverged, so that the draws may miss "
-            f"part of the posterior. Raise target_accept above {target_accept}, and check that hyperparameters have "
-            "proper priors of finite width.",
-            DivergenceWarning,
-        )
+    warn_divergent(statistics["diverging"], target_accept)
     model = program.unknowns.with_values(
         program.unknowns.median([np.asarray(samples[name]) for name in program.unknowns.names])
     )
@@ -189,7 +193,7 @@ def nuts(
     return replace(draws, log_likelihood_trace=log_likelihood, seconds=time.perf_counter() - start)
 
 
-class _Preconditioned(Program):
+class PreconditionedProgram(Program):
     """The sites of Program, with whitened coordinates that are functions of a site about a fitted Gaussian.
 
     Up to 2,000 coordinates, where a product with the Gaussian's root is as cheap as one with the factors, and if the
