@@ -149,7 +149,7 @@ def test_results_are_compared_with_draws(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_regression_with_known_noise_is_that_with_one_variance_where_they_are_equal():
+def test_known_noise_equals_single_variance_when_equal():
     rows, y = X[:90], VALUES[:90]
     same = systems.hgpr(rows, y, np.full(90, 0.04), select="kmeans", **SMALL)
     kernel = same.model.gps[0].kernel

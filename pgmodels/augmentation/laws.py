@@ -735,10 +735,6 @@ class IntervalNormal(Law):
                 upper, lower = (add(end, z) for end in (interval.upper, interval.lower) if end is not None)
                 yield interval, add(normal_cdf(upper), multiply(-1.0, normal_cdf(lower)))
 
-    def log_mass(self) -> Expression:
-        """The logarithm of the mass of N(location, 1) on the interval, 0 where the law is switched off."""
-        return IntervalMass(self)
-
     def mean(self) -> Expression:
         return IntervalMean(self)
 
@@ -777,7 +773,10 @@ def _limits(interval: Interval, variable: Part) -> Tree:
 
 
 class IntervalMass(Expression):
-    """log(Φ(upper - z) - Φ(lower - z)) of the selected interval, evaluated once for all intervals."""
+    """log(Φ(upper - z) - Φ(lower - z)) of the selected interval, 0 where the law is switched off.
+
+    It is evaluated once for all intervals.
+    """
 
     def __init__(self, law: IntervalNormal):
         self.law = law

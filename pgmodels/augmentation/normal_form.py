@@ -117,11 +117,11 @@ def _over_latents(factor: Factor, size: int) -> Factor:
 def _link(expression: Sum) -> Expression | None:
     """Rewrite 1 + exp(z) as 1 / σ(-z), and 1 - σ(z), 1 - Φ(z) as σ(-z), Φ(-z)."""
     free = [child for child in expression.children if child.latent_free]
-    moving = [child for child in expression.children if not child.latent_free]
-    if len(moving) != 1 or not free:
+    dependent = [child for child in expression.children if not child.latent_free]
+    if len(dependent) != 1 or not free:
         return None
     constant = add(*free)
-    coefficient, rest = split_latents(moving[0])
+    coefficient, rest = split_latents(dependent[0])
     if not isinstance(rest, Call):
         return None
     if rest.name == "exp" and constant.sign == 1 and coefficient.sign == 1:

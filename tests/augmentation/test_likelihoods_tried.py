@@ -205,16 +205,6 @@ def test_what_the_grammar_allows_is_derived_and_proven(name):
     pgm.derive(model).verify(seed=0)
 
 
-@pytest.mark.parametrize("name", [name for name, row in TRIED.items() if not row[-1]])
-def test_what_it_does_not_allow_goes_to_the_samplers_of_formulas(name):
-    family, size, y, *_ = TRIED[name]
-    model = model_of(family, size)
-    with pytest.raises(pgm.NoAugmentationError, match=r"pgm\.nuts and pgm\.to_numpyro accept any formula"):
-        pgm.cavi(model, X, y)
-    with jax.enable_x64(True):
-        assert callable(pgm.to_numpyro(model, X, y))
-
-
 # Learned by maximising the bound, and sampled: parameters that only a normalised formula lets go.
 FREE = {
     "ordered logit": ("cuts", dist.Normal(0.0, 3.0)),
@@ -271,6 +261,7 @@ CASES = {
     "poisson": (log_poisson, 1, COUNT, log_poisson_mass),
     "weibull": (weibull, 1, RNG.weibull(1.5, N), weibull_density),
     "softmax": (softmax, 3, GRADE, softmax_mass),
+    "negative binomial hurdle": (negative_binomial_hurdle, 2, COUNT, negative_binomial_hurdle_mass),
 }
 
 

@@ -1,4 +1,4 @@
-"""The multinomial probit's Gaussians against their density, and its bound and sites against integrals."""
+"""Rules of augmentation: their draws, conditional laws, bounds and sites, and a rule from outside the package."""
 
 import re
 from itertools import product
@@ -87,7 +87,7 @@ def test_draws_have_the_density(size):
 
 
 @pytest.mark.usefixtures("double_precision")
-def test_draws_of_many_classes_end_and_are_nan_where_a_mean_is():
+def test_draws_of_many_classes_are_nan_where_a_mean_is_nan():
     mean = np.random.default_rng(0).normal(0.0, 5.0, (4, 3000))
     chosen = np.arange(3000) == np.argmin(mean, axis=1)[:, None]
     mean[0, 7] = np.nan
@@ -256,7 +256,7 @@ def test_the_density_given_the_counts_is_the_joint_density_up_to_a_constant(like
 
 
 @pytest.mark.usefixtures("double_precision")
-def test_only_gamma_rules_have_one():
+def test_only_gamma_rules_have_a_complete_law():
     assert {name for name, case in CASES.items() if case.model().augmentation.complete_laws} == {
         "logistic_softmax",
         "own_softmax",
@@ -380,7 +380,7 @@ def test_the_published_optimum_on_wine():
 
 @pytest.mark.filterwarnings("ignore::pgmodels.DataWarning")
 @pytest.mark.parametrize("n", [1, pytest.param(9, marks=pytest.mark.slow)])
-def test_it_is_below_the_tighter_bound_and_the_evidence(n):
+def test_factorised_bound_is_below_the_augmented_bound_and_the_evidence(n):
     X, y = data(n)
     looser, tighter = (pgm.vi(softmax_model(), X, y, objective=name) for name in ("factorised", "augmented"))
     evidence = pgm.log_evidence(tighter, num_draws=4000, seed=0)
@@ -389,7 +389,7 @@ def test_it_is_below_the_tighter_bound_and_the_evidence(n):
 
 @pytest.mark.slow
 @double_precision
-def test_far_latents():
+def test_factorised_bound_is_finite_for_far_latents():
     objective = objective_of(softmax_model(), "factorised")
     m = jnp.array([[40.0, -40.0, 0.0], [-40.0, -40.0, -40.0], [40.0, 40.0, 40.0]])
     for v in (0.0, 1.0, 400.0):
@@ -399,7 +399,7 @@ def test_far_latents():
 
 
 @pytest.mark.slow
-def test_every_call_takes_it(tmp_path):
+def test_all_calls_accept_the_factorised_bound(tmp_path):
     X, y = data(40)
     kernel = pgm.RBF(dist.LogNormal(1.0, 0.3), pgm.Fixed(np.array([0.7, 1.9])))
     model = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(kernel, mean=0.3, size=3))
@@ -523,7 +523,7 @@ def model():
     RULES.remove(SecantRule)
 
 
-def test_it_is_derived_proved_and_drawn(model):
+def test_registered_rule_is_derived_verified_and_drawn(model):
     derivation = pgm.derive(model)
     assert len(derivation.verify(seed=0).checks) == 9
     text = re.sub(r"\s+", " ", str(derivation))
@@ -541,7 +541,7 @@ def minus_elbo(x):
 
 
 @pytest.mark.slow
-def test_it_has_engines(model):
+def test_registered_rule_runs_in_engines(model):
     X, y = np.zeros((1, 1)), np.array([2.3])
     grid = np.linspace(-8.0, 10.0, 4001)
     density = np.exp(-((grid - 0.4) ** 2) / 3.0) / np.cosh((2.3 - grid) / 0.7)
@@ -556,7 +556,7 @@ def test_it_has_engines(model):
     assert abs(draws.mean[0, 0] - exact) < 0.05
 
 
-def test_without_it_there_is_none():
+def test_unregistered_rule_gives_no_augmentation():
     with pytest.raises(pgm.NoAugmentationError, match=r"pgm\.nuts"):
         derive_formula(secant().formula(1), 1)
     with pytest.raises(TypeError, match="subclass of"):

@@ -1,4 +1,4 @@
-"""The bound with additive noise (Liu et al. 2019): its value, its optimum, and every engine that takes it."""
+"""The bound with additive noise (Liu et al. 2019): its value, its optimum, and the engines."""
 
 import warnings
 from functools import cache
@@ -304,7 +304,7 @@ def test_the_error_rate_that_fit_learns_is_one_minus_the_mean_probability(size):
 
 
 @pytest.mark.slow
-def test_svi_takes_steps_on_it():
+def test_svi_agrees_with_vi():
     form = pgm.Inducing(inputs()[::4])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pgm.InducingWarning)
@@ -320,7 +320,7 @@ def test_svi_takes_steps_on_it():
 
 
 @pytest.mark.slow
-def test_corrections_diagnoses_and_files_take_it(tmp_path):
+def test_corrections_diagnoses_and_files_accept_it(tmp_path):
     corrected = pgm.correct(result())
     assert np.all(corrected.variance > 0)
     diagnosis = pgm.diagnose(result(), num_replicates=0, num_draws=500)

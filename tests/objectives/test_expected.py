@@ -76,7 +76,7 @@ def test_a_kink_is_integrated_to_rounding(scale):
     np.testing.assert_allclose(value(model, MEAN[:, None], VARIANCE[:, None], y), expected, rtol=1e-11)
 
 
-def test_its_derivatives_see_the_kink():
+def test_derivatives_at_a_kink_are_exact():
     """E log p of a Laplace density: -2 ∂B/∂v is the density of f at y, twice over the scale."""
     y, scale = np.array([0.3, -1.0, 2.0, 4.0, -6.2, 12.5]), 0.4
     model = pgm.Model(pgm.Laplace(scale), pgm.GP(pgm.RBF(1.0, 1.0)))
@@ -194,7 +194,7 @@ def by_autodiff(objective, m, v, y, parameters):
 
 
 @pytest.mark.parametrize("name", some(ONE, "student_t", "negative_binomial", "laplace"))
-def test_terms_sites_and_second_derivatives_of_many_rows_are_those_of_each(name):
+def test_terms_sites_and_second_derivatives_equal_autodiff_row_by_row(name):
     model, m, v, y = many_rows(name)
 
     @partial(jax.jit, static_argnums=0)
@@ -352,7 +352,7 @@ def test_it_is_below_the_expected_log_density_and_the_evidence(n):
 
 
 @pytest.mark.slow
-def test_every_call_takes_it(tmp_path):
+def test_all_calls_accept_the_gumbel_bound(tmp_path):
     X, y = data(30)
     result = pgm.fit(model(), X, y, objective="gumbel", correct=False)
     again = pgm.vi(result.model, X, y, objective="gumbel", tolerance=1e-10)
@@ -505,7 +505,7 @@ def test_which_log_densities_are_concave(likelihood, columns, concave):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ROOTS)
-def test_corrected_variances_are_those_of_the_absolute_value(name):
+def test_corrected_variances_with_an_even_root_equal_absolute_value(name):
     corrected = pgm.correct(pgm.gaussian_vi(kinks_model(laplace(ROOTS[name])), X, KINKS_Y))
     np.testing.assert_allclose(corrected.variance, with_abs().variance, rtol=1e-6)
     exact, error = exact_variance()
@@ -514,7 +514,7 @@ def test_corrected_variances_are_those_of_the_absolute_value(name):
 
 
 @pytest.mark.slow
-def test_integrate_takes_an_even_root_for_what_it_is():
+def test_integrate_with_an_even_root_equals_absolute_value():
     results = []
     for root in (ROOTS["square"], ROOTS["expanded"], lambda y, f: abs(y - f)):
         kernel = pgm.RBF(1.0, dist.LogNormal(-0.3, 0.3))

@@ -1,4 +1,4 @@
-"""Objectives defined outside the package run in every call that takes one, and in the engines' own parts."""
+"""Objectives defined outside the package, in all calls that accept one and in the engines' steps."""
 
 import warnings
 from dataclasses import dataclass
@@ -230,7 +230,7 @@ def test_fit_learns_on_it():
         np.testing.assert_allclose(robust.fit.values[name], value, rtol=0.02, atol=1e-3, err_msg=name)
 
 
-def test_svi_takes_steps_on_it():
+def test_svi_agrees_with_vi():
     model = robust_model(pgm.Inducing(data()[0][::2]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pgm.InducingWarning)
@@ -268,7 +268,7 @@ def test_corrections_and_diagnoses_follow_from_it():
 
 
 @pytest.mark.slow
-def test_comparisons_reports_and_files_take_it(tmp_path):
+def test_comparisons_reports_and_files_accept_it(tmp_path):
     corrected = pgm.correct(result())
     draws = pgm.gibbs(robust_model(), *data(), num_samples=200, num_warmup=100, num_chains=2, seed=1)
     table = pgm.compare(gibbs=draws, own=result(), corrected=corrected, expected=exact())

@@ -108,7 +108,7 @@ def test_a_prior_must_be_a_density_over_what_the_value_can_be(name):
         lambda: pgm.Parameter(1.0, prior=dist.ImproperUniform(constraints.positive, (), ())),
     ],
 )
-def test_priors_inside_the_positive_numbers_are_taken(prior):
+def test_priors_on_positive_numbers_are_accepted(prior):
     lengthscale = pgm.RBF(1.0, prior()).lengthscale
     assert np.all(lengthscale.prior.support(lengthscale.value))
     assert np.shape(lengthscale.value) == lengthscale.prior.shape()
@@ -126,7 +126,7 @@ def test_a_prior_starts_at_its_median():
     assert pgm.RBF(1.0, OneOfScipys(np.log(3.0), 0.5)).lengthscale.value == pytest.approx(3.0)
 
 
-def test_means_take_priors_on_the_real_line():
+def test_means_accept_real_priors():
     assert pgm.GP(pgm.RBF(), mean=dist.Normal(1.0, 2.0)).mean.value == 1.0
     with pytest.raises(ValueError, match="mean of a GP must be one number"):
         pgm.GP(pgm.RBF(), mean=dist.Normal(jnp.zeros(2), 2.0))
@@ -210,7 +210,7 @@ TYPED = {
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_what_is_shown_can_be_typed_back(name):
+def test_repr_evaluates_to_an_equal_model(name):
     names = vars(constraints) | vars(dist) | vars(pgm) | {"array": np.array, "graded": graded, "flipped": flipped}
     # Likelihoods of the package, too; here they are priors.
     names |= {"LogNormal": dist.LogNormal, "Gamma": dist.Gamma, "sd": pgm.sd}
@@ -218,7 +218,7 @@ def test_what_is_shown_can_be_typed_back(name):
     assert eval(repr(model), names) == model
 
 
-def test_what_is_shown_says_what_is_held_and_what_has_a_prior():
+def test_repr_shows_fixed_values_and_priors():
     kernel = pgm.RBF(variance=dist.LogNormal(0.0, 1.0), lengthscale=pgm.Fixed(2.0))
     assert repr(kernel) == "RBF(variance=LogNormal(0.0, 1.0), lengthscale=Fixed(2.0))"
     moved = pgm.RBF(pgm.Parameter(1 / 3, prior=dist.LogNormal(0.0, 1.0)))
@@ -254,7 +254,7 @@ def test_a_parameter_of_a_formula_is_real():
     assert np.isclose(values["slope"], slope, atol=2e-4)
 
 
-def test_a_sign_is_shown_with_the_model_and_asked_for_where_the_formula_needs_it():
+def test_sign_is_printed_and_required_where_the_formula_needs_it():
     assert repr(line()) == "line(slope=1.0, scale=Parameter(0.5, positive=True))"
     assert repr(line(-2.0, pgm.Fixed(0.3))) == "line(slope=-2.0, scale=Fixed(0.3))"
     assert repr(pgm.Gaussian(dist.LogNormal(0.0, 1.0))) == "Gaussian(scale=LogNormal(0.0, 1.0))"
@@ -470,7 +470,7 @@ def test_densities_read_their_entries():
 
 
 @pytest.mark.parametrize("family", [graded, grouped, noisy], ids=lambda family: family.__name__)
-def test_they_are_normalised_wherever_their_constraint_lets_them_be(family):
+def test_likelihoods_are_normalised_within_their_constraints(family):
     assert is_normalised(family(), 1, for_all_parameters=True) is True
 
 
@@ -482,7 +482,7 @@ def test_derivations_name_the_entries():
     assert pgm.derive(pgm.Model(grouped(), GP)).verify(seed=1)
 
 
-def test_the_prior_on_what_a_constraint_leaves_has_the_jacobian_of_its_transform():
+def test_unconstrained_prior_density_includes_the_jacobian():
     model = pgm.Model(graded(dist.Normal(0.4, 2.0)), GP)
     with jax.enable_x64(True):
         unknowns, vector = with_priors(model), jnp.array([-0.7, 0.3])

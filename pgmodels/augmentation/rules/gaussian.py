@@ -13,6 +13,7 @@ from jax.scipy.stats import norm
 from pgmodels.augmentation.laws import (
     ArgmaxNormal,
     Interval,
+    IntervalMass,
     IntervalNormal,
     LargestMean,
     TruncatedNormal,
@@ -155,11 +156,11 @@ class IntervalGaussianRule(TruncationRule):
     title = "Interval Gaussian"
     law: IntervalNormal
 
-    def __init__(self, name: str, predictor: Predictor, taken: list[tuple[Factor, Piece]], parent: Auxiliary | None):
+    def __init__(self, name: str, predictor: Predictor, members: list[tuple[Factor, Piece]], parent: Auxiliary | None):
         self.predictor, self.parent = predictor, parent
         self.positions = predictor.positions
-        self.factor = multiply(*(power(factor.base, factor.exponent) for factor, _ in taken))
-        self.intervals = tuple(piece.interval for _, piece in taken)
+        self.factor = multiply(*(power(factor.base, factor.exponent) for factor, _ in members))
+        self.intervals = tuple(piece.interval for _, piece in members)
         self.exponent = add(*(interval.exponent for interval in self.intervals))
         self.auxiliary = Auxiliary(name, predictor.is_vector or self.exponent.is_vector)
         self.law = IntervalNormal(predictor.expression, self.intervals)
@@ -169,27 +170,27 @@ class IntervalGaussianRule(TruncationRule):
         first = _piece(factor, deriver)
         if first is None:
             return None
-        taken = [(factor, first)]
+        members = [(factor, first)]
         # One auxiliary serves all values of y that select an interval or a tail of the same Gaussian.
         for other in deriver.pending:
             piece = _piece(other, deriver)
             same = piece is not None and piece.predictor.key == first.predictor.key
-            if piece is not None and same and exclusive([*(member.exponent for member, _ in taken), other.exponent]):
-                taken.append((other, piece))
-        if all(piece.gap is None for _, piece in taken):
+            if piece is not None and same and exclusive([*(member.exponent for member, _ in members), other.exponent]):
+                members.append((other, piece))
+        if all(piece.gap is None for _, piece in members):
             return None
-        for member, piece in taken:
+        for member, piece in members:
             deriver.pending = [other for other in deriver.pending if other is not member]
             deriver.require(member.exponent, "indicator", words("the exponent of"), member.base)
             if piece.gap is not None:
                 deriver.require(piece.gap, "positive", words("the width of the interval in"), member.base)
-        deriver.rules.append(cls(deriver.name("u"), first.predictor, taken, factor.parent))
-        return tuple(Factor(piece.weight, member.exponent, factor.parent) for member, piece in taken)
+        deriver.rules.append(cls(deriver.name("u"), first.predictor, members, factor.parent))
+        return tuple(Factor(piece.weight, member.exponent, factor.parent) for member, piece in members)
 
     def share(self) -> Expression:
         # log(Φ(a - E z) - Φ(b - E z)) - Var(z) / 2
-        mass = IntervalNormal(mean_of(self.predictor), self.intervals).log_mass()
-        return over_latents(add(mass, multiply(-0.5, self.exponent, variance_of(self.predictor))))
+        log_mass = IntervalMass(IntervalNormal(mean_of(self.predictor), self.intervals))
+        return over_latents(add(log_mass, multiply(-0.5, self.exponent, variance_of(self.predictor))))
 
     def identity(self) -> Tree:
         mass = integral(self.density(), self.auxiliary)

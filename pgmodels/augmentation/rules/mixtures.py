@@ -452,7 +452,7 @@ class InverseGaussianMixtureRule(Rule):
             return None
         for term in rooted:
             deriver.rules.append(cls._of_term(term, factor.parent, deriver))
-        rest = add(*(term.expression for term in terms if not any(term is taken for taken in rooted)))
+        rest = add(*(term.expression for term in terms if not any(term is root for root in rooted)))
         return (Factor(exp(rest), ONE, factor.parent),)
 
     @classmethod
@@ -543,8 +543,8 @@ class MixtureRule(Rule):
             for allocated, component in zip(rule.allocated, components, strict=True)
             for inner in factorise(component, deriver.size)
         ]
-        moving = [power(inner.base, inner.exponent) for inner in allocated_factors if not inner.base.latent_free]
-        rule.remaining_factor = multiply(*(Reduction("prod", part) if part.is_vector else part for part in moving))
+        dependent = [power(inner.base, inner.exponent) for inner in allocated_factors if not inner.base.latent_free]
+        rule.remaining_factor = multiply(*(Reduction("prod", part) if part.is_vector else part for part in dependent))
         rule.positions = tuple(sorted(positions_of(base)))
         return tuple(allocated_factors)
 
@@ -639,15 +639,15 @@ def _argument(part: Expression) -> Expression | None:
 
 def _components(base: Sum) -> tuple[Expression, ...]:
     """The terms of a sum: latent-free terms merged, and -w σ(z) rewritten as w σ(-z) - w."""
-    constants, moving = [], []
+    constants, dependent = [], []
     for child in base.children:
         weight, link = split_latents(child)
         if isinstance(link, Call) and link.name in ("sigmoid", "normal_cdf") and split_number(child)[0] < 0:
             constants.append(weight)
-            moving.append(multiply(multiply(-1.0, weight), Call(link.name, multiply(-1.0, link.argument))))
+            dependent.append(multiply(multiply(-1.0, weight), Call(link.name, multiply(-1.0, link.argument))))
         elif child.latent_free:
             constants.append(child)
         else:
-            moving.append(child)
+            dependent.append(child)
     constant = add(*constants)
-    return (*([] if constant.key == ZERO.key else [constant]), *moving)
+    return (*([] if constant.key == ZERO.key else [constant]), *dependent)
