@@ -529,12 +529,12 @@ def _sites(sites: Sequence[LatentSite]) -> list[Line]:
 
 
 def _updates(augmentation: Augmentation) -> list[Line]:
-    every = [site for block in range(len(augmentation.blocks)) for site in conditional_sites(augmentation, block, True)]
+    sites = [site for block in range(len(augmentation.blocks)) for site in conditional_sites(augmentation, block, True)]
     lines = []
     if _shares_latents(augmentation):
         moments = line("m", "=", factors("Φ", "M")), line("v", "=", call("diag", factors("Φ", "V", raised("Φ", "T"))))
         lines.append(_line(call("q", "f"), "=", call("N", "M", "V"), APART, moments[0], APART, moments[1]))
-    for j in _indices(every) if not lines else ():
+    for j in _indices(sites) if not lines else ():
         m, v, covariance = (indexed(name, j) for name in "mvV")
         marginal = call("q", indexed(_letter(augmentation), j))
         lines.append(_line(marginal, "=", call("N", m, covariance), APART, v, "=", call("diag", covariance)))
@@ -544,11 +544,11 @@ def _updates(augmentation: Augmentation) -> list[Line]:
         lines.append(_line(symbol, "=", value, *definitions))
     if len(augmentation.blocks) > 1:
         lines.append(_line(words("Blocks are updated in turn, each after its expectations:")))
-    lines += _sites(every)
+    lines += _sites(sites)
     if _shares_latents(augmentation):
         mean, covariance = _posterior(None, shared=True)
         return [*lines, _line("M", "=", mean, APART, covariance)]
-    for j in _indices(every):
+    for j in _indices(sites):
         mean, covariance = _posterior(j)
         lines.append(_line(indexed("m", j), "=", mean, APART, covariance))
     return lines
@@ -560,19 +560,19 @@ def _indices(sites: Sequence[LatentSite]) -> Sequence[Part | None]:
 
 
 def _elbo(augmentation: Augmentation) -> list[Line]:
-    every = [site for block in range(len(augmentation.blocks)) for site in conditional_sites(augmentation, block)]
+    sites = [site for block in range(len(augmentation.blocks)) for site in conditional_sites(augmentation, block)]
     terms: list[Part] = [over("Σ", "i", "B_i")]
     if _shares_latents(augmentation):
         terms.append(call("KL", line(call("N", "M", "V"), "‖", call("N", "μ", "K"))))
-    for j in _indices(every) if len(terms) == 1 else ():
+    for j in _indices(sites) if len(terms) == 1 else ():
         q, prior = (call("N", *(indexed(name, j) for name in names)) for names in ("mV", "μK"))
         divergence = call("KL", line(q, "‖", prior))
         terms.append(over("Σ", j, divergence) if isinstance(j, str) else divergence)
     lines = [_line("B", "=", augmentation.bound), _line("ELBO", "=", listed(*terms, sign="-"))]
-    site = listed(line("h", "=", derivative("B", "m")), line("w", "=", "-", factors(2, derivative("B", "s"))))
+    gradient = listed(line("h", "=", derivative("B", "m")), line("w", "=", "-", factors(2, derivative("B", "s"))))
     second = line("s", "=", raised("m", 2), "+", "v")
     lines.append(
-        _line(words("The gradient of"), "B", words("is the CAVI site:"), site, words(", where"), second, words("."))
+        _line(words("The gradient of"), "B", words("is the CAVI site:"), gradient, words(", where"), second, words("."))
     )
     printed = names_in(augmentation.bound.notation())
     printed |= {name for _, value in expectations(augmentation) for name in names_in(value.notation())}

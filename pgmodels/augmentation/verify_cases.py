@@ -358,7 +358,7 @@ def draws_follow_conditional(case: Case) -> Check:
     """
     size = case.augmentation.size
     f = np.broadcast_to(case.f, (DRAWS, *case.f.shape))
-    here, here_error = case.log_density(case.f)
+    log_density_at_f, error_at_f = case.log_density(case.f)
     checks = []
     for block, latents in enumerate(case.augmentation.blocks):
         h, w = (np.broadcast_to(x, f.shape) for x in case.sites_given(case.chains[block], f, block))
@@ -367,17 +367,17 @@ def draws_follow_conditional(case: Case) -> Check:
         for latent in latents:
             for sign in (-1.0, 1.0):
                 step = sign * reach[:, latent]
-                there = case.f + step[:, None] * np.eye(size)[latent]
-                log_density, error = case.log_density(there)
+                shifted = case.f + step[:, None] * np.eye(size)[latent]
+                log_density, error = case.log_density(shifted)
                 # Divided by the expected mean in logs, to avoid overflow: the mean should be 1.
-                log_ratio = log_density - here
+                log_ratio = log_density - log_density_at_f
                 weight = np.exp(slope[..., latent] * step - 0.5 * w[..., latent] * step**2 - log_ratio)
                 mean, spread = weight.mean(axis=0), weight.std(axis=0) / DRAWS**0.5
                 # Rare counts: a value that was never drawn may still have probability 1 / DRAWS.
-                spread = spread + rare + error + here_error + ROUNDING * (1.0 + np.abs(here))
+                spread = spread + rare + error + error_at_f + ROUNDING * (1.0 + np.abs(log_density_at_f))
                 # Skip data where a few draws dominate the variance: the standard error is unreliable.
                 squares = (weight - 1.0) ** 2
                 known = (squares.max(axis=0) <= 0.02 * squares.sum(axis=0) + ROUNDING) & ~np.isnan(log_ratio)
                 if known.any():
-                    checks.append(case.check(DRAWN, np.abs(mean - 1) / spread, STANDARD_ERRORS, there, known))
+                    checks.append(case.check(DRAWN, np.abs(mean - 1) / spread, STANDARD_ERRORS, shifted, known))
     return max(checks, default=Check(DRAWN, 0.0, STANDARD_ERRORS))
