@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -22,6 +22,8 @@ from pgmodels.runtime.messages import environment
 from pgmodels.runtime.precision import INTERRUPTED
 from pgmodels.runtime.seeds import NUM_SEEDS
 from pgmodels.workflow import DEFAULT_STUDIES, Study, validate
+
+T = TypeVar("T")
 
 NAMED = (
     "Bernoulli", "Binomial", "Gaussian", "HeteroscedasticGaussian", "Laplace", "LogisticSoftmax", "NegativeBinomial",
@@ -72,13 +74,18 @@ def _parser() -> argparse.ArgumentParser:
     about = "show versions and machine, and check the installation"
     parser.add_argument("--version", action=_Version, nargs=0, help=about)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_validate(commands)
-    _add_derive(commands)
+    about = "compare variational inference and its correction with the exact Gibbs sampler"
+    description = (
+        "Fit hyperparameters, run CAVI, its correction and the Gibbs sampler, and compare them. Without --data: breast "
+        "cancer with Bernoulli and wine with LogisticSoftmax."
+    )
+    _add_validate(commands.add_parser("validate", help=about, description=description))
+    _add_derive(commands.add_parser("derive", help="print the augmentation of a likelihood, step by step"))
     return parser
 
 
 class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         known = environment()
         lines = [f"{name} {number}" for name, number in known["versions"].items()]
         print("\n".join([*lines, f"{known['machine']}, JAX on {devices()}"]))
@@ -87,13 +94,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _add_validate(commands: Any) -> None:
-    command = commands.add_parser(
-        "validate",
-        help="compare variational inference and its correction with the exact Gibbs sampler",
-        description="Fit hyperparameters, run CAVI, its correction and the Gibbs sampler, and compare them. Without "
-        "--data: breast cancer with Bernoulli and wine with LogisticSoftmax.",
-    )
+def _add_validate(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--data", help="breast-cancer, wine, a .csv, .parquet or .npz file, or a name in PGMODELS_DATA or OpenML"
     )
@@ -129,8 +130,7 @@ def _add_validate(commands: Any) -> None:
     command.set_defaults(run=_run_validate)
 
 
-def _add_derive(commands: Any) -> None:
-    command = commands.add_parser("derive", help="print the augmentation of a likelihood, step by step")
+def _add_derive(command: argparse.ArgumentParser) -> None:
     command.add_argument("likelihood", help=f"one of {', '.join(NAMED)}, or script.py:function")
     command.add_argument(
         "--latents", type=_whole_number(1), help="number of latent GPs, for a formula that does not fix it"
@@ -186,12 +186,12 @@ def _run_derive(options: argparse.Namespace) -> int:
     return 0
 
 
-def _named(text: str) -> Any:
+def _named(text: str) -> Callable[[int | None], Likelihood]:
     """A function from the number of classes (or None) to the likelihood of this name."""
     if ":" in text:
         path, function = text.rsplit(":", 1)
-        family = _from_script(Path(path), function)
-        return lambda num_classes: family if isinstance(family, Likelihood) else family()
+        of_script = _from_script(Path(path), function)
+        return lambda num_classes: of_script if isinstance(of_script, Likelihood) else of_script()
     if text not in NAMED:
         raise ValueError(f"likelihood: there is no {text!r}. Use one of {', '.join(NAMED)}, or script.py:function.")
     family = getattr(likelihoods, text)
@@ -205,7 +205,7 @@ def _named(text: str) -> Any:
     return build
 
 
-def _from_script(path: Path, function: str) -> Any:
+def _from_script(path: Path, function: str) -> Likelihood | LikelihoodFamily:
     if not path.is_file():
         raise ValueError(f"likelihood: there is no script {path}.")
     try:
@@ -220,42 +220,29 @@ def _from_script(path: Path, function: str) -> Any:
     return names[function]
 
 
-def _whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    """A parser of whole numbers from ``least`` to ``most``."""
+def _option(convert: Callable[[str], T], is_valid: Callable[[T], bool], expected: str) -> Callable[[str], T]:
+    """A parser of numbers that names what is ``expected`` where a text is no number or not a valid one."""
 
-    def read(text: str) -> int:
+    def read(text: str) -> T:
         try:
-            value = int(text)
+            value = convert(text)
+            if is_valid(value):
+                return value
         except ValueError:
-            value = least - 1
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}; got {_shortened(text)}")
-        return value
+            pass
+        got = repr(text if len(text) <= 40 else f"{text[:37]}...")
+        raise argparse.ArgumentTypeError(f"must be {expected}; got {got}")
 
     return read
 
 
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a finite number > 0; got {_shortened(text)}")
-    return value
+def _whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    return _option(int, lambda value: least <= value <= most, f"a whole number from {least} to {most}")
 
 
-def _size(text: str) -> int | float:
-    try:
-        value = float(text) if "." in text else int(text)
-    except ValueError:
-        value = 0
-    if not (0.0 < value < 1.0 if isinstance(value, float) else value >= 1):
-        raise argparse.ArgumentTypeError(
-            f"must be a number of rows, 1 or more, or a share between 0 and 1, such as 0.8; got {_shortened(text)}"
-        )
-    return value
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:37]}...")
+_positive = _option(float, lambda value: 0.0 < value < math.inf, "a finite number > 0")
+_size = _option(
+    lambda text: float(text) if "." in text else int(text),
+    lambda value: value >= 1 if isinstance(value, int) else 0.0 < value < 1.0,
+    "a number of rows, 1 or more, or a share between 0 and 1, such as 0.8",
+)

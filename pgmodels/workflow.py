@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,11 +26,13 @@ from pgmodels.inference.gibbs import check_sizes, gibbs
 from pgmodels.inference.nuts import nuts
 from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.inference.vi import gaussian_vi
+from pgmodels.kernels.kernel import Kernel
 from pgmodels.likelihoods.likelihood import Likelihood
 from pgmodels.likelihoods.named import Bernoulli, LogisticSoftmax
 from pgmodels.model import GP, Model, require_model
 from pgmodels.parameters.parameter import Fixed
 from pgmodels.parameters.vector import trainable, with_priors
+from pgmodels.report.summaries import bulleted
 from pgmodels.report.verdicts import sentences, verdicts
 from pgmodels.results.draws import Draws, PriorPredictive
 from pgmodels.results.gaussian import is_invalid
@@ -43,13 +44,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from pgmodels.datasets import Dataset
-
-
-_WIDTH = 100
-# Shares of prior draws beyond a figure of the data below which the prior excludes them.
-_RARE = 0.005
-# Kallioinen et al. 2024: a sensitivity to power-scaling above this is worth a look.
-_SENSITIVE = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +70,7 @@ class Check:
     settings: Mapping[str, Any] = field(repr=False)
 
     def __str__(self) -> str:
-        lines = []
-        for sentence in (*self.verdict[:-1], *self.notes, self.verdict[-1]):
-            lines += textwrap.wrap(sentence, _WIDTH, initial_indent="- ", subsequent_indent="  ")
-        return "\n".join(lines)
+        return "\n".join(bulleted([*self.verdict[:-1], *self.notes, self.verdict[-1]]))
 
     def report(self, path: str | PathLike[str], *, title: str = "Check of a model") -> Path:
         """Write a self-contained HTML report with the verdict, the comparison and the diagnosis; returns its path."""
@@ -87,7 +78,7 @@ class Check:
         from pgmodels.report.report import write_report
 
         vi = self.results["vi"]
-        has_classes = vi.likelihood.support(vi.model.num_latents).values() is not None
+        has_classes = vi.model.support.values() is not None
         return write_report(
             path,
             self.comparison,
@@ -191,16 +182,15 @@ def check(
 
         options: dict[str, Any] = {"var_names": list(names), "prior_var_names": list(names), "threshold": np.inf}
         sensitivity = psense_summary(sampled.to_arviz(), **options)[["prior", "likelihood"]]
-    observed, judged = first_column(data.y), verdicts(comparison)
-    verdict = [
-        *_of_prior(prior, observed),
-        *(f"{label}: {one}" for label, one in judged.items()),
-        *([] if diagnosis is None else [f"On simulated data: {text}" for text in sentences(diagnosis)[-1:]]),
-        *_of_loo(left_out),
-        *_of_sensitivity(sensitivity),
-    ]
+    judged = verdicts(comparison)
+    about_prior, excluded = ([], []) if prior is None else _of_prior(prior, first_column(data.y))
+    about_sensitivity, sensitive = ([], []) if sensitivity is None else _of_sensitivity(sensitivity)
+    verdict = [*about_prior, *(f"{label}: {one}" for label, one in judged.items())]
+    if diagnosis is not None:
+        verdict.append(f"On simulated data: {sentences(diagnosis)[-1]}")
+    verdict += [_of_loo(left_out), *about_sensitivity]
     levels = {label: one.level for label, one in judged.items()}
-    verdict.append(_next_step(levels, _excluded(prior, observed), _sensitive(sensitivity), left_out))
+    verdict.append(next_step(levels, excluded, sensitive, left_out))
     return Check(
         prior=prior,
         results=results,
@@ -215,45 +205,35 @@ def check(
     )
 
 
-def _excluded(prior: PriorPredictive | None, y: np.ndarray) -> list[str]:
-    """The figures of y that lie beyond nearly all prior draws."""
-    shares = {} if prior is None else prior.shares_below(y)
-    return [name for name, share in shares.items() if min(share, 1.0 - share) < _RARE]
-
-
-def _of_prior(prior: PriorPredictive | None, y: np.ndarray) -> list[str]:
-    if prior is None:
-        return []
-    figures = ", ".join(f"its {name} above {share:.1%} of them" for name, share in prior.shares_below(y).items())
-    excluded = _excluded(prior, y)
+def _of_prior(prior: PriorPredictive, y: np.ndarray, rare: float = 0.005) -> tuple[list[str], list[str]]:
+    """A sentence on the prior predictive check, and the figures of y that all but a ``rare`` share of draws exclude."""
+    shares = prior.shares_below(y)
+    excluded = [name for name, share in shares.items() if min(share, 1.0 - share) < rare]
+    figures = ", ".join(f"its {name} above {share:.1%} of them" for name, share in shares.items())
     words = f"the prior all but excludes the {' and the '.join(excluded)} of y" if excluded else "y is plausible"
-    return [f"Prior: {words}; of draws before data, y has {figures}."]
+    return [f"Prior: {words}; of draws before data, y has {figures}."], excluded
 
 
-def _of_loo(left_out: Mapping[str, Any]) -> list[str]:
+def _of_loo(left_out: Mapping[str, Any]) -> str:
     texts = []
     for label, elpd in left_out.items():
         bad = int(np.sum(elpd.pareto_k.values > elpd.good_k))
         few = f"; Pareto k-hat of {bad} rows is above {elpd.good_k:.2f}, so that it is not reliable" if bad else ""
         texts.append(f"{label} {elpd.elpd:.2f} (standard error {elpd.se:.2f}{few})")
-    return [f"Expected log predictive density, leaving each row out, in nats: {', '.join(texts)}."]
+    return f"Expected log predictive density, leaving each row out, in nats: {', '.join(texts)}."
 
 
-def _of_sensitivity(sensitivity: pd.DataFrame | None) -> list[str]:
-    if sensitivity is None:
-        return []
-    sensitive = _sensitive(sensitivity)
+def _of_sensitivity(sensitivity: pd.DataFrame, limit: float = 0.05) -> tuple[list[str], list[str]]:
+    """A sentence on sensitivity to the prior, and the hyperparameters beyond the limit of Kallioinen et al. 2024."""
+    sensitive = {str(name): value for name, value in sensitivity["prior"].items() if value > limit}
     if not sensitive:
-        return ["Hyperparameters: their posteriors hardly depend on powers of their priors."]
-    listed = ", ".join(f"{name} ({sensitivity.loc[name, 'prior']:.2f})" for name in sensitive)
-    return [f"Hyperparameters: the posterior depends on the prior of {listed}; above {_SENSITIVE} is sensitive."]
+        return ["Hyperparameters: their posteriors hardly depend on powers of their priors."], []
+    listed = ", ".join(f"{name} ({value:.2f})" for name, value in sensitive.items())
+    text = f"Hyperparameters: the posterior depends on the prior of {listed}; above {limit} is sensitive."
+    return [text], list(sensitive)
 
 
-def _sensitive(sensitivity: pd.DataFrame | None) -> list[str]:
-    return [] if sensitivity is None else list(sensitivity.index[sensitivity["prior"] > _SENSITIVE])
-
-
-def _next_step(
+def next_step(
     levels: Mapping[str, str], excluded: Sequence[str], sensitive: Sequence[str], left_out: Mapping[str, Any]
 ) -> str:
     """What to do, from the level of each verdict, draws last."""
@@ -269,12 +249,6 @@ def _next_step(
         text += " Look at the rows of large Pareto k-hat (loo): the model hardly expects them."
     return text + (f" Report results under other priors of {', '.join(sensitive)} too." if sensitive else "")
 
-
-# The maximum number of latent values for the diagnosis, which repeats CAVI on each simulated data set.
-_DIAGNOSED = 2000
-
-# The number of simulated data sets of the diagnosis: enough for coverage, at a third of the default's time.
-_REPLICATES = 40
 
 # The results, and the names of all files of a study.
 _RESULTS = ("cavi", "corrected", "gaussian", "corrected_gaussian", "gibbs")
@@ -299,7 +273,7 @@ DEFAULT_STUDIES = (Study("breast-cancer"), Study("wine"))
 def validate(
     study: Study,
     *,
-    kernel: Any,
+    kernel: Callable[..., Kernel],
     variance: float | None,
     lengthscale: float | None,
     train_size: int | float,
@@ -311,8 +285,11 @@ def validate(
     progress: bool | None,
     command: str,
     console: Console,
+    most_diagnosed: int = 2000,
 ) -> Comparison:
     """Run one study, print its comparison, and write the table, the draws and the settings to a folder of ``output``.
+
+    More than ``most_diagnosed`` latent values are not diagnosed, since that repeats CAVI on each simulated data set.
 
     Files: report.html, comparison.csv, an ArviZ DataTree per result (gibbs.nc, cavi.nc, ...) and settings.json. Each is
     written when it is ready, to the folder ``NAME.unfinished``, and all are moved at the end: an interrupted run does
@@ -345,40 +322,35 @@ def validate(
         console.print(f"learned {approximation.model!r}", markup=False, highlight=False)
         if any(isinstance(start, dist.Distribution) for start in variances):
             console.print("dimensionless kernel variances have a LogNormal(0, 1) prior", markup=False, highlight=False)
-        results: dict[str, Any] = {}
-
-        def keep(name: str, result: Any) -> Any:
-            results[name] = result
+        fitted, results = approximation.model.fixed(), {}
+        sizes: dict[str, Any] = {
+            "num_samples": num_samples,
+            "num_warmup": num_warmup,
+            "num_chains": num_chains,
+        }
+        # Ordered by cost.
+        engines: dict[str, Callable[[], Any]] = {
+            "cavi": lambda: approximation,
+            "corrected": lambda: correct(approximation),
+            "gaussian": lambda: gaussian_vi(fitted, rows.X, rows.y, progress=progress),
+            "corrected_gaussian": lambda: correct(results["gaussian"]),
+            "gibbs": lambda: gibbs(fitted, rows.X, rows.y, **sizes, seed=seed, progress=progress),
+        }
+        for name, engine in engines.items():
+            result = results[name] = engine()
             # Without draws if a corrected variance is not positive.
             if not np.any(is_invalid(result.variance)):
                 with atomic_write(unfinished / f"{name}.nc") as temporary:
                     result.to_arviz(seed=seed).to_netcdf(temporary, engine="h5netcdf")
-            return result
-
-        # Ordered by cost.
-        keep("cavi", approximation)
-        keep("corrected", correct(approximation))
-        fitted = approximation.model.fixed()
-        gaussian = keep("gaussian", gaussian_vi(fitted, rows.X, rows.y, progress=progress))
-        keep("corrected_gaussian", correct(gaussian))
-        draws = gibbs(
-            fitted,
-            rows.X,
-            rows.y,
-            num_samples=num_samples,
-            num_warmup=num_warmup,
-            num_chains=num_chains,
-            seed=seed,
-            progress=progress,
-        )
-        keep("gibbs", draws)
         table = compare(X=rows.X_test, y=rows.y_test, seed=seed, **results)
         table.save(unfinished)
         diagnoses = {}
-        if approximation.mean.size <= _DIAGNOSED:
-            diagnoses["cavi"] = diagnose(approximation, num_replicates=_REPLICATES, seed=seed, progress=progress)
+        if approximation.mean.size <= most_diagnosed:
+            # 40 data sets are enough for coverage, at a third of the default's time.
+            diagnoses["cavi"] = diagnose(approximation, num_replicates=40, seed=seed, progress=progress)
         else:
-            console.print(f"not diagnosed: more than {_DIAGNOSED} latent values; use pgmodels.diagnose", markup=False)
+            text = f"not diagnosed: more than {most_diagnosed} latent values; use pgmodels.diagnose"
+            console.print(text, markup=False)
     print(table, file=console.file)
     warned = list(dict.fromkeys(str(warning.message) for warning in caught))
     for message in warned:
@@ -393,9 +365,7 @@ def validate(
         "train_rows": len(rows.X),
         "test_rows": len(rows.X_test),
         "model": repr(approximation.model),
-        "num_samples": num_samples,
-        "num_warmup": num_warmup,
-        "num_chains": num_chains,
+        **sizes,
     }
     write_report(
         unfinished / "report.html",

@@ -14,7 +14,7 @@ import pgmodels as pgm
 from pgmodels import workflow as validation
 from pgmodels.cli import main
 from pgmodels.runtime.io import atomic_write, make_folder
-from pgmodels.workflow import _next_step
+from pgmodels.workflow import next_step
 
 X = np.linspace(-1.5, 1.5, 16)[:, None]
 
@@ -32,15 +32,15 @@ def test_a_prior_predictive_check_counts_draws():
         prior.shares_below(y[:3])
 
 
-def test_the_next_step_follows_from_the_levels():
+def test_thenext_step_follows_from_the_levels():
     fine = {"vi": SimpleNamespace(pareto_k=SimpleNamespace(values=np.array([0.1, 0.5])))}
     odd = {"vi": SimpleNamespace(pareto_k=SimpleNamespace(values=np.array([0.1, 1.2])))}
     reliable = {"vi": "trust", "gibbs": "trust"}
-    assert "predict with results['vi']" in _next_step(reliable, [], [], fine)
-    assert "predict with results['gibbs']" in _next_step({"vi": "care", "gibbs": "care"}, [], [], fine)
-    assert "draw longer" in _next_step({"vi": "trust", "nuts": "distrust"}, [], [], fine)
-    assert "change the priors" in _next_step(reliable, ["mean"], [], fine)
-    both = _next_step(reliable, [], ["variance"], odd)
+    assert "predict with results['vi']" in next_step(reliable, [], [], fine)
+    assert "predict with results['gibbs']" in next_step({"vi": "care", "gibbs": "care"}, [], [], fine)
+    assert "draw longer" in next_step({"vi": "trust", "nuts": "distrust"}, [], [], fine)
+    assert "change the priors" in next_step(reliable, ["mean"], [], fine)
+    both = next_step(reliable, [], ["variance"], odd)
     assert "large Pareto k-hat" in both
     assert "other priors of variance" in both
 

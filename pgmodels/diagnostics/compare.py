@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from pgmodels.data.arrays import as_numbers, check_whole_number, coded, first_column
-from pgmodels.inference.evidence import LENGTH, BlockWeights, WeightedDraws, weigh, weigh_blocks
+from pgmodels.data.arrays import as_numbers, check_whole_number, coded, first_column, in_units_of
+from pgmodels.inference.evidence import LENGTH, BlockWeights, weigh, weigh_blocks
 from pgmodels.interop.arviz import to_arviz
 from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.numerics.elementary import FEWEST_DRAWS
@@ -23,8 +23,8 @@ from pgmodels.numerics.quadrature import slices
 from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.gaussian import is_invalid
-from pgmodels.results.nested import name_type
-from pgmodels.results.predictive import Predictive, check_covariates
+from pgmodels.results.nested import require_result
+from pgmodels.results.predictive import check_covariates
 from pgmodels.results.result import Result, same_hyperparameters
 from pgmodels.runtime.io import write_table
 from pgmodels.runtime.messages import environment, shorten
@@ -80,12 +80,12 @@ def expected_calibration_error(probabilities: np.ndarray, y: np.ndarray, num_bin
     return reliability_bins(probabilities, y, num_bins).error
 
 
+# R-hat and effective sample sizes: limits that Vehtari et al. 2021 recommend, and beyond which draws are unusable.
+RHAT_LIMITS, ESS_LIMITS = (1.01, 1.05), (400, 100)
+
 # Convergence of chains: effective sample sizes, R-hat and Monte-Carlo standard errors of every latent.
 
 R = TypeVar("R")
-
-# Number of latents, the worst by a vectorised screening, whose diagnostics are computed by ArviZ.
-_WORST = 20
 
 # Results of ``of_draws`` by draws and function: tables, verdicts and figures need the same ones.
 _cache: WeakKeyDictionary[Draws, dict[Callable[..., Any], Any]] = WeakKeyDictionary()
@@ -104,10 +104,13 @@ def convergence(draws: Draws) -> dict[str, float]:
     return worst(draws.latents, *of_draws(convergence_by_latent, draws))
 
 
-def worst(latents: np.ndarray, bulk: np.ndarray, tail: np.ndarray, rhat: np.ndarray) -> dict[str, float]:
+def worst(
+    latents: np.ndarray, bulk: np.ndarray, tail: np.ndarray, rhat: np.ndarray, num_screened: int = 20
+) -> dict[str, float]:
     """Smallest bulk and tail effective sample size and largest R-hat of latents (chains, draws, n, latents).
 
-    By ArviZ, on the 20 worst latents of each by ``convergence_by_latent``; R-hat is NaN for one chain.
+    By ArviZ, on the ``num_screened`` worst latents of each by ``convergence_by_latent``, which is vectorised; R-hat is
+    NaN for one chain.
     """
     from arviz_stats.base import array_stats
 
@@ -115,7 +118,9 @@ def worst(latents: np.ndarray, bulk: np.ndarray, tail: np.ndarray, rhat: np.ndar
     if draws < 4:
         return {"ess_bulk": np.nan, "ess_tail": np.nan, "rhat": np.nan}
     x = latents.reshape(chains, draws, -1)
-    least_bulk, least_tail, largest = (x[..., np.argsort(order.ravel())[:_WORST]] for order in (bulk, tail, -rhat))
+    least_bulk, least_tail, largest = (
+        x[..., np.argsort(order.ravel())[:num_screened]] for order in (bulk, tail, -rhat)
+    )
     axes = {"chain_axis": 0, "draw_axis": 1}
     return {
         "ess_bulk": float(np.min(array_stats.ess(least_bulk, **axes, method="bulk"))),
@@ -141,6 +146,8 @@ def convergence_by_latent(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
 
 def standard_errors(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Monte-Carlo standard errors of the means and of the variances of latents (chains, draws, n, latents)."""
+    from numpyro.diagnostics import effective_sample_size
+
     chains, draws = latents.shape[:2]
     x = latents.reshape(chains, draws, -1)
     if draws < 4:
@@ -152,17 +159,11 @@ def standard_errors(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         squares = (x[..., part] - x[..., part].mean(axis=(0, 1))) ** 2
         for errors, values in ((means, x[..., part]), (variances, squares)):
             deviation = values.std(axis=(0, 1))
-            # Constant draws have no error, and their effective size is not defined.
+            # Constant draws have no error, and their effective size is not defined. With few draws it may be negative.
             with np.errstate(invalid="ignore"):
-                errors.append(np.where(deviation > 0.0, deviation / np.sqrt(_effective(values)), 0.0))
+                size = np.maximum(effective_sample_size(_split(values)), 1.0)
+                errors.append(np.where(deviation > 0.0, deviation / np.sqrt(size), 0.0))
     return np.concatenate(means).reshape(latents.shape[2:]), np.concatenate(variances).reshape(latents.shape[2:])
-
-
-def _effective(x: np.ndarray) -> np.ndarray:
-    """The effective sample size of (chains, draws, k), at least 1: with few draws the estimate may be negative."""
-    from numpyro.diagnostics import effective_sample_size
-
-    return np.maximum(effective_sample_size(_split(x)), 1.0)
 
 
 def _screen(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -175,11 +176,7 @@ def _screen(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     with np.errstate(invalid="ignore", divide="ignore"):
         tail = np.minimum(*(_effective_of_indicators(_split(x <= q)) for q in (low, high)))
         folded = _normal_scores(np.abs(halves - np.median(halves, axis=(0, 1))))
-        return (
-            effective_sample_size(ranked),
-            tail,
-            np.maximum(gelman_rubin(ranked), gelman_rubin(folded)),
-        )
+        return effective_sample_size(ranked), tail, np.maximum(gelman_rubin(ranked), gelman_rubin(folded))
 
 
 def _effective_of_indicators(indicators: np.ndarray) -> np.ndarray:
@@ -206,10 +203,17 @@ def _normal_scores(x: np.ndarray) -> np.ndarray:
     return scipy.special.ndtri((ranks - 0.375) / (size + 0.25)).reshape(x.shape)
 
 
-# Factors on the sites' precisions of the candidate proposals: q is often too narrow, and importance weights need wide
-# tails. Candidates are compared with _PILOT draws each.
-_WIDENINGS = (1.0, 0.7, 0.5, 0.35, 0.25)
-_PILOT = 500
+class MomentErrors(NamedTuple):
+    """Errors of means in posterior standard deviations, and ratios of standard deviations to these, (n, latents)."""
+
+    shift: np.ndarray
+    ratio: np.ndarray
+
+
+def moment_errors(result: Result, mean: np.ndarray, variance: np.ndarray) -> MomentErrors:
+    """The errors of a result's means and standard deviations for these posterior moments, (n, latents)."""
+    deviation, own = np.sqrt(variance), np.sqrt(np.maximum(result.variance, 0.0))
+    return MomentErrors(in_units_of(deviation, np.abs(result.mean - mean)), in_units_of(deviation, own, known=1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,37 +267,41 @@ def importance_estimate(approximation: GaussianResult, num_draws: int, seed: See
     if blocks is not None:
         return _of_blocks(blocks, num_draws)
     from_q = weigh(approximation, 1.0, num_draws, seed)
-    # The smallest whose effective sample size, from _PILOT draws, is within 5 % of the largest.
-    other_seed = (seed + 1) % NUM_SEEDS
-    sizes = np.array([weigh(approximation, share, _PILOT, other_seed).weights.effective_size for share in _WIDENINGS])
-    widening = _WIDENINGS[int(np.argmax(sizes >= 0.95 * sizes.max()))]
+    # Factors on the sites' precisions: q is often too narrow, and importance weights need wide tails. The largest one
+    # whose effective sample size, from 500 draws each, is within 5 % of the best.
+    widenings, other_seed = (1.0, 0.7, 0.5, 0.35, 0.25), (seed + 1) % NUM_SEEDS
+    sizes = np.array([weigh(approximation, share, 500, other_seed).weights.effective_size for share in widenings])
+    widening = widenings[int(np.argmax(sizes >= 0.95 * sizes.max()))]
     # New draws for the chosen proposal, unless it is q.
     from_proposal = from_q
     if widening != 1.0:
         from_proposal = weigh(approximation, widening, num_draws, (seed + 2) % NUM_SEEDS)
-    limit, size = from_proposal.weights.limit, from_proposal.weights.effective_size
-    about = (from_q.weights.k, from_proposal.weights.k, limit, widening, num_draws, size)
-    if not from_proposal.weights.k <= limit:
+    smoothed, log_ratios = from_proposal.weights, from_q.weights.log_ratios
+    about = (from_q.weights.k, smoothed.k, smoothed.limit, widening, num_draws, smoothed.effective_size)
+    if not smoothed.k <= smoothed.limit:
         reason = (
-            f"Pareto k-hat of the weights is {from_proposal.weights.k:.2f}, above {limit:.2f}: draws of q miss too "
+            f"Pareto k-hat of the weights is {smoothed.k:.2f}, above {smoothed.limit:.2f}: draws of q miss too "
             "much of the posterior for reliable weighted averages. Draw from the posterior with gibbs."
         )
         return ImportanceEstimate(*about, reason)
-    weights = np.exp(from_proposal.weights.log_weights)
+    weights = np.exp(smoothed.log_weights)
     mean = np.einsum("s,snl->nl", weights, from_proposal.f)
     centred = (from_proposal.f - mean) ** 2
     variance = np.einsum("s,snl->nl", weights, centred)
-    log_evidence, log_evidence_error = from_proposal.weights.log_mean, from_proposal.weights.log_mean_error
+    # The divergence is log p(y) minus the average log ratio, from the same draws if q was not widened.
+    divergence_error = float(np.hypot(smoothed.log_mean_error, log_ratios.std() / np.sqrt(num_draws)))
+    if from_proposal is from_q:
+        divergence_error = float((weights * num_draws - log_ratios).std() / np.sqrt(num_draws))
     return ImportanceEstimate(
         *about,
         mean=mean,
         mean_error=np.sqrt(np.einsum("s,snl->nl", weights**2, centred)),
         variance=variance,
         variance_error=np.sqrt(np.einsum("s,snl->nl", weights**2, (centred - variance) ** 2)),
-        log_evidence=log_evidence,
-        log_evidence_error=log_evidence_error,
-        divergence=log_evidence - float(from_q.weights.log_ratios.mean()),
-        divergence_error=_divergence_error(from_q, from_proposal, log_evidence_error),
+        log_evidence=smoothed.log_mean,
+        log_evidence_error=smoothed.log_mean_error,
+        divergence=smoothed.log_mean - float(log_ratios.mean()),
+        divergence_error=divergence_error,
     )
 
 
@@ -309,18 +317,6 @@ def _of_blocks(blocks: BlockWeights, num_draws: int) -> ImportanceEstimate:
     return ImportanceEstimate(blocks.k, blocks.k, blocks.limit, 1.0, num_draws, math.nan, reason)
 
 
-def _divergence_error(from_q: WeightedDraws, from_proposal: WeightedDraws, log_evidence_error: float) -> float:
-    """The standard error of log p(y) minus the average log ratio, from the same draws if q was not widened."""
-    log_ratios, count = from_q.weights.log_ratios, len(from_q.f)
-    if from_proposal is from_q:
-        return float((np.exp(from_q.weights.log_weights) * count - log_ratios).std() / np.sqrt(count))
-    return float(np.hypot(log_evidence_error, log_ratios.std() / np.sqrt(count)))
-
-
-# The central interval of the interval score.
-LEVEL = 0.9
-
-
 def crps(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The continuous ranked probability score of each row, (m,), in units of y, from draws (draws, m): unbiased.
 
@@ -333,7 +329,7 @@ def crps(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.abs(draws - y).mean(axis=0) - spread
 
 
-def interval_score(draws: np.ndarray, y: np.ndarray, level: float = LEVEL, is_discrete: bool = False) -> np.ndarray:
+def interval_score(draws: np.ndarray, y: np.ndarray, level: float = 0.9, is_discrete: bool = False) -> np.ndarray:
     """The interval score of each row's central interval, (m,), in units of y, from draws (draws, m).
 
     Its width, plus 2 / (1 - level) times the distance of y from it (Gneiting and Raftery 2007, equation 43).
@@ -393,13 +389,11 @@ def loo(result: Result, *, num_draws: int = 4000, seed: Seed = 0) -> Any:
     """
     import arviz_stats as az
 
-    if not isinstance(result, Result):
-        raise ValueError(f"result must be a result, such as those of gibbs, fit or integrate; got {name_type(result)}.")
+    require_result(result, "result must be a result, such as those of gibbs, fit or integrate")
     check_whole_number(num_draws, "num_draws", FEWEST_DRAWS)
-    if isinstance(result, GaussianResult):
-        # Importance sampling needs a density.
-        result = result.conditional
-    if isinstance(result, GaussianResult) and not result.has_density:
+    # Importance sampling needs a density.
+    result = result.conditional
+    if result.is_corrected and not result.has_density:
         raise ValueError(
             f"loo needs the joint density of an approximation, and a result of method {result.method!r} has none: take "
             "result.uncorrected, or its linear response, pgm.correct(result.uncorrected)."
@@ -412,7 +406,7 @@ def loo(result: Result, *, num_draws: int = 4000, seed: Seed = 0) -> Any:
 
 
 @double_precision
-def prediction_errors(draws: Draws, X: Any, y: Any, seed: Seed = 0) -> np.ndarray:
+def prediction_errors(draws: Draws, X: np.ndarray, y: np.ndarray, seed: Seed = 0) -> np.ndarray:
     """Monte-Carlo standard errors of the predictions of draws at X (m, d).
 
     Of each class probability (m, classes), of class 1 (m,) if there are two classes, or of the mean of y (m,) if y is
@@ -440,28 +434,31 @@ def _error(draws: Draws, values: np.ndarray) -> np.ndarray:
     return standard_errors(chains)[0][:, 0]
 
 
-# Draws of y for scores on test data.
-_DRAWS = 1000
+class Metric(NamedTuple):
+    """A column of a comparison: its header in the printed table, and the function that picks the best value."""
 
-# The columns of a comparison, and the function that picks the best value.
-METRICS: dict[str, Callable[..., float]] = {
-    "mean_error": min,
-    "mean_error_max": min,
-    "variance_error": min,
-    "variance_error_max": min,
-    "wasserstein": min,
-    "misclassification": min,
-    "rmse": min,
-    "crps": min,
-    "interval_score": min,
-    "negative_log_density": min,
-    "calibration_error": min,
-    "elbo": max,
-    "pareto_k": min,
-    "ess_bulk": max,
-    "ess_tail": max,
-    "rhat": min,
-    "seconds": min,
+    words: str
+    best: Callable[..., float] = min
+
+
+METRICS = {
+    "mean_error": Metric("mean |error| of latent means"),
+    "mean_error_max": Metric("largest |error| of latent means"),
+    "variance_error": Metric("mean |error| of latent variances"),
+    "variance_error_max": Metric("largest |error| of latent variances"),
+    "wasserstein": Metric("mean Wasserstein-1 of marginals"),
+    "misclassification": Metric("test misclassification"),
+    "rmse": Metric("test RMSE of predictive mean"),
+    "crps": Metric("test CRPS"),
+    "interval_score": Metric("test interval score (90 %)"),
+    "negative_log_density": Metric("test negative log density [nats]"),
+    "calibration_error": Metric("test calibration error (15 bins)"),
+    "elbo": Metric("ELBO [nats]", max),
+    "pareto_k": Metric("Pareto k-hat"),
+    "ess_bulk": Metric("smallest bulk ESS", max),
+    "ess_tail": Metric("smallest tail ESS", max),
+    "rhat": Metric("largest R-hat"),
+    "seconds": Metric("seconds"),
 }
 
 
@@ -496,6 +493,16 @@ class Comparison:
     mcse_variance: np.ndarray = field(repr=False)
     notes: tuple[str, ...]
     _frame: pd.DataFrame = field(repr=False)
+
+    @property
+    def draws(self) -> Draws:
+        """The draws that errors are measured against."""
+        return self.results[self.reference]
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """The results without the reference, by label."""
+        return {label: result for label, result in self.results.items() if label != self.reference}
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row for each result and one numeric column for each metric, NaN where a metric does not apply.
@@ -646,14 +653,15 @@ def compare(
     name, draws = _reference(results, reference)
     _check_same_data(results, name)
     notes: list[str] = []
+    compared: dict[str, Any] = dict(results)
     for label, result in results.items():
-        if isinstance(result, GaussianResult) and result.uncertainty is not None and not draws.hyperparameters:
-            results[label] = result.conditional
+        if result.uncertainty is not None and not draws.hyperparameters:
+            compared[label] = result.conditional
             notes.append(f"{label} is compared at its learned parameters, without their uncertainty: {name} has none.")
     test = _check_test_data(draws, X, y, covariates)
     sorted_draws = np.sort(draws.latents.reshape(-1, draws.mean.size), axis=0)
     rows, predictions = {}, {}
-    for label, result in results.items():
+    for label, result in compared.items():
         if not same_hyperparameters(result, draws):
             notes.append(
                 f"{label} and {name} have different hyperparameters, or one samples hyperparameters that the other "
@@ -665,21 +673,23 @@ def compare(
         if test is not None:
             measured, predictions[label] = _test_metrics(result, *test, label, notes, seed)
             row |= measured
-        if isinstance(result, Draws):
+        if result.draws is not None:
             row |= convergence(result)
-        elif isinstance(result, GaussianResult):
-            if not result.corrects_another:
-                row["elbo"] = result.elbo
-            if result.has_density:
-                row["pareto_k"] = pareto_k(result, num_draws, seed)
+        if result.has_elbo:
+            row["elbo"] = result.elbo
+        if result.has_density:
+            row["pareto_k"] = pareto_k(result, num_draws, seed)
         row["seconds"] = result.seconds
         rows[label] = row
-    is_class = draws.likelihood.support(draws.model.num_latents).values() is not None
+    is_class = draws.model.support.values() is not None
     of_numbers = ["rmse", "crps", "interval_score"]
-    absent = of_numbers if is_class else ["misclassification"]
     if test is None:
+        held_out = None
         absent = ["misclassification", *of_numbers, "negative_log_density", "calibration_error"]
-    frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(METRICS), dtype=float).drop(columns=list(absent))
+    else:
+        held_out = HeldOutData(*test, {label: p for label, p in predictions.items() if p is not None}, is_class)
+        absent = of_numbers if is_class else ["misclassification"]
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(METRICS), dtype=float).drop(columns=absent)
     frame.index.name = "result"
     mcse_mean, mcse_variance = of_draws(standard_errors, draws)
     return Comparison(
@@ -687,21 +697,16 @@ def compare(
         mcse_mean=mcse_mean,
         mcse_variance=mcse_variance,
         notes=tuple(notes),
-        results=dict(results),
-        test=None
-        if test is None
-        else HeldOutData(*test, {label: p for label, p in predictions.items() if p is not None}, is_class),
+        results=compared,
+        test=held_out,
         _frame=frame,
     )
 
 
 def _reference(results: dict[str, Result], reference: str | None) -> tuple[str, Draws]:
     for label, result in results.items():
-        if not isinstance(result, Result):
-            raise ValueError(
-                f"{label} must be a result of cavi, correct, fit or gibbs; got {name_type(result)}. Test data are "
-                "X and y, options are covariates, reference, num_draws and seed."
-            )
+        options = " Test data are X and y, options are covariates, reference, num_draws and seed."
+        require_result(result, f"{label} must be a result of cavi, correct, fit or gibbs", options)
     if reference is not None and not isinstance(reference, str):
         raise ValueError(
             f"reference must be the label of one of the results ({', '.join(results)}); got "
@@ -711,7 +716,7 @@ def _reference(results: dict[str, Result], reference: str | None) -> tuple[str, 
         raise ValueError(
             f"reference must be the label of one of the results ({', '.join(results)}); got {shorten(reference)}."
         )
-    drawn = {label: result for label, result in results.items() if isinstance(result, Draws)}
+    drawn = {label: result.draws for label, result in results.items() if result.draws is not None}
     if not drawn or (reference is not None and reference not in drawn):
         raise ValueError(
             f"{'compare needs' if reference is None else f'reference {reference!r} must be'} draws of the posterior to "
@@ -729,9 +734,8 @@ def _check_same_data(results: dict[str, Result], name: str) -> None:
                 f"{label} has {result.model.num_latents} latents and {name} has {first.model.num_latents}: "
                 "compare takes results of one model."
             )
-        names, data, others = ("X", "y", "weights"), result.data, first.data
-        pairs = zip((data.X, data.y, data.row_weights), (others.X, others.y, others.row_weights), strict=True)
-        for array, (one, other) in zip(names, pairs, strict=True):
+        for array, attribute in (("X", "X"), ("y", "y"), ("weights", "row_weights")):
+            one, other = getattr(result.data, attribute), getattr(first.data, attribute)
             if one.shape != other.shape or not np.array_equal(one, other):
                 raise ValueError(
                     f"{label} and {name} were computed from different {array} (shapes {one.shape} and {other.shape}): "
@@ -739,29 +743,31 @@ def _check_same_data(results: dict[str, Result], name: str) -> None:
                 )
 
 
-def _check_test_data(draws: Draws, X: Any, y: Any, covariates: Any) -> tuple[np.ndarray, np.ndarray] | None:
+def _check_test_data(
+    draws: Draws, X: ArrayLike | None, y: ArrayLike | None, covariates: ArrayLike | None
+) -> tuple[np.ndarray, np.ndarray] | None:
     if X is None and y is None:
         if covariates is not None:
             raise ValueError("covariates belong to test data: pass X and y too.")
         return None
     if X is None or y is None:
         raise ValueError(f"test data need both X and y; got only {'y' if X is None else 'X'}.")
-    X = draws.check_inputs(X, "X")
+    inputs = draws.check_inputs(X, "X")
     if draws.labels is not None:
         y = coded(y, draws.labels, "y")
     if covariates is not None:
-        y = as_numbers(y, "y")
-        columns = check_covariates(draws.likelihood, draws.model.num_latents, covariates, len(X))
-        if y.shape != (len(X),):
+        first = as_numbers(y, "y")
+        columns = check_covariates(draws.likelihood, draws.model.num_latents, covariates, len(inputs))
+        if first.shape != (len(inputs),):
             raise ValueError(
-                f"covariates are the columns of y after the first and need y of shape ({len(X)},); got y of shape "
-                f"{y.shape}. Leave covariates out if y already has these columns."
+                f"covariates are the columns of y after the first and need y of shape ({len(inputs)},); got y of shape "
+                f"{first.shape}. Leave covariates out if y already has these columns."
             )
-        y = np.column_stack([y, np.asarray(columns)])
-    return X, draws.model.check_observations(y, len(X))
+        y = np.column_stack([first, np.asarray(columns)])
+    return inputs, draws.model.check_observations(y, len(inputs))
 
 
-def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, notes: list[str]) -> dict[str, float]:
+def _errors(result: Result, draws: Draws, sorted_draws: np.ndarray, label: str, notes: list[str]) -> dict[str, float]:
     mean_error, variance_error = np.abs(result.mean - draws.mean), np.abs(result.variance - draws.variance)
     measured = {
         "mean_error": mean_error.mean(),
@@ -769,12 +775,11 @@ def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, not
         "variance_error": variance_error.mean(),
         "variance_error_max": variance_error.max(),
     }
-    columns = range(sorted_draws.shape[1])
-    if isinstance(result, Draws):
+    if result.draws is not None:
         from scipy.stats import wasserstein_distance
 
-        other = result.latents.reshape(-1, sorted_draws.shape[1])
-        distances = np.array([wasserstein_distance(sorted_draws[:, i], other[:, i]) for i in columns])
+        other = result.draws.latents.reshape(-1, sorted_draws.shape[1])
+        distances = np.array([wasserstein_distance(*pair) for pair in zip(sorted_draws.T, other.T, strict=True)])
     elif (invalid := is_invalid(result.variance)).any():
         count = int(invalid.sum())
         notes.append(
@@ -789,12 +794,11 @@ def _errors(result: Any, draws: Draws, sorted_draws: np.ndarray, label: str, not
 
 
 def _test_metrics(
-    result: Any, X: np.ndarray, y: np.ndarray, label: str, notes: list[str], seed: int
+    result: Result, X: np.ndarray, y: np.ndarray, label: str, notes: list[str], seed: int
 ) -> tuple[dict[str, float], np.ndarray | None]:
     try:
-        predictive: Predictive = result.predict(
-            X, result.likelihood.support(result.model.num_latents).covariate_columns(y)
-        )
+        covariates = result.model.support.covariate_columns(y)
+        predictive = result.predict(X, covariates)
     except ValueError as error:
         notes.append(f"{label}: no predictions. {error}")
         return {}, None
@@ -811,7 +815,7 @@ def _test_metrics(
         return measured, None
     observed, mean = first_column(y), None
     try:
-        draws = predictive.draw(_DRAWS, seed)
+        draws = predictive.draw(1000, seed)
         measured["crps"] = crps(draws, observed).mean()
         measured["interval_score"] = interval_score(draws, observed, is_discrete=predictive.support.is_discrete).mean()
     except ValueError as error:

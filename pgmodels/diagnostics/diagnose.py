@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy
+from jaxtyping import Array
 
 from pgmodels.data.arrays import check_whole_number
 from pgmodels.diagnostics.compare import ImportanceEstimate, importance_estimate
@@ -19,9 +21,8 @@ from pgmodels.numerics.elementary import FEWEST_DRAWS
 from pgmodels.numerics.quadrature import equal_chunks, gauss_legendre, padded_chunks, sobol_normals
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import pad_rows, padded_size, weighted
-from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
-from pgmodels.results.draws import Draws
-from pgmodels.results.nested import NestedApproximation, name_type
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult
+from pgmodels.results.nested import require_result
 from pgmodels.runtime.jit import compiled, one_thread_up_to
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
@@ -29,21 +30,6 @@ from pgmodels.runtime.seeds import Seed, as_seed
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-
-# One latent: Gauss-Legendre rules of these orders on intervals of (-12, 12) standard deviations, which are halved until
-# the rules agree to _TOLERANCE of the terms' size. Around a kink or spike, 40 halvings reach the rounding error.
-_ORDERS = (10, 16)
-_EDGES = np.linspace(-12.0, 12.0, 13)
-_TOLERANCE = 1e-11
-_HALVINGS = 40
-# Intervals evaluated at a time: one shape, compiled once.
-_CHUNK = 1024
-# Several latents: numbers of scrambled Sobol points, increased until the standard error over _SCRAMBLES independent
-# scrambles is below either of these limits.
-_LEVELS = (256, 1024, 4096, 16384)
-_SCRAMBLES = 8
-_RELATIVE, _ABSOLUTE = 1e-3, 1e-5
 
 
 class Gap(NamedTuple):
@@ -98,24 +84,28 @@ class _Divergence:
 
 @partial(compiled, static_argnames="objective")
 def _bound_and_sites(
-    objective: Objective, m: Any, v: Any, y: Any, row_weights: Any, parameters: Any
-) -> tuple[Any, ...]:
+    objective: Objective, m: Array, v: Array, y: Array, row_weights: Array, parameters: Mapping[str, Array]
+) -> tuple[Array, ...]:
     terms = objective.local_bound(m, v, y, parameters), *objective.local_sites(m, v, y, parameters)
     return tuple(weighted(row_weights, term) for term in terms)
 
 
-def _adaptive(divergence: _Divergence) -> Gap:
-    n = divergence.nodes.num_rows
-    rows = np.repeat(np.arange(n), len(_EDGES) - 1)
-    low, high = np.tile(_EDGES[:-1], n), np.tile(_EDGES[1:], n)
-    allowed = _TOLERANCE * (1.0 + np.abs(divergence.bound))
+def _adaptive(divergence: _Divergence, tolerance: float = 1e-11, max_halvings: int = 40) -> Gap:
+    """One latent: two Gauss-Legendre rules on intervals of (-12, 12) standard deviations, halved until both agree.
+
+    ``tolerance`` is relative to the terms' size. Around a kink or spike, 40 halvings reach the rounding error.
+    """
+    n, edges = divergence.nodes.num_rows, np.linspace(-12.0, 12.0, 13)
+    rows = np.repeat(np.arange(n), len(edges) - 1)
+    low, high = np.tile(edges[:-1], n), np.tile(edges[1:], n)
+    allowed = tolerance * (1.0 + np.abs(divergence.bound))
     # The two rules may agree by chance on an interval with a kink.
     value, error = np.zeros(n), 10.0 * allowed
-    for halving in range(_HALVINGS + 1):
+    for halving in range(max_halvings + 1):
         coarse, fine = _integrals(divergence, rows, low, high)
         difference = np.abs(fine - coarse)
         # NaN counts as done, since halving cannot help, and is reported.
-        halved = (difference > allowed[rows]) & (halving < _HALVINGS)
+        halved = (difference > allowed[rows]) & (halving < max_halvings)
         np.add.at(value, rows[~halved], fine[~halved])
         np.add.at(error, rows[~halved], difference[~halved])
         rows, low, high = rows[halved], low[halved], high[halved]
@@ -130,42 +120,37 @@ def _adaptive(divergence: _Divergence) -> Gap:
 def _integrals(
     divergence: _Divergence, rows: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The integral of the divergence times the Gaussian density over each interval, by two rules."""
-    rules = [gauss_legendre(order) for order in _ORDERS]
-    nodes = np.concatenate([node for node, _ in rules])[:, None]
-    weighted = []
-    for chosen in equal_chunks(np.arange(len(rows)), _CHUNK):
+    """The integral of the divergence times the Gaussian density over each interval, by rules of 10 and 16 nodes."""
+    (coarse_nodes, coarse), (fine_nodes, fine) = gauss_legendre(10), gauss_legendre(16)
+    nodes = np.concatenate([coarse_nodes, fine_nodes])[:, None]
+    terms = []
+    # Chunks of one size are compiled once.
+    for chosen in equal_chunks(np.arange(len(rows)), 1024):
         half, centre = 0.5 * (high - low)[chosen], 0.5 * (high + low)[chosen]
         z = centre + half * nodes
         values = divergence.at(rows[chosen], z[..., None])
-        weighted.append(half * values * np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi))
-    values = np.concatenate(weighted, axis=1)[:, : len(rows)]
-    split = np.split(values, [_ORDERS[0]])
-    coarse, fine = (weight @ part for (_, weight), part in zip(rules, split, strict=True))
-    return coarse, fine
+        terms.append(half * values * np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi))
+    values = np.concatenate(terms, axis=1)[:, : len(rows)]
+    return coarse @ values[: len(coarse)], fine @ values[len(coarse) :]
 
 
-def _sobol(divergence: _Divergence) -> Gap:
-    """Several latents: increase the number of points until the scrambles agree."""
-    rows = np.arange(divergence.nodes.num_rows)
+def _sobol(
+    divergence: _Divergence, num_scrambles: int = 8, relative_error: float = 1e-3, absolute_error: float = 1e-5
+) -> Gap:
+    """Several latents: more Sobol points until the standard error over scrambles is below either limit."""
+    nodes, rows = divergence.nodes, np.arange(divergence.nodes.num_rows)
     value, error = np.zeros(len(rows)), np.zeros(len(rows))
-    for level in _LEVELS:
-        means = _scrambled_means(divergence, rows, level)
-        value[rows] = means.mean(axis=0)
-        error[rows] = means.std(axis=0, ddof=1) / np.sqrt(_SCRAMBLES)
-        rows = rows[error[rows] > np.maximum(_RELATIVE * value[rows], _ABSOLUTE)]
+    for num_points in (256, 1024, 4096, 16384):
+        chunks, means = padded_chunks(rows, num_points * nodes.num_latents), []
+        for scramble in range(num_scrambles):
+            z = sobol_normals(nodes.num_directions, num_points, np.random.default_rng(scramble))[:, None, :]
+            means.append(np.concatenate([divergence.at(chunk, z).mean(axis=0) for chunk in chunks])[: len(rows)])
+        value[rows] = np.mean(means, axis=0)
+        error[rows] = np.std(means, axis=0, ddof=1) / np.sqrt(num_scrambles)
+        rows = rows[error[rows] > np.maximum(relative_error * value[rows], absolute_error)]
         if not rows.size:
             break
     return Gap(value, error)
-
-
-def _scrambled_means(divergence: _Divergence, rows: np.ndarray, level: int) -> np.ndarray:
-    chunks = padded_chunks(rows, level * divergence.nodes.num_latents)
-    means = []
-    for scramble in range(_SCRAMBLES):
-        z = sobol_normals(divergence.nodes.num_directions, level, np.random.default_rng(scramble))
-        means.append(np.concatenate([divergence.at(chunk, z[:, None, :]).mean(axis=0) for chunk in chunks]))
-    return np.stack(means)[:, : len(rows)]
 
 
 class InducingGap(NamedTuple):
@@ -219,11 +204,8 @@ def inducing_gap(result: GaussianResult) -> InducingGap:
     ----------
     Titsias 2014; Burt, Rasmussen and van der Wilk 2020; Passerello 2021, equation 3.4; math, section 7.
     """
-    if not isinstance(result, GaussianResult):
-        raise ValueError(
-            f"result must be what cavi, gaussian_vi, vi or fit return; got {name_type(result)}. For its inducing "
-            "inputs use pgm.inducing_gap(pgm.vi(result.model, X, y))."
-        )
+    remedy = " For its inducing inputs use pgm.inducing_gap(pgm.vi(result.model, X, y))."
+    require_result(result, "result must be what cavi, gaussian_vi, vi or fit return", remedy, GaussianResult)
     result = result.uncorrected
     prior = result.prior
     if prior.residual_variances() is None:
@@ -303,9 +285,8 @@ class Diagnosis:
         """
         import pandas as pd
 
-        shape = self.result.mean.shape
+        shape, vsbc = self.result.mean.shape, self.vsbc
         absent = np.full(shape, np.nan)
-        importance, vsbc = self.importance, self.vsbc
         columns = {
             "gap": np.broadcast_to(self.gap[:, None], shape),
             "gap_error": np.broadcast_to(self.gap_error[:, None], shape),
@@ -313,7 +294,7 @@ class Diagnosis:
             "variance": self.result.variance,
         }
         for name in ("mean", "mean_error", "variance", "variance_error"):
-            value = getattr(importance, name)
+            value = getattr(self.importance, name)
             columns[f"importance_{name}"] = absent if value is None else value
         columns["coverage_50"], columns["coverage_90"] = (absent, absent) if vsbc is None else vsbc.inside.mean(axis=1)
         columns["symmetry_p"] = absent if vsbc is None else vsbc.symmetry
@@ -434,9 +415,9 @@ def _notes(result: GaussianResult, gap: np.ndarray) -> list[str]:
         notes.append("The approximation has not converged: run more iterations first.")
     if result.fit is not None:
         notes.append("Hyperparameters are fixed at their learned values, as if they were known.")
-    if isinstance(result, LinearResponse):
+    if result.is_corrected:
         notes.append("The augmentation gap and the ELBO refer to q before the correction.")
-    if isinstance(result, NestedApproximation):
+    if not result.has_density:
         notes.append("Importance sampling and calibration are those of the linear response, without the densities.")
     if not np.isfinite(gap).all():
         row = int(np.flatnonzero(~np.isfinite(gap))[0])
@@ -444,22 +425,14 @@ def _notes(result: GaussianResult, gap: np.ndarray) -> list[str]:
     return notes
 
 
-def _check(result: Any, num_replicates: Any, num_draws: Any) -> None:
-    if isinstance(result, Draws):
+def _check(result: object, num_replicates: object, num_draws: object) -> None:
+    expected = "result must be a result of cavi, gaussian_vi, fit or correct"
+    if getattr(result, "draws", None) is not None:
         raise ValueError(
-            "result must be a result of cavi, gaussian_vi, fit or correct; got draws, whose diagnostics are R-hat and "
-            "effective sample sizes: pgm.compare(gibbs=draws) prints them."
+            f"{expected}; got draws, whose diagnostics are R-hat and effective sample sizes: pgm.compare(gibbs=draws) "
+            "prints them."
         )
-    if not isinstance(result, GaussianResult):
-        raise ValueError(f"result must be a result of cavi, gaussian_vi, fit or correct; got {name_type(result)}.")
-    if isinstance(result, LinearResponse):
-        result.require_covariance()
-    elif isinstance(result, CorrectedApproximation) and result.is_corrected:
-        raise ValueError(
-            f"result is a correction {result.description} which has marginals but no joint density: diagnose the "
-            "uncorrected result or, for a GP of another form than pgm.Markov(), its linear response, "
-            "pgm.correct(result), or compare it with draws."
-        )
+    require_result(result, expected, kind=GaussianResult).require_covariance()
     check_whole_number(num_replicates, "num_replicates", 0)
     if num_replicates == 1:
         raise ValueError("num_replicates must be 0 or at least 2; got 1, which gives no standard error.")

@@ -1,15 +1,16 @@
 """Simulation-based calibration of approximations, and checks of auxiliary variables."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 import scipy
+from jaxtyping import Array
 
 from pgmodels.augmentation.augmentation import Augmentation, expectations
 from pgmodels.augmentation.laws import VARIANCE
@@ -23,12 +24,12 @@ from pgmodels.model import Data, Model, with_powers
 from pgmodels.numerics.quadrature import CHUNK_VALUES, slices
 from pgmodels.priors.block_posterior import CorrectedGaussian, draw_latents
 from pgmodels.priors.collection import Posterior, PriorCollection
-from pgmodels.results.approximation import GaussianResult, LinearResponse
+from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.gaussian import CorrectionWarning
-from pgmodels.results.nested import name_type
+from pgmodels.results.nested import require_result
 from pgmodels.results.result import Result
-from pgmodels.runtime.jit import SMALL, compiled, num_cores, one_thread_if_small
+from pgmodels.runtime.jit import SMALL, compiled, num_cores, one_thread_up_to
 from pgmodels.runtime.messages import progress_bar, suppress_warnings
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
@@ -67,9 +68,6 @@ def _reach_probability(level: int, count: int) -> float:
 
 # Levels of the central intervals whose coverage is reported.
 LEVELS = (0.5, 0.9)
-_MAX_ITERATIONS = 1000
-# Draws from each replicate's q that replace the true latents, as a reference for an exact q.
-_EXACT_DRAWS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +125,8 @@ class Calibration:
     @cached_property
     def coverage(self) -> tuple[np.ndarray, np.ndarray]:
         """Coverage of q's central 50 % and 90 % intervals, and standard errors, (2, latents) each."""
-        estimates = [_mean_and_error(inside) for inside in self.inside]
-        return np.stack([mean for mean, _ in estimates]), np.stack([error for _, error in estimates])
+        means, errors = zip(*map(_mean_and_error, self.inside), strict=True)
+        return np.stack(means), np.stack(errors)
 
     @cached_property
     def inside(self) -> np.ndarray:
@@ -180,9 +178,39 @@ def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return means.mean(axis=0), means.std(axis=0, ddof=1) / np.sqrt(len(means))
 
 
+def refit(
+    model: Model, data: Data, prior: PriorCollection, approximation: GaussianResult, max_iterations: int = 1000
+) -> tuple[Posterior | CorrectedGaussian, np.ndarray, np.ndarray, bool]:
+    """Run the approximation's engine on other data: q, means and variances (n, latents), and convergence."""
+    problem = variational_problem(model, data, objective_of_result(approximation), prior)
+    start = start_state(model, data, problem)
+    problem, (state, trace, converged) = optimise(problem, start, approximation.tolerance, max_iterations)
+    posterior, *moments, _ = conditioned(problem, state.sites)
+    n = len(data.y)
+    mean, variance = (np.asarray(part)[:n] for part in moments)
+    # A state with an ELBO that is not finite is invalid even if its moments are finite.
+    mean = np.where(np.isfinite(trace[-1]), mean, np.nan)
+    if not (approximation.is_corrected and np.isfinite(mean).all()):
+        return posterior, mean, variance, converged
+    refitted = replace(approximation.uncorrected, y=data.y, posterior=posterior, mean=mean, variance=variance)
+    corrected = correct_by_response(refitted)
+    if not corrected.is_positive:
+        return posterior, np.full_like(mean, np.nan), variance, converged
+    return corrected.gaussian(), corrected.mean, corrected.variance, converged
+
+
+Refit: TypeAlias = Callable[..., tuple[Posterior | CorrectedGaussian, np.ndarray, np.ndarray, bool]]
+
+
 @double_precision
 def simulate_calibration(
-    approximation: GaussianResult, num_replicates: int, seed: Seed = 0, progress: bool | None = None
+    approximation: GaussianResult,
+    num_replicates: int,
+    seed: Seed = 0,
+    progress: bool | None = None,
+    *,
+    refit: Refit = refit,
+    num_workers: int | None = None,
 ) -> Calibration:
     """Simulate data sets at the approximation's X, covariates and hyperparameters, and compute q for each.
 
@@ -196,6 +224,10 @@ def simulate_calibration(
         An int or a JAX key, for the simulated data and the draws of q.
     progress : bool, optional
         Whether to show a progress bar, as in ``cavi``.
+    refit : callable
+        What computes q for simulated data, as ``refit``.
+    num_workers : int, optional
+        Replicates computed at a time; by default one for each core, and one with many rows, where each uses all cores.
 
     Returns
     -------
@@ -216,10 +248,29 @@ def simulate_calibration(
         raise ValueError("rows have weights, and data simulated from the model have none.")
     prior = approximation.posterior.prior
     f = draw_latents(prior, num_replicates, seed, 0)[0][:, : len(y)]
-    support = model.likelihood.support(model.num_latents)
+    support = model.support
     drawn = draw_observations(model.likelihood, f, support.covariate_columns(y), np.random.default_rng(seed))
     drawn = support.recorded(drawn, y)
-    mean, variance, exact, converged = _replicate(approximation, approximation.X, drawn, seed=seed, progress=progress)
+    if num_workers is None:
+        num_workers = num_cores() if len(y) <= SMALL else 1
+    # Draws from each replicate's q replace the true latents, as a reference for an exact q.
+    num_exact = 8
+
+    # Double precision is set by thread. Responses that are not covariances are counted instead of warned of.
+    @double_precision
+    @suppress_warnings(CorrectionWarning)
+    def replicate(number: int) -> list[np.ndarray]:
+        posterior, mean, variance, done = refit(model, Data(approximation.X, drawn[number]), prior, approximation)
+        draws, _ = draw_latents(posterior, num_exact, seed, 1, number)
+        return [np.asarray(part) for part in (mean, variance, draws[:, : len(y)], done)]
+
+    replicates, bar = [], progress_bar("simulated data", num_replicates, progress)
+    with one_thread_up_to(len(y)), bar as shown, ThreadPoolExecutor(num_workers) as pool:
+        # The first replicate compiles for all.
+        for moments in chain([replicate(0)], pool.map(replicate, range(1, num_replicates))):
+            replicates.append(moments)
+            shown.advance()
+    mean, variance, exact, converged = (np.stack(part) for part in zip(*replicates, strict=True))
     # Latents with a prior variance of 0 (up to jitter) do not test q.
     known = np.asarray(prior.marginals()[1])[: len(y)] <= prior.approximation_error
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -240,52 +291,6 @@ def simulate_calibration(
     )
 
 
-@one_thread_if_small
-def _replicate(
-    approximation: GaussianResult, X: np.ndarray, y: np.ndarray, *, seed: int, progress: bool | None
-) -> tuple[np.ndarray, ...]:
-    """Means, variances (replicates, n, latents) and draws of q for y (replicates, n, ...), and convergence."""
-    model, prior = approximation.model, approximation.posterior.prior
-
-    # Double precision is set by thread. Responses that are not covariances are counted instead of warned of.
-    @double_precision
-    @suppress_warnings(CorrectionWarning)
-    def replicate(number: int) -> list[np.ndarray]:
-        posterior, mean, variance, done = _refit(model, Data(X, y[number]), prior, approximation)
-        draws, _ = draw_latents(posterior, _EXACT_DRAWS, seed, 1, number)
-        return [np.asarray(part) for part in (mean, variance, draws[:, : len(X)], done)]
-
-    # With many rows, each step uses all cores.
-    workers, replicates = num_cores() if len(X) <= SMALL else 1, []
-    with progress_bar("simulated data", len(y), progress) as bar, ThreadPoolExecutor(workers) as pool:
-        # The first replicate compiles for all.
-        for moments in chain([replicate(0)], pool.map(replicate, range(1, len(y)))):
-            replicates.append(moments)
-            bar.advance()
-    return tuple(np.stack(part) for part in zip(*replicates, strict=True))
-
-
-def _refit(
-    model: Model, data: Data, prior: PriorCollection, approximation: GaussianResult
-) -> tuple[Posterior | CorrectedGaussian, Any, Any, bool]:
-    """Run the approximation's engine: q, means and variances (n, latents), and convergence."""
-    problem = variational_problem(model, data, objective_of_result(approximation), prior)
-    start = start_state(model, data, problem)
-    problem, (state, trace, converged) = optimise(problem, start, approximation.tolerance, _MAX_ITERATIONS)
-    posterior, *moments, _ = conditioned(problem, state.sites)
-    # A state with an ELBO that is not finite is invalid even if its moments are finite.
-    n = len(data.y)
-    mean, variance = (np.asarray(part)[:n] for part in moments)
-    mean = np.where(np.isfinite(trace[-1]), mean, np.nan)
-    if not isinstance(approximation, LinearResponse) or not np.isfinite(mean).all():
-        return posterior, mean, variance, converged
-    refitted = replace(approximation.uncorrected, y=data.y, posterior=posterior, mean=mean, variance=variance)
-    corrected = correct_by_response(refitted)
-    if not corrected.is_positive:
-        return posterior, np.full_like(mean, np.nan), variance, converged
-    return corrected.gaussian(), corrected.mean, corrected.variance, converged
-
-
 @double_precision
 def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
     """The posterior mean of each auxiliary variable by name, (n,), or (n, latents) if each latent has its own.
@@ -297,13 +302,12 @@ def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
     likelihoods that are Gaussian in f without augmentation. For a corrected result, the means before the correction.
     Raises ValueError for draws without all latents.
     """
-    if isinstance(result, Draws):
-        means = _average(result)
-    elif isinstance(result, GaussianResult):
-        # The optimal q of the auxiliaries belongs to the marginals of q(f), not to corrected marginals.
-        means = _expected(result, *result.uncorrected.predictor_moments(), result.model.parameters)
+    checked: Any = require_result(result, "result must be a result of cavi, fit or gibbs", kind=(Draws, GaussianResult))
+    if result.draws is not None:
+        means = _average(result.draws)
     else:
-        raise ValueError(f"result must be a result of cavi, fit or gibbs; got {name_type(result)}.")
+        # The optimal q of the auxiliaries belongs to the marginals of q(f), not to corrected marginals.
+        means = _expected(result, *checked.uncorrected.predictor_moments(), result.model.parameters)
     present = _present(result)
     return {name: np.where(present[name], value, np.nan) if name in present else value for name, value in means.items()}
 
@@ -332,13 +336,12 @@ def _average(draws: Draws) -> dict[str, np.ndarray]:
 
 
 def _expected(
-    result: Result, mean: np.ndarray, variance: np.ndarray, parameters: Mapping[str, Any]
+    result: Result, mean: np.ndarray, variance: np.ndarray, parameters: Mapping[str, Array]
 ) -> dict[str, np.ndarray]:
     """E[a] for predictors N(mean, variance), (..., n, predictors) each, in order of dependence."""
     (model, data), means = with_powers(result.model, result.data), {}
     augmentation = model.augmentation
-    m, v, y = (as_array(part) for part in (mean, variance, data.y))
-    values = _evaluated(augmentation, m, v, y, parameters)
+    values = _evaluated(augmentation, as_array(mean), as_array(variance), as_array(data.y), parameters)
     for symbol, _ in expectations(augmentation):
         value = values[symbol.name]
         full = np.broadcast_to(np.asarray(value), (*mean.shape[:-1], augmentation.size if symbol.is_vector else 1))
@@ -347,7 +350,9 @@ def _expected(
 
 
 @partial(compiled, static_argnames="augmentation")
-def _evaluated(augmentation: Augmentation, m: Any, v: Any, y: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _evaluated(
+    augmentation: Augmentation, m: Array, v: Array, y: Array, parameters: Mapping[str, Array]
+) -> dict[str, Any]:
     values = {**parameters, VARIANCE: v}
     for symbol, formula in expectations(augmentation):
         values[symbol.name] = formula.evaluate(Environment(y, m, values))

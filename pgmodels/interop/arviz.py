@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmodels.data.arrays import check_whole_number
-from pgmodels.likelihoods.likelihood import log_density
+from pgmodels.likelihoods.likelihood import Likelihood, log_density
 from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.likelihoods.supports import Classes
 from pgmodels.numerics.quadrature import CHUNK_VALUES, slices
@@ -212,11 +212,8 @@ def to_arviz(
         groups["posterior_predictive"] = {"y": replicated}
     except ValueError as error:
         warn(f"posterior_predictive is omitted: {error}", InteropWarning)
-    about = {
-        "inference_library": "pgmodels",
-        "inference_library_version": version("pgmodels"),
+    about = _about(likelihood) | {
         "method": result.method,
-        "likelihood": repr(likelihood),
         "draws_of": draws_of,
         "sampling_time": float(result.seconds),
     }
@@ -240,11 +237,9 @@ def to_arviz(
 
 
 def _add_prior(tree: "DataTree", prior: PriorPredictive, coordinates: Mapping[str, np.ndarray]) -> None:
-    if not isinstance(prior, PriorPredictive) or prior.latents.shape[1:] != (
-        len(coordinates["datum"]),
-        len(coordinates["latent"]),
-    ):
-        got = f"{prior!r}" if isinstance(prior, PriorPredictive) else type(prior).__name__
+    is_drawn, shape = isinstance(prior, PriorPredictive), (len(coordinates["datum"]), len(coordinates["latent"]))
+    if not is_drawn or prior.latents.shape[1:] != shape:
+        got = repr(prior) if is_drawn else type(prior).__name__
         raise ValueError(f"prior must be pgm.prior_predictive(model, X) at the X of the result; got {got}.")
     drawn = prior_to_arviz(prior)
     for name in ("prior", "prior_predictive"):
@@ -262,17 +257,21 @@ def prior_to_arviz(draws: PriorPredictive) -> "DataTree":
     }
     if draws.covariates is not None:
         groups["constant_data"] = {"covariates": draws.covariates}
-    about = {
-        "inference_library": "pgmodels",
-        "inference_library_version": version("pgmodels"),
-        "likelihood": repr(draws.model.likelihood),
-    }
+    about = _about(draws.model.likelihood)
     return az.from_dict(
         groups,
         coords={"datum": np.arange(len(draws.X)), "latent": np.arange(draws.latents.shape[-1])},
         dims=_DIMS,
         attrs={"/": about} | dict.fromkeys(groups, about),
     )
+
+
+def _about(likelihood: Likelihood) -> dict[str, Any]:
+    return {
+        "inference_library": "pgmodels",
+        "inference_library_version": version("pgmodels"),
+        "likelihood": repr(likelihood),
+    }
 
 
 def as_draws(result: Result, f: np.ndarray, values: Mapping[str, np.ndarray]) -> Draws:
@@ -294,7 +293,7 @@ def _posterior_draws(draws: Draws) -> LatentDraws:
 
 
 def _coordinates(result: Result, f: np.ndarray, names: Mapping[str, Sequence[Any]]) -> dict[str, np.ndarray]:
-    support, size = result.likelihood.support(result.model.num_latents), f.shape[3]
+    support, size = result.model.support, f.shape[3]
     coordinates: dict[str, Any] = {"datum": np.arange(f.shape[2]), "latent": np.arange(size)}
     coordinates["input"] = np.arange(result.X.shape[1])
     if result.columns is not None:

@@ -1,13 +1,14 @@
 """Models as NumPyro models, guides and log densities."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jaxtyping import Array
 from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 
@@ -17,8 +18,8 @@ from pgmodels.model import GP, Data, Model, require_model, with_powers
 from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import have_fixed_kernels
 from pgmodels.priors.representation import Auto
-from pgmodels.results.approximation import Approximation, LearnedApproximation
-from pgmodels.results.nested import name_type
+from pgmodels.results.approximation import Approximation, GaussianResult
+from pgmodels.results.nested import require_result
 from pgmodels.runtime.precision import as_array, double_precision
 
 _REPRESENTATION = Auto()
@@ -29,7 +30,7 @@ WHITENED = "whitened_"
 class FormulaDistribution(dist.Distribution):
     """p(y | f) by a formula for a batch of n data, with latents f (n, L) and parameter values."""
 
-    def __init__(self, formula: Expression, f: Any, values: dict[str, Any], num_columns: int):
+    def __init__(self, formula: Expression, f: Array, values: dict[str, Array], num_columns: int):
         self.formula, self.f, self.values = formula, f, values
         event_shape = () if num_columns == 1 else (num_columns,)
         super().__init__(batch_shape=f.shape[:1], event_shape=event_shape, validate_args=False)
@@ -115,17 +116,19 @@ class Program:
         self.inputs = [X[:count] for X, count in zip(inputs.X, inputs.counts, strict=True)]
         # Factors that do not depend on sampled parameters are computed once.
         self.fixed_groups = model.fixed_groups(data.X, have_fixed_kernels(model))
-        pairs = zip(self.fixed_groups, self.inputs, strict=True)
-        self.factors = [None if group is None else _active(group, len(X)) for group, X in pairs]
+        self.factors: list[Array | None] = []
+        for group, X in zip(self.fixed_groups, self.inputs, strict=True):
+            A: Any = group
+            if group is not None:
+                # Without padding, and coordinates that have no influence.
+                A = as_array(np.asarray(A.factor)[np.asarray(A.active) > 0, : len(X)])
+            self.factors.append(A)
 
     @property
     def whitened_shapes(self) -> list[tuple[int, int]]:
         """The shape (r, size) of the whitened coordinates of each group."""
-        pairs = zip(self.factors, self.inputs, self.spanning, strict=True)
-        return [
-            (self._bound(gp, X, rows).rank if A is None else len(A), gp.size)
-            for gp, (A, X, rows) in zip(self.unknowns.model.gps, pairs, strict=True)
-        ]
+        groups = zip(self.unknowns.model.gps, self.factors, self.inputs, self.spanning, strict=True)
+        return [(_bound(gp, X, rows).rank if A is None else len(A), gp.size) for gp, A, X, rows in groups]
 
     def __call__(self) -> Any:
         pairs = zip(self.unknowns.names, self.unknowns.parameters, strict=True)
@@ -144,21 +147,20 @@ class Program:
             for index, shape in enumerate(self.whitened_shapes)
         ]
 
-    def latents(self, model: Model, whitened: Sequence[Any]) -> Any:
+    def latents(self, model: Model, whitened: Sequence[Array]) -> Array:
         """The latents f = mean + A^T v (n, latents) of whitened coordinates v by group."""
         latents = []
         for gp, A, X, rows, v in zip(model.gps, self.factors, self.inputs, self.spanning, whitened, strict=True):
-            latents.append(self._bound(gp, X, rows).latents(v) if A is None else as_array(gp.mean.value) + A.T @ v)
+            latents.append(_bound(gp, X, rows).latents(v) if A is None else as_array(gp.mean.value) + A.T @ v)
         return self.copies.side_by_side(latents)
 
-    @staticmethod
-    def _bound(gp: GP, X: Any, rows: Any) -> Any:
-        return _REPRESENTATION.bind_traced(bare(gp.kernel), as_array(gp.mean.value), X, gp.size, spanning=rows)
+
+def _bound(gp: GP, X: Any, rows: Any) -> Any:
+    """The prior of a group at its distinct inputs."""
+    return _REPRESENTATION.bind_traced(bare(gp.kernel), as_array(gp.mean.value), X, gp.size, spanning=rows)
 
 
-def _active(group: Any, count: int) -> Any:
-    """The factor (r, m) of a group at its first ``count`` inputs, without coordinates that have no influence."""
-    return as_array(np.asarray(group.factor)[np.asarray(group.active) > 0, :count])
+Position: TypeAlias = Mapping[str, ArrayLike]
 
 
 class LogDensity:
@@ -175,7 +177,7 @@ class LogDensity:
         whitened = {f"{WHITENED}{i}": np.zeros(shape) for i, shape in enumerate(program.whitened_shapes)}
         self.start: dict[str, np.ndarray] = start | whitened
 
-    def __call__(self, position: Mapping[str, Any]) -> Any:
+    def __call__(self, position: Position) -> Array:
         """log p(y | f) + log p(v) + log prior of the hyperparameters, with the Jacobian of their transforms."""
         require_x64()
         model, whitened = self._model(position), self._whitened(position)
@@ -190,16 +192,16 @@ class LogDensity:
             total = total + jnp.sum(parameter.transform.log_abs_det_jacobian(x, value))
         return total
 
-    def constrain(self, position: Mapping[str, Any]) -> dict[str, Any]:
+    def constrain(self, position: Position) -> dict[str, Any]:
         """The hyperparameters by name and the latents ``f`` (n, latents) of a position."""
         values = {name: parameter.transform(position[name]) for name, parameter in self._parameters.items()}
         return values | {"f": self._program.latents(self._model(position), self._whitened(position))}
 
-    def _model(self, position: Mapping[str, Any]) -> Model:
+    def _model(self, position: Position) -> Model:
         values = [parameter.transform(position[name]) for name, parameter in self._parameters.items()]
         return self._program.unknowns.with_values(values)
 
-    def _whitened(self, position: Mapping[str, Any]) -> list[Any]:
+    def _whitened(self, position: Position) -> list[Array]:
         return [jnp.asarray(position[f"{WHITENED}{i}"]) for i in range(len(self._program.whitened_shapes))]
 
 
@@ -263,22 +265,18 @@ def numpyro_guide(result: Approximation) -> Callable[[], dict[str, Any]]:
     q is the prior N(v; 0, I) of all whitened coordinates times the result's Gaussian factors of f = m + B v; O(D^3)
     for D coordinates.
     """
-    if isinstance(result, LearnedApproximation):
-        result = result.uncorrected
-    if not isinstance(result, Approximation):
-        raise ValueError(
-            f"result must be what cavi, gaussian_vi or vi return, or result.uncorrected of a corrected one; got "
-            f"{name_type(result)}."
-        )
+    expected = "result must be what cavi, gaussian_vi or vi return, or result.uncorrected of a corrected one"
+    gaussian = require_result(result, expected, kind=GaussianResult)
+    result = require_result(gaussian if gaussian.is_corrected else gaussian.uncorrected, expected, kind=Approximation)
     model = result.model.fixed().with_form(Auto())
     program = Program(model, result.data)
     shapes = program.whitened_shapes
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
 
-    def split(flat: Any) -> list[Any]:
+    def split(flat: Array) -> list[Array]:
         return [part.reshape(shape) for part, shape in zip(jnp.split(flat, ends[:-1]), shapes, strict=True)]
 
-    def latents(flat: Any) -> Any:
+    def latents(flat: Array) -> Array:
         return program.latents(model, split(flat))
 
     origin = jnp.zeros(int(ends[-1]))
@@ -291,7 +289,7 @@ def numpyro_guide(result: Approximation) -> Callable[[], dict[str, Any]]:
 
     def guide() -> dict[str, Any]:
         require_x64()
-        flat = numpyro.sample("_whitened", q, infer={"is_auxiliary": True})
+        flat: Any = numpyro.sample("_whitened", q, infer={"is_auxiliary": True})
         sites = {f"{WHITENED}{i}": v for i, v in enumerate(split(flat))}
         for name, v in sites.items():
             numpyro.sample(name, dist.Delta(v, event_dim=2))

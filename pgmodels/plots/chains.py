@@ -1,7 +1,7 @@
 """Figures of runs: traces, ranks, bounds, auxiliary variables."""
 
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from itertools import chain, cycle
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,12 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy.stats import gaussian_kde, rankdata
 
-from pgmodels.diagnostics.compare import Comparison, convergence_by_latent, of_draws
+from pgmodels.diagnostics.compare import ESS_LIMITS, RHAT_LIMITS, convergence_by_latent, of_draws
 from pgmodels.diagnostics.vsbc import auxiliary_means
 from pgmodels.plots.style import (
     COLOURS,
     LINES,
     RASTERISED,
+    Results,
     Style,
     labelled,
     legend_below,
@@ -26,19 +27,10 @@ from pgmodels.plots.style import (
     require_chains,
     styles,
 )
-from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 
 # Drawn with matplotlib directly: arviz_plots creates figures with pyplot, which keeps all of them in memory.
-
-_NUM_LATENTS = 4
-# Maximum number of draws of a chain in a trace, evenly spaced.
-_SHOWN = 2000
-_RANK_BINS = 20
-# Thresholds of effective sample sizes and of R-hat: recommended, and beyond which draws are unusable.
-_MARKS = {"ESS": (400.0, 100.0), "R-hat": (1.01, 1.05)}
-_MARK_LINES: tuple[Literal["--", ":"], ...] = ("--", ":")
 
 
 class _Series(NamedTuple):
@@ -72,29 +64,23 @@ def plot_trace(draws: Draws) -> Figure:
     The latents are the stored ones with the smallest effective sample size, bulk or tail. Traces show at most 2,000
     draws per chain, evenly spaced; densities use all.
     """
-    series = _worst_mixing(require_chains(draws))
-    step = -(-draws.num_samples // _SHOWN)
+    series, looks = _worst_mixing(require_chains(draws)), _looks(draws)
+    step = -(-draws.num_samples // 2000)
     figure = new_figure(9.0, 1.6 * len(series) + 1.0)
     grid = figure.subplots(len(series), 2, width_ratios=(3, 1), sharex="col", sharey="row", squeeze=False)
     at = np.arange(0, draws.num_samples, step)
     for (trace, density_axes), one in zip(grid, series, strict=True):
         heights = np.linspace(one.values.min(), one.values.max(), 200)
-        for chain, values in enumerate(one.values):
-            colour = COLOURS[chain % len(COLOURS)]
-            trace.plot(at, values[at], color=colour, linewidth=0.6, alpha=0.8, rasterized=True)
+        for look, values in zip(looks, one.values, strict=True):
+            trace.plot(at, values[at], color=look.colour, linewidth=0.6, alpha=0.8, rasterized=True)
             density = gaussian_kde(values)(heights)
-            density_axes.plot(density / density.max(), heights, color=colour, linestyle=_line(chain), linewidth=1.4)
+            density_axes.plot(density / density.max(), heights, **look.of_line, linewidth=1.4)
         open_axes(trace, title=one.name, ylabel=one.unit)
         open_axes(density_axes)
     grid[0, 1].set_title("by chain")
     grid[-1, 0].set_xlabel("draw" if step == 1 else f"draw (one in {step} is shown)")
     grid[-1, 1].set_xlabel("density / its largest")
-    chains = range(draws.num_chains)
-    legend_below(
-        figure,
-        [Line2D([], [], color=COLOURS[chain % len(COLOURS)], linestyle=_line(chain)) for chain in chains],
-        [f"chain {chain}" for chain in chains],
-    )
+    legend_below(figure, [*map(line_handle, looks)], [f"chain {number}" for number in range(draws.num_chains)])
     return figure
 
 
@@ -124,23 +110,22 @@ def plot_rank(draws: Draws) -> Figure:
     ----------
     Vehtari et al. 2021, section 6.
     """
-    series = _worst_mixing(require_chains(draws))
+    series, looks, num_bins = _worst_mixing(require_chains(draws)), _looks(draws), 20
     figure = new_figure(1.9 * draws.num_chains + 1.2, 1.5 * len(series) + 0.8)
     grid = figure.subplots(len(series), draws.num_chains, sharex=True, sharey="row", squeeze=False)
-    edges = np.linspace(0.0, draws.num_chains * draws.num_samples, _RANK_BINS + 1)
+    edges = np.linspace(0.0, draws.num_chains * draws.num_samples, num_bins + 1).tolist()
+    expected: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": "--"}
     for row, one in zip(grid, series, strict=True):
         ranks = rankdata(one.values).reshape(one.values.shape) - 0.5
-        for chain, axes in enumerate(row):
-            axes.hist(ranks[chain], bins=edges, color=COLOURS[chain % len(COLOURS)], edgecolor="white", linewidth=0.3)
-            axes.axhline(draws.num_samples / _RANK_BINS, color="black", linewidth=1.0, linestyle="--")
+        for axes, look, of_chain in zip(row, looks, ranks, strict=True):
+            axes.hist(of_chain, bins=edges, color=look.colour, edgecolor="white", linewidth=0.3)
+            axes.axhline(draws.num_samples / num_bins, **expected)
             open_axes(axes)
         row[0].set_ylabel(f"{one.name}\ndraws")
-    for chain in range(draws.num_chains):
-        grid[0, chain].set_title(f"chain {chain}")
-        grid[-1, chain].set_xlabel("rank among all draws")
-    legend_below(
-        figure, [Line2D([], [], color="black", linewidth=1.0, linestyle="--")], ["expected where chains agree"]
-    )
+    for number, column in enumerate(grid.T):
+        column[0].set_title(f"chain {number}")
+        column[-1].set_xlabel("rank among all draws")
+    legend_below(figure, [Line2D([], [], **expected)], ["expected where chains agree"])
     return figure
 
 
@@ -171,29 +156,41 @@ def plot_convergence(draws: Draws) -> Figure:
     ----------
     Vehtari et al. 2021.
     """
-    draws = require_chains(draws)
-    bulk, tail, rhat = of_draws(convergence_by_latent, draws)
-    panels = [("Bulk ESS", "ESS", bulk), ("Tail ESS", "ESS", tail)]
+    bulk, tail, rhat = of_draws(convergence_by_latent, require_chains(draws))
+    size = "effective draws of a latent"
+    # Title, values, limits and unit.
+    panels: list[tuple[str, np.ndarray, tuple[float, float], str]] = [
+        ("Bulk ESS", bulk, ESS_LIMITS, size),
+        ("Tail ESS", tail, ESS_LIMITS, size),
+    ]
+    notes = []
     if draws.num_chains > 1:
-        panels.append(("R-hat", "R-hat", rhat))
-    figure = new_figure(3.6 * len(panels), 3.8)
-    notes = [] if draws.num_chains > 1 else ["R-hat needs two chains, and there is one."]
-    for axes, (name, figure_of, values) in zip(figure.subplots(1, len(panels)), panels, strict=True):
-        _histogram(axes, values.ravel(), _MARKS[figure_of])
-        unit = "effective draws of a latent" if figure_of == "ESS" else "R-hat of a latent"
+        panels.append(("R-hat", rhat, RHAT_LIMITS, "R-hat of a latent"))
+    else:
+        notes.append("R-hat needs two chains, and there is one.")
+    figure, lines = new_figure(3.6 * len(panels), 3.8), ("--", ":")
+    for axes, (name, values, limits, unit) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        finite = values[np.isfinite(values)]
+        every = [*finite, *limits]
+        axes.hist(finite, bins=np.linspace(min(every), max(every), 41).tolist(), color=COLOURS[0])
+        for limit, line in zip(limits, lines, strict=True):
+            axes.axvline(limit, color="black", linestyle=line)
         open_axes(axes, title=name, ylabel="latents", xlabel=unit)
-        undefined = int((~np.isfinite(values)).sum())
-        notes += [f"{name} is not defined for {undefined} of {values.size} latents."] if undefined else []
+        if finite.size < values.size:
+            notes.append(f"{name} is not defined for {values.size - finite.size} of {values.size} latents.")
     legend_below(
         figure,
-        [Line2D([], [], color="black", linestyle=line) for line in _MARK_LINES],
-        ["recommended: ESS 400, R-hat 1.01", "unusable beyond: ESS 100, R-hat 1.05"],
+        [Line2D([], [], color="black", linestyle=line) for line in lines],
+        [
+            f"recommended: ESS {ESS_LIMITS[0]}, R-hat {RHAT_LIMITS[0]}",
+            f"unusable beyond: ESS {ESS_LIMITS[1]}, R-hat {RHAT_LIMITS[1]}",
+        ],
         notes,
     )
     return figure
 
 
-def _worst_mixing(draws: Draws) -> list[_Series]:
+def _worst_mixing(draws: Draws, num_latents: int = 4) -> list[_Series]:
     series = [_Series("log p(y | f)", "nats", draws.log_likelihood_trace)]
     for name, values in draws.hyperparameters.items():
         flat = values.reshape(*values.shape[:2], -1)
@@ -204,26 +201,20 @@ def _worst_mixing(draws: Draws) -> list[_Series]:
     bulk, tail, _ = of_draws(convergence_by_latent, draws)
     rows = np.arange(len(draws.X)) if draws.rows is None else draws.rows
     size = np.fmin(bulk, tail)
-    order = np.argsort(np.nan_to_num(size, nan=np.inf), axis=None, kind="stable")[:_NUM_LATENTS]
+    order = np.argsort(np.nan_to_num(size, nan=np.inf), axis=None, kind="stable")[:num_latents]
     for row, latent in zip(*np.unravel_index(order, size.shape), strict=True):
         symbol = f"f[{latent}]" if draws.model.num_latents > 1 else "f"
         series.append(_Series(f"{symbol} at row {rows[row]}", "latent value", draws.latents[:, :, row, latent]))
     return series
 
 
-def _line(chain: int) -> Any:
-    return "-" if chain == 0 else LINES[(chain - 1) % len(LINES)]
+def _looks(draws: Draws) -> list[Style]:
+    """A style for each chain."""
+    looks = zip(range(draws.num_chains), cycle(COLOURS), chain("-", cycle(LINES)), strict=False)
+    return [Style(colour, "", line) for _, colour, line in looks]
 
 
-def _histogram(axes: Axes, values: np.ndarray, marks: tuple[float, float]) -> None:
-    finite = values[np.isfinite(values)]
-    every = [*finite, *marks]
-    axes.hist(finite, bins=np.linspace(min(every), max(every), 41).tolist(), color=COLOURS[0])
-    for mark, line in zip(marks, _MARK_LINES, strict=True):
-        axes.axvline(mark, color="black", linestyle=line)
-
-
-def plot_elbo(results: Result | Mapping[str, Result] | Comparison) -> Figure:
+def plot_elbo(results: Results) -> Figure:
     """Plot the ELBO of each approximation by iteration, and its difference from the last value on a logarithmic scale.
 
     Parameters
@@ -245,12 +236,8 @@ def plot_elbo(results: Result | Mapping[str, Result] | Comparison) -> Figure:
     -----
     Draws and corrected results have no ELBO and are omitted.
     """
-    by_label = labelled(results)
-    approximations = {
-        label: result
-        for label, result in by_label.items()
-        if isinstance(result, GaussianResult) and not result.corrects_another
-    }
+    by_label, _ = labelled(results)
+    approximations: dict[str, Any] = {label: result for label, result in by_label.items() if result.has_elbo}
     if not approximations:
         raise ValueError(
             f"none of the results ({', '.join(by_label)}) has an ELBO: pass a result of cavi or fit. Draws and "
@@ -279,11 +266,7 @@ def plot_elbo(results: Result | Mapping[str, Result] | Comparison) -> Figure:
     return figure
 
 
-# Up to this many latents, the auxiliaries of each have their own panel; otherwise all share one.
-_SEPARATE = 4
-
-
-def plot_auxiliaries(results: Result | Mapping[str, Result] | Comparison) -> Figure:
+def plot_auxiliaries(results: Results) -> Figure:
     """Plot the posterior mean of each auxiliary variable at each datum, data in the order of the first result's means.
 
     Parameters
@@ -307,9 +290,8 @@ def plot_auxiliaries(results: Result | Mapping[str, Result] | Comparison) -> Fig
     ``pgmodels.diagnostics.vsbc``), for ``fit`` before its correction. Results of ``correct`` are omitted. The
     reference of a comparison comes first.
     """
-    by_label = labelled(results)
-    reference = results.reference if isinstance(results, Comparison) else None
-    means = {k: auxiliary_means(r) for k, r in by_label.items() if not getattr(r, "corrects_another", False)}
+    by_label, reference = labelled(results)
+    means = {k: auxiliary_means(r) for k, r in by_label.items() if r.has_elbo or not r.is_corrected}
     first = _check(means, by_label, reference)
     looks = styles(by_label, reference)
     shown = [panel for name in means[first] for panel in _panels(name, means, first)]
@@ -330,7 +312,7 @@ def plot_auxiliaries(results: Result | Mapping[str, Result] | Comparison) -> Fig
     return figure
 
 
-def _check(means: dict[str, dict[str, np.ndarray]], results: dict[str, Any], reference: str | None) -> str:
+def _check(means: dict[str, dict[str, np.ndarray]], results: dict[str, Result], reference: str | None) -> str:
     """The label of the reference result. Raises ValueError without auxiliaries, or if results do not match."""
     if not means:
         raise ValueError(
@@ -352,13 +334,14 @@ def _check(means: dict[str, dict[str, np.ndarray]], results: dict[str, Any], ref
 
 
 def _panels(name: str, means: dict[str, dict[str, np.ndarray]], first: str) -> list[tuple[str, dict[str, np.ndarray]]]:
+    """Titles and values by label: up to four latents have their own panel, more share one."""
     values = {label: by_name[name] for label, by_name in means.items() if not np.isposinf(by_name[name]).all()}
     if not values:
         return []
     shape = means[first][name].shape
     if len(shape) == 1:
         return [(name, values)]
-    if shape[1] > _SEPARATE:
+    if shape[1] > 4:
         return [(f"{name}[c], every c", {label: value.ravel() for label, value in values.items()})]
     return [(f"{name}[{c}]", {label: value[:, c] for label, value in values.items()}) for c in range(shape[1])]
 

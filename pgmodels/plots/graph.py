@@ -16,13 +16,25 @@ from pgmodels.likelihoods.printing import Indexed, Tree, split_name, to_text
 from pgmodels.model import Model
 from pgmodels.plots.style import literal, new_figure, settle
 
-# Lengths are in units of 0.62 inches.
-_INCHES = 0.62
-RADIUS = 0.36
-_DOT = 0.07
-_LAYER, _CHARACTER, _GAP = 1.7, 0.155, 0.5
-# Distances of a plate to its content, at the sides, the bottom and the top.
-_SIDE, _BOTTOM, _TOP = 0.22, 0.42, 0.18
+
+class Sizes(NamedTuple):
+    """Lengths in a drawn graph; all but ``inches`` itself are in units of ``inches``."""
+
+    inches: float = 0.62
+    # Of a node, and of the dot of a parameter.
+    radius: float = 0.36
+    dot: float = 0.07
+    # Between layers and between nodes, and the width of a character.
+    layer: float = 1.7
+    gap: float = 0.5
+    character: float = 0.155
+    # Distances of a plate to its content.
+    side: float = 0.22
+    bottom: float = 0.42
+    top: float = 0.18
+
+
+SIZES = Sizes()
 # How far an arrow may bend, in parts of its length.
 _BENDS = (0.0, -0.1, 0.1, -0.2, 0.2, -0.3, 0.3, -0.45, 0.45)
 _OBSERVED = "0.8"
@@ -75,7 +87,7 @@ def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figur
     boxes = {node.id: _node_box(node, *layout.nodes[node.id]) for node in graph.nodes}
     extent = _around([*layout.plates.values(), *boxes.values()], 0.15, 0.15, 0.15)
     width, height = extent.x_max - extent.x_min, extent.y_max - extent.y_min
-    figure = new_figure(max(4.2, _INCHES * width + 0.3), _INCHES * height + 1.3)
+    figure = new_figure(max(4.2, SIZES.inches * width + 0.3), SIZES.inches * height + 1.3)
     axes = figure.subplots()
     axes.set(xlim=(extent.x_min, extent.x_max), ylim=(extent.y_min, extent.y_max), aspect="equal")
     axes.set_title(f"Augmented graph of {literal(graph.name)}")
@@ -92,9 +104,9 @@ def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figur
         obstacles = [box for node, box in boxes.items() if node not in (edge.source, edge.target)]
         for plate in graph.plates:
             _, bottom, right, _ = layout.plates[plate.id]
-            obstacles.append(Box(right - _CHARACTER * len(plate.label) - 0.14, bottom, right, bottom + 0.36))
+            obstacles.append(Box(right - SIZES.character * len(plate.label) - 0.14, bottom, right, bottom + 0.36))
         start, end = (np.array(layout.nodes[node]) for node in (edge.source, edge.target))
-        radii = [_DOT if is_dot(nodes[node]) else RADIUS for node in (edge.source, edge.target)]
+        radii = [SIZES.dot if is_dot(nodes[node]) else SIZES.radius for node in (edge.source, edge.target)]
         _draw_edge(axes, start, end, radii, obstacles)
     handles, names = _key(graph)
     figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
@@ -113,18 +125,20 @@ def lay_out(graph: AugmentedGraph) -> Layout:
     for plate in [*sorted(graph.plates, key=lambda plate: -len(_inside(graph, plate.parent))), None]:
         members = [node for node in graph.nodes if node.plate == (plate.id if plate else None)]
         for layer in sorted({layers[node.id] for node in members}):
-            y = -_LAYER * layer
-            x = max((box.x_max + _SIDE for box in plates.values() if box.y_min < y < box.y_max), default=-_GAP)
+            y = -SIZES.layer * layer
+            beside = [box.x_max + SIZES.side for box in plates.values() if box.y_min < y < box.y_max]
+            x = max(beside, default=-SIZES.gap)
             for node in members:
                 if layers[node.id] == layer:
-                    half = 0.5 * _CHARACTER * len(node.label) if is_dot(node) else RADIUS
-                    places[node.id] = (x + _GAP + max(half, RADIUS), y)
-                    x += _GAP + 2.0 * max(half, RADIUS)
+                    half = max(0.5 * SIZES.character * len(node.label) * is_dot(node), SIZES.radius)
+                    places[node.id] = (x + SIZES.gap + half, y)
+                    x += SIZES.gap + 2.0 * half
         if plate is not None:
-            inner = [plates[other.id] for other in graph.plates if other.parent == plate.id]
-            box = _around([*inner, *(_node_box(node, *places[node.id]) for node in members)], _SIDE, _BOTTOM, _TOP)
+            content = [plates[other.id] for other in graph.plates if other.parent == plate.id]
+            content += [_node_box(node, *places[node.id]) for node in members]
+            box = _around(content, SIZES.side, SIZES.bottom, SIZES.top)
             # The label is right of the arrows.
-            plates[plate.id] = box._replace(x_max=box.x_max + _CHARACTER * len(plate.label))
+            plates[plate.id] = box._replace(x_max=box.x_max + SIZES.character * len(plate.label))
     return Layout(places, plates)
 
 
@@ -160,9 +174,9 @@ def is_dot(node: Node) -> bool:
 
 def _node_box(node: Node, x: float, y: float) -> Box:
     if is_dot(node):
-        half = max(_DOT, 0.5 * _CHARACTER * len(node.label))
-        return Box(x - half, y - _DOT, x + half, y + 0.42)
-    return Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS)
+        half = max(SIZES.dot, 0.5 * SIZES.character * len(node.label))
+        return Box(x - half, y - SIZES.dot, x + half, y + 0.42)
+    return Box(x - SIZES.radius, y - SIZES.radius, x + SIZES.radius, y + SIZES.radius)
 
 
 def _around(boxes: Iterable[Box], side: float, bottom: float, top: float) -> Box:
@@ -178,17 +192,17 @@ def _draw_rectangle(axes: Axes, box: Box, rounding: float, **style: Any) -> None
 
 def _draw_node(axes: Axes, node: Node, x: float, y: float) -> None:
     if is_dot(node):
-        axes.add_patch(Circle((x, y), _DOT, facecolor="black", zorder=3))
+        axes.add_patch(Circle((x, y), SIZES.dot, facecolor="black", zorder=3))
         # Names of parameters are user-defined, and shown literally.
         text = literal(node.label) if node.kind == "parameter" else _mathematics(node.symbol)
-        axes.text(x, y + _DOT + 0.06, text, ha="center", va="bottom", fontsize=11)
+        axes.text(x, y + SIZES.dot + 0.06, text, ha="center", va="bottom", fontsize=11)
         return
     style = {"facecolor": _OBSERVED if node.kind == "observed" else "white", "edgecolor": "black", "zorder": 3}
     if node.kind == "process":
-        half = 0.85 * RADIUS
+        half = 0.85 * SIZES.radius
         _draw_rectangle(axes, Box(x - half, y - half, x + half, y + half), 0.05, **style)
     else:
-        axes.add_patch(Circle((x, y), RADIUS, **style))
+        axes.add_patch(Circle((x, y), SIZES.radius, **style))
     axes.text(x, y, _mathematics(node.symbol), ha="center", va="center", fontsize=12, zorder=4)
 
 
@@ -204,10 +218,11 @@ def _draw_edge(axes: Axes, start: np.ndarray, end: np.ndarray, radii: list[float
         curve = (1.0 - t) ** 2 * start + 2.0 * t * (1.0 - t) * control + t**2 * end
         hidden.append(np.sum(np.all((curve > low) & (curve < high), axis=-1)))
     bend = _BENDS[int(np.argmin(hidden))]
+    shrink = [72 * SIZES.inches * radius for radius in radii]
     axes.add_patch(
         FancyArrowPatch(
             tuple(start), tuple(end), arrowstyle="-|>", mutation_scale=11, linewidth=0.9, color="black", zorder=2,
-            connectionstyle=f"arc3,rad={bend}", shrinkA=72 * _INCHES * radii[0], shrinkB=72 * _INCHES * radii[1],
+            connectionstyle=f"arc3,rad={bend}", shrinkA=shrink[0], shrinkB=shrink[1],
         )
     )  # fmt: skip
 

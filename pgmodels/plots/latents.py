@@ -1,10 +1,11 @@
 """Figures of latents over inputs and on maps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -12,11 +13,11 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
-from pgmodels.diagnostics.compare import Comparison
 from pgmodels.likelihoods.supports import SuccessesOfTrials
 from pgmodels.numerics.quadrature import sobol_normals
 from pgmodels.plots.style import (
     RASTERISED,
+    Results,
     Style,
     around,
     fixed_covariates,
@@ -25,26 +26,20 @@ from pgmodels.plots.style import (
     legend_below,
     line_handle,
     literal,
-    new_figure,
+    new_panels,
     open_axes,
     smooth_draws,
     styles,
     thin,
 )
 from pgmodels.priors.inducing import Inducing
-from pgmodels.results.draws import Draws
 from pgmodels.results.gaussian import CorrectionWarning, is_invalid
-from pgmodels.results.nested import name_type
+from pgmodels.results.nested import require_result
 from pgmodels.results.predictive import DrawNodes, Predictive
 from pgmodels.results.result import Result
 from pgmodels.runtime.messages import shorten, suppress_warnings
 
-# Of the curves, and the share of the data's range by which they go on beyond it.
-_NUM_POINTS, _MARGIN = 200, 0.05
-# Rows for each point of the curves above which a note says that they may miss what is between.
-_MANY_ROWS = 100
 _TICK: dict[str, Any] = {"color": "black", "linestyle": "", "marker": "|", "markersize": 8}
-_MAX_DRAWS = 2000
 # Quantile levels of the central 50 % and 90 % intervals.
 _LEVELS = (0.05, 0.25, 0.75, 0.95)
 
@@ -58,7 +53,7 @@ class _Curves(NamedTuple):
 
 
 def plot_latent(
-    results: Result | Mapping[str, Result] | Comparison,
+    results: Results,
     X_new: ArrayLike | None = None,
     covariates: ArrayLike | None = None,
 ) -> Figure:
@@ -89,8 +84,7 @@ def plot_latent(
     Ticks at the bottom are inducing inputs. The last panel shows the data and, unless y is one of several classes, each
     result's predictive mean. At most about 2,000 posterior draws are used, as noted in the figure.
     """
-    by_label = labelled(results)
-    reference = results.reference if isinstance(results, Comparison) else None
+    by_label, reference = labelled(results)
     first = by_label[reference or next(iter(by_label))]
     for label, result in by_label.items():
         if result.X.shape[1] != 1:
@@ -103,29 +97,28 @@ def plot_latent(
                 f"{label} has {result.model.num_latents} latents and another result {first.model.num_latents}: "
                 "plot_latent needs results of one model."
             )
-    x = _inputs(first, list(by_label.values()), X_new)
-    covariate_rows = fixed_covariates(first, covariates, len(x))
     notes: list[str] = []
-    if X_new is None and len(first.X) > _MANY_ROWS * len(x):
-        notes.append(
-            f"Curves at {len(x)} inputs, which may miss what is between them: X_new shows a part of the series."
-        )
+    if X_new is not None:
+        x = np.sort(first.check_inputs(X_new), axis=0)
+    else:
+        x = np.linspace(*around(first.X, list(by_label.values()), margin=0.05), 200)
+        if len(first.X) > 100 * len(x):
+            notes.append(
+                f"Curves at {len(x)} inputs, which may miss what is between them: X_new shows a part of the series."
+            )
+    covariate_rows = fixed_covariates(first, covariates, len(x))
     curves = {label: _curves(label, result, x, covariate_rows, notes) for label, result in by_label.items()}
     looks = styles(by_label, reference)
     size = first.model.num_latents
     columns = 1 if size <= 3 else 3
-    rows = -(-(size + 1) // columns)
-    figure = new_figure(7.0 if columns == 1 else 10.0, 2.3 * rows + 0.8)
-    grid = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
+    figure, panels = new_panels(size + 1, columns, 7.0 if columns == 1 else 10.0, 2.3, 0.8, sharex=True)
     inducing = _inducing(by_label)
-    for latent in range(size):
-        _latent(grid[latent], x[:, 0], curves, looks, latent, size)
+    for latent, axes in enumerate(panels[:-1]):
+        _latent(axes, x[:, 0], curves, looks, latent, size)
         if inducing.size:
-            grid[latent].plot(*inducing, transform=grid[latent].get_xaxis_transform(), **_TICK)
-    _data(grid[size], x[:, 0], first, curves, looks)
-    for axes in grid[size + 1 :]:
-        axes.remove()
-    for axes in grid[max(0, size + 1 - columns) : size + 1]:
+            axes.plot(*inducing, transform=axes.get_xaxis_transform(), **_TICK)
+    _data(panels[-1], x[:, 0], first, curves, looks)
+    for axes in panels[-columns:]:
         axes.set_xlabel("x")
         axes.tick_params(labelbottom=True)
     bands = [Patch(color="0.5", alpha=alpha) for alpha in (0.45, 0.2)]
@@ -146,19 +139,9 @@ def _inducing(results: dict[str, Result]) -> np.ndarray:
     return np.stack([x, np.full(len(x), 0.02)])
 
 
-def _inputs(first: Result, results: Sequence[Result], X_new: Any) -> np.ndarray:
-    if X_new is not None:
-        return np.sort(first.check_inputs(X_new), axis=0)
-    return np.linspace(*around(first.X, results, _MARGIN), _NUM_POINTS)
-
-
-def _curves(label: str, result: Any, x: np.ndarray, covariates: np.ndarray | None, notes: list[str]) -> _Curves:
-    if isinstance(result, Draws):
-        kept = thin(result, _MAX_DRAWS)
-        if kept.num_samples < result.num_samples:
-            total = result.num_chains * result.num_samples
-            notes.append(f"{label}: {kept.num_chains * kept.num_samples} of {total} draws.")
-        f, predictive = smooth_draws(kept, x, covariates)
+def _curves(label: str, result: Result, x: np.ndarray, covariates: np.ndarray | None, notes: list[str]) -> _Curves:
+    if result.draws is not None:
+        f, predictive = smooth_draws(thin(result.draws, 2000, notes, f"{label}: "), x, covariates)
         predicted = _predicted(label, lambda: predictive, notes)
         return _Curves(f.mean(axis=0), np.quantile(f, _LEVELS, axis=0), predicted)
     # The figure has a note instead of the warning.
@@ -191,41 +174,40 @@ def _latent(
         axes.fill_between(x, low, high, color=look.colour, alpha=0.12, linewidth=0)
         axes.fill_between(x, lower, upper, color=look.colour, alpha=0.2, linewidth=0)
         for edge in (low, high):
-            axes.plot(x, edge, color=look.colour, linestyle=look.line, linewidth=0.7)
-        axes.plot(x, curve.mean[:, latent], color=look.colour, linestyle=look.line, linewidth=1.8, label=label)
+            axes.plot(x, edge, **look.of_line, linewidth=0.7)
+        axes.plot(x, curve.mean[:, latent], **look.of_line, linewidth=1.8, label=label)
     symbol = "f" if size == 1 else f"f[{latent}]"
     open_axes(axes, title=f"Latent function {symbol}", ylabel=f"latent value {symbol}")
 
 
 def _data(axes: Axes, x: np.ndarray, result: Result, curves: dict[str, _Curves], looks: dict[str, Style]) -> None:
-    support = result.likelihood.support(result.model.num_latents)
-    y, symbol = (result.y[:, 0], "y[0]") if result.y.ndim == 2 else (result.y, "y")
-    if isinstance(support, SuccessesOfTrials):
-        y, symbol = y / np.maximum(result.y[:, 1], 1.0), "share of successes"
-    classes = support.values()
+    classes, y, symbol = result.model.support.values(), *_observed(result)
     marker, size = ("|", 7) if classes is not None else ("o", 3)
     shown = (result.X[:, 0] >= x[0]) & (result.X[:, 0] <= x[-1])
-    points = axes.plot(
-        result.X[shown, 0], y[shown], color="0.45", linestyle="", marker=marker, markersize=size, zorder=1
-    )
-    points[0].set(label="data", rasterized=len(y) > RASTERISED)
+    axes.plot(
+        result.X[shown, 0], y[shown], color="0.45", linestyle="", marker=marker, markersize=size, zorder=1,
+        label="data", rasterized=len(y) > RASTERISED,
+    )  # fmt: skip
     for label, curve in curves.items():
         if curve.predicted is not None:
-            look = looks[label]
-            axes.plot(x, curve.predicted, color=look.colour, linestyle=look.line, linewidth=1.8, label=label)
+            axes.plot(x, curve.predicted, **looks[label].of_line, linewidth=1.8, label=label)
     several = classes is not None and len(classes) > 2
     open_axes(axes, title="Data" if several else "Data and predictive mean", ylabel="class y" if several else symbol)
     if classes is not None and len(classes) <= 8:
         axes.set_yticks(classes)
 
 
+def _observed(result: Result) -> tuple[np.ndarray, str]:
+    """What is shown of y: the first column, or the share of successes; and its name."""
+    if result.y.ndim == 1:
+        return result.y, "y"
+    if isinstance(result.model.support, SuccessesOfTrials):
+        return result.y[:, 0] / np.maximum(result.y[:, 1], 1.0), "share of successes"
+    return result.y[:, 0], "y[0]"
+
+
 # Maps of predictions over two inputs.
 
-_MAX_MAP_DRAWS = 1000
-# The share of the data's range by which the grid goes on beyond it.
-_MAP_MARGIN = 0.08
-# Maximum number of likelihood evaluations on the grid: about ten seconds.
-_EVALUATIONS = 60_000_000
 _COLOURS = "Blues"
 # Colour and marker of the two classes.
 _TWO = (("white", "s"), ("#E69F00", "o"))
@@ -268,16 +250,19 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
     If y is not a class, the predictive mean of y. Crosses are inducing inputs, or the pivots of a low-rank prior's
     factor. At most about 1,000 posterior draws are used, as noted in the figure.
     """
-    _check(result)
-    classes = result.likelihood.support(result.model.num_latents).values()
+    require_result(result, "result must be a result, such as those of cavi, correct, fit or gibbs")
+    if result.X.shape[1] != 2:
+        raise ValueError(
+            f"X has {result.X.shape[1]} columns; plot_probability_map needs two. Train on two of the columns, or use "
+            "plot_latent for one column."
+        )
+    classes = result.model.support.values()
     shown = _shown_classes(classes, class_index)
     notes: list[str] = []
-    used: Any = result
-    if isinstance(result, Draws):
-        used = thin(result, _MAX_MAP_DRAWS)
-        total, kept = (one.num_chains * one.num_samples for one in (result, used))
-        notes += [f"{kept} of {total} draws."] if kept < total else []
-    first, second, inputs = _grid(result, _side(used, len(shown)))
+    used = result if result.draws is None else thin(result.draws, 1000, notes)
+    side = _side(used, len(shown))
+    first, second = np.meshgrid(*np.linspace(*around(result.X, [result], margin=0.08), side).T)
+    inputs = np.column_stack([first.ravel(), second.ravel()])
     predictive = _predictive(used, inputs, fixed_covariates(result, covariates, len(inputs)))
     if classes is None:
         maps = [_Map("E[y]", predictive.mean.reshape(first.shape), None)]
@@ -287,18 +272,6 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
     figure = _draw(result, maps, first, second, classes, notes)
     figure.suptitle(f"{'Predictive mean' if classes is None else 'Predictive probability'} by {literal(result.method)}")
     return figure
-
-
-def _check(result: Any) -> None:
-    if not isinstance(result, Result):
-        raise ValueError(
-            f"result must be a result, such as those of cavi, correct, fit or gibbs; got {name_type(result)}."
-        )
-    if result.X.shape[1] != 2:
-        raise ValueError(
-            f"X has {result.X.shape[1]} columns; plot_probability_map needs two. Train on two of the columns, or use "
-            "plot_latent for one column."
-        )
 
 
 def _shown_classes(classes: np.ndarray | None, class_index: int | None) -> list[int]:
@@ -316,9 +289,9 @@ def _shown_classes(classes: np.ndarray | None, class_index: int | None) -> list[
     return [int(class_index)]
 
 
-def _predictive(result: Any, inputs: np.ndarray, covariates: np.ndarray | None) -> Predictive:
-    if isinstance(result, Draws):
-        return smooth_draws(result, inputs, covariates)[1]
+def _predictive(result: Result, inputs: np.ndarray, covariates: np.ndarray | None) -> Predictive:
+    if result.draws is not None:
+        return smooth_draws(result.draws, inputs, covariates)[1]
     size = result.model.num_latents
     if size == 1:
         return result.predict(inputs, covariates)
@@ -329,30 +302,22 @@ def _predictive(result: Any, inputs: np.ndarray, covariates: np.ndarray | None) 
     return Predictive(result.likelihood, DrawNodes(mean + np.sqrt(variance) * standard[:, None, :]), covariates)
 
 
-def _side(result: Any, num_panels: int) -> int:
-    """The number of points along one side of the grid, 24 to 80, limited by _EVALUATIONS."""
-    size = result.model.num_latents
-    nodes = result.num_chains * result.num_samples if isinstance(result, Draws) else _NODES[size == 1]
-    values = result.likelihood.support(size).values()
+def _side(result: Result, num_panels: int, max_evaluations: float = 6e7) -> int:
+    """Points along one side of the grid, 24 to 80, limited by evaluations of the likelihood: about ten seconds."""
+    size, values = result.model.num_latents, result.model.support.values()
+    nodes = _NODES[size == 1] if result.draws is None else result.draws.log_likelihood_trace.size
     work = nodes * size * (1 if values is None else len(values))
-    return int(np.clip(np.sqrt(_EVALUATIONS / work), 24, 80 if num_panels == 1 else 50))
-
-
-def _grid(result: Result, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    first, second = np.meshgrid(*np.linspace(*around(result.X, [result], _MAP_MARGIN), side).T)
-    return first, second, np.column_stack([first.ravel(), second.ravel()])
+    return int(np.clip(np.sqrt(max_evaluations / work), 24, 80 if num_panels == 1 else 50))
 
 
 def _draw(
-    result: Result, maps: list[_Map], first: np.ndarray, second: np.ndarray, classes: Any, notes: list[str]
-) -> Figure:
+    result: Result, maps: list[_Map], first: np.ndarray, second: np.ndarray, classes: np.ndarray | None,
+    notes: list[str],
+) -> Figure:  # fmt: skip
     columns = min(len(maps), 3 if len(maps) <= 6 else 6)
-    rows = -(-len(maps) // columns)
     side = {1: 4.6, 2: 3.8, 3: 3.2}.get(columns, 2.0)
-    figure = new_figure(side * columns + 1.3, side * rows + 1.1)
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    shown = grid.ravel()[: len(maps)]
-    y = _observed(result)
+    figure, shown = new_panels(len(maps), columns, side * columns + 1.3, side, 1.1, sharex=True, sharey=True)
+    y, _ = _observed(result)
     # With many classes, probabilities may all be far below 1.
     top = 1.0 if len(maps) == 1 else min(1.0, np.ceil(10.0 * max(one.values.max() for one in maps)) / 10.0)
     levels: Any = np.linspace(0.0, top, 11)
@@ -367,32 +332,21 @@ def _draw(
         _points(axes, result.X, y, one, classes, contours.norm)
         axes.plot(*pivots.T, linestyle="", color="black", marker="x", markersize=4, markeredgewidth=0.8)
         axes.set(title=one.title)
-    for axes in grid.ravel()[len(maps) :]:
-        axes.remove()
-    for axes in shown[max(0, len(maps) - columns) :]:
+    for axes in shown[-columns:]:
         axes.set_xlabel("x[0]")
         axes.tick_params(labelbottom=True)
     for axes in shown[::columns]:
         axes.set_ylabel("x[1]")
     label = "predictive mean of y" if classes is None else "predictive probability"
-    figure.colorbar(contours, ax=list(shown), label=label)
+    figure.colorbar(contours, ax=shown, label=label)
     handles = _legend(classes, len(maps), top)
     if len(pivots):
-        cross = Line2D([], [], linestyle="", color="black", marker="x", markersize=4)
-        handles[name] = cross
+        handles[name] = Line2D([], [], linestyle="", color="black", marker="x", markersize=4)
     legend_below(figure, list(handles.values()), list(handles), notes)
     return figure
 
 
-def _observed(result: Result) -> np.ndarray:
-    if result.y.ndim == 1:
-        return result.y
-    support = result.likelihood.support(result.model.num_latents)
-    share = isinstance(support, SuccessesOfTrials)
-    return result.y[:, 0] / (np.maximum(result.y[:, 1], 1.0) if share else 1.0)
-
-
-def _points(axes: Axes, X: np.ndarray, y: np.ndarray, one: _Map, classes: Any, norm: Any) -> None:
+def _points(axes: Axes, X: np.ndarray, y: np.ndarray, one: _Map, classes: np.ndarray | None, norm: Normalize) -> None:
     style: dict[str, Any] = {
         "edgecolors": "black",
         "linewidths": 0.6,
@@ -411,18 +365,19 @@ def _points(axes: Axes, X: np.ndarray, y: np.ndarray, one: _Map, classes: Any, n
     axes.scatter(*X[in_class].T, facecolor=_TWO[1][0], marker=_TWO[1][1], **style)
 
 
-def _legend(classes: Any, num_panels: int, top: float) -> dict[str, Line2D]:
+def _legend(classes: np.ndarray | None, num_panels: int, top: float) -> dict[str, Line2D]:
+    # Colour, marker and size by name.
     if classes is None:
-        return {"data, filled by y": Line2D([], [], linestyle="", color="black", marker="o", markerfacecolor="0.8")}
-    names = [f"y = {label:g}" for label in classes]
-    if len(classes) > 2:
-        class_name = "data of the panel's class" if num_panels > 1 else "data of the class"
-        names = ["data of other classes", class_name]
-    sizes = (6, 6) if len(classes) == 2 else (3, 6)
+        shown = {"data, filled by y": ("0.8", "o", 6)}
+    elif len(classes) == 2:
+        shown = {f"y = {label:g}": (*look, 6) for label, look in zip(classes, _TWO, strict=True)}
+    else:
+        name = "data of the panel's class" if num_panels > 1 else "data of the class"
+        shown = {"data of other classes": ("0.55", "o", 3), name: (*_TWO[1], 6)}
     handles = {
         name: Line2D([], [], linestyle="", color="black", marker=marker, markersize=size, markerfacecolor=colour)
-        for name, (colour, marker), size in zip(
-            names, _TWO if len(classes) == 2 else (("0.55", "o"), _TWO[1]), sizes, strict=True
-        )
+        for name, (colour, marker, size) in shown.items()
     }
-    return handles | ({"probability 1/2": Line2D([], [], color="black", linewidth=1.4)} if top > 0.5 else {})
+    if classes is not None and top > 0.5:
+        handles["probability 1/2"] = Line2D([], [], color="black", linewidth=1.4)
+    return handles

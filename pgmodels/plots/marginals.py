@@ -1,7 +1,6 @@
 """Figures of marginals, calibration and diagnosis."""
 
 import textwrap
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +10,21 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from scipy.special import ndtri
 
-from pgmodels.data.arrays import first_column, in_units_of
-from pgmodels.diagnostics.compare import Comparison, HeldOutData, prediction_errors, reliability_bins
+from pgmodels.data.arrays import check_whole_number, first_column, in_units_of
+from pgmodels.diagnostics.compare import (
+    Comparison,
+    HeldOutData,
+    moment_errors,
+    prediction_errors,
+    reliability_bins,
+)
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import Calibration
 from pgmodels.plots.style import (
     COLOURS,
     MARKERS,
     RASTERISED,
+    Results,
     Style,
     labelled,
     legend_below,
@@ -34,13 +40,9 @@ from pgmodels.plots.style import (
 from pgmodels.results.draws import Draws
 from pgmodels.results.gaussian import is_invalid
 from pgmodels.results.result import Result
-from pgmodels.runtime.messages import shorten
-
-# Columns of X with a panel of their own.
-_MAX_PANELS = 6
 
 
-def plot_skewness(results: Result | Mapping[str, Result] | Comparison) -> Figure:
+def plot_skewness(results: Results) -> Figure:
     """Plot the skewness of each latent at the data against each column of the inputs.
 
     Parameters
@@ -58,11 +60,10 @@ def plot_skewness(results: Result | Mapping[str, Result] | Comparison) -> Figure
     The skewness is the third central moment in units of the standard deviation: 0 for Gaussian marginals. That of draws
     has a Monte-Carlo error of about sqrt(6 / S) for S independent draws.
     """
-    by_label = labelled(results)
+    by_label, _ = labelled(results)
     looks, X = styles(by_label), next(iter(by_label.values())).X
-    count = min(X.shape[1], _MAX_PANELS)
-    figure = new_figure(3.6 * max(count, 2), 3.8)
-    grid = figure.subplots(1, count, squeeze=False, sharey=True)[0]
+    count = min(X.shape[1], 6)
+    figure, grid = new_panels(count, count, 3.6 * max(count, 2), 3.8, sharey=True)
     for label, result in by_label.items():
         skewness, look = _skewness(result), looks[label]
         for column, axes in enumerate(grid):
@@ -81,10 +82,10 @@ def plot_skewness(results: Result | Mapping[str, Result] | Comparison) -> Figure
     return figure
 
 
-def _skewness(result: Any) -> np.ndarray:
-    if not isinstance(result, Draws):
+def _skewness(result: Result) -> np.ndarray:
+    if result.draws is None:
         return result.marginals.skewness
-    third = np.mean((result.latents - result.mean) ** 3, axis=(0, 1))
+    third = np.mean((result.draws.latents - result.mean) ** 3, axis=(0, 1))
     return in_units_of(result.variance**1.5, third)
 
 
@@ -129,18 +130,17 @@ def plot_marginals(comparison: Comparison) -> Figure:
         _Panel("Posterior variance", "Var[f]", {k: r.variance for k, r in results.items()}, comparison.mcse_variance),
     ]
     if comparison.test is not None and reference in comparison.test.predictions:
-        shown.append(_predicted(results[reference], reference, comparison.test))
+        shown.append(_predicted(comparison.draws, reference, comparison.test))
     looks = styles(results, reference)
-    figure = new_figure(4.0 * len(shown), 4.6)
-    for axes, panel in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+    figure, grid = new_panels(len(shown), len(shown), 4.0 * len(shown), 4.6)
+    for axes, panel in zip(grid, shown, strict=True):
         _scatter(axes, panel, reference, looks)
-    others = [label for label in results if label != reference]
-    points = [Line2D([], [], **looks[label].of_points, markersize=5) for label in others]
+    points = [Line2D([], [], **looks[label].of_points, markersize=5) for label in comparison.others]
     diagonal = Line2D([], [], color="0.4", linewidth=0.9, linestyle="--")
     legend_below(
         figure,
         [*points, diagonal, Patch(color=_GREY)],
-        [*map(literal, others), "equal", f"±2 Monte-Carlo standard errors of {literal(reference)}"],
+        [*map(literal, comparison.others), "equal", f"±2 Monte-Carlo standard errors of {literal(reference)}"],
     )
     return settle(figure)
 
@@ -160,17 +160,9 @@ def _scatter(axes: Axes, panel: _Panel, reference: str, looks: dict[str, Style])
     rasterised = x.size > RASTERISED
     for label, value in panel.values.items():
         if label != reference:
-            axes.scatter(
-                x,
-                value.ravel(),
-                s=float(np.clip(3000 / x.size, 3, 20)),
-                alpha=0.65,
-                linewidths=0,
-                color=looks[label].colour,
-                marker=looks[label].marker,
-                label=label,
-                rasterized=rasterised,
-            )
+            look = {"color": looks[label].colour, "marker": looks[label].marker, "alpha": 0.65, "linewidths": 0}
+            size = float(np.clip(3000 / x.size, 3, 20))
+            axes.scatter(x, value.ravel(), s=size, label=label, rasterized=rasterised, **look)
     bars = 2.0 * panel.error.ravel()
     axes.vlines(x, x - bars, x + bars, color=_GREY, linewidth=2.0, zorder=0, rasterized=rasterised)
     every = np.concatenate([value.ravel() for value in panel.values.values()] + [x - bars, x + bars])
@@ -215,11 +207,8 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
     the largest 2-Wasserstein distance of a result from the reference, for Gaussians with their means and variances, in
     posterior standard deviations of the reference.
     """
-    comparison = require_comparison(comparison)
-    if isinstance(num_points, bool) or not isinstance(num_points, (int, np.integer)) or num_points < 1:
-        raise ValueError(f"num_points must be a whole number >= 1; got {shorten(num_points)}.")
-    draws = comparison.results[comparison.reference]
-    others = {label: result for label, result in comparison.results.items() if label != comparison.reference}
+    draws, others = require_comparison(comparison).draws, comparison.others
+    check_whole_number(num_points, "num_points", 1)
     if not others:
         raise ValueError("comparison has only the reference: compare it with another result, such as cavi=....")
     places = _furthest(draws, list(others.values()))[:num_points]
@@ -228,7 +217,7 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
     figure, grid = new_panels(len(places), columns, 3.6 * columns, 2.7, 0.6)
     for axes, (row, latent) in zip(grid, places, strict=True):
         _densities(axes, draws, others, looks, row, latent)
-    invalid = [label for label, r in others.items() if not isinstance(r, Draws) and is_invalid(r.variance).any()]
+    invalid = [label for label, r in others.items() if r.draws is None and is_invalid(r.variance).any()]
     legend_below(
         figure,
         [Patch(facecolor="0.85", edgecolor="0.6"), *(line_handle(looks[label]) for label in others)],
@@ -240,26 +229,22 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
 
 def _furthest(draws: Draws, others: list[Result]) -> list[tuple[int, int]]:
     """The rows and latents, in decreasing order of the largest distance of a result from the draws."""
-    scale = np.sqrt(draws.variance)
-    distances = [
-        in_units_of(scale, np.hypot(result.mean - draws.mean, np.sqrt(np.maximum(result.variance, 0.0)) - scale))
-        for result in others
-    ]
-    worst = np.max(distances, axis=0)
+    errors = [moment_errors(result, draws.mean, draws.variance) for result in others]
+    worst = np.max([np.hypot(shift, ratio - 1.0) for shift, ratio in errors], axis=0)
     order = np.argsort(-worst, axis=None, kind="stable")
     return [(int(row), int(latent)) for row, latent in zip(*np.unravel_index(order, worst.shape), strict=True)]
 
 
 def _densities(
-    axes: Axes, draws: Draws, others: dict[str, Any], looks: dict[str, Style], row: int, latent: int
+    axes: Axes, draws: Draws, others: dict[str, Result], looks: dict[str, Style], row: int, latent: int
 ) -> None:
     sample = draws.latents[:, :, row, latent].ravel()
     axes.hist(sample, bins=_bins(sample), density=True, histtype="stepfilled", facecolor="0.85", edgecolor="0.6")
     ends = [sample.min(), sample.max()]
     for label, result in others.items():
         look = looks[label]
-        if isinstance(result, Draws):
-            values = result.latents[:, :, row, latent].ravel()
+        if result.draws is not None:
+            values = result.draws.latents[:, :, row, latent].ravel()
             outline = {"histtype": "step", "color": look.colour, "linestyle": look.line}
             axes.hist(values, bins=_bins(values), density=True, label=label, **outline)
             ends += [values.min(), values.max()]
@@ -316,17 +301,11 @@ def plot_reliability(comparison: Comparison) -> Figure:
     for label, probabilities in test.predictions.items():
         bins, look = reliability_bins(probabilities, place), looks[label]
         full = bins.counts > 0
-        above.plot(
-            bins.confidence[full],
-            bins.accuracy[full],
-            **look.of_line,
-            marker=look.marker,
-            markersize=6,
-            label=label,
-        )
+        options: dict[str, Any] = {**look.of_line, "marker": look.marker, "markersize": 6}
+        above.plot(bins.confidence[full], bins.accuracy[full], **options, label=label)
         below.stairs(bins.counts, bins.edges, **look.of_line, linewidth=1.6, label=label)
         lowest = min(lowest, float(bins.edges[:-1][full].min()))
-        handles.append(Line2D([], [], **look.of_line, marker=look.marker, markersize=6))
+        handles.append(Line2D([], [], **options))
         labels.append(f"{literal(label)} (calibration error {bins.error:.3f})")
     above.plot([0, 1], [0, 1], color="0.6", linewidth=0.9, zorder=0)
     open_axes(above, title="Reliability on test data", ylabel="accuracy", ylim=(-0.03, 1.03))
@@ -353,10 +332,6 @@ def _class_probabilities(comparison: Comparison) -> HeldOutData:
     return test
 
 
-_BINS = 10
-_BAND = 0.99
-
-
 def plot_diagnosis(diagnosis: Diagnosis) -> Figure:
     """Histograms of p = P_q(f* < f) over simulated data for each latent, the gaps, and weighted moments against q's.
 
@@ -378,16 +353,17 @@ def plot_diagnosis(diagnosis: Diagnosis) -> Figure:
     return figure
 
 
-def _histogram(axes: Axes, vsbc: Calibration, latent: int) -> None:
-    share, error = (part[:, latent] for part in vsbc.histogram(_BINS))
-    edges = np.linspace(0.0, 1.0, _BINS + 1)
-    half = ndtri(0.5 + _BAND / 2) * error
-    low, high = np.maximum(1.0 / _BINS - half, 0.0), 1.0 / _BINS + half
+def _histogram(axes: Axes, vsbc: Calibration, latent: int, num_bins: int = 10) -> None:
+    share, error = (part[:, latent] for part in vsbc.histogram(num_bins))
+    edges = np.linspace(0.0, 1.0, num_bins + 1)
+    # The central 99 % of a normal distribution.
+    half = ndtri(0.995) * error
+    low, high = np.maximum(1.0 / num_bins - half, 0.0), 1.0 / num_bins + half
     axes.stairs(share, edges, fill=True, color=COLOURS[5])
     axes.fill_between(
         edges, np.append(low, low[-1]), np.append(high, high[-1]), step="post", color="0.3", alpha=0.3, linewidth=0
     )
-    axes.axhline(1.0 / _BINS, color="black", linewidth=0.9, linestyle="--")
+    axes.axhline(1.0 / num_bins, color="black", linewidth=0.9, linestyle="--")
     several = vsbc.z.shape[2] > 1
     name = f"Simulated data, latent {latent}" if several else "Simulated data"
     open_axes(axes, title=name, xlabel="p = P(f* < f) under q; grey: 99 % for an exact q", ylabel="share", xlim=(0, 1))
@@ -426,17 +402,8 @@ def _moments(axes: Axes, diagnosis: Diagnosis, which: str) -> None:
     for latent in range(x.shape[1]):
         at, value, bar = x[:, latent], y[:, latent], 2.0 * error[:, latent]
         axes.vlines(at, value - bar, value + bar, color=_GREY, linewidth=1.5, zorder=0, rasterized=rasterised)
-        axes.scatter(
-            at,
-            value,
-            s=12,
-            color=COLOURS[latent % len(COLOURS)],
-            marker=MARKERS[latent % len(MARKERS)],
-            linewidths=0,
-            alpha=0.7,
-            label=f"latent {latent}",
-            rasterized=rasterised,
-        )
+        look = {"color": COLOURS[latent % len(COLOURS)], "marker": MARKERS[latent % len(MARKERS)], "linewidths": 0}
+        axes.scatter(at, value, s=12, alpha=0.7, label=f"latent {latent}", rasterized=rasterised, **look)
     if x.shape[1] > 1:
         axes.legend(frameon=False, fontsize="small")
     axes.axhline(expected, color="0.4", linewidth=0.9, linestyle="--", zorder=0.5)

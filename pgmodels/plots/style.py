@@ -4,24 +4,24 @@ import io
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_numbers
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.kernels.kernel import intersection
 from pgmodels.likelihoods.supports import SuccessesOfTrials
-from pgmodels.priors.dense import InducingPointPrior
-from pgmodels.priors.inducing import FICPrior
 from pgmodels.results.draws import Draws
-from pgmodels.results.nested import SparseApproximation, name_type
+from pgmodels.results.nested import require_result
 from pgmodels.results.predictive import DrawNodes, Predictive
-from pgmodels.results.result import Result
+from pgmodels.results.result import BaseResult, Result
 
 # Okabe and Ito's colours, which are distinct for colour-blind readers; dark and light ones alternate for greyscale
 # prints. The reference is black.
@@ -30,6 +30,8 @@ MARKERS = "osD^vPX"
 LINES: tuple[Any, ...] = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 2)), (0, (4, 3)))
 # Above this number of points they are rasterised, so that vector files stay small.
 RASTERISED = 2000
+# Results that a figure shows: one, some by label, or those of a comparison.
+Results: TypeAlias = Result | Mapping[str, Result] | Comparison
 
 
 class Style(NamedTuple):
@@ -56,31 +58,30 @@ REFERENCE = Style("#000000", ".", "-")
 def styles(labels: Iterable[str], reference: str | None = None) -> dict[str, Style]:
     """A style for each label; the reference is black and solid."""
     by_label = {}
-    others = 0
     for label in labels:
-        if label == reference:
-            by_label[label] = REFERENCE
-            continue
-        turn, index = divmod(others, len(COLOURS))
-        by_label[label] = Style(
-            COLOURS[index], MARKERS[(index + turn) % len(MARKERS)], LINES[(index + turn) % len(LINES)]
-        )
-        others += 1
+        turn, index = divmod(len(by_label.keys() - {reference}), len(COLOURS))
+        marker, line = MARKERS[(index + turn) % len(MARKERS)], LINES[(index + turn) % len(LINES)]
+        by_label[label] = REFERENCE if label == reference else Style(COLOURS[index], marker, line)
     return by_label
 
 
-def literal(label: Any, width: int = 32) -> str:
+def literal(label: object, width: int = 32) -> str:
     """A user-defined label, wrapped, with dollar signs escaped so that matplotlib shows it literally."""
     return textwrap.fill(str(label), width, break_long_words=True).replace("$", r"\$")
+
+
+def image(figure: Figure, **options: Any) -> bytes:
+    """The file of a figure; ``options`` are those of ``savefig``."""
+    file = io.BytesIO()
+    figure.savefig(file, **options)
+    return file.getvalue()
 
 
 class ShownFigure(Figure):
     """A figure that notebooks display, which they otherwise do only for figures of pyplot."""
 
     def _repr_png_(self) -> bytes:
-        file = io.BytesIO()
-        self.savefig(file, format="png")
-        return file.getvalue()
+        return image(self, format="png")
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -88,11 +89,20 @@ def new_figure(width: float, height: float) -> Figure:
     return ShownFigure(figsize=(width, height), layout="constrained")
 
 
-def new_panels(count: int, columns: int, width: float, height: float, below: float = 0.0) -> tuple[Figure, list[Axes]]:
+def new_panels(
+    count: int,
+    columns: int,
+    width: float,
+    height: float,
+    below: float = 0.0,
+    *,
+    sharex: bool = False,
+    sharey: bool = False,
+) -> tuple[Figure, list[Axes]]:
     """A figure of ``count`` panels in rows of ``columns``, and the panels; sizes in inches, ``height`` is of a row."""
     rows = -(-count // columns)
     figure = new_figure(width, height * rows + below)
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).ravel()
     for axes in grid[count:]:
         axes.remove()
     return figure, list(grid[:count])
@@ -104,7 +114,7 @@ def open_axes(axes: Axes, **labels: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], notes: Sequence[str] = ()) -> None:
+def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], notes: Sequence[str] = ()) -> None:
     """One legend for all panels, below them, with notes above it."""
     width = figure.get_figwidth()
     # A character is about 0.08 inches at the default size; a handle and its gaps take 0.7.
@@ -132,17 +142,16 @@ def line_handle(style: Style, marker: bool = False) -> Line2D:
 # Checks and conversions of the arguments of plotting functions.
 
 
-def labelled(results: Any) -> dict[str, Result]:
-    """Results by label: from a comparison or a mapping, or one result under the name of its method.
+def labelled(results: Results) -> tuple[dict[str, Result], str | None]:
+    """Results by label, and the label of a comparison's reference; one result has the name of its method.
 
     Raises ValueError for an empty mapping, or a value that is not a result.
     """
-    if isinstance(results, SparseApproximation):
-        raise ValueError(f"results must have data to plot; got {name_type(results)}.")
-    if isinstance(results, Result):
-        return {results.method: results}
     if isinstance(results, Comparison):
-        return dict(results.results)
+        return dict(results.results), results.reference
+    if isinstance(results, BaseResult):
+        require_result(results, "results must have data to plot")
+        return {results.method: results}, None
     if not isinstance(results, Mapping):
         raise ValueError(
             f"results must be a result, a dict of results by label or a Comparison; got {type(results).__name__}. Use "
@@ -151,18 +160,13 @@ def labelled(results: Any) -> dict[str, Result]:
     if not results:
         raise ValueError("results is empty: pass at least one result of cavi, correct, fit or gibbs.")
     for label, result in results.items():
-        if not isinstance(result, Result):
-            raise ValueError(
-                f"results[{label!r}] must be a result, such as those of cavi, correct, fit or gibbs; got "
-                f"{name_type(result)}."
-            )
-    return {str(label): result for label, result in results.items()}
+        require_result(result, f"results[{label!r}] must be a result, such as those of cavi, correct, fit or gibbs")
+    return {str(label): result for label, result in results.items()}, None
 
 
-def require_chains(draws: Any) -> Draws:
+def require_chains(draws: Draws) -> Draws:
     """Check for draws with at least four per chain; raises ValueError otherwise."""
-    if not isinstance(draws, Draws):
-        raise ValueError(f"draws must be a result of gibbs or nuts; got {type(draws).__name__}.")
+    require_result(draws, "draws must be a result of gibbs or nuts", kind=Draws)
     if draws.num_samples < 4:
         raise ValueError(
             f"draws has {draws.num_samples} draws per chain, too few to assess convergence: draw at least 4, and "
@@ -171,27 +175,31 @@ def require_chains(draws: Any) -> Draws:
     return draws
 
 
-def thin(draws: Draws, count: int) -> Draws:
-    """About ``count`` of the draws, evenly spaced in each chain, or all if there are fewer."""
+def thin(draws: Draws, count: int, notes: list[str], label: str = "") -> Draws:
+    """About ``count`` of the draws, evenly spaced in each chain, with a note; all if there are fewer."""
     step = max(1, -(-draws.num_chains * draws.num_samples // count))
-    kept = {name: v[:, ::step] for name, v in draws.hyperparameters.items()}
-    return replace(
+    if step == 1:
+        return draws
+    thinned = replace(
         draws,
         whitened=None if draws.whitened is None else tuple(v[:, ::step] for v in draws.whitened),
         log_likelihood_trace=draws.log_likelihood_trace[:, ::step],
-        hyperparameters=kept,
+        hyperparameters={name: v[:, ::step] for name, v in draws.hyperparameters.items()},
         statistics={name: v[:, ::step] for name, v in draws.statistics.items()},
         stored_latents=None if draws.stored_latents is None else draws.stored_latents[:, ::step],
     )
+    total, kept = draws.log_likelihood_trace.size, thinned.log_likelihood_trace.size
+    notes.append(f"{label}{kept} of {total} draws.")
+    return thinned
 
 
-def fixed_covariates(result: Result, covariates: Any, num_rows: int) -> np.ndarray | None:
+def fixed_covariates(result: Result, covariates: ArrayLike | None, num_rows: int) -> np.ndarray | None:
     """The columns of y after the first, fixed at ``covariates`` for a grid of inputs; None if they are not known.
 
     By default one trial if y is successes of trials, so that the mean is a probability. Raises ValueError for another
     number of covariates.
     """
-    support = result.likelihood.support(result.model.num_latents)
+    support = result.model.support
     if covariates is None:
         return np.ones((num_rows, 1)) if isinstance(support, SuccessesOfTrials) else None
     values = np.atleast_1d(as_numbers(covariates, "covariates"))
@@ -211,13 +219,13 @@ def around(X: np.ndarray, results: Sequence[Result], margin: float) -> tuple[np.
     return np.maximum(low - beyond, lowest), np.minimum(high + beyond, highest)
 
 
-def smooth_draws(draws: Draws, X: np.ndarray, covariates: Any = None) -> tuple[np.ndarray, Predictive]:
+def smooth_draws(draws: Draws, X: np.ndarray, covariates: ArrayLike | None = None) -> tuple[np.ndarray, Predictive]:
     """Latents at X, (draws, m, latents), and the predictive distribution given them, both smooth in X."""
     f = draws.draw_marginals(X, common_noise=True)
     return f, Predictive(draws.likelihood, DrawNodes(f, draws.flat_likelihood_values), covariates)
 
 
-def require_comparison(comparison: Any) -> Comparison:
+def require_comparison(comparison: Comparison) -> Comparison:
     """Check for a Comparison; raises ValueError otherwise."""
     if not isinstance(comparison, Comparison):
         raise ValueError(
@@ -232,8 +240,7 @@ def inducing_inputs(result: Result) -> tuple[np.ndarray, str]:
 
     They include the pivots of low-rank priors.
     """
-    groups = [group.span if isinstance(group, FICPrior) else group for group in result.prior.groups]
-    priors = [group for group in groups if isinstance(group, InducingPointPrior)]
+    priors: list[Any] = [group for group in result.prior.spans().groups if hasattr(group, "Z")]
     Z = [np.asarray(prior.Z)[np.asarray(prior.active) > 0] for prior in priors]
     exact = all(prior.residual_variance() is None for prior in priors)
     distinct = np.unique(np.concatenate([np.zeros((0, result.X.shape[1])), *Z]), axis=0)

@@ -1,9 +1,10 @@
 """Reports as HTML."""
 
 import json
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +27,30 @@ from pgmodels.report.summaries import (
     html,
     join,
     likelihood_text,
+    listed,
     model_html,
     picture,
     result_facts,
     table,
 )
 from pgmodels.report.summaries import as_html as table_html
-from pgmodels.report.verdicts import Verdict, verdicts
+from pgmodels.report.verdicts import RATINGS, Verdict, verdicts
 from pgmodels.report.verdicts import as_html as diagnosis_html
-from pgmodels.results.approximation import FitReport, GaussianResult
-from pgmodels.results.draws import Draws
-from pgmodels.results.result import Result
+from pgmodels.results.approximation import FitReport
 from pgmodels.runtime.io import atomic_write
 from pgmodels.runtime.messages import shorten
 
 # Tables of a report: observations, classes, and unreliable latents.
-
-# Maximum number of unreliable latents listed for each result.
-_LISTED = 10
 
 
 def check_class_names(comparison: Comparison, class_names: Sequence[str] | None) -> list[str] | None:
     """Class names as text, None without names; raises ValueError unless there is one for each class."""
     if class_names is None:
         return None
-    values = class_values(comparison)
+    values = comparison.draws.model.support.values()
     if values is None:
-        likelihood = _reference(comparison).likelihood
-        raise ValueError(f"class_names need classes, but y of {likelihood.name} is not a class: leave them out.")
+        name = comparison.draws.likelihood.name
+        raise ValueError(f"class_names need classes, but y of {name} is not a class: leave them out.")
     if isinstance(class_names, str) or len(class_names) != len(values):
         raise ValueError(
             f"class_names must be {len(values)} names, in the order of the classes; got {shorten(class_names)}."
@@ -61,240 +58,110 @@ def check_class_names(comparison: Comparison, class_names: Sequence[str] | None)
     return [str(name) for name in class_names]
 
 
-def class_values(comparison: Comparison) -> np.ndarray | None:
-    """The values of y if it is a class, else None."""
-    model = _reference(comparison).model
-    return model.likelihood.support(model.num_latents).values()
-
-
 def observation_table(comparison: Comparison) -> Html:
     """The number of rows and columns, and the range and median of y."""
-    result, test = _reference(comparison), comparison.test
-    header = ["", "rows", "columns of X", "y: smallest", "median", "largest"]
-    rows = [["training", *_described(result.X, result.y)]]
-    if test is not None:
-        rows.append(["test", *_described(test.X, test.y)])
-    return table(header, rows)
-
-
-def _described(X: np.ndarray, y: np.ndarray) -> list[str]:
-    first = first_column(y)
-    figures = (np.min(first), np.median(first), np.max(first))
-    return [str(len(X)), str(X.shape[1]), *(f"{figure:.5g}" for figure in figures)]
+    draws, test = comparison.draws, comparison.test
+    rows = []
+    for name, data in (("training", draws.data), ("test", test)):
+        if data is not None:
+            y = first_column(data.y)
+            figures = (np.min(y), np.median(y), np.max(y))
+            rows.append([name, str(len(data.X)), str(data.X.shape[1]), *(f"{figure:.5g}" for figure in figures)])
+    return table(["", "rows", "columns of X", "y: smallest", "median", "largest"], rows)
 
 
 def class_table(comparison: Comparison, names: Sequence[str] | None) -> Html | None:
     """The number of rows of each class and each result's accuracy on its test rows; None without classes."""
-    values, test = class_values(comparison), comparison.test
+    values, test = comparison.draws.model.support.values(), comparison.test
     if values is None:
         return None
-    header: list[Any] = ["class", *(["name"] if names else []), "training rows"]
+    header = ["class", *(["name"] if names else []), "training rows"]
     predictions = {} if test is None else test.predictions
     if test is not None:
         header += ["test rows", *(f"accuracy: {label}" for label in predictions)]
-    rows, trained = [], first_column(_reference(comparison).y)
+    rows, trained = [], first_column(comparison.draws.y)
     for place, value in enumerate(values):
         row = [f"{value:g}", *([names[place]] if names else []), str(np.sum(trained == value))]
         if test is not None:
             of_class = first_column(test.y) == value
             row.append(str(of_class.sum()))
-            row += [_share(p.argmax(axis=1)[of_class] == place) for p in predictions.values()]
+            correct = [p.argmax(axis=1)[of_class] == place for p in predictions.values()]
+            row += [f"{one.mean():.3f}" if one.size else "-" for one in correct]
         rows.append(row)
     return table(header, rows, caption="Classes, and the accuracy of the most probable class on test rows")
 
 
-def _share(correct: np.ndarray) -> str:
-    return f"{correct.mean():.3f}" if correct.size else "-"
-
-
-def worst_latents(comparison: Comparison, label: str, verdict: Verdict, names: Sequence[str] | None) -> Html:
+def worst_latents(
+    comparison: Comparison, label: str, verdict: Verdict, names: Sequence[str] | None, num_listed: int = 10
+) -> Html:
     """The least reliable latents, with their posterior moments and the reference's; empty if there are none."""
-    if not len(verdict.latents):
+    count, reference = len(verdict.latents), comparison.draws
+    if not count:
         return Html("")
-    result, reference = comparison.results[label], _reference(comparison)
-    other = result is not reference
     several = reference.model.num_latents > 1
-    header = [
-        "row",
-        *(["latent"] if several else []),
-        "y",
-        f"mean ± sd of {label}",
-        *([f"of {comparison.reference}"] if other else []),
-    ]
+    # Each class may have its own latent.
+    known = names if names is not None and len(names) == reference.model.num_latents else None
+    shown = {label: comparison.results[label], comparison.reference: reference}
+    of_label, *of_reference = (f"of {name}" for name in shown)
+    header = ["row", *(["latent"] if several else []), "y", f"mean ± sd {of_label}", *of_reference]
     rows = []
-    for row, latent in verdict.latents[:_LISTED]:
-        y = np.atleast_1d(reference.y[row])
-        moments = [_moments(one, row, latent) for one in (result, *([reference] if other else []))]
-        place = [str(row), *([_latent(reference, latent, names)] if several else [])]
-        rows.append([*place, ", ".join(f"{v:.4g}" for v in y), *moments])
-    count = len(verdict.latents)
-    shown = f"the worst {_LISTED} of {count}" if count > _LISTED else str(count)
-    return table(header, rows, caption=element("span", f"Unreliable latents: {shown}"))
-
-
-def _moments(result: Any, row: int, latent: int) -> str:
-    variance = result.variance[row, latent]
-    spread = f"{np.sqrt(variance):.3g}" if variance > 0 else "no variance"
-    return f"{result.mean[row, latent]:.3g} ± {spread}"
-
-
-def _latent(result: Result, latent: int, names: Sequence[str] | None) -> str:
-    """The latent's index, with the name of its class if each class has its own latent."""
-    if names is not None and len(names) == result.model.num_latents:
-        return f"{latent} ({names[latent]})"
-    return str(latent)
-
-
-def _reference(comparison: Comparison) -> Any:
-    return comparison.results[comparison.reference]
+    for row, latent in verdict.latents[:num_listed]:
+        cells = [str(row)]
+        if several:
+            cells.append(f"{latent}" if known is None else f"{latent} ({known[latent]})")
+        cells.append(listed(reference.y[row], 4))
+        for result in shown.values():
+            variance = result.variance[row, latent]
+            spread = f"{np.sqrt(variance):.3g}" if variance > 0 else "no variance"
+            cells.append(f"{result.mean[row, latent]:.3g} ± {spread}")
+        rows.append(cells)
+    number = f"the worst {num_listed} of {count}" if count > num_listed else str(count)
+    return table(header, rows, caption=element("span", f"Unreliable latents: {number}"))
 
 
 # The figures of a report with their captions.
 
-# Minimum number of draws per chain for figures of the chains.
-_FEWEST_DRAWS = 4
+
+def illustrate(name: str, figure: Figure, words: Mapping[str, str], above: Html | None = None) -> Html:
+    """A figure with its heading, the caption that explains how to read it, and its alternative text.
+
+    ``words`` are filled into the entry of captions.toml; ``above`` is put between heading and figure.
+    """
+    captions = tomllib.loads((files("pgmodels.report") / "captions.toml").read_text(encoding="utf-8"))
+    title, caption, alt = (captions[name][part].format(**words) for part in ("title", "caption", "alt"))
+    drawn = element("figure", picture(figure, alt), element("figcaption", caption))
+    return join([element("h3", title), above or "", drawn])
 
 
-@dataclass(frozen=True, eq=False)
-class Illustration:
-    """A figure with its title, a caption that explains how to read it, and its alternative text."""
-
-    title: str
-    caption: str
-    alt: str
-    figure: Figure
-
-    def html(self) -> Html:
-        """The figure and its caption."""
-        return element("figure", picture(self.figure, self.alt), element("figcaption", self.caption))
-
-
-def illustrations(comparison: Comparison) -> Iterator[Illustration]:
+def illustrations(comparison: Comparison) -> Iterator[Html]:
     """The figures of a comparison, created one by one."""
-    if len(comparison.results) > 1:
-        yield from _agreement(comparison)
-    if comparison.test is not None and comparison.test.is_class and comparison.test.predictions:
-        yield Illustration(
-            "Reliability",
-            "Accuracy against the predicted probability. Below the diagonal predictions are overconfident, above it "
-            "underconfident; bins with few rows scatter by chance.",
-            "Reliability diagram of each result on the test data, with a histogram of confidences.",
-            plot_reliability(comparison),
-        )
-    yield from _functions(comparison)
-    yield from _inside(comparison)
-    for label, result in comparison.results.items():
-        if isinstance(result, Draws) and result.num_samples >= _FEWEST_DRAWS:
-            yield from _chains(label, result)
-
-
-def illustrate_diagnosis(label: str, diagnosis: Diagnosis) -> Illustration:
-    """The figure of a diagnosis."""
-    return Illustration(
-        f"Diagnosis of {label}",
-        "On simulated data, histograms should be flat: a peak in the middle means that q is too wide, raised ends that "
-        "q is too narrow, a slope that its mean is biased. Differences of weighted means should be near 0 and ratios "
-        "of standard deviations near 1; a large gap means that the augmentation loosens the bound of that row.",
-        f"Calibration of {label} on simulated data, its gap by datum, and its moments against importance sampling.",
-        diagnosis.plot(),
-    )
-
-
-def _agreement(comparison: Comparison) -> Iterator[Illustration]:
-    reference = comparison.reference
-    others = ", ".join(label for label in comparison.results if label != reference)
-    yield Illustration(
-        "Marginals",
-        f"Each point is a latent. Points on the diagonal agree with {reference}; beyond the grey bars, its Monte-Carlo "
-        "error, the approximation is off. Variances below the diagonal mean intervals that are too narrow.",
-        f"Scatter plots of posterior means and variances of {others} against those of {reference}.",
-        plot_marginals(comparison),
-    )
-    yield Illustration(
-        "Where they differ most",
-        f"Densities of the latents at which an approximation differs most from {reference}, the worst case among the "
-        "training rows. Look for a shifted peak, a narrow curve, or skewness that a Gaussian cannot represent.",
-        f"Marginal densities of the latents at which {others} differ most from {reference}.",
-        plot_densities(comparison),
-    )
-
-
-def _functions(comparison: Comparison) -> Iterator[Illustration]:
-    draws, reference = comparison.results[comparison.reference], comparison.reference
+    draws, test = comparison.draws, comparison.test
+    words = {"reference": comparison.reference, "others": ", ".join(comparison.others)}
+    if comparison.others:
+        yield illustrate("marginals", plot_marginals(comparison), words)
+        yield illustrate("densities", plot_densities(comparison), words)
+    if test is not None and test.is_class and test.predictions:
+        yield illustrate("reliability", plot_reliability(comparison), words)
     if draws.X.shape[1] == 1:
-        yield Illustration(
-            "Latent functions",
-            "Bands contain 50 % and 90 % of the posterior of each latent function. Bands of an approximation that lie "
-            f"inside those of {reference} are too narrow; all should widen away from the data.",
-            "Posterior mean and bands of each latent function over the input, and the data.",
-            plot_latent(comparison),
-        )
+        yield illustrate("latents", plot_latent(comparison), words)
     if draws.X.shape[1] == 2:
-        yield Illustration(
-            "Predictions over the inputs",
-            f"Predictions of {reference} over the two inputs, with the training data. Predictions should follow the "
-            "data where they are dense and be uncertain where they are not.",
-            f"Maps of the predictions of {reference} over the two inputs, with the training data.",
-            plot_probability_map(draws),
-        )
-
-
-def _inside(comparison: Comparison) -> Iterator[Illustration]:
-    model = comparison.results[comparison.reference].model
-    if model.is_augmentable and any(rule.auxiliary is not None for rule in model.augmentation.rules):
-        yield Illustration(
-            "Auxiliary variables",
-            f"Posterior means of the auxiliary variables, data in the order of {comparison.reference}'s. The other "
-            "results should coincide with it; a datum with an extreme auxiliary is surprising under the model.",
-            "Posterior means of the auxiliary variables of each result, by datum.",
-            plot_auxiliaries(comparison),
-        )
-    if any(_rises(result) for result in comparison.results.values()):
-        yield Illustration(
-            "Evidence lower bound",
-            "The bound must never decrease, and the difference from its last value should shrink steadily: a curve "
-            "that still rises at its end has not converged.",
-            "The evidence lower bound of each variational result by iteration, and its difference from the last value.",
-            plot_elbo(comparison),
-        )
-
-
-def _rises(result: Result) -> bool:
-    """Whether the bound changes over the iterations, which it does not if CAVI starts from an optimum."""
-    if not isinstance(result, GaussianResult) or result.corrects_another:
-        return False
-    return result.num_iterations > 1 and bool(np.ptp(result.elbo_trace) > 1e-6 * abs(result.elbo))
-
-
-def _chains(label: str, draws: Draws) -> Iterator[Illustration]:
-    yield Illustration(
-        f"Convergence of {label}",
-        "Effective sample sizes (should be above) and R-hat (should be below the dashed line) of all latents. Beyond "
-        "the dotted lines the draws are unusable.",
-        f"Histograms of effective sample sizes and R-hat of the latents of {label}.",
-        plot_convergence(draws),
-    )
-    yield Illustration(
-        f"Traces of {label}",
-        "The log likelihood and the latents that mix worst. Chains should look like noise around a common level: a "
-        "drift, a step, or chains at different levels mean that more draws are needed.",
-        f"Traces and densities by chain of the log likelihood and of four latents of {label}.",
-        plot_trace(draws),
-    )
-    yield Illustration(
-        f"Ranks of {label}",
-        "Ranks of each chain's draws among all draws. Histograms should be flat around the dashed line: a slope or a "
-        "peak means that a chain stays in one region of the posterior.",
-        f"Rank histograms by chain of the log likelihood and of four latents of {label}.",
-        plot_rank(draws),
-    )
-
-
-_LEVELS = {"trust": "reliable", "care": "use with care", "distrust": "not reliable"}
+        yield illustrate("map", plot_probability_map(draws), words)
+    if draws.model.is_augmentable and any(rule.auxiliary is not None for rule in draws.model.augmentation.rules):
+        yield illustrate("auxiliaries", plot_auxiliaries(comparison), words)
+    bounds = [result for result in comparison.results.values() if result.has_elbo and result.num_iterations > 1]
+    # CAVI that starts from an optimum does not change the bound.
+    if any(np.ptp(result.elbo_trace) > 1e-6 * abs(result.elbo) for result in bounds):
+        yield illustrate("elbo", plot_elbo(comparison), words)
+    for label, result in comparison.results.items():
+        # Fewer draws than four have no effective sample size.
+        if result.draws is not None and result.num_samples >= 4:
+            yield illustrate("convergence", plot_convergence(result), {"label": label})
+            yield illustrate("traces", plot_trace(result), {"label": label})
+            yield illustrate("ranks", plot_rank(result), {"label": label})
 
 
 def write_report(
-    path: Any,
+    path: str | PathLike[str],
     comparison: Comparison,
     *,
     title: str,
@@ -317,8 +184,11 @@ def write_report(
         "Summary": bullets(summary) if summary else Html(""),
         "Verdict": _verdicts(comparison, judged, names),
         "Comparison": table_html(comparison),
-        "Figures": join(_figures(comparison)),
-        "Diagnosis without draws": join(_diagnosed(label, one) for label, one in (diagnoses or {}).items()),
+        "Figures": join(illustrations(comparison)),
+        "Diagnosis without draws": join(
+            illustrate("diagnosis", diagnosis.plot(), {"label": label}, diagnosis_html(diagnosis))
+            for label, diagnosis in (diagnoses or {}).items()
+        ),
         "Data, model and results": _run(comparison, names, notes),
         "Derivation": _derivation(comparison),
         "Reproducing this report": _reproduction(settings),
@@ -349,9 +219,8 @@ def _page(title: str, lead: str, sections: Mapping[str, Html]) -> str:
 
 
 def _lead(comparison: Comparison) -> str:
-    draws = comparison.results[comparison.reference]
-    others = [label for label in comparison.results if label != comparison.reference]
-    compared = f"{' and '.join(others)} with {comparison.reference}" if others else comparison.reference
+    draws, others = comparison.draws, " and ".join(comparison.others)
+    compared = f"{others} with {comparison.reference}" if others else comparison.reference
     rows = f"{len(draws.X)} training rows"
     if comparison.test is not None:
         rows += f" and {len(comparison.test.X)} test rows"
@@ -361,28 +230,11 @@ def _lead(comparison: Comparison) -> str:
 def _verdicts(comparison: Comparison, by_label: Mapping[str, Verdict], names: Sequence[str] | None) -> Html:
     elements = []
     for label, verdict in by_label.items():
-        level = element("span", _LEVELS[verdict.level], class_="pgm-level")
+        heading = element("h3", label, " ", element("span", RATINGS[verdict.level], class_="pgm-level"))
         worst = worst_latents(comparison, label, verdict, names)
-        elements.append(
-            element(
-                "div",
-                element("h3", label, " ", level),
-                bullets(verdict.sentences),
-                worst,
-                class_=f"pgm-verdict pgm-{verdict.level}",
-            )
-        )
+        kind = f"pgm-verdict pgm-{verdict.level}"
+        elements.append(element("div", heading, bullets(verdict.sentences), worst, class_=kind))
     return join(elements)
-
-
-def _diagnosed(label: str, diagnosis: Diagnosis) -> Html:
-    illustration = illustrate_diagnosis(label, diagnosis)
-    return join([element("h3", illustration.title), diagnosis_html(diagnosis), illustration.html()])
-
-
-def _figures(comparison: Comparison) -> Iterator[Html]:
-    for illustration in illustrations(comparison):
-        yield join([element("h3", illustration.title), illustration.html()])
 
 
 def _run(comparison: Comparison, names: Sequence[str] | None, notes: Sequence[str]) -> Html:
@@ -390,11 +242,11 @@ def _run(comparison: Comparison, names: Sequence[str] | None, notes: Sequence[st
     classes = class_table(comparison, names)
     if classes is not None:
         elements.append(classes)
-    elements += [element("h3", "Model"), model_html(comparison.results[comparison.reference].model)]
-    for label, result in comparison.results.items():
-        if isinstance(result, GaussianResult) and result.fit is not None:
-            elements += [element("h3", f"Hyperparameters learned by {label}"), _learned(result.fit)]
-            break
+    elements += [element("h3", "Model"), model_html(comparison.draws.model)]
+    fits = {label: result.fit for label, result in comparison.results.items() if result.has_elbo}
+    label = next((label for label, fit in fits.items() if fit is not None), None)
+    if label is not None:
+        elements += [element("h3", f"Hyperparameters learned by {label}"), _learned(fits[label])]
     elements.append(element("h3", "Results"))
     for label, result in comparison.results.items():
         elements.append(table([], result_facts(result)[1:], caption=element("b", label)))
@@ -404,16 +256,18 @@ def _run(comparison: Comparison, names: Sequence[str] | None, notes: Sequence[st
 
 
 def _learned(fit: FitReport) -> Html:
-    rows = [(name, ", ".join(f"{v:.6g}" for v in np.ravel(value))) for name, value in fit.values.items()]
+    rows = [(name, listed(value)) for name, value in fit.values.items()]
     starts = ", ".join(f"{name} ({elbo:.4f})" for name, elbo in fit.start_elbos.items())
     state = "converged" if fit.converged else "did not converge"
-    said = f"The search {state} after {fit.num_steps} steps and {fit.num_evaluations} evaluations: {fit.message}."
-    chosen = f"It started from {fit.start}; starts and the ELBO at each: {starts}."
-    return join([table(["hyperparameter", "value"], rows), element("p", f"{said} {chosen}")])
+    text = (
+        f"The search {state} after {fit.num_steps} steps and {fit.num_evaluations} evaluations: {fit.message}. "
+        f"It started from {fit.start}; starts and the ELBO at each: {starts}."
+    )
+    return join([table(["hyperparameter", "value"], rows), element("p", text)])
 
 
 def _derivation(comparison: Comparison) -> Html:
-    model = comparison.results[comparison.reference].model
+    model = comparison.draws.model
     if not model.is_augmentable:
         return element("pre", likelihood_text(model))
     derivation = derive(model)
@@ -426,14 +280,11 @@ def _derivation(comparison: Comparison) -> Html:
 
 
 def _reproduction(settings: Mapping[str, Any]) -> Html:
-    elements = []
-    if "command" in settings:
-        elements += [
-            element("p", "This command reproduces the figures except times, given the same data and versions:")
-        ]
-        elements += [element("pre", element("code", settings["command"]))]
-    rows = [(name, _setting(value)) for name, value in settings.items() if name != "command"]
-    return join([*elements, table([], rows)])
+    rows = table([], [(name, _setting(value)) for name, value in settings.items() if name != "command"])
+    if "command" not in settings:
+        return rows
+    text = "This command reproduces the figures except times, given the same data and versions:"
+    return join([element("p", text), element("pre", element("code", settings["command"])), rows])
 
 
 def _setting(value: Any) -> Html:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import base64
-import io
 import textwrap
 from collections.abc import Iterable, Sequence
+from functools import singledispatch
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.explain import AugmentedGraph, explain_sections, likelihood_line
-from pgmodels.diagnostics.compare import METRICS, Comparison, convergence
+from pgmodels.diagnostics.compare import ESS_LIMITS, METRICS, RHAT_LIMITS, Comparison, convergence
 from pgmodels.inference.objectives import known_objective
 from pgmodels.model import Model
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, with_priors
-from pgmodels.results.approximation import CorrectedApproximation, GaussianResult
+from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
-from pgmodels.results.nested import NestedApproximation, SparseApproximation
+from pgmodels.results.nested import SparseApproximation
 from pgmodels.results.result import Result
 from pgmodels.runtime.messages import write_constraint, write_distribution
 
@@ -33,14 +34,6 @@ if TYPE_CHECKING:
 
 class Html(str):
     """A string of HTML, which is not escaped; all other text is."""
-
-
-# Resolution of PNG images, for print and high-resolution screens.
-_DPI = 144
-# SVG images above this number of bytes may be replaced by PNG.
-_LARGE = 200_000
-_PIXELS_PER_INCH = 96
-_VOID = {"img", "meta", "br", "hr"}
 
 
 def html(value: Any) -> Html:
@@ -57,7 +50,7 @@ def element(tag: str, *children: Any, **attributes: Any) -> Html:
     """An element with its children; ``class_`` is the attribute ``class``, None leaves an attribute out."""
     present = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
     opening = " ".join([tag, *(f'{name}="{escape(str(value))}"' for name, value in present.items())])
-    if tag in _VOID:
+    if tag in ("img", "meta", "br", "hr"):
         return Html(f"<{opening}>")
     return Html(f"<{opening}>{join(children)}</{tag}>")
 
@@ -85,22 +78,18 @@ def picture(figure: Figure, alt: str) -> Html:
 
     The figure's layout is fixed afterwards.
     """
-    from pgmodels.plots.style import settle
+    from pgmodels.plots.style import image, settle
 
     # Otherwise the layout would be computed again for each saved file.
     settle(figure).set_layout_engine("none")
-    kind, drawn = "svg+xml", _saved(figure, format="svg", metadata={"Date": None, "Creator": None})
-    if len(drawn) > _LARGE:
-        kind, drawn = min((kind, drawn), ("png", _saved(figure, format="png", dpi=_DPI)), key=lambda file: len(file[1]))
+    kind, drawn = "svg+xml", image(figure, format="svg", metadata={"Date": None, "Creator": None})
+    if len(drawn) > 200_000:
+        # The resolution is for print and high-resolution screens.
+        kind, drawn = min((kind, drawn), ("png", image(figure, format="png", dpi=144)), key=lambda file: len(file[1]))
     source = f"data:image/{kind};base64,{base64.b64encode(drawn).decode()}"
-    width, height = (round(_PIXELS_PER_INCH * inches) for inches in figure.get_size_inches())
+    # A pixel of CSS is 1/96 of an inch.
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
     return element("img", src=source, alt=alt, width=width, height=height, style="max-width:100%;height:auto")
-
-
-def _saved(figure: Figure, **options: Any) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, **options)
-    return file.getvalue()
 
 
 def bullets(items: Iterable[Any]) -> Html:
@@ -113,33 +102,36 @@ def _cell(tag: str, value: Any, **attributes: Any) -> Html:
     return value if is_cell else element(tag, value, **attributes)
 
 
-# The table of a comparison as text and HTML.
+# Text in at most 100 columns.
 
 WIDTH = 100
-# Limits for the reference; Vehtari et al. 2021 recommend 1.01 for a single R-hat, and this is the largest of many.
-_LARGEST_RHAT, _SMALLEST_ESS = 1.05, 100
-# Row headers of the printed table, by column of the comparison.
-_WORDS = {
-    "mean_error": "mean |error| of latent means",
-    "mean_error_max": "largest |error| of latent means",
-    "variance_error": "mean |error| of latent variances",
-    "variance_error_max": "largest |error| of latent variances",
-    "wasserstein": "mean Wasserstein-1 of marginals",
-    "misclassification": "test misclassification",
-    "rmse": "test RMSE of predictive mean",
-    "crps": "test CRPS",
-    "interval_score": "test interval score (90 %)",
-    "negative_log_density": "test negative log density [nats]",
-    "calibration_error": "test calibration error (15 bins)",
-    "elbo": "ELBO [nats]",
-    "pareto_k": "Pareto k-hat",
-    "ess_bulk": "smallest bulk ESS",
-    "ess_tail": "smallest tail ESS",
-    "rhat": "largest R-hat",
-    "seconds": "seconds",
-}
-# Longer labels are wrapped.
-_LABEL = 20
+
+
+def bulleted(items: Iterable[str]) -> list[str]:
+    """Points as lines of text."""
+    options: dict[str, Any] = {"initial_indent": "- ", "subsequent_indent": "  ", "break_on_hyphens": False}
+    return [line for item in items for line in textwrap.wrap(item, WIDTH, **options)]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of texts as lines: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+
+
+def number_text(value: float, digits: int = 4) -> str:
+    """A number with some significant digits, a dash for NaN."""
+    if np.isnan(value):
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.{digits}g}"
+
+
+def listed(values: ArrayLike, digits: int = 6) -> str:
+    """The entries of an array, separated by commas, with at most some significant digits."""
+    return ", ".join(f"{value:.{digits}g}" for value in np.ravel(values))
+
+
+# The table of a comparison as text and HTML.
 
 
 class Row(NamedTuple):
@@ -159,26 +151,37 @@ def metric_rows(comparison: Comparison) -> list[Row]:
             continue
         texts = tuple(number_text(value) for value in values)
         # Values that print the same are equally good; with only one distinct value, none is marked.
-        best = number_text(METRICS[column](values.dropna())) if len(set(texts) - {"-"}) > 1 else None
-        rows.append(Row(_WORDS[column], texts, tuple(text == best for text in texts)))
+        best = number_text(METRICS[column].best(values.dropna())) if len(set(texts) - {"-"}) > 1 else None
+        rows.append(Row(METRICS[column].words, texts, tuple(text == best for text in texts)))
     return rows
 
 
 def as_text(comparison: Comparison) -> str:
     """The table in 100 columns, split into blocks if it is wider, with notes below."""
     rows = metric_rows(comparison)
-    first = max(len(row.words) for row in rows)
-    columns = []
+    names = [row.words for row in rows]
+    first = max(map(len, names))
+    blocks: list[list[tuple[list[str], list[str]]]] = []
+    room = 0
     for index, label in enumerate(comparison.results):
-        head = textwrap.wrap(f"{label} (ref.)" if label == comparison.reference else label, _LABEL) or [""]
-        columns.append([head, [row.texts[index] + ("*" if row.best[index] else " ") for row in rows]])
+        # Labels above 20 characters are wrapped.
+        head = textwrap.wrap(f"{label} (ref.)" if label == comparison.reference else label, 20) or [""]
+        cells = [row.texts[index] + ("*" if row.best[index] else " ") for row in rows]
+        width = 2 + max(map(len, head + cells))
+        if width > room:
+            blocks.append([])
+            room = WIDTH - first
+        blocks[-1].append((head, cells))
+        room -= width
     lines = []
-    for block in _blocks(columns, first):
+    for block in blocks:
         height = max(len(head) for head, _ in block)
-        names = [""] * height + [row.words for row in rows]
-        shown = ([""] * (height - len(head)) + head + cells for head, cells in block)
-        lines += [*aligned(list(zip(names, *shown, strict=True))), ""]
-    return "\n".join([*lines[:-1], *(part for note in _notes(comparison) for part in _note(note))])
+        columns = [[""] * (height - len(head)) + head + cells for head, cells in block]
+        lines += [*aligned(list(zip([""] * height + names, *columns, strict=True))), ""]
+    for note in _notes(comparison):
+        indent = "" if note.startswith(("* ", "! ")) else "  "
+        lines += textwrap.wrap(note, WIDTH, break_on_hyphens=False, initial_indent=indent, subsequent_indent="  ")
+    return "\n".join(lines)
 
 
 def as_html(comparison: Comparison) -> Html:
@@ -205,51 +208,18 @@ def _notes(comparison: Comparison) -> list[str]:
 def _caution(comparison: Comparison) -> list[str]:
     row = comparison.to_dataframe().loc[comparison.reference]
     rhat, ess = row["rhat"], min(row["ess_bulk"], row["ess_tail"])
-    if rhat > _LARGEST_RHAT or ess < _SMALLEST_ESS:
+    if rhat > RHAT_LIMITS[1] or ess < ESS_LIMITS[1]:
         return [
             f"! These errors are not reliable: {comparison.reference} has R-hat {number_text(rhat)} and bulk or tail "
-            f"ESS {number_text(ess)} at worst (required: below {_LARGEST_RHAT}, above {_SMALLEST_ESS}). Draw more."
+            f"ESS {number_text(ess)} at worst (required: below {RHAT_LIMITS[1]}, above {ESS_LIMITS[1]}). Draw more."
         ]
     return []
-
-
-def number_text(value: float) -> str:
-    """A number with four significant digits, a dash for NaN."""
-    if np.isnan(value):
-        return "-"
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of texts as lines: the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
 def _score_cell(text: str, best: bool) -> Html:
     # The star marks the best value for readers without colours or bold type.
     inside = element("b", f"{text} *") if best else text
     return element("td", inside, class_="best" if best else None, style="text-align:right;white-space:nowrap")
-
-
-def _blocks(columns: Sequence[list], first: int) -> list[list[list]]:
-    blocks: list[list[list]] = []
-    room = 0
-    for column in columns:
-        width = 2 + max(map(len, column[0] + column[1]))
-        if width > room:
-            blocks.append([])
-            room = WIDTH - first
-        blocks[-1].append(column)
-        room -= width
-    return blocks
-
-
-def _note(note: str) -> list[str]:
-    marked = note.startswith(("* ", "! "))
-    return textwrap.wrap(
-        note, WIDTH, break_on_hyphens=False, initial_indent="" if marked else "  ", subsequent_indent="  "
-    )
 
 
 # Display of results, models and graphs: a paragraph in a terminal, a table in a notebook.
@@ -280,21 +250,19 @@ def result_text(result: AnyResult) -> str:
     return textwrap.fill(text, WIDTH, break_on_hyphens=False)
 
 
-def result_status(result: Result) -> str:
+def result_status(result: Any) -> str:
     """The engine with its objective, convergence, bound or log evidence, and how the result is corrected."""
-    if isinstance(result, Draws):
-        return f"{_METHODS[result.method]}: " + "; ".join([_chains(result), *map(" ".join, _mixing(result)[:3])])
-    if isinstance(result, IntegratedApproximation):
-        return "integrate: " + "; ".join(map(" ".join, _points(result)[:2]))
-    assert isinstance(result, GaussianResult)
-    objective = known_objective(result)
-    title = (Objective if objective is None else objective).title
-    name, value = _iterations(result.uncorrected)[0]
-    state = "converged" if result.converged else "not converged"
+    if result.draws is not None:
+        (_, chains), *mixing = _facts(result)
+        return f"{_METHODS[result.method]}: " + "; ".join([chains, *map(" ".join, mixing[:3])])
+    if not (result.has_elbo or result.is_corrected):
+        return "integrate: " + "; ".join(map(" ".join, _facts(result)[:2]))
+    name, value = _facts(result.uncorrected)[0]
     correction = "none" if result.fit is None else result.fit.correction
     if result.corrects_another:
         correction = _CORRECTED[result.method].removeprefix(", corrected ")
-    lines = [f"{result.uncorrected.method} on {title}: {name} {value}, {state}", f"correction: {correction}"]
+    engine = f"{result.uncorrected.method} on {_objective(result).title}"
+    lines = [f"{engine}: {name} {value}, {_state(result)}", f"correction: {correction}"]
     if result.fit is not None and result.fit.intervals:
         lines.append(f"uncertainty of parameters: {result.fit.intervals}")
     return "\n".join(lines)
@@ -315,36 +283,17 @@ def result_facts(result: AnyResult) -> list[tuple[str, str]]:
     facts = [("model", repr(result.model)), ("size", _size(result))]
     if result.weights is not None:
         facts.append(("weights of rows", f"{result.weights.sum():.6g} in total"))
-    if isinstance(result, Draws):
-        facts += [("draws", _chains(result)), *_mixing(result)]
-    elif isinstance(result, GaussianResult):
-        facts += _iterations(result)
-    elif isinstance(result, IntegratedApproximation):
-        facts += _points(result)
-    elif isinstance(result, SparseApproximation):
-        state = "converged" if result.converged else "not converged"
-        facts.append(("ELBO", f"{result.elbo:.4f} nats"))
-        facts.append(("windows of steps and passes", f"{len(result.elbo_trace)}, {state}"))
-        facts += [] if result.fit is None else [("hyperparameters", _learned(result))]
-    return [*facts, ("time", f"{result.seconds:.3g} s")]
+    return [*facts, *_facts(result), ("time", f"{result.seconds:.3g} s")]
 
 
-def _heading(result: AnyResult) -> str:
+def _heading(result: Any) -> str:
     name = _METHODS.get(result.method, result.method)
-    if isinstance(result, (GaussianResult, SparseApproximation)):
-        is_learned = result.fit is not None
-        if is_learned or not isinstance(result, CorrectedApproximation):
-            name = _variational_method(result)
-        if is_learned:
+    if result.has_elbo:
+        objective, (before, after) = _objective(result), _STOCHASTIC.get(result.method, ("", ""))
+        name = before + objective.method if objective.has_auxiliaries else objective.method + after
+        if result.fit is not None:
             name += f" at learned hyperparameters{_CORRECTED.get(result.method, '')}"
     return f"{name} of {result.likelihood!r}"
-
-
-def _variational_method(result: GaussianResult | SparseApproximation) -> str:
-    objective = known_objective(result)
-    name = Objective.method if objective is None else objective.method
-    before, after = _STOCHASTIC.get(result.method, ("", ""))
-    return before + name if objective is not None and objective.has_auxiliaries else name + after
 
 
 def _size(result: AnyResult) -> str:
@@ -352,59 +301,87 @@ def _size(result: AnyResult) -> str:
     return f"{result.num_rows} rows, {latents} latent{'s' if latents > 1 else ''}"
 
 
-def _chains(draws: Draws) -> str:
+def _objective(result: GaussianResult | SparseApproximation) -> Objective | type[Objective]:
+    """The objective of a result; of a loaded one that is user-defined, the defaults."""
+    return known_objective(result) or Objective
+
+
+def _state(result: GaussianResult | SparseApproximation) -> str:
+    return "converged" if result.converged else "not converged"
+
+
+# Quantile levels of the median and the central 90 % interval.
+_MEDIAN_AND_ENDS = (0.05, 0.5, 0.95)
+
+
+def _ranges(quantiles: np.ndarray) -> str:
+    """Medians with central 90 % intervals from the 5 %, 50 % and 95 % quantiles (3, ...) of each entry."""
+    return ", ".join(f"{m:.4g} (90 %: {a:.3g} to {b:.3g})" for a, m, b in quantiles.reshape(3, -1).T)
+
+
+@singledispatch
+def _facts(result: AnyResult) -> list[tuple[str, str]]:
+    """What describes one kind of result."""
+    raise TypeError(type(result).__name__)
+
+
+@_facts.register(Draws)
+def _facts_of_draws(draws: Draws) -> list[tuple[str, str]]:
     chains = "one chain" if draws.num_chains == 1 else f"each of {draws.num_chains} chains"
-    return f"{draws.num_samples} in {chains}, after {draws.num_warmup} of warm-up"
-
-
-def _mixing(draws: Draws) -> list[tuple[str, str]]:
-    sampled = [(f"sampled {name}", _spread(values)) for name, values in draws.hyperparameters.items()]
+    facts = [("draws", f"{draws.num_samples} in {chains}, after {draws.num_warmup} of warm-up")]
     if draws.whitened is None and draws.stored_latents is None:
-        return [("R-hat and ESS", "unknown: the draws of the latents were not stored"), *sampled]
-    diagnostics = convergence(draws)
-    facts = [("largest R-hat", _figure(diagnostics["rhat"], ".3f", "not defined for one chain"))]
-    facts += [
-        (f"smallest {part} ESS", _figure(diagnostics[f"ess_{part}"], ".0f", "not defined")) for part in ("bulk", "tail")
-    ]
-    return [*facts, *sampled]
+        facts.append(("R-hat and ESS", "unknown: the draws of the latents were not stored"))
+    else:
+        figures = convergence(draws)
+        rhat, *sizes = figures["rhat"], figures["ess_bulk"], figures["ess_tail"]
+        facts.append(("largest R-hat", "not defined for one chain" if np.isnan(rhat) else f"{rhat:.3f}"))
+        for part, size in zip(("bulk", "tail"), sizes, strict=True):
+            facts.append((f"smallest {part} ESS", "not defined" if np.isnan(size) else f"{size:.0f}"))
+    for name, values in draws.hyperparameters.items():
+        facts.append((f"sampled {name}", _ranges(np.quantile(values, _MEDIAN_AND_ENDS, axis=(0, 1)))))
+    return facts
 
 
-def _figure(value: float, form: str, otherwise: str) -> str:
-    return otherwise if np.isnan(value) else f"{value:{form}}"
-
-
-def _spread(values: np.ndarray) -> str:
-    """The median and the central 90 % interval of draws, for each entry."""
-    flat = values.reshape(values.shape[0] * values.shape[1], -1)
-    return _ranges(*np.quantile(flat, (0.05, 0.5, 0.95), axis=0))
-
-
-def _ranges(low: np.ndarray, middle: np.ndarray, high: np.ndarray) -> str:
-    """Medians with central 90 % intervals from the 5 %, 50 % and 95 % quantiles."""
-    return ", ".join(f"{m:.4g} (90 %: {a:.3g} to {b:.3g})" for a, m, b in zip(low, middle, high, strict=True))
-
-
-def _iterations(result: GaussianResult) -> list[tuple[str, str]]:
-    state = "converged" if result.converged else "not converged"
-    objective = known_objective(result)
-    name = "ELBO" if objective is None or objective.is_bound else "approximate log evidence"
-    facts = [(name, f"{result.elbo:.4f} nats"), ("iterations", f"{result.num_iterations}, {state}")]
-    if isinstance(result, CorrectedApproximation) and result.is_corrected:
+@_facts.register(GaussianResult)
+def _facts_of_gaussian(result: GaussianResult) -> list[tuple[str, str]]:
+    name = "ELBO" if _objective(result).is_bound else "approximate log evidence"
+    facts = [(name, f"{result.elbo:.4f} nats"), ("iterations", f"{result.num_iterations}, {_state(result)}")]
+    if result.is_corrected:
         facts[0] = ("ELBO before the correction", facts[0][1])
         facts.append(("variances that are not positive", f"{result.num_nonpositive} of {result.variance.size}"))
-    if isinstance(result, NestedApproximation):
+    if result.log_evidence_bounds is not None:
         facts.append(("largest lower bound of log p(y)", f"{result.log_evidence_bounds.max():.4f} nats"))
-        facts.append(("largest skewness", f"{result.skewness.flat[np.argmax(abs(result.skewness))]:.2f}"))
+        skewness = result.marginals.skewness
+        facts.append(("largest skewness", f"{skewness.flat[np.argmax(abs(skewness))]:.2f}"))
     if result.fit is not None:
         facts.append(("hyperparameters", _learned(result)))
         if not result.is_corrected or result.fit.exceptions:
             facts.append(("correction", result.fit.correction))
         if result.uncertainty is not None:
             for path, values in result.uncertainty.nodes(result.model).items():
-                facts.append((path, _ranges(*np.quantile(values.reshape(len(values), -1), (0.05, 0.5, 0.95), axis=0))))
+                facts.append((path, _ranges(np.quantile(values, _MEDIAN_AND_ENDS, axis=0))))
         elif result.fit.intervals:
             facts.append(("uncertainty of hyperparameters", result.fit.intervals))
     return facts
+
+
+@_facts.register(IntegratedApproximation)
+def _facts_of_points(result: IntegratedApproximation) -> list[tuple[str, str]]:
+    state = "which cover the posterior" if result.holds_mass else "which do not cover all of the posterior"
+    points = f"{len(result.shares)}, {state}" + (f", and {result.num_failed} that failed" * bool(result.num_failed))
+    facts = [("points", points), ("log evidence", f"{result.log_evidence:.4f} nats")]
+    for name, marginal in result.hyperparameters.items():
+        facts.append((name, _ranges(marginal.quantiles(_MEDIAN_AND_ENDS))))
+    if result.unreliable:
+        facts.append(("mass at points with a Pareto k-hat above its limit", f"{result.unreliable:.0%}"))
+    return facts
+
+
+@_facts.register(SparseApproximation)
+def _facts_of_minibatches(result: SparseApproximation) -> list[tuple[str, str]]:
+    facts = [("ELBO", f"{result.elbo:.4f} nats")]
+    facts.append(("windows of steps and passes", f"{len(result.elbo_trace)}, {_state(result)}"))
+    return facts if result.fit is None else [*facts, ("hyperparameters", _learned(result))]
 
 
 def _learned(result: GaussianResult | SparseApproximation) -> str:
@@ -412,21 +389,8 @@ def _learned(result: GaussianResult | SparseApproximation) -> str:
         return f"not optimal: {result.fit.message}"
     with_prior = bool(with_priors(result.model).leaf_indices)
     mode = ", with priors: the mode of the unconstrained parameters, such as log(variance)" if with_prior else ""
-    objective = known_objective(result)
-    if objective is None:
-        return f"learned on {Objective.title}{mode}"
+    objective = _objective(result)
     return f"learned on {objective.title}{'' if objective.is_bound else ', which is no bound'}{mode}"
-
-
-def _points(result: IntegratedApproximation) -> list[tuple[str, str]]:
-    state = "which cover the posterior" if result.holds_mass else "which do not cover all of the posterior"
-    points = f"{len(result.shares)}, {state}" + (f", and {result.num_failed} that failed" * bool(result.num_failed))
-    facts = [("points", points), ("log evidence", f"{result.log_evidence:.4f} nats")]
-    for name, marginal in result.hyperparameters.items():
-        facts.append((name, _ranges(*map(np.ravel, marginal.quantiles([0.05, 0.5, 0.95])))))
-    if result.unreliable:
-        facts.append(("mass at points with a Pareto k-hat above its limit", f"{result.unreliable:.0%}"))
-    return facts
 
 
 def model_html(model: Model) -> Html:
@@ -451,13 +415,9 @@ def hyperparameter_table(model: Model) -> Html:
         note = write_constraint(parameter.support)
         if parameter.prior is not None:
             note = f"prior {write_distribution(parameter.declared_prior)}"
-        value = "from the data" if parameter.value is None else _array(parameter.value)
+        value = "from the data" if parameter.value is None else listed(parameter.value)
         rows.append((name, value, "fixed" if parameter.fixed else f"trainable, {note}"))
     return table(["hyperparameter", "value", ""], rows)
-
-
-def _array(value: Any) -> str:
-    return ", ".join(f"{entry:.6g}" for entry in np.ravel(np.asarray(value)))
 
 
 def graph_html(graph: AugmentedGraph) -> Html:

@@ -1,35 +1,36 @@
 """Verdicts on a comparison, and diagnoses as text."""
 
-import textwrap
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy
 
 from pgmodels.data.arrays import in_units_of
-from pgmodels.diagnostics.compare import Comparison, convergence_by_latent, of_draws, standard_errors
+from pgmodels.diagnostics.compare import (
+    ESS_LIMITS,
+    RHAT_LIMITS,
+    Comparison,
+    MomentErrors,
+    convergence_by_latent,
+    moment_errors,
+    of_draws,
+    standard_errors,
+)
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import LEVELS, Calibration
 from pgmodels.inference.objectives import objective_of_result
-from pgmodels.report.summaries import Html, aligned, bullets, join, table
-from pgmodels.results.approximation import CorrectedApproximation, GaussianResult, ResponseApproximation
+from pgmodels.report.summaries import Html, aligned, bulleted, bullets, join, listed, number_text, table
 from pgmodels.results.draws import Draws
-from pgmodels.results.nested import NestedApproximation
 from pgmodels.results.result import Result, same_hyperparameters
 
-RANKS = ("trust", "care", "distrust")
-# Vehtari et al. 2021 recommend R-hat below 1.01 and an effective sample size above 400; beyond the second limits draws
-# are unusable.
-_RHAT, _ESS = (1.01, 1.05), (400, 100)
+# The levels of verdicts from the best, and what they mean.
+RATINGS = {"trust": "reliable", "care": "use with care", "distrust": "not reliable"}
 # Limits on the error of a posterior mean, in posterior standard deviations, and of a standard deviation, as a factor.
 # Within the first, 95 % intervals keep 92 % or more of their mass; a mean off by 0.5 leaves 92 %, a halved variance
 # 83 %.
 _SHIFT, _RATIO = (0.1, 0.5), (1.1, 1.35)
-# The share of latents that may be beyond a limit before the result is rated by it.
-_SHARE = 0.05
-# The number of worst latents in a sentence.
-_NUM_LISTED = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +45,7 @@ class Verdict:
     latents: np.ndarray = field(repr=False)
 
     def __str__(self) -> str:
-        return " ".join((f"{_HEADS[self.level]}", *self.sentences))
-
-
-_HEADS = {"trust": "Reliable.", "care": "Use with care.", "distrust": "Not reliable."}
+        return " ".join((f"{RATINGS[self.level].capitalize()}.", *self.sentences))
 
 
 def verdicts(comparison: Comparison) -> dict[str, Verdict]:
@@ -59,16 +57,20 @@ def verdicts(comparison: Comparison) -> dict[str, Verdict]:
     """
     if not isinstance(comparison, Comparison):
         raise ValueError(f"comparison must be a result of compare; got {type(comparison).__name__}.")
-    reference = comparison.results[comparison.reference]
-    reference_findings = _judge_chains(reference)
+    reference = _judge_chains(comparison.draws)
     by_label = {}
     for label, result in comparison.results.items():
-        if label == comparison.reference:
-            by_label[label] = reference_findings.verdict()
-        elif isinstance(result, Draws):
-            by_label[label] = _judge_draws(result, comparison, reference_findings).verdict()
-        else:
-            by_label[label] = _judge_approximation(label, result, comparison, reference_findings).verdict()
+        findings = reference
+        if label != comparison.reference:
+            if result.draws is None:
+                findings = _judge_approximation(label, result, comparison)
+            else:
+                findings = _judge_draws(result, comparison, reference.rank < 2)
+            if reference.rank == 2:
+                findings.rank = max(1, findings.rank)
+                doubt = f"The reference, {comparison.reference}, is not reliable, so these figures are provisional."
+                findings.sentences.insert(0, doubt)
+        by_label[label] = Verdict([*RATINGS][findings.rank], tuple(findings.sentences), findings.latents)
     return by_label
 
 
@@ -82,9 +84,6 @@ class _Findings:
         self.rank = max(self.rank, rank)
         self.sentences.append(sentence)
 
-    def verdict(self) -> Verdict:
-        return Verdict(RANKS[self.rank], tuple(self.sentences), self.latents)
-
 
 def _judge_chains(draws: Draws) -> _Findings:
     findings = _Findings()
@@ -93,26 +92,23 @@ def _judge_chains(draws: Draws) -> _Findings:
     if np.isnan(size).all():
         findings.add(2, f"{draws.num_samples} draws per chain are too few to assess convergence.")
         return findings
-    least = tuple(int(i) for i in np.unravel_index(np.nanargmin(size), size.shape))
-    rank = _rank(-size[least], (-_ESS[0], -_ESS[1]))
+    least = _largest(-size)
+    rank = _rank(-size[least], (-ESS_LIMITS[0], -ESS_LIMITS[1]))
     words = ("sufficient", "low, so means are imprecise and tails more so", "too low to use the draws")[rank]
     findings.add(rank, f"The smallest effective sample size is {size[least]:.0f} at {_place(draws, *least)}: {words}.")
     if np.isnan(rhat).all():
         findings.add(1, "Convergence cannot be assessed from one chain: run four.")
-        bad = size < _ESS[1]
     else:
-        worst = tuple(int(i) for i in np.unravel_index(np.nanargmax(rhat), rhat.shape))
-        rank = _rank(rhat[worst], _RHAT)
+        worst = _largest(rhat)
+        rank = _rank(rhat[worst], RHAT_LIMITS)
         words = ("the chains agree", "the chains have not fully converged", "the chains disagree: draw more")[rank]
         findings.add(rank, f"The largest R-hat is {rhat[worst]:.3f} at {_place(draws, *worst)}: {words}.")
-        bad = (size < _ESS[1]) | (rhat > _RHAT[1])
-    findings.latents = _ordered(bad, -size)
+    findings.latents = _ordered((size < ESS_LIMITS[1]) | (rhat > RHAT_LIMITS[1]), -size)
     return findings
 
 
-def _judge_draws(draws: Draws, comparison: Comparison, reference_findings: _Findings) -> _Findings:
-    findings = _judge_chains(draws)
-    reference = comparison.results[comparison.reference]
+def _judge_draws(draws: Draws, comparison: Comparison, is_reference_reliable: bool) -> _Findings:
+    findings, reference = _judge_chains(draws), comparison.draws
     mean_error, variance_error = of_draws(standard_errors, draws)
     limit = _limit(draws.mean.size)
     scores = np.maximum(
@@ -124,7 +120,7 @@ def _judge_draws(draws: Draws, comparison: Comparison, reference_findings: _Find
             2, f"It cannot be compared with {comparison.reference}: one has too few draws for standard errors."
         )
         return findings
-    worst = tuple(int(i) for i in np.unravel_index(np.nanargmax(scores), scores.shape))
+    worst = _largest(scores)
     figure = f"{scores[worst]:.1f} joint standard errors at {_place(draws, *worst)}"
     if not same_hyperparameters(draws, reference):
         findings.add(
@@ -132,7 +128,7 @@ def _judge_draws(draws: Draws, comparison: Comparison, reference_findings: _Find
         )
     elif scores[worst] > limit:
         findings.add(
-            2 if reference_findings.rank < 2 else 1,
+            2 if is_reference_reliable else 1,
             f"It differs from {comparison.reference} by up to {figure}, more than the {limit:.1f} explained by chance: "
             "one of the two has not converged, or is wrong.",
         )
@@ -142,39 +138,36 @@ def _judge_draws(draws: Draws, comparison: Comparison, reference_findings: _Find
             0, f"It agrees with {comparison.reference} within Monte-Carlo error: means and variances differ by "
             f"at most {figure}."
         )  # fmt: skip
-    _doubt_reference(findings, comparison, reference_findings)
     return findings
 
 
-def _judge_approximation(label: str, result: Any, comparison: Comparison, reference_findings: _Findings) -> _Findings:
+def _judge_approximation(label: str, result: Any, comparison: Comparison) -> _Findings:
     findings = _Findings()
-    reference = comparison.results[comparison.reference]
     if not result.converged:
         findings.add(1, "Its iterations stopped before convergence.")
-    if isinstance(result, CorrectedApproximation) and result.num_nonpositive:
+    if result.is_corrected and result.num_nonpositive:
         findings.add(
             2, f"{result.num_nonpositive} of its variances are not positive: the correction is not valid there."
         )
-    if isinstance(result, ResponseApproximation) and not result.is_positive:
+    if result.is_corrected and not result.is_positive:
         findings.add(2, "Its covariance is not positive definite: linear response is not valid.")
-    _judge_marginals(findings, result, reference, comparison)
-    if isinstance(result, GaussianResult) and not result.is_corrected:
+    _judge_marginals(findings, result, comparison)
+    if not result.is_corrected:
         _judge_khat(findings, float(comparison.to_dataframe().loc[label, "pareto_k"]))
     _compare_predictions(findings, label, comparison)
-    if not same_hyperparameters(result, reference):
+    if not same_hyperparameters(result, comparison.draws):
         findings.add(
             1, f"Its hyperparameters differ from those of {comparison.reference}: part of the error is due to that."
         )
-    _doubt_reference(findings, comparison, reference_findings)
     return findings
 
 
-def _judge_marginals(findings: _Findings, result: Any, reference: Draws, comparison: Comparison) -> None:
+def _judge_marginals(findings: _Findings, result: Result, comparison: Comparison, num_listed: int = 5) -> None:
     """Rate errors of means and standard deviations against the reference, beyond its Monte-Carlo error."""
-    limit = _limit(result.mean.size)
-    deviation = np.sqrt(reference.variance)
-    gap = np.abs(result.mean - reference.mean)
-    shift = in_units_of(deviation, np.maximum(gap - limit * comparison.mcse_mean, 0.0))
+    limit, reference = _limit(result.mean.size), comparison.draws
+    off, ratio = moment_errors(result, reference.mean, reference.variance)
+    gap, noise_of_mean = np.abs(result.mean - reference.mean), limit * comparison.mcse_mean
+    shift = in_units_of(np.sqrt(reference.variance), np.maximum(gap - noise_of_mean, 0.0))
     noise = limit * comparison.mcse_variance
     variance = np.maximum(result.variance, 0.0)
     # Errors are measured to the nearest variance within the reference's Monte-Carlo error.
@@ -184,22 +177,17 @@ def _judge_marginals(findings: _Findings, result: Any, reference: Draws, compari
         spread = np.exp(0.5 * np.abs(np.log(variance) - np.log(np.maximum(nearest, 1e-300))))
     # Two variances of 0 are equal.
     spread = np.where(variances_off, spread, 1.0)
-    means_off = gap > limit * comparison.mcse_mean
-    total = result.mean.size
-    ratio, off = np.sqrt(in_units_of(reference.variance, variance, known=1.0)), in_units_of(deviation, gap)
     findings.add(
         _rank_share(shift, _SHIFT),
         f"Posterior means are off by {np.mean(off):.2f} posterior standard deviations on average and "
-        f"{np.max(off):.2f} at most; {_count(means_off, total)} off beyond Monte-Carlo error.",
+        f"{np.max(off):.2f} at most; {_count(gap > noise_of_mean)} off beyond Monte-Carlo error.",
     )
-    width = "too narrow" if np.median(ratio) < 1 else "too wide"
-    rank = _rank_share(spread, _RATIO)
-    words = f": {width}" if rank else ""
+    rank, width = _rank_share(spread, _RATIO), "too narrow" if np.median(ratio) < 1 else "too wide"
     findings.add(
         rank,
         f"Posterior standard deviations are {np.median(ratio):.2f} times the reference's in the median, "
-        f"{np.min(ratio):.2f} to {np.max(ratio):.2f}{words}; {_count(variances_off, total)} off beyond Monte-Carlo "
-        "error.",
+        f"{np.min(ratio):.2f} to {np.max(ratio):.2f}{f': {width}' if rank else ''}; {_count(variances_off)} off "
+        "beyond Monte-Carlo error.",
     )
     unreliable = (shift > _SHIFT[1]) | (spread > _RATIO[1])
     severity = np.maximum(shift / _SHIFT[1], np.log(spread) / np.log(_RATIO[1]))
@@ -208,9 +196,9 @@ def _judge_marginals(findings: _Findings, result: Any, reference: Draws, compari
         places = [
             f"{_place(result, row, latent)} (mean off by {off[row, latent]:.2f} sd, sd {ratio[row, latent]:.2f} times "
             "the reference's)"
-            for row, latent in findings.latents[:_NUM_LISTED]
+            for row, latent in findings.latents[:num_listed]
         ]
-        more = f", and {len(findings.latents) - _NUM_LISTED} more" if len(findings.latents) > _NUM_LISTED else ""
+        more = f", and {len(findings.latents) - num_listed} more" if len(findings.latents) > num_listed else ""
         findings.add(1, f"It is least reliable at {'; '.join(places)}{more}.")
 
 
@@ -236,17 +224,10 @@ def _compare_predictions(findings: _Findings, label: str, comparison: Comparison
     if np.isnan(difference):
         findings.add(0, "It makes no predictions for the test data.")
         return
-    words = "the same as" if abs(difference) < 5e-4 else ("worse than" if difference > 0 else "better than")
-    by = "" if abs(difference) < 5e-4 else f"{abs(difference):.3f} nats per row "
-    findings.add(0, f"On test data its log density is {by}{words} that of {comparison.reference}.")
-
-
-def _doubt_reference(findings: _Findings, comparison: Comparison, reference_findings: _Findings) -> None:
-    if reference_findings.rank == 2:
-        findings.rank = max(1, findings.rank)
-        findings.sentences.insert(
-            0, f"The reference, {comparison.reference}, is not reliable, so these figures are provisional."
-        )
+    words = "the same as"
+    if abs(difference) >= 5e-4:
+        words = f"{abs(difference):.3f} nats per row {'worse' if difference > 0 else 'better'} than"
+    findings.add(0, f"On test data its log density is {words} that of {comparison.reference}.")
 
 
 def _limit(count: int) -> float:
@@ -258,19 +239,25 @@ def _rank(value: float, limits: tuple[float, float]) -> int:
     return int(value > limits[0]) + int(value > limits[1])
 
 
-def _rank_share(values: np.ndarray, limits: tuple[float, float]) -> int:
-    """2 if a share above _SHARE exceeds the second limit; 1 if above the first, or any value the second; else 0."""
+def _rank_share(values: np.ndarray, limits: tuple[float, float], share: float = 0.05) -> int:
+    """2 if more than a share exceeds the second limit; 1 if more exceeds the first, or any value the second; else 0."""
     beyond = [float(np.mean(values > limit)) for limit in limits]
-    if beyond[1] > _SHARE:
+    if beyond[1] > share:
         return 2
-    return 1 if beyond[0] > _SHARE or beyond[1] > 0 else 0
+    return 1 if beyond[0] > share or beyond[1] > 0 else 0
 
 
-def _count(mask: np.ndarray, total: int) -> str:
-    count = int(mask.sum())
+def _count(mask: np.ndarray) -> str:
+    count, total = int(mask.sum()), mask.size
     if count == 0:
         return f"none of {total} is"
     return f"{'all' if count == total else count} of {total} {'is' if count == 1 else 'are'}"
+
+
+def _largest(values: np.ndarray) -> tuple[int, int]:
+    """The row and the latent of the largest value (n, latents) that is not NaN."""
+    row, latent = np.unravel_index(np.nanargmax(values), values.shape)
+    return int(row), int(latent)
 
 
 def _ordered(mask: np.ndarray, severity: np.ndarray) -> np.ndarray:
@@ -281,16 +268,12 @@ def _ordered(mask: np.ndarray, severity: np.ndarray) -> np.ndarray:
 def _place(result: Result, row: int, latent: int) -> str:
     """A latent in words: its row, its index if there are several, and the inputs if there are at most three."""
     number = f", latent {latent}" if result.model.num_latents > 1 else ""
-    inputs = result.X[row]
-    at = f" (x = {', '.join(f'{value:.3g}' for value in inputs)})" if inputs.size <= 3 else ""
+    at = f" (x = {listed(result.X[row], 3)})" if result.X.shape[1] <= 3 else ""
     return f"row {row}{number}{at}"
 
 
 # A diagnosis as text and HTML: a table of figures, and sentences that interpret them.
 
-WIDTH = 100
-# Significance level of the tests on simulated data, divided by the number of latents.
-_SIGNIFICANT = 0.01
 _VSBC_HEADER = ("simulated data", "mean of z", "rms of z", "in 50 %", "in 90 %", "symmetry p")
 
 
@@ -301,9 +284,7 @@ def as_text(diagnosis: Diagnosis) -> str:
     lines = [_title(diagnosis), *(f"  {name.ljust(width)}  {value}" for name, value in figures)]
     if diagnosis.vsbc is not None:
         lines += ["", *(f"  {line}" for line in aligned([_VSBC_HEADER, *_vsbc_rows(diagnosis.vsbc)]))]
-    lines.append("")
-    for sentence in (*sentences(diagnosis), *diagnosis.notes):
-        lines += textwrap.wrap(sentence, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+    lines += ["", *bulleted([*sentences(diagnosis), *diagnosis.notes])]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -366,12 +347,9 @@ def _moments(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     ]
 
 
-def _differences(diagnosis: Diagnosis) -> tuple[np.ndarray, np.ndarray]:
-    """Differences of q's means from the weighted ones, in posterior deviations, and ratios of deviations."""
-    importance, result = diagnosis.importance, diagnosis.result
-    deviation = np.sqrt(importance.variance)
-    shift = in_units_of(deviation, np.abs(result.mean - importance.mean))
-    return shift, in_units_of(deviation, np.sqrt(result.variance), known=1.0)
+def _differences(diagnosis: Diagnosis) -> MomentErrors:
+    """The errors of q's means and deviations for the weighted moments."""
+    return moment_errors(diagnosis.result, diagnosis.importance.mean, diagnosis.importance.variance)
 
 
 def _vsbc_rows(vsbc: Calibration) -> list[tuple[str, ...]]:
@@ -430,8 +408,9 @@ def _of_importance(diagnosis: Diagnosis) -> list[str]:
     )
     if diagnosis.result.is_corrected:
         divergence = f"Its divergence from the posterior is {_number(importance.divergence)} nats."
-    if isinstance(diagnosis.result, NestedApproximation):
-        most = float(np.max(importance.log_evidence - diagnosis.result.log_evidence_bounds))
+    bounds = diagnosis.result.log_evidence_bounds
+    if bounds is not None:
+        most = float(np.max(importance.log_evidence - bounds))
         divergence += (
             " The divergence of a latent's density from its exact marginal is at most log p(y) less its lower bound: "
             f"{_number(most)} nats for the largest (standard error {_number(importance.log_evidence_error)})."
@@ -448,7 +427,8 @@ def _of_vsbc(diagnosis: Diagnosis) -> list[str]:
     vsbc = diagnosis.vsbc
     if vsbc is None:
         return []
-    level = _SIGNIFICANT / len(vsbc.bias_p)
+    # The tests' level of 1 %, divided by the number of latents.
+    level = 0.01 / len(vsbc.bias_p)
     # Where both intervals are significant, the wider one decides.
     significant = vsbc.coverage_p < level / 2.0
     excess = vsbc.coverage[0] - np.array(LEVELS)[:, None]
@@ -488,5 +468,4 @@ def _with_error(value: float, error: float) -> str:
     return f"{_number(value)} ± {error:.1g}"
 
 
-def _number(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 1000 or np.isinf(value) else f"{value:#.3g}"
+_number = partial(number_text, digits=3)

@@ -92,6 +92,8 @@ class GaussianResult(GaussianPredictions, Result):
         tolerance: float
         objective: str
         custom_objective: Objective | None
+        # Of corrected results.
+        num_nonpositive: int
 
         @property
         def fit(self) -> FitReport | Any:
@@ -150,8 +152,10 @@ class GaussianResult(GaussianPredictions, Result):
         f, coordinates = draw_latents(gaussian, num_draws, as_seed(seed))
         return *self._at_rows(f, coordinates), np.asarray(_log_density_ratio(gaussian, f, coordinates))
 
+    def require_covariance(self) -> None:
+        """Raise ValueError for a correction without a joint covariance of the latents."""
+
     def latent_draws(self, num_draws: int, seed: int) -> LatentDraws:
-        """One chain of independent draws at the data; raises ValueError if a corrected variance is not positive."""
         f, whitened, log_q = self.draw_with_density(num_draws, seed)
         return LatentDraws(f[None], self.drawn_from, tuple(v[None] for v in whitened), log_q[None])
 
@@ -305,6 +309,14 @@ class CorrectedApproximation(GaussianResult):
     @property
     def corrects_another(self) -> bool:
         return self.uncorrected.fit is None
+
+    def require_covariance(self) -> None:
+        if self.is_corrected:
+            raise ValueError(
+                f"result is a correction {self.description} which has marginals but no joint density: diagnose the "
+                "uncorrected result or, for a GP of another form than pgm.Markov(), its linear response, "
+                "pgm.correct(result), or compare it with draws."
+            )
 
     def latent_draws(self, num_draws: int, seed: int) -> LatentDraws:
         if self.has_density:

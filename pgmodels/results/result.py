@@ -631,6 +631,10 @@ class Result(BaseResult):
         """The result with its parameters held at their learned values, without their uncertainty."""
         return self
 
+    def latent_draws(self, num_draws: int, seed: int) -> LatentDraws:
+        """One chain of independent draws at the data; raises ValueError if a corrected variance is not positive."""
+        raise NotImplementedError
+
     def draw_with_parameters(self, num_draws: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
         """Draws of the latents at the data (draws, n, latents) and of the hyperparameters, None if these are fixed."""
         return None

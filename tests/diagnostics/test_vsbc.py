@@ -10,8 +10,7 @@ from scipy import stats
 from scipy.special import expit
 
 import pgmodels as pgm
-from pgmodels.diagnostics import vsbc
-from pgmodels.diagnostics.vsbc import Calibration, simulate_calibration, symmetry_test
+from pgmodels.diagnostics.vsbc import LEVELS, Calibration, refit, simulate_calibration, symmetry_test
 from pgmodels.inference import loop as drive
 from pgmodels.inference.vi import cavi
 from pgmodels.likelihoods.sampling import draw_observations
@@ -64,7 +63,7 @@ def test_exact_inference_is_calibrated():
     for value, error, expected in (
         (*result.bias, 0.0),
         (*result.dispersion, 1.0),
-        *((value, error, level) for value, error, level in zip(*result.coverage, vsbc.LEVELS, strict=True)),
+        *((value, error, level) for value, error, level in zip(*result.coverage, LEVELS, strict=True)),
     ):
         assert (np.abs(value - expected) < 4 * error).all()
 
@@ -98,19 +97,16 @@ def split(result):
     return [Calibration(z, exact, 0, 0) for z, exact in pairs]
 
 
-def planted(monkeypatch, change):
-    original = vsbc._refit
-
+def planted(change):
     def wrong(*args):
-        posterior, mean, variance, done = original(*args)
+        posterior, mean, variance, done = refit(*args)
         return posterior, *change(mean, variance), done
 
-    monkeypatch.setattr(vsbc, "_refit", wrong)
-    return simulate_calibration(gaussian(), 100, seed=2)
+    return simulate_calibration(gaussian(), 100, seed=2, refit=wrong)
 
 
-def test_halved_variances_are_found(monkeypatch):
-    result = planted(monkeypatch, lambda mean, variance: (mean, variance / 2))
+def test_halved_variances_are_found():
+    result = planted(lambda mean, variance: (mean, variance / 2))
     value, error = result.dispersion
     assert abs(value[0] - np.sqrt(2)) < 4 * error[0]
     assert (result.coverage_p[:, 0] < 1e-4).all()
@@ -122,8 +118,8 @@ def test_halved_variances_are_found(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_a_shift_is_found_with_its_direction(monkeypatch, sign):
-    result = planted(monkeypatch, lambda mean, variance: (mean + sign * 0.6 * variance**0.5, variance))
+def test_a_shift_is_found_with_its_direction(sign):
+    result = planted(lambda mean, variance: (mean + sign * 0.6 * variance**0.5, variance))
     value, error = result.bias
     assert abs(value[0] + sign * 0.6) < 4 * error[0]
     assert result.bias_p[0] < 1e-4
@@ -155,7 +151,7 @@ def test_cavi_on_labels_is_too_narrow():
     result = simulate_calibration(vi, 100, seed=1)
     assert result.dispersion[0][0] > 1.1
     assert (result.coverage_p[:, 0] < 0.001).any()
-    assert (result.coverage[0][:, 0] < vsbc.LEVELS).all()
+    assert (result.coverage[0][:, 0] < LEVELS).all()
 
 
 @pytest.mark.slow
@@ -191,39 +187,27 @@ def test_nothing_compiles_twice_and_unseen_classes_do_no_harm():
 
 
 @pytest.mark.parametrize("corrected", [False, True], ids=["cavi", "corrected"])
-def test_any_number_of_cores_finds_the_same(monkeypatch, corrected):
+def test_any_number_of_workers_finds_the_same(corrected):
     X = np.random.default_rng(5).normal(size=(30, 2))
     vi = cavi(model_of(pgm.Bernoulli()), X, (X[:, 0] > 0.3).astype(float))
     vi = pgm.correct(vi) if corrected else vi
-    alone, many = (found_on(monkeypatch, cores, vi) for cores in (1, 5))
+    alone, many = (simulate_calibration(vi, 12, seed=3, num_workers=number) for number in (1, 5))
     np.testing.assert_array_equal(many.z, alone.z)
     np.testing.assert_array_equal(many.exact, alone.exact)
 
 
-def found_on(monkeypatch, cores, approximation):
-    monkeypatch.setattr(vsbc, "num_cores", lambda: cores)
-    return simulate_calibration(approximation, 12, seed=3)
-
-
-def test_failed_and_unconverged_replicates_are_counted(monkeypatch):
-    original, numbers = vsbc._refit, count(1)
+def test_failed_and_unconverged_replicates_are_counted():
+    numbers = count(1)
 
     def failing(*args):
         number = next(numbers)
-        posterior, mean, variance, done = original(*args)
+        posterior, mean, variance, done = refit(*args)
         return posterior, mean * np.nan if number == 2 else mean, variance, done and number != 4
 
-    monkeypatch.setattr(vsbc, "_refit", failing)
-    result = simulate_calibration(gaussian(), 6)
+    result = simulate_calibration(gaussian(), 6, refit=failing)
     assert (result.num_replicates, result.num_failed, result.num_unconverged) == (5, 1, 1)
-
-    def all_failing(*args):
-        posterior, mean, variance, done = original(*args)
-        return posterior, mean * np.nan, variance, done
-
-    monkeypatch.setattr(vsbc, "_refit", all_failing)
-    with pytest.raises(ValueError, match="6 of 6 simulated data sets"):
-        simulate_calibration(gaussian(), 6)
+    with pytest.raises(ValueError, match="100 of 100 simulated data sets"):
+        planted(lambda mean, variance: (mean * np.nan, variance))
 
 
 def test_a_formula_that_says_not_what_y_can_be_is_refused():

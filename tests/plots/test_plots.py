@@ -27,7 +27,7 @@ from scipy.stats import skew
 import pgmodels as pgm
 from pgmodels.diagnostics.compare import convergence_by_latent, prediction_errors, reliability_bins
 from pgmodels.diagnostics.vsbc import auxiliary_means
-from pgmodels.plots.graph import RADIUS, Box, is_dot, lay_out
+from pgmodels.plots.graph import SIZES, Box, is_dot, lay_out
 from tests import made_results
 from tests.covering import some
 from tests.made_results import (
@@ -43,6 +43,7 @@ from tests.made_results import (
     results,
 )
 
+RADIUS = SIZES.radius
 FIGURES = {}
 for every in ALL:
     FIGURES[f"marginals of {every}"] = lambda name=every: pgm.plot_marginals(comparison(name))
