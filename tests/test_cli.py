@@ -16,8 +16,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from pgmodels import cli
-from pgmodels import workflow as validation
+from pgmodels import cli, workflow
 from pgmodels.cli import NAMED, main
 from pgmodels.datasets import load
 from tests.report.test_report import read
@@ -281,7 +280,7 @@ def start(*arguments, **options):
     ],
 )
 def test_a_mistaken_option_is_named_before_any_work(option, value, monkeypatch, capsys):
-    monkeypatch.setattr(validation, "fit", lambda *args, **kwargs: pytest.fail("work has begun"))
+    monkeypatch.setattr(workflow, "fit", lambda *args, **kwargs: pytest.fail("work has begun"))
     with pytest.raises(SystemExit) as exit_info:
         main(["validate", "--data", "breast-cancer", f"{option}={value}"])
     assert exit_info.value.code == 2

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
-from pgmodels import workflow as validation
+from pgmodels import workflow
 from pgmodels.cli import main
 from pgmodels.runtime.io import atomic_write, make_folder
 from pgmodels.workflow import next_step
@@ -137,7 +137,7 @@ BAD = {
 def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(name, table, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
     path = BAD[name](tmp_path)
-    monkeypatch.setattr(validation, "fit", work)
+    monkeypatch.setattr(workflow, "fit", work)
     assert main(["validate", "--data", str(table), "--output", str(path), "--quiet"]) == 2
     message = " ".join(capsys.readouterr().err.split())
     assert "--output must be a writable folder" in message
@@ -185,8 +185,8 @@ def quick(monkeypatch):
     X, y = np.linspace(0.0, 1.0, 6)[:, None], np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0])
     result = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X, y)
     for name in ("fit", "gaussian_vi", "correct", "gibbs", "diagnose"):
-        monkeypatch.setattr(validation, name, lambda *args, **kwargs: result)
-    monkeypatch.setattr(validation, "compare", lambda **kwargs: Table())
+        monkeypatch.setattr(workflow, name, lambda *args, **kwargs: result)
+    monkeypatch.setattr(workflow, "compare", lambda **kwargs: Table())
     report = "pgmodels.report.report.write_report"
     monkeypatch.setattr(report, lambda path, *args, **kwargs: path.write_text("reported"))
     return result
@@ -208,7 +208,7 @@ def test_what_was_found_before_an_interruption_is_there_and_does_not_look_whole(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(validation, "gaussian_vi", interrupted)
+        patch.setattr(workflow, "gaussian_vi", interrupted)
         assert main(arguments) == 130
     assert names("small.unfinished") == {"cavi.nc", "corrected.nc"}
     assert names("small") == set()
@@ -221,14 +221,14 @@ def test_what_was_found_before_an_interruption_is_there_and_does_not_look_whole(
     (output / "small.unfinished").mkdir()
     (output / "small.unfinished" / ".gibbs.nc.0123456789abcdef.tmp").write_text("half")
     with monkeypatch.context() as patch:
-        patch.setattr(validation, "compare", interrupted_after(RESULTS, names))
+        patch.setattr(workflow, "compare", interrupted_after(RESULTS, names))
         assert main(arguments) == 130
     assert names("small") == ALL | {"notes.txt"}
     assert (output / "small" / "settings.json").read_text() == "earlier"
     # Corrected variances that are not positive are no draws, and an earlier run's draws are not this one's.
     gone = {"corrected.nc", "corrected_gaussian.nc"}
     bad = type("Bad", (), {"variance": -np.ones(2)})()
-    monkeypatch.setattr(validation, "correct", lambda result: bad)
+    monkeypatch.setattr(workflow, "correct", lambda result: bad)
     assert main(arguments) == 0
     assert names("small") == ALL - gone | {"notes.txt"}
     assert (output / "small" / "settings.json").read_text() != "earlier"

@@ -427,7 +427,7 @@ def _notes(result: GaussianResult, gap: np.ndarray) -> list[str]:
 
 def _check(result: object, num_replicates: object, num_draws: object) -> None:
     expected = "result must be a result of cavi, gaussian_vi, fit or correct"
-    if getattr(result, "draws", None) is not None:
+    if require_result(result, expected).draws is not None:
         raise ValueError(
             f"{expected}; got draws, whose diagnostics are R-hat and effective sample sizes: pgm.compare(gibbs=draws) "
             "prints them."

@@ -16,7 +16,7 @@ from pgmodels.priors.base import pad_rows, padded_size
 from pgmodels.results.draws import Draws, PriorPredictive
 from pgmodels.results.nested import require_result
 from pgmodels.results.predictive import warn_if_unnormalised
-from pgmodels.results.result import LatentDraws, Result
+from pgmodels.results.result import Result
 from pgmodels.runtime.messages import PgmodelsWarning, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
@@ -175,7 +175,10 @@ def to_arviz(
     if draws is None:
         f, draws_of, whitened, log_q = result.latent_draws(int(num_draws), seed)
     else:
-        f, draws_of, whitened, log_q = _posterior_draws(draws)
+        sampler = _SAMPLERS.get(
+            draws.method, "a normal approximation of the learned parameters, and latents given them"
+        )
+        f, draws_of, whitened, log_q = draws.latents, f"the posterior, by {sampler}", draws.whitened, None
     coordinates = _coordinates(result, f, coords or {})
     likelihood, y = result.likelihood, result.y
     several = y.ndim == 2
@@ -285,11 +288,6 @@ def as_draws(result: Result, f: np.ndarray, values: Mapping[str, np.ndarray]) ->
         log_likelihood_trace=np.zeros((1, len(f))),
         num_warmup=0,
     )
-
-
-def _posterior_draws(draws: Draws) -> LatentDraws:
-    about = _SAMPLERS.get(draws.method, "a normal approximation of the learned parameters, and latents given them")
-    return LatentDraws(draws.latents, f"the posterior, by {about}", draws.whitened)
 
 
 def _coordinates(result: Result, f: np.ndarray, names: Mapping[str, Sequence[Any]]) -> dict[str, np.ndarray]:

@@ -203,19 +203,22 @@ def write_report(
 def _page(title: str, lead: str, sections: Mapping[str, Html]) -> str:
     style = (files("pgmodels.report") / "report.css").read_text(encoding="utf-8")
     index = [element("a", name, href=f"#s{i}") for i, name in enumerate(sections)]
-    elements = [
+    bodies = [
         element("section", element("h2", name), body, id=f"s{i}") for i, (name, body) in enumerate(sections.items())
     ]
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", title),
-        element("style", Html(style)),
-    )
-    contents = element("nav", bullets(index), aria_label="Contents")
-    body = element("body", element("main", element("h1", title), element("p", lead), contents, *elements))
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    return f"""<!DOCTYPE html>
+<html lang="en"><head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html(title)}</title>
+<style>{style}</style>
+</head><body><main>
+<h1>{html(title)}</h1>
+<p>{html(lead)}</p>
+<nav aria-label="Contents">{bullets(index)}</nav>
+{join(bodies)}
+</main></body></html>
+"""
 
 
 def _lead(comparison: Comparison) -> str:

@@ -50,7 +50,7 @@ def element(tag: str, *children: Any, **attributes: Any) -> Html:
     """An element with its children; ``class_`` is the attribute ``class``, None leaves an attribute out."""
     present = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
     opening = " ".join([tag, *(f'{name}="{escape(str(value))}"' for name, value in present.items())])
-    if tag in ("img", "meta", "br", "hr"):
+    if tag == "img":
         return Html(f"<{opening}>")
     return Html(f"<{opening}>{join(children)}</{tag}>")
 
@@ -178,6 +178,8 @@ def as_text(comparison: Comparison) -> str:
         height = max(len(head) for head, _ in block)
         columns = [[""] * (height - len(head)) + head + cells for head, cells in block]
         lines += [*aligned(list(zip([""] * height + names, *columns, strict=True))), ""]
+    # The notes follow the last block without a gap.
+    lines.pop()
     for note in _notes(comparison):
         indent = "" if note.startswith(("* ", "! ")) else "  "
         lines += textwrap.wrap(note, WIDTH, break_on_hyphens=False, initial_indent=indent, subsequent_indent="  ")

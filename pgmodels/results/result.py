@@ -610,11 +610,9 @@ class Result(BaseResult):
         def marginals(self) -> "NormalDensity | GridDensity":
             """The marginals of the latents at the data; draws have none."""
 
-    # Whether moments are corrected, the uncertainty of learned parameters that they include, and lower bounds of
-    # log p(y) by latent; None without these.
+    # Whether the moments are corrected, and the uncertainty of learned parameters that they include.
     is_corrected: ClassVar[bool] = False
     uncertainty: "ParameterUncertainty | None" = None
-    log_evidence_bounds: np.ndarray | None = None
 
     @property
     def draws(self) -> "Draws | None":
@@ -625,6 +623,11 @@ class Result(BaseResult):
     def has_density(self) -> bool:
         """Whether the moments belong to a joint Gaussian density."""
         return False
+
+    @property
+    def log_evidence_bounds(self) -> np.ndarray | None:
+        """Lower bounds of log p(y) by latent (n, latents), None without them."""
+        return None
 
     @property
     def conditional(self) -> "Result":

@@ -114,12 +114,6 @@ def test_test_metrics_of_two_classes():
     np.testing.assert_allclose(row["calibration_error"], total, rtol=1e-7)
 
 
-def test_calibration_error_by_hand():
-    # Three rows at confidence 0.8, two right: |2/3 - 0.8| = 2/15; one row at 0.6, right: 0.4.
-    p = np.array([[0.8, 0.2], [0.2, 0.8], [0.8, 0.2], [0.4, 0.6]])
-    np.testing.assert_allclose(expected_calibration_error(p, np.array([0, 1, 1, 1])), 0.75 * 2 / 15 + 0.25 * 0.4)
-
-
 def test_pareto_k_is_that_of_the_dense_densities():
     vi, _, _ = bernoulli()
     f, _ = vi.draw_at_data(1000, seed=4)

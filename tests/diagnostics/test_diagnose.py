@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cache, partial
-from html.parser import HTMLParser
 from itertools import pairwise, product
 
 import jax
@@ -32,6 +31,7 @@ from pgmodels.results.draws import Draws
 from tests.covering import some
 from tests.programs import conditioned
 from tests.registry import CASES, SEPARATE
+from tests.report.test_report import Reader
 
 
 @cache
@@ -151,14 +151,12 @@ def test_a_likelihood_that_cannot_be_drawn_from_is_said():
 
 @pytest.mark.slow
 def test_qualifications_are_noted(monkeypatch):
-    from pgmodels.diagnostics import diagnose as module
-
     with pytest.warns(pgm.ConvergenceWarning):
         early = pgm.cavi(result().model, result().X, result().y, max_iterations=1)
     learned = pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, pgm.Fixed(1.0)))), result().X, result().y)
     z = np.random.default_rng(0).normal(size=(8, 20, 1))
     planted = Calibration(z, z[:, None], num_failed=2, num_unconverged=3)
-    monkeypatch.setattr(module, "simulate_calibration", lambda *args: planted)
+    monkeypatch.setattr("pgmodels.diagnostics.diagnose.simulate_calibration", lambda *args: planted)
     stopped = replace(learned, uncorrected=replace(learned.uncorrected, converged=early.converged))
     notes = " ".join(pgm.diagnose(stopped, num_replicates=10, num_draws=200).notes)
     for words in ("has not converged", "learned values", "2 of 10 simulated", "On 3 of 10 simulated"):
@@ -229,15 +227,8 @@ def test_printed_within_a_hundred_columns(make):
 
 
 def test_html_holds_the_same_words():
-    class Words(HTMLParser):
-        words = ""
-
-        def handle_data(self, data):
-            self.words += data + "\n"
-
     unbounded = ImportanceEstimate(np.inf, np.inf, 0.7, 1.0, 100, 1.0, reason="weights <nan> & worse")
-    page = Words()
-    page.feed(replace(diagnosis(), importance=unbounded)._repr_html_())
+    page = Reader(replace(diagnosis(), importance=unbounded)._repr_html_())
     assert "weights <nan> & worse" in page.words
     assert sentences(diagnosis())[0] in page.words
     assert f"{diagnosis().vsbc.bias[0][0]:.3f}" in page.words
@@ -446,7 +437,6 @@ def test_corrected_results_have_those_of_q_and_nothing_else_has_any():
 
 
 # The augmentation gap against the divergence that it is defined as, integrated directly.
-
 
 # Marginals of q at which the gaps are compared: wide and narrow, on either side of 0.
 MEAN = np.array([[-1.7], [0.4], [2.3], [0.9]])
@@ -764,19 +754,14 @@ def test_fewer_draws_are_trusted_less():
 
 # The certificate of inducing inputs against dense matrices and exact evidences.
 
-
 RNG = np.random.default_rng(6)
 N = 70
 X = np.sort(RNG.uniform(-3.0, 3.0, N))[:, None]
 NOISE = 0.05 + 0.4 * (X[:, 0] / 3.0) ** 2
 KERNEL = {"variance": 1.7, "lengthscale": 0.6}
-INDUCING_GAP_MEAN = 0.8
+PRIOR_MEAN = 0.8
 K = 1.7 * np.exp(-0.5 * ((X - X.T) / 0.6) ** 2)
-Y = (
-    INDUCING_GAP_MEAN
-    + np.linalg.cholesky(K + 1e-9 * np.eye(N)) @ RNG.normal(size=N)
-    + np.sqrt(NOISE) * RNG.normal(size=N)
-)
+Y = PRIOR_MEAN + np.linalg.cholesky(K + 1e-9 * np.eye(N)) @ RNG.normal(size=N) + np.sqrt(NOISE) * RNG.normal(size=N)
 Z = X[::5]
 
 
@@ -786,7 +771,7 @@ def known_noise(y, f):
 
 
 def model(likelihood, form, size=1):
-    return pgm.Model(likelihood, pgm.GP(pgm.RBF(**KERNEL), mean=INDUCING_GAP_MEAN, size=size, form=form))
+    return pgm.Model(likelihood, pgm.GP(pgm.RBF(**KERNEL), mean=PRIOR_MEAN, size=size, form=form))
 
 
 def log_normal(r, C):
@@ -814,12 +799,12 @@ def test_the_evidence_of_regression_with_known_noise_is_within_the_bounds():
         Z, y = X[::count], np.column_stack([Y, NOISE])
         result = pgm.cavi(model(known_noise(), pgm.Inducing(Z)), X, y)
         gap = pgm.inducing_gap(result)
-        exact, Q = log_normal(Y - INDUCING_GAP_MEAN, K + np.diag(NOISE)), low_rank(X[::5])
+        exact, Q = log_normal(Y - PRIOR_MEAN, K + np.diag(NOISE)), low_rank(X[::5])
         # The bound of an optimal q(u), Titsias 2009.
         if count == 5:
-            elbo = log_normal(Y - INDUCING_GAP_MEAN, Q + np.diag(NOISE)) - 0.5 * np.sum(np.diagonal(K - Q) / NOISE)
+            elbo = log_normal(Y - PRIOR_MEAN, Q + np.diag(NOISE)) - 0.5 * np.sum(np.diagonal(K - Q) / NOISE)
             np.testing.assert_allclose(result.elbo, elbo, rtol=1e-8)
-            np.testing.assert_allclose(gap, upper_bounds(Q, Y - INDUCING_GAP_MEAN, NOISE), rtol=1e-5)
+            np.testing.assert_allclose(gap, upper_bounds(Q, Y - PRIOR_MEAN, NOISE), rtol=1e-5)
         assert result.elbo <= exact <= result.elbo + gap.upper + 1e-6
         assert gap.upper == min(gap.by_trace, gap.by_weighted_trace)
         gaps.append(gap.upper)
@@ -837,7 +822,7 @@ def test_latents_with_sites_add_up_and_repeated_rows_are_summed():
     expected = np.zeros(2)
     for h, w in zip(np.asarray(result.sites.potential).T, np.asarray(result.sites.precision).T, strict=True):
         h, w = h[:N] + h[N:], w[:N] + w[N:]
-        expected += upper_bounds(low_rank(Z), h / w - INDUCING_GAP_MEAN, 1.0 / w)
+        expected += upper_bounds(low_rank(Z), h / w - PRIOR_MEAN, 1.0 / w)
     np.testing.assert_allclose(gap, expected, rtol=1e-5)
     # The gain of the log normaliser with the exact prior, at these sites.
     with jax.enable_x64(True):
@@ -861,7 +846,7 @@ def test_automatic_inputs_are_certified():
 
 
 def test_what_has_no_such_gap_is_refused():
-    labels = (Y > INDUCING_GAP_MEAN).astype(float)
+    labels = (Y > PRIOR_MEAN).astype(float)
     with pytest.raises(ValueError, match=r"result has no inducing inputs.*pgm\.Inducing"):
         pgm.inducing_gap(pgm.cavi(model(pgm.Bernoulli(), pgm.Dense()), X, labels))
     with pytest.raises(ValueError, match=r"result must be what cavi.*got"):

@@ -11,7 +11,7 @@ from scipy.special import expit
 
 import pgmodels as pgm
 from pgmodels.diagnostics.vsbc import LEVELS, Calibration, refit, simulate_calibration, symmetry_test
-from pgmodels.inference import loop as drive
+from pgmodels.inference import loop
 from pgmodels.inference.vi import cavi
 from pgmodels.likelihoods.sampling import draw_observations
 
@@ -176,9 +176,9 @@ def test_nothing_compiles_twice_and_unseen_classes_do_no_harm():
     X = np.array([[-1.0], [0.3], [1.1], [1.5]])
     vi = cavi(model_of(pgm.LogisticSoftmax(3), size=3), X, np.array([0.0, 1.0, 2.0, 2.0]))
     result = simulate_calibration(vi, 12, seed=0)
-    traced = drive._run_block.cache_size()
+    traced = loop._run_block.cache_size()
     other = simulate_calibration(vi, 12, seed=1)
-    assert drive._run_block.cache_size() == traced
+    assert loop._run_block.cache_size() == traced
     # Four data of three classes: some class is missing in most replicates.
     assert result.z.shape == (12, 4, 3)
     assert np.isfinite(result.z).all()

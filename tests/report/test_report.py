@@ -142,7 +142,7 @@ def test_figures_say_what_they_show(report):
 
 
 @pytest.mark.slow
-def test_names_that_users_give_are_escaped(tmp_path):
+def test_names_are_escaped_in_reports(tmp_path):
     comparison = binary()
     nasty = replace(comparison.results["cavi"], method=NASTY)
     results = {"gibbs<i>": comparison.results["gibbs"], NASTY: nasty}
@@ -335,7 +335,7 @@ def test_derivations_and_graphs_show_themselves():
         assert node.label in graph
 
 
-def test_names_that_users_give_are_escaped_html():
+def test_names_are_escaped_in_notebooks():
     def formula(y, f):
         return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y)
 
