@@ -290,7 +290,7 @@ def _reproduction(settings: Mapping[str, Any]) -> Html:
     return join([element("p", text), element("pre", element("code", settings["command"])), rows])
 
 
-def _setting(value: Any) -> Html:
+def _setting(value: object) -> Html:
     if isinstance(value, Mapping):
         return join((f"{name} {entry}" for name, entry in value.items()), ", ")
     return html(value if isinstance(value, str) else json.dumps(value, default=str))

@@ -36,7 +36,7 @@ class Html(str):
     """A string of HTML, which is not escaped; all other text is."""
 
 
-def html(value: Any) -> Html:
+def html(value: object) -> Html:
     """A value as HTML: escaped, unless it is already HTML."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
@@ -46,7 +46,7 @@ def join(values: Iterable[Any], between: str = "") -> Html:
     return Html(between.join(html(part) for part in values))
 
 
-def element(tag: str, *children: Any, **attributes: Any) -> Html:
+def element(tag: str, *children: object, **attributes: object) -> Html:
     """An element with its children; ``class_`` is the attribute ``class``, None leaves an attribute out."""
     present = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
     opening = " ".join([tag, *(f'{name}="{escape(str(value))}"' for name, value in present.items())])
@@ -55,7 +55,7 @@ def element(tag: str, *children: Any, **attributes: Any) -> Html:
     return Html(f"<{opening}>{join(children)}</{tag}>")
 
 
-def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: Any = None) -> Html:
+def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: object = None) -> Html:
     """A table whose first column contains row headers; cells may be complete <td> or <th> elements."""
     head = element("tr", *(_cell("th", cell, scope="col") for cell in header))
     body = [
@@ -97,7 +97,7 @@ def bullets(items: Iterable[Any]) -> Html:
     return element("ul", *(element("li", item) for item in items))
 
 
-def _cell(tag: str, value: Any, **attributes: Any) -> Html:
+def _cell(tag: str, value: object, **attributes: object) -> Html:
     is_cell = isinstance(value, Html) and value.startswith(("<td", "<th"))
     return value if is_cell else element(tag, value, **attributes)
 
