@@ -35,8 +35,8 @@ from pgmodels.data.arrays import (
     with_new_levels,
     without_value,
 )
-from pgmodels.kernels.columns import check_lookups
-from pgmodels.kernels.kernel import Kernel, as_kernel, check_traced, intersection
+from pgmodels.kernels.columns import check_lookups, has_names, numbered
+from pgmodels.kernels.kernel import Kernel, Use, as_kernel, check_traced, covering, intersection
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.likelihood import (
     Likelihood,
@@ -286,7 +286,8 @@ class Model(DoublePrecision, Module):
     def _valued(self, num_columns: int) -> set[int]:
         """The columns whose values count, and not only which of them are equal."""
         kernels = [gp.kernel for gp in self.gps]
-        return set().union(*(kernel.measures(num_columns) + kernel.indexes(num_columns) for kernel in kernels))
+        uses: tuple[Use, ...] = "values", "levels"
+        return set().union(*(kernel.reads(num_columns, use) for kernel in kernels for use in uses))
 
     def with_new_levels(self, columns: Columns | None, X_new: ArrayLike, num_columns: int) -> Columns | None:
         """The columns of X with the levels of new rows that are to become rows of the data."""
@@ -300,10 +301,10 @@ class Model(DoublePrecision, Module):
 
     def numbered(self, columns: Columns | None) -> "Model":
         """The model with kernels that read columns by number, where they name columns of X."""
-        if not any(gp.kernel.has_names() for gp in self.gps):
+        if not any(has_names(gp.kernel) for gp in self.gps):
             return self
         names = None if columns is None else tuple(column.name for column in columns)
-        return Model(self.likelihood, [GP(gp.kernel.numbered(names), gp.mean, gp.size, gp.form) for gp in self.gps])
+        return Model(self.likelihood, [GP(numbered(gp.kernel, names), gp.mean, gp.size, gp.form) for gp in self.gps])
 
     @property
     def support(self) -> Support:
@@ -386,7 +387,7 @@ class Model(DoublePrecision, Module):
             # Limits from the data are such that predictions at all of X are within; all else is that of the rows used.
             gps = []
             for gp in model.gps:
-                kernel = gp.kernel.covering(X)
+                kernel = covering(gp.kernel, X)
                 form = gp.form.resolve(kernel.resolve(X[is_used]), X)
                 gps.append(GP(kernel, gp.mean, gp.size, form))
             model = Model(model.likelihood, gps)
@@ -424,7 +425,7 @@ class Model(DoublePrecision, Module):
                     "exactly, and a kernel measures distances in it. Subtract a constant from this column."
                 )
         for gp in self.gps:
-            for number in gp.kernel.measures(len(columns)) if columns else ():
+            for number in gp.kernel.reads(len(columns), "values") if columns else ():
                 column = columns[number]
                 if column.kind == "level" and len(column.levels) > 2:
                     raise ValueError(

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from pgmodels.inference.problem import are_few_rows
-from pgmodels.kernels.kernel import Kernel, median_distance
+from pgmodels.kernels.kernel import Kernel, median_distance, with_data_values
 from pgmodels.model import GP, Data, Model
 from pgmodels.numerics.elementary import trigonometric_sums
 from pgmodels.objectives.base import Objective
@@ -150,7 +150,7 @@ def initial_models(
         for number in range(_NUM_PERIODS):
             periods = (some[number] if number < len(some) else None for some in peaks)
             pick = lambda _, periods=periods: next(periods)  # noqa: E731
-            gps = [GP(gp.kernel.with_period(data.X, pick), gp.mean, gp.size, gp.form) for gp in unit.gps]
+            gps = [GP(_with_periods(gp.kernel, data.X, pick), gp.mean, gp.size, gp.form) for gp in unit.gps]
             moved[f"period {number + 1} of the spectrum"] = Start(Model(unit.likelihood, gps), "period")
     for name, start in moved.items():
         if not any(eqx.tree_equal(start.model, other.model) for other in starts.values()):
@@ -362,8 +362,22 @@ def _amplitude(h: np.ndarray, w: np.ndarray, mean: float) -> float:
 
 def _stretched(model: Model, X: np.ndarray, length: Callable[[Parameter, np.ndarray], Any]) -> Model:
     """The model with the value ``length(lengthscale, X)`` for each free lengthscale, X the columns of its kernel."""
-    gps = [GP(gp.kernel.stretched(X, length), gp.mean, gp.size, gp.form) for gp in model.gps]
+
+    def of_free(lengthscale: Parameter, x: np.ndarray) -> Any:
+        return length(lengthscale, x) if lengthscale.is_free else None
+
+    kernels = [with_data_values(gp.kernel, "lengthscale", X, of_free) for gp in model.gps]
+    gps = [GP(kernel, gp.mean, gp.size, gp.form) for kernel, gp in zip(kernels, model.gps, strict=True)]
     return Model(model.likelihood, gps)
+
+
+def _with_periods(kernel: Kernel, X: np.ndarray, period: Callable[[np.ndarray], float | None]) -> Kernel:
+    """The kernel with ``period(x)`` for each free period of one column x, unless that is None."""
+
+    def of_free(value: Parameter, x: np.ndarray) -> float | None:
+        return period(x[:, 0]) if value.is_free and x.shape[1] == 1 else None
+
+    return with_data_values(kernel, "period", X, of_free)
 
 
 def _lengthened(model: Model, X: np.ndarray, factors: Iterator[float]) -> Model:
@@ -390,5 +404,5 @@ def _spectral_periods(model: Model, X: np.ndarray, level: ConstantFit) -> list[n
             # Pairs of items have no order in time.
             peaks.append(spectral_periods(x, h, w, _NUM_PERIODS) if len(x) == len(h) else np.zeros(0))
 
-        gp.kernel.with_period(X, keep_peaks)
+        _with_periods(gp.kernel, X, keep_peaks)
     return peaks

@@ -473,7 +473,7 @@ def source_of(
     check = RowCheck(model)
     surveyed = survey(X, check, seed)
     model.warn_unseen(check.unseen)
-    indexed = sorted(set().union(*(gp.kernel.indexes(surveyed.X.shape[1]) for gp in model.gps)))
+    indexed = sorted(set().union(*(gp.kernel.reads(surveyed.X.shape[1], "levels") for gp in model.gps)))
     if X.standardise and indexed:
         raise ValueError(
             f"standardise=True would change column {indexed[0]} of X, whose values are numbers of outputs: standardise "

@@ -11,10 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import checkify
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from jaxtyping import Float
 
-from pgmodels.kernels.kernel import Change, Inputs, Kernel, Spectra, as_kernel, in_columns, with_values
+from pgmodels.kernels.kernel import (
+    Change,
+    Inputs,
+    Kernel,
+    Spectra,
+    Use,
+    as_kernel,
+    in_columns,
+    is_positive_semidefinite,
+    with_parameter,
+    with_values,
+)
 from pgmodels.kernels.state_space import StateSpace
 from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_parameter, is_parameter
 from pgmodels.runtime.jit import compiled, double_outside_jit
@@ -32,9 +43,6 @@ class Restricted(Kernel):
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         """The inputs of the inner kernel, from which its default lengthscales are computed."""
 
-    def has_names(self) -> bool:
-        return self.kernel.has_names()
-
     def scaled(self, factor: float) -> Kernel:
         return eqx.tree_at(lambda restricted: restricted.kernel, self, self.kernel.scaled(factor), is_leaf=is_parameter)
 
@@ -51,17 +59,9 @@ class OfColumns(Restricted):
     def items(self) -> tuple[tuple[int, ...], ...]:
         """The columns of each item."""
 
-    def reads(self, num_columns: int) -> tuple[int, ...]:
-        return self._columns_of(self.kernel.reads)
-
-    def measures(self, num_columns: int) -> tuple[int, ...]:
-        return self._columns_of(self.kernel.measures)
-
-    def indexes(self, num_columns: int) -> tuple[int, ...]:
-        return self._columns_of(self.kernel.indexes)
-
-    def _columns_of(self, numbers: Callable[[int], tuple[int, ...]]) -> tuple[int, ...]:
-        return tuple(sorted({columns[index] for columns in self.items for index in numbers(len(self.items[0]))}))
+    def reads(self, num_columns: int, use: Use | None = None) -> tuple[int, ...]:
+        numbers = self.kernel.reads(len(self.items[0]), use)
+        return tuple(sorted({columns[number] for columns in self.items for number in numbers}))
 
 
 @final
@@ -117,24 +117,6 @@ class On(OfColumns):
     def items(self) -> tuple[tuple[int, ...], ...]:
         return (self.columns,)
 
-    def has_names(self) -> bool:
-        return not self.columns or super().has_names()
-
-    def numbered(self, names: tuple[str, ...] | None) -> "On":
-        if self.columns:
-            inner = None if names is None else tuple(names[c] for c in self.columns if c < len(names))
-            return eqx.tree_at(lambda on: on.kernel, self, self.kernel.numbered(inner), is_leaf=is_parameter)
-        chosen = self.names or ()
-        if names is None:
-            raise ValueError(
-                f"On reads the columns {list(chosen)} by name, but X has no column names: give a data frame, or column "
-                "numbers."
-            )
-        missing = [name for name in chosen if name not in names]
-        if missing:
-            raise ValueError(f"On reads the columns {missing}, which X does not have; its columns are {list(names)}.")
-        return self.of_names(self.kernel.numbered(chosen), [names.index(name) for name in chosen], chosen)
-
     @classmethod
     def of_names(cls, kernel: Kernel, columns: Iterable[int], names: Iterable[str]) -> "On":
         """The kernel of columns whose numbers and names are known."""
@@ -167,7 +149,7 @@ class On(OfColumns):
 
     def check(self, num_columns: int) -> None:
         if not self.columns:
-            self.numbered(None)
+            numbered(self, None)
         _check_columns(self.columns, num_columns, "On")
         self.kernel.check(len(self.columns))
 
@@ -234,9 +216,6 @@ class Difference(OfColumns):
         left, right = (self.kernel.features(item) for item in self._items(X))
         return None if left is None or right is None else left - right
 
-    def numbered(self, names: tuple[str, ...] | None) -> "Difference":
-        return self
-
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         return np.concatenate([np.asarray(item) for item in self._items(X)])
 
@@ -251,7 +230,7 @@ class Difference(OfColumns):
         return f"Difference({self.kernel!r}, {list(self.left)}, {list(self.right)})"
 
 
-def _names(columns: Any) -> tuple[str, ...] | None:
+def _names(columns: object) -> tuple[str, ...] | None:
     """Names of columns as a tuple; None for anything else. Raises ValueError if a name is there twice."""
     if isinstance(columns, str) or not isinstance(columns, Iterable):
         return None
@@ -319,7 +298,7 @@ class Sphere(Restricted):
     """
 
     positive_semidefinite: ClassVar[bool] = True
-    reads_values: ClassVar[bool] = True
+    column_use: ClassVar[Use] = "values"
 
     kernel: Kernel
 
@@ -334,9 +313,6 @@ class Sphere(Restricted):
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         return np.asarray(_places(X))
-
-    def numbered(self, names: tuple[str, ...] | None) -> "Sphere":
-        return Sphere(self.kernel.numbered(None))
 
     def check(self, num_columns: int) -> None:
         if num_columns != 2:
@@ -365,12 +341,45 @@ class Sphere(Restricted):
         return f"Sphere({self.kernel!r})"
 
 
-def _places(X: Any) -> Array:
+def _places(X: Inputs) -> Array:
     longitude, latitude = jnp.moveaxis(jnp.deg2rad(as_array(X)), -1, 0)
     across = jnp.cos(latitude)
     return RADIUS * jnp.stack(
         [across * jnp.cos(longitude), across * jnp.sin(longitude), jnp.sin(latitude)], axis=-1
     )  # fmt: skip
+
+
+# Columns by their names.
+
+
+def has_names(kernel: Kernel) -> bool:
+    """Whether a kernel names columns of X that have no numbers yet."""
+    parts = jax.tree.leaves(kernel, is_leaf=lambda node: isinstance(node, Kernel) and node is not kernel)
+    is_unnumbered = isinstance(kernel, On) and not kernel.columns
+    return is_unnumbered or any(has_names(part) for part in parts if isinstance(part, Kernel))
+
+
+def numbered(kernel: Kernel, names: tuple[str, ...] | None) -> Kernel:
+    """The kernel with column numbers where it names columns, given the names of X's columns."""
+    if isinstance(kernel, Difference):
+        return kernel
+    if isinstance(kernel, Sphere):
+        return Sphere(numbered(kernel.kernel, None))
+    if not isinstance(kernel, On):
+        return kernel.map_components(lambda component, _: numbered(component, names), np.empty((0, 0)))
+    if kernel.columns:
+        inner = None if names is None else tuple(names[c] for c in kernel.columns if c < len(names))
+        return eqx.tree_at(lambda on: on.kernel, kernel, numbered(kernel.kernel, inner), is_leaf=is_parameter)
+    chosen = kernel.names or ()
+    if names is None:
+        raise ValueError(
+            f"On reads the columns {list(chosen)} by name, but X has no column names: give a data frame, or column "
+            "numbers."
+        )
+    missing = [name for name in chosen if name not in names]
+    if missing:
+        raise ValueError(f"On reads the columns {missing}, which X does not have; its columns are {list(names)}.")
+    return On.of_names(numbered(kernel.kernel, chosen), [names.index(name) for name in chosen], chosen)
 
 
 # Checks that kernels of users read their tables at valid indices, which JAX would silently clip or wrap.
@@ -393,8 +402,6 @@ _STEPS: dict[str, Callable[..., Any]] = {
 }
 # Steps that keep a column but for a constant.
 _SHIFTS = ("add", "sub", "convert_element_type")
-# Constants with more entries are not computed.
-_LARGE = 10_000
 
 
 def check_lookups(kernel: Any, X: np.ndarray, name: str, names: tuple[str, ...] | None = None) -> None:
@@ -404,7 +411,7 @@ def check_lookups(kernel: Any, X: np.ndarray, name: str, names: tuple[str, ...] 
     the kernel clips or wraps itself are valid. Those that are made of several columns, or in a loop, are only checked
     for the upper bound, as far as JAX can. ``names`` are those of the columns.
     """
-    if isinstance(kernel, Kernel) and kernel.is_positive_semidefinite:
+    if isinstance(kernel, Kernel) and is_positive_semidefinite(kernel):
         return
     values, one = with_values(kernel), as_array(X[:1])
     # Two rows show which columns are read.
@@ -474,7 +481,7 @@ class _Reading:
         known = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
         known |= dict(zip(program.jaxpr.invars, arguments, strict=True))
 
-        def read(atom: Any) -> Any:
+        def read(atom: Literal | Var) -> Any:
             return atom.val if isinstance(atom, Literal) else known.get(atom)
 
         for equation in program.jaxpr.eqns:
@@ -486,12 +493,13 @@ class _Reading:
             known |= dict(zip(equation.outvars, results, strict=False))
         return [read(atom) for atom in program.jaxpr.outvars]
 
-    def _result(self, equation: Any, operands: list[Any]) -> Any:
+    def _result(self, equation: JaxprEqn, operands: list[Any]) -> Any:
         """The first output of an operation."""
         name, shape = equation.primitive.name, getattr(equation.outvars[0].aval, "shape", None)
         made = [operand for operand in operands if isinstance(operand, _Made)]
         if not made:
-            is_small = shape is not None and math.prod(shape) <= _LARGE
+            largest_constant = 10_000
+            is_small = shape is not None and math.prod(shape) <= largest_constant
             is_constant = is_small and operands and all(operand is not None for operand in operands)
             return equation.primitive.bind(*operands, **equation.params) if is_constant else None
         first, *others = operands
@@ -543,7 +551,7 @@ class _Reading:
         )
 
 
-def _moved(equation: Any, operands: list[Any]) -> np.ndarray:
+def _moved(equation: JaxprEqn, operands: list[Any]) -> np.ndarray:
     """Numbers of indices after an operation that moves entries."""
     pairs = zip(equation.invars, operands, strict=True)
     if equation.primitive.name == "gather":
@@ -554,7 +562,7 @@ def _moved(equation: Any, operands: list[Any]) -> np.ndarray:
 
 
 def _check_index(
-    kernel: Any, index: _Index, size: int, X: np.ndarray, name: str, names: tuple[str, ...] | None
+    kernel: object, index: _Index, size: int, X: np.ndarray, name: str, names: tuple[str, ...] | None
 ) -> None:
     column = X[:, index.column]
     rows = index(column)
@@ -623,6 +631,7 @@ class Coregion(Kernel):
     """
 
     positive_semidefinite: ClassVar[bool] = True
+    column_use: ClassVar[Use] = "levels"
 
     num_outputs: int = eqx.field(static=True)
     rank: int = eqx.field(static=True)
@@ -673,14 +682,11 @@ class Coregion(Kernel):
         is_output = as_array(X) == jnp.arange(self.num_outputs)
         return jnp.where(jnp.any(is_output, axis=1, keepdims=True), is_output, jnp.nan)
 
-    def indexes(self, num_columns: int) -> tuple[int, ...]:
-        return self.reads(num_columns)
-
     def scaled(self, factor: float) -> Kernel:
         if not (self.loadings.is_free and self.kappa.is_free):
             return self
-        loadings = self.with_parameter("loadings", self.loadings.value * np.sqrt(factor))
-        return loadings.with_parameter("kappa", self.kappa.value * factor)
+        scaled = with_parameter(self, "loadings", self.loadings.value * np.sqrt(factor))
+        return with_parameter(scaled, "kappa", self.kappa.value * factor)
 
     def check(self, num_columns: int) -> None:
         super().check(num_columns)

@@ -4,17 +4,26 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import product
-from typing import Any, ClassVar, NamedTuple, final
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import distinct_rows
 from pgmodels.kernels.state_space import ProductState, StateSpace, SumState
-from pgmodels.parameters.parameter import Fixed, Parameter, as_declared, as_parameter, bare_arrays, is_parameter
+from pgmodels.parameters.parameter import (
+    Fixed,
+    Hyperparameter,
+    Parameter,
+    as_declared,
+    as_parameter,
+    bare_arrays,
+    is_parameter,
+)
 from pgmodels.runtime.jit import compiled, double_outside_jit, is_traced
 from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import Module, PickledByValue, as_array
@@ -33,23 +42,25 @@ def intersection(limits: Sequence[Float[np.ndarray, "d 2"]]) -> Float[np.ndarray
 
 
 Inputs = Array | np.ndarray
+T = TypeVar("T")
 
-# At most this many rows are used for the median distance: half a million pairs, well below a second.
-MEDIAN_ROWS = 1000
-UNROLLED_COLUMNS = 32
+# How a kernel uses columns of X: only which rows are equal, as by default those of users; the values, as distances do;
+# or the values as indices of levels, of which new ones have none.
+Use = Literal["equality", "values", "levels"]
 
 
 def median_distance(X: Float[Inputs, "n d"]) -> np.ndarray:
     """The median Euclidean distance between the distinct rows of X; 1.0 if there is only one.
 
-    If there are more than ``MEDIAN_ROWS``, that many evenly spaced rows are used.
+    If there are more than 1,000, as many evenly spaced rows are used: half a million pairs, well below a second.
     """
     from scipy.spatial.distance import pdist
 
+    most_rows = 1000
     rows = np.asarray(X, dtype=np.float64)
     rows = rows[distinct_rows(rows)[0]]
-    if len(rows) > MEDIAN_ROWS:
-        rows = rows[np.linspace(0, len(rows) - 1, MEDIAN_ROWS).astype(int)]
+    if len(rows) > most_rows:
+        rows = rows[np.linspace(0, len(rows) - 1, most_rows).astype(int)]
     distances = pdist(rows)
     distances = distances[distances > 0]
     return np.asarray(np.median(distances) if distances.size else 1.0)
@@ -62,7 +73,8 @@ def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Ar
 
     start = jnp.zeros((X.shape[0], Z.shape[0]), jnp.result_type(X, Z, jnp.float32))
     # An unrolled sum is two to three times faster than a loop; its compile time grows with the columns.
-    if X.shape[1] <= UNROLLED_COLUMNS:
+    most_unrolled = 32
+    if X.shape[1] <= most_unrolled:
         return sum((jnp.square(x[:, None] - z[None, :]) for x, z in zip(X.T, Z.T, strict=True)), start)
     columns = X.T, Z.T
     return jax.lax.scan(lambda total, c: (total + jnp.square(c[0][:, None] - c[1][None, :]), None), start, columns)[0]
@@ -106,17 +118,14 @@ Spectra = dict[tuple[int, ...], Spectrum]
 
 def added(one: Spectra, other: Spectra) -> Spectra:
     """The spectra of a sum: densities of the same columns add."""
-    total = one | other
-    for columns in one.keys() & other.keys():
-        total[columns] = _sum(one[columns], other[columns])
-    return total
 
+    def total(first: Spectrum, second: Spectrum) -> Spectrum:
+        return Spectrum(
+            lambda frequencies: first.density(frequencies) + second.density(frequencies),
+            jnp.maximum(first.lengthscale, second.lengthscale),
+        )
 
-def _sum(one: Spectrum, other: Spectrum) -> Spectrum:
-    return Spectrum(
-        lambda frequencies: one.density(frequencies) + other.density(frequencies),
-        jnp.maximum(one.lengthscale, other.lengthscale),
-    )
+    return one | other | {columns: total(one[columns], other[columns]) for columns in one.keys() & other.keys()}
 
 
 def multiplied(one: Spectra, other: Spectra) -> Spectra | None:
@@ -166,24 +175,18 @@ class Kernel(Module):
     # Whether positive semidefinite component kernels make it positive semidefinite; the matrices of other kernels are
     # checked at each new set of inputs.
     positive_semidefinite: ClassVar[bool] = False
-    # Whether the values of all columns that it reads count: see ``measures``.
-    reads_values: ClassVar[bool] = False
+    # How it uses the columns that it reads.
+    column_use: ClassVar[Use] = "equality"
     # Whether X must have one column, and the hyperparameters that may have an entry for each column.
     of_one_column: ClassVar[bool] = False
     by_column: ClassVar[tuple[str, ...]] = ()
+    # The hyperparameters that ``with_data_values`` sets.
+    set_by_data: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name in {"__call__", "diagonal"} & set(vars(cls)):
             setattr(cls, name, double_outside_jit(vars(cls)[name]))
-
-    @property
-    def is_positive_semidefinite(self) -> bool:
-        """Whether it is positive semidefinite at any inputs: the package's kernels and their combinations."""
-        values = (getattr(self, field.name) for field in fields(self))
-        return self.positive_semidefinite and all(
-            kernel.is_positive_semidefinite for kernel in values if isinstance(kernel, Kernel)
-        )
 
     def __check_init__(self) -> None:
         for field in fields(self):
@@ -201,25 +204,9 @@ class Kernel(Module):
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         """The prior variances at the rows of X, without the matrix."""
 
-    def reads(self, num_columns: int) -> tuple[int, ...]:
-        """The columns of X on which it depends: rows equal in these columns share a latent."""
-        return tuple(range(num_columns))
-
-    def measures(self, num_columns: int) -> tuple[int, ...]:
-        """The columns of X whose values count, and not only which rows are equal; none for kernels of users."""
-        return self.reads(num_columns) if self.reads_values else ()
-
-    def indexes(self, num_columns: int) -> tuple[int, ...]:
-        """The columns of X whose values are indices of levels, which levels that are new have none of."""
-        return ()
-
-    def has_names(self) -> bool:
-        """Whether it names columns of X that have no numbers yet."""
-        return any(kernel.has_names() for kernel, _ in self._components(np.empty((0, 0))))
-
-    def numbered(self, names: tuple[str, ...] | None) -> "Kernel":
-        """The kernel with column numbers where it names columns, given the names of X's columns."""
-        return self.map_components(lambda kernel, _: kernel.numbered(names), np.empty((0, 0)))
+    def reads(self, num_columns: int, use: Use | None = None) -> tuple[int, ...]:
+        """The columns of X on which it depends, in all or by a use: rows equal in these columns share a latent."""
+        return tuple(range(num_columns)) if use in (None, self.column_use) else ()
 
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         """The columns of X read by each of the independent functions whose sum is the latent."""
@@ -263,40 +250,25 @@ class Kernel(Module):
     def resolve(self, X: Float[Inputs, "n d"]) -> "Kernel":
         """A copy in which every lengthscale of None is set to the median distance between distinct rows of X.
 
-        A kernel of selected columns uses the distance in these columns.
+        A kernel of selected columns uses the distance in these columns. Limits of None are set as by ``covering``.
         """
         parameters = jax.tree.leaves(self, is_leaf=is_parameter)
         if not any(is_parameter(p) and p.value is None for p in parameters):
             return self
 
-        def resolve_node(node: Any) -> Any:
+        def resolve_node(node: object) -> object:
             return node.with_value(median_distance(X)) if is_parameter(node) and node.value is None else node
 
-        inner = self.map_components(lambda kernel, inputs: kernel.resolve(inputs), X)
+        inner = covering(self, X).map_components(lambda kernel, inputs: kernel.resolve(inputs), X)
         return jax.tree.map(resolve_node, inner, is_leaf=is_parameter)
-
-    def covering(self, X: Float[Inputs, "n d"]) -> "Kernel":
-        """The kernel with limits of None, which come from the data, set such that all rows of X are within them."""
-        return self.map_components(lambda kernel, inputs: kernel.covering(inputs), X)
 
     def map_components(self, change: "Change", X: Float[Inputs, "n d"]) -> "Kernel":
         """The kernel with each component kernel replaced by ``change(component, inputs of the component)``."""
 
-        def is_component(node: Any) -> bool:
+        def is_component(node: object) -> bool:
             return isinstance(node, Kernel) and node is not self
 
         return jax.tree.map(lambda node: change(node, X) if is_component(node) else node, self, is_leaf=is_component)
-
-    def _components(self, X: Float[Inputs, "n d"]) -> list[tuple["Kernel", Any]]:
-        """The component kernels, and the inputs of each."""
-        components: list[tuple[Kernel, Any]] = []
-
-        def collect(kernel: Kernel, inputs: Any) -> Kernel:
-            components.append((kernel, inputs))
-            return kernel
-
-        self.map_components(collect, X)
-        return components
 
     def scaled(self, factor: float) -> "Kernel":
         """The kernel times a factor, for start values; unchanged without a free scale (learned, without a prior).
@@ -306,23 +278,7 @@ class Kernel(Module):
         variance = getattr(self, "variance", None)
         if not isinstance(variance, Parameter) or not variance.is_free:
             return self
-        return self.with_parameter("variance", variance.value * factor)
-
-    def stretched(self, X: Float[Inputs, "n d"], length: Callable[[Parameter, np.ndarray], Any]) -> "Kernel":
-        """The kernel with each free lengthscale (learned, without a prior) set to ``length(lengthscale, X)``.
-
-        The default applies this to component kernels; override it for kernels with a lengthscale.
-        """
-        return self.map_components(lambda kernel, inputs: kernel.stretched(inputs, length), X)
-
-    def with_period(self, X: Float[Inputs, "n d"], period: Callable[[np.ndarray], float | None]) -> "Kernel":
-        """The kernel with each free period (learned, without a prior) set to ``period(X)`` unless that is None."""
-        return self.map_components(lambda kernel, inputs: kernel.with_period(inputs, period), X)
-
-    def with_parameter(self, name: str, value: Any) -> "Kernel":
-        """The kernel with another value of a hyperparameter."""
-        parameter = getattr(self, name).with_value(value)
-        return eqx.tree_at(lambda kernel: getattr(kernel, name), self, parameter, is_leaf=is_parameter)
+        return with_parameter(self, "variance", variance.value * factor)
 
     def check(self, num_columns: int) -> None:
         """Raise ValueError if a field holds numbers but is not declared as a Parameter or static.
@@ -340,7 +296,7 @@ class Kernel(Module):
                     f"{name} is {value!r}, a setting, not a hyperparameter: declare the field as "
                     f"{field.name}: {type(value).__name__} = equinox.field(static=True)."
                 )
-            elif any(_is_number(leaf) for leaf in jax.tree.leaves(value, is_leaf=_is_declared)):
+            elif any(map(_is_number, jax.tree.leaves(value, is_leaf=_is_declared))):
                 raise ValueError(
                     f"{name} holds numbers that would not be learned, {eqx.tree_pformat(value)}: declare the field as "
                     f"{field.name}: pgm.Parameter, read self.{field.name}.value in the kernel, and pass "
@@ -348,7 +304,12 @@ class Kernel(Module):
                     "pgm.Kernel: pass an equinox.Module with __call__(self, X, Z)."
                 )
         for name in self.by_column:
-            self.check_by_column(name, num_columns)
+            shape = np.shape(getattr(self, name).value)
+            if shape not in ((), (num_columns,)):
+                raise ValueError(
+                    f"{name} of {type(self).__name__} has shape {shape}, but X has {num_columns} column(s): give one "
+                    f"number, or a 1-D array of {num_columns} number(s), one for each column."
+                )
         kind = type(self).__name__
         if self.of_one_column and num_columns != 1:
             call = f"pgm.{kind}()"
@@ -356,28 +317,19 @@ class Kernel(Module):
 
     def check_values(self, X: np.ndarray, name: str) -> None:
         """Raise ValueError for values of X (n, d), called ``name``, at which the kernel is not defined."""
-        for kernel, inputs in self._components(X):
+        for kernel, inputs in components(self, X):
             kernel.check_values(np.asarray(inputs), name)
 
     def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
         """The lowest and the highest value of each column of X at which the kernel is defined."""
         every = [unlimited(num_columns)]
         # As inputs, components have the numbers of the columns that they read, a row for each item of a pair.
-        for kernel, columns in self._components(np.arange(float(num_columns))[None]):
+        for kernel, columns in components(self, np.arange(float(num_columns))[None]):
             for numbers in columns.astype(int):
                 within = unlimited(num_columns)
                 within[numbers] = kernel.limits(len(numbers))
                 every.append(within)
         return intersection(every)
-
-    def check_by_column(self, name: str, num_columns: int) -> None:
-        """Raise ValueError unless a hyperparameter is one number, or has one entry per column of X."""
-        shape = np.shape(getattr(self, name).value)
-        if shape not in ((), (num_columns,)):
-            raise ValueError(
-                f"{name} of {type(self).__name__} has shape {shape}, but X has {num_columns} column(s): give one "
-                f"number, or a 1-D array of {num_columns} number(s), one for each column."
-            )
 
     def __add__(self, other: "Kernel | Callable[[Any, Any], Any]") -> "Kernel":
         return Sum(self, as_kernel(other))
@@ -390,7 +342,48 @@ class Kernel(Module):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-Change = Callable[[Kernel, Any], Kernel]
+Change = Callable[[Kernel, Inputs], Kernel]
+
+
+def components(kernel: Kernel, X: Float[Inputs, "n d"]) -> list[tuple[Kernel, Inputs]]:
+    """The component kernels of a kernel, and the inputs of each."""
+    found: list[tuple[Kernel, Inputs]] = []
+
+    def collect(component: Kernel, inputs: Inputs) -> Kernel:
+        found.append((component, inputs))
+        return component
+
+    kernel.map_components(collect, X)
+    return found
+
+
+def is_positive_semidefinite(kernel: Kernel) -> bool:
+    """Whether a kernel is positive semidefinite at any inputs: the package's kernels and their combinations."""
+    values = (getattr(kernel, field.name) for field in fields(kernel))
+    return kernel.positive_semidefinite and all(is_positive_semidefinite(v) for v in values if isinstance(v, Kernel))
+
+
+def with_parameter(kernel: Kernel, name: str, value: ArrayLike) -> Kernel:
+    """The kernel with another value of a hyperparameter."""
+    parameter = getattr(kernel, name).with_value(value)
+    return eqx.tree_at(lambda changed: getattr(changed, name), kernel, parameter, is_leaf=is_parameter)
+
+
+def with_data_values(
+    kernel: Kernel, name: str, X: Float[Inputs, "n d"], value: Callable[[Parameter, np.ndarray], Any]
+) -> Kernel:
+    """The kernel with each "lengthscale", "period" or "start" set to ``value(hyperparameter, inputs)``.
+
+    ``inputs`` are those of the component kernel with the hyperparameter. It stays as it is where the value is None.
+    """
+    kernel = kernel.map_components(lambda component, inputs: with_data_values(component, name, inputs, value), X)
+    chosen = value(getattr(kernel, name), np.asarray(X, dtype=np.float64)) if name in kernel.set_by_data else None
+    return kernel if chosen is None else with_parameter(kernel, name, chosen)
+
+
+def covering(kernel: Kernel, X: Float[Inputs, "n d"]) -> Kernel:
+    """The kernel with limits of None, which come from the data, set such that all rows of X are within them."""
+    return with_data_values(kernel, "start", X, lambda start, x: np.min(x) if start.value is None else None)
 
 
 class _Pair(Kernel):
@@ -401,14 +394,8 @@ class _Pair(Kernel):
     left: Kernel
     right: Kernel
 
-    def reads(self, num_columns: int) -> tuple[int, ...]:
-        return tuple(sorted({*self.left.reads(num_columns), *self.right.reads(num_columns)}))
-
-    def measures(self, num_columns: int) -> tuple[int, ...]:
-        return tuple(sorted({*self.left.measures(num_columns), *self.right.measures(num_columns)}))
-
-    def indexes(self, num_columns: int) -> tuple[int, ...]:
-        return tuple(sorted({*self.left.indexes(num_columns), *self.right.indexes(num_columns)}))
+    def reads(self, num_columns: int, use: Use | None = None) -> tuple[int, ...]:
+        return tuple(sorted({*self.left.reads(num_columns, use), *self.right.reads(num_columns, use)}))
 
 
 @final
@@ -532,16 +519,16 @@ class CallableKernel(Kernel):
         return f"CallableKernel({_name(self.function)})"
 
 
-def _name(function: Any) -> str:
+def _name(function: object) -> str:
     inner = function.func if isinstance(function, jax.tree_util.Partial) else function
     return getattr(inner, "__name__", type(inner).__name__)
 
 
-def _is_declared(node: Any) -> bool:
+def _is_declared(node: object) -> bool:
     return isinstance(node, (Parameter, Fixed)) or is_distribution(node)
 
 
-def _is_number(leaf: Any) -> bool:
+def _is_number(leaf: object) -> bool:
     """Whether a leaf holds floating-point numbers, which a user may expect to be learned."""
     return _is_declared(leaf) or isinstance(leaf, float) or eqx.is_inexact_array(leaf)
 
@@ -565,7 +552,7 @@ def as_kernel(obj: Any) -> Kernel:
     raise ValueError(f"A kernel must be a pgmodels kernel or a callable (X, Z) -> matrix; got {shorten(obj)}.{hint}")
 
 
-def with_values(kernel: Any) -> Any:
+def with_values(kernel: T) -> T:
     """The kernel with its hyperparameters as arrays; values of None are set to 1."""
     return bare_arrays(
         jax.tree.map(
@@ -613,7 +600,7 @@ def constant_diagonal(X: Inputs, variance: Parameter) -> Float[Array, " n"]:
     return as_array(np.broadcast_to(np.asarray(variance.value), (X.shape[0],)))
 
 
-def scalar(value: Any, name: str, owner: Kernel) -> Parameter:
+def scalar(value: Hyperparameter, name: str, owner: Kernel) -> Parameter:
     """A hyperparameter that is one number."""
     label = f"{name} of {type(owner).__name__}"
     parameter = as_parameter(value, label)

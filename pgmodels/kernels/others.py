@@ -1,7 +1,6 @@
 """Kernels that are not stationary on the real line."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from pgmodels.kernels.kernel import (
     Kernel,
     Spectra,
     Spectrum,
+    Use,
     constant_diagonal,
     scalar,
     scaled_squared_distance,
@@ -60,8 +60,9 @@ class Periodic(Kernel):
     """
 
     positive_semidefinite: ClassVar[bool] = True
-    reads_values: ClassVar[bool] = True
+    column_use: ClassVar[Use] = "values"
     by_column: ClassVar[tuple[str, ...]] = ("lengthscale",)
+    set_by_data: ClassVar[tuple[str, ...]] = ("period",)
 
     variance: Parameter
     lengthscale: Parameter
@@ -90,9 +91,6 @@ class Periodic(Kernel):
             lengthscale = jnp.concatenate([lengthscale, lengthscale])
         squared = scaled_squared_distance(self._circles(X), self._circles(Z), lengthscale)
         return as_array(self.variance.value) * jnp.exp(-0.5 * squared)
-
-    def with_period(self, X: Float[Inputs, "n d"], period: Callable[[np.ndarray], float | None]) -> Kernel:
-        return _with_period(self, X, period)
 
     def to_state_space(self) -> StateSpace:
         shares = harmonic_shares(as_array(self.lengthscale.value).reshape(()), self.harmonics)
@@ -137,8 +135,9 @@ class Cosine(Kernel):
     """
 
     positive_semidefinite: ClassVar[bool] = True
-    reads_values: ClassVar[bool] = True
+    column_use: ClassVar[Use] = "values"
     of_one_column: ClassVar[bool] = True
+    set_by_data: ClassVar[tuple[str, ...]] = ("period",)
 
     variance: Parameter
     period: Parameter
@@ -146,9 +145,6 @@ class Cosine(Kernel):
     def __init__(self, variance: Hyperparameter = 1.0, period: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
         self.period = scalar(period, "period", self)
-
-    def with_period(self, X: Float[Inputs, "n d"], period: Callable[[np.ndarray], float | None]) -> Kernel:
-        return _with_period(self, X, period)
 
     def to_state_space(self) -> StateSpace:
         frequency = 2.0 * jnp.pi / as_array(self.period.value)
@@ -160,13 +156,6 @@ class Cosine(Kernel):
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return constant_diagonal(X, self.variance)
-
-
-def _with_period(kernel: Periodic | Cosine, X: Inputs, period: Callable[[np.ndarray], float | None]) -> Kernel:
-    """The kernel with a free period set to ``period(X)`` for X of one column, unless that is None."""
-    if not kernel.period.is_free or X.shape[1] > 1 or (value := period(np.asarray(X)[:, 0])) is None:
-        return kernel
-    return kernel.with_parameter("period", value)
 
 
 @final
@@ -181,7 +170,7 @@ class Linear(Kernel):
     """
 
     positive_semidefinite: ClassVar[bool] = True
-    reads_values: ClassVar[bool] = True
+    column_use: ClassVar[Use] = "values"
     by_column: ClassVar[tuple[str, ...]] = ("variance",)
 
     variance: Parameter
@@ -241,7 +230,7 @@ class Constant(Kernel):
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
         return constant_diagonal(X, self.variance)
 
-    def reads(self, num_columns: int) -> tuple[int, ...]:
+    def reads(self, num_columns: int, use: Use | None = None) -> tuple[int, ...]:
         return ()
 
 
@@ -316,7 +305,7 @@ class Line(Kernel):
     """
 
     positive_semidefinite: ClassVar[bool] = True
-    reads_values: ClassVar[bool] = True
+    column_use: ClassVar[Use] = "values"
     of_one_column: ClassVar[bool] = True
 
     variance: Parameter
@@ -398,15 +387,21 @@ class RandomWalk(Kernel):
     """
 
     positive_semidefinite: ClassVar[bool] = True
-    reads_values: ClassVar[bool] = True
+    column_use: ClassVar[Use] = "values"
     of_one_column: ClassVar[bool] = True
+    set_by_data: ClassVar[tuple[str, ...]] = ("start",)
 
     variance: Parameter
     start: Parameter
 
     def __init__(self, variance: Hyperparameter = 1.0, start: float | Fixed | Parameter | None = None):
         self.variance = scalar(variance, "variance", self)
-        self.start = _start(start)
+        value = start.value if isinstance(start, Fixed | Parameter) else start
+        name = "start of RandomWalk"
+        read = Parameter(None) if value is None else as_parameter(value, name, positive=False)
+        if read.prior is not None or np.ndim(read.value):
+            raise ValueError(f"{name} must be one number, which is not learned; got {shorten(value)}.")
+        self.start = Parameter(read.value, positive=False, fixed=True)
 
     def check_values(self, X: np.ndarray, name: str) -> None:
         if self.start.value is None:
@@ -421,14 +416,6 @@ class RandomWalk(Kernel):
 
     def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
         return unlimited(1) if self.start.value is None else np.array([[float(self.start.value), np.inf]])
-
-    def resolve(self, X: Float[Inputs, "n d"]) -> Kernel:
-        return self.covering(X)
-
-    def covering(self, X: Float[Inputs, "n d"]) -> Kernel:
-        if self.start.value is not None:
-            return self
-        return self.with_parameter("start", np.min(np.asarray(X, dtype=np.float64)))
 
     def to_state_space(self) -> StateSpace:
         return WalkState(as_array(self.variance.value), self._resolved_start())
@@ -448,13 +435,3 @@ class RandomWalk(Kernel):
                 "start of RandomWalk is None, to be set from the data: call kernel.resolve(X) first, or pass a number."
             )
         return as_array(self.start.value)
-
-
-def _start(value: Any) -> Parameter:
-    """A number that is not learned, or None."""
-    value = value.value if isinstance(value, (Fixed, Parameter)) else value
-    name = "start of RandomWalk"
-    parameter = Parameter(None) if value is None else as_parameter(value, name, positive=False)
-    if parameter.prior is not None or np.ndim(parameter.value):
-        raise ValueError(f"{name} must be one number, which is not learned; got {shorten(value)}.")
-    return Parameter(parameter.value, positive=False, fixed=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar, final
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -15,6 +14,7 @@ from pgmodels.kernels.kernel import (
     Kernel,
     Spectra,
     Spectrum,
+    Use,
     constant_diagonal,
     scalar,
     scaled_squared_distance,
@@ -26,19 +26,12 @@ from pgmodels.runtime.precision import as_array
 
 
 class Stationary(Kernel):
-    """A kernel of the scaled distance r = ‖x - z‖ / lengthscale; subclasses define its ``profile``.
+    """A kernel of the scaled distance r = ‖x - z‖ / lengthscale; subclasses define its ``profile``."""
 
-    Parameters
-    ----------
-    variance : float, Fixed, Parameter or NumPyro distribution
-        Prior variance of the latent, in squared units of the latent.
-    lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
-        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
-        distinct rows of X, set when the model is fitted.
-    """
-
-    reads_values: ClassVar[bool] = True
+    positive_semidefinite: ClassVar[bool] = True
+    column_use: ClassVar[Use] = "values"
     by_column: ClassVar[tuple[str, ...]] = ("lengthscale",)
+    set_by_data: ClassVar[tuple[str, ...]] = ("lengthscale",)
 
     variance: Parameter
     lengthscale: Parameter
@@ -46,11 +39,6 @@ class Stationary(Kernel):
     def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         self.variance = scalar(variance, "variance", self)
         self.lengthscale = as_parameter(lengthscale, f"lengthscale of {type(self).__name__}", from_data=True)
-
-    def stretched(self, X: Float[Inputs, "n d"], length: Callable[[Parameter, np.ndarray], Any]) -> Kernel:
-        if not self.lengthscale.is_free:
-            return self
-        return self.with_parameter("lengthscale", length(self.lengthscale, np.asarray(X)))
 
     def _spectra(self, num_columns: int, correlation: Callable[[Array, int], Array]) -> Spectra:
         """From the density of the profile at squared frequencies, in radians per lengthscale, in a dimension."""
@@ -105,11 +93,6 @@ class RBF(Stationary):
            [0.271]])
     """
 
-    positive_semidefinite: ClassVar[bool] = True
-
-    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
-        super().__init__(variance, lengthscale)
-
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-0.5 * squared)
 
@@ -133,11 +116,7 @@ class _Matern(Stationary):
     Rasmussen and Williams 2006, section 4.2.
     """
 
-    positive_semidefinite: ClassVar[bool] = True
     twice_order: ClassVar[int]
-
-    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
-        super().__init__(variance, lengthscale)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -167,9 +146,6 @@ class Matern12(_Matern):
 
     twice_order: ClassVar[int] = 1
 
-    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
-        super().__init__(variance, lengthscale)
-
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-safe_sqrt(squared))
 
@@ -179,9 +155,6 @@ class Matern32(_Matern):
     """The Matérn kernel of order 3/2, variance · (1 + s) exp(-s) with s = √3 ‖x - z‖ / lengthscale."""
 
     twice_order: ClassVar[int] = 3
-
-    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
-        super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         s = safe_sqrt(3.0 * squared)
@@ -193,9 +166,6 @@ class Matern52(_Matern):
     """The Matérn kernel of order 5/2, variance · (1 + s + s²/3) exp(-s) with s = √5 ‖x - z‖ / lengthscale."""
 
     twice_order: ClassVar[int] = 5
-
-    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
-        super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         s = safe_sqrt(5.0 * squared)
@@ -220,8 +190,6 @@ class RationalQuadratic(Stationary):
     ----------
     Rasmussen and Williams 2006, section 4.2.
     """
-
-    positive_semidefinite: ClassVar[bool] = True
 
     alpha: Parameter
 

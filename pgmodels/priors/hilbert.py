@@ -13,7 +13,7 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 from pgmodels.data.arrays import check_whole_number
-from pgmodels.kernels.kernel import Inputs, Kernel, Spectrum, unlimited, with_values
+from pgmodels.kernels.kernel import Inputs, Kernel, Spectrum, Use, unlimited, with_values
 from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.base import pad_rows
 from pgmodels.priors.dense import LowRankState, SpanPrior
@@ -69,8 +69,8 @@ class TruncatedKernel(Kernel):
     kernel: Kernel
     basis: Basis = eqx.field(static=True)
 
-    def reads(self, num_columns: int) -> tuple[int, ...]:
-        return self.kernel.reads(num_columns)
+    def reads(self, num_columns: int, use: Use | None = None) -> tuple[int, ...]:
+        return self.kernel.reads(num_columns, use)
 
     def functions(self, X: Float[Inputs, "n d"]) -> Float[Array, "r n"]:
         """The basis functions at rows of X; they do not depend on the kernel's values."""

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from pgmodels.data.arrays import distinct_rows
 from pgmodels.kernels.columns import check_lookups
-from pgmodels.kernels.kernel import Kernel
+from pgmodels.kernels.kernel import Kernel, is_positive_semidefinite
 from pgmodels.numerics.quadrature import chunk_length, equal_chunks
 from pgmodels.priors.base import LatentPrior, pad_rows, padded_size, row_mask_of
 from pgmodels.priors.dense import FactoredPrior
@@ -143,7 +143,7 @@ def check_new_inputs(prior: LatentPrior, X_new: np.ndarray, name: str = "X_new",
     functions, and priors without a factor are skipped.
     """
     if not isinstance(prior, FactoredPrior) or (
-        isinstance(prior.kernel, Kernel) and prior.kernel.is_positive_semidefinite
+        isinstance(prior.kernel, Kernel) and is_positive_semidefinite(prior.kernel)
     ):
         return
     check_lookups(prior.kernel, X_new, name)

@@ -120,7 +120,7 @@ def test_outputs_by_name_in_a_data_frame(tmp_path):
         pgm.cavi(model(Coregion(2), columns=("x", "metal")), table[["metal", "x"]], table.y)
     # Two rows whose difference is that of two outputs.
     pairs = np.array([[0.0, 1.0], [2.0, 1.0]])
-    assert pgm.Difference(Coregion(3), [0], [1]).indexes(2) == (0, 1)
+    assert pgm.Difference(Coregion(3), [0], [1]).reads(2, "levels") == (0, 1)
     B = np.asarray(Coregion(3).covariance)
     np.testing.assert_allclose(
         pgm.Difference(Coregion(3), [0], [1]).diagonal(pairs), [B[i, i] + B[1, 1] - 2 * B[i, 1] for i in (0, 2)]
