@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from os import PathLike
@@ -20,12 +20,13 @@ from pgmodels.data.arrays import DATE, DURATION, NUMBER, ZONED, kind_of_column
 from pgmodels.inference.correct import marginals
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.likelihoods.supports import Classes, Given
-from pgmodels.plots.style import literal, new_figure, open_axes, styles
+from pgmodels.plots.style import Style, literal, new_panels, open_axes, styles
 from pgmodels.regression.terms import Levels
 from pgmodels.report.summaries import result_status
 from pgmodels.results import result as intervals
-from pgmodels.results.approximation import LinearResponse
-from pgmodels.results.nested import NestedApproximation
+from pgmodels.results.approximation import GaussianResult
+from pgmodels.results.draws import Draws
+from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.predictive import DrawNodes, Predictive
 from pgmodels.results.result import GridDensity
 from pgmodels.runtime.messages import shorten
@@ -38,10 +39,8 @@ if TYPE_CHECKING:
     from pgmodels.regression.formula import Regression
 
 
-# Of the first column of numbers, and of further ones: the minimum, quartiles and maximum.
-_POINTS, _QUARTILES = 50, (0.0, 0.25, 0.5, 0.75, 1.0)
-
 Conditional = str | Sequence[str] | Mapping[str, Any]
+EngineResult = GaussianResult | Draws | IntegratedApproximation
 
 
 def conditional_grid(
@@ -61,10 +60,11 @@ def conditional_grid(
         wrong = unknown[0] if unknown else wanted
         raise ValueError(f"conditional must name columns of the data, {list(frame.columns)}; got {wrong!r}.")
     numbers = [name for name in wanted if name not in compared and _is_continuous(frame[name])]
-    values = [
-        _values(frame[name], name in numbers, is_first=name in numbers[:1]) if chosen is None else _as_list(chosen)
-        for name, chosen in wanted.items()
-    ]
+    values = []
+    for name, chosen in wanted.items():
+        if chosen is None:
+            chosen = _values(frame[name], name in numbers, is_first=name in numbers[:1])
+        values.append([chosen] if np.ndim(chosen) == 0 else list(chosen))
     grid = pd.DataFrame(list(product(*values)), columns=list(wanted))
     names = [name for name in frame.columns if name in wanted or used is None or name in used]
     others = {
@@ -85,14 +85,10 @@ def _values(column: pd.Series, is_continuous: bool, is_first: bool) -> list[Any]
         # Levels that do not occur have no coefficient.
         has_categories = hasattr(column, "cat")
         return list(column.cat.remove_unused_categories().cat.categories) if has_categories else sorted(set(column))
-    distinct = sorted(column.unique())
-    if is_first and len(distinct) > _POINTS:
-        return list(column.min() + (column.max() - column.min()) * np.linspace(0.0, 1.0, _POINTS))
-    return distinct if is_first or len(distinct) <= len(_QUARTILES) else list(column.quantile(_QUARTILES))
-
-
-def _as_list(values: Any) -> list[Any]:
-    return [values] if np.ndim(values) == 0 else list(values)
+    distinct, num_points, quartiles = sorted(column.unique()), 50, (0.0, 0.25, 0.5, 0.75, 1.0)
+    if is_first and len(distinct) > num_points:
+        return list(column.min() + (column.max() - column.min()) * np.linspace(0.0, 1.0, num_points))
+    return distinct if is_first or len(distinct) <= len(quartiles) else list(column.quantile(quartiles))
 
 
 def _typical(column: pd.Series, is_compared: bool, counts: np.ndarray | None) -> Any:
@@ -107,12 +103,6 @@ def _typical(column: pd.Series, is_compared: bool, counts: np.ndarray | None) ->
 
 # Figures of regression results: effects of terms, and predictions over a grid.
 
-_NUMBERS = ("mean", "sd")
-# Inches of a level on an axis.
-_A_LEVEL = 0.2
-# Panels in a row.
-_ACROSS = 3
-
 
 def figure_of_effects(result: "RegressionResult") -> Figure:
     """Draw the figure of ``RegressionResult.plot_effects``."""
@@ -124,7 +114,8 @@ def figure_of_effects(result: "RegressionResult") -> Figure:
     if not terms:
         raise ValueError("plot_effects shows terms of one column, such as s(x) and (1|g); the formula has none.")
     most = max((len(term.columns[0].codes) for term in terms if isinstance(term.columns[0], Levels)), default=0)
-    figure, panels = _panels(len(terms), max(2.9, 0.8 + _A_LEVEL * most))
+    inches_of_level = 0.2
+    figure, panels = _panels(len(terms), max(2.9, 0.8 + inches_of_level * most))
     for axes, term in zip(panels, terms, strict=False):
         column = term.columns[0]
         data, by = result.regression.data, "level" if len(result.regression.classes) > 1 else None
@@ -147,12 +138,12 @@ def figure_of_effects(result: "RegressionResult") -> Figure:
 
 def figure_over_grid(table: pd.DataFrame, label: str) -> Figure:
     """Values over a grid of one to three columns: along the axis, by colour, and by panel."""
-    by = [name for name in table.columns if name not in (*_NUMBERS, *intervals.names())]
+    by = [name for name in table.columns if name not in ("mean", "sd", *intervals.names())]
     if len(by) > 3:
         raise ValueError(f"a figure shows up to three columns of a grid, levels included; got {by}.")
     panel = by[2] if len(by) == 3 else None
     values = [None] if panel is None else list(pd.unique(table[panel]))
-    figure, panels = _panels(len(values), tall=3.2)
+    figure, panels = _panels(len(values), 3.2)
     for axes, value in zip(panels, values, strict=False):
         rows = table if panel is None else table[table[panel] == value]
         is_number = pd.api.types.is_numeric_dtype(rows[by[0]]) or pd.api.types.is_datetime64_any_dtype(rows[by[0]])
@@ -168,14 +159,9 @@ def figure_over_grid(table: pd.DataFrame, label: str) -> Figure:
     return figure
 
 
-def _panels(count: int, tall: float = 2.9) -> tuple[Figure, list[Axes]]:
-    across = min(_ACROSS, count)
-    rows = -(-count // across)
-    figure = new_figure(max(3.8 * across, 4.6), tall * rows)
-    panels = list(figure.subplots(rows, across, squeeze=False).ravel())
-    for axes in panels[count:]:
-        axes.set_visible(False)
-    return figure, panels
+def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
+    columns = min(3, count)
+    return new_panels(count, columns, max(3.8 * columns, 4.6), height)
 
 
 def _lines(axes: Axes, table: pd.DataFrame, by: str | None = None) -> None:
@@ -209,7 +195,7 @@ def _points(axes: Axes, table: pd.DataFrame, names: list[str], by: str | None = 
     _legend(axes, by)
 
 
-def _series(table: pd.DataFrame, by: str | None) -> Any:
+def _series(table: pd.DataFrame, by: str | None) -> Iterator[tuple[str, pd.DataFrame, Style]]:
     if by is None:
         yield "", table, styles([""])[""]
         return
@@ -224,18 +210,11 @@ def _legend(axes: Axes, by: str | None) -> None:
         axes.legend(title=literal(by), frameon=False, fontsize="small", title_fontsize="small")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-_DRAWS, _DRAWS_OF_LEVELS = 1000, 4000
-# Numbers of the draws of a part of a table, 64 MB, and its latents if these are drawn jointly.
-_ENTRIES, _JOINT = 2**23, 1000
-# The step of a slope, in standard deviations of the column.
-_STEP = 1e-3
-# A coefficient is skewed if linear response has more than this multiple of the variational Gaussian's variance: 2.8
-# where a column separates the labels, 1.01 for the others in the same model.
-_SKEWED = 1.25
+_DRAWS = 1000
 
 
 class Rows(NamedTuple):
@@ -263,7 +242,7 @@ class Values(NamedTuple):
         means = [np.average(self.draws[:, rows], 1, some) for rows, some in zip(groups, chosen, strict=True)]
         return Values(np.stack(means, axis=1), self.levels)
 
-    def beside(self, labels: pd.DataFrame, **constants: str) -> pd.DataFrame:
+    def as_table(self, labels: pd.DataFrame, **constants: str) -> pd.DataFrame:
         """The table of the values, with columns of constants, the labels of the rows, and a row for each level.
 
         Labels with the name of another column of the table are prefixed by "data_".
@@ -272,16 +251,15 @@ class Values(NamedTuple):
         table = intervals.of_draws(draws.reshape(len(draws), -1))
         labels = labels.loc[labels.index.repeat(count)].reset_index(drop=True)
         levels = {} if self.levels is None else {"level": self.levels * draws.shape[1]}
-        taken = {*constants, *levels, *table.columns}
-        labels = labels.rename(columns={name: _free(name, taken, labels) for name in labels.columns if name in taken})
+        reserved = {*constants, *levels, *table.columns}
+        renamed = {}
+        for name in reserved & set(labels.columns):
+            other = name
+            while other in reserved or other in labels.columns:
+                other = f"data_{other}"
+            renamed[name] = other
+        labels = labels.rename(columns=renamed)
         return pd.concat([pd.DataFrame(constants, index=labels.index), labels.assign(**levels), table], axis=1)
-
-
-def _free(name: str, taken: set[str], labels: pd.DataFrame) -> str:
-    """The name prefixed by "data_" until no other column has it."""
-    while name in taken or name in labels.columns:
-        name = f"data_{name}"
-    return name
 
 
 class Skewed(NamedTuple):
@@ -303,6 +281,104 @@ class Skewed(NamedTuple):
         return self.marginal.transport((values - self.mean) / self.deviation) - values
 
 
+class LatentSampler:
+    """Draws of the latents of a result at new inputs, and draws of what depends on them.
+
+    Tables are made in parts of ``max_numbers`` drawn numbers, 64 MB, or of ``max_joint`` latents if these are drawn
+    jointly. ``class_names`` are those of a response with classes, else None.
+    """
+
+    max_numbers = 2**23
+    max_joint = 1000
+
+    def __init__(self, regression: "Regression", result: EngineResult):
+        self.regression, self.result = regression, result
+        support = result.likelihood.support(regression.model.num_latents)
+        has_classes = isinstance(support.observed if isinstance(support, Given) else support, Classes)
+        self.class_names = list(regression.response.levels or range(len(support.values()))) if has_classes else None
+
+    @cached_property
+    def skewed(self) -> list[Skewed]:
+        """The coefficients of a corrected result whose marginals are skewed."""
+        result: Any = self.result
+        skewed: list[Skewed] = []
+        if result.method != "linear_response" or not objective_of_result(result).is_exact:
+            return skewed
+        # Of the variances by linear response and of the variational Gaussian: 2.8 where a column separates the labels,
+        # 1.01 for the others in the same model.
+        largest_ratio = 1.25
+        for line in _coefficients(self.regression):
+            X, block = line.X, self.regression.blocks[line.number]
+            factors = np.zeros(X.shape)
+            factors[:, block] = np.linalg.solve(X[:, block].T, np.eye(len(X)))
+            (mean, variance), (_, before) = result.predict_latent(X), result.uncorrected.predict_latent(X)
+            _, conditional = result.conditional.predict_latent(X)
+            for latent in self.regression.latents[line.number]:
+                for row in np.flatnonzero(conditional[:, latent] > largest_ratio * before[:, latent]):
+                    functional = np.eye(mean.shape[1])[[latent]]
+                    at = X[[row]]
+                    marginal = marginals(result, functional if mean.shape[1] > 1 else [1.0], X_new=at, progress=False)
+                    moments = float(mean[row, latent]), float(np.sqrt(variance[row, latent]))
+                    skewed.append(Skewed(latent, at, factors[row], *moments, marginal))
+        return skewed
+
+    def parts(self, rows: Rows) -> list[Rows]:
+        """The rows in parts that fit into memory."""
+        size = self.regression.model.num_latents
+        width = max(size, len(self.class_names or [""]))
+        length = max(1, self.max_joint // size if self.skewed else self.max_numbers // (_DRAWS * width))
+        return [
+            rows._replace(X=rows.X[at : at + length], frame=rows.frame[at : at + length].reset_index(drop=True))
+            for at in range(0, max(len(rows.X), 1), length)
+        ]
+
+    def latents(self, X: np.ndarray, num_draws: int = _DRAWS, seed: Seed = 0, jointly: bool = True) -> DrawNodes:
+        """Draws (draws, m, latents) with their likelihood parameters, joint or for rows one by one.
+
+        Equal rows share theirs.
+        """
+        rows, places = np.unique(X, axis=0, return_inverse=True)
+        inputs = np.concatenate([rows, *(coefficient.X for coefficient in self.skewed)])
+        # Skewed coefficients are moved jointly with the rows.
+        draw = self.result.joint_nodes if jointly or self.skewed else self.result.marginal_nodes
+        nodes = draw(inputs, num_draws, seed)
+        draws = nodes.draws[:, places.ravel()]
+        for number, coefficient in enumerate(self.skewed):
+            latent, values = coefficient.latent, nodes.draws[:, len(rows) + number, coefficient.latent]
+            draws[:, :, latent] += coefficient.moved(values)[:, None] * (X @ coefficient.factors)
+        return DrawNodes(draws, nodes.values)
+
+    def responses(self, rows: Rows, num_draws: int, seed: Seed, nodes: DrawNodes | None = None) -> np.ndarray:
+        """Draws of y (draws, m)."""
+        nodes = self._excluded(self.latents(rows.X, num_draws, seed) if nodes is None else nodes, rows)
+        return self._predictive(rows, nodes).draw(num_draws, seed)
+
+    def values(self, rows: Rows, target: str, nodes: DrawNodes | None = None) -> Values:
+        """Draws of a target: see ``RegressionResult``."""
+        regression = self.regression
+        predictor = re.fullmatch(r"f\[(\d+)\]", target)
+        if target == "response":
+            return Values(self.responses(rows, _DRAWS, 0, nodes)[:, :, None])
+        if target not in ("mean", "linear") and (predictor is None or int(predictor[1]) >= len(regression.sums)):
+            raise ValueError(f"target must be 'mean', 'linear', 'response' or a predictor, 'f[1]'; got {target!r}.")
+        nodes = self._excluded(self.latents(rows.X) if nodes is None else nodes, rows)
+        if target == "mean":
+            predictive = self._predictive(rows, nodes)
+            if self.class_names is not None:
+                return Values(predictive.probabilities_given(nodes.draws), self.class_names)
+            return Values(np.asarray(predictive.moments_given(slice(None), nodes.draws)[0])[:, :, None])
+        number = 0 if predictor is None else int(predictor[1])
+        return Values(regression.linear_predictor(rows.frame, nodes.draws, number)[:, :, None])
+
+    def _predictive(self, rows: Rows, nodes: DrawNodes) -> Predictive:
+        return Predictive(self.result.likelihood, nodes, self.regression.covariates(rows.frame))
+
+    def _excluded(self, nodes: DrawNodes, rows: Rows) -> DrawNodes:
+        for number in rows.exclude:
+            nodes.draws[:, :, list(self.regression.latents[number])] = self.regression.terms[number].mean
+        return nodes
+
+
 class RegressionResult(DoublePrecision):
     """The result of an engine for a regression formula.
 
@@ -322,8 +398,9 @@ class RegressionResult(DoublePrecision):
     not fit. Pass a sample of the rows then, as in ``newdata=data.sample(1000)``.
     """
 
-    def __init__(self, regression: "Regression", result: Any):
+    def __init__(self, regression: "Regression", result: EngineResult):
         self.regression, self.result = regression, result
+        self._sampler = LatentSampler(regression, result)
 
     def summary(self) -> pd.DataFrame:
         """Coefficients of linear terms and hyperparameters: mean, sd and the bounds of an interval.
@@ -335,14 +412,15 @@ class RegressionResult(DoublePrecision):
         """
         regression = self.regression
         rows: dict[str, pd.Series] = {}
-        for number, X, shift in self._coefficient_inputs():
-            term = regression.terms[number]
-            names = term.columns[0].names
-            for latent, level in zip(regression.latents[number], regression.classes, strict=True):
-                table = self._moments(X, latent, shift)
+        for line in _coefficients(regression):
+            term = regression.terms[line.number]
+            for latent, level in zip(regression.latents[line.number], regression.classes, strict=True):
+                table = _table_of_line(self._sampler, line, latent)
                 suffix = f"[{level}]" if len(regression.classes) > 1 else ""
-                rows |= {f"{term.prefix}{name}{suffix}": table.loc[place] for place, name in enumerate(names)}
-        return pd.concat([pd.DataFrame(rows).T, *self._hyperparameters()])
+                rows |= {
+                    f"{term.prefix}{name}{suffix}": table.loc[place] for place, name in enumerate(term.columns[0].names)
+                }
+        return pd.concat([pd.DataFrame(rows).T, *_hyperparameters(regression, self.result)])
 
     def effects(self, term: str, newdata: Any = None) -> pd.DataFrame:
         """The contribution of one term to the predictor, less its mean over the rows.
@@ -355,17 +433,18 @@ class RegressionResult(DoublePrecision):
         newdata : data frame, optional
             By default the data.
         """
-        number = self._number(term)
-        rows = self._rows(newdata)
-        f = self._latents(rows.X).draws[:, :, list(self.regression.latents[number])]
-        coefficients = self.regression.terms[number].coefficients
+        regression = self.regression
+        number = _number(regression, term)
+        rows = _rows(regression, newdata)
+        f = self._sampler.latents(rows.X).draws[:, :, list(regression.latents[number])]
+        coefficients = regression.terms[number].coefficients
         if coefficients is not None:
-            f = f + (rows.X[:, self.regression.blocks[number]] @ coefficients.means)[:, None]
-        columns = [name for part in self.regression.terms[number].columns for name in part.names]
+            f = f + (rows.X[:, regression.blocks[number]] @ coefficients.means)[:, None]
+        columns = [name for part in regression.terms[number].columns for name in part.names]
         labels = rows.frame[[name for name in columns if name in rows.frame.columns]]
-        levels = self.regression.classes
+        levels = regression.classes
         middle = np.average(f, axis=1, weights=rows.counts)[:, None]
-        return Values(f - middle, levels if len(levels) > 1 else None).beside(labels)
+        return Values(f - middle, levels if len(levels) > 1 else None).as_table(labels)
 
     def ranef(self) -> pd.DataFrame:
         """The effects of the levels of groups, ``(1|g)`` or ``(1 + x|g)``, about their prior mean 0.
@@ -377,7 +456,7 @@ class RegressionResult(DoublePrecision):
         ValueError
             If no term is one of groups.
         """
-        return self._effects_of_groups(with_coefficients=False)
+        return _effects_of_groups(self._sampler, [])
 
     def coef(self) -> pd.DataFrame:
         """The coefficients of each level of groups: effects, as in ``ranef``, plus the coefficient of that name.
@@ -387,13 +466,13 @@ class RegressionResult(DoublePrecision):
         ValueError
             If no term is one of groups.
         """
-        return self._effects_of_groups(with_coefficients=True)
+        return _effects_of_groups(self._sampler, _coefficients(self.regression))
 
     def VarCorr(self) -> pd.DataFrame:
         """The rows of ``summary`` for standard deviations and correlations of groups, and for the noise."""
         groups = [term for term in self.regression.terms if isinstance(term.columns[0], Levels)]
         names = ["sigma", *(term.prefix + name for term in groups for name in term.names.values())]
-        rows = pd.concat([intervals.of_value([]), *self._hyperparameters()])
+        rows = pd.concat([intervals.of_value([]), *_hyperparameters(self.regression, self.result)])
         return rows[rows.index.isin(names)]
 
     def predictions(
@@ -418,14 +497,14 @@ class RegressionResult(DoublePrecision):
         average_by : str or sequence of str, optional
             Columns: predictions are averaged over the rows of each combination of their values.
         """
-        rows = self._rows(newdata, conditional, exclude)
+        rows = _rows(self.regression, newdata, conditional, exclude)
         if average_by is not None:
             labels, groups = _groups(rows.frame, average_by)
-            return self._values(rows, target).averaged(groups, rows.counts).beside(labels)
+            return self._sampler.values(rows, target).averaged(groups, rows.counts).as_table(labels)
         tables = []
-        for part in self._in_chunks(rows):
-            values = self._values(part, target, self._latents(part.X, jointly=False))
-            tables.append(values.beside(part.frame if part.by is None else part.frame[part.by]))
+        for part in self._sampler.parts(rows):
+            values = self._sampler.values(part, target, self._sampler.latents(part.X, jointly=False))
+            tables.append(values.as_table(part.frame if part.by is None else part.frame[part.by]))
         return pd.concat(tables, ignore_index=True)
 
     def comparisons(
@@ -465,10 +544,16 @@ class RegressionResult(DoublePrecision):
         if comparison not in operations:
             raise ValueError(f"comparison must be 'diff', 'ratio' or 'lift'; got {comparison!r}.")
         name, (sign, operation) = next(iter(contrast)), operations[comparison]
-        rows = self._rows(newdata, conditional, changed=name)
-        moves = [lambda column, value=value: value for value in pair]
+        rows = _rows(self.regression, newdata, conditional, changed=name)
+        if name not in rows.frame.columns:
+            raise ValueError(f"the data have no column {name!r}; they have {list(rows.frame.columns)}.")
+        both = pd.concat([rows.frame.assign(**{name: value}) for value in pair], ignore_index=True)
+        values = self._sampler.values(rows._replace(X=self.regression.read(both)[0], frame=both), target)
+        labels, groups = _averages(rows, average_by)
+        sides = np.split(values.draws, 2, axis=1)
+        low, high = (Values(side, values.levels).averaged(groups, rows.counts) for side in sides)
         text = f"{name}: {pair[1]} {sign} {pair[0]}"
-        return self._changes(rows, name, moves, operation, target, average_by, contrast=text)
+        return Values(operation(low.draws, high.draws), values.levels).as_table(labels, contrast=text)
 
     def slopes(
         self,
@@ -493,21 +578,15 @@ class RegressionResult(DoublePrecision):
         frame = self.regression.data
         if name not in frame.columns or not pd.api.types.is_numeric_dtype(frame[name]):
             raise ValueError(f"slopes needs a column of numbers; got {name!r}, of {list(frame.columns)}.")
-        step = _STEP * (float(frame[name].std()) or 1.0)
         if target == "response":
             raise ValueError("slopes: draws of y have no derivative; target must be 'mean', 'linear' or a predictor.")
-        rows = self._rows(newdata, conditional)
-        at = rows.frame[name].astype(float)
-        low, high = (rows._replace(frame=rows.frame.assign(**{name: at + move})) for move in (-step, step))
-        widths = (high.frame[name] - low.frame[name]).to_numpy()
-        ends = [self._values(part, target, nodes) for part, nodes in self._sides(rows, low, high, target)]
-        slopes = (ends[1].draws - ends[0].draws) / widths[:, None]
+        rows = _rows(self.regression, newdata, conditional)
         labels, groups = _averages(rows, average_by)
-        return Values(slopes, ends[0].levels).averaged(groups, rows.counts).beside(labels, slope=name)
+        return _slopes(self._sampler, rows, name, target).averaged(groups, rows.counts).as_table(labels, slope=name)
 
     def draws(self, newdata: Any = None, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
         """Draws of y at new data, (num_draws, m), for one trial, with latents drawn jointly over the rows."""
-        return self._draws_of_y(self._rows(newdata), num_draws, seed)
+        return self._sampler.responses(_rows(self.regression, newdata), num_draws, seed)
 
     def to_arviz(self, num_draws: int = _DRAWS, seed: Seed = 0, *, prior: Any = None) -> "DataTree":
         """The result for ArviZ, with the data's index and terms as labels: see ``pgmodels.to_arviz``.
@@ -544,7 +623,7 @@ class RegressionResult(DoublePrecision):
 
         return save_formula(self, path)
 
-    def plot_effects(self) -> "Figure":
+    def plot_effects(self) -> Figure:
         """The contribution of each term of one column, with intervals: lines of numbers, points of levels.
 
         Returns
@@ -557,10 +636,9 @@ class RegressionResult(DoublePrecision):
         ValueError
             If all terms have several columns.
         """
-
         return figure_of_effects(self)
 
-    def plot_predictions(self, conditional: Conditional, *, target: str = "mean") -> "Figure":
+    def plot_predictions(self, conditional: Conditional, *, target: str = "mean") -> Figure:
         """Predictions over a grid of up to three columns: along the axis, by colour, and by panel.
 
         Parameters
@@ -572,23 +650,20 @@ class RegressionResult(DoublePrecision):
         -------
         matplotlib.figure.Figure
         """
-
         table = self.predictions(conditional=conditional, target=target)
-        return figure_over_grid(table, self._label_of(target))
+        return figure_over_grid(table, _label(self._sampler, target))
 
     def plot_comparisons(
         self, contrast: Mapping[str, Sequence[Any]], conditional: Conditional, *, target: str = "mean"
-    ) -> "Figure":
+    ) -> Figure:
         """Differences of predictions over a grid, as ``comparisons`` has them; see ``plot_predictions``."""
-
         table = self.comparisons(contrast, conditional=conditional, target=target)
-        return figure_over_grid(table.iloc[:, 1:], f"{self._label_of(target)}, {table['contrast'].iloc[0]}")
+        return figure_over_grid(table.iloc[:, 1:], f"{_label(self._sampler, target)}, {table['contrast'].iloc[0]}")
 
-    def plot_slopes(self, name: str, conditional: Conditional, *, target: str = "mean") -> "Figure":
+    def plot_slopes(self, name: str, conditional: Conditional, *, target: str = "mean") -> Figure:
         """Slopes over a grid, as ``slopes`` has them; see ``plot_predictions``."""
-
         table = self.slopes(name, conditional=conditional, target=target)
-        return figure_over_grid(table.iloc[:, 1:], f"slope of {self._label_of(target)} in {name}")
+        return figure_over_grid(table.iloc[:, 1:], f"slope of {_label(self._sampler, target)} in {name}")
 
     def __repr__(self) -> str:
         lines = [
@@ -596,266 +671,180 @@ class RegressionResult(DoublePrecision):
         ]
         return "\n".join([repr(self.regression), *lines, str(self.summary())])
 
-    def _changes(
-        self, rows: Rows, name: str, moves: Sequence[Callable[[Any], Any]], operation: Callable[..., np.ndarray],
-        target: str, average_by: str | Sequence[str] | None, **constants: str,
-    ) -> pd.DataFrame:  # fmt: skip
-        if name not in rows.frame.columns:
-            raise ValueError(f"the data have no column {name!r}; they have {list(rows.frame.columns)}.")
-        both = pd.concat([rows.frame.assign(**{name: move(rows.frame[name])}) for move in moves], ignore_index=True)
-        values = self._values(rows._replace(X=self.regression.read(both)[0], frame=both), target)
-        labels, groups = _averages(rows, average_by)
-        sides = np.split(values.draws, 2, axis=1)
-        low, high = (Values(side, values.levels).averaged(groups, rows.counts) for side in sides)
-        return Values(operation(low.draws, high.draws), values.levels).beside(labels, **constants)
 
-    def _sides(self, rows: Rows, low: Rows, high: Rows, target: str) -> list[tuple[Rows, DrawNodes]]:
-        """Rows with a column moved down and up, and joint draws of the latents there.
+def _rows(
+    regression: "Regression", newdata: Any, conditional: Conditional | None = None, exclude: Sequence[str] = (),
+    changed: str = "",
+) -> Rows:  # fmt: skip
+    """The rows of new data, or of a grid; its groups are left out but for those that it names or that are changed."""
+    left_out = {_number(regression, term) for term in exclude}
+    if conditional is None:
+        if newdata is not None:
+            return Rows(*regression.read(newdata), tuple(left_out))
+        return Rows(regression.X, regression.data, tuple(left_out), counts=regression.weights)
+    frame = regression.data if newdata is None else regression.read(newdata)[1]
+    counts = regression.weights if newdata is None else None
+    grid, by = conditional_grid(frame, conditional, regression.kinds, regression.compared, counts)
+    for number, term in enumerate(regression.terms):
+        factor = term.columns[0]
+        if isinstance(factor, Levels) and not set(factor.factors) <= {*by, changed}:
+            left_out.add(number)
+    X, grid = regression.read(grid)
+    return Rows(X, grid, tuple(left_out), by)
 
-        The change of linear terms is a multiple of their value at the slopes of their columns, without the rounding of
-        a difference; of a predictor only changes are needed, about 0.
-        """
-        regression = self.regression
-        X = np.stack([regression.read(part.frame)[0] for part in (low, high)])
-        lines = [number for number, term in enumerate(regression.terms) if term.is_linear]
-        for number in lines:
-            block = list(regression.blocks[number])
-            X[0, :, block], X[1, :, block] = rows.X[:, block].T, (X[1, :, block] - X[0, :, block]) / (2.0 * _STEP)
-        nodes = self._latents(X.reshape(-1, X.shape[2]))
-        at, end = np.split(nodes.draws, 2, axis=1)
-        middle, half = 0.5 * (at + end), 0.5 * (end - at)
-        for number in lines:
-            latents = list(regression.latents[number])
-            middle[:, :, latents] = at[:, :, latents]
-            half[:, :, latents] = _STEP * (end[:, :, latents] - regression.terms[number].mean)
-        middle = middle if target == "mean" else np.zeros_like(middle)
-        return [(low, DrawNodes(middle - half, nodes.values)), (high, DrawNodes(middle + half, nodes.values))]
 
-    def _rows(
-        self, newdata: Any, conditional: Conditional | None = None, exclude: Sequence[str] = (), changed: str = ""
-    ) -> Rows:
-        left_out = {self._number(term) for term in exclude}
-        if conditional is None:
-            if newdata is not None:
-                return Rows(*self.regression.read(newdata), tuple(left_out))
-            return Rows(self.regression.X, self.regression.data, tuple(left_out), counts=self.regression.weights)
-        regression = self.regression
-        frame = regression.data if newdata is None else regression.read(newdata)[1]
-        counts = regression.weights if newdata is None else None
-        grid, by = conditional_grid(frame, conditional, regression.kinds, regression.compared, counts)
-        for number, term in enumerate(self.regression.terms):
-            factor = term.columns[0]
-            if isinstance(factor, Levels) and not set(factor.factors) <= {*by, changed}:
-                left_out.add(number)
-        X, grid = self.regression.read(grid)
-        return Rows(X, grid, tuple(left_out), by)
+def _number(regression: "Regression", term: str) -> int:
+    texts = [one.name for one in regression.terms]
+    plain = [text.replace(" ", "") for text in texts]
+    if str(term).replace(" ", "") not in plain:
+        raise ValueError(f"there is no term {term!r}; the terms are {', '.join(map(repr, texts))}.")
+    return plain.index(str(term).replace(" ", ""))
 
-    def _in_chunks(self, rows: Rows) -> list[Rows]:
-        size = self.regression.model.num_latents
-        width = max(size, len(self._class_names) if self._has_classes else 1)
-        length = max(1, (_JOINT // size if self._skewed else _ENTRIES // (_DRAWS * width)))
-        starts = range(0, max(len(rows.X), 1), length)
-        return [
-            rows._replace(X=rows.X[at : at + length], frame=rows.frame[at : at + length].reset_index(drop=True))
-            for at in starts
-        ]
 
-    def _latents(self, X: np.ndarray, num_draws: int = _DRAWS, seed: Seed = 0, jointly: bool = True) -> DrawNodes:
-        """Draws (draws, m, latents) with their likelihood parameters, joint or for rows one by one.
+def _label(sampler: LatentSampler, target: str) -> str:
+    response, has_classes = sampler.regression.response, sampler.class_names is not None
+    if target == "mean":
+        which = f" = {response.levels[-1]}" if len(response.levels) == 2 and not has_classes else ""
+        return f"{'probability' if which or has_classes else 'mean'} of {response.text}{which}"
+    return {"linear": "linear predictor", "response": response.text}.get(target, target)
 
-        Equal rows share theirs.
-        """
-        rows, places = np.unique(X, axis=0, return_inverse=True)
-        inputs = np.concatenate([rows, *(coefficient.X for coefficient in self._skewed)])
-        # Skewed coefficients are moved jointly with the rows.
-        draw = self.result.joint_nodes if jointly or self._skewed else self.result.marginal_nodes
-        nodes = draw(inputs, num_draws, seed)
-        draws = nodes.draws[:, places.ravel()]
-        for number, coefficient in enumerate(self._skewed):
-            latent, values = coefficient.latent, nodes.draws[:, len(rows) + number, coefficient.latent]
-            draws[:, :, latent] += coefficient.moved(values)[:, None] * (X @ coefficient.factors)
-        return DrawNodes(draws, nodes.values)
 
-    def _predictive(self, frame: pd.DataFrame, nodes: DrawNodes) -> Predictive:
-        return Predictive(self.result.likelihood, nodes, self.regression.covariates(frame))
+def _slopes(sampler: LatentSampler, rows: Rows, name: str, target: str) -> Values:
+    """Draws of the derivative of a target in a column of numbers, by joint draws of latents at values on either side.
 
-    def _draws_of_y(
-        self, rows: Rows, num_draws: int = _DRAWS, seed: Seed = 0, nodes: DrawNodes | None = None
-    ) -> np.ndarray:
-        nodes = self._without(self._latents(rows.X, num_draws, seed) if nodes is None else nodes, rows)
-        return self._predictive(rows.frame, nodes).draw(num_draws, seed)
+    The change of linear terms is a multiple of their value at the slopes of their columns, without the rounding of a
+    difference; of a predictor only changes are needed, about 0.
+    """
+    regression, step = sampler.regression, 1e-3
+    move = step * (float(regression.data[name].std()) or 1.0)
+    at = rows.frame[name].astype(float)
+    low, high = (rows._replace(frame=rows.frame.assign(**{name: at + shift})) for shift in (-move, move))
+    X = np.stack([regression.read(part.frame)[0] for part in (low, high)])
+    lines = [number for number, term in enumerate(regression.terms) if term.is_linear]
+    for number in lines:
+        block = list(regression.blocks[number])
+        X[0, :, block], X[1, :, block] = rows.X[:, block].T, (X[1, :, block] - X[0, :, block]) / (2.0 * step)
+    nodes = sampler.latents(X.reshape(-1, X.shape[2]))
+    first, second = np.split(nodes.draws, 2, axis=1)
+    middle, half = 0.5 * (first + second), 0.5 * (second - first)
+    for number in lines:
+        latents = list(regression.latents[number])
+        middle[:, :, latents] = first[:, :, latents]
+        half[:, :, latents] = step * (second[:, :, latents] - regression.terms[number].mean)
+    middle = middle if target == "mean" else np.zeros_like(middle)
+    ends = [
+        sampler.values(part, target, DrawNodes(middle + change, nodes.values))
+        for part, change in ((low, -half), (high, half))
+    ]
+    widths = (high.frame[name] - low.frame[name]).to_numpy()
+    return Values((ends[1].draws - ends[0].draws) / widths[:, None], ends[0].levels)
 
-    def _without(self, nodes: DrawNodes, rows: Rows) -> DrawNodes:
-        for number in rows.exclude:
-            nodes.draws[:, :, list(self.regression.latents[number])] = self.regression.terms[number].mean
-        return nodes
 
-    def _values(self, rows: Rows, target: str, nodes: DrawNodes | None = None) -> Values:
-        regression = self.regression
-        predictor = re.fullmatch(r"f\[(\d+)\]", target)
-        if target == "response":
-            return Values(self._draws_of_y(rows, nodes=nodes)[:, :, None])
-        if target not in ("mean", "linear") and (predictor is None or int(predictor[1]) >= len(regression.sums)):
-            raise ValueError(f"target must be 'mean', 'linear', 'response' or a predictor, 'f[1]'; got {target!r}.")
-        nodes = self._without(self._latents(rows.X) if nodes is None else nodes, rows)
-        if target == "mean":
-            predictive = self._predictive(rows.frame, nodes)
-            if self._has_classes:
-                return Values(predictive.probabilities_given(nodes.draws), self._class_names)
-            return Values(np.asarray(predictive.moments_given(slice(None), nodes.draws)[0])[:, :, None])
-        number = 0 if predictor is None else int(predictor[1])
-        return Values(regression.linear_predictor(rows.frame, nodes.draws, number)[:, :, None])
+class Line(NamedTuple):
+    """The coefficients of the linear term with a ``number``: its latents at the inputs ``X`` less ``shift``."""
 
-    @property
-    def _has_classes(self) -> bool:
-        support = self.result.likelihood.support(self.regression.model.num_latents)
-        return isinstance(support.observed if isinstance(support, Given) else support, Classes)
+    number: int
+    X: np.ndarray
+    shift: np.ndarray
 
-    @property
-    def _class_names(self) -> list[Any]:
-        support = self.result.likelihood.support(self.regression.model.num_latents)
-        return list(self.regression.response.levels or range(len(support.values())))
 
-    def _label_of(self, target: str) -> str:
-        text = self.regression.response.text
-        if target == "mean":
-            levels = self.regression.response.levels
-            which = f" = {levels[-1]}" if len(levels) == 2 and not self._has_classes else ""
-            return f"{'probability' if which or self._has_classes else 'mean'} of {text}{which}"
-        return {"linear": "linear predictor", "response": text}.get(target, target)
+def _coefficients(regression: "Regression") -> list[Line]:
+    """The coefficients of each linear term."""
+    lines = []
+    for number, term in enumerate(regression.terms):
+        if term.coefficients is not None:
+            centre, is_constant, means, _ = term.coefficients
+            X = np.zeros((len(centre), regression.X.shape[1]))
+            # The constant is the line at the origin of its columns.
+            X[:, regression.blocks[number]] = np.eye(len(centre)) - np.outer(is_constant, centre)
+            shift = np.where(is_constant, 0.0, term.mean) - X[:, regression.blocks[number]] @ means
+            lines.append(Line(number, X, shift))
+    return lines
 
-    def _number(self, term: str) -> int:
-        texts = [one.name for one in self.regression.terms]
-        plain = [text.replace(" ", "") for text in texts]
-        if str(term).replace(" ", "") not in plain:
-            raise ValueError(f"there is no term {term!r}; the terms are {', '.join(map(repr, texts))}.")
-        return plain.index(str(term).replace(" ", ""))
 
-    def _moments(self, X: np.ndarray, latent: int, shift: np.ndarray) -> pd.DataFrame:
-        mean, variance = (part[:, latent].copy() for part in self.result.predict_latent(X))
-        low, high = intervals.bounds()
-        if hasattr(self.result, "quantiles"):
-            ends = self.result.quantiles([low, high], X)[:, :, latent]
-        elif hasattr(self.result, "posterior"):
-            ends = mean + np.sqrt(variance) * ndtri([[low], [high]])
-        else:
-            ends = np.quantile(self._latents(X).draws[:, :, latent], [low, high], axis=0)
-        for skewed in self._skewed:
-            if skewed.latent == latent:
-                at, marginal = (X == skewed.X).all(axis=1), skewed.marginal
-                mean[at], variance[at], ends[:, at] = (
-                    marginal.mean,
-                    marginal.variance,
-                    marginal.quantiles([low, high])[:, None],
-                )
-        return intervals.table(mean - shift, np.sqrt(variance), ends - shift)
+def _table_of_line(sampler: LatentSampler, line: Line, latent: int) -> pd.DataFrame:
+    """The table of the coefficients of one latent."""
+    result, X = sampler.result, line.X
+    mean, variance = (part[:, latent].copy() for part in result.predict_latent(X))
+    low, high = intervals.bounds()
+    if hasattr(result, "quantiles"):
+        ends = result.quantiles([low, high], X)[:, :, latent]
+    elif hasattr(result, "posterior"):
+        ends = mean + np.sqrt(variance) * ndtri([[low], [high]])
+    else:
+        ends = np.quantile(sampler.latents(X).draws[:, :, latent], [low, high], axis=0)
+    for skewed in sampler.skewed:
+        if skewed.latent == latent:
+            at, marginal = (X == skewed.X).all(axis=1), skewed.marginal
+            mean[at], variance[at] = marginal.mean, marginal.variance
+            ends[:, at] = marginal.quantiles([low, high])[:, None]
+    return intervals.table(mean - line.shift, np.sqrt(variance), ends - line.shift)
 
-    def _coefficient_inputs(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """The numbers of the linear terms, the inputs at which their latents are one coefficient each, and what more.
 
-        The coefficients are the values of the latents less the last.
-        """
-        regression = self.regression
-        for number, term in enumerate(regression.terms):
-            if term.coefficients is not None:
-                centre, is_constant, means, _ = term.coefficients
-                X = np.zeros((len(centre), regression.X.shape[1]))
-                # The constant is the line at the origin of its columns.
-                X[:, regression.blocks[number]] = np.eye(len(centre)) - np.outer(is_constant, centre)
-                yield number, X, np.where(is_constant, 0.0, term.mean) - X[:, regression.blocks[number]] @ means
+def _hyperparameters(regression: "Regression", result: EngineResult) -> list[pd.DataFrame]:
+    """The tables of hyperparameters that were sampled, integrated out or learned."""
+    names, report = regression.names, getattr(result, "fit", None)
+    estimates = result.estimates_of({name: np.sqrt for name, printed in names.items() if printed.is_root})
+    uncertain = getattr(result, "hyperparameters", None) or ({} if report is None else report.values)
+    columns = ["mean", "sd", *intervals.names()]
+    return [
+        estimates[name][columns].set_axis([names[name].name + entry for entry in estimates[name].index])
+        for name in uncertain
+    ]
 
-    def _effects_of_groups(self, with_coefficients: bool) -> pd.DataFrame:
-        terms = self.regression.terms
-        lines = {terms[part[0]].predictor: part for part in self._coefficient_inputs() if with_coefficients}
-        tables = [
-            table
-            for number, term in enumerate(terms)
-            if isinstance(term.columns[0], Levels)
-            for table in self._effects_of_levels(number, lines.get(term.predictor))
-        ]
-        if not tables:
-            names = ", ".join(repr(term.name) for term in terms)
-            raise ValueError(f"ranef and coef need a term of groups, such as (1|g); the terms are {names}.")
-        return pd.concat(tables, ignore_index=True)
 
-    def _effects_of_levels(
-        self, number: int, line: tuple[int, np.ndarray, np.ndarray] | None
-    ) -> Iterator[pd.DataFrame]:
-        """Tables of the effects of some levels each, plus coefficients as ``_coefficient_inputs`` has them."""
-        regression, term = self.regression, self.regression.terms[number]
-        block, (factor, *slopes) = list(regression.blocks[number]), term.columns
-        assert isinstance(factor, Levels)
-        # The latent at these ends is the effects times ``design``.
-        far = float(np.abs(regression.X[:, block[-1]]).max()) or 1.0
-        names, ends = [str(slope.names[0]) for slope in slopes], [far] * len(slopes)
-        design = np.array([ends]).T
-        if not slopes or "correlation" in term.names:
-            names, ends = ["Intercept", *names], [0.0, *ends]
-            design = np.column_stack([np.ones(len(ends)), *[ends] * len(slopes)])
-        inputs, size = np.zeros((len(ends), regression.X.shape[1])), len(regression.classes)
-        inputs[:, block[1:]] = np.array(ends)[:, None]
-        fixed, shifts = np.zeros(len(ends)), np.zeros(len(ends))
+def _effects_of_groups(sampler: LatentSampler, coefficients: Sequence[Line]) -> pd.DataFrame:
+    """The effects of the levels of all groups, plus the coefficients of the same predictor and name."""
+    terms = sampler.regression.terms
+    lines = {terms[line.number].predictor: line for line in coefficients}
+    tables = [
+        table
+        for number, term in enumerate(terms)
+        if isinstance(term.columns[0], Levels)
+        for table in _effects_of_levels(sampler, number, lines.get(term.predictor))
+    ]
+    if not tables:
+        names = ", ".join(repr(term.name) for term in terms)
+        raise ValueError(f"ranef and coef need a term of groups, such as (1|g); the terms are {names}.")
+    return pd.concat(tables, ignore_index=True)
+
+
+def _effects_of_levels(sampler: LatentSampler, number: int, line: Line | None) -> Iterator[pd.DataFrame]:
+    """Tables of the effects of some levels each, plus the coefficients of a line."""
+    regression, term, num_draws = sampler.regression, sampler.regression.terms[number], 4000
+    block, (factor, *slopes) = list(regression.blocks[number]), term.columns
+    assert isinstance(factor, Levels)
+    # The latent at these ends is the effects times ``design``.
+    far = float(np.abs(regression.X[:, block[-1]]).max()) or 1.0
+    names, ends = [str(slope.names[0]) for slope in slopes], [far] * len(slopes)
+    design = np.array([ends]).T
+    if not slopes or "correlation" in term.names:
+        names, ends = ["Intercept", *names], [0.0, *ends]
+        design = np.column_stack([np.ones(len(ends)), *[ends] * len(slopes)])
+    inputs, size = np.zeros((len(ends), regression.X.shape[1])), len(regression.classes)
+    inputs[:, block[1:]] = np.array(ends)[:, None]
+    fixed, shifts = np.zeros(len(ends)), np.zeros(len(ends))
+    if line is not None:
+        for place, name in enumerate(regression.terms[line.number].columns[0].names):
+            if name in names:
+                row = names.index(name)
+                inputs[row] += line.X[place]
+                fixed[row], shifts[row] = 1.0, line.shift[place]
+    step = max(1, sampler.max_joint // (regression.model.num_latents * len(ends)))
+    for at in range(0, len(factor.codes), step):
+        keys = list(factor.codes)[at : at + step]
+        X = np.tile(inputs, (len(keys), 1))
+        X[:, block[0]] = np.repeat([factor.codes[key] for key in keys], len(ends))
+        f = sampler.latents(X, num_draws).draws
+        if not sampler.skewed:
+            f += sampler.result.predict_latent(X)[0] - f.mean(axis=0)
+        f = f.reshape(len(f), len(keys), len(ends), -1)
+        values = np.linalg.solve(design, f[..., list(regression.latents[number])])
         if line is not None:
-            for place, name in enumerate(regression.terms[line[0]].columns[0].names):
-                if name in names:
-                    row = names.index(name)
-                    inputs[row] += line[1][place]
-                    fixed[row], shifts[row] = 1.0, line[2][place]
-        step = max(1, _JOINT // (regression.model.num_latents * len(ends)))
-        for at in range(0, len(factor.codes), step):
-            keys = list(factor.codes)[at : at + step]
-            X = np.tile(inputs, (len(keys), 1))
-            X[:, block[0]] = np.repeat([factor.codes[key] for key in keys], len(ends))
-            f = self._latents(X, _DRAWS_OF_LEVELS).draws
-            if not self._skewed:
-                f += self.result.predict_latent(X)[0] - f.mean(axis=0)
-            f = f.reshape(len(f), len(keys), len(ends), -1)
-            values = np.linalg.solve(design, f[..., list(regression.latents[number])])
-            if line is not None:
-                values += fixed[:, None] * (f[..., list(regression.latents[line[0]])] - shifts[:, None])
-            labels = {"term": term.name, "group": np.repeat([":".join(map(str, key)) for key in keys], len(ends))}
-            if len(factor.factors) == 1:
-                labels["group"] = np.repeat([key[0] for key in keys], len(ends))
-            values = values.reshape(len(f), -1, size)
-            frame = pd.DataFrame(labels | {"effect": names * len(keys)})
-            yield Values(values, regression.classes if size > 1 else None).beside(frame)
-
-    @cached_property
-    def _skewed(self) -> list[Skewed]:
-        result = self.result
-        skewed: list[Skewed] = []
-        by_response = isinstance(result, LinearResponse) and not isinstance(result, NestedApproximation)
-        if not by_response or not objective_of_result(result).is_exact:
-            return skewed
-        for number, X, _ in self._coefficient_inputs():
-            block = self.regression.blocks[number]
-            factors = np.zeros(X.shape)
-            factors[:, block] = np.linalg.solve(X[:, block].T, np.eye(len(X)))
-            (mean, variance), (_, before) = result.predict_latent(X), result.uncorrected.predict_latent(X)
-            _, conditional = result.conditional.predict_latent(X)
-            for latent in self.regression.latents[number]:
-                for row in np.flatnonzero(conditional[:, latent] > _SKEWED * before[:, latent]):
-                    functional = np.eye(mean.shape[1])[[latent]]
-                    at = X[[row]]
-                    marginal = marginals(result, functional if mean.shape[1] > 1 else [1.0], X_new=at, progress=False)
-                    deviation = float(np.sqrt(variance[row, latent]))
-                    moments = float(mean[row, latent]), deviation
-                    skewed.append(Skewed(latent, at, factors[row], *moments, marginal))
-        return skewed
-
-    def _hyperparameters(self) -> list[pd.DataFrame]:
-        names = self.regression.names
-        estimates = self.result.estimates_of({name: np.sqrt for name, printed in names.items() if printed.is_root})
-        uncertain = getattr(self.result, "hyperparameters", None) or self._learned()
-        columns = ["mean", "sd", *intervals.names()]
-        return [
-            estimates[name][columns].set_axis([names[name].name + entry for entry in estimates[name].index])
-            for name in uncertain
-        ]
-
-    def _learned(self) -> dict[str, Any]:
-        report = getattr(self.result, "fit", None)
-        return {} if report is None else report.values
+            values += fixed[:, None] * (f[..., list(regression.latents[line.number])] - shifts[:, None])
+        levels = [key[0] if len(key) == 1 else ":".join(map(str, key)) for key in keys]
+        frame = pd.DataFrame({"term": term.name, "group": np.repeat(levels, len(ends)), "effect": names * len(keys)})
+        yield Values(values.reshape(len(f), -1, size), regression.classes if size > 1 else None).as_table(frame)
 
 
 def _averages(rows: Rows, by: str | Sequence[str] | None) -> tuple[pd.DataFrame, list[np.ndarray]]:

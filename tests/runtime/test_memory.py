@@ -159,9 +159,8 @@ def regression():
 
 def test_a_table_of_rows_is_that_of_the_posterior_in_parts_without_joint_draws(regression, monkeypatch):
     monkeypatch.setattr(type(regression.result), "joint_nodes", None)
-    # Parts of 50 rows.
-    monkeypatch.setattr("pgmodels.regression.result._ENTRIES", 100_000)
-    new = grouped(170, 2)
+    # A part has 2^23 numbers: 1,000 draws of two latents at 4,194 rows.
+    new = grouped(4_300, 2)
     table = regression.predictions(new)
     # The Gaussian posterior of the sum of the latents, by the kernels' matrices.
     model, at_data, at_new = regression.regression.model, regression.regression.X, regression.regression.read(new)[0]
@@ -170,15 +169,16 @@ def test_a_table_of_rows_is_that_of_the_posterior_in_parts_without_joint_draws(r
     noise = float(np.asarray(model.likelihood.values["scale"])) ** 2
     gain = np.linalg.solve(K(at_data, at_data) + noise * np.eye(60), K(at_data, at_new)).T
     mean = level + gain @ (regression.regression.y - level)
-    sd = np.sqrt(np.diag(K(at_new, at_new)) - np.sum(gain * K(at_new, at_data), axis=1))
+    variance = sum(np.asarray(gp.kernel.diagonal(at_new)) for gp in model.gps)
+    sd = np.sqrt(variance - np.sum(gain * K(at_new, at_data), axis=1))
     assert list(table.g) == list(new.g)
-    assert len(table) == 170
+    assert len(table) == 4_300
     assert (np.abs(table["mean"] - mean) < 5.0 * sd / np.sqrt(1000)).all()
     np.testing.assert_allclose(table["sd"], sd, rtol=5.0 / np.sqrt(2000))
     pd.testing.assert_frame_equal(table, regression.predictions(new))
     # Rows of a part are those of the whole.
-    pd.testing.assert_frame_equal(regression.predictions(new[100:110]), table[100:110].reset_index(drop=True))
-    assert len(regression.predictions(new, target="response")) == 170
+    pd.testing.assert_frame_equal(regression.predictions(new[4190:4200]), table[4190:4200].reset_index(drop=True))
+    assert len(regression.predictions(new, target="response")) == 4_300
 
 
 def test_averages_over_rows_that_do_not_fit_into_memory_are_refused(regression, monkeypatch):
