@@ -184,7 +184,7 @@ TOKEN = re.compile(
 _MOST_TOKENS, _DEEPEST = 200, 30
 
 
-class Expression(str):
+class FormulaExpression(str):
     """The text of an expression, for a column its name, with its tree.
 
     Names in the tree that are none of Python are in backticks.
@@ -192,7 +192,7 @@ class Expression(str):
 
     node: ast.expr
 
-    def __new__(cls, text: str, node: ast.expr | None = None) -> "Expression":
+    def __new__(cls, text: str, node: ast.expr | None = None) -> "FormulaExpression":
         """An expression; ``node`` is None only while it is unpickled."""
         made = super().__new__(cls, text)
         if node is not None:
@@ -212,7 +212,7 @@ class Expression(str):
         return list(dict.fromkeys(_unquoted(node.id) for node in names))
 
 
-def expression(node: ast.expr) -> Expression:
+def expression(node: ast.expr) -> FormulaExpression:
     """The expression of a tree; ValueError for what expressions do not have."""
     for part in ast.walk(node):
         is_value = isinstance(part, ast.Constant) and isinstance(part.value, int | float | str | None)
@@ -220,7 +220,7 @@ def expression(node: ast.expr) -> Expression:
         is_keyword = not isinstance(part, ast.keyword) or part.arg is not None
         if not (is_value or isinstance(part, _NODES)) or not is_call or not is_keyword:
             raise _refused(part, node)
-    return Expression(_unquoted(node.id) if isinstance(node, ast.Name) else ast.unparse(node), node)
+    return FormulaExpression(_unquoted(node.id) if isinstance(node, ast.Name) else ast.unparse(node), node)
 
 
 def tree(text: str) -> ast.expr:
@@ -312,7 +312,7 @@ def _not_allowed(what: str, text: str) -> ValueError:
 class Computed:
     """The values of an expression for data frames, with what its transforms learned from the first."""
 
-    def __init__(self, text: Expression, context: Mapping[str, Any]):
+    def __init__(self, text: FormulaExpression, context: Mapping[str, Any]):
         self.text, self.context = text, context
         self.states: dict[str, dict[str, Any]] = {}
 

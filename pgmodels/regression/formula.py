@@ -24,10 +24,10 @@ from pgmodels.model import Model
 from pgmodels.parameters.vector import trainable
 from pgmodels.regression.grammar import Observed, Parsed, parse_all
 from pgmodels.regression.response import (
-    Predictor,
-    Response,
-    Settings,
-    Start,
+    AdditivePredictor,
+    FamilyArguments,
+    FormulaResponse,
+    PredictorStart,
     check_response,
     family_of,
     has_value,
@@ -35,10 +35,10 @@ from pgmodels.regression.response import (
 )
 from pgmodels.regression.result import RegressionResult
 from pgmodels.regression.terms import (
-    Design,
+    DesignMatrix,
+    FormulaTerm,
     Levels,
     Numbers,
-    Term,
     check_kinds,
     read_frame,
     require_columns,
@@ -178,19 +178,19 @@ def formula(
     counts = np.where(observed, powers, 0.0)
     if not observed.any():
         raise ValueError(f"data: no row has a value of the response {read.text}.")
-    response = Response(read, frame[observed], names, chosen.has_levels, counts[observed])
+    response = FormulaResponse(read, frame[observed], names, chosen.has_levels, counts[observed])
     y = np.full((len(frame), len(response.columns.names)), np.nan)
     y[observed] = response.read(frame[observed])
     if response.kind != "Surv":
         y[~observed, 1:] = response.covariates(frame[~observed], y.shape[1] - 1, "data")
     num_levels = check_response(chosen, family, response, y[observed])
     scale, level = chosen.start(y[observed], counts[observed])
-    likelihood = chosen.make(Settings(scale, unused, response, num_levels))
+    likelihood = chosen.make(FamilyArguments(scale, unused, response, num_levels))
     num_latents = likelihood.num_latents or max(parsed) + 1
     _check_predictors(parsed, num_latents, chosen.classes is not None, likelihood.name)
-    first, constant = Start(scale, level, not chosen.is_ordered), Parsed()
+    first, constant = PredictorStart(scale, level, not chosen.is_ordered), Parsed()
     predictors = [
-        read_predictor(parsed.get(k, constant), k, Start() if k else first, frame, names, unused, counts)
+        read_predictor(parsed.get(k, constant), k, PredictorStart() if k else first, frame, names, unused, counts)
         for k in range(1 if chosen.classes is not None else num_latents)
     ]
     if unused:
@@ -230,15 +230,15 @@ class Regression(DoublePrecision):
     """
 
     def __init__(
-        self, formula: list[str], likelihood: Likelihood, predictors: list[Predictor], classes: list[Any],
-        response: Response, data: pd.DataFrame, y: np.ndarray, weights: np.ndarray | None, family: Any,
+        self, formula: list[str], likelihood: Likelihood, predictors: list[AdditivePredictor], classes: list[Any],
+        response: FormulaResponse, data: pd.DataFrame, y: np.ndarray, weights: np.ndarray | None, family: Any,
         link: str | None, index: np.ndarray, kinds: dict[str, str],
     ):  # fmt: skip
         self.formula, self.response, self.data, self.weights = formula, response, data, weights
         self.kinds = kinds
         self.predictors, self.classes = predictors, classes
         self.family, self.link, self.index = family, link, index
-        self.terms: list[Term] = with_chain([term for predictor in predictors for term in predictor.terms], data)
+        self.terms: list[FormulaTerm] = with_chain([term for predictor in predictors for term in predictor.terms], data)
         # Classes share the terms of one formula.
         size = len(classes)
         self.latents = [range(size * number, size * (number + 1)) for number in range(len(self.terms))]
@@ -292,10 +292,10 @@ class Regression(DoublePrecision):
     def compared(self) -> set[str]:
         """The columns whose values are levels for some term, and of groups those that no term reads as numbers."""
         columns = [(place, part) for term in self.terms for place, part in enumerate(term.columns)]
-        fixed = {name for _, part in columns if isinstance(part, Design) for name in part.compared.values()}
+        fixed = {name for _, part in columns if isinstance(part, DesignMatrix) for name in part.compared.values()}
         by = {name for place, part in columns if isinstance(part, Levels) and place for name in part.factors}
         groups = {name for _, part in columns if isinstance(part, Levels) for name in part.factors}
-        numbers = {name for _, part in columns if isinstance(part, Design | Numbers) for name in part.reads}
+        numbers = {name for _, part in columns if isinstance(part, DesignMatrix | Numbers) for name in part.reads}
         return fixed | by | (groups - numbers)
 
     @cached_property

@@ -6,7 +6,16 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from pgmodels.regression.expressions import REMEDIES, TOKEN, Computed, Expression, expression, quoted, shortened, tree
+from pgmodels.regression.expressions import (
+    REMEDIES,
+    TOKEN,
+    Computed,
+    FormulaExpression,
+    expression,
+    quoted,
+    shortened,
+    tree,
+)
 
 # Calls that are terms by themselves; everything else is a linear term.
 SPECIAL = ("gp", "s", "ar1", "offset")
@@ -24,11 +33,11 @@ _WRITTEN = {
 _MOST_TERMS = 2000
 
 
-class Call(NamedTuple):
+class TermCall(NamedTuple):
     """A term such as ``gp(lon, lat, cov="matern32")``: its name, arguments, options and text."""
 
     name: str
-    arguments: tuple[Expression, ...]
+    arguments: tuple[FormulaExpression, ...]
     options: dict[str, Any]
     text: str
 
@@ -36,7 +45,7 @@ class Call(NamedTuple):
 class By(NamedTuple):
     """The column of ``by``, and whether it is written as C(g), of levels, or as num(g), of numbers."""
 
-    column: Expression
+    column: FormulaExpression
     marker: str | None = None
 
 
@@ -47,7 +56,7 @@ class Group(NamedTuple):
     """
 
     columns: tuple[str, ...]
-    slope: Expression | None
+    slope: FormulaExpression | None
     text: str
     is_correlated: bool = False
 
@@ -56,7 +65,7 @@ class Observed(NamedTuple):
     """A response: the name of its call or "column", its arguments, the level that is modelled, options and text."""
 
     kind: str
-    arguments: tuple[Expression, ...]
+    arguments: tuple[FormulaExpression, ...]
     level: Any
     options: dict[str, Any]
     text: str
@@ -70,8 +79,8 @@ class Observed(NamedTuple):
 class Parsed(NamedTuple):
     """The right-hand side of a formula; ``linear`` are products of factors, () for the intercept."""
 
-    linear: tuple[tuple[Expression, ...], ...] = ((),)
-    calls: tuple[Call, ...] = ()
+    linear: tuple[tuple[FormulaExpression, ...], ...] = ((),)
+    calls: tuple[TermCall, ...] = ()
     groups: tuple[Group, ...] = ()
 
     @property
@@ -150,15 +159,17 @@ def _sides(formula: Any) -> tuple[str, str]:
     raise ValueError(f"formula must be text such as 'y ~ x + gp(t) + (1|group)'; got {shortened(repr(formula))}.")
 
 
-class _Sum(NamedTuple):
-    """Products of factors by their names, terms that are GPs, and the number, of terms that are one."""
+# Products of factors by their names.
+Products = dict[frozenset[str], tuple[FormulaExpression, ...]]
+_ONE: Products = {frozenset(): ()}
 
-    products: dict[frozenset[str], tuple[Expression, ...]]
+
+class _Sum(NamedTuple):
+    """Products of factors, terms that are GPs, and the number, of terms that are one."""
+
+    products: Products
     gps: list[Any]
     number: str | None = None
-
-
-_ONE: dict[frozenset[str], tuple[Expression, ...]] = {frozenset(): ()}
 
 
 class _Terms:
@@ -173,7 +184,7 @@ class _Terms:
             )
         if self._next is not _END:
             raise self._unexpected()
-        calls = tuple(gp for gp in total.gps if isinstance(gp, Call))
+        calls = tuple(gp for gp in total.gps if isinstance(gp, TermCall))
         groups = tuple(gp for gp in total.gps if isinstance(gp, Group))
         return Parsed(tuple(total.products.values()), calls, groups)
 
@@ -234,7 +245,7 @@ class _Terms:
                 total.products.update((key, product) for key, product in products.items() if key not in total.products)
                 total.gps.extend(term.gps)
                 # A smooth is a GP beside a line.
-                lines = [gp.arguments[0] for gp in term.gps if isinstance(gp, Call) and gp.name == "s"]
+                lines = [gp.arguments[0] for gp in term.gps if isinstance(gp, TermCall) and gp.name == "s"]
                 total.products.update({frozenset([line]): (line,) for line in lines})
             if len(total.products) > _MOST_TERMS:
                 raise self._too_many()
@@ -292,12 +303,10 @@ class _Terms:
         if first.number is not None or second.number is not None:
             raise ValueError(f"formula: write arithmetic in I(): I({text}).")
 
-    def _crossed(
-        self, first: dict[frozenset[str], tuple[Expression, ...]], second: dict[frozenset[str], tuple[Expression, ...]]
-    ) -> dict[frozenset[str], tuple[Expression, ...]]:
+    def _crossed(self, first: Products, second: Products) -> Products:
         if len(first) * len(second) > 100 * _MOST_TERMS:
             raise self._too_many()
-        crossed: dict[frozenset[str], tuple[Expression, ...]] = {}
+        crossed: Products = {}
         for one in first.values():
             for other in second.values():
                 crossed |= _joined([one, other])
@@ -353,7 +362,7 @@ class _Terms:
         }
         if not arguments or len(options) < len(node.keywords):
             raise ValueError(f"formula: {source} needs a column, as in {name}(x), and options by name.")
-        return _Sum({}, [Call(name, arguments, options, source)])
+        return _Sum({}, [TermCall(name, arguments, options, source)])
 
     def _parenthesis(self) -> _Sum:
         """Terms in parentheses, or the effects of groups of ``(effects | factor)`` and ``(effects || factor)``."""
@@ -384,12 +393,12 @@ class _Terms:
         return _Sum({}, _groups(effects, factor, bar == "||", self._since(start), factor_text))
 
 
-def _joined(products: list[tuple[Expression, ...]]) -> dict[frozenset[str], tuple[Expression, ...]]:
+def _joined(products: list[tuple[FormulaExpression, ...]]) -> Products:
     factors = tuple(dict.fromkeys(factor for product in products for factor in product))
     return {frozenset(factors): factors}
 
 
-def _single(factor: Expression) -> _Sum:
+def _single(factor: FormulaExpression) -> _Sum:
     return _Sum({frozenset([factor]): (factor,)}, [])
 
 
@@ -456,7 +465,7 @@ def _groups(effects: _Sum, factor: _Sum, is_uncorrelated: bool, text: str, facto
     return groups
 
 
-def written(one: Expression) -> str:
+def written(one: FormulaExpression) -> str:
     """An expression as it is written in a formula."""
     return quoted(one) if one.is_name else one
 

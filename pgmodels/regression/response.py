@@ -43,10 +43,10 @@ from pgmodels.parameters.parameter import Fixed, Parameter
 from pgmodels.regression.expressions import FAMILIES, Computed
 from pgmodels.regression.grammar import Observed, Parsed, parse
 from pgmodels.regression.terms import (
-    Columns,
-    Design,
+    DesignMatrix,
+    FormulaTerm,
     Numbers,
-    Term,
+    TermColumns,
     call_term,
     check_call,
     group_term,
@@ -60,7 +60,7 @@ from pgmodels.regression.terms import (
 _COVARIATES = ("c", "se")
 
 
-class Response:
+class FormulaResponse:
     """The observations of a formula.
 
     ``kind`` is "p" for successes of trials, "Surv" for times, "se" for known noise, "c" for other columns, or "column".
@@ -80,7 +80,7 @@ class Response:
         for expression in expressions:
             if expression in frame.columns and kind_of_column(frame[expression]) in (DATE, ZONED):
                 raise ValueError(f"formula: the response {self.text} has dates in column {expression!r}: give numbers.")
-        self.columns: Columns
+        self.columns: TermColumns
         if self.kind == "Surv":
             self.columns = times = _Times(observed, context)
             self.censoring = times.censoring
@@ -113,7 +113,7 @@ class Response:
         return columns.last(count).read(frame, name)
 
 
-class _Labels(Columns):
+class _Labels(TermColumns):
     """A column of labels: categories in their order, others sorted; the ``chosen`` one of two is the last."""
 
     def __init__(self, name: str, frame: pd.DataFrame, chosen: Any):
@@ -131,7 +131,7 @@ class _Labels(Columns):
         return np.array([[codes.get(value, np.nan)] for value in frame[self.names[0]]])
 
 
-class _Codes(Columns):
+class _Codes(TermColumns):
     def __init__(self, numbers: Numbers, frame: pd.DataFrame):
         self.numbers, self.names = numbers, numbers.names
         values = np.unique(numbers.read(frame))
@@ -181,7 +181,7 @@ def has_value(observed: Observed, frame: pd.DataFrame, context: dict[str, Any]) 
     return ~np.any(holes, axis=0)
 
 
-class _Times(Columns):
+class _Times(TermColumns):
     """Times with censoring, as (time, event), (time, event, entry), or (time, code, second time)."""
 
     def __init__(self, observed: Observed, context: dict[str, Any]):
@@ -249,12 +249,12 @@ _RELATIONS = {"f": _IDENTITY, "f[0]": _IDENTITY, "exp(f)": _LOG_MEAN, "exp(f[0])
 _WIDE = 3.0
 
 
-class Settings(NamedTuple):
+class FamilyArguments(NamedTuple):
     """What a family is made of: the scale of its first latent, priors of parameters, and the response."""
 
     scale: float
     priors: dict[str, Any]
-    response: Response
+    response: FormulaResponse
     num_levels: int
 
     def positive(self, name: str, start: float, prior: Any = None) -> Any:
@@ -279,7 +279,7 @@ class Family(NamedTuple):
     ``kinds``: those of its responses, or None for any; ``is_censored``: whether y has times and their codes.
     """
 
-    make: Callable[[Settings], Likelihood]
+    make: Callable[[FamilyArguments], Likelihood]
     relation: str = _OTHER
     is_ordered: bool = False
     classes: slice | None = None
@@ -309,12 +309,12 @@ class Family(NamedTuple):
         return max(1.0, float(deviation)), float(middle) if self.relation == _LOG else math.log(mean)
 
 
-def _gaussian(settings: Settings) -> Likelihood:
+def _gaussian(settings: FamilyArguments) -> Likelihood:
     return KnownNoise() if settings.response.kind == "se" else Gaussian(settings.noise())
 
 
-def _ordinal(link: str) -> Callable[[Settings], Likelihood]:
-    def make(settings: Settings) -> Likelihood:
+def _ordinal(link: str) -> Callable[[FamilyArguments], Likelihood]:
+    def make(settings: FamilyArguments) -> Likelihood:
         cuts = settings.priors.pop("cuts", dist.StudentT(3.0, 0.0, 2.5))
         return Ordinal(settings.num_levels, link=link, cuts=cuts)
 
@@ -322,7 +322,7 @@ def _ordinal(link: str) -> Callable[[Settings], Likelihood]:
 
 
 def _survival(constructor: Any) -> Family:
-    def make(settings: Settings) -> Likelihood:
+    def make(settings: FamilyArguments) -> Likelihood:
         assert settings.response.censoring is not None
         return constructor(settings.positive("shape", 1.0), censoring=settings.response.censoring)
 
@@ -418,7 +418,7 @@ def family_of(choice: Any, link: str | None) -> Family:
     return links[link or next(iter(links))]
 
 
-def check_response(family: Family, choice: Any, response: Response, y: np.ndarray) -> int:
+def check_response(family: Family, choice: Any, response: FormulaResponse, y: np.ndarray) -> int:
     """The number of levels of a response, 0 if it has none; ValueError for a response that a family cannot have."""
     if family.kinds is not None and response.kind not in family.kinds:
         needed = " or ".join(_WRITTEN[kind] for kind in family.kinds)
@@ -440,10 +440,10 @@ def check_response(family: Family, choice: Any, response: Response, y: np.ndarra
     return num_levels
 
 
-class Predictor(NamedTuple):
+class AdditivePredictor(NamedTuple):
     """Terms, whose sum with the offsets is a latent of the likelihood."""
 
-    terms: list[Term]
+    terms: list[FormulaTerm]
     offsets: list[Numbers]
 
     @property
@@ -460,7 +460,7 @@ class Predictor(NamedTuple):
         return np.sum(columns, axis=0)
 
 
-class Start(NamedTuple):
+class PredictorStart(NamedTuple):
     """The scale of a latent, its prior mean, and whether its linear terms have an intercept."""
 
     scale: float = 1.0
@@ -469,9 +469,9 @@ class Start(NamedTuple):
 
 
 def read_predictor(
-    parsed: Parsed, number: int, start: Start, frame: pd.DataFrame, context: dict[str, Any], priors: dict[str, Any],
-    counts: np.ndarray,
-) -> Predictor:  # fmt: skip
+    parsed: Parsed, number: int, start: PredictorStart, frame: pd.DataFrame, context: dict[str, Any],
+    priors: dict[str, Any], counts: np.ndarray,
+) -> AdditivePredictor:  # fmt: skip
     """The predictor of a parsed formula; priors of its terms are taken out of ``priors``.
 
     Default priors are those of data in which each row occurs as often as in ``counts``.
@@ -483,7 +483,7 @@ def read_predictor(
         Numbers(call.arguments, frame, context, call.text, counts) for call in parsed.calls if call.name == "offset"
     ]
     level = start.level - sum(float(moments(offset.read(frame), counts)[0][0]) for offset in offsets)
-    design = Design(parsed.linear, frame, context, start.has_intercept, counts)
+    design = DesignMatrix(parsed.linear, frame, context, start.has_intercept, counts)
     texts = [*design.names, *(call.text for call in parsed.calls), *(group.text for group in parsed.groups)]
     keys: dict[str, str] = {}
     for name in priors:
@@ -499,7 +499,7 @@ def read_predictor(
     terms += [group_term(group, frame, start.scale, context, chosen, counts) for group in parsed.groups]
     for text in set(keys) - set(chosen):
         del priors[keys[text]]
-    return Predictor([term._replace(predictor=number) for term in terms], offsets)
+    return AdditivePredictor([term._replace(predictor=number) for term in terms], offsets)
 
 
 def _same_term(name: str, texts: Sequence[str]) -> str:

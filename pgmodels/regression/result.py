@@ -217,7 +217,7 @@ def _text(value: object) -> str:
 _DRAWS = 1000
 
 
-class Rows(NamedTuple):
+class NewRows(NamedTuple):
     """New data: the inputs of the model, the data frame, and terms that are left out at their prior means.
 
     ``by`` are the columns of a grid, None for data that are no grid. ``counts`` are weights of the rows.
@@ -322,7 +322,7 @@ class LatentSampler:
                     skewed.append(Skewed(latent, at, factors[row], *moments, marginal))
         return skewed
 
-    def parts(self, rows: Rows) -> list[Rows]:
+    def parts(self, rows: NewRows) -> list[NewRows]:
         """The rows in parts that fit into memory."""
         size = self.regression.model.num_latents
         width = max(size, len(self.class_names or [""]))
@@ -348,12 +348,12 @@ class LatentSampler:
             draws[:, :, latent] += coefficient.moved(values)[:, None] * (X @ coefficient.factors)
         return DrawNodes(draws, nodes.values)
 
-    def responses(self, rows: Rows, num_draws: int, seed: Seed, nodes: DrawNodes | None = None) -> np.ndarray:
+    def responses(self, rows: NewRows, num_draws: int, seed: Seed, nodes: DrawNodes | None = None) -> np.ndarray:
         """Draws of y (draws, m)."""
         nodes = self._excluded(self.latents(rows.X, num_draws, seed) if nodes is None else nodes, rows)
         return self._predictive(rows, nodes).draw(num_draws, seed)
 
-    def values(self, rows: Rows, target: str, nodes: DrawNodes | None = None) -> Values:
+    def values(self, rows: NewRows, target: str, nodes: DrawNodes | None = None) -> Values:
         """Draws of a target: see ``RegressionResult``."""
         regression = self.regression
         predictor = re.fullmatch(r"f\[(\d+)\]", target)
@@ -370,10 +370,10 @@ class LatentSampler:
         number = 0 if predictor is None else int(predictor[1])
         return Values(regression.linear_predictor(rows.frame, nodes.draws, number)[:, :, None])
 
-    def _predictive(self, rows: Rows, nodes: DrawNodes) -> Predictive:
+    def _predictive(self, rows: NewRows, nodes: DrawNodes) -> Predictive:
         return Predictive(self.result.likelihood, nodes, self.regression.covariates(rows.frame))
 
-    def _excluded(self, nodes: DrawNodes, rows: Rows) -> DrawNodes:
+    def _excluded(self, nodes: DrawNodes, rows: NewRows) -> DrawNodes:
         for number in rows.exclude:
             nodes.draws[:, :, list(self.regression.latents[number])] = self.regression.terms[number].mean
         return nodes
@@ -675,13 +675,13 @@ class RegressionResult(DoublePrecision):
 def _rows(
     regression: "Regression", newdata: Any, conditional: Conditional | None = None, exclude: Sequence[str] = (),
     changed: str = "",
-) -> Rows:  # fmt: skip
+) -> NewRows:  # fmt: skip
     """The rows of new data, or of a grid; its groups are left out but for those that it names or that are changed."""
     left_out = {_number(regression, term) for term in exclude}
     if conditional is None:
         if newdata is not None:
-            return Rows(*regression.read(newdata), tuple(left_out))
-        return Rows(regression.X, regression.data, tuple(left_out), counts=regression.weights)
+            return NewRows(*regression.read(newdata), tuple(left_out))
+        return NewRows(regression.X, regression.data, tuple(left_out), counts=regression.weights)
     frame = regression.data if newdata is None else regression.read(newdata)[1]
     counts = regression.weights if newdata is None else None
     grid, by = conditional_grid(frame, conditional, regression.kinds, regression.compared, counts)
@@ -690,7 +690,7 @@ def _rows(
         if isinstance(factor, Levels) and not set(factor.factors) <= {*by, changed}:
             left_out.add(number)
     X, grid = regression.read(grid)
-    return Rows(X, grid, tuple(left_out), by)
+    return NewRows(X, grid, tuple(left_out), by)
 
 
 def _number(regression: "Regression", term: str) -> int:
@@ -709,7 +709,7 @@ def _label(sampler: LatentSampler, target: str) -> str:
     return {"linear": "linear predictor", "response": response.text}.get(target, target)
 
 
-def _slopes(sampler: LatentSampler, rows: Rows, name: str, target: str) -> Values:
+def _slopes(sampler: LatentSampler, rows: NewRows, name: str, target: str) -> Values:
     """Draws of the derivative of a target in a column of numbers, by joint draws of latents at values on either side.
 
     The change of linear terms is a multiple of their value at the slopes of their columns, without the rounding of a
@@ -740,7 +740,7 @@ def _slopes(sampler: LatentSampler, rows: Rows, name: str, target: str) -> Value
     return Values((ends[1].draws - ends[0].draws) / widths[:, None], ends[0].levels)
 
 
-class Line(NamedTuple):
+class LinearCoefficients(NamedTuple):
     """The coefficients of the linear term with a ``number``: its latents at the inputs ``X`` less ``shift``."""
 
     number: int
@@ -748,7 +748,7 @@ class Line(NamedTuple):
     shift: np.ndarray
 
 
-def _coefficients(regression: "Regression") -> list[Line]:
+def _coefficients(regression: "Regression") -> list[LinearCoefficients]:
     """The coefficients of each linear term."""
     lines = []
     for number, term in enumerate(regression.terms):
@@ -758,11 +758,11 @@ def _coefficients(regression: "Regression") -> list[Line]:
             # The constant is the line at the origin of its columns.
             X[:, regression.blocks[number]] = np.eye(len(centre)) - np.outer(is_constant, centre)
             shift = np.where(is_constant, 0.0, term.mean) - X[:, regression.blocks[number]] @ means
-            lines.append(Line(number, X, shift))
+            lines.append(LinearCoefficients(number, X, shift))
     return lines
 
 
-def _table_of_line(sampler: LatentSampler, line: Line, latent: int) -> pd.DataFrame:
+def _table_of_line(sampler: LatentSampler, line: LinearCoefficients, latent: int) -> pd.DataFrame:
     """The table of the coefficients of one latent."""
     result, X = sampler.result, line.X
     mean, variance = (part[:, latent].copy() for part in result.predict_latent(X))
@@ -793,7 +793,7 @@ def _hyperparameters(regression: "Regression", result: EngineResult) -> list[pd.
     ]
 
 
-def _effects_of_groups(sampler: LatentSampler, coefficients: Sequence[Line]) -> pd.DataFrame:
+def _effects_of_groups(sampler: LatentSampler, coefficients: Sequence[LinearCoefficients]) -> pd.DataFrame:
     """The effects of the levels of all groups, plus the coefficients of the same predictor and name."""
     terms = sampler.regression.terms
     lines = {terms[line.number].predictor: line for line in coefficients}
@@ -809,7 +809,7 @@ def _effects_of_groups(sampler: LatentSampler, coefficients: Sequence[Line]) -> 
     return pd.concat(tables, ignore_index=True)
 
 
-def _effects_of_levels(sampler: LatentSampler, number: int, line: Line | None) -> Iterator[pd.DataFrame]:
+def _effects_of_levels(sampler: LatentSampler, number: int, line: LinearCoefficients | None) -> Iterator[pd.DataFrame]:
     """Tables of the effects of some levels each, plus the coefficients of a line."""
     regression, term, num_draws = sampler.regression, sampler.regression.terms[number], 4000
     block, (factor, *slopes) = list(regression.blocks[number]), term.columns
@@ -847,7 +847,7 @@ def _effects_of_levels(sampler: LatentSampler, number: int, line: Line | None) -
         yield Values(values.reshape(len(f), -1, size), regression.classes if size > 1 else None).as_table(frame)
 
 
-def _averages(rows: Rows, by: str | Sequence[str] | None) -> tuple[pd.DataFrame, list[np.ndarray]]:
+def _averages(rows: NewRows, by: str | Sequence[str] | None) -> tuple[pd.DataFrame, list[np.ndarray]]:
     """The labels of averages and the rows of each: of columns, else of the rows of a grid, else of all rows."""
     if by is not None:
         return _groups(rows.frame, by)

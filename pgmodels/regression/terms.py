@@ -50,8 +50,8 @@ from pgmodels.parameters.prior import sd
 from pgmodels.priors.inducing import Inducing
 from pgmodels.priors.markov import Markov
 from pgmodels.priors.representation import Auto, Dense
-from pgmodels.regression.expressions import COVARIANCES, OPTIONS, Computed, Expression, quoted
-from pgmodels.regression.grammar import By, Call, Group, written
+from pgmodels.regression.expressions import COVARIANCES, OPTIONS, Computed, FormulaExpression, quoted
+from pgmodels.regression.grammar import By, Group, TermCall, written
 from pgmodels.runtime.precision import double_precision
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 _MOST = 10_000_000
 
 
-class Columns(ABC):
+class TermColumns(ABC):
     """Numbers (n, k) of a data frame."""
 
     names: tuple[str, ...]
@@ -72,15 +72,15 @@ class Columns(ABC):
         """The columns of a frame; ValueError, with its ``name``, for missing columns and entries."""
 
 
-class Design(Columns):
+class DesignMatrix(TermColumns):
     """The design matrix of linear terms, by formulaic."""
 
     def __init__(
-        self, products: Sequence[tuple[Expression, ...]], frame: pd.DataFrame, context: dict[str, Any],
+        self, products: Sequence[tuple[FormulaExpression, ...]], frame: pd.DataFrame, context: dict[str, Any],
         has_intercept: bool = True, counts: np.ndarray | None = None,
     ):  # fmt: skip
         formulaic = require_formulaic()
-        from formulaic.parser.types import Factor, Term
+        from formulaic.parser import types
 
         factors = dict.fromkeys(factor for product in products for factor in product)
         self.formula = " + ".join(":".join(product) or "1" for product in products)
@@ -95,7 +95,7 @@ class Design(Columns):
                     self.compared[factor] = factor.names[0]
                     levels = arguments[1:2] + [option.value for option in options if option.arg == "levels"]
                     if levels and factor.names[0] in frame.columns:
-                        chosen = Computed(Expression(ast.unparse(levels[0]), levels[0]), context).values(frame)
+                        chosen = Computed(FormulaExpression(ast.unparse(levels[0]), levels[0]), context).values(frame)
                         self._require_levels(frame[factor.names[0]], chosen, factor, "data")
         others = [factor for factor in factors if factor not in self.reads]
         self.computed = [_learned(factor, frame, context, counts) for factor in others]
@@ -107,7 +107,10 @@ class Design(Columns):
         dates = [name for name, kind in self.kinds.items() if kind in (DATE, ZONED)]
         self.origins = {name: first_time(frame[name]) for name in dates}
         terms = [
-            Term([Factor(str(one), eval_method="lookup") for one in product] or [Factor("1", eval_method="literal")])
+            types.Term(
+                [types.Factor(str(factor), eval_method="lookup") for factor in product]
+                or [types.Factor("1", eval_method="literal")]
+            )
             for product in products
         ]
         parsed = formulaic.Formula(terms, _ordering="none")
@@ -187,11 +190,11 @@ class Design(Columns):
             )
 
 
-class Numbers(Columns):
+class Numbers(TermColumns):
     """Columns of numbers or dates by name, and functions of columns."""
 
     def __init__(
-        self, expressions: Sequence[Expression], frame: pd.DataFrame, context: dict[str, Any], term: str,
+        self, expressions: Sequence[FormulaExpression], frame: pd.DataFrame, context: dict[str, Any], term: str,
         counts: np.ndarray | None = None,
     ):  # fmt: skip
         self.names, self.term = tuple(expressions), term
@@ -238,7 +241,7 @@ class Numbers(Columns):
         return np.concatenate(columns, axis=1)
 
 
-class Levels(Columns):
+class Levels(TermColumns):
     """The code of the level of a factor, or of the combination of levels of several; new levels have new codes."""
 
     def __init__(self, factors: Sequence[str], frame: pd.DataFrame, term: str):
@@ -356,7 +359,7 @@ def _with_used_levels(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _learned(
-    expression: Expression, frame: pd.DataFrame, context: dict[str, Any], counts: np.ndarray | None
+    expression: FormulaExpression, frame: pd.DataFrame, context: dict[str, Any], counts: np.ndarray | None
 ) -> Computed:
     """An expression whose transforms learned from rows that occur as often as they have weight, if that is whole.
 
@@ -415,7 +418,7 @@ _BENDS = 0.1
 _QUANTILE = 2.326
 
 
-class Given(NamedTuple):
+class StatedPrior(NamedTuple):
     """A prior that a user gives to a coefficient: Student-t, normal if freedom is infinite, flat if scale is."""
 
     mean: float
@@ -434,10 +437,10 @@ class Coefficients(NamedTuple):
     centre: np.ndarray
     is_constant: np.ndarray
     means: np.ndarray
-    priors: dict[str, Given]
+    priors: dict[str, StatedPrior]
 
 
-class Term(NamedTuple):
+class FormulaTerm(NamedTuple):
     """A term: its text, its columns, and the kernel of these; ``mean`` is the constant prior mean of its latent.
 
     ``predictor`` is the number of the likelihood's latent that it is a part of; linear terms have ``coefficients``.
@@ -445,7 +448,7 @@ class Term(NamedTuple):
     """
 
     text: str
-    columns: tuple[Columns, ...]
+    columns: tuple[TermColumns, ...]
     kernel: Kernel
     names: dict[str, str]
     form: Any = Auto()
@@ -479,8 +482,8 @@ class Term(NamedTuple):
 
 
 def linear_term(
-    design: Design, frame: pd.DataFrame, scale: float, level: float, priors: dict[str, Any], counts: np.ndarray
-) -> Term:
+    design: DesignMatrix, frame: pd.DataFrame, scale: float, level: float, priors: dict[str, Any], counts: np.ndarray
+) -> FormulaTerm:
     """Coefficients with independent priors: one latent, linear in the columns of the design.
 
     Those with a Student-t prior are normal given their variances, of which each has an inverse gamma prior.
@@ -521,7 +524,7 @@ def linear_term(
     freedom = np.array([of_user[name].freedom if name in of_user else np.inf for name in names])
     kernel = _linear(variances, freedom)
     shown = {"variance": "prior sd"} if np.isfinite(freedom).any() else {}
-    return Term(design.formula, (design,), kernel, shown, mean=mean, coefficients=coefficients)
+    return FormulaTerm(design.formula, (design,), kernel, shown, mean=mean, coefficients=coefficients)
 
 
 def _linear(variances: np.ndarray, freedom: np.ndarray) -> Kernel:
@@ -536,19 +539,19 @@ def _linear(variances: np.ndarray, freedom: np.ndarray) -> Kernel:
     return On(Linear(Fixed(variances[~student])), np.flatnonzero(~student).tolist()) + kernel
 
 
-def _read_prior(name: str, prior: Any) -> Given:
+def _read_prior(name: str, prior: Any) -> StatedPrior:
     any_number = dist.ImproperUniform(constraints.real, (), ())
     if isinstance(prior, dist.ImproperUniform) and (prior.support, prior.shape()) == (any_number.support, ()):
         prior = "flat"
     if isinstance(prior, str) and prior == "flat":
-        return Given(0.0, np.inf)
+        return StatedPrior(0.0, np.inf)
     if not isinstance(prior, dist.Normal | dist.StudentT | dist.Cauchy) or prior.shape():
         raise ValueError(
             f"priors: that of the coefficient {name} must be dist.Normal(mean, sd), dist.StudentT(df, mean, scale) or "
             f"'flat'; got {prior!r}."
         )
     freedom = getattr(prior, "df", 1.0 if isinstance(prior, dist.Cauchy) else np.inf)
-    stated = Given(float(prior.loc), float(prior.scale), float(freedom))
+    stated = StatedPrior(float(prior.loc), float(prior.scale), float(freedom))
     if not (np.isfinite(stated.mean) and 0.0 < stated.scale < np.inf and stated.freedom > 0.0):
         raise ValueError(
             f"priors: that of the coefficient {name} must have a finite mean, a finite sd or scale > 0 and df > 0; got "
@@ -557,7 +560,7 @@ def _read_prior(name: str, prior: Any) -> Given:
     return stated
 
 
-def check_call(call: Call) -> None:
+def check_call(call: TermCall) -> None:
     """Raise ValueError for options that a term does not have, and for several columns where it takes one."""
     unknown = sorted(set(call.options) - set(_OPTIONS[call.name]))
     if unknown:
@@ -591,8 +594,13 @@ def check_call(call: Call) -> None:
 
 
 def call_term(
-    call: Call, frame: pd.DataFrame, scale: float, context: dict[str, Any], priors: dict[str, Any], counts: np.ndarray
-) -> Term:
+    call: TermCall,
+    frame: pd.DataFrame,
+    scale: float,
+    context: dict[str, Any],
+    priors: dict[str, Any],
+    counts: np.ndarray,
+) -> FormulaTerm:
     """The GP of ``gp``, ``s`` or ``ar1``."""
     numbers = Numbers(call.arguments, frame, context, call.text, counts)
     X = numbers.read(frame)
@@ -604,7 +612,7 @@ def call_term(
     is_isotropic = is_sphere or bool(call.options.get("iso", True))
     lengthscale = _lengthscales(places[counts > 0.0], is_isotropic, _BENDS if call.name == "s" else 0.0)
     by = call.options.get("by")
-    columns: tuple[Columns, ...] = (numbers,)
+    columns: tuple[TermColumns, ...] = (numbers,)
     if by is not None:
         other, part = _by(by, frame, context, call.text)
         columns = (numbers, other)
@@ -621,20 +629,20 @@ def call_term(
         width = X.shape[1]
         kernel = On(kernel, range(width)) * On(part, [width])
     names = {"variance": f"sd({call.text})"} if isinstance(chosen, type) else {}
-    return Term(call.text, columns, kernel, names, _form(call))
+    return FormulaTerm(call.text, columns, kernel, names, _form(call))
 
 
 def group_term(
     group: Group, frame: pd.DataFrame, scale: float, context: dict[str, Any], priors: dict[str, Any],
     counts: np.ndarray,
-) -> Term:  # fmt: skip
+) -> FormulaTerm:  # fmt: skip
     """An effect of each level of a factor, or a slope of each."""
     levels = Levels(group.columns, frame, group.text)
     factor = levels.names[0]
     intercept, slope = f"sd(Intercept | {factor})", f"sd({group.slope} | {factor})"
     if group.slope is None:
         kernel = _with_priors(White, {"variance": _variance(scale)}, group.text, priors)
-        return Term(group.text, (levels,), kernel, {"variance": intercept})
+        return FormulaTerm(group.text, (levels,), kernel, {"variance": intercept})
     numbers = Numbers([group.slope], frame, context, group.text, counts)
     spread = _spread(numbers, frame, counts)
     if group.is_correlated:
@@ -647,13 +655,13 @@ def group_term(
         kernel = On(White(Fixed(1.0)), [0]) * On(line, [1])
         correlation = f"cor(Intercept, {group.slope} | {factor})"
         names = {"variance": intercept, "slope_variance": slope, "correlation": correlation}
-        return Term(group.text, (levels, numbers), kernel, names)
+        return FormulaTerm(group.text, (levels, numbers), kernel, names)
     white = _with_priors(White, {"variance": _variance(scale / spread)}, group.text, priors)
     kernel = On(white, [0]) * On(Linear(Fixed(1.0)), [1])
-    return Term(group.text, (levels, numbers), kernel, {"variance": slope})
+    return FormulaTerm(group.text, (levels, numbers), kernel, {"variance": slope})
 
 
-def _form(call: Call) -> Any:
+def _form(call: TermCall) -> Any:
     k, is_chain = call.options.get("k"), call.options.get("markov")
     if k is not None:
         if is_chain:
@@ -662,7 +670,7 @@ def _form(call: Call) -> Any:
     return Auto() if is_chain is None else Markov() if is_chain else Dense()
 
 
-def with_chain(terms: list[Term], frame: pd.DataFrame) -> list[Term]:
+def with_chain(terms: list[FormulaTerm], frame: pd.DataFrame) -> list[FormulaTerm]:
     """The terms, of which that of the most values is a Markov process if it can be, has many, and no other is one."""
     places = [
         place
@@ -676,7 +684,7 @@ def with_chain(terms: list[Term], frame: pd.DataFrame) -> list[Term]:
     return [term._replace(form=Markov()) if place == chosen else term for place, term in enumerate(terms)]
 
 
-def _covariance(call: Call, context: dict[str, Any], priors: dict[str, Any]) -> Any:
+def _covariance(call: TermCall, context: dict[str, Any], priors: dict[str, Any]) -> Any:
     if call.name != "gp":
         return Matern12 if call.name == "ar1" else Matern52
     name = call.options.get("cov", "periodic" if "period" in call.options else "matern52")
@@ -702,7 +710,7 @@ def _covariance(call: Call, context: dict[str, Any], priors: dict[str, Any]) -> 
     return chosen
 
 
-def _by(by: By, frame: pd.DataFrame, context: dict[str, Any], text: str) -> tuple[Columns, Kernel]:
+def _by(by: By, frame: pd.DataFrame, context: dict[str, Any], text: str) -> tuple[TermColumns, Kernel]:
     require_columns(frame, [by.column], "data", text)
     column = frame[by.column]
     is_number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
@@ -787,7 +795,7 @@ _DEPENDENT, _ENTRY = 1e-10, 1e-6
 
 def require_proper(regression: "Regression", number: int) -> None:
     """Raise ValueError if the data do not bound coefficients of a term with flat priors, in any of their directions."""
-    term: Term = regression.terms[number]
+    term: FormulaTerm = regression.terms[number]
     if term.coefficients is None:
         return
     names = term.columns[0].names  # type: ignore[attr-defined]
