@@ -39,6 +39,7 @@ from pgmodels.regression.terms import (
     FormulaTerm,
     Levels,
     Numbers,
+    TrainingData,
     check_kinds,
     read_frame,
     require_columns,
@@ -178,7 +179,8 @@ def formula(
     counts = np.where(observed, powers, 0.0)
     if not observed.any():
         raise ValueError(f"data: no row has a value of the response {read.text}.")
-    response = FormulaResponse(read, frame[observed], names, chosen.has_levels, counts[observed])
+    training = TrainingData(frame, names, counts)
+    response = FormulaResponse(read, TrainingData(frame[observed], names, counts[observed]), chosen.has_levels)
     y = np.full((len(frame), len(response.columns.names)), np.nan)
     y[observed] = response.read(frame[observed])
     if response.kind != "Surv":
@@ -190,7 +192,7 @@ def formula(
     _check_predictors(parsed, num_latents, chosen.classes is not None, likelihood.name)
     first, constant = PredictorStart(scale, level, not chosen.is_ordered), Parsed()
     predictors = [
-        read_predictor(parsed.get(k, constant), k, PredictorStart() if k else first, frame, names, unused, counts)
+        read_predictor(parsed.get(k, constant), k, PredictorStart() if k else first, training, unused)
         for k in range(1 if chosen.classes is not None else num_latents)
     ]
     if unused:

@@ -1,7 +1,7 @@
 """The response of a formula, its family and its predictors."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -47,6 +47,7 @@ from pgmodels.regression.terms import (
     FormulaTerm,
     Numbers,
     TermColumns,
+    TrainingData,
     call_term,
     check_call,
     group_term,
@@ -68,10 +69,9 @@ class FormulaResponse:
     ``levels`` are the labels of a column of text or categories, coded in this order; () for numbers.
     """
 
-    def __init__(
-        self, observed: Observed, frame: pd.DataFrame, context: dict[str, Any], has_levels: bool, counts: np.ndarray
-    ):
-        frame = settled(frame)
+    def __init__(self, observed: Observed, data: TrainingData, has_levels: bool):
+        frame = settled(data.frame)
+        data = data._replace(frame=frame)
         self.text, self.kind = observed.text, observed.kind
         self.levels: tuple[Any, ...] = ()
         self.censoring: str | None = None
@@ -82,7 +82,7 @@ class FormulaResponse:
                 raise ValueError(f"formula: the response {self.text} has dates in column {expression!r}: give numbers.")
         self.columns: TermColumns
         if self.kind == "Surv":
-            self.columns = times = _Times(observed, context)
+            self.columns = times = _Times(observed, data.context)
             self.censoring = times.censoring
         elif self.kind == "column" and name in frame.columns and kind_of_column(frame[name]) in (LEVEL, ORDERED):
             self.columns = labels = _Labels(name, frame, observed.level)
@@ -90,7 +90,7 @@ class FormulaResponse:
         else:
             if observed.level is not None:
                 raise ValueError(f"formula: {self.text} names a level of {name}, which is not a column of text.")
-            self.columns = Numbers(expressions, frame, context, self.text, counts)
+            self.columns = Numbers(expressions, data, self.text)
             if self.kind == "column" and has_levels:
                 self.columns = codes = _Codes(self.columns, frame)
                 self.levels = codes.levels
@@ -166,7 +166,7 @@ def _type_of(observed: Observed) -> str:
     return kind
 
 
-def has_value(observed: Observed, frame: pd.DataFrame, context: dict[str, Any]) -> np.ndarray:
+def has_value(observed: Observed, frame: pd.DataFrame, context: Mapping[str, Any]) -> np.ndarray:
     """Whether each row (n,) has a value of the response; a censored time has no other end."""
     holes = [
         frame[[name for name in one.names if name in frame.columns]].isna().any(axis=1).to_numpy()
@@ -184,7 +184,7 @@ def has_value(observed: Observed, frame: pd.DataFrame, context: dict[str, Any]) 
 class _Times(TermColumns):
     """Times with censoring, as (time, event), (time, event, entry), or (time, code, second time)."""
 
-    def __init__(self, observed: Observed, context: dict[str, Any]):
+    def __init__(self, observed: Observed, context: Mapping[str, Any]):
         self.kind, self.text = _type_of(observed), observed.text
         self.arguments = [Computed(one, context) for one in observed.arguments]
         self.censoring = self.kind if self.kind in ("right", "counting") else "interval"
@@ -245,8 +245,6 @@ class _Times(TermColumns):
 _IDENTITY, _LOG_MEAN, _LOG, _OTHER = "identity", "log mean", "log", "other"
 # By the mean of y.
 _RELATIONS = {"f": _IDENTITY, "f[0]": _IDENTITY, "exp(f)": _LOG_MEAN, "exp(f[0])": _LOG_MEAN}
-# The prior deviation of the logarithms of precisions, dispersions and shapes: 95 % within a factor of 350.
-_WIDE = 3.0
 
 
 class FamilyArguments(NamedTuple):
@@ -259,7 +257,8 @@ class FamilyArguments(NamedTuple):
 
     def positive(self, name: str, start: float, prior: Any = None) -> Any:
         """A positive parameter: as in the priors, or with a prior, by default log-normal about the start value."""
-        default = dist.LogNormal(math.log(start), _WIDE) if prior is None else prior
+        # Of the logarithm 95 % are within a factor of 350.
+        default = dist.LogNormal(math.log(start), 3.0) if prior is None else prior
         chosen = self.priors.pop(name, default)
         return Parameter(start, positive=True, prior=chosen) if isinstance(chosen, dist.Distribution) else chosen
 
@@ -469,21 +468,18 @@ class PredictorStart(NamedTuple):
 
 
 def read_predictor(
-    parsed: Parsed, number: int, start: PredictorStart, frame: pd.DataFrame, context: dict[str, Any],
-    priors: dict[str, Any], counts: np.ndarray,
-) -> AdditivePredictor:  # fmt: skip
+    parsed: Parsed, number: int, start: PredictorStart, data: TrainingData, priors: dict[str, Any]
+) -> AdditivePredictor:
     """The predictor of a parsed formula; priors of its terms are taken out of ``priors``.
 
-    Default priors are those of data in which each row occurs as often as in ``counts``.
+    Default priors are of data in which each row occurs as often as it counts.
     """
     prefix = f"f[{number}]: " if number else ""
     for call in parsed.calls:
         check_call(call)
-    offsets = [
-        Numbers(call.arguments, frame, context, call.text, counts) for call in parsed.calls if call.name == "offset"
-    ]
-    level = start.level - sum(float(moments(offset.read(frame), counts)[0][0]) for offset in offsets)
-    design = DesignMatrix(parsed.linear, frame, context, start.has_intercept, counts)
+    offsets = [Numbers(call.arguments, data, call.text) for call in parsed.calls if call.name == "offset"]
+    level = start.level - sum(float(data.moments(offset)[0][0]) for offset in offsets)
+    design = DesignMatrix(parsed.linear, data, start.has_intercept)
     texts = [*design.names, *(call.text for call in parsed.calls), *(group.text for group in parsed.groups)]
     keys: dict[str, str] = {}
     for name in priors:
@@ -493,10 +489,9 @@ def read_predictor(
                 raise ValueError(f"priors has {keys[text]!r} and {name!r}, which are the same.")
             keys[text] = name
     chosen = {text: priors[name] for text, name in keys.items()}
-    terms = [linear_term(design, frame, start.scale, level, chosen, counts)] if design.names else []
-    calls = [call for call in parsed.calls if call.name != "offset"]
-    terms += [call_term(call, frame, start.scale, context, chosen, counts) for call in calls]
-    terms += [group_term(group, frame, start.scale, context, chosen, counts) for group in parsed.groups]
+    terms = [linear_term(design, data, start.scale, level, chosen)] if design.names else []
+    terms += [call_term(call, data, start.scale, chosen) for call in parsed.calls if call.name != "offset"]
+    terms += [group_term(group, data, start.scale, chosen) for group in parsed.groups]
     for text in set(keys) - set(chosen):
         del priors[keys[text]]
     return AdditivePredictor([term._replace(predictor=number) for term in terms], offsets)

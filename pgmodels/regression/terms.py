@@ -2,7 +2,7 @@
 
 import ast
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,8 +58,16 @@ if TYPE_CHECKING:
     from pgmodels.regression.formula import Regression
 
 
-# Rows from which transforms learn, such as the deviation by which scale(x) divides.
-_MOST = 10_000_000
+class TrainingData(NamedTuple):
+    """The data of a formula, the values of its context by name, and how often each row counts."""
+
+    frame: pd.DataFrame
+    context: Mapping[str, Any]
+    counts: np.ndarray
+
+    def moments(self, columns: "TermColumns") -> tuple[np.ndarray, np.ndarray]:
+        """Means and standard deviations of columns."""
+        return moments(columns.read(self.frame), self.counts)
 
 
 class TermColumns(ABC):
@@ -75,18 +83,21 @@ class TermColumns(ABC):
 class DesignMatrix(TermColumns):
     """The design matrix of linear terms, by formulaic."""
 
-    def __init__(
-        self, products: Sequence[tuple[FormulaExpression, ...]], frame: pd.DataFrame, context: dict[str, Any],
-        has_intercept: bool = True, counts: np.ndarray | None = None,
-    ):  # fmt: skip
-        formulaic = require_formulaic()
-        from formulaic.parser import types
-
+    def __init__(self, products: Sequence[tuple[FormulaExpression, ...]], data: TrainingData, has_intercept: bool):
+        try:
+            import formulaic
+            from formulaic.parser import types
+        except ImportError as error:
+            raise ImportError(
+                "pgm.formula needs the package formulaic: python -m pip install 'pgmodels[formula]'"
+            ) from error
+        frame = data.frame
         factors = dict.fromkeys(factor for product in products for factor in product)
         self.formula = " + ".join(":".join(product) or "1" for product in products)
         names = [name for factor in factors for name in factor.names]
         self.reads = list(dict.fromkeys(name for name in names if name in frame.columns))
         frame = _with_used_levels(frame)
+        data = data._replace(frame=frame)
         # Columns of levels, by factor.
         self.compared = {name: name for name in self.reads if kind_of_column(frame[name]) in (LEVEL, ORDERED)}
         for factor in factors:
@@ -95,10 +106,10 @@ class DesignMatrix(TermColumns):
                     self.compared[factor] = factor.names[0]
                     levels = arguments[1:2] + [option.value for option in options if option.arg == "levels"]
                     if levels and factor.names[0] in frame.columns:
-                        chosen = Computed(FormulaExpression(ast.unparse(levels[0]), levels[0]), context).values(frame)
+                        text = FormulaExpression(ast.unparse(levels[0]), levels[0])
+                        chosen = Computed(text, data.context).values(frame)
                         self._require_levels(frame[factor.names[0]], chosen, factor, "data")
-        others = [factor for factor in factors if factor not in self.reads]
-        self.computed = [_learned(factor, frame, context, counts) for factor in others]
+        self.computed = [_learned(factor, data) for factor in factors if factor not in self.reads]
         numbers = [name for name in self.reads if name in factors and name.isdecimal()]
         if numbers:
             raise ValueError(f"formula: the name of column {numbers[0]!r} is a number: rename it in data.")
@@ -114,8 +125,8 @@ class DesignMatrix(TermColumns):
             for product in products
         ]
         parsed = formulaic.Formula(terms, _ordering="none")
-        data, values = self._looked_up(frame, "data"), self._values(frame, "data")
-        matrix = _evaluated(lambda: parsed.get_model_matrix(data, context=values, na_action="raise"), self.formula)
+        columns, values = self._looked_up(frame, "data"), self._values(frame, "data")
+        matrix = _evaluated(lambda: parsed.get_model_matrix(columns, context=values, na_action="raise"), self.formula)
         self.spec = matrix.model_spec
         # Without an intercept factors are coded as if there were one.
         self.kept = [number for number, name in enumerate(matrix.columns) if has_intercept or name != "Intercept"]
@@ -193,15 +204,12 @@ class DesignMatrix(TermColumns):
 class Numbers(TermColumns):
     """Columns of numbers or dates by name, and functions of columns."""
 
-    def __init__(
-        self, expressions: Sequence[FormulaExpression], frame: pd.DataFrame, context: dict[str, Any], term: str,
-        counts: np.ndarray | None = None,
-    ):  # fmt: skip
-        self.names, self.term = tuple(expressions), term
+    def __init__(self, expressions: Sequence[FormulaExpression], data: TrainingData, term: str):
+        frame, self.names, self.term = data.frame, tuple(expressions), term
         self.reads = [str(name) for expression in expressions for name in expression.names]
         self.readers: list[Any] = []
         for expression in expressions:
-            if expression.is_name and expression not in context:
+            if expression.is_name and expression not in data.context:
                 require_columns(frame, [expression], "data", term)
             if expression in frame.columns:
                 known = columns_of(nw.from_native(frame[[str(expression)]], eager_only=True), "data")
@@ -215,7 +223,7 @@ class Numbers(TermColumns):
                     )
                 self.readers.append(known)
             else:
-                computed = _learned(expression, frame, context, counts)
+                computed = _learned(expression, data)
                 computed.column(frame)
                 self.readers.append((computed, [name for name in expression.names if name in frame.columns]))
 
@@ -358,34 +366,21 @@ def _with_used_levels(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**{name: frame[name].cat.remove_unused_categories() for name in categories})
 
 
-def _learned(
-    expression: FormulaExpression, frame: pd.DataFrame, context: dict[str, Any], counts: np.ndarray | None
-) -> Computed:
+def _learned(expression: FormulaExpression, data: TrainingData) -> Computed:
     """An expression whose transforms learned from rows that occur as often as they have weight, if that is whole.
 
-    With other weights, and more than ``_MOST`` rows, each row counts once, as one that has none does.
+    With other weights, and with more than ten million rows, each row counts once, as one that has none does.
     """
-    computed = Computed(expression, context)
+    frame, times, most_rows = data.frame, np.where(data.counts > 0.0, data.counts, 1.0), 10_000_000
+    computed = Computed(expression, data.context)
     computed.values(frame)
-    times = np.ones(len(frame)) if counts is None else np.where(counts > 0.0, counts, 1.0)
-    if computed.states and (times != 1.0).any() and (times == np.floor(times)).all() and times.sum() <= _MOST:
-        computed = Computed(expression, context)
+    if computed.states and (times != 1.0).any() and (times == np.floor(times)).all() and times.sum() <= most_rows:
+        computed = Computed(expression, data.context)
         computed.values(frame.loc[frame.index.repeat(times.astype(int))].reset_index(drop=True))
     return computed
 
 
-def require_formulaic() -> Any:
-    """The module formulaic; ImportError with the remedy if it is not installed."""
-    try:
-        import formulaic
-    except ImportError as error:
-        raise ImportError(
-            "pgm.formula needs the package formulaic: python -m pip install 'pgmodels[formula]'"
-        ) from error
-    return formulaic
-
-
-def _evaluated(call: Any, formula: str) -> Any:
+def _evaluated(call: Callable[[], Any], formula: str) -> Any:
     try:
         return call()
     # Transforms and contrasts raise errors of all kinds for columns that they cannot have.
@@ -395,27 +390,15 @@ def _evaluated(call: Any, formula: str) -> Any:
 
 # Terms of a formula as Gaussian processes, with their default priors.
 
-_COVARIANCES: dict[str, Any] = {
+_COVARIANCES: dict[str, type[Kernel]] = {
     "rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52, "periodic": Periodic
 }  # fmt: skip
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "gp": ("by", "cov", "iso", "period", "k", "sphere", "markov"), "s": ("by", "k", "markov"),
     "ar1": ("by", "markov"), "offset": ()
 }  # fmt: skip
-# Kernels of one column that are Markov processes, and the number of values from which a term is one by default: with
-# as many a dense sweep takes minutes, and gibbs and integrate, which need a factor, hours.
-_CHAINS, _MANY = (Matern12, Matern32, Matern52), 5000
-# Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi, and that of an
-# intercept, in those of a coefficient.
-SPREAD, _OF_INTERCEPT = 2.5, 2.5
-# A flat prior is normal with as many default deviations: rounding errors of a proper posterior are as large.
-_FLAT = 1e8
-# Scales whose squares, times those of a prior, are far from the largest number.
-_LARGEST = 1e150
-# A smooth bends as often as the ten basis functions that mgcv has by default.
-_BENDS = 0.1
-# Normal quantile of 99 %: lengthscales have 98 % of their prior between two distances.
-_QUANTILE = 2.326
+# Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi.
+SPREAD = 2.5
 
 
 class StatedPrior(NamedTuple):
@@ -482,7 +465,7 @@ class FormulaTerm(NamedTuple):
 
 
 def linear_term(
-    design: DesignMatrix, frame: pd.DataFrame, scale: float, level: float, priors: dict[str, Any], counts: np.ndarray
+    design: DesignMatrix, data: TrainingData, scale: float, level: float, priors: dict[str, Any]
 ) -> FormulaTerm:
     """Coefficients with independent priors: one latent, linear in the columns of the design.
 
@@ -491,17 +474,20 @@ def linear_term(
     The default prior of an intercept, or of levels in its place, is of the line at the means of the other columns: at
     their origin, which may be far away, the line is less certain. A prior that is given is of the line at the origin.
     """
-    X, names = design.read(frame), design.names
-    middle, deviations = moments(X, counts)
+    X, names = design.read(data.frame), design.names
+    middle, deviations = moments(X, data.counts)
     # Deviations of a column of one value are rounding errors.
-    deviations = np.where(np.ptp(X[counts > 0.0], axis=0) > 0.0, deviations, 1.0)
+    deviations = np.where(np.ptp(X[data.counts > 0.0], axis=0) > 0.0, deviations, 1.0)
+    # Of an intercept, in deviations of a coefficient. A flat prior is normal with as many default deviations as keep
+    # rounding errors of a proper posterior small.
+    of_intercept, of_flat = 2.5, 1e8
     with np.errstate(over="ignore", divide="ignore"):
         spread, means = SPREAD * scale / deviations, np.zeros(len(names))
     of_user = {name: _read_prior(name, priors.pop(name)) for name in names if name in priors}
     is_flat = np.array([name in of_user and of_user[name].scale == np.inf for name in names])
     is_constant, is_given = design.constant(X), np.array([name in of_user for name in names]) & ~is_flat
     centre = np.where(is_constant, 0.0, middle) * is_constant.any()
-    spread[is_constant] *= _OF_INTERCEPT
+    spread[is_constant] *= of_intercept
     if (is_constant & is_given).any():
         spread[is_constant] *= np.sqrt(1.0 + np.sum((centre / deviations) ** 2))
         centre = np.zeros_like(centre)
@@ -511,7 +497,7 @@ def linear_term(
         if is_constant.sum() == is_constant[number] == 1:
             mean = location
         means[number] = location - mean * is_constant[number]
-    spread[is_flat] *= _FLAT
+    spread[is_flat] *= of_flat
     with np.errstate(over="ignore"):
         variances = spread**2
     if not np.isfinite(variances).all():
@@ -593,32 +579,26 @@ def check_call(call: TermCall) -> None:
         raise ValueError(f"formula: {call.text} must have one column; {call.name} takes no more.{remedy}")
 
 
-def call_term(
-    call: TermCall,
-    frame: pd.DataFrame,
-    scale: float,
-    context: dict[str, Any],
-    priors: dict[str, Any],
-    counts: np.ndarray,
-) -> FormulaTerm:
+def call_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
     """The GP of ``gp``, ``s`` or ``ar1``."""
-    numbers = Numbers(call.arguments, frame, context, call.text, counts)
-    X = numbers.read(frame)
+    numbers = Numbers(call.arguments, data, call.text)
+    X = numbers.read(data.frame)
     is_sphere = bool(call.options.get("sphere", False))
     if is_sphere and X.shape[1] != 2:
         raise ValueError(f"formula: {call.text} must have a longitude and a latitude.")
-    chosen = _covariance(call, context, priors)
+    chosen = _covariance(call, data.context, priors)
     places = Sphere(RBF()).inputs(X) if is_sphere else X
     is_isotropic = is_sphere or bool(call.options.get("iso", True))
-    lengthscale = _lengthscales(places[counts > 0.0], is_isotropic, _BENDS if call.name == "s" else 0.0)
+    # A smooth bends as often as the ten basis functions that mgcv has by default.
+    lengthscale = _lengthscales(places[data.counts > 0.0], is_isotropic, 0.1 if call.name == "s" else 0.0)
     by = call.options.get("by")
     columns: tuple[TermColumns, ...] = (numbers,)
     if by is not None:
-        other, part = _by(by, frame, context, call.text)
+        other, part = _by(by, data, call.text)
         columns = (numbers, other)
         if isinstance(other, Numbers):
             # The process is a slope.
-            scale /= _spread(other, frame, counts)
+            scale /= _spread(other, data)
     values: dict[str, Any] = {"variance": _variance(scale), "lengthscale": lengthscale}
     if chosen is Periodic:
         # Its lengthscale is relative to the period.
@@ -632,19 +612,16 @@ def call_term(
     return FormulaTerm(call.text, columns, kernel, names, _form(call))
 
 
-def group_term(
-    group: Group, frame: pd.DataFrame, scale: float, context: dict[str, Any], priors: dict[str, Any],
-    counts: np.ndarray,
-) -> FormulaTerm:  # fmt: skip
+def group_term(group: Group, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
     """An effect of each level of a factor, or a slope of each."""
-    levels = Levels(group.columns, frame, group.text)
+    levels = Levels(group.columns, data.frame, group.text)
     factor = levels.names[0]
     intercept, slope = f"sd(Intercept | {factor})", f"sd({group.slope} | {factor})"
     if group.slope is None:
         kernel = _with_priors(White, {"variance": _variance(scale)}, group.text, priors)
         return FormulaTerm(group.text, (levels,), kernel, {"variance": intercept})
-    numbers = Numbers([group.slope], frame, context, group.text, counts)
-    spread = _spread(numbers, frame, counts)
+    numbers = Numbers([group.slope], data, group.text)
+    spread = _spread(numbers, data)
     if group.is_correlated:
         values = {
             "variance": _variance(scale),
@@ -670,21 +647,25 @@ def _form(call: TermCall) -> Any:
     return Auto() if is_chain is None else Markov() if is_chain else Dense()
 
 
-def with_chain(terms: list[FormulaTerm], frame: pd.DataFrame) -> list[FormulaTerm]:
-    """The terms, of which that of the most values is a Markov process if it can be, has many, and no other is one."""
+def with_chain(terms: list[FormulaTerm], frame: pd.DataFrame, min_values: int = 5000) -> list[FormulaTerm]:
+    """The terms, of which that of the most values is a Markov process if it can be, has many, and no other is one.
+
+    With as many as by default a dense sweep takes minutes, and gibbs and integrate, which need a factor, hours.
+    """
+    chains = Matern12, Matern32, Matern52
     places = [
         place
         for place, term in enumerate(terms)
-        if isinstance(term.kernel, _CHAINS) and term.form == Auto() and len(term.columns) == 1
+        if isinstance(term.kernel, chains) and term.form == Auto() and len(term.columns) == 1
     ]
     counts = [len(np.unique(terms[place].read(frame))) for place in places]
-    if any(term.form == Markov() for term in terms) or max(counts, default=0) < _MANY:
+    if any(term.form == Markov() for term in terms) or max(counts, default=0) < min_values:
         return terms
     chosen = places[int(np.argmax(counts))]
     return [term._replace(form=Markov()) if place == chosen else term for place, term in enumerate(terms)]
 
 
-def _covariance(call: TermCall, context: dict[str, Any], priors: dict[str, Any]) -> Any:
+def _covariance(call: TermCall, context: Mapping[str, Any], priors: dict[str, Any]) -> Any:
     if call.name != "gp":
         return Matern12 if call.name == "ar1" else Matern52
     name = call.options.get("cov", "periodic" if "period" in call.options else "matern52")
@@ -710,9 +691,9 @@ def _covariance(call: TermCall, context: dict[str, Any], priors: dict[str, Any])
     return chosen
 
 
-def _by(by: By, frame: pd.DataFrame, context: dict[str, Any], text: str) -> tuple[TermColumns, Kernel]:
-    require_columns(frame, [by.column], "data", text)
-    column = frame[by.column]
+def _by(by: By, data: TrainingData, text: str) -> tuple[TermColumns, Kernel]:
+    require_columns(data.frame, [by.column], "data", text)
+    column = data.frame[by.column]
     is_number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
     if is_number and by.marker is None and not column.is_unique and (column == np.floor(column)).all():
         raise ValueError(
@@ -720,13 +701,13 @@ def _by(by: By, frame: pd.DataFrame, context: dict[str, Any], text: str) -> tupl
             f"function of each level, or by=num({quoted(by.column)}) for a coefficient of the number."
         )
     if by.marker == "num" or (is_number and by.marker is None):
-        return Numbers([by.column], frame, context, text), Linear(Fixed(1.0))
-    return Levels([by.column], frame, text), White(Fixed(1.0))
+        return Numbers([by.column], data, text), Linear(Fixed(1.0))
+    return Levels([by.column], data.frame, text), White(Fixed(1.0))
 
 
-def _spread(column: Numbers, frame: pd.DataFrame, counts: np.ndarray) -> float:
+def _spread(column: Numbers, data: TrainingData) -> float:
     """The standard deviation of a column, 1 for a constant."""
-    return float(moments(column.read(frame), counts)[1][0]) or 1.0
+    return float(data.moments(column)[1][0]) or 1.0
 
 
 @double_precision
@@ -737,7 +718,8 @@ def half_student(scale: float) -> dist.StudentT:
 
 def _variance(scale: float) -> Parameter:
     """Of a latent, which starts at a deviation of 0.6 times the scale."""
-    if scale > _LARGEST:
+    # Squares of smaller ones, times those of a prior, are far from the largest number.
+    if scale > 1e150:
         raise ValueError(
             f"data: effects have a scale of {scale:.3g}, that of the response over that of a column, so that their "
             "variance overflows double precision. Change the units of the response or of the columns."
@@ -751,7 +733,8 @@ def _lengthscales(X: np.ndarray, iso: bool, share: float) -> dist.LogNormal:
     distances = np.array([_distances(part) for part in columns])
     distances[:, 0] = np.maximum(distances[:, 0], share * distances[:, 1])
     ends = np.log(distances)
-    middle, width = ends.mean(axis=1), (ends[:, 1] - ends[:, 0]) / (2.0 * _QUANTILE)
+    quantile_of_99_percent = 2.326
+    middle, width = ends.mean(axis=1), (ends[:, 1] - ends[:, 0]) / (2.0 * quantile_of_99_percent)
     return dist.LogNormal(middle[0], width[0]) if iso else dist.LogNormal(middle, width)
 
 
@@ -768,7 +751,7 @@ def _distances(X: np.ndarray) -> tuple[float, float]:
     return low, max(high, 2.0 * low)
 
 
-def _with_priors(cls: Any, values: dict[str, Any], text: str, priors: dict[str, Any]) -> Kernel:
+def _with_priors(cls: type[Kernel], values: dict[str, Any], text: str, priors: dict[str, Any]) -> Kernel:
     """A kernel with default priors, or those of ``priors`` for the term.
 
     A prior without a median or a mean starts at the default's start value, in the units of the data.
@@ -784,13 +767,6 @@ def _with_priors(cls: Any, values: dict[str, Any], text: str, priors: dict[str, 
         is_weak = start is not None and isinstance(prior, dist.Distribution) and middle_of(prior) is None
         values[name] = Parameter(start, prior=prior) if is_weak and np.all(prior.support(start)) else prior
     return cls(**values)
-
-
-# How far from its prior mean a latent is asked for the tails of a row's likelihood, in units or deviations of y, and
-# the fall in nats between once and twice that distance that makes a tail one.
-_FAR, _FALL = 1e3, 1e-6
-# Singular values of normalised columns below this are rounding, as are entries of directions.
-_DEPENDENT, _ENTRY = 1e-10, 1e-6
 
 
 def require_proper(regression: "Regression", number: int) -> None:
@@ -816,9 +792,10 @@ def require_proper(regression: "Regression", number: int) -> None:
     rows = above | below
     norms = np.linalg.norm(X[rows], axis=0)
     normalised = X[rows] / np.where(norms > 0.0, norms, 1.0)
-    kernel = scipy.linalg.null_space(np.linalg.qr(normalised, mode="r"), rcond=_DEPENDENT)
+    # Smaller singular values of normalised columns are rounding, as are smaller entries of directions.
+    kernel = scipy.linalg.null_space(np.linalg.qr(normalised, mode="r"), rcond=1e-10)
     if kernel.size:
-        chosen = [name for name, row in zip(listed, kernel, strict=True) if np.abs(row).max() > _ENTRY]
+        chosen = [name for name, row in zip(listed, kernel, strict=True) if np.abs(row).max() > 1e-6]
         raise ValueError(
             f"priors: the data do not determine {', '.join(chosen)}, whose priors are flat: their columns are linearly "
             "dependent in the rows that bear on them. Give one of them dist.Normal(mean, sd), or leave it out."
@@ -837,11 +814,16 @@ def require_proper(regression: "Regression", number: int) -> None:
 
 
 def _tails(regression: "Regression", number: int, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whether the likelihood of each observed row falls as the term's latent goes up, and as it goes down."""
+    """Whether the likelihood of each observed row falls as the term's latent goes up, and as it goes down.
+
+    It falls if it loses ``fall`` nats between a latent that is ``far`` from its prior mean, in units or deviations of
+    y, and one that is twice as far.
+    """
+    far, fall = 1e3, 1e-6
     model, y = regression.model, regression.y[observed]
     means = np.concatenate([np.full(gp.size, float(gp.mean.value)) for gp in model.gps])
     first = y if y.ndim == 1 else y[:, 0]
-    distance = _FAR * max(1.0, float(np.std(first)), float(np.max(np.abs(first - means[number]))))
+    distance = far * max(1.0, float(np.std(first)), float(np.max(np.abs(first - means[number]))))
 
     def at(step: float) -> np.ndarray:
         f = np.tile(means, (len(y), 1))
@@ -851,8 +833,8 @@ def _tails(regression: "Regression", number: int, observed: np.ndarray) -> tuple
         return np.where(np.isfinite(values), values, -np.inf)
 
     def falls(sign: float) -> np.ndarray:
-        near, far = at(sign * distance), at(2.0 * sign * distance)
-        return np.isneginf(far) | (far < near - _FALL)
+        nearer, farther = at(sign * distance), at(2.0 * sign * distance)
+        return np.isneginf(farther) | (farther < nearer - fall)
 
     return falls(1.0), falls(-1.0)
 
@@ -872,4 +854,5 @@ def _is_unbounded(X: np.ndarray, above: np.ndarray, below: np.ndarray) -> bool:
     fixed = (others, np.zeros(len(others))) if len(others) else (None, None)
     A = np.concatenate([sided, -sided])
     solved = scipy.optimize.linprog(-sided.sum(axis=0), A, limits, *fixed, bounds=(None, None))
-    return solved.x is not None and -solved.fun > _ENTRY
+    # A smaller sum is rounding.
+    return solved.x is not None and -solved.fun > 1e-6
