@@ -1,6 +1,7 @@
 """Classification and regression with scikit-learn's interface."""
 
-from typing import Any
+from abc import abstractmethod
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,8 +41,6 @@ from pgmodels.runtime.messages import renamed
 from pgmodels.runtime.precision import DoublePrecision
 
 METHODS = ("fit", "cavi", "gaussian_vi", "svi", "gibbs", "integrate")
-# Rows above which inducing="auto" takes inducing inputs: dense covariances of more rows take over a minute to learn.
-_MOST_DENSE = 2_000
 _BINARY = {"logit": Bernoulli, "probit": Probit}
 _SEVERAL = {
     "logistic_softmax": LogisticSoftmax,
@@ -88,19 +87,38 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         tags.non_deterministic = self.method == "gibbs"
         return tags
 
-    def _validated(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> tuple[np.ndarray, Any, np.ndarray]:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn hyperparameters and compute the posterior.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features)
+            Inputs.
+        y : array_like of shape (n_samples,)
+            Class labels, numbers or text; of a regressor observations.
+        sample_weight : array_like of shape (n_samples,), optional
+            Powers of the rows' likelihoods: a row of weight 2 counts as two rows, one of weight 0 not at all.
+
+        Returns
+        -------
+        GPClassifier or GPRegressor
+            The estimator.
+
+        Raises
+        ------
+        ValueError
+            For bad parameters or data, and for a single class.
+        """
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}; got {self.method!r}.")
-        X, y = validate_data(self, X, y, dtype=np.float64, **options)
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=isinstance(self, RegressorMixin))
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
         if (weights < 0.0).any():
             row = int(np.argmin(weights))
             raise ValueError(f"sample_weight must not be negative; got {weights[row]:g} in row {row}.")
         if not weights.any():
             raise ValueError("sample_weight is zero in all rows: at least one weight must be positive.")
-        return X, y, weights
-
-    def _learned(self, model: Model, X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
+        model, y = self._model(y, weights)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with renamed(ConvergenceWarning, SklearnWarning):
             self.result_ = self._run(model, X, y, weights, seed)
@@ -110,6 +128,11 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         report = getattr(self.result_, "fit", None)
         steps = getattr(self.result_, "num_iterations", 1) if report is None else report.num_steps
         self.n_iter_ = max(1, int(steps))
+        return self
+
+    @abstractmethod
+    def _model(self, y: np.ndarray, weights: np.ndarray) -> tuple[Model, np.ndarray]:
+        """The model, and its observations (n,)."""
 
     def _run(self, model: Model, X: np.ndarray, y: np.ndarray, weights: np.ndarray, seed: int) -> Any:
         options: dict[str, Any] = {"weights": weights, "seed": seed, "progress": bool(self.verbose)}
@@ -132,7 +155,7 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
             return gaussian_vi(model.fixed(), X, y, **search, **options)
         return fit(model.fixed(), X, y, correct=False, **search, **options)
 
-    def _gp(self, X: np.ndarray, weights: np.ndarray, size: int, variance: float, mean: float) -> GP:
+    def _gp(self, weights: np.ndarray, size: int, variance: float, mean: float) -> GP:
         """The latent GPs, with start values for rows of positive weight."""
         kernel = RBF(variance=variance) if self.kernel is None else self.kernel
         if self.mean is not None:
@@ -143,16 +166,17 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
 
     def _form(self, num_rows: int) -> Representation:
         if isinstance(self.inducing, str) and self.inducing == "auto":
-            return Inducing("auto") if num_rows > _MOST_DENSE or self.method == "svi" else Auto()
+            # Dense covariances of more rows take over a minute to learn.
+            return Inducing("auto") if num_rows > 2_000 or self.method == "svi" else Auto()
         if self.inducing is None:
             return Auto()
         return self.inducing if isinstance(self.inducing, Representation) else Inducing(self.inducing)
 
-    def _new_inputs(self, X: Any) -> np.ndarray:
+    def _new_inputs(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)
         return validate_data(self, X, dtype=np.float64, reset=False)
 
-    def _predictive(self, X: Any) -> Predictive:
+    def _predictive(self, X: ArrayLike) -> Predictive:
         # Inputs first: they are read after the check that the estimator is fitted.
         inputs = self._new_inputs(X)
         return self.result_.predict(inputs)
@@ -257,29 +281,7 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
     True
     """
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "GPClassifier":
-        """Learn hyperparameters and compute the posterior.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features)
-            Inputs.
-        y : array_like of shape (n_samples,)
-            Class labels: numbers or text.
-        sample_weight : array_like of shape (n_samples,), optional
-            Powers of the rows' likelihoods: a row of weight 2 counts as two rows, one of weight 0 not at all.
-
-        Returns
-        -------
-        GPClassifier
-            The estimator.
-
-        Raises
-        ------
-        ValueError
-            For bad parameters or data, and for a single class.
-        """
-        X, y, weights = self._validated(X, y, sample_weight)
+    def _model(self, y: np.ndarray, weights: np.ndarray) -> tuple[Model, np.ndarray]:
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         self.n_classes_ = len(self.classes_)
@@ -290,9 +292,8 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
                 "or more."
             )
         likelihood = self._likelihood()
-        gp = self._gp(X, weights, self._size(likelihood), variance=1.0, mean=0.0)
-        self._learned(Model(likelihood, gp), X, codes.astype(np.float64), weights)
-        return self
+        gp = self._gp(weights, self._size(likelihood), variance=1.0, mean=0.0)
+        return Model(likelihood, gp), codes.astype(np.float64)
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """The probability of each class.
@@ -414,37 +415,14 @@ class GPRegressor(RegressorMixin, _GPEstimator):
     (True, True)
     """
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "GPRegressor":
-        """Learn hyperparameters and compute the posterior.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features)
-            Inputs.
-        y : array_like of shape (n_samples,)
-            Observations.
-        sample_weight : array_like of shape (n_samples,), optional
-            Powers of the rows' likelihoods: a row of weight 2 counts as two rows, one of weight 0 not at all.
-
-        Returns
-        -------
-        GPRegressor
-            The estimator.
-
-        Raises
-        ------
-        ValueError
-            For bad parameters or data.
-        """
-        X, y, weights = self._validated(X, y, sample_weight, y_numeric=True)
+    def _model(self, y: np.ndarray, weights: np.ndarray) -> tuple[Model, np.ndarray]:
         y = np.asarray(y, dtype=np.float64)
         level = float(np.average(y, weights=weights))
         scale = float(np.sqrt(np.average((y - level) ** 2, weights=weights))) or 1.0
         likelihood, is_identity = self._likelihood(scale)
         variance, mean = (scale**2, level) if is_identity else (1.0, 0.0)
-        gp = self._gp(X, weights, likelihood.num_latents or 1, variance, mean)
-        self._learned(Model(likelihood, gp), X, y, weights)
-        return self
+        gp = self._gp(weights, likelihood.num_latents or 1, variance, mean)
+        return Model(likelihood, gp), y
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """The mean of y, and its standard deviation.
@@ -482,7 +460,7 @@ class GPRegressor(RegressorMixin, _GPEstimator):
         return names[choice](), choice != "negative_binomial"
 
 
-def _as_likelihood(choice: Any) -> Likelihood:
+def _as_likelihood(choice: object) -> Likelihood:
     likelihood = choice() if isinstance(choice, LikelihoodFamily) else choice
     if not isinstance(likelihood, Likelihood):
         raise ValueError(f"likelihood must be a name or a pgmodels likelihood such as pgm.Bernoulli(); got {choice!r}.")

@@ -4,7 +4,7 @@ import ast
 import keyword
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -181,7 +181,6 @@ TOKEN = re.compile(
     r"|(?P<string>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<operator>%in%|\*\*|\|\||.)",
     re.DOTALL,
 )
-_MOST_TOKENS, _DEEPEST = 200, 30
 
 
 class FormulaExpression(str):
@@ -227,10 +226,10 @@ def tree(text: str) -> ast.expr:
     """The tree of Python's grammar, with dotted names and names in backticks as names; ValueError for others."""
     tokens = [match for match in TOKEN.finditer(text) if match.lastgroup != "space"]
     brackets = [(token[0] in "([{") - (token[0] in ")]}") for token in tokens if token.lastgroup == "operator"]
-    if len(tokens) > _MOST_TOKENS or np.cumsum([0, *brackets]).max() > _DEEPEST:
+    if len(tokens) > 200 or np.cumsum([0, *brackets]).max() > 30:
         raise ValueError(
-            f"formula: {shortened(text)} has more than {_MOST_TOKENS} names, numbers and operators, or {_DEEPEST} "
-            "brackets in one another. Compute it as a column of data."
+            f"formula: {shortened(text)} has more than 200 names, numbers and operators, or 30 brackets in one "
+            "another. Compute it as a column of data."
         )
     quoted: dict[str, str] = {}
 
@@ -445,7 +444,7 @@ def _arguments(name: str, values: list[Any], options: dict[str, Any], text: str)
     return values[:count], chosen
 
 
-def _numbers(value: Any, node: ast.expr) -> Any:
+def _numbers(value: object, node: ast.expr) -> Any:
     """Numbers of double precision: whole ones of a data frame would overflow."""
     if isinstance(value, int | float | np.number):
         try:
@@ -464,13 +463,13 @@ def _numbers(value: Any, node: ast.expr) -> Any:
     raise ValueError(f"formula: {text} must be numbers; got {what}. Text is compared, as in {text} == 'a'.")
 
 
-def _truth(value: Any, node: ast.expr) -> Any:
+def _truth(value: object, node: ast.expr) -> pd.Series:
     if not isinstance(value, pd.Series) or not pd.api.types.is_bool_dtype(value):
         raise ValueError(f"formula: {ast.unparse(node)} must be a comparison in parentheses beside &, | and ~.")
     return value
 
 
-def _compared(compare: Any, values: list[Any], node: ast.Compare) -> Any:
+def _compared(compare: Callable[[Any, Any], Any], values: list[Any], node: ast.Compare) -> Any:
     """A comparison; ValueError for one of text with numbers, which is never true."""
     for value, other in (values, values[::-1]):
         if isinstance(value, pd.Series) and isinstance(other, int | float | str):

@@ -1,14 +1,13 @@
 """Regression by a formula: `formula`, and its files."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpyro.distributions as dist
 import pandas as pd
 from numpy.typing import ArrayLike
 
@@ -33,12 +32,13 @@ from pgmodels.regression.response import (
     has_value,
     read_predictor,
 )
-from pgmodels.regression.result import RegressionResult
+from pgmodels.regression.result import EngineResult, RegressionResult
 from pgmodels.regression.terms import (
     DesignMatrix,
     FormulaTerm,
     Levels,
     Numbers,
+    StatedPrior,
     TrainingData,
     check_kinds,
     read_frame,
@@ -339,7 +339,7 @@ class Regression(DoublePrecision):
     def _offset(self, number: int, frame: pd.DataFrame, name: str = "newdata") -> np.ndarray:
         return self.predictors[number // len(self.classes)].offset(frame, name)
 
-    def _run(self, engine: Any, options: dict[str, Any]) -> RegressionResult:
+    def _run(self, engine: Callable[..., EngineResult], options: dict[str, Any]) -> RegressionResult:
         if np.isnan(self.y).any():
             options = {"missing": "predict"} | options
         result = engine(self.model, self.X, self.y, weights=self.weights, **options)
@@ -391,7 +391,7 @@ def _without_holes(
     return settled(frame[keep].reset_index(drop=True)), keep
 
 
-def _weights(weights: Any, frame: pd.DataFrame) -> np.ndarray:
+def _weights(weights: str | ArrayLike | None, frame: pd.DataFrame) -> np.ndarray:
     """The weights of the rows (n,), NaN where a column of them has none."""
     if weights is None:
         return np.ones(len(frame))
@@ -464,7 +464,10 @@ def load_formula(
         stored = decode(document[_ENTRY], arrays)
         named, link, texts, weights = (stored[name] for name in ("family", "link", "formula", "weights"))
         frame = pd.DataFrame({name: _decoded(**column) for name, column in stored["columns"].items()})
-        priors = {name: _prior(*values) for name, values in stored["priors"].items()}
+        priors = {
+            name: StatedPrior(*(np.inf if value is None else value for value in values))
+            for name, values in stored["priors"].items()
+        }
     if named is None and family is None:
         raise ValueError(
             f"{path} has a likelihood that is not one by name: pass it, as in load_formula(path, family=)."
@@ -481,12 +484,6 @@ def load_formula(
             raise ValueError(f"X has the shape {result.X.shape}, and the columns of the data {regression.X.shape}")
     regression.model = result.model
     return RegressionResult(regression, result)
-
-
-def _prior(mean: float, scale: float | None, freedom: float | None) -> Any:
-    if scale is None:
-        return "flat"
-    return dist.Normal(mean, scale) if freedom is None else dist.StudentT(freedom, mean, scale)
 
 
 def _coded(column: pd.Series) -> dict[str, Any]:

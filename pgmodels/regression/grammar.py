@@ -29,8 +29,6 @@ _WRITTEN = {
     "Surv": "write Surv(time, event), Surv(entry, exit, event), Surv(lower, upper, type='interval2') or "
     "Surv(time, time2, code, type='interval').",
 }
-# Products of factors beyond which a formula is a mistake.
-_MOST_TERMS = 2000
 
 
 class TermCall(NamedTuple):
@@ -94,7 +92,7 @@ class Parsed(NamedTuple):
         return [*names, *(name for group in self.groups for name in group.columns)]
 
 
-def parse_all(formulas: Any) -> tuple[Observed, dict[int, Parsed]]:
+def parse_all(formulas: object) -> tuple[Observed, dict[int, Parsed]]:
     """The response of a formula, and its terms and those of further ones, as in ``"f[1] ~ x"``, by predictor."""
     texts = [formulas] if not isinstance(formulas, list | tuple) else list(formulas)
     if not texts:
@@ -113,7 +111,7 @@ def parse_all(formulas: Any) -> tuple[Observed, dict[int, Parsed]]:
     return response, by_predictor
 
 
-def parse(formula: Any) -> tuple[Observed, Parsed]:
+def parse(formula: object) -> tuple[Observed, Parsed]:
     """The response and the terms of ``response ~ term + term``; ValueError for what is not a formula."""
     response, terms = _sides(formula)
     return read_response(response), _Terms(terms).read()
@@ -134,7 +132,7 @@ def _tokens(text: str) -> list[_Token]:
     return [_Token(str(match.lastgroup), match[0], match.start(), match.end()) for match in matches]
 
 
-def _sides(formula: Any) -> tuple[str, str]:
+def _sides(formula: object) -> tuple[str, str]:
     """The text on either side of ~; ValueError for a formula without two, or with brackets that do not match."""
     if isinstance(formula, str):
         expected, places = [], []
@@ -173,6 +171,9 @@ class _Sum(NamedTuple):
 
 
 class _Terms:
+    # Products of factors beyond which a formula is a mistake.
+    max_products = 2000
+
     def __init__(self, text: str):
         self.text, self.tokens, self.place, self.depth = text, _tokens(text), 0, 0
 
@@ -247,13 +248,13 @@ class _Terms:
                 # A smooth is a GP beside a line.
                 lines = [gp.arguments[0] for gp in term.gps if isinstance(gp, TermCall) and gp.name == "s"]
                 total.products.update({frozenset([line]): (line,) for line in lines})
-            if len(total.products) > _MOST_TERMS:
+            if len(total.products) > self.max_products:
                 raise self._too_many()
             is_first = False
         return total
 
     def _too_many(self) -> ValueError:
-        return ValueError(f"formula: {shortened(self.text)} has more than {_MOST_TERMS} linear terms.")
+        return ValueError(f"formula: {shortened(self.text)} has more than {self.max_products} linear terms.")
 
     def _product(self) -> _Sum:
         start = self._next.start
@@ -304,13 +305,13 @@ class _Terms:
             raise ValueError(f"formula: write arithmetic in I(): I({text}).")
 
     def _crossed(self, first: Products, second: Products) -> Products:
-        if len(first) * len(second) > 100 * _MOST_TERMS:
+        if len(first) * len(second) > 100 * self.max_products:
             raise self._too_many()
         crossed: Products = {}
         for one in first.values():
             for other in second.values():
                 crossed |= _joined([one, other])
-                if len(crossed) > _MOST_TERMS:
+                if len(crossed) > self.max_products:
                     raise self._too_many()
         return crossed
 

@@ -116,7 +116,7 @@ class FormulaResponse:
 class _Labels(TermColumns):
     """A column of labels: categories in their order, others sorted; the ``chosen`` one of two is the last."""
 
-    def __init__(self, name: str, frame: pd.DataFrame, chosen: Any):
+    def __init__(self, name: str, frame: pd.DataFrame, chosen: object):
         column, self.names = frame[name], (name,)
         levels = list(column.cat.categories) if hasattr(column, "cat") else sorted(column.dropna().unique())
         if chosen is not None:
@@ -255,7 +255,7 @@ class FamilyArguments(NamedTuple):
     response: FormulaResponse
     num_levels: int
 
-    def positive(self, name: str, start: float, prior: Any = None) -> Any:
+    def positive(self, name: str, start: float, prior: dist.Distribution | None = None) -> Any:
         """A positive parameter: as in the priors, or with a prior, by default log-normal about the start value."""
         # Of the logarithm 95 % are within a factor of 350.
         default = dist.LogNormal(math.log(start), 3.0) if prior is None else prior
@@ -320,7 +320,7 @@ def _ordinal(link: str) -> Callable[[FamilyArguments], Likelihood]:
     return make
 
 
-def _survival(constructor: Any) -> Family:
+def _survival(constructor: Callable[..., Likelihood]) -> Family:
     def make(settings: FamilyArguments) -> Likelihood:
         assert settings.response.censoring is not None
         return constructor(settings.positive("shape", 1.0), censoring=settings.response.censoring)
@@ -329,8 +329,9 @@ def _survival(constructor: Any) -> Family:
 
 
 def _with(
-    constructor: Any, parameter: str, start: float, relation: str = _LOG_MEAN, kinds: tuple[str, ...] = ("column",)
-) -> Family:
+    constructor: Callable[..., Likelihood], parameter: str, start: float, relation: str = _LOG_MEAN,
+    kinds: tuple[str, ...] = ("column",),
+) -> Family:  # fmt: skip
     return Family(lambda settings: constructor(settings.positive(parameter, start)), relation, kinds=kinds)
 
 
@@ -344,7 +345,7 @@ def _multinomial_logit(num_classes: int) -> Likelihood:
     return replace(multinomial_logit(), declared_support=Classes(num_classes), num_latents=num_classes - 1)
 
 
-def _classes(constructor: Any, first: int | None = None, last: int | None = None) -> Family:
+def _classes(constructor: Callable[..., Likelihood], first: int | None = None, last: int | None = None) -> Family:
     return Family(lambda settings: constructor(settings.num_levels), classes=slice(first, last))
 
 
@@ -392,7 +393,7 @@ _FAMILIES: dict[str, dict[str, Family]] = {
 }
 
 
-def family_of(choice: Any, link: str | None) -> Family:
+def family_of(choice: object, link: str | None) -> Family:
     """The family of a name, a likelihood or a likelihood family; ValueError for others."""
     if isinstance(choice, LikelihoodFamily):
         choice = choice()
@@ -417,7 +418,7 @@ def family_of(choice: Any, link: str | None) -> Family:
     return links[link or next(iter(links))]
 
 
-def check_response(family: Family, choice: Any, response: FormulaResponse, y: np.ndarray) -> int:
+def check_response(family: Family, choice: object, response: FormulaResponse, y: np.ndarray) -> int:
     """The number of levels of a response, 0 if it has none; ValueError for a response that a family cannot have."""
     if family.kinds is not None and response.kind not in family.kinds:
         needed = " or ".join(_WRITTEN[kind] for kind in family.kinds)

@@ -25,7 +25,7 @@ from pgmodels.regression.terms import Levels
 from pgmodels.report.summaries import result_status
 from pgmodels.results import result as intervals
 from pgmodels.results.approximation import GaussianResult
-from pgmodels.results.draws import Draws
+from pgmodels.results.draws import Draws, PriorPredictive
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.predictive import DrawNodes, Predictive
 from pgmodels.results.result import GridDensity
@@ -588,7 +588,7 @@ class RegressionResult(DoublePrecision):
         """Draws of y at new data, (num_draws, m), for one trial, with latents drawn jointly over the rows."""
         return self._sampler.responses(_rows(self.regression, newdata), num_draws, seed)
 
-    def to_arviz(self, num_draws: int = _DRAWS, seed: Seed = 0, *, prior: Any = None) -> "DataTree":
+    def to_arviz(self, num_draws: int = _DRAWS, seed: Seed = 0, *, prior: PriorPredictive | None = None) -> "DataTree":
         """The result for ArviZ, with the data's index and terms as labels: see ``pgmodels.to_arviz``.
 
         Latents have the names of the terms, with the level if y has several. Hyperparameters have both their names in

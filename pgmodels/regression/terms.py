@@ -280,7 +280,7 @@ class Levels(TermColumns):
         return list(zip(*(firsts[factor].tolist() for factor in self.factors), strict=True)), places
 
 
-def read_frame(data: Any, name: str, used: Collection[str]) -> pd.DataFrame:
+def read_frame(data: object, name: str, used: Collection[str]) -> pd.DataFrame:
     """A data frame of any library with columns as ``read_column`` has them, and rows numbered from 0.
 
     Raises ValueError for columns ``used`` without such a type; others are kept as objects.
@@ -525,7 +525,9 @@ def _linear(variances: np.ndarray, freedom: np.ndarray) -> Kernel:
     return On(Linear(Fixed(variances[~student])), np.flatnonzero(~student).tolist()) + kernel
 
 
-def _read_prior(name: str, prior: Any) -> StatedPrior:
+def _read_prior(name: str, prior: object) -> StatedPrior:
+    if isinstance(prior, StatedPrior):
+        return prior
     any_number = dist.ImproperUniform(constraints.real, (), ())
     if isinstance(prior, dist.ImproperUniform) and (prior.support, prior.shape()) == (any_number.support, ()):
         prior = "flat"
