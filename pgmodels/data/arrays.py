@@ -2,10 +2,9 @@
 
 import numbers
 import re
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
 # Checks of numerical options, before any work.
 
 
-def check_whole_number(value: Any, name: str, least: int) -> None:
+def check_whole_number(value: object, name: str, least: int) -> None:
     """Raise ValueError if an option is not a whole number >= ``least``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ValueError(f"{name} must be a whole number >= {least}; got {shorten(value)}.")
 
 
-def check_between(value: Any, name: str, low: float, high: float) -> None:
+def check_between(value: object, name: str, low: float, high: float) -> None:
     """Raise ValueError if an option is not a number strictly between ``low`` and ``high``."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not low < float(value) < high:
         limits = f"between {low:g} and {high:g}" if np.isfinite(high) else f"> {low:g}"
@@ -34,7 +33,6 @@ def check_between(value: Any, name: str, low: float, high: float) -> None:
 
 
 MissingChoice = Literal["raise", "drop", "predict"]
-_CHOICES = ("raise", "drop", "predict")
 
 
 class Missing(NamedTuple):
@@ -49,10 +47,11 @@ class Missing(NamedTuple):
     covariates: Float[np.ndarray, "m _"] | None = None
 
 
-def check_missing(missing: Any) -> None:
+def check_missing(missing: object) -> None:
     """Raise ValueError for an unknown choice."""
-    if not isinstance(missing, str) or missing not in _CHOICES:
-        raise ValueError(f"missing must be one of {', '.join(map(repr, _CHOICES))}; got {missing!r}.")
+    choices = get_args(MissingChoice)
+    if not isinstance(missing, str) or missing not in choices:
+        raise ValueError(f"missing must be one of {', '.join(map(repr, choices))}; got {missing!r}.")
 
 
 def without_value(y: np.ndarray, num_covariates: int, num_rows: int) -> np.ndarray:
@@ -135,12 +134,12 @@ def kind_of(entry: type) -> str:
     return next((kind for kind, types in kinds.items() if issubclass(entry, types)), "object")
 
 
-def is_missing(entry: Any) -> bool:
+def is_missing(entry: object) -> bool:
     """Whether an entry is None, NaN or NaT, or missing for pandas."""
     return entry is None or type(entry).__name__ in ("NAType", "NaTType") or entry != entry
 
 
-def as_python(entry: Any) -> Any:
+def as_python(entry: object) -> Any:
     """An entry as a Python object, not of a NumPy type other than its times, which may be finer than Python's."""
     return entry.item() if isinstance(entry, np.generic) and entry.dtype.kind not in "mM" else entry
 
@@ -163,12 +162,12 @@ def numbers_in(array: np.ndarray) -> np.ndarray | None:
         return None
 
 
-def is_polars_frame(value: Any) -> bool:
+def is_polars_frame(value: object) -> bool:
     """Whether a value is a polars frame; converted as one array, its dates would become numbers."""
     return hasattr(value, "with_columns") and hasattr(value, "__array__")
 
 
-def as_array_code(value: Any, name: str) -> str:
+def as_array_code(value: object, name: str) -> str:
     """Code that converts a value to an array: its name if it is one."""
     if isinstance(value, np.ndarray):
         return name
@@ -304,7 +303,7 @@ def as_frame(value: Any) -> "nw.DataFrame[Any] | None":
     return frame if isinstance(frame, nw.DataFrame) and frame.columns else None
 
 
-def as_identifiers(value: Any, known: Columns | None = None) -> "nw.DataFrame[Any] | None":
+def as_identifiers(value: object, known: Columns | None = None) -> "nw.DataFrame[Any] | None":
     """An array (n, d) as a data frame if it has whole numbers that float64 does not hold, or ``known`` columns have.
 
     None for others, whose entries may become float64 as they are.
@@ -358,12 +357,13 @@ def encoded(frame: "nw.DataFrame[Any]", columns: Columns, name: str, may_be_new:
 
 def with_new_levels(columns: Columns, frame: "nw.DataFrame[Any]", may_be_new: Collection[str]) -> Columns:
     """The columns, with new levels of a frame after the known ones, as ``encoded`` codes them."""
-    extended = []
-    for column in columns:
-        if column.name in may_be_new and column.name in frame.columns and column.kind in _CODED:
-            column = column._replace(levels=(*column.levels, *_new_levels(frame[column.name], column)))
-        extended.append(column)
-    return tuple(extended)
+    coded = {column.name for column in columns if column.kind in _CODED} & set(may_be_new) & set(frame.columns)
+    return tuple(
+        column._replace(levels=(*column.levels, *_new_levels(frame[column.name], column)))
+        if column.name in coded
+        else column
+        for column in columns
+    )
 
 
 def _new_levels(series: "nw.Series[Any]", column: Column) -> list[Any]:
@@ -373,7 +373,6 @@ def _new_levels(series: "nw.Series[Any]", column: Column) -> list[Any]:
 
 def _frame_column(series: "nw.Series[Any]") -> Column | None:
     """How a column becomes numbers; None for one without numbers, and for text that holds numbers or dates."""
-
     column, label = read_column(series), series.name
     if column is None:
         return None
@@ -452,8 +451,7 @@ def as_numbers(value: Any, name: str, *, is_input: bool = False, is_new: bool = 
     """
     if value is None:
         raise ValueError(f"{name} is None: give an array of numbers.")
-    # The module of sparse arrays need not be loaded.
-    if "scipy.sparse" in sys.modules and sys.modules["scipy.sparse"].issparse(value):
+    if hasattr(value, "tocsr"):
         raise ValueError(f"{name} is a sparse matrix; covariances need a dense one: use {name}.toarray().")
     if isinstance(value, np.ma.MaskedArray):
         masked = np.argwhere(np.ma.getmaskarray(value))
@@ -483,7 +481,7 @@ def as_numbers(value: Any, name: str, *, is_input: bool = False, is_new: bool = 
 
 
 def read_inputs(
-    X: Any, name: str, known: Columns | None = None, may_be_new: Collection[str] = (), is_new: bool = False
+    X: object, name: str, known: Columns | None = None, may_be_new: Collection[str] = (), is_new: bool = False
 ) -> tuple[np.ndarray, Columns | None]:
     """Inputs as a float64 array with NaN where an entry is missing, and the columns of a data frame, None of others.
 
@@ -510,7 +508,7 @@ def read_inputs(
     return encoded(frame, columns, name, may_be_new), columns
 
 
-def as_inputs(X: Any, name: str, num_columns: int | None = None, columns: Columns | None = None) -> np.ndarray:
+def as_inputs(X: object, name: str, num_columns: int | None = None, columns: Columns | None = None) -> np.ndarray:
     """Inputs as a finite float64 array (n, d), with ``num_columns`` columns if given, or ValueError.
 
     ``columns`` are for messages.
@@ -556,13 +554,7 @@ def first_column(y: np.ndarray) -> np.ndarray:
     return y[:, 0] if y.ndim == 2 else y
 
 
-def column_names(value: Any) -> tuple[str, ...] | None:
-    """The column names of a data frame; None for other values, or if not all names are text."""
-    frame = as_frame(value)
-    return None if frame is None else tuple(frame.columns)
-
-
-def in_units_of(scale: Any, values: Any, known: float = 0.0) -> np.ndarray:
+def in_units_of(scale: ArrayLike, values: ArrayLike, known: float = 0.0) -> np.ndarray:
     """``values / scale``, and ``known`` where both are 0, as for quantities without variance."""
     values, scale = np.broadcast_arrays(np.asarray(values, dtype=np.float64), np.asarray(scale, dtype=np.float64))
     return np.divide(values, scale, out=np.full(values.shape, known), where=(values != 0.0) | (scale != 0.0))
@@ -593,7 +585,7 @@ Labels = tuple[Any, ...]
 _BOOLEANS: Labels = (False, True)
 
 
-def labels_of(y: Any, name: str, num_labels: int, rows: np.ndarray | None = None) -> Labels | None:
+def labels_of(y: object, name: str, num_labels: int, rows: np.ndarray | None = None) -> Labels | None:
     """The labels of y (n,) in the order of their codes, sorted or as its categories are; None if it holds numbers.
 
     Text outside ``rows`` is no label. Raises ValueError if their number is not ``num_labels``.
@@ -620,7 +612,7 @@ def labels_of(y: Any, name: str, num_labels: int, rows: np.ndarray | None = None
     return categories
 
 
-def coded(y: Any, labels: Labels, name: str, rows: np.ndarray | None = None) -> np.ndarray:
+def coded(y: object, labels: Labels, name: str, rows: np.ndarray | None = None) -> np.ndarray:
     """The codes (n,) of y by the labels of the training data, NaN where it has none.
 
     Raises ValueError for an unknown label in ``rows``, by default all.
@@ -699,7 +691,8 @@ class StackedOutputs(NamedTuple):
 
     def at(self, X_new: ArrayLike) -> "StackedOutputs":
         """All outputs at new inputs (m, d), to predict at their ``X``."""
-        return _stacked(X_new, None, np.ones((_length(X_new, "X_new"), len(self.names)), dtype=bool), self.names)
+        num_rows = len(read_inputs(X_new, "X_new")[0])
+        return _stacked(X_new, None, np.ones((num_rows, len(self.names)), dtype=bool), self.names)
 
     def wide(self, values: ArrayLike) -> np.ndarray:
         """Values of the long rows (N, ...), such as predictive means, as (rows, outputs, ...), NaN in holes."""
@@ -745,11 +738,9 @@ def stack_outputs(X: ArrayLike, y: ArrayLike) -> StackedOutputs:
     >>> rows.y
     array([1., 2., 3.])
     """
-    values, columns = read_inputs(y, "y")
-    if values.ndim != 2 or values.shape[0] != _length(X, "X"):
-        raise ValueError(
-            f"y must have shape ({_length(X, 'X')}, outputs), a row for each of X; got shape {values.shape}."
-        )
+    (values, columns), num_rows = read_inputs(y, "y"), len(read_inputs(X, "X")[0])
+    if values.ndim != 2 or values.shape[0] != num_rows:
+        raise ValueError(f"y must have shape ({num_rows}, outputs), a row for each of X; got shape {values.shape}.")
     for column in columns or ():
         if column.kind != NUMBER:
             raise ValueError(
@@ -763,7 +754,7 @@ def stack_outputs(X: ArrayLike, y: ArrayLike) -> StackedOutputs:
     return _stacked(X, values[measured], measured, names)
 
 
-def _stacked(X: Any, y: np.ndarray | None, measured: np.ndarray, names: tuple[Any, ...]) -> StackedOutputs:
+def _stacked(X: object, y: np.ndarray | None, measured: np.ndarray, names: tuple[Any, ...]) -> StackedOutputs:
     rows, outputs = np.nonzero(measured)
     frame = as_frame(X)
     if frame is None:
@@ -782,10 +773,6 @@ def _stacked(X: Any, y: np.ndarray | None, measured: np.ndarray, names: tuple[An
     return StackedOutputs(inputs, y, rows, outputs, len(measured), names)
 
 
-def _length(X: Any, name: str) -> int:
-    return len(read_inputs(X, name)[0])
-
-
 # Columns of data frames as series of pandas of a few types, whatever their library and type.
 
 
@@ -796,7 +783,6 @@ def read_column(series: "nw.Series[Any]") -> "pd.Series | None":
     of dtype object, with None where it is missing; categories keep their levels; dates and times are datetime64, with
     a zone if they have one; durations are timedelta64.
     """
-
     import narwhals.stable.v2 as nw
     import pandas as pd
 
@@ -818,15 +804,17 @@ def read_column(series: "nw.Series[Any]") -> "pd.Series | None":
     if dtype == nw.Date:
         series = series.cast(nw.Datetime("us"))
         dtype = series.dtype
-    if isinstance(dtype, nw.Datetime):
-        times = _of_unit(series, dtype.time_unit, "datetime64", lambda unit: series.dt.timestamp(unit))
-        return times if dtype.time_zone is None else times.dt.tz_localize("UTC").dt.tz_convert(dtype.time_zone)
-    if isinstance(dtype, nw.Duration):
-        totals = {"ns": "total_nanoseconds", "ms": "total_milliseconds"}
-        return _of_unit(
-            series, dtype.time_unit, "timedelta64",
-            lambda unit: getattr(series.dt, totals.get(unit, "total_microseconds"))(),
-        )  # fmt: skip
+    if isinstance(dtype, nw.Datetime | nw.Duration):
+        unit = dtype.time_unit if dtype.time_unit != "s" else "us"
+        totals = {"ns": "total_nanoseconds", "us": "total_microseconds", "ms": "total_milliseconds"}
+        if isinstance(dtype, nw.Datetime):
+            counts, kind, zone = series.dt.timestamp(unit), "datetime64", dtype.time_zone
+        else:
+            counts, kind, zone = getattr(series.dt, totals[unit])(), "timedelta64", None
+        values = counts.fill_null(0).to_numpy().astype(np.int64).astype(f"{kind}[{unit}]")
+        values[series.is_null().to_numpy()] = "NaT"
+        times = pd.Series(values)
+        return times if zone is None else times.dt.tz_localize("UTC").dt.tz_convert(zone)
     return _of_entries(series.to_list())
 
 
@@ -839,18 +827,8 @@ def _nullable(values: np.ndarray, missing: np.ndarray) -> "pd.Series":
     return pd.Series(array(values, missing))
 
 
-def _of_unit(series: "nw.Series[Any]", unit: str, kind: str, counts: "Callable[[Any], nw.Series[Any]]") -> "pd.Series":
-    import pandas as pd
-
-    unit = unit if unit in ("ns", "us", "ms") else "us"
-    values = counts(unit).fill_null(0).to_numpy().astype(np.int64).astype(f"{kind}[{unit}]")
-    values[series.is_null().to_numpy()] = "NaT"
-    return pd.Series(values)
-
-
 def _of_entries(entries: Sequence[Any]) -> "pd.Series | None":
     """A column of Python objects of one kind; None if they are of several, or of no kind."""
-
     import pandas as pd
 
     missing = np.array([is_missing(entry) for entry in entries], dtype=bool)
@@ -896,7 +874,6 @@ def unreadable(entries: Sequence[Any]) -> str:
 
 def kind_of_column(column: "pd.Series") -> str:
     """The kind of a column that ``read_column`` returned."""
-
     import pandas as pd
 
     dtype = column.dtype
@@ -909,7 +886,6 @@ def kind_of_column(column: "pd.Series") -> str:
 
 def days_in(column: "pd.Series", origin: str = "1970-01-01") -> np.ndarray:
     """Durations in days, or days from an origin to times, in UTC if they have a zone; NaN where there are none."""
-
     import pandas as pd
 
     if kind_of_column(column) == DURATION:

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from pgmodels.data.arrays import as_numbers, column_names
+from pgmodels.data.arrays import as_frame, as_numbers
 
 # The number of rows per block, where it can be chosen.
 BLOCK = 16_384
@@ -114,7 +114,8 @@ class ArrayRows(Rows):
     """
 
     def __init__(self, X: ArrayLike, y: ArrayLike, *, standardise: bool = False):
-        self.columns, self.standardise = column_names(X), standardise
+        frame = as_frame(X)
+        self.columns, self.standardise = None if frame is None else tuple(frame.columns), standardise
         self.X, self.y = _sliced(X, "X"), _sliced(y, "y")
         # All arrays of which blocks have rows.
         self.arrays: Block = self.X, self.y

@@ -12,7 +12,7 @@ import pytest
 from scipy import sparse
 
 import pgmodels as pgm
-from pgmodels.data.arrays import as_numbers, column_names, read_inputs
+from pgmodels.data.arrays import as_numbers, read_inputs
 from tests.covering import some
 
 X = np.array([[0.3, -1.0], [1.2, 0.4], [-0.7, 2.0], [0.1, 0.1]])
@@ -43,9 +43,8 @@ def test_what_is_one_is_read():
     frame = pd.DataFrame({"a": [1, 2], "b": [True, False]})
     np.testing.assert_array_equal(as_numbers(frame, "X"), [[1.0, 1.0], [2.0, 0.0]])
     np.testing.assert_array_equal(as_numbers(np.ma.masked_less(X, -5.0), "X"), X)
-    assert column_names(frame) == ("a", "b")
-    assert column_names(X) is None
-    assert column_names(pd.DataFrame(X)) is None
+    sources = [pgm.ArrayRows(inputs, np.zeros(len(inputs))) for inputs in (frame, X, pd.DataFrame(X))]
+    assert [source.columns for source in sources] == [("a", "b"), None, None]
 
 
 @pytest.mark.slow
