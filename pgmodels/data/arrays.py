@@ -854,24 +854,6 @@ def _of_entries(entries: Sequence[Any]) -> "pd.Series | None":
     return pd.Series(pd.to_timedelta(entries)) if kinds == {"duration"} else None
 
 
-def unreadable(entries: Sequence[Any]) -> str:
-    """What is wrong with entries of which ``read_column`` makes no column, and the remedy."""
-    kinds: dict[str, int] = {}
-    for row, entry in enumerate(entries):
-        if not is_missing(entry):
-            kind = kind_of(type(entry))
-            is_zoned = kind == "date" and getattr(entry, "tzinfo", None) is not None
-            kinds.setdefault(ZONED if is_zoned else kind, row)
-    (kind, row), *others = kinds.items()
-    first = f"{entries[row]!r} of type {type(entries[row]).__name__} in row {row}"
-    if others:
-        return f"has {first} and {entries[others[0][1]]!r} in row {others[0][1]}: give entries of one kind."
-    if kind == "number":
-        return "has whole numbers beyond 64 bits: convert them to text."
-    remedy = "hours, as numbers" if kind == "time" else "numbers, booleans, text, categories, dates or durations"
-    return f"has {first}: give {remedy}."
-
-
 def kind_of_column(column: "pd.Series") -> str:
     """The kind of a column that ``read_column`` returned."""
     import pandas as pd
@@ -893,12 +875,6 @@ def days_in(column: "pd.Series", origin: str = "1970-01-01") -> np.ndarray:
     times = column.dt.tz_convert(None) if kind_of_column(column) == ZONED else column
     # Differences of whole numbers are exact: those of days since 1970 would be off by 0.3 microseconds.
     return ((times - pd.Timestamp(origin)) / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
-
-
-def first_time(column: "pd.Series") -> str:
-    """The first time of a column as an origin of ``days_in``."""
-    first = column.min()
-    return str(first if first.tz is None else first.tz_convert(None))
 
 
 def floats_in(column: "pd.Series", place: str) -> np.ndarray:

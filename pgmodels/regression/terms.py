@@ -30,14 +30,14 @@ from pgmodels.data.arrays import (
     check_types_of_levels,
     columns_of,
     days_in,
-    first_time,
     floats_in,
     inexact,
+    is_missing,
+    kind_of,
     kind_of_column,
     listed,
     read_column,
     read_inputs,
-    unreadable,
 )
 from pgmodels.kernels.columns import On, Sphere
 from pgmodels.kernels.kernel import Kernel
@@ -116,7 +116,7 @@ class DesignMatrix(TermColumns):
         self.kinds = {name: kind_of_column(frame[name]) for name in self.reads if name in factors}
         # Dates by themselves are days since the first; formulaic has no linear term of them.
         dates = [name for name, kind in self.kinds.items() if kind in (DATE, ZONED)]
-        self.origins = {name: first_time(frame[name]) for name in dates}
+        self.origins = {name: _first_time(frame[name]) for name in dates}
         terms = [
             types.Term(
                 [types.Factor(str(factor), eval_method="lookup") for factor in product]
@@ -298,9 +298,33 @@ def read_frame(data: object, name: str, used: Collection[str]) -> pd.DataFrame:
     for label in frame.columns:
         column = read_column(frame[label])
         if column is None and label in used:
-            raise ValueError(f"{name}, column {label!r}, {unreadable(frame[label].to_list())}")
+            raise ValueError(f"{name}, column {label!r}, {_unreadable(frame[label].to_list())}")
         columns[label] = pd.Series(frame[label].to_list(), dtype=object) if column is None else column
     return pd.DataFrame(columns)
+
+
+def _unreadable(entries: Sequence[Any]) -> str:
+    """What is wrong with entries of which ``read_column`` makes no column, and the remedy."""
+    kinds: dict[str, int] = {}
+    for row, entry in enumerate(entries):
+        if not is_missing(entry):
+            kind = kind_of(type(entry))
+            is_zoned = kind == "date" and getattr(entry, "tzinfo", None) is not None
+            kinds.setdefault(ZONED if is_zoned else kind, row)
+    (kind, row), *others = kinds.items()
+    first = f"{entries[row]!r} of type {type(entries[row]).__name__} in row {row}"
+    if others:
+        return f"has {first} and {entries[others[0][1]]!r} in row {others[0][1]}: give entries of one kind."
+    if kind == "number":
+        return "has whole numbers beyond 64 bits: convert them to text."
+    remedy = "hours, as numbers" if kind == "time" else "numbers, booleans, text, categories, dates or durations"
+    return f"has {first}: give {remedy}."
+
+
+def _first_time(column: pd.Series) -> str:
+    """The first time of a column as an origin of ``days_in``."""
+    first = column.min()
+    return str(first if first.tz is None else first.tz_convert(None))
 
 
 def check_kinds(frame: pd.DataFrame, kinds: Mapping[str, str], name: str) -> None:
