@@ -315,10 +315,8 @@ def as_identifiers(value: object, known: Columns | None = None) -> "nw.DataFrame
     has_codes = any(column.kind == IDENTIFIER for column in known or ())
     if array.ndim != 2 or array.dtype.kind not in ("biufO" if has_codes else "iuO"):
         return None
-    numbers = numbers_in(array)
-    if numbers is None or (known is not None and len(known) != array.shape[1]):
-        return None
-    if not has_codes and not np.any(np.abs(numbers) > EXACT):
+    numbers, has_other_columns = numbers_in(array), known is not None and len(known) != array.shape[1]
+    if numbers is None or has_other_columns or not (has_codes or np.any(np.abs(numbers) > EXACT)):
         return None
     import narwhals.stable.v2 as nw
     import pandas as pd
@@ -671,9 +669,6 @@ def _remedy(categories: Labels, num_labels: int) -> str:
     return f"give a categorical of all in their order, with the categories {example!r}{other}."
 
 
-_COLUMN = "output"
-
-
 class StackedOutputs(NamedTuple):
     """Long rows, one for each value of y: see ``pgmodels.stack_outputs``.
 
@@ -762,13 +757,14 @@ def _stacked(X: object, y: np.ndarray | None, measured: np.ndarray, names: tuple
     else:
         import narwhals.stable.v2 as nw
 
-        if _COLUMN in frame.columns:
-            raise ValueError(f"X has a column {_COLUMN!r}, the name of the column of outputs: rename it.")
+        column = "output"
+        if column in frame.columns:
+            raise ValueError(f"X has a column {column!r}, the name of the column of outputs: rename it.")
         # The order of the categories is that of the outputs, so that their codes are their numbers.
         texts = list(map(str, names))
         kind = nw.Categorical() if frame.implementation.is_pyarrow() else nw.Enum(texts)
         labels = [texts[output] for output in outputs]
-        series = nw.new_series(_COLUMN, labels, kind, backend=frame.implementation)
+        series = nw.new_series(column, labels, kind, backend=frame.implementation)
         inputs = frame[rows.tolist()].with_columns(series).to_native()
     return StackedOutputs(inputs, y, rows, outputs, len(measured), names)
 
