@@ -19,7 +19,7 @@ from datetime import datetime
 from enum import Enum
 from functools import cached_property, partial
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, BinaryIO
 from weakref import ReferenceType
 
@@ -48,13 +48,13 @@ Arrays = dict[str, np.ndarray]
 Build = Callable[[str, dict[str, Any]], Any]
 
 
-def _no_class(value: Any, *_: Any) -> Any:
+def _no_class(value: object, *_: object) -> Any:
     """The default of ``encode`` and ``decode``: no class is registered."""
     raise ValueError(f"{value if isinstance(value, str) else type(value).__name__} cannot be stored as arrays")
 
 
 def encode(
-    value: Any, arrays: Arrays, name: str, fields_of: Callable[[Any, str], tuple[str, dict[str, Any]]] = _no_class
+    value: object, arrays: Arrays, name: str, fields_of: Callable[[Any, str], tuple[str, dict[str, Any]]] = _no_class
 ) -> Any:
     """A value as JSON: a tuple as a list, and an array as its name in ``arrays``, to which it is added.
 
@@ -79,7 +79,7 @@ def encode(
     return {"class": public, "fields": nested(fields)}
 
 
-def decode(value: Any, arrays: Arrays, build: Build = _no_class) -> Any:
+def decode(value: object, arrays: Arrays, build: Build = _no_class) -> Any:
     """The value of a document; ``build`` makes an object of its public name and fields, or raises ValueError."""
     match value:
         case list():
@@ -200,7 +200,7 @@ def make_folder(folder: Path, option: str) -> None:
         ) from error
 
 
-def _escaped(cell: Any) -> Any:
+def _escaped(cell: object) -> object:
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
@@ -277,7 +277,7 @@ def _described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[Any]:
     return [dtype.str, list(shape)]
 
 
-def _words(described: Any) -> str:
+def _words(described: list[Any] | None) -> str:
     return "missing" if described is None else f"of type {described[0]} and shape {tuple(described[1])}"
 
 
@@ -287,8 +287,6 @@ else:
     import fcntl
 
 _NAME = "pgmodels.lock"
-# The largest lock file is far smaller.
-_MAX_BYTES = 4096
 # A file that another process has locked on Windows cannot be read there: the byte that is locked is beyond its end.
 _BEYOND = 2**20
 
@@ -363,7 +361,8 @@ def _try_lock(descriptor: int) -> bool | None:
 def _holder_of(descriptor: int, path: Path, option: str) -> dict[str, Any] | None:
     """What a lock file contains; None if it is empty. Raises ValueError if another program wrote it."""
     os.lseek(descriptor, 0, os.SEEK_SET)
-    text = os.read(descriptor, _MAX_BYTES)
+    # The largest lock file is far smaller.
+    text = os.read(descriptor, 4096)
     try:
         holder = json.loads(text or b"null")
     except ValueError:
@@ -401,12 +400,12 @@ def _holding(holder: dict[str, Any] | None) -> str:
     return f"a run of {holder['run']} in process {holder['process']} on {holder['host']}, since {holder['since']}"
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """A hash of ``identity(value)``, the same in every process."""
     return hashlib.sha256(repr(identity(value)).encode()).hexdigest()
 
 
-def identity(value: Any) -> Any:
+def identity(value: object) -> Any:
     """Nested tuples of text and numbers, equal for values with equal contents.
 
     They are free of process-specific values such as addresses, set order and string hashes. An object is represented by
@@ -415,7 +414,7 @@ def identity(value: Any) -> Any:
     return _identity(value, ())
 
 
-def _identity(value: Any, within: tuple[int, ...]) -> Any:
+def _identity(value: object, within: tuple[int, ...]) -> Any:
     if value is None or isinstance(value, (str, bytes)):
         return value
     if isinstance(value, (bool, int, float, complex, np.generic, np.ndarray, jax.Array)):
@@ -476,7 +475,7 @@ def _contents(value: Any) -> tuple[Any, ...]:
         return _attributes(value)
 
 
-def _attributes(value: Any) -> tuple[Any, ...]:
+def _attributes(value: object) -> tuple[Any, ...]:
     attributes = getattr(value, "__dict__", None)
     if attributes is None:
         return (repr(value),)
@@ -485,7 +484,7 @@ def _attributes(value: Any) -> tuple[Any, ...]:
     return tuple((name, attributes[name]) for name in sorted(attributes) if name not in derived)
 
 
-def _cell_content(cell: Any) -> Any:
+def _cell_content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not filled yet

@@ -20,16 +20,12 @@ from pgmodels.runtime.messages import PgmodelsWarning, warn
 
 # What the machine has: memory and threads.
 
-_GIGABYTE = 1e9
-# Memory limit and usage of a container in the two versions of Linux control groups, and caches that are reclaimable.
-_GROUP = Path("/sys/fs/cgroup")
-_LIMITS = ("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
-_RECLAIMABLE = ("inactive_file", "active_file", "slab_reclaimable")
 
-
-def available_memory() -> float:
+def available_memory(control_group: Path = Path("/sys/fs/cgroup")) -> float:
     """Bytes that this process can still allocate, by Linux and the limit of its addresses; infinite where unknown."""
-    limits = [_available_in(*(_GROUP / name for name in names)) for names in _LIMITS]
+    # Memory limit and usage of a container in the two versions of Linux control groups.
+    files = ("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
+    limits = [_available_in(control_group / limit, control_group / usage) for limit, usage in files]
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -59,7 +55,8 @@ def _available_in(limit: Path, usage: Path) -> float:
         lines = [line.split() for line in (limit.parent / "memory.stat").read_text().splitlines()]
     except OSError:
         lines = []
-    return most - used + sum(float(number) for name, number in lines if name in _RECLAIMABLE)
+    reclaimable = "inactive_file", "active_file", "slab_reclaimable"
+    return most - used + sum(float(number) for name, number in lines if name in reclaimable)
 
 
 def _read(path: Path) -> float:
@@ -75,8 +72,7 @@ def require_memory(needed: float, what: str, remedy: str) -> None:
     available = available_memory()
     if needed > available:
         raise MemoryError(
-            f"{what} take {needed / _GIGABYTE:.1f} GB of memory, and {available / _GIGABYTE:.1f} GB are available. "
-            f"{remedy}"
+            f"{what} take {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available. {remedy}"
         )
 
 

@@ -37,7 +37,7 @@ class PgmodelsWarning(UserWarning):
 
 
 @contextmanager
-def _within(variable: ContextVar[tuple[Any, ...]], entry: Any) -> Iterator[None]:
+def _within(variable: ContextVar[tuple[Any, ...]], entry: object) -> Iterator[None]:
     token = variable.set((*variable.get(), entry))
     try:
         yield
@@ -92,13 +92,11 @@ def _is_inside(frame: FrameType) -> bool:
 
 # Text of numbers, NumPyro distributions and constraints, as a user would type them.
 
-# Significant digits of printed values, and the largest array that is printed entry by entry.
-_DIGITS, _ENTRIES = 6, 20
-# The most characters of a value in an error message.
-_LENGTH = 200
+# The largest array that is printed entry by entry.
+_ENTRIES = 20
 
 
-def write_value(value: Any) -> str:
+def write_value(value: object) -> str:
     """A number, or nested lists of numbers, to six digits; the range of many numbers; ``str`` of anything else."""
     if value is None or isinstance(value, (str, bool, jax.core.Tracer)):
         return str(value)
@@ -108,11 +106,11 @@ def write_value(value: Any) -> str:
     if array.size > _ENTRIES:
         shape = " x ".join(map(str, array.shape))
         return f"<{shape} numbers from {write_value(np.min(array))} to {write_value(np.max(array))}>"
-    rounded = np.array([entry if array.dtype.kind != "f" else float(f"{entry:.{_DIGITS}g}") for entry in array.flat])
+    rounded = np.array([entry if array.dtype.kind != "f" else float(f"{entry:.6g}") for entry in array.flat])
     return repr(rounded.reshape(array.shape).tolist())
 
 
-def shorten(value: Any) -> str:
+def shorten(value: object) -> str:
     """``repr`` of a value for an error message: of arrays shape and type, and else its beginning and end."""
     if isinstance(value, (np.ndarray, jax.Array)) and value.size > _ENTRIES:
         return f"an array of shape {value.shape} and type {value.dtype}"
@@ -121,8 +119,7 @@ def shorten(value: Any) -> str:
 
 def shorten_text(text: str) -> str:
     """A text for an error message: of a long one its beginning and end."""
-    half = _LENGTH // 2
-    return text if len(text) <= _LENGTH else f"{text[:half]} ... {text[-half:]}"
+    return text if len(text) <= 200 else f"{text[:100]} ... {text[-100:]}"
 
 
 def write_distribution(distribution: Distribution) -> str:
@@ -140,7 +137,7 @@ def write_distribution(distribution: Distribution) -> str:
     return f"{kind.__name__}({', '.join(_write_argument(getattr(distribution, name)) for name in names)})"
 
 
-def _write_argument(value: Any) -> str:
+def _write_argument(value: object) -> str:
     if is_distribution(value):
         return write_distribution(value)
     if value is None or isinstance(value, (bool, int, float)):

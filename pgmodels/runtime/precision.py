@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from pgmodels.runtime.seeds import is_distribution
 
@@ -49,20 +50,17 @@ def end(signum: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn
     os._exit(INTERRUPTED)
 
 
-# Seconds after which a discarded interruption is raised again: a callback of the garbage collector takes less.
-_DELAY = 0.01
-
-
 class _RaiseAgain:
     """A hook for errors that Python discards: it sends SIGINT again for an interruption, and passes on all others."""
 
-    def __init__(self, previous: Any):
+    def __init__(self, previous: Callable[[Any], object]):
         self.previous = previous
 
     def __call__(self, unraisable: Any) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            # By another thread: raised here, it would be discarded once more.
-            threading.Timer(_DELAY, signal.raise_signal, [signal.SIGINT]).start()
+            # By another thread: raised here, it would be discarded once more. A callback of the garbage collector
+            # needs less than a hundredth of a second.
+            threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]).start()
         else:
             self.previous(unraisable)
 
@@ -200,10 +198,10 @@ class PickledByValue:
     It is restored in double precision, closures included; loading the same bytes twice gives the same object.
     """
 
-    def __init__(self, value: Any):
+    def __init__(self, value: object):
         self.value = value
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> object:
         return self.value
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -261,7 +259,7 @@ class _PickledArray:
         return _array, (value.item() if self.array.weak_type and not value.ndim else value,)
 
 
-def _array(value: Any) -> jax.Array:
+def _array(value: ArrayLike) -> jax.Array:
     with jax.enable_x64(True):
         return as_array(value)
 
@@ -270,8 +268,8 @@ def _random_key(data: np.ndarray, implementation: Any) -> jax.Array:
     return jax.random.wrap_key_data(_array(data), impl=implementation)
 
 
-def _pack(tree: Any) -> Any:
-    def pack(node: Any) -> Any:
+def _pack(tree: object) -> Any:
+    def pack(node: object) -> object:
         if isinstance(node, dict):
             return {name: _pack(value) for name, value in node.items()}
         if is_distribution(node):
@@ -282,7 +280,7 @@ def _pack(tree: Any) -> Any:
     return jax.tree.map(pack, tree, is_leaf=lambda node: isinstance(node, (dict, Picklable)) or is_distribution(node))
 
 
-def _signature(value: Any) -> Any:
+def _signature(value: object) -> Any:
     """The contents by which objects are compared, as nested tuples."""
     if isinstance(value, Module):
         return (type(value), *(_signature(getattr(value, field.name)) for field in fields(value)))

@@ -58,7 +58,7 @@ def as_generator(seed: Seed) -> np.random.Generator:
     return np.random.default_rng(as_seed(seed))
 
 
-def _invalid(seed: Any) -> ValueError:
+def _invalid(seed: object) -> ValueError:
     # Python refuses to print numbers of thousands of digits.
     is_long = isinstance(seed, int) and seed.bit_length() > 256
     shown = f"a number of {seed.bit_length()} bits" if is_long else repr(seed)
@@ -67,19 +67,19 @@ def _invalid(seed: Any) -> ValueError:
     )
 
 
-def _is_whole(seed: Any) -> bool:
+def _is_whole(seed: object) -> "TypeIs[int | np.integer]":
     return isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
 
 
 # NumPyro takes a tenth of a second to load: where it is not loaded, no object is one of its classes.
 
 
-def is_distribution(value: Any) -> "TypeIs[Distribution]":
+def is_distribution(value: object) -> "TypeIs[Distribution]":
     """Whether a value is a NumPyro distribution."""
     return isinstance(value, _class("numpyro.distributions", "Distribution"))
 
 
-def is_constraint(value: Any) -> "TypeIs[Constraint]":
+def is_constraint(value: object) -> "TypeIs[Constraint]":
     """Whether a value is a NumPyro constraint."""
     return isinstance(value, _class("numpyro.distributions.constraints", "Constraint"))
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
-from pgmodels.runtime import jit as memory
+from pgmodels.runtime import jit
 
 RNG = np.random.default_rng(5)
 X = RNG.uniform(-2.0, 2.0, (30, 1))
@@ -22,20 +22,19 @@ SAMPLED = pgm.Model(pgm.Bernoulli(), pgm.GP(KERNEL, form=pgm.Dense()))
 
 
 @pytest.mark.parametrize("names", [("", "max", "current"), ("memory", "limit_in_bytes", "usage_in_bytes")])
-def test_memory_at_hand_is_what_a_container_leaves(tmp_path, monkeypatch, names):
+def test_memory_at_hand_is_what_a_container_leaves(tmp_path, names):
     folder, limit, usage = tmp_path / names[0], *names[1:]
     folder.mkdir(exist_ok=True)
-    monkeypatch.setattr(memory, "_GROUP", tmp_path)
-    free = memory.available_memory()
+    free = jit.available_memory(tmp_path)
     # In use are 700 bytes, of which 250 are of files that are read again if need be.
     (folder / f"memory.{limit}").write_text("1000\n")
     (folder / f"memory.{usage}").write_text("700\n")
     (folder / "memory.stat").write_text("anon 400\ninactive_file 150\nactive_file 100\nunevictable 50\n")
-    assert memory.available_memory() == 550.0
+    assert jit.available_memory(tmp_path) == 550.0
     (folder / "memory.stat").unlink()
-    assert memory.available_memory() == 300.0
+    assert jit.available_memory(tmp_path) == 300.0
     (folder / f"memory.{limit}").write_text("max\n")
-    assert memory.available_memory() == pytest.approx(free, rel=0.5)
+    assert jit.available_memory(tmp_path) == pytest.approx(free, rel=0.5)
 
 
 def test_memory_at_hand_is_what_the_limit_of_addresses_leaves():
@@ -44,7 +43,7 @@ def test_memory_at_hand_is_what_the_limit_of_addresses_leaves():
     try:
         resource.setrlimit(resource.RLIMIT_AS, (used + 10**9, before[1]))
         # Others may allocate in the meantime.
-        assert memory.available_memory() == pytest.approx(1e9, rel=0.1)
+        assert jit.available_memory() == pytest.approx(1e9, rel=0.1)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
@@ -105,13 +104,13 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_what_does_not_fit_into_memory_is_refused_with_the_remedy(results, call, monkeypatch):
-    monkeypatch.setattr(memory, "available_memory", lambda: 1000.0)
+    monkeypatch.setattr(jit, "available_memory", lambda: 1000.0)
     with pytest.raises(MemoryError, match=r"take 0\.0 GB of memory.*(Use|Ask for|Take) "):
         CALLS[call](results)
 
 
 def test_forty_thousand_rows_in_eight_gigabytes_are_refused_and_the_remedy_works(results, monkeypatch):
-    monkeypatch.setattr(memory, "available_memory", lambda: 8e9)
+    monkeypatch.setattr(jit, "available_memory", lambda: 8e9)
     many = np.linspace(-2.0, 2.0, 40_000)[:, None]
     with pytest.raises(MemoryError, match=r"covariances at 40,000 distinct inputs.*pgm\.Inducing\(300\)"):
         pgm.prior_predictive(MODEL, many)
@@ -183,7 +182,7 @@ def test_a_table_of_rows_is_that_of_the_posterior_in_parts_without_joint_draws(r
 
 def test_averages_over_rows_that_do_not_fit_into_memory_are_refused(regression, monkeypatch):
     new = grouped(400, 3)
-    monkeypatch.setattr(memory, "available_memory", lambda: 2e7)
+    monkeypatch.setattr(jit, "available_memory", lambda: 2e7)
     for call in (
         lambda: regression.predictions(new, average_by="g"),
         lambda: regression.comparisons({"g": ["1", "2"]}, new),
