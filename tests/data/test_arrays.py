@@ -335,10 +335,6 @@ FRAMES_REFUSED = {
     ),
     "a name twice": (lambda _: pgm.On(pgm.RBF(), ["a", "a"]), "must be a list of different names; got ['a', 'a']"),
     "names and numbers": (lambda _: pgm.On(pgm.RBF(), ["a", 1]), "different column numbers, from 0 on, or of names"),
-    "numbers as text": (
-        lambda _: pgm.cavi(model(), frame_without(lat=["1.5", "2"] * 6), FRAMES_Y),
-        "X must be numeric; got '1.5' of type str in row 0, column 'lat'",
-    ),
     "text for an array": (
         lambda _: pgm.cavi(by_number(), CODES, FRAMES_Y).predict(pd.DataFrame(DATA)),
         "X_new has text or categories in column 'herd', and the training X had no column names",

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from numpyro.distributions import constraints
 from scipy import integrate, optimize, stats
 
 import pgmodels as pgm
@@ -257,7 +258,9 @@ def test_offsets_and_prior_means_of_classes_are_of_every_class():
 @pytest.mark.parametrize(
     ("prior", "message"),
     [
-        (dist.Laplace(0.0, 1.0), r"must be dist.Normal\(mean, sd\)"),
+        (dist.Laplace(0.0, 1.0), r"must be dist.Normal\(mean, sd\), dist.StudentT\(df, mean, scale\) or"),
+        (dist.ImproperUniform(constraints.positive, (), ()), r"must be dist.Normal\(mean, sd\)"),
+        ("uniform", r"must be dist.Normal\(mean, sd\)"),
         (2.0, r"must be dist.Normal\(mean, sd\)"),
         (dist.Normal(np.zeros(2), 1.0), r"must be dist.Normal\(mean, sd\)"),
         (dist.Normal(0.0, np.inf), "must have a finite mean, a finite sd or scale > 0"),

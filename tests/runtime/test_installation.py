@@ -5,10 +5,10 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.cli import main
-from pgmodels.runtime import jit as installation
+from pgmodels.runtime import jit
 from pgmodels.runtime.jit import compiled
 
-right = installation._squared_lengths
+right = jit._squared_lengths
 
 
 def wrong(rows):
@@ -21,19 +21,19 @@ def wrong(rows):
 @pytest.fixture
 def not_tried(monkeypatch):
     """A release that came after those that were tried."""
-    installation.check_installation.cache_clear()
-    monkeypatch.setattr(installation, "__version_info__", (0, 10, 2))
+    jit.check_installation.cache_clear()
+    monkeypatch.setattr(jit, "__version_info__", (0, 10, 2))
     yield
-    installation.check_installation.cache_clear()
+    jit.check_installation.cache_clear()
 
 
 def test_this_installation_computes_correctly():
-    assert installation.computes_correctly()
+    assert jit.computes_correctly()
 
 
 @pytest.mark.usefixtures("not_tried")
 def test_wrong_numbers_are_told_at_the_first_computation_and_once(monkeypatch):
-    monkeypatch.setattr(installation, "_squared_lengths", wrong)
+    monkeypatch.setattr(jit, "_squared_lengths", wrong)
     add = compiled(lambda x: x + 1.0)
     with pytest.warns(pgm.InstallationWarning, match="issue 39103") as caught:
         add(np.ones(2))
@@ -44,7 +44,7 @@ def test_wrong_numbers_are_told_at_the_first_computation_and_once(monkeypatch):
 @pytest.mark.usefixtures("not_tried")
 def test_right_numbers_are_not_told(monkeypatch):
     runs = []
-    monkeypatch.setattr(installation, "_squared_lengths", lambda rows: runs.append(rows) or rows[:, 0] ** 2)
+    monkeypatch.setattr(jit, "_squared_lengths", lambda rows: runs.append(rows) or rows[:, 0] ** 2)
     add = compiled(lambda x: x + 1.0)
     add(np.ones(2))
     add(np.ones(3))
@@ -52,14 +52,14 @@ def test_right_numbers_are_not_told(monkeypatch):
 
 
 def test_a_release_that_was_tried_costs_no_time(monkeypatch):
-    installation.check_installation.cache_clear()
-    monkeypatch.setattr(installation, "__version_info__", (0, 10, 1))
-    monkeypatch.setattr(installation, "_squared_lengths", None)
+    jit.check_installation.cache_clear()
+    monkeypatch.setattr(jit, "__version_info__", (0, 10, 1))
+    monkeypatch.setattr(jit, "_squared_lengths", None)
     compiled(lambda x: x + 1.0)(np.ones(2))
 
 
 def test_the_version_tells_of_wrong_numbers(monkeypatch, capsys):
-    monkeypatch.setattr(installation, "_squared_lengths", wrong)
+    monkeypatch.setattr(jit, "_squared_lengths", wrong)
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     shown = capsys.readouterr()

@@ -17,8 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from pgmodels.runtime import io as atomic_io
-from pgmodels.runtime import io as folder_lock
+from pgmodels.runtime import io
 from pgmodels.runtime.io import atomic_write, locked_folder, read_arrays, remove_temporary, write_arrays
 from pgmodels.runtime.precision import double_precision, no_lost_interrupt
 
@@ -62,7 +61,7 @@ def test_atomic_write_does_not_follow_links_at_temporary_names(tmp_path, monkeyp
     with atomic_write(path) as temporary:
         temporary.write_text("result")
     assert (path.read_text(), victim.read_text()) == ("result", "precious")
-    monkeypatch.setattr(atomic_io.secrets, "token_hex", lambda _: "0123456789abcdef")
+    monkeypatch.setattr(io.secrets, "token_hex", lambda _: "0123456789abcdef")
     with pytest.raises(FileExistsError), atomic_write(path):
         pytest.fail("a file that is there already is not written to")
     assert (path.read_text(), victim.read_text()) == ("result", "precious")
@@ -110,7 +109,7 @@ with module.locked_folder(pathlib.Path(sys.argv[2]), "checkpoint", "svi"):
 @pytest.fixture
 def holder(tmp_path):
     """Another process that holds the folder."""
-    command = [sys.executable, "-c", HOLDER, folder_lock.__file__, str(tmp_path)]
+    command = [sys.executable, "-c", HOLDER, io.__file__, str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "locked\n"
     yield process

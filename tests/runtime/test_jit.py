@@ -21,7 +21,7 @@ from jax.scipy.linalg import solve_triangular
 import pgmodels as pgm
 from pgmodels.kernels.kernel import scaled_squared_distance
 from pgmodels.parameters.parameter import bare
-from pgmodels.runtime import jit as compiling
+from pgmodels.runtime import jit
 from pgmodels.runtime.jit import clear_programs, compiled
 from tests.registry import CASES
 
@@ -44,7 +44,7 @@ KERNELS = [
 def as_installed(function):
     """With XLA's own options, which the default tests leave: as NumPyro's programs and a user's are compiled."""
     options = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
-    supported = compiling.supported_options()
+    supported = jit.supported_options()
     return jax.jit(function, compiler_options={name: options[name] for name in options if name in supported})
 
 
@@ -115,12 +115,12 @@ def test_the_package_compiles_in_one_place():
 
 
 def test_an_option_that_xla_does_not_know_is_left_out(monkeypatch):
-    every = compiling.supported_options()
-    monkeypatch.setitem(compiling._DEFAULT, "xla_invented_by_a_test", 3)
-    compiling.supported_options.cache_clear()
-    assert compiling.supported_options() == every
+    every = jit.supported_options()
+    monkeypatch.setitem(jit._DEFAULT, "xla_invented_by_a_test", 3)
+    jit.supported_options.cache_clear()
+    assert jit.supported_options() == every
     assert compiled(lambda x: x + 1.0)(1.5) == 2.5
-    compiling.supported_options.cache_clear()
+    jit.supported_options.cache_clear()
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla_invented_by_a_test"):
         jax.jit(lambda x: x, compiler_options={"xla_invented_by_a_test": 3})(1.0)
 
@@ -144,14 +144,14 @@ def test_programs_are_forgotten_where_there_are_too_many(monkeypatch):
         traced.append(x.shape)
         return 2.0 * x
 
-    monkeypatch.setattr(compiling, "MAX_PROGRAMS", compiling.num_programs() + 3)
+    monkeypatch.setattr(jit, "MAX_PROGRAMS", jit.num_programs() + 3)
     for size in (1, 2, 3, 1, 2, 3):
         np.testing.assert_array_equal(double(np.ones(size)), np.full(size, 2.0))
     assert traced == [(1,), (2,), (3,)]
     for size in (4, 1):
         np.testing.assert_array_equal(double(np.ones(size)), np.full(size, 2.0))
     assert traced == [(1,), (2,), (3,), (4,), (1,)]
-    assert compiling.num_programs() == 1
+    assert jit.num_programs() == 1
 
 
 def test_programs_of_the_users_own_functions_stay_compiled_where_there_are_too_many_of_the_package(monkeypatch):
@@ -166,9 +166,9 @@ def test_programs_of_the_users_own_functions_stay_compiled_where_there_are_too_m
     inputs = [jnp.ones(size) for size in (2, 3)]
     for x in inputs:
         of_the_user(x)
-    monkeypatch.setattr(compiling, "MAX_PROGRAMS", 0)
+    monkeypatch.setattr(jit, "MAX_PROGRAMS", 0)
     np.testing.assert_array_equal(program(np.ones(2)), [3.0, 3.0])
-    assert compiling.num_programs() == 0
+    assert jit.num_programs() == 0
 
     def listen(event, seconds, **_):
         compilations.append(event)
@@ -223,11 +223,11 @@ def test_fits_of_sizes_in_turn_compile_nothing_again():
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.8)))
     for size in (10, 32):
         pgm.cavi(model, X[:size], X[:size, 0] > 0)
-    before = compiling.num_programs()
-    assert before < compiling.MAX_PROGRAMS / 2
+    before = jit.num_programs()
+    assert before < jit.MAX_PROGRAMS / 2
     for size in (10, 32) * 2:
         pgm.cavi(model, X[:size], X[:size, 0] > 0)
-    assert compiling.num_programs() == before
+    assert jit.num_programs() == before
 
 
 # How many programs an engine's first call compiles: most of its time goes there.
@@ -297,14 +297,11 @@ def test_other_data_of_equal_shapes_compile_nothing(caplog):
     assert counts[1] == 0
 
 
-# The default tests compile cheaply (conftest.py): every engine says the same to rounding as users' programs do.
+# The default tests compile cheaply (conftest.py): every engine agrees to rounding with programs as users compile them.
 
 
-USERS_COMPILATION_ROOT = Path(__file__).parents[2]
-PROGRAM = (
-    "import json, sys; from tests.runtime import test_users_compilation as t; "
-    "print(json.dumps(getattr(t, sys.argv[1])()))"
-)
+ROOT = Path(__file__).parents[2]
+PROGRAM = "import json, sys; from tests.runtime import test_jit as t; print(json.dumps(getattr(t, sys.argv[1])()))"
 
 
 CASE = CASES["bernoulli"]
@@ -340,11 +337,11 @@ def draws():
 # Half a minute of compilation; .ci/nightly also runs the default tests compiled as users' programs are.
 @pytest.mark.slow
 @pytest.mark.parametrize("figures", [approximations, draws])
-def test_every_engine_says_the_same_to_rounding_when_it_is_compiled_as_users_programs_are(figures):
+def test_engines_agree_with_the_compilation_of_users(figures):
     flags = {"XLA_FLAGS", "JAX_TRACEBACK_IN_LOCATIONS_LIMIT"}
     environment = {name: value for name, value in os.environ.items() if name not in flags}
     command = [sys.executable, "-c", PROGRAM, figures.__name__]
-    run = subprocess.run(command, cwd=USERS_COMPILATION_ROOT, env=environment, capture_output=True, encoding="utf-8")
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8")
     assert run.returncode == 0, run.stderr
     theirs, ours = json.loads(run.stdout), figures()
     assert list(theirs) == list(ours)

@@ -22,10 +22,9 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.diagnostics.vsbc import Calibration
-from pgmodels.inference import loop as drive
-from pgmodels.inference import problem as conditioned
+from pgmodels.inference import loop, problem
 from pgmodels.inference.gibbs import SamplingError
-from pgmodels.runtime import precision as portable
+from pgmodels.runtime import precision
 from pgmodels.runtime.precision import Module, Picklable
 from tests.covering import some
 from tests.on_demand import OnDemand
@@ -217,9 +216,9 @@ def test_a_revived_model_shares_compiled_code(results, name):
     result = results[name]
     # Once more: programs may have been forgotten since.
     pgm.cavi(result.model, X, result.y)
-    sizes = conditioned._condition.cache_size(), drive._run_block.cache_size()
+    sizes = problem._condition.cache_size(), loop._run_block.cache_size()
     again = pgm.cavi(by_pickle(result.model), X, result.y)
-    assert (conditioned._condition.cache_size(), drive._run_block.cache_size()) == sizes
+    assert (problem._condition.cache_size(), loop._run_block.cache_size()) == sizes
     assert np.array_equal(again.mean, result.mean)
 
 
@@ -347,7 +346,7 @@ def test_doubles_inside_functions_and_priors_stay_doubles():
         holder.kernel = pgm.GP(exponential(jnp.asarray(0.7))).kernel
     sent = pickle.dumps(holder)
     # As in another process, which has not met them.
-    portable._objects.clear()
+    precision._objects.clear()
     back = pickle.loads(sent)
     assert back.prior is not holder.prior
     assert back.prior.concentration.dtype == np.float64
