@@ -93,6 +93,10 @@ class RBF(Stationary):
            [0.271]])
     """
 
+    # Type checkers do not see an __init__ of a base class.
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
+        super().__init__(variance, lengthscale)
+
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-0.5 * squared)
 
@@ -146,6 +150,9 @@ class Matern12(_Matern):
 
     twice_order: ClassVar[int] = 1
 
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
+        super().__init__(variance, lengthscale)
+
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         return jnp.exp(-safe_sqrt(squared))
 
@@ -155,6 +162,9 @@ class Matern32(_Matern):
     """The Matérn kernel of order 3/2, variance · (1 + s) exp(-s) with s = √3 ‖x - z‖ / lengthscale."""
 
     twice_order: ClassVar[int] = 3
+
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
+        super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         s = safe_sqrt(3.0 * squared)
@@ -166,6 +176,9 @@ class Matern52(_Matern):
     """The Matérn kernel of order 5/2, variance · (1 + s + s²/3) exp(-s) with s = √5 ‖x - z‖ / lengthscale."""
 
     twice_order: ClassVar[int] = 5
+
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
+        super().__init__(variance, lengthscale)
 
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
         s = safe_sqrt(5.0 * squared)

@@ -58,7 +58,7 @@ def as_generator(seed: Seed) -> np.random.Generator:
     return np.random.default_rng(as_seed(seed))
 
 
-def _invalid(seed: object) -> ValueError:
+def _invalid(seed: Any) -> ValueError:
     # Python refuses to print numbers of thousands of digits.
     is_long = isinstance(seed, int) and seed.bit_length() > 256
     shown = f"a number of {seed.bit_length()} bits" if is_long else repr(seed)
