@@ -122,10 +122,10 @@ class Algebra(Protocol):
 
 
 Build: TypeAlias = Callable[[Algebra, "Operand", "Operand"], "Expression"]
-Operator: TypeAlias = Callable[["Expression", "Operand"], "Expression"]
+BinaryOperator: TypeAlias = Callable[["Expression", "Operand"], "Expression"]
 
 
-def _operator(build: Build) -> tuple[Operator, Operator]:
+def _operator(build: Build) -> tuple[BinaryOperator, BinaryOperator]:
     """A binary operator of Python for expressions, and the one for an expression on the right-hand side."""
     return (lambda x, other: build(x.algebra, x, other)), (lambda x, other: build(x.algebra, other, x))
 
@@ -229,7 +229,7 @@ class Expression(ABC):
 
     __iter__ = None
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Expression:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: object) -> Expression:
         """Operators with a NumPy scalar give an expression; NumPy's functions raise TypeError."""
         operation = _OPERATORS.get(ufunc.__name__)
         several = any(isinstance(x, np.ndarray) and x.ndim for x in inputs)
@@ -425,14 +425,22 @@ class Positions(Expression):
         return Name("c")
 
 
-class Latent(Expression):
-    """One latent value: ``f`` of a model with one latent, ``f[j]`` otherwise."""
+class LatentSymbol(Expression):
+    """Latents of a formula, with their ``index`` in the notation; None for ``f`` itself."""
 
     latent_free = False  # type: ignore[assignment]
+    index: int | str | Expression | None
+
+    def notation(self, precedence: int = 0) -> Tree:
+        return indexed("f", self.index)
+
+
+class Latent(LatentSymbol):
+    """One latent value: ``f`` of a model with one latent, ``f[j]`` otherwise."""
 
     def __init__(self, position: int, size: int):
-        self.position = position
-        self.size = size
+        self.position, self.size = position, size
+        self.index = None if size == 1 else position
 
     def __getitem__(self, position: Any) -> Expression:
         if self.size > 1:
@@ -448,19 +456,11 @@ class Latent(Expression):
     def evaluate(self, env: Environment) -> Array:
         return env.f[..., self.position : self.position + 1]
 
-    @property
-    def index(self) -> int | None:
-        """The index in the notation; None if there is one latent."""
-        return None if self.size == 1 else self.position
 
-    def notation(self, precedence: int = 0) -> Tree:
-        return indexed("f", self.index)
-
-
-class Latents(Expression):
+class Latents(LatentSymbol):
     """The vector of all latent values ``f``."""
 
-    latent_free = False  # type: ignore[assignment]
+    index = "c"
     is_vector = True  # type: ignore[assignment]
 
     def __init__(self, size: int):
@@ -481,20 +481,14 @@ class Latents(Expression):
     def evaluate(self, env: Environment) -> Array:
         return env.f
 
-    index = "c"
 
-    def notation(self, precedence: int = 0) -> Tree:
-        return indexed("f", self.index)
-
-
-class Selected(Expression):
+class Selected(LatentSymbol):
     """The latent with an index from the data: ``f[y]``."""
 
-    latent_free = False  # type: ignore[assignment]
+    index: Expression
 
     def __init__(self, index: Expression, size: int):
-        self.index = index
-        self.size = size
+        self.index, self.size = index, size
         self.children = (index,)
 
     def _label(self) -> Hashable:
@@ -510,9 +504,6 @@ class Selected(Expression):
         rank = max(place.ndim, env.f.ndim)
         f, place = (array.reshape(*[1] * (rank - array.ndim), *array.shape) for array in (env.f, place))
         return jnp.where(place == index, jnp.take_along_axis(f, place, axis=-1), 0.0)
-
-    def notation(self, precedence: int = 0) -> Tree:
-        return indexed("f", self.index)
 
 
 def _index(position: Any, size: int) -> Expression:

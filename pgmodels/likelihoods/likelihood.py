@@ -427,7 +427,7 @@ def pack_functions(
     return [f and pack_function(f, f"{family}.{role}") for role, f in roles.items()]
 
 
-def _is_many(*args: Any) -> bool:
+def _is_many(*args: ArrayLike) -> bool:
     """Whether running the compiled moments takes longer than optimising them: from 10^6 latents on."""
     return np.size(args[-2]) > 1_000_000
 

@@ -10,7 +10,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pgmodels.likelihoods.expression import Constant, Expression, Latent, Latents, Observation
+from pgmodels.likelihoods.expression import (
+    Constant,
+    Expression,
+    Latent,
+    Latents,
+    Observation,
+    ParameterSymbol,
+    VectorSymbol,
+)
 from pgmodels.likelihoods.likelihood import Formula, Likelihood, Sampler
 from pgmodels.likelihoods.operations import as_expression, substitute
 from pgmodels.likelihoods.sampling import draw_observations, is_normalised
@@ -48,7 +56,7 @@ class Summed:
     def __name__(self) -> str:
         return self.formula.__name__
 
-    def __call__(self, y: Observation, f: Latent | Latents, **parameters: Any) -> Expression:
+    def __call__(self, y: Observation, f: Latent | Latents, **parameters: ParameterSymbol | VectorSymbol) -> Expression:
         size, num_columns = len(self.sums.sums), self.sums.num_columns
         columns = [y[num_columns + number] for number in range(len(self.sums.offsets))]
         observation = y[0] if columns and num_columns == 1 else y
@@ -63,7 +71,7 @@ class SummedSampler:
     sampler: Sampler
     sums: Sums
 
-    def __call__(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray, **values: Any) -> np.ndarray:
+    def __call__(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray, **values: np.ndarray) -> np.ndarray:
         rows, num_columns = np.atleast_2d(y), self.sums.num_columns
         sums = self.sums.of(list(np.atleast_2d(f)), list(rows[num_columns:]))
         observed = rows[0] if num_columns == 1 else rows[:num_columns]
@@ -257,7 +265,7 @@ class Switched:
 
     __name__: ClassVar[str] = "SwitchedLikelihood"
 
-    def __call__(self, y: Observation, f: Latent | Latents, **parameters: Any) -> Expression:
+    def __call__(self, y: Observation, f: Latent | Latents, **parameters: ParameterSymbol | VectorSymbol) -> Expression:
         factors = []
         for output, likelihood in enumerate(self.likelihoods):
             values = {name: parameters[_name(name, output)] for name in likelihood.parameters}
@@ -306,7 +314,7 @@ class SwitchedSampler:
 
     likelihoods: tuple[Likelihood, ...]
 
-    def __call__(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray, **values: Any) -> np.ndarray:
+    def __call__(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray, **values: np.ndarray) -> np.ndarray:
         y, f = y.T, np.atleast_2d(f).T
         drawn = np.full(len(y), np.nan)
         for output, likelihood in enumerate(self.likelihoods):

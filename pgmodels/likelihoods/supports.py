@@ -1,7 +1,8 @@
 """Supports of y, functions in pieces, and censored observations."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,6 +141,15 @@ def _place(low: np.ndarray, high: np.ndarray, t: np.ndarray) -> tuple[np.ndarray
     return np.clip(y, -1e300, 1e300), np.where((y > low) & (y < high), log_slope, -np.inf)
 
 
+@contextmanager
+def _errors_of(place: str) -> Iterator[None]:
+    """A ValueError within has the place before its message."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
 SWAP = "Use y = numpy.array(y); y[:, [0, 1]] = y[:, [1, 0]]."
 
 
@@ -193,10 +203,8 @@ class Support(ABC):
         pieces = self.pieces(np.column_stack([np.zeros(len(covariates)), covariates]))
         if not pieces:
             return
-        try:
+        with _errors_of("covariates must be valid values of y's columns after the first"):
             self.check(np.column_stack([pieces[0].inside(len(covariates)), covariates]))
-        except ValueError as error:
-            raise ValueError(f"covariates must be valid values of y's columns after the first: {error}") from None
 
     def beyond(self, first: np.ndarray, covariates: np.ndarray) -> np.ndarray | None:
         """Observations of the event that the first column exceeds ``first`` (n,); None if y cannot express that."""
@@ -469,13 +477,9 @@ class Given(Support):
         if inner.shape[1]:
             self.observed.check_covariates(inner)
         for j, support in enumerate(self.covariates):
-            try:
+            column = f"y[{self.observed.num_columns + j}]"
+            with _errors_of(f"covariates must hold in column {inner.shape[1] + j} valid values of {column}"):
                 support.check(outer[:, j])
-            except ValueError as error:
-                raise ValueError(
-                    f"covariates must hold in column {inner.shape[1] + j} valid values of "
-                    f"y[{self.observed.num_columns + j}]: {error}"
-                ) from None
 
     def _split(self, covariates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Split covariates into the covariates of the observed support and the columns added by this one."""
@@ -485,18 +489,12 @@ class Given(Support):
         return y[:, 0] if self.observed.num_columns == 1 else y[:, : self.observed.num_columns]
 
     def check(self, y: np.ndarray) -> None:
-        try:
+        # The message's remedy for y applies to one column; supports of several name theirs.
+        with _errors_of("column 0 of y") if self.observed.num_columns == 1 else nullcontext():
             self.observed.check(self._observed(y))
-        except ValueError as error:
-            if self.observed.num_columns > 1:
-                raise
-            # The message's remedy for y applies to this column.
-            raise ValueError(f"column 0 of y: {error}") from None
         for j, part in enumerate(self.covariates, self.observed.num_columns):
-            try:
+            with _errors_of(f"column {j} of y"):
                 part.check(y[:, j])
-            except ValueError as error:
-                raise ValueError(f"column {j} of y: {error}") from None
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
         covariates = y[:, self.observed.num_columns :]

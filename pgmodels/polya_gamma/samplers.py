@@ -33,7 +33,7 @@ from pgmodels.polya_gamma.laws import (
 )
 from pgmodels.runtime.jit import compiled
 
-Values = TypeVar("Values", Array, np.ndarray)
+AnyArray = TypeVar("AnyArray", Array, np.ndarray)
 
 
 def sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> Float[np.ndarray, "..."]:
@@ -130,7 +130,7 @@ def _by_rejection(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) 
     return draws
 
 
-def _first_passage(normal: Values, uniform: Values, h: Values, z: Values) -> Values:
+def _first_passage(normal: AnyArray, uniform: AnyArray, h: AnyArray, z: AnyArray) -> AnyArray:
     """When a Brownian motion with drift z >= 0 first reaches h > 0 (Michael, Schucany and Haas 1976).
 
     An inverse Gaussian with mean h/z and shape h², written without the cancellation between the roots; Lévy at z = 0.
