@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -30,7 +29,7 @@ from pgmodels.likelihoods.expression import (
 )
 from pgmodels.likelihoods.operations import Call, Comparison, Reduction, add, factors_of, multiply, power
 from pgmodels.likelihoods.printing import Chain, Part, Tree, to_text, words
-from pgmodels.numerics.elementary import factorised_share
+from pgmodels.numerics.elementary import RealArray, factorised_share
 from pgmodels.objectives.base import FormulaObjective, Objective, Parameters, Tangent
 
 
@@ -50,7 +49,7 @@ class Requirement:
         """The description of the coefficient, as text."""
         return to_text(self.written)
 
-    def holds(self, values: np.ndarray) -> np.ndarray:
+    def holds(self, values: RealArray) -> RealArray:
         """Whether each value satisfies the condition, up to rounding."""
         if self.kind == "nonnegative":
             return values >= -1e-9

@@ -32,7 +32,7 @@ from pgmodels.likelihoods.printing import (
     listed,
     words,
 )
-from pgmodels.numerics.elementary import EQUAL_NEWTON, mode_of_largest
+from pgmodels.numerics.elementary import EQUAL_NEWTON, RealArray, mode_of_largest
 from pgmodels.polya_gamma.laws import relative_variance_at_square, tangent_hat
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import as_array
@@ -270,7 +270,7 @@ def _largest(key: Array, mean: Array, chosen: Array) -> Array:
     centre = jnp.sum(jnp.where(chosen, mean, 0.0), axis=-1, keepdims=True)
     gap = centre - mean
 
-    def log_density(x: Array) -> Array:
+    def log_density(x: RealArray) -> Array:
         return -0.5 * x**2 + jnp.sum(jnp.where(chosen, 0.0, jsp.log_ndtr(gap + x)), axis=-1, keepdims=True)
 
     mode, curvature = mode_of_largest(gap, 1.0, chosen, EQUAL_NEWTON)

@@ -69,7 +69,7 @@ from pgmodels.likelihoods.printing import (
     to_text,
 )
 from pgmodels.likelihoods.supports import Support
-from pgmodels.numerics.elementary import EQUAL_NODES, log_probability_of_largest
+from pgmodels.numerics.elementary import EQUAL_NODES, RealArray, log_probability_of_largest
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import double_precision
 from pgmodels.runtime.seeds import Seed, as_generator
@@ -312,7 +312,7 @@ def arguments(argument: Tree) -> list[tuple[Tree, ...]]:
 
 
 @compiled
-def _log_largest(latents: Array | np.ndarray, noise: Array | np.ndarray, chosen: Array | np.ndarray) -> Array:
+def _log_largest(latents: RealArray, noise: RealArray, chosen: RealArray) -> Array:
     return log_probability_of_largest(latents, noise, chosen, EQUAL_NODES)
 
 

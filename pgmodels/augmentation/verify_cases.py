@@ -317,8 +317,8 @@ def joint_minus_conditional(case: Case) -> Check:
     checks = []
     laws = dict(_drawn(rule) for rule in case.augmentation.rules if rule.auxiliary is not None)
     for chain in case.chains:
-        drawn = {name: value[:POINTS] for name, value in chain.items()}
-        perturbed = {name: laws[name].perturbed(value, case.rng) for name, value in drawn.items()}
+        drawn: dict[str, Any] = {name: value[:POINTS] for name, value in chain.items()}
+        perturbed: dict[str, Any] = {name: laws[name].perturbed(value, case.rng) for name, value in drawn.items()}
         for auxiliaries in (drawn, perturbed):
             joint = np.asarray(case.augmentation.log_joint(auxiliaries, f, case.y, case.parameters))
             env = case.env(f, **auxiliaries)
