@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.augmentation import Augmentation
@@ -36,7 +36,7 @@ from pgmodels.data.arrays import (
     without_value,
 )
 from pgmodels.kernels.columns import check_lookups, has_names, numbered
-from pgmodels.kernels.kernel import Kernel, Use, as_kernel, check_traced, covering, intersection
+from pgmodels.kernels.kernel import Kernel, Use, as_kernel, check_traced, covering
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.likelihood import (
     Likelihood,
@@ -56,12 +56,12 @@ from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_p
 from pgmodels.priors.base import LatentPrior, pad_rows, pad_zeros, padded_size
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.dense import InducingPoints
-from pgmodels.priors.representation import Auto, Representation
+from pgmodels.priors.representation import Auto, Binding, Representation
 from pgmodels.priors.rows import DistinctInputs, Sharing, find_distinct_inputs
 from pgmodels.runtime.io import digest
-from pgmodels.runtime.jit import compiled, require_memory
+from pgmodels.runtime.jit import compiled, is_traced, require_memory
 from pgmodels.runtime.messages import PgmodelsWarning, shorten, warn, write_value
-from pgmodels.runtime.precision import DoublePrecision, Module, as_array
+from pgmodels.runtime.precision import DoublePrecision, Module, as_array, double_precision
 
 _REMEDY = "Drop or impute these rows."
 # One entry per group of latents: a prior, the inducing points of a prior, or None.
@@ -110,7 +110,7 @@ class GP(Module):
 
     def __init__(
         self,
-        kernel: Kernel | Callable[[Any, Any], Any],
+        kernel: Kernel | Callable[[Array, Array], Array],
         mean: Hyperparameter = Fixed(0.0),  # noqa: B008
         size: int = 1,
         form: Representation = Auto(),  # noqa: B008
@@ -254,68 +254,22 @@ class Model(DoublePrecision, Module):
             gp.kernel.check(X.shape[1])
             gp.kernel.check_values(X, name)
             gp.form.check_values(X, name)
-        self._check_identifiers(X, name)
-        return X
-
-    def _check_identifiers(self, X: np.ndarray, name: str) -> None:
-        """Raise ValueError for numbers beyond 2^53 that kernels only compare, of which float64 may have merged some."""
+        # Of numbers beyond 2^53 that kernels only compare, float64 may have merged some.
         read = {column for gp in self.gps for column in gp.kernel.reads(X.shape[1])}
         large = np.flatnonzero(np.any(np.abs(X) > EXACT, axis=0))
-        compared = [column for column in large if column in read - self._valued(X.shape[1])]
+        compared = [column for column in large if column in read - _valued(self, X.shape[1])]
         if compared:
             value = X[np.argmax(np.abs(X[:, compared[0]])), compared[0]]
             raise ValueError(
                 f"{name} has {value:.0f} in column {compared[0]}, which kernels only compare: float64 merges "
                 "neighbours beyond 2^53. Give an array of integers, or a data frame with integers in this column."
             )
-
-    def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
-        """The lowest and the highest value of each column of X at which the GPs are defined."""
-        return intersection([part.limits(num_columns) for gp in self.gps for part in (gp.kernel, gp.form)])
-
-    def check_new_inputs(self, X_new: ArrayLike, name: str, num_columns: int, columns: Columns | None) -> np.ndarray:
-        """New inputs as a float64 array (m, d), read as the training X was, or ValueError."""
-        inputs, of_frame = read_inputs(X_new, name, columns, self._may_be_new(num_columns, columns), is_new=True)
-        return self.check_inputs(X_new if of_frame is None else inputs, name, num_columns, columns)
-
-    def _may_be_new(self, num_columns: int, columns: Columns | None) -> list[str]:
-        """The names of columns that may have new levels: no kernel has distances or entries of them."""
-        valued = self._valued(num_columns)
-        return [column.name for number, column in enumerate(columns or ()) if number not in valued]
-
-    def _valued(self, num_columns: int) -> set[int]:
-        """The columns whose values count, and not only which of them are equal."""
-        kernels = [gp.kernel for gp in self.gps]
-        uses: tuple[Use, ...] = "values", "levels"
-        return set().union(*(kernel.reads(num_columns, use) for kernel in kernels for use in uses))
-
-    def with_new_levels(self, columns: Columns | None, X_new: ArrayLike, num_columns: int) -> Columns | None:
-        """The columns of X with the levels of new rows that are to become rows of the data."""
-        if columns is None:
-            return None
-        frame = as_frame(X_new)
-        frame = as_identifiers(X_new, columns) if frame is None else frame
-        if frame is None:
-            return columns
-        return with_new_levels(columns, frame, self._may_be_new(num_columns, columns))
-
-    def numbered(self, columns: Columns | None) -> "Model":
-        """The model with kernels that read columns by number, where they name columns of X."""
-        if not any(has_names(gp.kernel) for gp in self.gps):
-            return self
-        names = None if columns is None else tuple(column.name for column in columns)
-        return Model(self.likelihood, [GP(numbered(gp.kernel, names), gp.mean, gp.size, gp.form) for gp in self.gps])
+        return X
 
     @property
     def support(self) -> Support:
         """The support of y."""
         return self.likelihood.support(self.num_latents)
-
-    @property
-    def num_labels(self) -> int:
-        """The number of labels that y may have as text; 0 if the support is not that of classes 0, 1, ..."""
-        values = self.support.values() if self.support.num_columns == 1 else None
-        return 0 if values is None or not np.array_equal(values, np.arange(len(values))) else len(values)
 
     def check_observations(self, y: ArrayLike, num_rows: int, name: str = "y", remedy: str = _REMEDY) -> np.ndarray:
         """y as a float64 array (n,) or (n, columns) in the likelihood's support, or ValueError.
@@ -358,14 +312,18 @@ class Model(DoublePrecision, Module):
         count = len(inputs) if inputs.ndim else 0
         powers = None if weights is None else check_weights(weights, count)
         has_weight = np.ones(count, dtype=bool) if powers is None else powers > 0
-        labels = labels_of(y, "y", self.num_labels, has_weight) if self.num_labels else None
+        support = self.support
+        codes = support.values() if support.num_columns == 1 else None
+        # Text is read as labels where the support is that of classes 0, 1, ...
+        num_labels = len(codes) if codes is not None and np.array_equal(codes, np.arange(len(codes))) else 0
+        labels = labels_of(y, "y", num_labels, has_weight) if num_labels else None
         values = as_numbers(y, "y") if labels is None else coded(y, labels, "y", has_weight)
-        absent = without_value(values, self.support.num_covariates, count) & has_weight
+        absent = without_value(values, support.num_covariates, count) & has_weight
         is_used = has_weight & ~absent if missing in ("drop", "predict") else has_weight
         if count and not is_used.any():
             raise ValueError(f"y has no value in {name_rows(np.flatnonzero(absent))}, so that no row is left to fit.")
         is_read = has_weight if missing == "predict" else is_used
-        model, every = self.numbered(columns), is_used.all()
+        model, every = with_numbered_columns(self, columns), is_used.all()
         # Messages about the shape of an array have code for it.
         X = (X if columns is None else inputs) if is_read.all() else _replaced(inputs, is_read)
         X = model.check_inputs(X, columns=columns)
@@ -376,14 +334,21 @@ class Model(DoublePrecision, Module):
                 f"There is no y in {name_rows(np.flatnonzero(absent))}: leave rows without y out with missing='drop', "
                 "keep them for predictions with missing='predict', or impute them."
             )
-        data = model._check(X, y, columns, labels, is_used, remedy)._replace(weights=powers)
+        _check_levels(model, columns or ())
+        for gp in model.gps:
+            check_traced(gp.kernel, X.shape[1])
+            gp.form.check(gp.kernel, X.shape[1])
+            check_lookups(gp.kernel, X, "X", None if columns is None else tuple(column.name for column in columns))
+        y = model.check_observations(y, len(X), remedy=remedy)
+        warn_unseen(model, unseen_classes(model, y[is_used]), labels)
+        data = Data(X, y, columns, weights=powers, labels=labels)
         if missing == "drop" and absent.any():
             warn(f"y has no value in {absent.sum()} of {count} rows, which are left out.", DataWarning)
         if missing == "predict" and absent.any():
-            rows, num_covariates = np.flatnonzero(absent), self.support.num_covariates
-            if num_covariates:
-                check_covariates_of(rows, values, num_covariates)
-            data = data._replace(missing=Missing(rows, X[rows], self.support.covariate_columns(values[rows])))
+            rows = np.flatnonzero(absent)
+            if support.num_covariates:
+                check_covariates_of(rows, values, support.num_covariates)
+            data = data._replace(missing=Missing(rows, X[rows], support.covariate_columns(values[rows])))
             # Limits from the data are such that predictions at all of X are within; all else is that of the rows used.
             gps = []
             for gp in model.gps:
@@ -393,67 +358,9 @@ class Model(DoublePrecision, Module):
             model = Model(model.likelihood, gps)
         return model, data if every else data.at(is_used)
 
-    def read_inputs(self, X: ArrayLike) -> tuple["Model", np.ndarray, Columns | None]:
-        """The model with columns by number, X as a float64 array (n, d), and how a data frame's columns became X."""
-        inputs, columns = read_inputs(X, "X")
-        model = self.numbered(columns)
-        model._check_levels(columns or ())
-        # Messages about the shape of an array have code for it.
-        return model, model.check_inputs(X if columns is None else inputs, columns=columns), columns
-
     def check(self, X: ArrayLike, y: ArrayLike) -> Data:
         """The checked data without weights: see ``prepare``."""
         return self.prepare(X, y)[1]
-
-    def _check(
-        self, X: np.ndarray, y: ArrayLike, columns: Columns | None, labels: Labels | None, rows: np.ndarray, remedy: str
-    ) -> Data:
-        self._check_levels(columns or ())
-        for gp in self.gps:
-            check_traced(gp.kernel, X.shape[1])
-            gp.form.check(gp.kernel, X.shape[1])
-            check_lookups(gp.kernel, X, "X", None if columns is None else tuple(column.name for column in columns))
-        y = self.check_observations(y, len(X), remedy=remedy)
-        self.warn_unseen(self.unseen(y[rows]), labels)
-        return Data(X, y, columns, labels=labels)
-
-    def _check_levels(self, columns: Columns) -> None:
-        for number in self._valued(len(columns)) if columns else ():
-            if columns[number].kind == IDENTIFIER:
-                raise ValueError(
-                    f"X has whole numbers beyond 2^53 in column {columns[number].name!r}, which float64 does not hold "
-                    "exactly, and a kernel measures distances in it. Subtract a constant from this column."
-                )
-        for gp in self.gps:
-            for number in gp.kernel.reads(len(columns), "values") if columns else ():
-                column = columns[number]
-                if column.kind == "level" and len(column.levels) > 2:
-                    raise ValueError(
-                        f"{gp.kernel!r} measures distances in column {column.name!r}, which has {len(column.levels)} "
-                        f"levels without an order. Use pgm.On(pgm.White(), [{column.name!r}]) for an effect of each "
-                        "level and pgm.On(kernel, [...]) for the other columns, an ordered categorical, or numbers."
-                    )
-
-    def unseen(self, y: np.ndarray) -> list[int]:
-        """The classes without an observation in y; empty for other supports."""
-        support = self.likelihood.support(self.num_latents)
-        return support.unseen(y) if isinstance(support, Classes) else []
-
-    def warn_unseen(self, unseen: list[int], labels: Labels | None = None) -> None:
-        """Warn with DataWarning of classes without an observation, if there are any."""
-        support = self.likelihood.support(self.num_latents)
-        if unseen and isinstance(support, Classes):
-            names = [str(code) if labels is None else f"{code} ({labels[code]!r})" for code in unseen]
-            free = [name for name, p in self.likelihood.parameters.items() if p.learned and p.prior is None]
-            consequence = "That is fine in a fold of cross-validation."
-            if free:
-                consequence = f"fit may take {', '.join(free)} to extreme values: give such parameters a prior."
-            warn(
-                f"y has no observation of class {', '.join(names)} out of {support.num_classes}. The "
-                f"posterior is proper, but the probability of that class depends on the prior. {consequence} Otherwise "
-                "drop the class and recode the labels, or add data for it.",
-                DataWarning,
-            )
 
     def resolve(self, X: np.ndarray, seed: int = 0) -> "Model":
         """The model with start values for hyperparameters declared as None, and domains of forms, from the data.
@@ -478,112 +385,56 @@ class Model(DoublePrecision, Module):
 
         return jax.tree.map(fix, self, is_leaf=is_parameter)
 
-    def prior(self, X: ArrayLike, max_error: float = np.inf) -> PriorCollection:
-        """The prior of the latent GPs at inputs, group by group; see ``Representation.bind`` for ``max_error``."""
-        inputs = self.inputs(np.asarray(X))
-        groups = (self._bound(index, inputs, max_error) for index in range(len(self.gps)))
-        return PriorCollection(tuple(groups), inputs.copies)
+    def prior(
+        self,
+        X: ArrayLike | DistinctInputs,
+        max_error: float = np.inf,
+        *,
+        traced: bool = False,
+        known: Groups = (),
+        points: Points = (),
+        for_moments: bool = False,
+    ) -> PriorCollection:
+        """The prior of the latent GPs at inputs, group by group.
 
-    def fixed_groups(self, X: ArrayLike, are_fixed: Sequence[bool]) -> Groups:
-        """The prior of each group with a fixed kernel, exact to double precision, to draw from; None for the others."""
-        inputs, numbered = self.inputs(np.asarray(X)), enumerate(are_fixed)
-        return tuple(self._bound(index, inputs, 0.0).for_sampling() if fixed else None for index, fixed in numbered)
-
-    def coefficient_groups(self, X: ArrayLike) -> Groups:
-        """The prior of each group of coefficients or levels whose variances are not learned; None for the others."""
-        inputs = self.inputs(np.asarray(X), padded=True)
-        numbered = enumerate(self.have_known_coefficients(inputs))
-        return tuple(self._bound(index, inputs, 0.0) if known else None for index, known in numbered)
-
-    def have_known_coefficients(self, inputs: DistinctInputs) -> tuple[bool, ...]:
-        """Whether each group has an exact prior, of coefficients or levels, whose variances are not learned."""
-        pairs = zip(self.gps, inputs.X, strict=True)
-        return tuple(gp.form.is_exact(gp.kernel, Z) and not _is_learned(gp.kernel) for gp, Z in pairs)
-
-    def _bound(self, index: int, inputs: DistinctInputs, max_error: float) -> LatentPrior:
-        gp, X, count = self.gps[index], inputs.X[index], inputs.counts[index]
-        bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, max_error)
-        return bound if len(X) == count else bound.resized(len(X))
-
-    @property
-    def has_factors(self) -> bool:
-        """Whether the forms of all GPs have a factor matrix."""
-        return all(gp.form.has_factor for gp in self.gps)
-
-    def require_factors(self, call: str) -> None:
-        """Raise ValueError, in the name of a call, if the form of a GP has no factor matrix."""
-        for gp in self.gps:
-            if not gp.form.has_factor:
-                raise ValueError(
-                    f"{call} needs GPs with a factor matrix, and form={gp.form!r} has none: use cavi, gaussian_vi or "
-                    "fit, in linear time, or another form, such as pgm.Dense() or pgm.Inducing(300)."
-                )
-
-    def check_memory(self, X: np.ndarray) -> None:
-        """Raise MemoryError if the priors at the inputs need more memory than is available."""
-        inputs = self.inputs(X)
-        needed = max(gp.form.memory(gp.kernel, Z) for gp, Z in zip(self.gps, inputs.masked(), strict=True))
-        require_memory(
-            needed,
-            f"the latents' covariances at {max(inputs.counts):,} distinct inputs",
-            "Use inducing inputs, as in pgm.GP(kernel, form=pgm.Inducing(300)), form=pgm.Markov() for a Matern kernel "
-            "of one column, or batches with pgm.svi; rows with equal inputs count once.",
-        )
+        Parameters
+        ----------
+        X : array_like, shape (n, d), or DistinctInputs
+            The inputs; those of an array are not padded in the result.
+        max_error : float
+            Jitter and truncation stay below this variance if rounding allows it.
+        traced : bool
+            Whether the structure does not depend on the values of the hyperparameters, so that the prior can be
+            differentiated and used under ``jit``. Outside ``jit`` it is compiled. The other options are for this.
+        known : tuple of LatentPrior or None
+            The priors of groups with fixed kernels, whose means may vary; None for other groups.
+        points : tuple of InducingPoints or None
+            The inducing points of groups that have them; None for other groups.
+        for_moments : bool
+            Whether the prior may lack factors.
+        """
+        if not isinstance(X, DistinctInputs):
+            X = np.asarray(X)
+            inputs = self.inputs(X, padded=traced)
+            prior = self.prior(inputs, max_error, traced=traced, known=known, points=points, for_moments=for_moments)
+            return prior.resized(len(X))
+        if not traced:
+            groups = (_bound(gp, X, index, max_error) for index, gp in enumerate(self.gps))
+            return PriorCollection(tuple(groups), X.copies)
+        if is_traced():
+            return _traced_prior(self, X, known, points, for_moments)
+        pairs = zip(known, X.X, strict=True) if known else ()
+        padded = tuple(group.resized(len(Z)) if group and len(group.X) < len(Z) else group for group, Z in pairs)
+        return _compiled_prior(self.bare(), X, padded, points, for_moments)
 
     def inputs(self, X: np.ndarray, *, padded: bool = False) -> DistinctInputs:
         """The distinct inputs of each group; ``padded`` to one of a few sizes if every form supports it."""
-        size = self._num_padded(len(X)) if padded else len(X)
-        d = X.shape[1]
+        size, d = num_padded(self, len(X)) if padded else len(X), X.shape[1]
         groups = [
             Sharing(gp.kernel.reads(d), gp.kernel.terms(d) if gp.form.spans else (), gp.form.shares, gp.form.can_pad)
             for gp in self.gps
         ]
         return find_distinct_inputs(X, groups, size)
-
-    def traced_prior(
-        self, inputs: DistinctInputs, fixed_groups: Groups = (), *, points: Points = (), for_moments: bool = False
-    ) -> PriorCollection:
-        """The prior at inputs as a traceable function of the hyperparameters.
-
-        ``fixed_groups`` has the priors of groups with fixed kernels, whose means may vary, and ``points`` the inducing
-        points of groups with inducing inputs; both have None for other groups. With ``for_moments`` the prior may lack
-        factors.
-        """
-        none = (None,) * len(self.gps)
-        by_row = inputs.X, inputs.row_mask, inputs.spanning
-        columns = zip(self.gps, *by_row, fixed_groups or none, points or none, strict=True)
-        groups: list[LatentPrior] = []
-        for gp, X, row_mask, spanning, fixed, at in columns:
-            mean = as_array(gp.mean.value)
-            if fixed is not None:
-                groups.append(fixed.with_mean(mean))
-                continue
-            options: dict[str, Any] = {"row_mask": row_mask, "spanning": spanning, "points": at}
-            options = {name: value for name, value in options.items() if value is not None}
-            groups.append(gp.form.bind_traced(gp.kernel, mean, X, gp.size, for_moments=for_moments, **options))
-        return PriorCollection(tuple(groups), inputs.copies)
-
-    def compiled_prior(self, X: np.ndarray, fixed_groups: Groups = ()) -> PriorCollection:
-        """``traced_prior``, compiled, without padding rows."""
-        return self.compiled_prior_at(self.inputs(np.asarray(X), padded=True), fixed_groups).resized(len(X))
-
-    def compiled_prior_at(self, inputs: DistinctInputs, fixed_groups: Groups = ()) -> PriorCollection:
-        """``traced_prior``, compiled; fixed groups are padded to the rows of the inputs."""
-        pairs = zip(fixed_groups, inputs.X, strict=True) if fixed_groups else ()
-        padded = tuple(group.resized(len(X)) if group and len(group.X) < len(X) else group for group, X in pairs)
-        return _compiled_prior(self.bare(), inputs, padded)
-
-    @property
-    def can_pad(self) -> bool:
-        """Whether the data can be padded with rows: see pgmodels.priors.base."""
-        return all(gp.form.can_pad for gp in self.gps)
-
-    def padded(self, data: Data) -> tuple[DistinctInputs, Array, Array]:
-        """The distinct inputs, y and the row weights, padded to one of a few sizes if every form supports it."""
-        return self.inputs(data.X, padded=True), *data.padded(self._num_padded(len(data.y)))
-
-    def _num_padded(self, count: int) -> int:
-        return padded_size(count) if self.can_pad else count
 
     def bare(self) -> "Model":
         """A copy with parameter values only, as arrays, for compiled code: a new prior then needs no recompilation."""
@@ -608,6 +459,200 @@ class Model(DoublePrecision, Module):
         from pgmodels.report.summaries import model_html
 
         return model_html(self)
+
+
+def _valued(model: Model, num_columns: int) -> set[int]:
+    """The columns whose values count, and not only which of them are equal."""
+    kernels = [gp.kernel for gp in model.gps]
+    uses: tuple[Use, ...] = "values", "levels"
+    return set().union(*(kernel.reads(num_columns, use) for kernel in kernels for use in uses))
+
+
+def _may_be_new(model: Model, num_columns: int, columns: Columns | None) -> list[str]:
+    """The names of columns that may have new levels: no kernel has distances or entries of them."""
+    valued = _valued(model, num_columns)
+    return [column.name for number, column in enumerate(columns or ()) if number not in valued]
+
+
+def check_new_inputs(
+    model: Model, X_new: ArrayLike, name: str, num_columns: int, columns: Columns | None
+) -> np.ndarray:
+    """New inputs as a float64 array (m, d), read as the training X was, or ValueError."""
+    inputs, of_frame = read_inputs(X_new, name, columns, _may_be_new(model, num_columns, columns), is_new=True)
+    return model.check_inputs(X_new if of_frame is None else inputs, name, num_columns, columns)
+
+
+def columns_with_new_levels(
+    model: Model, columns: Columns | None, X_new: ArrayLike, num_columns: int
+) -> Columns | None:
+    """The columns of X with the levels of new rows that are to become rows of the data."""
+    if columns is None:
+        return None
+    frame = as_frame(X_new)
+    frame = as_identifiers(X_new, columns) if frame is None else frame
+    if frame is None:
+        return columns
+    return with_new_levels(columns, frame, _may_be_new(model, num_columns, columns))
+
+
+def with_numbered_columns(model: Model, columns: Columns | None) -> Model:
+    """The model with kernels that read columns by number, where they name columns of X."""
+    if not any(has_names(gp.kernel) for gp in model.gps):
+        return model
+    names = None if columns is None else tuple(column.name for column in columns)
+    return Model(model.likelihood, [GP(numbered(gp.kernel, names), gp.mean, gp.size, gp.form) for gp in model.gps])
+
+
+def numbered_inputs(model: Model, X: ArrayLike) -> tuple[Model, np.ndarray]:
+    """The model with columns by number, and X as a float64 array (n, d)."""
+    inputs, columns = read_inputs(X, "X")
+    model = with_numbered_columns(model, columns)
+    _check_levels(model, columns or ())
+    # Messages about the shape of an array have code for it.
+    return model, model.check_inputs(X if columns is None else inputs, columns=columns)
+
+
+def _check_levels(model: Model, columns: Columns) -> None:
+    for number in _valued(model, len(columns)) if columns else ():
+        if columns[number].kind == IDENTIFIER:
+            raise ValueError(
+                f"X has whole numbers beyond 2^53 in column {columns[number].name!r}, which float64 does not hold "
+                "exactly, and a kernel measures distances in it. Subtract a constant from this column."
+            )
+    for gp in model.gps:
+        for number in gp.kernel.reads(len(columns), "values") if columns else ():
+            column = columns[number]
+            if column.kind == "level" and len(column.levels) > 2:
+                raise ValueError(
+                    f"{gp.kernel!r} measures distances in column {column.name!r}, which has {len(column.levels)} "
+                    f"levels without an order. Use pgm.On(pgm.White(), [{column.name!r}]) for an effect of each "
+                    "level and pgm.On(kernel, [...]) for the other columns, an ordered categorical, or numbers."
+                )
+
+
+def unseen_classes(model: Model, y: np.ndarray) -> list[int]:
+    """The classes without an observation in y; empty for other supports."""
+    support = model.support
+    return support.unseen(y) if isinstance(support, Classes) else []
+
+
+def warn_unseen(model: Model, unseen: list[int], labels: Labels | None = None) -> None:
+    """Warn with DataWarning of classes without an observation, if there are any."""
+    support = model.support
+    if unseen and isinstance(support, Classes):
+        names = [str(code) if labels is None else f"{code} ({labels[code]!r})" for code in unseen]
+        free = [name for name, p in model.likelihood.parameters.items() if p.learned and p.prior is None]
+        consequence = "That is fine in a fold of cross-validation."
+        if free:
+            consequence = f"fit may take {', '.join(free)} to extreme values: give such parameters a prior."
+        warn(
+            f"y has no observation of class {', '.join(names)} out of {support.num_classes}. The "
+            f"posterior is proper, but the probability of that class depends on the prior. {consequence} Otherwise "
+            "drop the class and recode the labels, or add data for it.",
+            DataWarning,
+        )
+
+
+# The priors of a model's groups, and what their forms support.
+
+
+@double_precision
+def fixed_groups(model: Model, X: ArrayLike, are_fixed: Sequence[bool]) -> Groups:
+    """The prior of each group with a fixed kernel, exact to double precision, to draw from; None for the others."""
+    inputs, pairs = model.inputs(np.asarray(X)), enumerate(are_fixed)
+    return tuple(_bound(model.gps[i], inputs, i, 0.0).for_sampling() if fixed else None for i, fixed in pairs)
+
+
+@double_precision
+def coefficient_groups(model: Model, X: ArrayLike) -> Groups:
+    """The prior of each group of coefficients or levels whose variances are not learned; None for the others."""
+    inputs = model.inputs(np.asarray(X), padded=True)
+    pairs = enumerate(have_known_coefficients(model, inputs))
+    return tuple(_bound(model.gps[i], inputs, i, 0.0) if known else None for i, known in pairs)
+
+
+@double_precision
+def have_known_coefficients(model: Model, inputs: DistinctInputs) -> tuple[bool, ...]:
+    """Whether each group has an exact prior, of coefficients or levels, whose variances are not learned."""
+    known = []
+    for gp, Z in zip(model.gps, inputs.X, strict=True):
+        leaves = jax.tree.leaves(gp.kernel, is_leaf=is_parameter)
+        is_learned = any(is_parameter(leaf) and leaf.learned for leaf in leaves)
+        known.append(gp.form.is_exact(gp.kernel, Z) and not is_learned)
+    return tuple(known)
+
+
+def _bound(gp: GP, inputs: DistinctInputs, index: int, max_error: float) -> LatentPrior:
+    X, count = inputs.X[index], inputs.counts[index]
+    binding = Binding(max_error=max_error)
+    bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, binding)
+    return bound if len(X) == count else bound.resized(len(X))
+
+
+def _traced_prior(
+    model: Model, inputs: DistinctInputs, known: Groups, points: Points, for_moments: bool
+) -> PriorCollection:
+    none = (None,) * len(model.gps)
+    columns = zip(model.gps, inputs.X, inputs.row_mask, inputs.spanning, known or none, points or none, strict=True)
+    groups: list[LatentPrior] = []
+    for gp, X, row_mask, spanning, group, at in columns:
+        mean = as_array(gp.mean.value)
+        if group is not None:
+            groups.append(group.replaced(mean=mean))
+            continue
+        binding = Binding(True, row_mask=row_mask, spanning=spanning, points=at, for_moments=for_moments)
+        groups.append(gp.form.bind(gp.kernel, mean, X, gp.size, binding))
+    return PriorCollection(tuple(groups), inputs.copies)
+
+
+_compiled_prior = compiled(_traced_prior, "for_moments")
+
+
+def has_factors(model: Model) -> bool:
+    """Whether the forms of all GPs have a factor matrix."""
+    return all(gp.form.has_factor for gp in model.gps)
+
+
+def require_factored_forms(model: Model, call: str) -> None:
+    """Raise ValueError, in the name of a call, if the form of a GP has no factor matrix."""
+    for gp in model.gps:
+        if not gp.form.has_factor:
+            raise ValueError(
+                f"{call} needs GPs with a factor matrix, and form={gp.form!r} has none: use cavi, gaussian_vi or "
+                "fit, in linear time, or another form, such as pgm.Dense() or pgm.Inducing(300)."
+            )
+
+
+@double_precision
+def check_memory(model: Model, X: np.ndarray) -> None:
+    """Raise MemoryError if the priors at the inputs need more memory than is available."""
+    inputs = model.inputs(X)
+    needed = max(gp.form.memory(gp.kernel, Z) for gp, Z in zip(model.gps, inputs.masked(), strict=True))
+    require_memory(
+        needed,
+        f"the latents' covariances at {max(inputs.counts):,} distinct inputs",
+        "Use inducing inputs, as in pgm.GP(kernel, form=pgm.Inducing(300)), form=pgm.Markov() for a Matern kernel "
+        "of one column, or batches with pgm.svi; rows with equal inputs count once.",
+    )
+
+
+def forms_can_pad(model: Model) -> bool:
+    """Whether the data can be padded with rows: see pgmodels.priors.base."""
+    return all(gp.form.can_pad for gp in model.gps)
+
+
+def num_padded(model: Model, count: int) -> int:
+    """The number of rows that ``count`` rows are padded to: one of a few sizes if every form supports it."""
+    return padded_size(count) if forms_can_pad(model) else count
+
+
+@double_precision
+def padded_data(model: Model, data: Data) -> tuple[DistinctInputs, Array, Array]:
+    """The distinct inputs, y and the row weights, padded to one of a few sizes if every form supports it."""
+    return model.inputs(data.X, padded=True), *data.padded(num_padded(model, len(data.y)))
+
+
+# Checks of y against the formula.
 
 
 def check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:
@@ -665,7 +710,7 @@ def _check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name
             )
 
 
-def require_model(model: Any) -> Model:
+def require_model(model: object) -> Model:
     """The model, or ValueError if it is not a Model."""
     if isinstance(model, Model):
         return model
@@ -699,7 +744,7 @@ def _replaced(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return replaced
 
 
-def _check_log(values: Any, what: str, name: str) -> None:
+def _check_log(values: Array | np.ndarray, what: str, name: str) -> None:
     bad = np.argwhere(~np.isfinite(np.asarray(values)))
     if bad.size:
         raise ValueError(
@@ -708,26 +753,16 @@ def _check_log(values: Any, what: str, name: str) -> None:
 
 
 @lru_cache(maxsize=512)
-def _derive(function: Any, size: int, symbols: Symbols) -> Augmentation:
+def _derive(function: Callable[..., object], size: int, symbols: Symbols) -> Augmentation:
     return derive_formula(trace(function, size, symbols), size)
 
 
 @partial(compiled, static_argnames="augmentation", optimise=False)
 def _required(
-    augmentation: Augmentation, y: Any, f: Any, values: Mapping[str, Any]
+    augmentation: Augmentation, y: Array, f: Array, values: Mapping[str, Array]
 ) -> tuple[list[Array], Array, list[Array]]:
     """The values that the rules constrain, the log of the factor without latents, and the coefficients of latents."""
     env = Environment(y, f, values)
     required = [requirement.expression.evaluate(env) for requirement in augmentation.requirements]
     coefficient_values = [log_or_value(coefficient, env) for coefficient in coefficients(augmentation.formula)]
     return required, augmentation.base.log_evaluate(env), coefficient_values
-
-
-@compiled
-def _compiled_prior(model: Model, inputs: DistinctInputs, fixed_groups: Groups) -> PriorCollection:
-    return model.traced_prior(inputs, fixed_groups)
-
-
-def _is_learned(kernel: Kernel) -> bool:
-    """Whether a parameter of a kernel is learned, with a prior or without."""
-    return any(is_parameter(leaf) and leaf.learned for leaf in jax.tree.leaves(kernel, is_leaf=is_parameter))

@@ -18,7 +18,7 @@ from pgmodels.priors.dense import CoefficientPrior, DensePrior, InducingPoints, 
 from pgmodels.priors.hilbert import HilbertPrior
 from pgmodels.priors.inducing import ChunkedInducingPrior, FICPrior, InducingPrior, chunked_prior_at
 from pgmodels.priors.markov import MarkovPrior
-from pgmodels.priors.representation import Auto, Representation
+from pgmodels.priors.representation import EAGER, Auto, Representation
 from tests.state_space import LinePrior, StateSpace
 
 MEAN = 0.7
@@ -45,11 +45,9 @@ class SquaredExponential(eqx.Module):
 class Streamed(Representation):
     """pgm.Inducing(Z) with all of its inputs, in chunks, as for data whose factor does not fit into memory."""
 
-    def bind(self, kernel, mean, X, size, max_error=np.inf, for_moments=False):
+    def bind(self, kernel, mean, X, size, how=EAGER):
         span = InducingPoints(jnp.asarray(Z), jnp.ones(len(Z)), jnp.zeros(()))
         return chunked_prior_at(kernel, jnp.asarray(mean), jnp.asarray(X), span, size)
-
-    bind_traced = bind
 
 
 class FormCase(NamedTuple):

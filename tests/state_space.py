@@ -8,21 +8,17 @@ from dataclasses import dataclass
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pgmodels.priors.base import GroupPosterior, LatentPrior
 from pgmodels.priors.dense import centred
-from pgmodels.priors.representation import Representation
+from pgmodels.priors.representation import EAGER, Representation
 
 
 @dataclass(frozen=True)
 class StateSpace(Representation):
     """The state-space representation of pgm.Matern12 on one column of X."""
 
-    def bind(self, kernel, mean, X, size, max_error=np.inf):
-        return self.bind_traced(kernel, mean, X, size)
-
-    def bind_traced(self, kernel, mean, X, size, for_moments=False):
+    def bind(self, kernel, mean, X, size, how=EAGER):
         variance, lengthscale = (jnp.asarray(p.value) for p in (kernel.variance, kernel.lengthscale))
         X = jnp.asarray(X)
         return LinePrior(jnp.asarray(mean), X, variance, lengthscale, jnp.argsort(X[:, 0]), size)

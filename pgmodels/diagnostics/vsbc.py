@@ -23,7 +23,7 @@ from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.model import Data, Model, with_powers
 from pgmodels.numerics.quadrature import CHUNK_VALUES, slices
 from pgmodels.priors.block_posterior import CorrectedGaussian, draw_latents
-from pgmodels.priors.collection import Posterior, PriorCollection
+from pgmodels.priors.collection import Posterior, PriorCollection, approximation_error
 from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.gaussian import CorrectionWarning
@@ -272,7 +272,7 @@ def simulate_calibration(
             shown.advance()
     mean, variance, exact, converged = (np.stack(part) for part in zip(*replicates, strict=True))
     # Latents with a prior variance of 0 (up to jitter) do not test q.
-    known = np.asarray(prior.marginals()[1])[: len(y)] <= prior.approximation_error
+    known = np.asarray(prior.marginals()[1])[: len(y)] <= approximation_error(prior)
     with np.errstate(invalid="ignore", divide="ignore"):
         z, exact = (f - mean) / np.sqrt(variance), (exact - mean[:, None]) / np.sqrt(variance[:, None])
     z, exact = np.where(known, np.nan, z), np.where(known, np.nan, exact)

@@ -29,11 +29,11 @@ from pgmodels.inference.inducing_selection import (
 from pgmodels.inference.loop import MANY, Ascent, LoopState, VariationalState, run_block, without_bound
 from pgmodels.inference.problem import Problem, are_few_rows, precisions, separate_blocks
 from pgmodels.inference.vi import couples, engine_of, is_signed_apart, nearly_converged, selecting
-from pgmodels.model import Data, Groups, Model, Points
+from pgmodels.model import Data, Groups, Model, Points, coefficient_groups, padded_data
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.base import masked
-from pgmodels.priors.collection import MAX_BLOCK, PriorCollection
+from pgmodels.priors.collection import MAX_BLOCK, PriorCollection, have_factors
 from pgmodels.priors.dense import InducingPoints
 from pgmodels.priors.inducing import ENOUGH, inducing_points_at
 from pgmodels.priors.linalg import RANK_MULTIPLE, TOLERANCE
@@ -79,7 +79,7 @@ class ProblemFamily(Module):
         """The prior at the values of a vector, given the inducing points of groups that have them."""
         needed = self.needs_factors or combines_latents(self.objective) or is_signed_apart(self.objective)
         model = self.model_at(vector)
-        return model.traced_prior(self.inputs, self.fixed_groups, points=points, for_moments=not needed)
+        return model.prior(self.inputs, traced=True, known=self.fixed_groups, points=points, for_moments=not needed)
 
     def problem(self, vector: Array, points: Points) -> Problem:
         """The problem at the values of a vector."""
@@ -94,7 +94,7 @@ class ProblemFamily(Module):
             blocks = [range(len(ranks))] if couples(self.objective) else separate_blocks(self.objective)
             wanted = couples(self.objective) or is_signed_apart(self.objective)
             total = max(sum(ranks[latent] for latent in block) for block in blocks)
-            coupled = wanted and prior.factored and total <= MAX_BLOCK
+            coupled = wanted and have_factors(prior) and total <= MAX_BLOCK
         return Problem(self.objective, prior, self.y, model.parameters, coupled, self.row_weights, self.floor)
 
 
@@ -130,19 +130,19 @@ def points_at(
         # Above a quarter of the rows, a dozen low-rank factorisations take longer than a few dense ones, unless the
         # rank is small.
         most = max(64, 0.25 * len(X)) if expands else np.inf
-        group = gp.form.low_rank(gp.kernel, gp.mean.value, X, gp.size)
-        is_low = group is not None and group.rank <= most
+        pivots = gp.form.pivots(gp.kernel, X)
+        is_low = pivots is not None and len(pivots.Z) <= most
         if expands and not is_low:
             return none
-        if group is None or not is_low:
+        if pivots is None or not is_low:
             points.append(None)
             continue
         # The rank is padded to a multiple of 128 where a program, a second or two, takes longer than the padding: of
         # 4,000 rows a hundred sweeps with 64 more coordinates take half a second. The rank of a line, or of a few
         # groups, is the same at all hyperparameters.
-        steps = group.rank > RANK_MULTIPLE and len(group.X) <= 4000
-        more = -group.rank % 128 if steps else 0
-        Z, active = np.pad(group.Z, ((0, more), (0, 0)), mode="edge"), np.pad(group.active, (0, more))
+        steps = len(pivots.Z) > RANK_MULTIPLE and len(X) <= 4000
+        more = -len(pivots.Z) % 128 if steps else 0
+        Z, active = np.pad(pivots.Z, ((0, more), (0, 0)), mode="edge"), np.pad(pivots.active, (0, more))
         points.append(InducingPoints(*map(as_array, (Z, active, 0.0))))
     return tuple(points)
 
@@ -290,7 +290,7 @@ class MarginalBound:
     def of(cls, learnable: ParameterVector, data: Data, objective: Objective | None = None) -> "MarginalBound":
         """The bound of a model and data, with the model's augmentation as objective by default."""
         model = learnable.model
-        distinct, y, row_weights = model.padded(data)
+        distinct, y, row_weights = padded_data(model, data)
         few = max(map(len, distinct.masked())) < MANY_ROWS
         # Lower limit on a latent's posterior variance, as a share of its prior variance, while likelihood parameters
         # are learned: for noise-free data they would become too small to be distinguished from rounding, 2e-16 of that
@@ -299,7 +299,7 @@ class MarginalBound:
         floor = (1e-14 if few else TOLERANCE) if learnable.of_likelihood else 0.0
         # Spanning inputs are used only for draws.
         distinct = replace(distinct, spanning=(None,) * len(model.gps))
-        bare, coefficients = without_inputs(model).bare(), model.coefficient_groups(data.X)
+        bare, coefficients = without_inputs(model).bare(), coefficient_groups(model, data.X)
         terms = objective or model.augmentation
         family = ProblemFamily(terms, learnable, bare, distinct, y, row_weights, coefficients, floor=floor)
         return cls(learnable, data, family, choose_inputs(model, data.X))

@@ -481,7 +481,7 @@ def expansions_at(problem: Problem, sites: Sites) -> tuple[Expansion, ...]:
 
 def expanded_at(problem: Problem, sites: Sites) -> Expanded:
     """The expanded state of given sites."""
-    expansions, side_by_side = expansions_at(problem, sites), problem.prior.side_by_side
+    expansions, side_by_side = expansions_at(problem, sites), problem.prior.copies.side_by_side
     mean = side_by_side([group.mean + e.mean.T for group, e in zip(_dense(problem), expansions, strict=True)])
     variance = side_by_side([e.variance.T for e in expansions]) + problem.kept()
     divergence = sum((jnp.sum(e.divergence) for e in expansions), jnp.zeros(()))
@@ -563,10 +563,10 @@ def _fixed_point(
         by_mean = sites.potential - h - (sites.precision - w) * moments.potential
         moves = problem.prior.sites_by_group(Sites(by_mean, sites.precision - w))
         triples = list(zip(expansions, squares, moves, strict=True))
-        mean = problem.prior.side_by_side([e.times(change.potential.T).T for e, _, change in triples])
+        mean = problem.prior.copies.side_by_side([e.times(change.potential.T).T for e, _, change in triples])
         fall = [e.times_squares(square, change.precision.T).T for e, square, change in triples]
         # For a single datum v / (1 + v dw), and never below zero.
-        share = problem.prior.side_by_side(fall) / state.variance
+        share = problem.prior.copies.side_by_side(fall) / state.variance
         variance = state.variance * jnp.where(share > 0.0, 1.0 / (1.0 + jnp.maximum(share, 0.0)), 1.0 - share)
         return Sites(state.mean + mean, variance)
 

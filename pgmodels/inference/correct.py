@@ -21,7 +21,7 @@ from pgmodels.objectives.base import ExpectedIndicator
 from pgmodels.objectives.expected import Quadrature
 from pgmodels.priors.base import pad_rows, padded_size, weighted
 from pgmodels.priors.chain_posterior import response_entries
-from pgmodels.priors.collection import Posterior, PriorCollection
+from pgmodels.priors.collection import Posterior, PriorCollection, check_covariances, has_chain
 from pgmodels.results.approximation import (
     BEFORE_CORRECTION,
     Approximation,
@@ -308,7 +308,7 @@ def corrected_if(
 def _is_affordable(result: Approximation, size: int, by_scans: bool) -> bool:
     """Whether linear response takes seconds, with so many coordinates or by scans."""
     is_small = size <= MOST_COORDINATES and size * len(result.y) <= _MOST_ENTRIES
-    if not result.prior.chained:
+    if not has_chain(result.prior):
         return is_small
     try:
         return (by_scans or is_small) and response_entries(result.posterior) <= _MOST_SCANNED
@@ -364,7 +364,7 @@ def _is_concave(objective: Quadrature | ExpectedIndicator, mean: Any, spread: An
 
 _METHODS: dict[str, Callable[[Approximation, bool | None], CorrectedApproximation]] = {
     "linear_response": lambda approximation, _: (
-        correct_by_scans if approximation.posterior.prior.chained else correct_by_response
+        correct_by_scans if has_chain(approximation.posterior.prior) else correct_by_response
     )(approximation),
     "perturbative": lambda approximation, _: correct_perturbatively(approximation),
     "nested": correct_by_nesting,
@@ -445,7 +445,7 @@ def marginals(
     approximation = result.uncorrected
     require_maximised("marginals", objective_of_result(approximation))
     inputs = approximation.X if X_new is None else approximation.check_inputs(X_new)
-    approximation.posterior.prior.check_new_inputs(inputs, jointly=True)
+    check_covariances(approximation.posterior.prior, inputs, jointly=True)
     coefficients = _checked(functional, len(inputs), approximation.model.num_latents)
     several = coefficients.reshape(-1, *coefficients.shape[-2:])
     # The covariance of latents is computed for the rows that count.

@@ -14,11 +14,11 @@ from pgmodels.inference.linear_response import correct_by_response
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.likelihoods.expression import Environment
-from pgmodels.model import Model
+from pgmodels.model import Model, has_factors
 from pgmodels.numerics.elementary import FEWEST_DRAWS, SmoothedWeights, smoothed
 from pgmodels.priors.chain import apply, roots_of, times
 from pgmodels.priors.chain_posterior import Layout, chain_column, moves_along
-from pgmodels.priors.collection import Posterior, PriorCollection
+from pgmodels.priors.collection import Posterior, PriorCollection, has_chain
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
 from pgmodels.results.nested import name_type
 from pgmodels.runtime.jit import compiled, require_memory
@@ -47,7 +47,7 @@ class ParticleEstimate(NamedTuple):
 
 def layout_along(prior: PriorCollection, is_coupled: bool) -> Layout | None:
     """The blocks of latents along the chains' one column; None if there are several, or many effects beside them."""
-    if not prior.chained or prior.residual_variances() is not None:
+    if not has_chain(prior) or prior.residual_variances() is not None:
         return None
     try:
         layout = Layout.of(prior, is_coupled)
@@ -356,7 +356,7 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
         )
     check_whole_number(num_draws, "num_draws", FEWEST_DRAWS)
     seed = as_seed(seed)
-    if not result.model.has_factors:
+    if not has_factors(result.model):
         return _by_particles(result.uncorrected, num_draws, seed)
     corrected = result if isinstance(result, LinearResponse) else correct_by_response(result.uncorrected)
     tried: list[SmoothedWeights] = []

@@ -37,7 +37,7 @@ from pgmodels.inference.search import (
 from pgmodels.inference.starts import steps
 from pgmodels.inference.vi import converge, finish, selecting, warn_narrow, with_chain, with_selected_inputs
 from pgmodels.likelihoods.sampling import is_normalised
-from pgmodels.model import Model, Points, require_model
+from pgmodels.model import Model, Points, check_memory, require_model
 from pgmodels.parameters.parameter import is_parameter
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import Coordinates, Sites
@@ -327,7 +327,7 @@ def fit(
     model = with_chain(default, data.X)
     # A chain that the user did not ask for is corrected where the default form would be.
     by_scans = model is default
-    model.check_memory(data.X)
+    check_memory(model, data.X)
     published = scheme != AUTO_SCHEME
     terms = objective_of(model, "augmented" if published and objective == AUTO else objective, len(data.y))
     check_objective_of(scheme, terms)

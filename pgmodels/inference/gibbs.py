@@ -45,11 +45,11 @@ from pgmodels.inference.slice_moves import check_blocks
 from pgmodels.inference.surrogates import Ellipse, Fit, constant_path, ellipse_of, precisions_of
 from pgmodels.inference.vi import accurate_prior, nearly_converged, warn_inaccurate
 from pgmodels.likelihoods.sampling import checked_unknowns
-from pgmodels.model import Data, Model, require_model, with_powers
+from pgmodels.model import Data, Model, check_memory, fixed_groups, forms_can_pad, require_model, with_powers
 from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels
 from pgmodels.priors.base import RandomKey, Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
-from pgmodels.priors.collection import Fresh, PriorCollection
+from pgmodels.priors.collection import Fresh, PriorCollection, can_pad, have_factors, padded_prior, require_coupling
 from pgmodels.results.draws import Draws
 from pgmodels.runtime.io import digest
 from pgmodels.runtime.jit import compiled, one_thread_if_small, one_thread_up_to, require_draws
@@ -110,11 +110,11 @@ class GibbsRun(Picklable):
         self.is_sampled = bool(self.unknowns.leaf_indices)
         vector = as_array(self.unknowns.start())
         # If kernel hyperparameters are sampled, in the form that does not depend on their values.
-        groups = model.fixed_groups(data.X, have_fixed_kernels(model)) if self.is_sampled else ()
-        bound = model.compiled_prior(data.X, groups) if self.is_sampled else model.prior(data.X)
+        groups = fixed_groups(model, data.X, have_fixed_kernels(model)) if self.is_sampled else ()
+        bound = model.prior(data.X, traced=True, known=groups) if self.is_sampled else model.prior(data.X)
         self.prior: PriorCollection = bound.for_sampling()
-        pads = model.can_pad and self.prior.can_pad
-        self.prior = self.prior.padded() if pads else self.prior
+        pads = forms_can_pad(model) and can_pad(self.prior)
+        self.prior = padded_prior(self.prior) if pads else self.prior
         # Auxiliary variables are those of the formula to the power of the weights, which are a column of y here.
         self.powers = with_powers(model, data)
         y, row_mask = self.powers[1].padded(self.prior.num_rows)
@@ -134,7 +134,7 @@ class GibbsRun(Picklable):
         self.schedule: Schedule = default_schedule(moves, self.prior)
         # The largest precision of the fitted Gaussian's factors.
         self.precision = 0.0
-        if self.prior.whitened:
+        if have_factors(self.prior.spans()):
             self._fit_first(vector)
         elif self.is_sampled:
             self.target = replace(self.target, fitted=Ellipse(vector, as_array(np.eye(len(vector)))))
@@ -225,7 +225,7 @@ class GibbsRun(Picklable):
         """
         warn_inaccurate(self.prior, self.precision)
         rows = len(self.data.y)
-        if self.prior.whitened and not self.prior.factored:
+        if have_factors(self.prior.spans()) and not have_factors(self.prior):
             vector = as_array(np.median(np.asarray(self.chains.unknowns), axis=0))
             figures = (np.asarray(leaf)[:rows] for leaf in _inducing_residuals(self.target, vector))
             model = self.unknowns.with_values(self.unknowns.constrain(vector))
@@ -252,7 +252,7 @@ class GibbsRun(Picklable):
         count, keep = len(self.data.y), self.settings.keep
         prior = self.prior.resized(count)
         if hyperparameters:
-            prior = model.compiled_prior(self.data.X, self.target.family.fixed_groups).for_sampling()
+            prior = model.prior(self.data.X, traced=True, known=self.target.family.fixed_groups).for_sampling()
         whitened = None
         if records.coordinates is not None:
             counts = [group.rank * size for group, size in zip(self.prior.groups, self.prior.sizes, strict=True)]
@@ -324,7 +324,7 @@ class GibbsRun(Picklable):
         self.schedule = tune(self.prior, self.is_sampled, self._chunk(PILOT), self.schedule)
 
     def _fit_again(self, vectors: np.ndarray) -> None:
-        if not self.prior.whitened:
+        if not have_factors(self.prior.spans()):
             self.target = replace(self.target, fitted=ellipse_of(vectors))
             return
         path, fault = fit_again(self.target, vectors, self.schedule.needs_coordinates)
@@ -343,8 +343,8 @@ def _usable_moves(
     is_sampled = bool(unknowns.leaf_indices)
     if target.objective.predictors is not None:
         # Predictors couple latents in the sweep too.
-        prior.require_coupling()
-    if not prior.whitened:
+        require_coupling(prior)
+    if not have_factors(prior.spans()):
         check_blocks(target, prior)
     conditions = {
         MoveRequirement.HYPERPARAMETERS: is_sampled,
@@ -352,10 +352,10 @@ def _usable_moves(
         MoveRequirement.WARMUP: has_warmup,
         MoveRequirement.OF_PRIOR: np.any(unknowns.gps >= 0),
         MoveRequirement.OF_LIKELIHOOD: np.any(unknowns.gps < 0),
-        MoveRequirement.FACTOR: prior.whitened,
-        MoveRequirement.GAUSSIAN: prior.whitened,
-        MoveRequirement.NO_GAUSSIAN: not prior.whitened,
-        MoveRequirement.PRECONDITIONER: prior.factored and is_sampled,
+        MoveRequirement.FACTOR: have_factors(prior.spans()),
+        MoveRequirement.GAUSSIAN: have_factors(prior.spans()),
+        MoveRequirement.NO_GAUSSIAN: not have_factors(prior.spans()),
+        MoveRequirement.PRECONDITIONER: have_factors(prior) and is_sampled,
     }
     met = {requirement for requirement, holds in conditions.items() if holds}
     possible = [move for move in moves if move.requirements - met <= {MoveRequirement.GRADIENT}]
@@ -622,7 +622,7 @@ def gibbs(
     check_sizes(num_samples, num_warmup, num_chains)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
     model = model.resolve(data.X, as_seed(seed))
-    model.check_memory(data.X)
+    check_memory(model, data.X)
     if settings.keep.what == "all":
         require_draws(num_samples * num_chains, len(data.X), model.num_latents)
     with Checkpoint.opened(checkpoint) as saved:

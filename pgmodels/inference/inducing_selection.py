@@ -4,26 +4,26 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pgmodels.model import GP, Data, Model
+from pgmodels.model import GP, Data, Model, check_memory
 from pgmodels.priors.collection import columns
-from pgmodels.priors.inducing import AUTOMATIC, ENOUGH, greedy
+from pgmodels.priors.inducing import ADAPTIVE, AUTOMATIC, ENOUGH, REPLACING, Inducing, greedy
 from pgmodels.runtime.messages import PgmodelsWarning, warn
 
 # The inducing inputs (M, d) of each group, None if a group has another form.
 Inputs = tuple[np.ndarray | None, ...]
 
-# Maximum selections, alternating with the posterior, and the relative gain of the ELBO required for another.
-TURNS, _GAIN = 10, 1e-4
+# Maximum selections, alternating with the posterior.
+TURNS = 10
 # Factor by which site precisions are scaled up for a further selection, unless inducing inputs gained less than ENOUGH
 # nats, and the largest such scale, which exceeds any variance above rounding.
 SHARPER = 16.0
 SHARPEST = SHARPER**TURNS
 
 
-# Warn if the residual variance of inducing inputs costs more than _NATS and is more than _SHARE of the latents'
+# Warn if the residual variance of inducing inputs costs more than 10 nats and is more than 0.25 of the latents'
 # variance at the data: standard deviations are then too wide by a seventh on average. For 800 years of tree rings with
 # lengthscale 20, 60 inputs lose 9 nats and 0.28, 80 lose 4 and 0.13; the ELBO was 0.9 to 1.5 times as many nats low.
-_NATS, _SHARE = 10.0, 0.25
+_NATS = 10.0
 # The effect on a variational posterior, and on draws of the sparse model.
 LOOSE_BOUND = (
     "so that deviations are too wide and means too smooth, and the ELBO is about {nats:.0f} nats below that of the "
@@ -72,12 +72,12 @@ def without_inputs(model: Model) -> Model:
 
 def is_automatic(model: Model) -> bool:
     """Whether the number of inducing inputs of some group is chosen from the data."""
-    return any(gp.form.is_automatic for gp in model.gps)
+    return any(gp.form.select == AUTOMATIC for gp in model.gps)
 
 
 def takes_every_choice(model: Model) -> bool:
     """Whether new inducing inputs replace the last without a test of the ELBO, as published for GV and HGV."""
-    return any(gp.form.takes_every_choice for gp in model.gps)
+    return any(gp.form.select in REPLACING for gp in model.gps)
 
 
 def count_inputs(inputs: Inputs) -> int:
@@ -94,7 +94,10 @@ def same_inputs(one: Inputs, other: Inputs) -> bool:
 def warn_limited(model: Model, inputs: Inputs, X: np.ndarray, precisions: np.ndarray) -> None:
     """Warn if an automatic selection has reached the maximum number of inducing inputs and would choose more."""
     for Z, (gp, part) in zip(inputs, _groups(model), strict=True):
-        if Z is not None and gp.form.asks_for_more(gp.kernel, X, _site_precisions(precisions, X, part), len(Z)):
+        if Z is None or gp.form.select != AUTOMATIC or len(Z) != gp.form.num_inputs:
+            continue
+        weights = _site_precisions(precisions, X, part)
+        if len(Inducing(len(Z) + 1, AUTOMATIC).choose(gp.kernel, X, weights)) > len(Z):
             warn(
                 f"{gp.form!r} took its maximum of {len(Z)} inducing inputs, and the data require more: compare "
                 f"the ELBO of Inducing({2 * len(Z)}, {AUTOMATIC!r}).",
@@ -132,7 +135,7 @@ def warn_costly(
 
     ``effect`` describes the consequence; ``how_many`` returns a sentence on the number needed.
     """
-    if nats > _NATS and share > _SHARE:
+    if nats > _NATS and share > 0.25:
         count = sum(gp.form.num_inputs for gp in model.gps)
         needed = f"More than {count} are needed" if how_many is None else how_many()
         warn(
@@ -163,50 +166,32 @@ def select_inducing_inputs(
 
     If their form adapts to the data, selections alternate with ``optimum``, which returns the ELBO of a model and the
     precisions of its sites on the latents, until the ELBO stops rising; the best inputs are kept, or the last if the
-    form takes every choice. If their number is chosen from the data, it grows until more inputs give no further gain.
+    form takes every choice (Passerello 2021, section 3.3.2). If their number is chosen from the data, it grows until
+    more inputs give no further gain.
     """
-    model.check_memory(data.X)
+    check_memory(model, data.X)
     best = choose_inputs(model, data.X)
-    if not any(gp.form.adapts for gp in model.gps):
+    if not any(gp.form.select in ADAPTIVE for gp in model.gps):
         return with_inputs(model, best)
-    if takes_every_choice(model):
-        return _take_every_choice(model, data, best, optimum)
     elbo, precisions = optimum(with_inputs(model, best), data)
-    automatic, sharpness, tried = is_automatic(model), 1.0, best
+    replaces, sharpness, tried = takes_every_choice(model), 1.0, best
+    automatic = is_automatic(model) and not replaces
     for _ in range(TURNS):
         chosen = choose_inputs(model, data.X, sharpness * precisions)
         if same_inputs(chosen, best):
             warn_limited(model, chosen, data.X, sharpness * precisions)
             break
-        sharpness *= SHARPER
+        sharpness *= 1.0 if replaces else SHARPER
         if same_inputs(chosen, tried):
             continue
         tried = chosen
         moved, precisions = optimum(with_inputs(model, chosen), data)
-        limit = min(ENOUGH, _GAIN * abs(elbo)) if automatic else _GAIN * abs(elbo)
+        # The gain of the ELBO that is required for another selection.
+        limit = min(ENOUGH, 1e-4 * abs(elbo)) if automatic else 1e-4 * abs(elbo)
         gain, more = moved - elbo, automatic and count_inputs(chosen) > count_inputs(best)
         # More inputs must gain enough to be worth their time. No gain from fewer inputs does not imply none from more.
-        if gain > (limit if more else 0.0):
+        if replaces or gain > (limit if more else 0.0):
             best, elbo = chosen, moved
-        if gain <= limit and (more or not automatic):
+        if (abs(gain) if replaces else gain) <= limit and (more or not automatic):
             break
     return with_inputs(model, best)
-
-
-def _take_every_choice(
-    model: Model, data: Data, inputs: Inputs, optimum: Callable[[Model, Data], tuple[float, np.ndarray]]
-) -> Model:
-    """The model with the last choice of inducing inputs, after at most TURNS or when the choice or the ELBO settles.
-
-    Source: Passerello 2021, section 3.3.2.
-    """
-    elbo, precisions = optimum(with_inputs(model, inputs), data)
-    for _ in range(TURNS):
-        chosen = choose_inputs(model, data.X, precisions)
-        if same_inputs(chosen, inputs):
-            break
-        before, inputs = elbo, chosen
-        elbo, precisions = optimum(with_inputs(model, inputs), data)
-        if abs(elbo - before) <= _GAIN * abs(before):
-            break
-    return with_inputs(model, inputs)

@@ -25,7 +25,16 @@ from pgmodels.inference.problem import Problem, largest_precision, precisions
 from pgmodels.inference.vi import optimise, start_state, variational_problem, warn_inaccurate, with_selected_inputs
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.sampling import checked_unknowns
-from pgmodels.model import Data, Model, Points, require_model
+from pgmodels.model import (
+    Data,
+    Model,
+    Points,
+    check_memory,
+    coefficient_groups,
+    has_factors,
+    padded_data,
+    require_model,
+)
 from pgmodels.numerics.elementary import smoothed
 from pgmodels.numerics.iteration import Search, hessian
 from pgmodels.numerics.quadrature import SPACINGS, Design, composite, composite_support, grid, grid_support, refined
@@ -34,7 +43,7 @@ from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.base import Sites, pad_rows, pad_zeros, padded_size, weighted
 from pgmodels.priors.block_posterior import move
 from pgmodels.priors.chain_posterior import ChainResponse, Layout, respond
-from pgmodels.priors.collection import Posterior
+from pgmodels.priors.collection import Posterior, factors_at
 from pgmodels.results.gaussian import added_moments, joint_covariance
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.runtime.jit import compiled, one_thread_if_small
@@ -126,7 +135,7 @@ def _evaluate(family: ProblemFamily, vector: Array, points: Points, start: Sites
     problem = family.problem(vector, points)
     state = _optimum(problem, start, _TOLERANCE)
     log_prior = family.parameters.log_prior_unconstrained(vector)
-    if not family.model.has_factors:
+    if not has_factors(family.model):
         posterior = problem.condition(state.sites)
         runs = log_evidences(family.model_at(vector), problem, posterior, keys) + log_prior
         mean, plain = posterior.marginals()
@@ -207,10 +216,10 @@ def _predict(
     if problem.objective.is_monotone:
         mean, covariance = problem.condition(sites).marginals_at(X_new)
         return mean, covariance, covariance
-    if not family.model.has_factors:
+    if not has_factors(family.model):
         return predicted(problem, problem.condition(sites), X_new)
     posterior, response = _corrected(problem, sites)
-    _, added = added_moments(posterior.prior.factors_at(X_new), jnp.zeros(len(response)), response)
+    _, added = added_moments(factors_at(posterior.prior, X_new), jnp.zeros(len(response)), response)
     mean, covariance = posterior.marginals_at(X_new)
     return mean, covariance + added, covariance
 
@@ -332,7 +341,7 @@ def integrate(
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
     seed = as_seed(seed)
     model = model.resolve(data.X, seed)
-    model.check_memory(data.X)
+    check_memory(model, data.X)
     model = with_selected_inputs(model, data, _objective(model))
     unknowns = checked_unknowns(model)
     if not unknowns.leaf_indices:
@@ -369,8 +378,8 @@ class _Integration:
     def _start(self, objective: Objective) -> tuple[bool, Sites]:
         """Whether sites couple the predictors of a datum, and the sites at the start values."""
         model, data = self.model, self.data
-        problem = variational_problem(model, data, objective, model.compiled_prior(data.X))
-        if not model.has_factors:
+        problem = variational_problem(model, data, objective, model.prior(data.X, traced=True))
+        if not has_factors(model):
             is_coupled = problem.coupled or problem.objective.predictors is not None
             layout = layout_along(problem.prior, is_coupled)
             if layout is None or any(member.kind is None for member in layout.members):
@@ -409,7 +418,7 @@ class _Integration:
         middle = [np.asarray(value) for value in self.unknowns.constrain(self.mode)]
         model = self.unknowns.with_values(middle)
         dense = None in _points_at(self.family, self.mode)
-        prior = model.compiled_prior(self.data.X) if dense else model.prior(self.data.X)
+        prior = model.prior(self.data.X, traced=True) if dense else model.prior(self.data.X)
         problem = variational_problem(model, self.data, self.family.objective, prior)
         warn_inaccurate(problem.prior, largest_precision(problem, self.points[0].sites))
         n = len(self.data.y)
@@ -481,7 +490,7 @@ class _Integration:
         value, k_hat, reliable = -math.inf, math.inf, False
         if usable and self.is_gaussian:
             value, k_hat, reliable = float(ratios), math.nan, True
-        elif usable and self.model.has_factors:
+        elif usable and has_factors(self.model):
             weights = smoothed(ratios)
             value, k_hat, reliable = weights.log_mean, weights.k, weights.k <= weights.limit
         elif usable:
@@ -544,7 +553,7 @@ class _Integration:
                 "integrate: Pareto k-hat of the evidence's weights is above its limit at points with "
                 f"{unreliable:.0%} of the mass: the corrected Gaussian misses too much of the posterior there. Compare "
                 "with draws of gibbs."
-                if self.model.has_factors
+                if has_factors(self.model)
                 else f"integrate: at points with {unreliable:.0%} of the mass the evidence by particles has a standard "
                 f"error above {_MOST_ERROR} nats. Raise num_draws, or draw with gibbs.",
                 EvidenceWarning,
@@ -563,15 +572,15 @@ def _objective(model: Model) -> Objective:
 
 def problem_family(model: Model, data: Data, unknowns: ParameterVector, coupled: bool) -> ProblemFamily:
     """The problem family of a resolved model and checked data."""
-    objective, padded = _objective(model), model.padded(data)
-    known = model.coefficient_groups(data.X)
+    objective, padded = _objective(model), padded_data(model, data)
+    known = coefficient_groups(model, data.X)
     return ProblemFamily(objective, unknowns, model.bare(), *padded, known, coupled=coupled, needs_factors=True)
 
 
 def _points_at(family: ProblemFamily, vector: Array | np.ndarray) -> Points:
     """The pivots of a low-rank form at unconstrained hyperparameters, if that is faster."""
     model = family.model_at(as_array(vector))
-    if not model.has_factors:
+    if not has_factors(model):
         return (None,) * len(model.gps)
     return points_at(family.objective, model, family.inputs.masked(), (None,) * len(model.gps))
 
@@ -590,7 +599,7 @@ def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.n
 @double_precision
 def joint_moments_at(result: IntegratedApproximation, X_new: np.ndarray, point: int) -> tuple[np.ndarray, np.ndarray]:
     """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs, at one point."""
-    if not result.model.has_factors:
+    if not has_factors(result.model):
         raise ValueError(
             "draw_latents of integrate needs GPs with a factor matrix, for a joint covariance: draw from cavi's, "
             "gaussian_vi's or gibbs' result, or choose another form than pgm.Markov(), such as pgm.Dense()."

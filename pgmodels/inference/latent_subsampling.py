@@ -28,6 +28,7 @@ from pgmodels.model import Model
 from pgmodels.numerics.iteration import adam_step, initial_adam
 from pgmodels.objectives.base import Objective, Tangent
 from pgmodels.priors.base import weighted
+from pgmodels.priors.inducing import AUTOMATIC
 from pgmodels.priors.linalg import over_states, solve_columns
 from pgmodels.runtime.messages import shorten
 
@@ -38,7 +39,7 @@ def latent_sample_of(model: Model, objective: Objective, count: int, key: Array)
     if count > size:
         raise ValueError(f"class_batch_size must be at most {size}, the number of latents of the model; got {count}.")
     form = model.gps[0].form
-    if len(model.gps) > 1 or not form.num_inputs or form.is_automatic:
+    if len(model.gps) > 1 or not form.num_inputs or form.select == AUTOMATIC:
         raise ValueError(
             f"class_batch_size needs one GP of size={size} with inducing inputs, so that all latents share a "
             f"kernel; got {shorten(model.gps)}. Use pgm.GP(kernel, size={size}, form=pgm.Inducing(100))."

@@ -27,7 +27,7 @@ from pgmodels.priors.chain_posterior import (
     push_values,
     response_entries,
 )
-from pgmodels.priors.collection import Marginals, Posterior
+from pgmodels.priors.collection import Marginals, Posterior, supports_signed
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.gaussian import CorrectionWarning, added_moments, is_invalid, mixing, warn_invalid
 from pgmodels.results.nested import ChainCorrection, respond
@@ -386,7 +386,7 @@ def correct_by_scans(approximation: Approximation) -> ChainCorrection:
     variance, negative = np.diagonal(covariance, axis1=1, axis2=2), response.negative()
     is_positive = np.isfinite(variance).all() and not int(jnp.sum(negative))
     if not is_positive:
-        at_rows = np.asarray(negative if posterior.is_coupled else posterior.prior.spread(negative))
+        at_rows = np.asarray(negative if posterior.is_coupled else posterior.prior.copies.spread(negative))
         rows = np.flatnonzero((at_rows[:n] > 0) | ~np.isfinite(variance).all(axis=1))
         warn(
             f"the covariance by linear response is not positive definite (in row {', '.join(map(str, rows[:5]))}): the "
@@ -413,7 +413,7 @@ def factors_of(
 ) -> Factors:
     """What responds at each row, see ``linear_response``."""
     mean, spread = read_at_data(objective, posterior, Phi, coupled)
-    clipped = not coupled and not posterior.prior.takes_signed(Phi is not None)
+    clipped = not coupled and not supports_signed(posterior.prior, Phi is not None)
     by_means, mixed, curved = sensitivity(objective, mean, spread, y, row_weights, parameters, clipped)
     precision = -jnp.block([[by_means, jnp.swapaxes(mixed, 1, 2)], [mixed, curved]])
     slope = None

@@ -31,8 +31,9 @@ from pgmodels.objectives.base import FormulaObjective
 from pgmodels.parameters.vector import ParameterVector
 from pgmodels.priors.base import Coordinates, RandomKey, Sites, masked
 from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.collection import PriorCollection, flatten
 from pgmodels.priors.linalg import vmap_as_loop
+from pgmodels.priors.rows import Copies
 from pgmodels.runtime.precision import Module, as_array
 
 # Values of the likelihood's parameters by name.
@@ -56,7 +57,7 @@ class Reference(NamedTuple):
         """A draw of the latents at the data and its coordinates, flat."""
         if self.surrogate is None:
             latents, whitened = self.prior.draw(key)
-            return latents, self.prior.flatten(whitened)
+            return latents, flatten(whitened)
         centre = self.surrogate.centre
         coordinates = centre + self.surrogate.deviation(jax.random.normal(key, centre.shape))
         return self.prior.latents(self.prior.unflatten(coordinates)), coordinates
@@ -193,7 +194,7 @@ def fit_again(target: Target, vectors: np.ndarray, preconditioned: bool) -> tupl
 
     def fit_at(vector: np.ndarray, start: Sites | None = None) -> Fit:
         model = target.family.model_at(as_array(vector))
-        prior = model.compiled_prior_at(target.family.inputs, target.family.fixed_groups).for_sampling()
+        prior = model.prior(target.family.inputs, traced=True, known=target.family.fixed_groups).for_sampling()
         return target.fit(model, prior, start)
 
     ellipse = ellipse_of(vectors)
@@ -391,7 +392,7 @@ class DataAugmentation(GibbsSweep):
             expected = jnp.where(columns, state.latents(means), expected)
             latents, coordinates = replaced(state, columns, drawn, latents, coordinates)
             finite = finite & is_finite
-        moved = chain._replace(key=key, latents=latents, coordinates=state.flatten(coordinates))
+        moved = chain._replace(key=key, latents=latents, coordinates=flatten(coordinates))
         before, expected = target.masked(chain.latents), target.masked(expected)
         return Step(moved, state, DataAugmentationInfo(before, expected, before**2, before * expected), finite)
 
@@ -503,7 +504,7 @@ class FourBlock(GibbsSweep):
             moved = jax.tree.map(jnp.add, *mean_and_deviation(target, prior, latent_key, sites, parameters))
             latents, coordinates = replaced(prior, columns_of(augmentation, block), moved, latents, coordinates)
             finite = finite & is_finite
-        moved_chain = chain._replace(key=key, latents=latents, coordinates=prior.flatten(coordinates))
+        moved_chain = chain._replace(key=key, latents=latents, coordinates=flatten(coordinates))
         return Step(moved_chain, counts, finite=finite)
 
 
@@ -525,7 +526,8 @@ class ClassByClass(GibbsSweep):
         objective = cast(OneVersusRest, target.objective)
         key, latents, finite, coordinates = chain.key, chain.latents, jnp.array(True), []
         for index, (part, group) in enumerate(zip(state.slices(), state.unflatten(chain.coordinates), strict=True)):
-            prior = state.of_one_latent(index)
+            copies = Copies(state.copies.rows, state.copies.places[index : index + 1])
+            prior = PriorCollection((state.groups[index].replaced(size=1),), copies)
 
             def update(
                 i: Array, before: tuple[Array, ...], first: int = part.start, prior: PriorCollection = prior
@@ -542,5 +544,5 @@ class ClassByClass(GibbsSweep):
             start = key, latents, group, finite
             key, latents, group, finite = jax.lax.fori_loop(0, state.sizes[index], update, start)
             coordinates.append(group)
-        moved = chain._replace(key=key, latents=latents, coordinates=state.flatten(coordinates))
+        moved = chain._replace(key=key, latents=latents, coordinates=flatten(coordinates))
         return Step(moved, state, finite=finite)

@@ -22,7 +22,7 @@ from pgmodels.model import Data
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import pad_rows, padded_size, weighted
-from pgmodels.priors.collection import Posterior
+from pgmodels.priors.collection import Posterior, factors_at
 from pgmodels.priors.linalg import vmap_as_loop
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.gaussian import CorrectionWarning, mixing, warn_invalid
@@ -638,7 +638,7 @@ def _merged(q: PredictorGaussian, data: Data) -> PredictorGaussian:
 def _latents_at(posterior: Posterior, X_new: Any) -> tuple[Array, Array, Array]:
     """Mean (m, L), half (m, L, D) and residual variance (m, L) of the latents at new inputs, as in Functional."""
     mean, covariance = posterior.marginals_at(X_new)
-    half = jnp.moveaxis(halves(posterior, None, posterior.prior.factors_at(X_new))[1], 0, -1)
+    half = jnp.moveaxis(halves(posterior, None, factors_at(posterior.prior, X_new))[1], 0, -1)
     variance = jnp.diagonal(covariance, axis1=1, axis2=2)
     residual = variance - jnp.sum(half**2, axis=2)
     return mean, half, jnp.where(residual > 1e-9 * variance, residual, 0.0)
@@ -649,7 +649,7 @@ def _residual_variances(posterior: Posterior, X_new: Any, coefficients: Any) -> 
     """The variance of sums of latents times coefficients (k, m, L) given the coordinates of the latents, (k,)."""
     prior = posterior.prior
     total = jnp.zeros(len(coefficients))
-    for columns, C in zip(prior.slices(), prior.residual_covariances(X_new), strict=True):
+    for columns, group in zip(prior.slices(), prior.groups, strict=True):
         A = coefficients[:, :, columns]
-        total += jnp.einsum("kml,mn,knl->k", A, C, A)
+        total += jnp.einsum("kml,mn,knl->k", A, group.residual_covariance(X_new), A)
     return jnp.maximum(total, 0.0)

@@ -19,7 +19,7 @@ from pgmodels.inference.loop import MANY, run_block
 from pgmodels.inference.objectives import Choice, check_objective, objective_of, require_maximised
 from pgmodels.inference.vi import engine_of, nearly_converged
 from pgmodels.interop.numpyro import checked_unknowns, require_x64
-from pgmodels.model import Model, require_model
+from pgmodels.model import Model, check_memory, coefficient_groups, padded_data, require_model
 from pgmodels.priors.base import RandomKey
 from pgmodels.priors.representation import Auto
 from pgmodels.runtime.precision import as_array, double_precision
@@ -62,7 +62,7 @@ def numpyro_bound(
     check_objective(objective)
     model, data = require_model(model).prepare(X, y)
     model = model.with_form(Auto()).resolve(data.X)
-    model.check_memory(data.X)
+    check_memory(model, data.X)
     unknowns = checked_unknowns(model)
     if not unknowns.names:
         raise ValueError(
@@ -71,9 +71,11 @@ def numpyro_bound(
         )
     terms = objective_of(model, objective)
     require_maximised("numpyro_bound", terms)
-    inputs, padded, row_weights = model.padded(data)
+    inputs, padded, row_weights = padded_data(model, data)
     inputs = replace(inputs, spanning=(None,) * len(model.gps))
-    family = ProblemFamily(terms, unknowns, model.bare(), inputs, padded, row_weights, model.coefficient_groups(data.X))
+    family = ProblemFamily(
+        terms, unknowns, model.bare(), inputs, padded, row_weights, coefficient_groups(model, data.X)
+    )
     points, engine = (None,) * len(model.gps), engine_of(terms)
 
     def bound(vector: Array) -> Array:

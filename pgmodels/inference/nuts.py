@@ -24,9 +24,10 @@ from pgmodels.inference.vi import variational_problem, warn_inaccurate
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.interop.numpyro import WHITENED, Program
 from pgmodels.likelihoods.operations import jumps
-from pgmodels.model import Data, Model, require_model
+from pgmodels.model import Data, Model, check_memory, require_model
 from pgmodels.priors.base import Sites, pad_rows
 from pgmodels.priors.block_posterior import BlockPosterior
+from pgmodels.priors.collection import approximation_error
 from pgmodels.priors.representation import Auto
 from pgmodels.results.draws import Draws
 from pgmodels.runtime.jit import compiled, one_thread_if_small, require_draws
@@ -149,7 +150,7 @@ def nuts(
     check_between(target_accept, "target_accept", 0.0, 1.0)
     key = as_key(seed)
     model = model.with_form(Auto()).resolve(data.X)
-    model.check_memory(data.X)
+    check_memory(model, data.X)
     require_draws(num_samples * num_chains, len(data.X), model.num_latents)
     # Raises a helpful error if a kernel's matrix is not a covariance, where NumPyro would find no start.
     model.prior(data.X)
@@ -173,7 +174,7 @@ def nuts(
     draws = Draws(
         model=model,
         **data._asdict(),
-        prior=model.compiled_prior(data.X, program.fixed_groups),
+        prior=model.prior(data.X, traced=True, known=program.fixed_groups),
         whitened=tuple(np.asarray(samples[f"{WHITENED}{i}"]) for i in range(len(model.gps))),
         stored_latents=np.asarray(samples["f"]),
         hyperparameters={name: np.asarray(samples[name]) for name in program.unknowns.names},
@@ -183,7 +184,7 @@ def nuts(
         seconds=0.0,
         method="nuts",
     )
-    if draws.prior.approximation_error:
+    if approximation_error(draws.prior):
         # The largest precision of the data on a latent, from the curvature of the log likelihood about the draws.
         problem = replace(variational_problem(model, data, expected_objective(model), draws.prior), coupled=False)
         at_draws = (as_array(pad_rows(part, len(problem.y))) for part in (draws.mean, draws.variance))
@@ -203,7 +204,7 @@ class PreconditionedProgram(Program):
     def __init__(self, model: Model, data: Data):
         super().__init__(model, data)
         self.surrogate: BlockPosterior | None = None
-        prior = model.compiled_prior(data.X, self.fixed_groups)
+        prior = model.prior(data.X, traced=True, known=self.fixed_groups)
         if sum(prior.ranks) > 2000:
             return
         surrogate = fit_surrogate(self.powers, prior, self.y, None).surrogate

@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike
 from pgmodels.data.arrays import check_whole_number
 from pgmodels.inference.inducing_selection import choose_inputs, with_inputs
 from pgmodels.kernels.columns import check_lookups
-from pgmodels.model import Model, require_model
+from pgmodels.model import Model, check_memory, numbered_inputs, require_model
 from pgmodels.parameters.parameter import Parameter
 from pgmodels.parameters.vector import with_priors, with_values
 from pgmodels.priors.base import RandomKey
 from pgmodels.priors.block_posterior import draw_latents
+from pgmodels.priors.collection import padded_prior
 from pgmodels.priors.rows import DistinctInputs
 from pgmodels.results.draws import PriorPredictive
 from pgmodels.results.predictive import DrawNodes, Predictive, check_covariates
@@ -67,13 +68,13 @@ def prior_predictive(
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)
     model = require_model(model)
-    model, inputs, _ = model.read_inputs(X)
+    model, inputs = numbered_inputs(model, X)
     covariates = check_covariates(model.likelihood, model.num_latents, covariates, len(inputs))
     model = model.resolve(inputs)
     for gp in model.gps:
         gp.form.check(gp.kernel, inputs.shape[1])
         check_lookups(gp.kernel, inputs, "X")
-    model.check_memory(inputs)
+    check_memory(model, inputs)
     require_draws(num_draws, len(inputs), model.num_latents)
     model = with_inputs(model, choose_inputs(model, inputs))
     unknowns = with_priors(model)
@@ -83,7 +84,7 @@ def prior_predictive(
         keys = jax.random.split(jax.random.fold_in(key, len(values)), num_draws)
         f = np.asarray(_draw_each(model.bare(), unknowns.leaf_indices, values, model.inputs(inputs), keys))
     else:
-        f = draw_latents(model.prior(inputs).padded(), num_draws, seed)[0][:, : len(inputs)]
+        f = draw_latents(padded_prior(model.prior(inputs)), num_draws, seed)[0][:, : len(inputs)]
     hyperparameters = dict(zip(unknowns.names, values, strict=True))
     drawn = {
         parameter: hyperparameters[name].reshape(num_draws, 1, -1) for parameter, name in unknowns.of_likelihood.items()
@@ -124,6 +125,6 @@ def _draw_each(
     """The latents of each draw of the values, (draws, n, latents)."""
 
     def one(draw: tuple[list[Array], RandomKey]) -> Array:
-        return with_values(model, leaf_indices, draw[0]).traced_prior(inputs).draw(draw[1])[0]
+        return with_values(model, leaf_indices, draw[0]).prior(inputs, traced=True).draw(draw[1])[0]
 
     return jax.lax.map(one, (values, keys))

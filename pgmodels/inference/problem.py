@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.augmentation.predictors import Predictors
-from pgmodels.model import Data, Model
+from pgmodels.model import Data, Model, forms_can_pad
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Moments, Sites, weighted
 from pgmodels.priors.chain_posterior import (
@@ -21,7 +21,19 @@ from pgmodels.priors.chain_posterior import (
     push_moments,
     push_values,
 )
-from pgmodels.priors.collection import DependentPosterior, Fresh, Posterior, PriorCollection, choose_blocks
+from pgmodels.priors.collection import (
+    DependentPosterior,
+    Fresh,
+    Posterior,
+    PriorCollection,
+    approximation_error,
+    choose_blocks,
+    neglected_variances,
+    padded_prior,
+    rounded_variances,
+    shared_total,
+    supports_signed,
+)
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module, as_array
 
@@ -67,7 +79,7 @@ class Problem(Module):
     @property
     def takes_signed(self) -> bool:
         """Whether precisions of sites may have any sign for which the posterior is proper."""
-        return self.coupled or self.prior.takes_signed(self.objective.predictors is not None)
+        return self.coupled or supports_signed(self.prior, self.objective.predictors is not None)
 
     def with_coupled_sites(self) -> "Problem":
         """The same problem with sites that couple the predictors of a datum."""
@@ -133,7 +145,7 @@ class Problem(Module):
         """The predictors' variance that sites do not reduce: ``floor`` times the prior's."""
         if not self.floor:
             return 0.0
-        mean, variance = self.prior.marginals()[0], self.prior.rounded_variances()
+        mean, variance = self.prior.marginals()[0], rounded_variances(self.prior)
         return self.floor * self.of_latents(mean, jax.vmap(jnp.diag)(variance))[1]
 
     def floor_loss(self, sites: Sites) -> Float[Array, ""]:
@@ -190,7 +202,7 @@ class Problem(Module):
         precision = sites.precision.diagonal(axis1=1, axis2=2) if self.coupled else sites.precision
         pull, digits = abs(gradient_of(sites, mean)), _DIGIT * abs(mean)
         of_means = jnp.sum(pull * digits + 0.5 * abs(precision) * digits**2)
-        of_prior = change_of_elbo(self, _DIGIT * self.prior.rounded_variances(), mean, variance, sites)
+        of_prior = change_of_elbo(self, _DIGIT * rounded_variances(self.prior), mean, variance, sites)
         sizes = jnp.sum(abs(terms)) + abs(divergence)
         return Bound(jnp.sum(terms) - divergence, _DIGIT * sizes + of_means + of_prior)
 
@@ -206,17 +218,17 @@ def change_of_elbo(problem: Problem, added: Values | float, mean: Values, varian
     if predictors is not None:
         Phi = predictors.matrix(problem.y, problem.parameters)
         pull, curvature = ((B * part[..., None]).sum(axis=1) for B, part in ((Phi, pull), (Phi**2, curvature)))
-    return 0.5 * (added * (pull * problem.prior.shared_total(pull) + curvature)).sum()
+    return 0.5 * (added * (pull * shared_total(problem.prior, pull) + curvature)).sum()
 
 
 def neglect(problem: Problem, mean: Values, variance: Values, sites: Sites) -> float:
     """First-order error of the ELBO due to the variance that the prior's representation adds or neglects."""
     at = jax.tree.map(np.asarray, (mean, variance, sites))
-    most = float(change_of_elbo(problem, float(problem.prior.approximation_error), *at))
+    most = float(change_of_elbo(problem, float(approximation_error(problem.prior)), *at))
     # Below a hundredth of a nat the largest neglected variance need not be told from those of the rows.
     if most <= 0.01:
         return most
-    return min(most, float(change_of_elbo(problem, np.asarray(problem.prior.neglected_variances()), *at)))
+    return min(most, float(change_of_elbo(problem, np.asarray(neglected_variances(problem.prior)), *at)))
 
 
 def largest_precision(problem: Problem, sites: Sites) -> float:
@@ -248,7 +260,7 @@ def problem_of(
     Rows are padded to a few sizes if the prior can be padded.
     """
     prior = model.prior(data.X) if prior is None else prior
-    prior = prior.padded() if model.can_pad else prior
+    prior = padded_prior(prior) if forms_can_pad(model) else prior
     y, row_weights = data.padded(prior.num_rows)
     return Problem(objective or model.augmentation, prior, y, model.parameters, row_weights=row_weights)
 

@@ -501,7 +501,7 @@ def _of_more_rows(inverse_hessian: np.ndarray, learnable: ParameterVector, growt
     eleven without this; scaling those of other GPs too doubles their number (100,000 rows of a Hilbert basis).
     """
     gps = learnable.model.gps
-    grows = np.array([index < 0 or gps[index].form.subset_is_stretch for index in learnable.gps])
+    grows = np.array([index < 0 or not gps[index].form.has_factor for index in learnable.gps])
     scale = np.where(grows, growth**-0.5, 1.0)
     return scale[:, None] * inverse_hessian * scale
 

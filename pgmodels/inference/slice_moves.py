@@ -34,7 +34,7 @@ from pgmodels.inference.surrogates import Ellipse
 from pgmodels.objectives.expected import num_coarse_nodes
 from pgmodels.priors.base import RandomKey
 from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import PriorCollection, choose_blocks
+from pgmodels.priors.collection import PriorCollection, choose_blocks, flatten
 from pgmodels.priors.linalg import vmap_as_loop, vmap_as_loop_if_batched
 from pgmodels.runtime.precision import as_array
 
@@ -305,7 +305,7 @@ class MarginalSlice(Move):
             drawn = jax.tree.map(jnp.add, *mean_and_deviation(target, prior, latent_key, sites, parameters))
             latents, coordinates = replaced(prior, columns, drawn, latents, coordinates)
             finite = finite & is_finite
-        return Step(Chain(key, vector, latents, prior.flatten(coordinates)), state, (), finite)
+        return Step(Chain(key, vector, latents, flatten(coordinates)), state, (), finite)
 
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
         return EVALUATIONS * sweep_operations(prior)

@@ -53,12 +53,12 @@ from pgmodels.inference.svi_step import (
     require_same_inputs,
 )
 from pgmodels.inference.vi import conclude, couples, is_affordable, nearly_converged, warn_narrow
-from pgmodels.model import GP, Data, Model, require_model, with_powers
+from pgmodels.model import GP, Data, Model, require_factored_forms, require_model, with_powers
 from pgmodels.numerics.quadrature import chunk_length
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, trainable
 from pgmodels.priors.base import RandomKey, pad_rows
-from pgmodels.priors.collection import MAX_BLOCK, PriorCollection
+from pgmodels.priors.collection import MAX_BLOCK, PriorCollection, require_factors
 from pgmodels.results.approximation import Approximation, FitReport
 from pgmodels.results.nested import SparseApproximation
 from pgmodels.runtime.io import digest
@@ -356,7 +356,7 @@ def svi(
     check_callback(callback)
     check_objective(objective)
     model = require_model(model)
-    model.require_factors("svi")
+    require_factored_forms(model, "svi")
     terms, key = objective_of(model, objective), as_key(seed)
     require_maximised("svi", terms)
     decay = _decay(rate, terms)
@@ -416,7 +416,7 @@ def _in_memory(model: Model, run: _Run) -> Approximation:
     if not run.train_hyperparameters:
         problem = problem_of(fixed, data, objective=objective_of(fixed, run.objective))
     prior = fixed.prior(data.X[:1]) if problem is None else problem.prior
-    prior.require_factors()
+    require_factors(prior)
     fitted = _learned(model, prior, inputs, run)
     if problem is None:
         problem = problem_of(fitted.model, data, objective=objective_of(fitted.model, run.objective))

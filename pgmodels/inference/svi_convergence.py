@@ -36,7 +36,7 @@ from pgmodels.inference.svi_step import (
 )
 from pgmodels.kernels.columns import check_lookups
 from pgmodels.kernels.kernel import check_traced
-from pgmodels.model import Data, Model
+from pgmodels.model import Data, Model, unseen_classes, warn_unseen, with_numbered_columns
 from pgmodels.numerics.iteration import History, empty_history
 from pgmodels.numerics.quadrature import CHUNK_VALUES, chunk_length
 from pgmodels.objectives.base import Objective
@@ -426,7 +426,7 @@ class RowCheck:
         for gp in self.model.gps:
             check_lookups(gp.kernel, inputs, "X")
         observations = self.model.check_observations(y, len(inputs))
-        unseen = self.model.unseen(observations)
+        unseen = unseen_classes(self.model, observations)
         self.unseen = unseen if is_first else sorted(set(unseen) & set(self.unseen))
         return inputs, observations
 
@@ -469,10 +469,10 @@ def source_of(
             rows.arrays = (*rows.arrays, data.weights)
         return model, data, Source(rows, len(data.X), unscaled, data.columns, "")
     columns = None if X.columns is None else tuple(map(Column, X.columns))
-    model = model.numbered(columns)
+    model = with_numbered_columns(model, columns)
     check = RowCheck(model)
     surveyed = survey(X, check, seed)
-    model.warn_unseen(check.unseen)
+    warn_unseen(model, check.unseen)
     indexed = sorted(set().union(*(gp.kernel.reads(surveyed.X.shape[1], "levels") for gp in model.gps)))
     if X.standardise and indexed:
         raise ValueError(

@@ -28,8 +28,8 @@ from pgmodels.parameters.vector import ParameterVector, trainable
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.chain_posterior import pull_sites, push_values
-from pgmodels.priors.collection import IndependentPosterior, Posterior, PriorCollection, scatter_blocks
-from pgmodels.priors.inducing import inducing_by_root
+from pgmodels.priors.collection import IndependentPosterior, Posterior, PriorCollection, require_factors, scatter_blocks
+from pgmodels.priors.inducing import inducing_by_root, posterior_of_moments
 from pgmodels.priors.linalg import over_states, root_of_one_plus, solve_columns
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module, as_array
@@ -407,7 +407,7 @@ class StochasticProblem(Module):
         parameters = self.model_at(vector).parameters
         prior = self.prior_at(vector, rows.X) if self.learns else self.prior
         factors, residuals = list[Any](), list[Any]()
-        for group in prior.require_factors():
+        for group in require_factors(prior):
             A, residual = (group.factor, group.residual_variance()) if self.learns else group.factor_at(rows.X)
             factors += [A] * group.size
             residuals += [residual] * group.size
@@ -662,8 +662,8 @@ def posterior(
         return BlockPosterior(prior, sites, centre, roots, jnp.zeros(()), problem.blocks)
     every = _latent_moments(naturals[0] if problem.sample is not None else tuple(naturals))
     groups = [
-        group.posterior(*jax.tree.map(itemgetter(latents), every))
-        for group, latents in zip(prior.groups, prior.slices(), strict=True)
+        posterior_of_moments(group, *jax.tree.map(itemgetter(latents), every))
+        for group, latents in zip(require_factors(prior), prior.slices(), strict=True)
     ]
     return IndependentPosterior(prior, Sites(h, h), tuple(groups))
 

@@ -26,11 +26,11 @@ from pgmodels.inference.vi import (
 )
 from pgmodels.kernels.columns import check_lookups
 from pgmodels.likelihoods.likelihood import check_weights
-from pgmodels.model import Data
+from pgmodels.model import Data, check_memory, check_new_inputs, columns_with_new_levels
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites, pad_sites
 from pgmodels.priors.chain_posterior import chain_groups
-from pgmodels.priors.collection import IndependentPosterior, Posterior, PriorCollection
+from pgmodels.priors.collection import IndependentPosterior, Posterior, PriorCollection, padded_prior
 from pgmodels.priors.markov import MarkovPosterior, go_on, joined, processes
 from pgmodels.priors.rows import Copies
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult
@@ -104,7 +104,7 @@ class _End:
         q = series.q
         self.is_old = rows < len(q.y)
         part = data.at(rows)
-        prior = q.model.prior(part.X).padded()
+        prior = padded_prior(q.model.prior(part.X))
         groups, places = [], []
         for group, posterior, at in zip(chain_groups(prior), series.groups, prior.copies.places, strict=True):
             groups += [go_on(group, posterior, first - 1, latent) for latent in range(group.size)]
@@ -142,7 +142,7 @@ class _End:
     def _result(self, problem: Problem, ascent: Ascent, elbo_before: float, tolerance: float) -> Approximation:
         q, data, rows = self.series.q, self.data, self.rows
         end, *moments, _ = conditioned(problem, ascent.state.sites)
-        prior = q.model.prior(data.X).padded()
+        prior = padded_prior(q.model.prior(data.X))
         n = len(data.y)
 
         def with_end(old: Any, new: Any) -> np.ndarray:
@@ -243,7 +243,7 @@ def update(
     check_between(tolerance, "tolerance", 0.0, math.inf)
     q, objective = result.uncorrected, objective_of_result(result)
     data = _joined(q, X_new, y_new, weights)
-    q.model.check_memory(data.X)
+    check_memory(q.model, data.X)
     with one_thread_up_to(len(data.X)):
         updated = append(q, data, objective, max_iterations, tolerance, progress)
         if updated is None:
@@ -267,8 +267,8 @@ def _sites_at(problem: Problem, posterior: Posterior) -> Sites:
 
 
 def _joined(q: Approximation, X_new: Any, y_new: Any, weights: Any) -> Data:
-    columns = q.model.with_new_levels(q.columns, X_new, q.X.shape[1])
-    X = q.model.check_new_inputs(X_new, "X_new", q.X.shape[1], columns)
+    columns = columns_with_new_levels(q.model, q.columns, X_new, q.X.shape[1])
+    X = check_new_inputs(q.model, X_new, "X_new", q.X.shape[1], columns)
     for gp in q.model.gps:
         check_lookups(gp.kernel, X, "X_new")
     y = y_new if q.labels is None else coded(y_new, q.labels, "y_new")

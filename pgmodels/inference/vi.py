@@ -40,7 +40,14 @@ from pgmodels.kernels.kernel import with_values
 from pgmodels.model import GP, Data, Model, require_model
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites, pad_rows, pad_sites, pad_zeros, weighted
-from pgmodels.priors.collection import MAX_BLOCK, PriorCollection, are_affordable, choose_blocks
+from pgmodels.priors.collection import (
+    MAX_BLOCK,
+    PriorCollection,
+    approximation_error,
+    are_affordable,
+    choose_blocks,
+    have_factors,
+)
 from pgmodels.priors.dense import dense_operations
 from pgmodels.priors.markov import Markov, scan_operations
 from pgmodels.priors.representation import Auto
@@ -91,7 +98,7 @@ def accurate_prior(model: Model, data: Data, prior: PriorCollection, precision: 
 
     Raises ValueError if its variances overflow.
     """
-    if not np.isfinite(prior.approximation_error):
+    if not np.isfinite(approximation_error(prior)):
         raise ValueError(
             "X: the kernel's variances at the data overflow double precision. Check the scale of X and the kernel's "
             "hyperparameters, or standardise X."
@@ -99,7 +106,7 @@ def accurate_prior(model: Model, data: Data, prior: PriorCollection, precision: 
     # Neglected variance times the largest site precision: a datum's share of the ELBO is off by half of it, and by more
     # if its residual is large.
     tolerated = 1e-7
-    if prior.approximation_error * precision <= tolerated:
+    if approximation_error(prior) * precision <= tolerated:
         return prior
     return model.prior(data.X, max_error=tolerated / precision)
 
@@ -113,7 +120,7 @@ def warn_inaccurate(
     together may be a tenth of a nat, or 1e-9 of the ELBO.
     """
     _warn_truncated(prior)
-    error = prior.approximation_error
+    error = approximation_error(prior)
     remedy = (
         "Raise the likelihood's scale or lower the prior variance, whose ratio is extreme, add a White kernel or, to "
         "pgm.Periodic with pgm.Markov(), harmonics."
@@ -546,7 +553,7 @@ def is_signed_apart(objective: Objective) -> bool:
 def is_affordable(objective: Objective, prior: PriorCollection) -> bool:
     """Whether the latents that sites of any sign couple are factorised together."""
     if objective.takes_covariances:
-        return prior.factored and len(choose_blocks(prior)) == 1
+        return have_factors(prior) and len(choose_blocks(prior)) == 1
     return are_affordable(prior, separate_blocks(objective))
 
 
@@ -558,7 +565,7 @@ def with_selected_inputs(model: Model, data: Data, objective: Objective) -> Mode
 
 def selecting(model: Model, objective: Objective) -> Objective:
     """The objective whose sites select inducing inputs: that of the model, or the derived bound for some forms."""
-    return model.augmentation if any(gp.form.selects_by_augmentation for gp in model.gps) else objective
+    return model.augmentation if any(gp.form.select == "merged" for gp in model.gps) else objective
 
 
 def nearly_converged(

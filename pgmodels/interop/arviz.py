@@ -13,6 +13,7 @@ from pgmodels.likelihoods.supports import Classes
 from pgmodels.numerics.quadrature import CHUNK_VALUES, slices
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import pad_rows, padded_size
+from pgmodels.priors.collection import have_factors
 from pgmodels.results.draws import Draws, PriorPredictive
 from pgmodels.results.nested import require_result
 from pgmodels.results.predictive import warn_if_unnormalised
@@ -48,7 +49,7 @@ def log_priors(result: Result, whitened: tuple[np.ndarray, ...] | None) -> dict[
     normal and determine them.
     """
     terms = {} if result.draws is None else _of_hyperparameters(result.draws)
-    if whitened is None or not result.prior.whitened or result.prior.residual_variances() is not None:
+    if whitened is None or not have_factors(result.prior.spans()) or result.prior.residual_variances() is not None:
         return terms
     squares = []
     for group, v in zip(result.prior.groups, whitened, strict=True):

@@ -14,10 +14,10 @@ from numpyro.distributions import constraints
 
 from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.sampling import checked_unknowns
-from pgmodels.model import GP, Data, Model, require_model, with_powers
+from pgmodels.model import GP, Data, Model, check_memory, fixed_groups, require_model, with_powers
 from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import have_fixed_kernels
-from pgmodels.priors.representation import Auto
+from pgmodels.priors.representation import Auto, Binding
 from pgmodels.results.approximation import Approximation, GaussianResult
 from pgmodels.results.nested import require_result
 from pgmodels.runtime.precision import as_array, double_precision
@@ -108,14 +108,14 @@ class Program:
 
     def __init__(self, model: Model, data: Data):
         self.unknowns = checked_unknowns(model)
-        model.check_memory(data.X)
+        check_memory(model, data.X)
         self.powers, rows = with_powers(model, data)
         self.formula, self.y = self.powers.likelihood.formula(model.num_latents), as_array(rows.y)
         inputs = model.inputs(data.X)
         self.copies, self.spanning = inputs.copies, inputs.spanning
         self.inputs = [X[:count] for X, count in zip(inputs.X, inputs.counts, strict=True)]
         # Factors that do not depend on sampled parameters are computed once.
-        self.fixed_groups = model.fixed_groups(data.X, have_fixed_kernels(model))
+        self.fixed_groups = fixed_groups(model, data.X, have_fixed_kernels(model))
         self.factors: list[Array | None] = []
         for group, X in zip(self.fixed_groups, self.inputs, strict=True):
             A: Any = group
@@ -157,7 +157,8 @@ class Program:
 
 def _bound(gp: GP, X: Any, rows: Any) -> Any:
     """The prior of a group at its distinct inputs."""
-    return _REPRESENTATION.bind_traced(bare(gp.kernel), as_array(gp.mean.value), X, gp.size, spanning=rows)
+    how = Binding(traced=True, spanning=rows)
+    return _REPRESENTATION.bind(bare(gp.kernel), as_array(gp.mean.value), X, gp.size, how)
 
 
 Position: TypeAlias = Mapping[str, ArrayLike]

@@ -215,7 +215,8 @@ def around(X: np.ndarray, results: Sequence[Result], margin: float) -> tuple[np.
     """The ends of the range of each column of X, (d,), wider by a share of it as far as all results are defined."""
     low, high = X.min(axis=0), X.max(axis=0)
     beyond = np.where(high > low, margin * (high - low), 1.0)
-    lowest, highest = intersection([result.model.limits(X.shape[1]) for result in results]).T
+    parts = [part for result in results for gp in result.model.gps for part in (gp.kernel, gp.form)]
+    lowest, highest = intersection([part.limits(X.shape[1]) for part in parts]).T
     return np.maximum(low - beyond, lowest), np.minimum(high + beyond, highest)
 
 
@@ -240,7 +241,7 @@ def inducing_inputs(result: Result) -> tuple[np.ndarray, str]:
 
     They include the pivots of low-rank priors.
     """
-    priors: list[Any] = [group for group in result.prior.spans().groups if hasattr(group, "Z")]
+    priors: list[Any] = [group for group in result.prior.spans().groups if group.has_points]
     Z = [np.asarray(prior.Z)[np.asarray(prior.active) > 0] for prior in priors]
     exact = all(prior.residual_variance() is None for prior in priors)
     distinct = np.unique(np.concatenate([np.zeros((0, result.X.shape[1])), *Z]), axis=0)

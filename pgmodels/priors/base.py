@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -14,16 +14,25 @@ from pgmodels.numerics.quadrature import power_of_two
 from pgmodels.runtime.precision import Module, as_array
 
 # A *site* (h, w) of a latent value f is the factor exp(h f - w f^2 / 2), with potential h and precision w >= 0; w = 0
-# is allowed, and w < 0 where a prior ``takes_signed`` precisions. *Coordinates* are the random vector that represents
-# a draw of the latents: they determine the latents at the data (up to an independent residual) and the conditional
-# distribution elsewhere.
+# is allowed, and w < 0 of a Markov chain. *Coordinates* are the random vector that represents a draw of the latents:
+# they determine the latents at the data (up to an independent residual) and the conditional distribution elsewhere.
 
 RandomKey = PRNGKeyArray | Array
 # Coordinates of the latents, one array per group.
 Coordinates = tuple[Array, ...]
 
-# Folded into the key that drew the coordinates, so that the residual noise is independent of them.
-_RESIDUAL = 2**31 - 1
+
+@runtime_checkable
+class Covariance(Protocol):
+    """A covariance function: a kernel, or what has its two methods."""
+
+    def __call__(self, X: Array, Z: Array, /) -> Array:
+        """The covariances (n, m) between rows of X and rows of Z."""
+        ...
+
+    def diagonal(self, X: Array, /) -> Array:
+        """The variances (n,) at rows of X."""
+        ...
 
 
 class Sites(NamedTuple):
@@ -78,11 +87,11 @@ class GroupPosterior(Module):
         """Mean and variance of the latents at new inputs."""
 
     @abstractmethod
-    def mean_and_deviation(self, key: RandomKey) -> tuple[Any, Any]:
+    def mean_and_deviation(self, key: RandomKey) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
         """Mean of the coordinates, and an exact joint draw of their deviation from it."""
 
     def extended(self, X_new: Float[Array, "m d"]) -> "GroupPosterior":
-        """The same latents at the data followed by new inputs, for priors that draw by it (``LatentPrior.extends``)."""
+        """The same latents at the data followed by new inputs, for Markov chains, which draw by it."""
         raise NotImplementedError(f"{type(self).__name__} does not implement extended.")
 
 
@@ -95,19 +104,22 @@ class LatentPrior(Module):
     mean: eqx.AbstractVar[Array]
     X: eqx.AbstractVar[Array]
     size: eqx.AbstractVar[int]
-    # Whether ``resized`` is implemented.
-    can_pad: ClassVar[bool] = False
     # Whether it stores the covariance at X.
     is_dense: ClassVar[bool] = False
-    # Whether its posteriors have ``extended``, and it has ``draw_given``, for joint draws at new inputs.
-    extends: ClassVar[bool] = False
-    # Whether it is a Markov chain, which sites may couple with others: see pgmodels.priors.chain_posterior.
+    # Whether it has a factor matrix: see pgmodels.priors.dense.
+    has_factor: ClassVar[bool] = False
+    # Whether its factor depends on X through inducing points.
+    has_points: ClassVar[bool] = False
+    # Whether its factor is computed in chunks of rows and not kept.
+    is_chunked: ClassVar[bool] = False
+    # Whether it is a Markov chain. Sites may couple it with other latents (see pgmodels.priors.chain_posterior), and
+    # independent sites may have negative precisions: log normaliser and divergence are NaN if the posterior is
+    # improper. Its posteriors draw jointly at new inputs by ``extended``.
     is_chain: ClassVar[bool] = False
-    # Whether independent sites may have negative precisions; log normaliser and divergence are NaN if the posterior is
-    # improper.
-    takes_signed: ClassVar[bool] = False
     # Whether products with the factor cost a small share of conditioning.
     has_cheap_products: ClassVar[bool] = False
+    # Whether rounding errors of posterior variances are relative to themselves, not to the prior's.
+    is_exact: ClassVar[bool] = False
 
     def resized(self, size: int) -> "LatentPrior":
         """The prior truncated or padded to ``size`` rows; outside ``jit``. Optional: engines work without it."""
@@ -121,13 +133,8 @@ class LatentPrior(Module):
     def draw_given(
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"], noise: Float[Array, "*batch m l k"]
     ) -> Float[Array, "*batch m l"]:
-        """Joint draws at new inputs given coordinates, from standard normals, if ``extends``."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement draw_given.")
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether rounding errors of posterior variances are relative to themselves, not to the prior's."""
-        return False
+        """Joint draws at new inputs given coordinates, from standard normals; ValueError without a factor."""
+        raise no_factor(self)
 
     @property
     def approximation_error(self) -> Float[Array, ""]:
@@ -153,20 +160,9 @@ class LatentPrior(Module):
         """Variance at X given the coordinates, independent across data; None if it is zero."""
         return None
 
-    def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> GroupPosterior:
-        """The posterior given roots of the coordinates' precisions and their means, without sites.
-
-        Raises ValueError for priors without inducing inputs.
-        """
-        raise no_factor(self)
-
-    def with_mean(self, mean: Array) -> "LatentPrior":
-        """The prior with another mean."""
-        return replace(self, mean=mean)
-
-    def of_one_latent(self) -> "LatentPrior":
-        """The prior of a single latent."""
-        return replace(self, size=1)
+    def replaced(self, **changes: Array | int) -> "LatentPrior":
+        """The prior with another ``mean`` or ``size``."""
+        return replace(self, **changes)
 
     def for_sampling(self) -> "LatentPrior":
         """The prior as a generative model, for representations that only define a variational posterior."""
@@ -203,15 +199,7 @@ class LatentPrior(Module):
     def draw(self, key: RandomKey) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
         """A prior draw of the latents and its coordinates, which are standard normal by default."""
         coordinates = jax.random.normal(key, (self.rank, self.size), dtype=self.mean.dtype)
-        return self.sample_given(key, coordinates), coordinates
-
-    def sample_given(self, key: RandomKey, coordinates: Float[Array, "r l"]) -> Float[Array, "n l"]:
-        """Draw the latents at X given coordinates; ``key`` may be the one that drew the coordinates."""
-        latents, residual = self.latents(coordinates), self.residual_variance()
-        if residual is None:
-            return latents
-        noise = jax.random.normal(jax.random.fold_in(key, _RESIDUAL), latents.shape, latents.dtype)
-        return latents + jnp.sqrt(residual)[:, None] * noise
+        return latents_given(self, key, coordinates), coordinates
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
         """The covariance of a latent at new inputs, given its coordinates; ValueError without a factor."""
@@ -232,6 +220,16 @@ class LatentPrior(Module):
         """Mean and variance of the latents at new inputs, given coordinates."""
 
 
+def latents_given(prior: LatentPrior, key: RandomKey, coordinates: Float[Array, "r l"]) -> Float[Array, "n l"]:
+    """Draw the latents at X given coordinates; ``key`` may be the one that drew the coordinates."""
+    latents, residual = prior.latents(coordinates), prior.residual_variance()
+    if residual is None:
+        return latents
+    # The number makes the noise independent of the coordinates.
+    noise = jax.random.normal(jax.random.fold_in(key, 2**31 - 1), latents.shape, latents.dtype)
+    return latents + jnp.sqrt(residual)[:, None] * noise
+
+
 def no_factor(prior: LatentPrior) -> ValueError:
     """The error for a prior without the factor matrix that the operation needs."""
     return ValueError(
@@ -246,20 +244,17 @@ def no_factor(prior: LatentPrior) -> ValueError:
 #
 # Padding rows follow the data, repeat the first row and have weight 0: no term in a sum over the data, and zero sites.
 
-# Number of sizes between two powers of two, and the smallest step between sizes.
-_SIZES, _STEP = 8, 8
-# Above this many rows the computation takes longer than the compilation, and a padded copy would be expensive.
-_MANY = 16384
-
 
 def padded_size(count: int) -> int:
     """The smallest of the sizes that is not below ``count``: larger by at most an eighth, or by at most seven rows.
 
     Beyond 16,384 rows each number is its own size.
     """
-    if count > _MANY:
+    # Above this many rows the computation takes longer than the compilation, and a padded copy would be expensive.
+    if count > 16384:
         return count
-    step = max(_STEP, power_of_two(count) // (2 * _SIZES))
+    # Eight sizes between two powers of two.
+    step = max(8, power_of_two(count) // 16)
     return -(-count // step) * step
 
 

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Any
+from typing import TypeVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
 from pgmodels.priors.base import RandomKey, Sites
@@ -20,34 +20,40 @@ from pgmodels.priors.collection import (
     Marginals,
     Posterior,
     PriorCollection,
+    factors_at,
+    flatten,
     gather_blocks,
+    have_factors,
+    residual_trace,
+    sample_given,
     scatter_blocks,
     stacked,
 )
 from pgmodels.priors.dense import InducingPointPrior
-from pgmodels.priors.inducing import ChunkedInducingPrior, FICPrior
+from pgmodels.priors.inducing import FICPrior
 from pgmodels.priors.linalg import (
     ROUNDING,
     each_row,
     inverse_root,
     pivoted_cholesky,
-    root_by_rank,
     root_of_one_plus,
     summed,
 )
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module
 
+T = TypeVar("T", bound=PyTree)
 
-def sum_over_rows(prior: PriorCollection, function: Callable[..., Any], *terms: Float[Array, "n *_"]) -> Any:
+
+def sum_over_rows(prior: PriorCollection, function: Callable[..., T], *terms: Float[Array, "n *_"]) -> T:
     """Sum over rows: ``function`` of the latents' factors (r, n) and of terms of each row, additive over rows."""
     if not _in_chunks(prior):
         return function(prior.factors(), *terms)
 
-    factors_at = _by_products(prior)
+    factors_of_rows = _by_products(prior)
 
-    def chunk_sums(X: Array, *terms: Array) -> Any:
-        return function(factors_at(X), *terms)
+    def chunk_sums(X: Array, *terms: Array) -> T:
+        return function(factors_of_rows(X), *terms)
 
     X = _rows(prior)
     nothing = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(chunk_sums, X, *terms))
@@ -56,31 +62,26 @@ def sum_over_rows(prior: PriorCollection, function: Callable[..., Any], *terms: 
 
 def _rows(prior: PriorCollection) -> Array:
     """The inputs of the rows, from any chunked group."""
-    return next(group.X for group in prior.groups if isinstance(group, ChunkedInducingPrior))
+    return next(group.X for group in prior.groups if group.is_chunked)
 
 
 def _in_chunks(prior: PriorCollection) -> bool:
-    spanned = all(isinstance(group, InducingPointPrior) for group in prior.groups)
-    return spanned and any(isinstance(group, ChunkedInducingPrior) for group in prior.groups)
+    return any(group.is_chunked for group in prior.groups) and all(group.has_points for group in prior.groups)
 
 
 def _by_products(prior: PriorCollection) -> Callable[[Array], list[Array]]:
-    spanned = [group for group in prior.groups if isinstance(group, InducingPointPrior)]
-    whiteners = [inverse_root(group.root) for group in spanned]
+    groups = cast(tuple[InducingPointPrior, ...], prior.groups)
+    whiteners = [inverse_root(group.root) for group in groups]
 
-    def factors_at(X: Array) -> list[Array]:
-        factors = [whitener @ group.cross(X) for whitener, group in zip(whiteners, spanned, strict=True)]
-        return [A for A, group in zip(factors, spanned, strict=True) for _ in range(group.size)]
+    def factors_of_rows(X: Array) -> list[Array]:
+        factors = [whitener @ group.cross(X) for whitener, group in zip(whiteners, groups, strict=True)]
+        return [A for A, group in zip(factors, groups, strict=True) for _ in range(group.size)]
 
-    return factors_at
+    return factors_of_rows
 
 
 def _width(prior: PriorCollection) -> int:
     return sum(prior.ranks) * len(prior.ranks)
-
-
-# Number of triangular solves into which a block's right-hand sides are split: a third of the work of a single solve.
-_SOLVES = 8
 
 
 class BlockPosterior(DependentPosterior):
@@ -100,9 +101,7 @@ class BlockPosterior(DependentPosterior):
     inverse_roots: tuple[Array, ...] | None = eqx.field(default=None, kw_only=True)
 
     def tempered(self, share: Float[Array, ""] | float) -> "BlockPosterior":
-        h, W = self.sites
-        pull = jnp.einsum("ilk,ik->il", W, self.moments()[0])
-        return condition_blocks(self.prior, Sites(h - (1.0 - share) * pull, share * W), self.blocks)
+        return condition_blocks(self.prior, _tempered_sites(self, share), self.blocks)
 
     def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
         """Standard normal coordinates u = R^T (v - centre) of whitened ones."""
@@ -127,11 +126,11 @@ class BlockPosterior(DependentPosterior):
     def marginals(self) -> Marginals:
         prior = self.prior.distinct
         if _in_chunks(prior):
-            factors_at = _by_products(prior)
-            V = each_row(lambda X: self._covariance(factors_at(X)), _width(prior), _rows(prior))
+            factors_of_rows = _by_products(prior)
+            V = each_row(lambda X: self._covariance(factors_of_rows(X)), _width(prior), _rows(prior))
         else:
             V = self._covariance(prior.factors())
-        V = self.prior.spread(V)
+        V = self.prior.copies.spread(V)
         residual = self.prior.residual_variances()
         V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
         return self.prior.latents(self.prior.unflatten(self.centre)), V
@@ -159,20 +158,20 @@ class BlockPosterior(DependentPosterior):
         factors = prior.factors()
         m = prior.latents(prior.unflatten(self.centre))
         b = self.prior.total(self.sites.potential) - jnp.einsum("ilk,ik->il", W, m)
-        taken: dict[int, Array] = {}
+        by_latent: dict[int, Array] = {}
         for block, root in zip(self.blocks, self.roots, strict=True):
             pulled = jnp.einsum("dki,ikl->ldi", self._half(block, root, factors), W[:, block][:, :, block])
-            taken.update(zip(block, pulled, strict=True))
+            by_latent.update(zip(block, pulled, strict=True))
         slopes = []
         for part in self.prior.slices():
-            halves = jnp.concatenate([*(taken[latent] for latent in range(part.start, part.stop)), b[:, part].T])
+            halves = jnp.concatenate([*(by_latent[latent] for latent in range(part.start, part.stop)), b[:, part].T])
             diagonal = jnp.sum(jnp.diagonal(W[:, part, part], axis1=1, axis2=2), axis=1)
             slopes.append((0.5 * (halves.T @ halves - jnp.diag(diagonal)), jnp.sum(b[:, part])))
         return slopes
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
         log_root = sum(jnp.sum(jnp.log(jnp.diagonal(root))) for root in self.roots)
-        quadratic = jnp.sum(self.sites.precision * covariance) - self.prior.residual_trace(self.sites.precision)
+        quadratic = jnp.sum(self.sites.precision * covariance) - residual_trace(self.prior, self.sites.precision)
         return log_root + 0.5 * (self.centre @ self.centre - quadratic)
 
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
@@ -181,24 +180,24 @@ class BlockPosterior(DependentPosterior):
         residuals = [
             residual for (_, residual), size in zip(conditionals, self.prior.sizes, strict=True) for _ in range(size)
         ]
-        V = self._covariance(self.prior.factors_at(X_new))
+        V = self._covariance(factors_at(self.prior, X_new))
         latents = jnp.arange(V.shape[-1])
         mean = jnp.concatenate([mean for mean, _ in conditionals], axis=-1)
         return mean, V.at[:, latents, latents].add(jnp.stack(residuals, axis=-1))
 
-    def mean_and_deviation(self, key: RandomKey) -> tuple[Any, Any]:
+    def mean_and_deviation(self, key: RandomKey) -> tuple[Coordinates, Coordinates]:
         deviation = self.deviation(jax.random.normal(key, self.centre.shape, self.centre.dtype))
         return self.prior.unflatten(self.centre), self.prior.unflatten(deviation)
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L n"]:
-        return self._between(self.prior.factors_at(X_new), self.prior.factors())
+        return self._between(factors_at(self.prior, X_new), self.prior.factors())
 
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m L m"]:
-        factors, residuals = self.prior.factors_at(X_new), self.prior.residual_covariances(X_new)
+        factors = factors_at(self.prior, X_new)
         C = self._between(factors, factors)
-        for part, residual in zip(self.prior.slices(), residuals, strict=True):
+        for part, group in zip(self.prior.slices(), self.prior.groups, strict=True):
             latents = np.arange(part.start, part.stop)
-            C = C.at[latents, :, latents].add(residual)
+            C = C.at[latents, :, latents].add(group.residual_covariance(X_new))
         return C
 
     def covariance(self) -> Float[Array, "L n L n"]:
@@ -235,7 +234,8 @@ class BlockPosterior(DependentPosterior):
         The columns of a latent are zero above its first coordinate; only the rows below are solved for.
         """
         solutions, start = [], 0
-        for latents in np.array_split(block, min(len(block), _SOLVES)):
+        # Eight triangular solves, over parts of the right-hand sides, are a third of the work of a single one.
+        for latents in np.array_split(block, min(len(block), 8)):
             A = stacked([factors[latent] for latent in latents])
             right = jnp.pad(A, ((0, len(root) - start - len(A)), (0, 0)))
             solved = solve_triangular(root[start:, start:], right, lower=True)
@@ -279,7 +279,7 @@ class FICPosterior(BlockPosterior):
         residual_covariance = _spread(self.prior.distinct)[:, :, None] * self.gain
         kept = jnp.eye(V.shape[-1]) - residual_covariance @ self.sums.precision
         mean = self.prior.latents(self.prior.unflatten(self.centre))
-        return mean, self.prior.spread(kept @ V @ jnp.swapaxes(kept, 1, 2) + residual_covariance)
+        return mean, self.prior.copies.spread(kept @ V @ jnp.swapaxes(kept, 1, 2) + residual_covariance)
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
         log_root = jnp.sum(jnp.log(jnp.diagonal(self.residual_roots, axis1=1, axis2=2)))
@@ -295,7 +295,7 @@ def condition_blocks(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[i
 
     Groups need a factor or are FIC.
     """
-    if prior.whitened and not prior.factored:
+    if have_factors(prior.spans()) and not have_factors(prior):
         return _condition_sparse(prior, sites, blocks)
     means, (potential, precision) = prior.means(), sites
 
@@ -324,7 +324,7 @@ def condition_blocks(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[i
         sites=sites,
         centre=scatter_blocks(prior, blocks, centres),
         roots=tuple(roots),
-        log_evidence=log_normalizer - 0.5 * prior.residual_trace(precision),
+        log_evidence=log_normalizer - 0.5 * residual_trace(prior, precision),
         blocks=blocks,
     )
 
@@ -334,9 +334,15 @@ def together(posterior: Posterior, share: Float[Array, ""] | float = 1.0) -> Blo
     same = isinstance(share, float) and share == 1.0
     if same and isinstance(posterior, BlockPosterior) and len(posterior.blocks) == 1:
         return posterior
+    sites = _tempered_sites(posterior, share)
+    return condition_blocks(posterior.prior, sites, (tuple(range(sites.potential.shape[1])),))
+
+
+def _tempered_sites(posterior: Posterior, share: Float[Array, ""] | float) -> Sites:
+    """Coupled sites with ``share`` times the precisions, and the same posterior mean."""
     h, W = posterior.sites.as_coupled()
-    h = h - (1.0 - share) * jnp.einsum("ilk,ik->il", W, posterior.moments()[0])
-    return condition_blocks(posterior.prior, Sites(h, share * W), (tuple(range(h.shape[1])),))
+    # K^-1 m = h - W m, and so h' = K^-1 m + share W m.
+    return Sites(h - (1.0 - share) * jnp.einsum("ilk,ik->il", W, posterior.moments()[0]), share * W)
 
 
 def _condition_sparse(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> FICPosterior:
@@ -373,24 +379,29 @@ def _spread(prior: PriorCollection) -> Float[Array, "n L"]:
     """Square roots of the FIC residual variances, 0 for latents without residual coordinates."""
     zeros = jnp.zeros(prior.num_rows)
     # FIC groups never share inputs between distinct rows: see Representation.shares.
-    deviations = [jnp.sqrt(group.residual) if isinstance(group, FICPrior) else zeros for group in prior.groups]
+    deviations = [zeros if fic is None else jnp.sqrt(fic.residual) for fic in _fic_groups(prior)]
     return jnp.stack([part for part, size in zip(deviations, prior.sizes, strict=True) for _ in range(size)], axis=1)
 
 
 def _split_sparse(prior: PriorCollection, flat: Float[Array, " D"]) -> tuple[Float[Array, " d"], Float[Array, "n L"]]:
     """Split coordinates into v (flat) and e (0 for latents without residual coordinates)."""
     spans, residuals = [], []
-    for group, part in zip(prior.groups, prior.unflatten(flat), strict=True):
-        v, e = group.split(part) if isinstance(group, FICPrior) else (part, jnp.zeros((prior.num_rows, group.size)))
+    for fic, size, part in zip(_fic_groups(prior), prior.sizes, prior.unflatten(flat), strict=True):
+        v, e = (part, jnp.zeros((prior.num_rows, size))) if fic is None else fic.split(part)
         spans.append(v)
         residuals.append(e)
-    return prior.flatten(spans), jnp.concatenate(residuals, axis=1)
+    return flatten(spans), jnp.concatenate(residuals, axis=1)
 
 
 def _join_sparse(prior: PriorCollection, flat: Float[Array, " d"], e: Float[Array, "n L"]) -> Float[Array, " D"]:
-    triples = zip(prior.groups, prior.spans().unflatten(flat), prior.slices(), strict=True)
-    coordinates = [jnp.concatenate([v, e[:, part]]) if isinstance(group, FICPrior) else v for group, v, part in triples]
-    return prior.flatten(coordinates)
+    triples = zip(_fic_groups(prior), prior.spans().unflatten(flat), prior.slices(), strict=True)
+    return flatten([v if fic is None else jnp.concatenate([v, e[:, part]]) for fic, v, part in triples])
+
+
+def _fic_groups(prior: PriorCollection) -> list[FICPrior | None]:
+    """The FIC groups, None for the others."""
+    pairs = zip(prior.groups, prior.spans().groups, strict=True)
+    return [None if span is group else cast(FICPrior, group) for group, span in pairs]
 
 
 def _solve_each(roots: Float[Array, "n L L"], right: Float[Array, "n L m"], transposed: bool) -> Float[Array, "n L m"]:
@@ -414,25 +425,31 @@ class CorrectedGaussian(Module):
     def draw(self, key: Key[Array, ""]) -> tuple[Float[Array, "n L"], Coordinates]:
         """A joint draw of the latents at the data, and its coordinates by group."""
         v = self.prior.unflatten(self.centre + self.half @ jax.random.normal(key, self.centre.shape))
-        return self.prior.sample_given(key, v), v
+        return sample_given(self.prior, key, v), v
 
-    def place(self, keys: Any, noise: Float[Array, "S D"]) -> tuple[Float[Array, "S n L"], Float[Array, " S"]]:
+    def place(self, keys: RandomKey, noise: Float[Array, "S D"]) -> tuple[Float[Array, "S n L"], Float[Array, " S"]]:
         """The latents at the data for standard normal u, and log p(f) minus the log density of the draw.
 
         ``keys`` (S,), which may have drawn u, draw the residual of the latents given the coordinates.
         """
         v = self.centre + noise @ self.half.T
         log_ratio = 0.5 * jnp.sum(noise**2 - v**2, axis=1) + self.log_determinant
-        return jax.vmap(self.prior.sample_given)(keys, jax.vmap(self.prior.unflatten)(v)), log_ratio
+        coordinates = jax.vmap(self.prior.unflatten)(v)
+        return jax.vmap(lambda key, v: sample_given(self.prior, key, v))(keys, coordinates), log_ratio
 
     def log_density_ratio(self, coordinates: Coordinates) -> Float[Array, " S"]:
         """The log density of coordinates by group, (S, rank, latents of the group) each, minus that of the prior."""
-        v = jax.vmap(self.prior.flatten)(coordinates)
+        v = jax.vmap(flatten)(coordinates)
         u = jnp.linalg.solve(self.half, (v - self.centre).T).T
         return 0.5 * jnp.sum(v**2 - u**2, axis=1) - self.log_determinant
 
 
-def move(posterior: Posterior, shift: Any, response: Any, share: Any = 1.0) -> CorrectedGaussian:
+def move(
+    posterior: Posterior,
+    shift: Float[Array, " D"] | Float[np.ndarray, " D"],
+    response: Float[Array, "D D"] | Float[np.ndarray, "D D"],
+    share: Float[Array, ""] | float = 1.0,
+) -> CorrectedGaussian:
     """The mean moved by ``shift``, and ``response`` added to the covariance, P^-1, of a posterior's coordinates.
 
     With a ``share`` below 1 of the data's precisions it is wider: where the data are weak, its tails are the prior's.
@@ -447,15 +464,6 @@ def move(posterior: Posterior, shift: Any, response: Any, share: Any = 1.0) -> C
     return CorrectedGaussian(gaussian.prior, gaussian.centre + half[:, 0], half[:, 1:], log_determinant)
 
 
-# Draws per batch, so that larger numbers of draws share one program.
-BATCH = 512
-# Up to this many draws, optimised compilation takes longer than it saves.
-_FEW = 64
-# Residual variances below this fraction of the kernel's largest are dropped in draws at new inputs: they are jitter of
-# the roots, or rounding at a row of the data.
-_LEAST = 1e-12
-
-
 def draw_latents(
     gaussian: PriorCollection | Posterior | CorrectedGaussian,
     count: int,
@@ -468,8 +476,10 @@ def draw_latents(
     sizes, so that data sets of similar length share compiled programs.
     """
     key = jax.random.key(seed)
-    chunks = equal_chunks(np.arange(count), min(BATCH, power_of_two(count)))
-    draw = _draw_few if len(chunks[0]) <= _FEW else _draw_many
+    # At most 512 draws per batch, so that larger numbers of draws share one program.
+    chunks = equal_chunks(np.arange(count), min(512, power_of_two(count)))
+    # Of few draws, optimised compilation takes longer than it saves.
+    draw = _draw_few if len(chunks[0]) <= 64 else _draw_many
     batches = [jax.tree.map(np.asarray, draw(gaussian, key, path, chunk)) for chunk in chunks]
     f, coordinates = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *batches)
     return f, coordinates
@@ -510,14 +520,8 @@ def draw_given(
 
     ``noise`` has as many for each latent and row as the largest ``LatentPrior.noise_size``.
     """
-    drawn = []
-    for part, group, span, v in zip(prior.slices(), prior.groups, prior.spans().groups, coordinates, strict=True):
-        if group.extends:
-            drawn.append(group.draw_given(X_new, v, noise[..., part, : group.noise_size]))
-            continue
-        C = group.residual_covariance(X_new)
-        least = _LEAST * jnp.max(span.kernel.diagonal(X_new))  # type: ignore[attr-defined]
-        drawn.append(group.conditional(X_new, v)[0] + root_by_rank(C, least) @ noise[..., part, 0])
+    triples = zip(prior.slices(), prior.groups, coordinates, strict=True)
+    drawn = [group.draw_given(X_new, v, noise[..., part, : group.noise_size]) for part, group, v in triples]
     return jnp.concatenate(drawn, axis=-1)
 
 

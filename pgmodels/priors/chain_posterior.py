@@ -25,7 +25,15 @@ from pgmodels.priors.chain import (
     roots_of,
     steps_given,
 )
-from pgmodels.priors.collection import DependentPosterior, Marginals, Posterior, PriorCollection
+from pgmodels.priors.collection import (
+    DependentPosterior,
+    Marginals,
+    Posterior,
+    PriorCollection,
+    has_chain,
+    require_coupling,
+    residual_trace,
+)
 from pgmodels.priors.dense import FactoredPrior
 from pgmodels.priors.joint_chain import Chains, Joint, LineSites, condition, log_normalizer
 from pgmodels.priors.linalg import chunks, root_by_rank
@@ -46,7 +54,7 @@ def effect_groups(prior: PriorCollection) -> dict[int, FactoredPrior]:
 
 def factors_of_effects(prior: PriorCollection) -> dict[int, Float[Array, "r n"]]:
     """The factors of the effects at the rows of the data, by group."""
-    return {index: prior.at_rows(group.factor, index) for index, group in effect_groups(prior).items()}
+    return {index: prior.copies.at_rows(group.factor, index) for index, group in effect_groups(prior).items()}
 
 
 def chained_latents(prior: PriorCollection) -> np.ndarray:
@@ -79,7 +87,7 @@ def check_columns(prior: PriorCollection) -> None:
 
 def places_of(prior: PriorCollection, index: int) -> Int[Array, " n"]:
     """The input of a group at each row of the data."""
-    return prior.at_rows(jnp.arange(len(prior.groups[index].X)), index)
+    return prior.copies.at_rows(jnp.arange(len(prior.groups[index].X)), index)
 
 
 def times_of_rows(prior: PriorCollection) -> Float[Array, " n"]:
@@ -158,14 +166,14 @@ class Layout(NamedTuple):
 
         Raises ValueError if a group is neither a chain nor has a factor, or chains read different columns.
         """
-        prior.require_coupling()
+        require_coupling(prior)
         check_columns(prior)
         d, kinds, members = max(group.dimension for group in chain_groups(prior)), itertools.count(), []
         for index, group in enumerate(prior.groups):
             if not isinstance(group, FactoredPrior):
                 member = Member(index, d, 1, kind=next(kinds))
             else:
-                factor = prior.at_rows(group.factor, index)
+                factor = prior.copies.at_rows(group.factor, index)
                 coefficients = tuple(range(len(factor)))
                 if not is_traced():
                     nonzero = np.flatnonzero(np.any(np.asarray(factor) != 0.0, axis=1))
@@ -328,7 +336,7 @@ class ChainPosterior(DependentPosterior):
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Float[Array, ""]:
         W = self.sites.precision
-        return self.joint.divergence() - 0.5 * (jnp.sum(W * covariance) - self.prior.residual_trace(W))
+        return self.joint.divergence() - 0.5 * (jnp.sum(W * covariance) - residual_trace(self.prior, W))
 
     def tempered(self, share: Float[Array, ""] | float) -> "ChainPosterior":
         h, W = self.sites
@@ -438,7 +446,7 @@ def condition_chains(prior: PriorCollection, Phi: Float[Array, "n K L"], sites: 
 
     Raises ValueError if a group is neither a chain nor has a factor, or chains read different columns.
     """
-    prior.require_coupling()
+    require_coupling(prior)
     check_columns(prior)
     (h, w), means = sites, prior.means()
     order = jnp.argsort(times_of_rows(prior))
@@ -453,7 +461,7 @@ def condition_chains(prior: PriorCollection, Phi: Float[Array, "n K L"], sites: 
     joint = condition(chains, lines)
     pulled = Sites(jnp.einsum("ipl,ip->il", Phi, h), jnp.einsum("ipl,ip,ipk->ilk", Phi, w, Phi))
     log_evidence = log_normalizer(chains, lines, jax.lax.stop_gradient(joint))
-    log_evidence += jnp.sum(h * shift - 0.5 * w * shift**2) - 0.5 * prior.residual_trace(pulled.precision)
+    log_evidence += jnp.sum(h * shift - 0.5 * w * shift**2) - 0.5 * residual_trace(prior, pulled.precision)
     return ChainPosterior(prior, pulled, order, joint, log_evidence)
 
 
@@ -538,14 +546,14 @@ def condition_predictors(
     prior: PriorCollection, Phi: Float[Array, "n P L"], sites: Sites, blocks: tuple[tuple[int, ...], ...]
 ) -> DependentPosterior:
     """The posterior of the latents given sites on predictors; ``blocks`` are the latents that the sites couple."""
-    if prior.chained and not sites.coupled:
+    if has_chain(prior) and not sites.coupled:
         return condition_chains(prior, Phi, sites)
     return condition_jointly(prior, pull_sites(Phi, sites), blocks)
 
 
 def condition_jointly(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> DependentPosterior:
     """The posterior given sites (n, L), (n, L, L) on the latents."""
-    return condition_chains(prior, *decoupled(sites)) if prior.chained else condition_blocks(prior, sites, blocks)
+    return condition_chains(prior, *decoupled(sites)) if has_chain(prior) else condition_blocks(prior, sites, blocks)
 
 
 def pull_sites(Phi: Float[Array, "n P L"], sites: Sites) -> Sites:
@@ -600,7 +608,7 @@ class ChainResponse(Module):
         count = len(self.layout.observed)
         sorted_rows = self.joint.marginals()[1][:, :count, :count]
         V = self._of_latents(jnp.zeros_like(sorted_rows).at[self.order].set(sorted_rows), factors_of_effects(self.rows))
-        V = V if self.posterior.is_coupled else self.posterior.prior.spread(V)
+        V = V if self.posterior.is_coupled else self.posterior.prior.copies.spread(V)
         residual = self.posterior.prior.residual_variances()
         V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
         return jnp.zeros(V.shape[:2]) if self.shifted is None else self.shifted.moments()[0], V
@@ -688,7 +696,7 @@ def _shifted(posterior: Posterior, factors: Factors) -> Posterior | None:
     if factors.slope is None:
         return None
     prior = posterior.prior
-    groups = tuple(group.with_mean(jnp.zeros_like(group.mean)) for group in prior.groups)
+    groups = tuple(group.replaced(mean=jnp.zeros_like(group.mean)) for group in prior.groups)
     centred, slope = PriorCollection(groups, prior.copies), factors.slope[:, None]
     if not posterior.is_coupled:
         return centred.condition(Sites(slope, posterior.sites.precision))

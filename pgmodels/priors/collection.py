@@ -2,13 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, PyTree
 
 from pgmodels.priors.base import (
     Coordinates,
@@ -17,11 +17,11 @@ from pgmodels.priors.base import (
     Moments,
     RandomKey,
     Sites,
+    latents_given,
     no_factor,
     padded_size,
 )
 from pgmodels.priors.dense import FactoredPosterior, FactoredPrior
-from pgmodels.priors.inducing import FICPrior
 from pgmodels.priors.rows import Copies, check_new_inputs
 from pgmodels.runtime.precision import Module, as_array, double_precision
 
@@ -34,10 +34,10 @@ class Fresh(Module):
 
     leaves: list[Array | None]
     places: tuple[int | None, ...] = eqx.field(static=True)
-    tree: Any = eqx.field(static=True)
+    tree: PyTree = eqx.field(static=True)
 
     @classmethod
-    def beside(cls, known: Any, tree: Any) -> "Fresh":
+    def beside(cls, known: PyTree, tree: PyTree) -> "Fresh":
         """Omit from a tree the leaves of a known one; inside a program."""
         by_id = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(known))}
         leaves, structure = jax.tree.flatten(tree)
@@ -45,15 +45,13 @@ class Fresh(Module):
         new_leaves = [leaf if place is None else None for leaf, place in zip(leaves, places, strict=True)]
         return cls(new_leaves, places, structure)
 
-    def completed(self, known: Any) -> Any:
+    def completed(self, known: PyTree) -> PyTree:
         """The full tree, with the known leaves restored."""
         known_leaves = jax.tree.leaves(known)
         pairs = zip(self.leaves, self.places, strict=True)
         return jax.tree.unflatten(self.tree, [leaf if place is None else known_leaves[place] for leaf, place in pairs])
 
 
-# Draws that share one scan over the rows.
-_TOGETHER = 16
 # Means and covariances of each datum's latents.
 Marginals = tuple[Float[Array, "n L"], Float[Array, "n L L"]]
 
@@ -118,7 +116,7 @@ class Posterior(Module):
         """A joint draw of the latents at the data, and its coordinates."""
         means, deviations = self.mean_and_deviation(key)
         coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
-        return self.prior.sample_given(key, coordinates), coordinates
+        return sample_given(self.prior, key, coordinates), coordinates
 
     @property
     def extends(self) -> bool:
@@ -152,7 +150,7 @@ class DependentPosterior(Posterior):
 
     def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
         h, W = self.sites
-        quadratic = jnp.einsum("...il,ilk,...ik->...", f, W, f) + self.prior.residual_trace(W)
+        quadratic = jnp.einsum("...il,ilk,...ik->...", f, W, f) + residual_trace(self.prior, W)
         return jnp.sum(h * f, axis=(-2, -1)) - 0.5 * quadratic
 
     @abstractmethod
@@ -171,7 +169,8 @@ class IndependentPosterior(Posterior):
 
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         means, variances = zip(*(group.moments() for group in self.groups), strict=True)
-        return self.prior.side_by_side(means), self.prior.side_by_side(variances)
+        side_by_side = self.prior.copies.side_by_side
+        return side_by_side(means), side_by_side(variances)
 
     def marginals(self) -> Marginals:
         mean, variance = self.moments()
@@ -191,7 +190,7 @@ class IndependentPosterior(Posterior):
     @property
     def extends(self) -> bool:
         """Whether it draws jointly at new inputs by ``drawn_at``."""
-        return all(group.extends for group in self.prior.groups)
+        return all(group.is_chain for group in self.prior.groups)
 
     def drawn_at(self, X_new: Float[Array, "m d"], keys: RandomKey) -> Float[Array, "draws m l"]:
         """Joint draws at new inputs, one for each key, in time that is linear in the number of rows."""
@@ -205,7 +204,8 @@ class IndependentPosterior(Posterior):
                 drawn.append(prior.latents(mean + deviation)[-len(X_new) :])
             return jnp.concatenate(drawn, axis=1)
 
-        return jax.lax.map(one, keys, batch_size=_TOGETHER)
+        # Draws of a batch share one scan over the rows.
+        return jax.lax.map(one, keys, batch_size=16)
 
     def mean_and_deviation(self, key: RandomKey) -> tuple[Coordinates, Coordinates]:
         keys = jax.random.split(key, len(self.groups))
@@ -224,13 +224,13 @@ class IndependentPosterior(Posterior):
         return self.prior.condition(Sites(h - (1.0 - share) * w * self.moments()[0], share * w))
 
     def covariance(self) -> Float[Array, "l n n"]:
-        at_rows, groups = self.prior.at_rows, enumerate(self._factored())
+        at_rows, groups = self.prior.copies.at_rows, enumerate(self._factored())
         across = ((i, jnp.swapaxes(at_rows(group.covariance(), i), 1, 2)) for i, group in groups)
         return jnp.concatenate([at_rows(C, i) for i, C in across])
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m n"]:
-        groups = enumerate(self._factored())
-        return jnp.concatenate([self.prior.at_rows(group.cross_covariance(X_new), i) for i, group in groups])
+        at_rows, groups = self.prior.copies.at_rows, enumerate(self._factored())
+        return jnp.concatenate([at_rows(group.cross_covariance(X_new), i) for i, group in groups])
 
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
         return jnp.concatenate([group.covariance_at(X_new) for group in self._factored()])
@@ -243,8 +243,8 @@ class IndependentPosterior(Posterior):
         return roots, centres
 
     def _factored(self) -> list[FactoredPosterior]:
-        self.prior.require_factors()
-        return [group for group in self.groups if isinstance(group, FactoredPosterior)]
+        require_factors(self.prior)
+        return cast(list[FactoredPosterior], list(self.groups))
 
 
 class PriorCollection(Module):
@@ -270,34 +270,19 @@ class PriorCollection(Module):
         """The number of coordinates of each latent."""
         return tuple(group.rank for group in self.groups for _ in range(group.size))
 
-    @property
-    def factored(self) -> bool:
-        """Whether every group has a factor."""
-        return all(isinstance(group, FactoredPrior) for group in self.groups)
-
-    @property
-    def whitened(self) -> bool:
-        """Whether every group has a factor if the residuals of FIC groups are omitted."""
-        return self.spans().factored
-
     def spans(self) -> "PriorCollection":
-        """The priors with FIC groups replaced by their low-rank term, without residuals."""
-        groups = (group.span if isinstance(group, FICPrior) else group for group in self.groups)
-        return PriorCollection(tuple(groups), self.copies)
+        """The priors with FIC groups replaced by their low-rank term ``span``, without residuals."""
+        return PriorCollection(tuple(getattr(group, "span", group) for group in self.groups), self.copies)
 
     @property
     def distinct(self) -> "PriorCollection":
-        """The prior at the distinct rows; ``total`` sums over copies and ``spread`` repeats values for them."""
+        """The prior at the distinct rows; ``total`` sums over copies, and ``copies.spread`` repeats values for them."""
         return PriorCollection(self.groups, Copies(None, self.copies.places))
 
     def total(self, terms: Float[Array, "n *rest"]) -> Float[Array, "m *rest"]:
         """Sum the terms of equal rows: values at the distinct rows."""
         rows = self.copies.rows
         return terms if rows is None else jax.ops.segment_sum(terms, rows, self.distinct.num_rows)
-
-    def spread(self, values: Shaped[Array, "m *rest"]) -> Shaped[Array, "n *rest"]:
-        """Repeat values at the distinct rows for all rows."""
-        return values if self.copies.rows is None else values[self.copies.rows]
 
     def sites_by_group(self, sites: Sites) -> list[Sites]:
         """Sites at each group's distinct inputs: potentials and precisions of equal inputs are summed."""
@@ -309,21 +294,6 @@ class PriorCollection(Module):
             by_group.append(group_sites)
         return by_group
 
-    def shared_total(self, terms: Float[Array, "n L"] | Float[np.ndarray, "n L"]) -> Any:
-        """For each row and latent, the sum of terms over all rows that share the latent's value."""
-        if not any(self.shared):
-            return terms
-        sums = self.sites_by_group(Sites(*2 * (as_array(terms),)))
-        return self.side_by_side([group_sites.potential for group_sites in sums])
-
-    def side_by_side(self, by_group: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
-        return self.copies.side_by_side(by_group)
-
-    @property
-    def approximation_error(self) -> float:
-        """The largest approximation error of a group, see LatentPrior."""
-        return max(float(group.approximation_error) for group in self.groups)
-
     @property
     def num_rows(self) -> int:
         """The number of rows, padding included."""
@@ -332,39 +302,14 @@ class PriorCollection(Module):
         places = self.copies.places[0]
         return len(self.groups[0].X if places is None else places)
 
-    @property
-    def can_pad(self) -> bool:
-        """Whether the data can be padded with rows: see pgmodels.priors.base."""
-        return all(group.can_pad for group, shared in zip(self.groups, self.shared, strict=True) if not shared)
-
-    @property
-    def shared(self) -> tuple[bool, ...]:
-        """For each group, whether rows share its inputs; such inputs do not change with the number of rows."""
-        return tuple(self.copies.rows is not None or places is not None for places in self.copies.places)
-
     @double_precision
     def resized(self, size: int) -> "PriorCollection":
         """The prior truncated or padded to ``size`` rows; unchanged if a group cannot be padded."""
-        if size == self.num_rows or not self.can_pad:
+        if size == self.num_rows or not can_pad(self):
             return self
-        pairs = zip(self.groups, self.shared, strict=True)
+        pairs = zip(self.groups, self.copies.shared, strict=True)
         groups = tuple(group if shared else group.resized(size) for group, shared in pairs)
         return PriorCollection(groups, self.copies.resized(size))
-
-    def padded(self) -> "PriorCollection":
-        """The prior padded to one of few sizes."""
-        return self.resized(padded_size(self.num_rows))
-
-    def check_new_inputs(self, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
-        """ValueError if a user-defined kernel is not a covariance at X_new: see pgmodels.priors.rows."""
-        for group in self.spans().groups:
-            check_new_inputs(group, X_new, name, jointly)
-
-    def of_one_latent(self, index: int) -> "PriorCollection":
-        """The prior of a single latent of a group."""
-        return PriorCollection(
-            (self.groups[index].of_one_latent(),), Copies(self.copies.rows, self.copies.places[index : index + 1])
-        )
 
     def slices(self) -> list[slice]:
         """The columns of each group."""
@@ -382,37 +327,20 @@ class PriorCollection(Module):
             *(group.moments(group_sites) for group, group_sites in pairs), strict=True
         )
         nothing = jnp.zeros(())
-        return Moments(
-            self.side_by_side(means), self.side_by_side(variances), sum(logs, nothing), sum(divergences, nothing)
-        )
+        side_by_side = self.copies.side_by_side
+        return Moments(side_by_side(means), side_by_side(variances), sum(logs, nothing), sum(divergences, nothing))
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """Prior mean and variance at the data."""
         means, variances = zip(*(group.marginals() for group in self.groups), strict=True)
-        return self.side_by_side(means), self.side_by_side(variances)
-
-    def rounded_variances(self) -> Float[Array, "n l"]:
-        """The prior variances at the data to which rounding errors of posterior variances are relative."""
-        variances = (group.marginals()[1] * (not group.is_exact) for group in self.groups)
-        return self.side_by_side(list(variances))
-
-    def neglected_variances(self) -> Float[Array, "n l"]:
-        """The variance of each latent at the data that the representations add or omit."""
-        pairs = ((group.neglected_variance(), group.size) for group in self.groups)
-        return self.side_by_side([jnp.tile(variance[:, None], size) for variance, size in pairs])
+        return self.copies.side_by_side(means), self.copies.side_by_side(variances)
 
     def latents(self, coordinates: Sequence[Array]) -> Float[Array, "*batch n l"]:
         """The latents at the data from the coordinates of each group."""
-        return self.side_by_side([group.latents(v) for group, v in zip(self.groups, coordinates, strict=True)])
+        return self.copies.side_by_side([group.latents(v) for group, v in zip(self.groups, coordinates, strict=True)])
 
     def for_sampling(self) -> "PriorCollection":
         return PriorCollection(tuple(group.for_sampling() for group in self.groups), self.copies)
-
-    def sample_given(self, key: RandomKey, coordinates: Sequence[Array]) -> Float[Array, "n l"]:
-        keys = [jax.random.fold_in(key, index) for index in range(len(self.groups))]
-        return self.side_by_side(
-            [group.sample_given(k, v) for group, k, v in zip(self.groups, keys, coordinates, strict=True)]
-        )
 
     def residual_variances(self) -> Float[Array, "n l"] | None:
         """Variance of each latent at the data given the coordinates; None if zero for all groups."""
@@ -423,63 +351,16 @@ class PriorCollection(Module):
             jnp.zeros((len(group.X), group.size)) if part is None else jnp.tile(part[:, None], group.size)
             for group, part in zip(self.groups, residuals, strict=True)
         ]
-        return self.side_by_side(columns)
-
-    def residual_trace(self, precision: Float[Array, "n L L"]) -> Array | float:
-        """Sum over the data of E eps^T W eps, with eps the residual of the latents given the coordinates."""
-        residual = self.residual_variances()
-        return 0.0 if residual is None else jnp.sum(jnp.diagonal(precision, axis1=1, axis2=2) * residual)
-
-    def require_factors(self) -> list[FactoredPrior]:
-        """The groups. Raises ValueError if one has no factor."""
-        for group in self.groups:
-            if not isinstance(group, FactoredPrior):
-                raise no_factor(group)
-        return [group for group in self.groups if isinstance(group, FactoredPrior)]
-
-    @property
-    def chained(self) -> bool:
-        """Whether a group is a Markov chain."""
-        return any(group.is_chain for group in self.groups)
-
-    def takes_signed(self, combined: bool) -> bool:
-        """Whether independent sites on latents, or on predictors that combine them, may have negative precisions."""
-        return self.chained if combined else all(group.takes_signed for group in self.groups)
-
-    def require_coupling(self) -> None:
-        """Raise ValueError unless sites may couple the latents: all have factors, or are Markov chains."""
-        groups = self.groups if self.chained else self.spans().groups
-        for group in groups:
-            if not (group.is_chain or isinstance(group, FactoredPrior)):
-                raise no_factor(group)
+        return self.copies.side_by_side(columns)
 
     def factors(self) -> list[Float[Array, "r n"]]:
         """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError if a group has none."""
-        factors = [self.at_rows(group.factor, i) for i, group in enumerate(self.require_factors())]
+        factors = [self.copies.at_rows(group.factor, i) for i, group in enumerate(require_factors(self))]
         return [A for A, size in zip(factors, self.sizes, strict=True) for _ in range(size)]
-
-    def at_rows(self, values: Shaped[Array, "*batch m"], index: int) -> Shaped[Array, "*batch n"]:
-        """Map values at a group's inputs to the rows of the data."""
-        places, rows = self.copies.places[index], self.copies.rows
-        values = values if places is None else values[..., places]
-        return values if rows is None else values[..., rows]
-
-    def factors_at(self, X_new: Float[Array, "m d"]) -> list[Float[Array, "r m"]]:
-        """The factor A (rank, m) of each latent at new inputs."""
-        factors = [group.factor_at(X_new)[0] for group in self.require_factors()]
-        return [A for A, size in zip(factors, self.sizes, strict=True) for _ in range(size)]
-
-    def residual_covariances(self, X_new: Float[Array, "m d"]) -> list[Float[Array, "m m"]]:
-        """The covariance of the latents of each group at new inputs, given their coordinates."""
-        return [group.residual_covariance(X_new) for group in self.groups]
 
     def means(self) -> Float[Array, " l"]:
         """The constant mean of each latent."""
         return jnp.concatenate([jnp.full(group.size, group.mean) for group in self.groups])
-
-    def flatten(self, coordinates: Sequence[Array]) -> Float[Array, " D"]:
-        """The coordinates of all groups as one vector, latent by latent."""
-        return jnp.concatenate([v.T.ravel() for v in coordinates])
 
     def unflatten(self, flat: Float[Array, " D"]) -> Coordinates:
         """The inverse of ``flatten``."""
@@ -491,7 +372,108 @@ class PriorCollection(Module):
         """A joint draw of the latents from the prior, and its coordinates."""
         keys = jax.random.split(key, len(self.groups))
         draws = [group.draw(k) for k, group in zip(keys, self.groups, strict=True)]
-        return self.side_by_side([f for f, _ in draws]), tuple(v for _, v in draws)
+        return self.copies.side_by_side([f for f, _ in draws]), tuple(v for _, v in draws)
+
+
+def can_pad(prior: PriorCollection) -> bool:
+    """Whether the data can be padded with rows: all groups of which rows share no input implement ``resized``."""
+    pairs = zip(prior.groups, prior.copies.shared, strict=True)
+    return all(type(group).resized is not LatentPrior.resized for group, shared in pairs if not shared)
+
+
+def padded_prior(prior: PriorCollection) -> PriorCollection:
+    """The prior padded to one of few sizes."""
+    return prior.resized(padded_size(prior.num_rows))
+
+
+def sample_given(prior: PriorCollection, key: RandomKey, coordinates: Sequence[Array]) -> Float[Array, "n l"]:
+    """Draw the latents at the data given the coordinates of each group; see ``latents_given``."""
+    pairs = enumerate(zip(prior.groups, coordinates, strict=True))
+    by_group = [latents_given(group, jax.random.fold_in(key, index), v) for index, (group, v) in pairs]
+    return prior.copies.side_by_side(by_group)
+
+
+def flatten(coordinates: Sequence[Array]) -> Float[Array, " D"]:
+    """The coordinates of all groups as one vector, latent by latent; ``PriorCollection.unflatten`` is the inverse."""
+    return jnp.concatenate([v.T.ravel() for v in coordinates])
+
+
+def check_covariances(prior: PriorCollection, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
+    """ValueError if a user-defined kernel is not a covariance at X_new: see pgmodels.priors.rows."""
+    for group in prior.spans().groups:
+        check_new_inputs(group, X_new, name, jointly)
+
+
+# What engines ask of a prior: its factors, the sites that it supports, and the variances that it neglects.
+
+
+def have_factors(prior: PriorCollection) -> bool:
+    """Whether every group has a factor; of ``prior.spans()``: if the residuals of FIC groups are omitted."""
+    return all(group.has_factor for group in prior.groups)
+
+
+def require_factors(prior: PriorCollection) -> list[FactoredPrior]:
+    """The groups. Raises ValueError if one has no factor."""
+    for group in prior.groups:
+        if not group.has_factor:
+            raise no_factor(group)
+    return cast(list[FactoredPrior], list(prior.groups))
+
+
+def factors_at(prior: PriorCollection, X_new: Float[Array, "m d"]) -> list[Float[Array, "r m"]]:
+    """The factor A (rank, m) of each latent at new inputs."""
+    factors = [group.factor_at(X_new)[0] for group in require_factors(prior)]
+    return [A for A, size in zip(factors, prior.sizes, strict=True) for _ in range(size)]
+
+
+def has_chain(prior: PriorCollection) -> bool:
+    """Whether a group is a Markov chain."""
+    return any(group.is_chain for group in prior.groups)
+
+
+def supports_signed(prior: PriorCollection, combined: bool) -> bool:
+    """Whether independent sites on latents, or on predictors that combine them, may have negative precisions."""
+    return has_chain(prior) if combined else all(group.is_chain for group in prior.groups)
+
+
+def require_coupling(prior: PriorCollection) -> None:
+    """Raise ValueError unless sites may couple the latents: all have factors, or are Markov chains."""
+    groups = prior.groups if has_chain(prior) else prior.spans().groups
+    for group in groups:
+        if not (group.is_chain or group.has_factor):
+            raise no_factor(group)
+
+
+def approximation_error(prior: PriorCollection) -> float:
+    """The largest approximation error of a group, see LatentPrior."""
+    return max(float(group.approximation_error) for group in prior.groups)
+
+
+def rounded_variances(prior: PriorCollection) -> Float[Array, "n l"]:
+    """The prior variances at the data to which rounding errors of posterior variances are relative."""
+    return prior.copies.side_by_side([group.marginals()[1] * (not group.is_exact) for group in prior.groups])
+
+
+def neglected_variances(prior: PriorCollection) -> Float[Array, "n l"]:
+    """The variance of each latent at the data that the representations add or omit."""
+    pairs = ((group.neglected_variance(), group.size) for group in prior.groups)
+    return prior.copies.side_by_side([jnp.tile(variance[:, None], size) for variance, size in pairs])
+
+
+def residual_trace(prior: PriorCollection, precision: Float[Array, "n L L"]) -> Array | float:
+    """Sum over the data of E eps^T W eps, with eps the residual of the latents given the coordinates."""
+    residual = prior.residual_variances()
+    return 0.0 if residual is None else jnp.sum(jnp.diagonal(precision, axis1=1, axis2=2) * residual)
+
+
+def shared_total(
+    prior: PriorCollection, terms: Float[Array, "n L"] | Float[np.ndarray, "n L"]
+) -> Float[Array, "n L"] | Float[np.ndarray, "n L"]:
+    """For each row and latent, the sum of terms over all rows that share the latent's value."""
+    if not any(prior.copies.shared):
+        return terms
+    sums = prior.sites_by_group(Sites(*2 * (as_array(terms),)))
+    return prior.copies.side_by_side([group_sites.potential for group_sites in sums])
 
 
 def columns(sizes: Sequence[int]) -> list[slice]:
@@ -517,7 +499,7 @@ def choose_blocks(prior: PriorCollection) -> tuple[tuple[int, ...], ...]:
 def are_affordable(prior: PriorCollection, blocks: tuple[tuple[int, ...], ...]) -> bool:
     """Whether each block has at most MAX_BLOCK coordinates, and its latents have factors."""
     ranks = [padded_size(rank) for rank in prior.spans().ranks]
-    return prior.factored and all(sum(ranks[latent] for latent in block) <= MAX_BLOCK for block in blocks)
+    return have_factors(prior) and all(sum(ranks[latent] for latent in block) <= MAX_BLOCK for block in blocks)
 
 
 def gather_blocks(prior: PriorCollection, blocks: tuple[tuple[int, ...], ...], flat: Float[Array, " D"]) -> list[Array]:
@@ -543,7 +525,7 @@ def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
     return jnp.split(flat, np.cumsum([len(matrix) for matrix in matrices])[:-1])
 
 
-def stacked(factors: list[Array]) -> Any:
+def stacked(factors: list[Float[Array, "_ n"]]) -> Float[Array, "R N"]:
     """The block-diagonal matrix of factors (r, n), (sum of r, latents n)."""
     total, columns = sum(len(factor) for factor in factors), factors[0].shape[1]
     matrix = jnp.zeros((total, len(factors) * columns), factors[0].dtype)

@@ -1,7 +1,7 @@
 """Dense and low-rank priors."""
 
 from abc import abstractmethod
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -9,29 +9,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
 from pgmodels.kernels.kernel import Kernel
-from pgmodels.priors.base import GroupPosterior, LatentPrior, Moments, RandomKey, Sites, pad_rows, pad_square, pad_zeros
+from pgmodels.priors.base import (
+    Covariance,
+    GroupPosterior,
+    LatentPrior,
+    Moments,
+    RandomKey,
+    Sites,
+    pad_rows,
+    pad_square,
+    pad_zeros,
+)
 from pgmodels.priors.linalg import (
     DenseFactor,
     dense_covariance,
     dense_cross_covariance,
     dense_divergence,
     dense_factor,
-    dense_log_normalizer,
     dense_variance,
-    dense_variance_and_taken,
+    dense_variance_and_scaled,
     dense_weights,
-    factor_divergence,
-    factor_half_covariance,
-    factor_log_normalizer,
-    factor_mean,
-    factor_noise,
     factor_root,
     over_latents,
     over_states,
+    root_by_rank,
 )
 from pgmodels.runtime.precision import as_array
 
@@ -41,9 +46,12 @@ from pgmodels.runtime.precision import as_array
 class FactoredPrior(LatentPrior):
     """A prior with a factor A, f = mean + A^T v with v ~ N(0, I): its coordinates are the whitened v.
 
-    Coupled sites and elliptical moves about a fitted Gaussian need A. Subclasses implement the underscored methods for
-    one latent with zero mean; ``_condition`` factorises and returns the state passed to the others.
+    Coupled sites and elliptical moves about a fitted Gaussian need A. Subclasses implement the underscored methods, for
+    one latent with zero mean. ``_condition`` returns its factorised posterior, a ``DenseState`` or ``LowRankState``,
+    whose methods have the prior as first argument.
     """
+
+    has_factor: ClassVar[bool] = True
 
     kernel: eqx.AbstractVar[Any]
 
@@ -73,51 +81,11 @@ class FactoredPrior(LatentPrior):
 
     @abstractmethod
     def _condition(self, h: Array, w: Array) -> Any:
-        """The posterior's factorisation."""
+        """The factorised posterior of one latent."""
 
     @abstractmethod
-    def _moments(self, state: Any) -> tuple[Array, Array]:
-        """Mean and variance."""
-
-    @abstractmethod
-    def _log_normalizer(self, state: Any, h: Array) -> Array:
-        """Log normaliser."""
-
-    @abstractmethod
-    def _divergence(self, state: Any, w: Array, mean: Array, variance: Array) -> Array:
-        """KL(q || prior) of the posterior, given its moments by ``_moments``."""
-
-    @abstractmethod
-    def _mean_and_deviation(self, state: Any, noise: Array) -> tuple[Array, Array]:
-        """The mean of v and, from standard normals (2, r), a draw of its deviation."""
-
-    @abstractmethod
-    def _covariance(self, state: Any) -> Array:
-        """Covariance at X."""
-
-    @abstractmethod
-    def _cross(self, X_new: Array) -> Any:
+    def _cross(self, X_new: Array) -> tuple[Array, Array]:
         """Quantities of the prior at new inputs that all latents share."""
-
-    @abstractmethod
-    def _predict(self, state: Any, cross: Any) -> tuple[Array, Array]:
-        """Mean and variance at new inputs."""
-
-    @abstractmethod
-    def _cross_covariance(self, state: Any, cross: Any) -> Array:
-        """Covariance of the latents at new inputs with those at X."""
-
-    @abstractmethod
-    def _covariance_at(self, state: Any, X_new: Array, cross: Any) -> Array:
-        """Covariance at new inputs, (m, m)."""
-
-    def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
-        """The coefficients of ``basis`` of the latents at coordinates, if ``is_exact``."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement coefficients.")
-
-    def basis(self, X_new: Float[Array, "m d"]) -> Float[Array, "m c"]:
-        """The functions at new inputs whose sums, times ``coefficients``, are the latents, if ``is_exact``."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement basis.")
 
     def condition(self, sites: Sites) -> "FactoredPosterior":
         potential, constant = centred(sites, self.mean)
@@ -130,8 +98,9 @@ class FactoredPrior(LatentPrior):
 
         def one(h: Array, w: Array) -> Moments:
             state = self._condition(h, w)
-            mean, variance = self._moments(state)
-            return Moments(mean, variance, self._log_normalizer(state, h), self._divergence(state, w, mean, variance))
+            mean, variance = state.moments(self)
+            divergence = state.divergence(self, w, mean, variance)
+            return Moments(mean, variance, state.log_normalizer(self, h), divergence)
 
         mean, variance, log_normalizer, divergence = over_latents(one, potential, sites.precision)
         return Moments(self.mean + mean.T, variance.T, jnp.sum(log_normalizer + constant), jnp.sum(divergence))
@@ -156,6 +125,14 @@ class FactoredPrior(LatentPrior):
         A, _ = self.factor_at(X_new)
         return self.kernel(X_new, X_new) - A.T @ A
 
+    def draw_given(
+        self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"], noise: Float[Array, "*batch m l k"]
+    ) -> Float[Array, "*batch m l"]:
+        # Smaller residual variances are jitter of the roots, or rounding at a row of the data.
+        least = 1e-12 * jnp.max(self.kernel.diagonal(X_new))
+        root = root_by_rank(self.residual_covariance(X_new), least)
+        return self.conditional(X_new, coordinates)[0] + root @ noise[..., 0]
+
 
 class FactoredPosterior(GroupPosterior):
     """Independent latents of a group given sites. ``states`` are their factorisations, along a first axis."""
@@ -166,36 +143,38 @@ class FactoredPosterior(GroupPosterior):
     states: Any
 
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        mean, variance = over_states(self.prior._moments, self.states)
+        mean, variance = over_states(lambda state: state.moments(self.prior), self.states)
         return self.prior.mean + mean.T, variance.T
 
     def log_normalizer(self) -> Float[Array, ""]:
-        log_normalizers = over_states(self.prior._log_normalizer, self.states, self.potential.T)
-        return jnp.sum(log_normalizers + self.constant)
+        logs = over_states(lambda state, h: state.log_normalizer(self.prior, h), self.states, self.potential.T)
+        return jnp.sum(logs + self.constant)
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
         cross = self.prior._cross(X_new)
-        mean, variance = over_states(lambda state: self.prior._predict(state, cross), self.states)
+        mean, variance = over_states(lambda state: state.predict(self.prior, cross), self.states)
         return self.prior.mean + mean.T, variance.T
 
     def mean_and_deviation(self, key: RandomKey) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
         noise = jax.random.normal(key, (2, self.prior.rank, self.prior.size), dtype=self.prior.mean.dtype)
-        mean, deviation = over_states(self.prior._mean_and_deviation, self.states, jnp.moveaxis(noise, -1, 0))
+        mean, deviation = over_states(
+            lambda state, noise: state.mean_and_deviation(self.prior, noise), self.states, jnp.moveaxis(noise, -1, 0)
+        )
         return mean.T, deviation.T
 
     def covariance(self) -> Float[Array, "l n n"]:
         """The covariance of each latent at the data, without the residual, which sites do not change."""
-        return over_states(self.prior._covariance, self.states)
+        return over_states(lambda state: state.covariance(self.prior), self.states)
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m n"]:
         """The covariance of each latent at new inputs with itself at the data, without the residual."""
         cross = self.prior._cross(X_new)
-        return over_states(lambda state: self.prior._cross_covariance(state, cross), self.states)
+        return over_states(lambda state: state.cross_covariance(self.prior, cross), self.states)
 
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
         """The covariance of each latent at new inputs."""
         cross = self.prior._cross(X_new)
-        return over_states(lambda state: self.prior._covariance_at(state, X_new, cross), self.states)
+        return over_states(lambda state: state.covariance_at(self.prior, X_new, cross), self.states)
 
 
 def centred(sites: Sites, mean: Array) -> tuple[Array, Array]:
@@ -213,19 +192,63 @@ def with_residual(A: Array, diagonal: Array) -> tuple[Array, Array]:
 
 # Jitter of roots computed under jit, relative to the mean variance, for inducing inputs, which may be nearly equal.
 WHITENING_JITTER = 1e-8
-# Jitter for distinct rows of data; above _MANY rows it grows with the rounding error of K, as ten times that (see
-# pgmodels.priors.inducing). If K still has no root, as for kernels that are not quite positive
-# semi-definite, WHITENING_JITTER is used.
-_LEAST_JITTER, _MANY = 1e-12, 1000
-# Posterior variances below this fraction of the prior variance are rounding error of the subtraction.
-_ROUNDING = 1e-10
 
 
 class DenseState(NamedTuple):
-    """The precisions' factorisation against K, and the beta with E f = K beta."""
+    """The posterior of one latent: the precisions' factorisation against K, and the beta with E f = K beta."""
 
     factor: DenseFactor
     weights: Float[Array, " n"]
+
+    def moments(self, prior: "DensePrior") -> tuple[Array, Array]:
+        """Mean and variance at X."""
+        return prior.K @ self.weights, dense_variance(prior.K, self.factor)
+
+    def log_normalizer(self, prior: "DensePrior", h: Array) -> Array:
+        """Log of the integral of N(f; 0, K) times the sites."""
+        return -jnp.sum(jnp.log(jnp.diagonal(self.factor.root))) + 0.5 * h @ (prior.K @ self.weights)
+
+    def divergence(self, prior: "DensePrior", w: Array, mean: Array, variance: Array) -> Array:
+        """KL(q || prior) of the posterior, given its moments."""
+        return dense_divergence(self.factor, self.weights, mean, variance)
+
+    def mean_and_deviation(self, prior: "DensePrior", noise: Array) -> tuple[Array, Array]:
+        """The mean of v and, from standard normals (2, r), a draw of its deviation."""
+        K, root = prior.K, prior.root
+        moved = dense_weights(K, self.factor, jnp.zeros_like(self.weights), root @ noise[0], noise[1])
+        return root.T @ self.weights, noise[0] + root.T @ moved
+
+    def covariance(self, prior: "DensePrior") -> Array:
+        """Covariance at X."""
+        return dense_covariance(prior.K, self.factor)
+
+    def predict(self, prior: "DensePrior", cross: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Mean and variance at new inputs."""
+        K_cross, diagonal = cross
+        if prior.is_exact:
+            levels = prior.levels(K_cross)
+            variance = dense_variance(prior.K, self.factor) @ levels
+            return K_cross.T @ self.weights, variance + diagonal * (1.0 - jnp.sum(levels, axis=0))
+        V = self.factor.half_solve(self.factor.scale[:, None] * K_cross)
+        variance, least = diagonal - jnp.sum(V**2, axis=0), jnp.finfo(diagonal.dtype).eps * diagonal
+        # Variances below 1e-10 of the prior's are rounding error of the subtraction: they are at least one unit in the
+        # last place of the prior variance.
+        is_rounding = jnp.abs(variance) < 1e-10 * diagonal
+        return K_cross.T @ self.weights, jnp.where(is_rounding, jnp.maximum(variance, least), variance)
+
+    def cross_covariance(self, prior: "DensePrior", cross: tuple[Array, Array]) -> Array:
+        """Covariance of the latents at new inputs with those at X."""
+        return dense_cross_covariance(prior.K, cross[0], self.factor)
+
+    def covariance_at(self, prior: "DensePrior", X_new: Array, cross: tuple[Array, Array]) -> Array:
+        """Covariance at new inputs, (m, m)."""
+        if prior.is_exact:
+            levels = prior.levels(cross[0])
+            new = 1.0 - jnp.sum(levels, axis=0)
+            variances = dense_variance(prior.K, self.factor)[:, None]
+            return levels.T @ (variances * levels) + new[:, None] * prior.kernel(X_new, X_new) * new
+        V = self.factor.half_solve(self.factor.scale[:, None] * cross[0])
+        return prior.kernel(X_new, X_new) - V.T @ V
 
 
 class DensePrior(FactoredPrior):
@@ -236,7 +259,6 @@ class DensePrior(FactoredPrior):
     all others.
     """
 
-    can_pad: ClassVar[bool] = True
     is_dense: ClassVar[bool] = True
 
     kernel: Any
@@ -259,7 +281,7 @@ class DensePrior(FactoredPrior):
         )
 
     @property
-    def is_exact(self) -> bool:
+    def is_exact(self) -> bool:  # type: ignore[override]
         """With a diagonal covariance, that of levels of a group."""
         return isinstance(self.kernel, Kernel) and self.kernel.is_diagonal
 
@@ -287,12 +309,12 @@ class DensePrior(FactoredPrior):
         """A = L^-1 K(X, X_new)."""
         K_cross, diagonal = self._cross(X_new)
         if self.is_exact:
-            levels = self._levels(K_cross)
+            levels = self.levels(K_cross)
             return jnp.diagonal(self.root)[:, None] * levels, diagonal * (1.0 - jnp.sum(levels, axis=0))
         return with_residual(solve_triangular(self.root, K_cross, lower=True), diagonal)
 
     @staticmethod
-    def _levels(K_cross: Array) -> Array:
+    def levels(K_cross: Array) -> Array:
         """Indicators of the row that each new input equals, of an exact prior: no subtraction loses its variance."""
         return (K_cross > 0.0).astype(K_cross.dtype)
 
@@ -306,7 +328,7 @@ class DensePrior(FactoredPrior):
 
     def basis(self, X_new: Float[Array, "m d"]) -> Float[Array, "m c"]:
         """Indicators of levels."""
-        return self._levels(self._cross(X_new)[0]).T
+        return self.levels(self._cross(X_new)[0]).T
 
     def sweep_operations(self) -> float:
         return dense_operations(len(self.K))
@@ -321,57 +343,17 @@ class DensePrior(FactoredPrior):
         factor = dense_factor(self.K, w)
         return DenseState(factor, dense_weights(self.K, factor, h))
 
-    def _moments(self, state: DenseState) -> tuple[Array, Array]:
-        return self.K @ state.weights, dense_variance(self.K, state.factor)
-
-    def _log_normalizer(self, state: DenseState, h: Array) -> Array:
-        return dense_log_normalizer(state.factor, h, self.K @ state.weights)
-
-    def _divergence(self, state: DenseState, w: Array, mean: Array, variance: Array) -> Array:
-        return dense_divergence(state.factor, state.weights, mean, variance)
-
-    def _mean_and_deviation(self, state: DenseState, noise: Array) -> tuple[Array, Array]:
-        moved = dense_weights(self.K, state.factor, jnp.zeros_like(state.weights), self.root @ noise[0], noise[1])
-        return self.root.T @ state.weights, noise[0] + self.root.T @ moved
-
-    def _covariance(self, state: DenseState) -> Array:
-        return dense_covariance(self.K, state.factor)
-
     def _cross(self, X_new: Array) -> tuple[Array, Array]:
         return self.row_mask[:, None] * self.kernel(self.X, X_new), self.kernel.diagonal(X_new)
-
-    def _predict(self, state: DenseState, cross: tuple[Array, Array]) -> tuple[Array, Array]:
-        K_cross, diagonal = cross
-        if self.is_exact:
-            levels = self._levels(K_cross)
-            variance = dense_variance(self.K, state.factor) @ levels
-            return K_cross.T @ state.weights, variance + diagonal * (1.0 - jnp.sum(levels, axis=0))
-        V = state.factor.half_solve(state.factor.scale[:, None] * K_cross)
-        variance, least = diagonal - jnp.sum(V**2, axis=0), jnp.finfo(diagonal.dtype).eps * diagonal
-        # A variance lost to rounding is reported as at least one unit in the last place of the prior variance.
-        is_rounding = jnp.abs(variance) < _ROUNDING * diagonal
-        return K_cross.T @ state.weights, jnp.where(is_rounding, jnp.maximum(variance, least), variance)
-
-    def _cross_covariance(self, state: DenseState, cross: tuple[Array, Array]) -> Array:
-        return dense_cross_covariance(self.K, cross[0], state.factor)
-
-    def _covariance_at(self, state: DenseState, X_new: Array, cross: tuple[Array, Array]) -> Array:
-        if self.is_exact:
-            levels = self._levels(cross[0])
-            new = 1.0 - jnp.sum(levels, axis=0)
-            variances = dense_variance(self.K, state.factor)[:, None]
-            return levels.T @ (variances * levels) + new[:, None] * self.kernel(X_new, X_new) * new
-        V = state.factor.half_solve(state.factor.scale[:, None] * cross[0])
-        return self.kernel(X_new, X_new) - V.T @ V
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
         if not self.is_exact:
             return super().residual_covariance(X_new)
-        new = 1.0 - jnp.sum(self._levels(self._cross(X_new)[0]), axis=0)
+        new = 1.0 - jnp.sum(self.levels(self._cross(X_new)[0]), axis=0)
         return new[:, None] * self.kernel(X_new, X_new) * new
 
 
-def whitened_root(kernel: Any, X: Float[Array, "n d"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
+def whitened_root(kernel: Covariance, X: Float[Array, "n d"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
     """Lower Cholesky root of kernel(X, X) + jitter I, and the jitter: 1e-8 of the mean variance; can be jitted."""
     K = kernel(X, X)
     jitter = WHITENING_JITTER * jnp.mean(jnp.diagonal(K))
@@ -379,13 +361,17 @@ def whitened_root(kernel: Any, X: Float[Array, "n d"]) -> tuple[Float[Array, "n 
 
 
 def exact_root(
-    kernel: Any, X: Float[Array, "n d"], row_mask: Float[Array, " n"] | None = None
+    kernel: Covariance, X: Float[Array, "n d"], row_mask: Float[Array, " n"] | None = None
 ) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
-    """Root and jitter for distinct rows: 1e-12 of the mean variance, more for many rows or if K has no root."""
-    K = gram(kernel, X, row_mask)
+    """Root and jitter for distinct rows: 1e-12 of the mean variance, more for many rows or if K has no root.
+
+    Above 1,000 rows it grows with the rounding error of K, as ten times that (see pgmodels.priors.inducing). Kernels
+    that are not quite positive semi-definite have no such root: they get ``WHITENING_JITTER``.
+    """
+    K = masked_gram(kernel, X, row_mask)
     diagonal = jnp.diagonal(K)
     scale = jnp.mean(diagonal) if row_mask is None else (row_mask @ diagonal) / jnp.sum(row_mask)
-    least, most = _LEAST_JITTER * max(1.0, len(K) / _MANY) ** 2 * scale, WHITENING_JITTER * scale
+    least, most = 1e-12 * max(1.0, len(K) / 1000) ** 2 * scale, WHITENING_JITTER * scale
     root = _root(K, least)
     fine = jnp.all(jnp.isfinite(jnp.diagonal(root)))
     return jax.lax.cond(fine, lambda: (root, least), lambda: (_root(K, most), most))
@@ -395,14 +381,14 @@ def _root(K: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n
     return jnp.linalg.cholesky(K + jitter * jnp.eye(len(K), dtype=K.dtype))
 
 
-def gram(kernel: Any, X: Float[Array, "n d"], row_mask: Float[Array, " n"] | None) -> Float[Array, "n n"]:
+def masked_gram(kernel: Covariance, X: Float[Array, "n d"], row_mask: Float[Array, " n"] | None) -> Float[Array, "n n"]:
     """kernel(X, X); padding rows have the first row's variance and zero covariance with all others."""
     K = kernel(X, X)
     return K if row_mask is None else row_mask[:, None] * K * row_mask + jnp.diag((1.0 - row_mask) * K[0, 0])
 
 
 def traced_dense_prior(
-    kernel: Any,
+    kernel: Covariance,
     mean: Array,
     X: Float[Array, "n d"],
     size: int,
@@ -414,7 +400,7 @@ def traced_dense_prior(
 
     With ``for_moments`` it has no root, so that it does not support draws, and no jitter, which moments do not need.
     """
-    K, root, jitter = gram(kernel, X, row_mask), jnp.zeros((0, 0)), jnp.zeros(())
+    K, root, jitter = masked_gram(kernel, X, row_mask), jnp.zeros((0, 0)), jnp.zeros(())
     if not for_moments:
         root, jitter = exact_root(kernel, X, row_mask)
         K = K + jitter * jnp.eye(len(X))
@@ -431,62 +417,97 @@ def dense_operations(n: int) -> float:
 
 
 class LowRankState(NamedTuple):
-    """The root of P = I + A W A^T, and E v."""
+    """The posterior of one latent of few coordinates: the root of P = I + A W A^T, E v and A h.
+
+    ``loss`` is sum w residual / 2, None without a residual variance.
+    """
 
     root: Float[Array, "r r"]
     centre: Float[Array, " r"]
+    pulled: Float[Array, " r"]
+    loss: Float[Array, ""] | None
+
+    # The methods are those of ``DenseState``; covariances at X are without the residual.
+
+    def moments(self, prior: "SpanPrior") -> tuple[Array, Array]:
+        mean, variance = prior.projected(self.root, self.centre)
+        return mean, prior.with_residual(variance)
+
+    def log_normalizer(self, prior: "SpanPrior", h: Array) -> Array:
+        value = 0.5 * self.pulled @ self.centre - jnp.sum(jnp.log(jnp.diagonal(self.root)))
+        return value if self.loss is None else value - self.loss
+
+    def divergence(self, prior: "SpanPrior", w: Array, mean: Array, variance: Array) -> Array:
+        residual = prior.residual_variance()
+        variance = variance if residual is None else variance - residual
+        return jnp.sum(jnp.log(jnp.diagonal(self.root))) + 0.5 * (self.centre @ self.centre - w @ variance)
+
+    def mean_and_deviation(self, prior: "SpanPrior", noise: Array) -> tuple[Array, Array]:
+        return self.centre, solve_triangular(self.root, noise[0], trans="T", lower=True)
+
+    def covariance(self, prior: "SpanPrior") -> Array:
+        U = self._half(prior.kept_factor)
+        return U.T @ U
+
+    def predict(self, prior: "SpanPrior", cross: tuple[Array, Array]) -> tuple[Array, Array]:
+        A_new, residual = cross
+        return self.centre @ A_new, residual + jnp.sum(self._half(A_new) ** 2, axis=0)
+
+    def cross_covariance(self, prior: "SpanPrior", cross: tuple[Array, Array]) -> Array:
+        return self._half(cross[0]).T @ self._half(prior.kept_factor)
+
+    def covariance_at(self, prior: "SpanPrior", X_new: Array, cross: tuple[Array, Array]) -> Array:
+        U = self._half(cross[0])
+        return prior.residual_covariance(X_new) + U.T @ U
+
+    def _half(self, A: Float[Array, "r m"]) -> Float[Array, "r m"]:
+        """The U with U^T U the posterior covariance of A^T v."""
+        return solve_triangular(self.root, A, lower=True)
 
 
 class SpanPrior(FactoredPrior):
-    """A prior of few coordinates: a posterior's state has ``root``, of P = I + A W A^T, and ``centre``, E v."""
+    """A prior of few coordinates, f = mean + A^T v + eps with independent eps of variance ``residual_variance``."""
 
     def sweep_operations(self) -> float:
         r, n = self.rank, len(self.X)
         return n * r**2 + r**3 / 3 + 6 * n * r + 4 * r**2
 
+    def projected(self, root: Array, centre: Array) -> tuple[Array, Array]:
+        """Mean and variance at X of A^T v, for v of mean ``centre`` and a precision with this root."""
+        A = self.factor
+        return centre @ A, jnp.sum(solve_triangular(root, A, lower=True) ** 2, axis=0)
+
+    @property
+    def kept_factor(self) -> Float[Array, "r n"]:
+        """The factor. Raises ValueError if it is not kept."""
+        if self.is_chunked:
+            raise ValueError(
+                f"covariances between all {len(self.X):,} rows do not fit into memory: use pgm.correct(result), by "
+                "linear response, which does not need them, or fewer rows."
+            )
+        return self.factor
+
+    def with_residual(self, variance: Array) -> Array:
+        """The variance at X of A^T v plus that of the residual."""
+        residual = self.residual_variance()
+        return variance if residual is None else variance + residual
+
     def _diagonal(self) -> Array:
-        return jnp.sum(self.factor**2, axis=0)
+        return self.with_residual(jnp.sum(self.factor**2, axis=0))
 
     def _colour(self, whitened: Array) -> Array:
         # This order reads A contiguously: three times faster for few columns.
         return jnp.swapaxes(jnp.swapaxes(whitened, -1, -2) @ self.factor, -1, -2)
 
-    def _condition(self, h: Array, w: Array) -> Any:
-        A = self.factor
-        root = factor_root(A, w)
-        return LowRankState(root, factor_mean(A, root, h))
-
-    def _moments(self, state: Any) -> tuple[Array, Array]:
-        A = self.factor
-        return state.centre @ A, jnp.sum(factor_half_covariance(state.root, A) ** 2, axis=0)
-
-    def _log_normalizer(self, state: Any, h: Array) -> Array:
-        return factor_log_normalizer(self.factor, state.root, h, state.centre)
-
-    def _divergence(self, state: Any, w: Array, mean: Array, variance: Array) -> Array:
-        return factor_divergence(state.root, state.centre, w, variance)
-
-    def _mean_and_deviation(self, state: Any, noise: Array) -> tuple[Array, Array]:
-        return state.centre, factor_noise(state.root, noise[0])
-
-    def _covariance(self, state: Any) -> Array:
-        U = factor_half_covariance(state.root, self.factor)
-        return U.T @ U
+    def _condition(self, h: Array, w: Array) -> LowRankState:
+        A, residual = self.factor, self.residual_variance()
+        root, pulled = factor_root(A, w), A @ h
+        return LowRankState(
+            root, cho_solve((root, True), pulled), pulled, None if residual is None else 0.5 * w @ residual
+        )
 
     def _cross(self, X_new: Array) -> tuple[Array, Array]:
         return self.factor_at(X_new)
-
-    def _predict(self, state: Any, cross: tuple[Array, Array]) -> tuple[Array, Array]:
-        A_new, residual = cross
-        variance = residual + jnp.sum(factor_half_covariance(state.root, A_new) ** 2, axis=0)
-        return state.centre @ A_new, variance
-
-    def _cross_covariance(self, state: Any, cross: tuple[Array, Array]) -> Array:
-        return factor_half_covariance(state.root, cross[0]).T @ factor_half_covariance(state.root, self.factor)
-
-    def _covariance_at(self, state: Any, X_new: Array, cross: tuple[Array, Array]) -> Array:
-        U = factor_half_covariance(state.root, cross[0])
-        return self.residual_covariance(X_new) + U.T @ U
 
 
 class CoefficientPrior(SpanPrior):
@@ -496,7 +517,7 @@ class CoefficientPrior(SpanPrior):
     nearly orthogonal, so that the posterior is as accurate with collinear columns and any prior variances.
     """
 
-    can_pad: ClassVar[bool] = True
+    is_exact: ClassVar[bool] = True
 
     kernel: Any
     mean: Float[Array, ""]
@@ -504,10 +525,6 @@ class CoefficientPrior(SpanPrior):
     A: Float[Array, "r n"]
     turn: Float[Array, "r r"] | None
     size: int = eqx.field(static=True)
-
-    @property
-    def is_exact(self) -> bool:
-        return True
 
     @property
     def rank(self) -> int:
@@ -529,6 +546,7 @@ class CoefficientPrior(SpanPrior):
         return A, jnp.zeros(len(X_new), self.A.dtype)
 
     def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
+        """The coefficients of ``basis`` of the latents."""
         return coordinates if self.turn is None else self.turn @ coordinates
 
     def basis(self, X_new: Float[Array, "m d"]) -> Float[Array, "m c"]:
@@ -566,7 +584,7 @@ class InducingPointPrior(SpanPrior):
     compiled program. Padding rows repeat the first row.
     """
 
-    can_pad: ClassVar[bool] = True
+    has_points: ClassVar[bool] = True
 
     kernel: Any
     mean: Float[Array, ""]
@@ -606,8 +624,7 @@ class LowRankPrior(InducingPointPrior):
     A: Float[Array, "r n"]
 
     def resized(self, size: int) -> "LowRankPrior":
-        A = pad_rows(np.asarray(self.A).T, size).T
-        return replace(self, X=as_array(pad_rows(self.X, size)), A=as_array(A))
+        return replace(self, X=as_array(pad_rows(self.X, size)), A=as_array(pad_rows(np.asarray(self.A).T, size).T))
 
     def neglected_variance(self) -> Float[Array, " n"]:
         return jnp.abs(self.kernel.diagonal(self.X) - self._diagonal())
@@ -615,13 +632,6 @@ class LowRankPrior(InducingPointPrior):
     @property
     def factor(self) -> Float[Array, "r n"]:
         return self.A
-
-
-def inducing_points_of(prior: InducingPointPrior) -> LowRankPrior:
-    """The low-rank term of an inducing-point prior, with A and without the residual."""
-    return LowRankPrior(
-        A=prior.factor, **{field.name: getattr(prior, field.name) for field in fields(InducingPointPrior)}
-    )
 
 
 class InducingPoints(NamedTuple):
@@ -632,7 +642,9 @@ class InducingPoints(NamedTuple):
     jitter: Float[Array, ""]
 
 
-def low_rank_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int) -> LowRankPrior:
+def low_rank_at(
+    kernel: Covariance, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
+) -> LowRankPrior:
     """The prior with given inducing inputs; usable under ``jit``.
 
     Differentiable in the hyperparameters at fixed pivots: the truncation error stays small near where they were chosen.
@@ -645,14 +657,14 @@ def low_rank_at(kernel: Any, mean: Array, X: Float[Array, "n d"], span: Inducing
     )
 
 
-def root_at(kernel: Any, span: InducingPoints) -> Float[Array, "r r"]:
+def root_at(kernel: Covariance, span: InducingPoints) -> Float[Array, "r r"]:
     """L_Z, with identity rows for padding coordinates."""
     active, K = span.active, kernel(span.Z, span.Z)
     jitter = span.jitter * own_variances(jnp.diagonal(K))
     return jnp.linalg.cholesky(active[:, None] * K * active + jnp.diag(1.0 - active + jitter * active))
 
 
-def own_variances(diagonal: Any) -> Any:
+def own_variances(diagonal: Array | np.ndarray) -> Any:
     """The scale of the jitter (r,): each variance, or the smallest positive one where a variance is zero."""
     xp: Any = np if isinstance(diagonal, np.ndarray) else jnp
     positive = diagonal > 0.0
@@ -661,15 +673,12 @@ def own_variances(diagonal: Any) -> Any:
 
 # First-order derivatives of dense posteriors' moments with respect to sites, as products with their covariances.
 
-# Sites with a precision below this fraction of the prior precision have negligible influence on other latents.
-_SILENT = 1e-7
-
 
 class Expansion(NamedTuple):
     """Posteriors of independent latents with one dense prior, and derivatives of their moments in the sites.
 
     ``mean`` (prior mean subtracted) and ``variance`` at the data are (l, n), KL(q || prior) is (l,). The covariance is
-    stored as ``taken`` = W^1/2 Sigma W^1/2 = I - B^-1 (l, n, n), with Sigma = half taken half, ``half`` = W^-1/2.
+    stored as ``scaled`` = W^1/2 Sigma W^1/2 = I - B^-1 (l, n, n), with Sigma = half scaled half, ``half`` = W^-1/2.
     Latents whose precision is negligible have zero covariance with others there and the variance ``isolated``.
     ``weights`` are K^-1 mean, ``scale`` is W^1/2.
     """
@@ -681,15 +690,15 @@ class Expansion(NamedTuple):
     scale: Float[Array, "l n"]
     half: Float[Array, "l n"]
     isolated: Float[Array, "l n"]
-    taken: Float[Array, "l n n"]
+    scaled: Float[Array, "l n n"]
 
     def times(self, x: Float[Array, "l n"]) -> Float[Array, "l n"]:
         """Sigma x: the derivative of the mean with respect to the potentials, times x."""
-        return self.isolated * x + self.half * over_states(jnp.matmul, self.taken, self.half * x)
+        return self.isolated * x + self.half * over_states(jnp.matmul, self.scaled, self.half * x)
 
     def squares(self) -> Float[Array, "l n n"]:
-        """The elementwise square of ``taken``, for ``times_squares``."""
-        return self.taken**2
+        """The elementwise square of ``scaled``, for ``times_squares``."""
+        return self.scaled**2
 
     def times_squares(self, squares: Float[Array, "l n n"], x: Float[Array, "l n"]) -> Float[Array, "l n"]:
         """(Sigma o Sigma) x: minus the derivative of the variances with respect to the precisions, times x."""
@@ -698,26 +707,27 @@ class Expansion(NamedTuple):
     def slope(self) -> Float[Array, "n n"]:
         """The derivative of each log normaliser in the prior covariance K, (b b^T - W^1/2 B^-1 W^1/2) / 2."""
 
-        def one(weights: Array, scale: Array, taken: Array) -> Array:
-            by_taken = scale[:, None] * taken * scale - jnp.diag(scale**2)
-            return 0.5 * (jnp.outer(weights, weights) + by_taken)
+        def one(weights: Array, scale: Array, scaled: Array) -> Array:
+            in_covariance = scale[:, None] * scaled * scale - jnp.diag(scale**2)
+            return 0.5 * (jnp.outer(weights, weights) + in_covariance)
 
-        return jnp.sum(over_states(one, self.weights, self.scale, self.taken), axis=0)
+        return jnp.sum(over_states(one, self.weights, self.scale, self.scaled), axis=0)
 
 
 def expand(prior: DensePrior, sites: Sites) -> Expansion:
     """The expansion at sites (n, l), with one factorisation per latent."""
     potential, _ = centred(sites, prior.mean)
     diagonal = jnp.diagonal(prior.K)
-    least = _SILENT / diagonal
+    # Sites with a precision below this fraction of the prior precision have negligible influence on other latents.
+    least = 1e-7 / diagonal
 
     def one(h: Array, w: Array) -> Expansion:
         factor = dense_factor(prior.K, w)
         weights = dense_weights(prior.K, factor, h)
         mean = prior.K @ weights
-        variance, taken = dense_variance_and_taken(prior.K, factor)
+        variance, scaled = dense_variance_and_scaled(prior.K, factor)
         divergence = dense_divergence(factor, weights, mean, variance)
         half, isolated = jnp.sqrt(w) / (w + least), diagonal * least / (w + least)
-        return Expansion(mean, variance, divergence, weights, factor.scale, half, isolated, taken)
+        return Expansion(mean, variance, divergence, weights, factor.scale, half, isolated, scaled)
 
     return over_latents(one, potential, sites.precision)

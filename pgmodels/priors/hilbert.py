@@ -4,21 +4,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast, final
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_whole_number
 from pgmodels.kernels.kernel import Inputs, Kernel, Spectrum, Use, unlimited, with_values
 from pgmodels.parameters.parameter import bare_arrays
-from pgmodels.priors.base import pad_rows
+from pgmodels.priors.base import Covariance, LatentPrior, pad_rows
 from pgmodels.priors.dense import LowRankState, SpanPrior
 from pgmodels.priors.linalg import root_of_one_plus
-from pgmodels.priors.representation import Representation
+from pgmodels.priors.representation import EAGER, Binding, Representation, Scalar
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import as_array
@@ -108,7 +109,6 @@ class HilbertPrior(SpanPrior):
     fixed sites, the products over the rows do not change with them.
     """
 
-    can_pad: ClassVar[bool] = True
     has_cheap_products: ClassVar[bool] = True
 
     kernel: TruncatedKernel
@@ -137,14 +137,10 @@ class HilbertPrior(SpanPrior):
         functions = as_array(pad_rows(self.functions.T, size).T)
         return replace(self, X=as_array(pad_rows(self.X, size)), functions=functions)
 
-    def _condition(self, h: Array, w: Array) -> Any:
-        scaled = self.functions * jnp.sqrt(w)
+    def _condition(self, h: Array, w: Array) -> LowRankState:
+        scaled, pulled = self.functions * jnp.sqrt(w), self.scale * (self.functions @ h)
         root = root_of_one_plus(self.scale[:, None] * (scaled @ scaled.T) * self.scale)
-        return LowRankState(root, cho_solve((root, True), self.scale * (self.functions @ h)))
-
-    def _log_normalizer(self, state: Any, h: Array) -> Array:
-        pulled = self.scale * (self.functions @ h)
-        return 0.5 * pulled @ state.centre - jnp.sum(jnp.log(jnp.diagonal(state.root)))
+        return LowRankState(root, cho_solve((root, True), pulled), pulled, None)
 
 
 if TYPE_CHECKING:
@@ -153,11 +149,6 @@ if TYPE_CHECKING:
 else:
     # Not checked at run time: ``Hilbert`` checks its arguments itself.
     Counts = Domain = Any
-# The interval extends beyond the data by _LENGTHSCALES, and by at least a share _LEAST of half their range. A row at a
-# distance d from an end loses the variance k(2 d), for a Matern12 kernel exp(-5) of it. The published rule, half the
-# interval = max(3.2 l, 1.2 S) with S half the range, is for the average row: with l = S / 3, the last row loses 49 %.
-_LENGTHSCALES, _LEAST = 2.5, 0.2
-_MOST_COLUMNS = 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,9 +225,9 @@ class Hilbert(Representation):
     def check(self, kernel: Kernel, num_columns: int) -> None:
         spectra = with_values(kernel).spectra(num_columns)
         most = max(map(len, spectra))
-        if most > _MOST_COLUMNS:
+        if most > 3:
             raise ValueError(
-                f"pgm.Hilbert() is for functions of at most {_MOST_COLUMNS} columns, and {kernel!r} has one of {most}: "
+                f"pgm.Hilbert() is for functions of at most 3 columns, and {kernel!r} has one of {most}: "
                 "add functions of fewer, as in pgm.On(kernel, [0]) + pgm.On(kernel, [1]), or use another form of the "
                 "GP, such as pgm.Inducing(300)."
             )
@@ -292,21 +283,21 @@ class Hilbert(Representation):
             ],
         )
 
-    def memory(self, kernel: Kernel, X: np.ndarray) -> float:
+    def memory(self, kernel: Covariance, X: np.ndarray) -> float:
         counts = (self.count,) * X.shape[1] if isinstance(self.count, int) else self.count
         spectra = bare_arrays(kernel).spectra(X.shape[1])
         number = sum(math.prod(counts[column] for column in columns) for columns in spectra)
         # The functions, as Python's tuples of frequencies at first, and the square matrix of their weights.
         return number * (8.0 * len(X) + 100.0) + 8.0 * number**2
 
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> HilbertPrior:
-        form, kernel = self.resolve(kernel, X), bare_arrays(kernel)
-        return _compiled_prior(form._basis(np.shape(X)[1]), kernel, as_array(mean), as_array(X), size)
-
-    def bind_traced(self, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int, **options: Any) -> HilbertPrior:
+    def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
+        if not how.traced:
+            bare = bare_arrays(kernel)
+            form = self.resolve(bare, np.asarray(X))
+            return _compiled_prior(form._basis(np.shape(X)[1]), bare, as_array(mean), as_array(X), size)
         if self.domain is None:
             raise ValueError(f"the domain of {self!r} cannot be chosen in compiled code: call model.resolve(X) first.")
-        return _prior(self._basis(X.shape[1]), kernel, mean, X, size)
+        return _prior(self._basis(np.shape(X)[1]), cast(Kernel, kernel), as_array(mean), as_array(X), size)
 
     def _interval(self, values: np.ndarray, column: int, lengthscale: float) -> Interval:
         low, high = float(np.min(values)), float(np.max(values))
@@ -316,7 +307,10 @@ class Hilbert(Representation):
                 f"column {column} of X has one value, {low:.6g}, and pgm.Hilbert() needs an interval: leave the "
                 "column out, or give its domain, as in pgm.Hilbert(30, domain=[(0.0, 10.0)])."
             )
-        least = max(_LENGTHSCALES * lengthscale, _LEAST * half)
+        # A row at a distance d from an end loses the variance k(2 d), for a Matern12 kernel exp(-5) of it. The
+        # published rule, half the interval = max(3.2 l, 1.2 S) with S half the range, is for the average row: with
+        # l = S / 3, the last row loses 49 %.
+        least = max(2.5 * lengthscale, 0.2 * half)
         beyond = least if self.boundary is None else (self.boundary - 1.0) * half
         return low - beyond, high + beyond
 
@@ -326,7 +320,7 @@ class Hilbert(Representation):
         return Basis(counts, self.domain)
 
 
-def _prior(basis: Basis, kernel: Any, mean: Array, X: Float[Array, "n d"], size: int) -> HilbertPrior:
+def _prior(basis: Basis, kernel: Kernel, mean: Array, X: Float[Array, "n d"], size: int) -> HilbertPrior:
     truncated = TruncatedKernel(kernel, basis)
     return HilbertPrior(
         kernel=truncated, mean=mean, X=X, functions=truncated.functions(X), scale=truncated.scale(), size=size
@@ -345,7 +339,7 @@ def _read_counts(count: Any) -> int | tuple[int, ...]:
     return tuple(int(one) for one in count)
 
 
-def _read_boundary(boundary: Any) -> float | None:
+def _read_boundary(boundary: object) -> float | None:
     if boundary is None:
         return None
     if not isinstance(boundary, (int, float, np.number)) or not 1.0 <= float(boundary) < np.inf:
@@ -356,7 +350,7 @@ def _read_boundary(boundary: Any) -> float | None:
     return float(boundary)
 
 
-def _read_interval(interval: Any) -> Interval | None:
+def _read_interval(interval: object) -> Interval | None:
     if interval is None:
         return None
     ends = np.asarray(interval, dtype=np.float64)

@@ -4,27 +4,27 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from pgmodels.data.arrays import check_whole_number
-from pgmodels.data.arrays import distinct_rows as distinct_and_equal
+from pgmodels.data.arrays import check_whole_number, distinct_rows
 from pgmodels.parameters.parameter import bare_arrays
-from pgmodels.priors.base import GroupPosterior, LatentPrior, RandomKey, Sites, pad_rows
+from pgmodels.priors.base import Covariance, GroupPosterior, LatentPrior, RandomKey, Sites, pad_rows
 from pgmodels.priors.dense import (
     FactoredPosterior,
+    FactoredPrior,
     InducingPointPrior,
     InducingPoints,
     LowRankPrior,
+    LowRankState,
     centred,
-    inducing_points_of,
     low_rank_at,
     own_variances,
     root_at,
@@ -38,10 +38,6 @@ from pgmodels.priors.linalg import (
     ROUNDING,
     check_gram,
     each_row,
-    factor_divergence,
-    factor_half_covariance,
-    factor_mean,
-    factor_noise,
     factor_root,
     gram,
     inverse_root,
@@ -51,37 +47,19 @@ from pgmodels.priors.linalg import (
     solve_columns,
     summed,
 )
-from pgmodels.priors.representation import Representation
+from pgmodels.priors.representation import EAGER, Binding, Representation, Scalar, as_arrays
 from pgmodels.priors.rows import check_new_inputs
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import as_array
 
-# Rows whose residual variance is below this fraction of the largest variance are not selected.
-_NOTHING = 1e-12
-# Accepted loss of the bound in nats from the residual variance, and the number of inputs of the first trial.
-ENOUGH, _FIRST = 0.05, 100
-# Largest number of rows for k-means: in all, and per centre.
-_ROWS, _ROWS_A_CENTRE = 20_000, 64
-# Number of seeds of scikit-learn's k-means.
-_KMEANS_SEEDS = 2**32
-# Resolution of k-means, in standard deviations of the widest column.
-_RESOLVED = 1e-6
-# Number of rows at which residual variances are compared, relative jitter, and the largest ratio of the residual
-# variance of rows to that of centres at which rows are preferred: for stationary kernels in 1 to 5 columns the ratio of
-# the rows nearest to the centres was 1.003 to 4.6, and 0 to 0.88 where columns hold levels.
-_COMPARED, _ADDED, _LESS = 1000, 1e-6, 0.95
-# Number of rows and step, in standard deviations of a column, of the finite differences that measure how fast a kernel
-# changes; rates above this fraction of the largest count as equal to it.
-_MOVED, _DIFFERENCE, _ALIKE = 100, 0.01, 0.98
+# Accepted loss of the bound in nats from the residual variance.
+ENOUGH = 0.05
 
 
-def distinct_rows(X: np.ndarray) -> np.ndarray:
-    """Indices of the first of equal rows, in order."""
-    return distinct_and_equal(X)[0]
-
-
-def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0) -> np.ndarray:
+def centres(
+    kernel: Covariance, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0
+) -> np.ndarray:
     """Centres of k-means (k-means++ initialisation) on a subset of the rows.
 
     Columns are scaled so that the kernel changes equally fast along each; columns it does not read are ignored. If the
@@ -91,85 +69,97 @@ def centres(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None =
     del weights
     from sklearn.cluster import KMeans
 
-    rows = np.random.default_rng(seed).permutation(len(X))[: max(_ROWS, _ROWS_A_CENTRE * count)]
+    # The largest number of rows for k-means: in all, and per centre.
+    rows = np.random.default_rng(seed).permutation(len(X))[: max(20_000, 64 * count)]
     X = X[np.sort(rows)]
     rates = _rates(kernel, X)
     scaled = X * rates
-    # At most as many centres as rows that differ by more than the rounding error of a squared distance.
-    differing = distinct_rows(
-        np.round((scaled - scaled.mean(axis=0)) / (_RESOLVED * np.max(scaled.std(axis=0)) or 1.0))
-    )
-    count = min(count, len(differing))
-    clusters = KMeans(count, n_init=1, random_state=seed % _KMEANS_SEEDS).fit(scaled)
+    # At most as many centres as rows that differ by more than the rounding error of a squared distance: the resolution
+    # is 1e-6 standard deviations of the widest column.
+    resolution = 1e-6 * np.max(scaled.std(axis=0)) or 1.0
+    count = min(count, len(distinct_rows(np.round((scaled - scaled.mean(axis=0)) / resolution))[0]))
+    # Seeds of scikit-learn have 32 bits.
+    clusters = KMeans(count, n_init=1, random_state=seed % 2**32).fit(scaled)
     members = np.bincount(clusters.labels_, minlength=count)[:, None]
     sums = np.zeros((count, X.shape[1]))
     np.add.at(sums, clusters.labels_, X - X[0])
     centroids = X[0] + (sums / np.maximum(members, 1))[members[:, 0] > 0]
     nearest = X[np.argmin(clusters.transform(scaled), axis=0)]
-    some = X[np.linspace(0, len(X) - 1, min(_COMPARED, len(X))).astype(int)]
-    share = _LESS * (1.0 - len(nearest) / len(X))
+    compared = X[np.linspace(0, len(X) - 1, min(1000, len(X))).astype(int)]
+    # The largest ratio of the residual variance of rows to that of centres at which rows are preferred. For stationary
+    # kernels in 1 to 5 columns the ratio was 1.003 to 4.6, and 0 to 0.88 where columns hold levels.
+    share = 0.95 * (1.0 - len(nearest) / len(X))
     # Centres with a NaN (kernels undefined between levels) are rejected.
-    if not share * _residual_variance(kernel, some, centroids) <= _residual_variance(kernel, some, nearest):
+    if not share * _residual_variance(kernel, compared, centroids) <= _residual_variance(kernel, compared, nearest):
         return greedy(kernel, X, count, seed=seed)
-    return centroids[distinct_rows(centroids)]
+    return centroids[distinct_rows(centroids)[0]]
 
 
-def _residual_variance(kernel: Any, X: np.ndarray, Z: np.ndarray) -> float:
+def _residual_variance(kernel: Covariance, X: np.ndarray, Z: np.ndarray, jitter: float = 1e-6) -> float:
     """Total residual variance at rows given inducing inputs, plus rounding; NaN if K(Z, Z) has no root."""
     K, across, variances = map(np.asarray, _covariances(kernel, as_array(Z), as_array(X)))
     try:
-        root = np.linalg.cholesky(K + _ADDED * np.diag(np.diagonal(K)))
+        root = np.linalg.cholesky(K + jitter * np.diag(np.diagonal(K)))
     except np.linalg.LinAlgError:
         return np.nan
-    return float((1.0 + 10.0 * _ADDED) * np.sum(variances) - np.sum(np.linalg.solve(root, across) ** 2))
+    return float((1.0 + 10.0 * jitter) * np.sum(variances) - np.sum(np.linalg.solve(root, across) ** 2))
 
 
-def _rates(kernel: Any, X: np.ndarray) -> np.ndarray:
+def _rates(kernel: Covariance, X: np.ndarray) -> np.ndarray:
     """Rate of change of the kernel along each column, (d,), relative to the fastest; 1 if it is constant.
 
-    By finite differences of the squared feature distance |φ(x) - φ(x')|² with one column moved; contributions that do
-    not depend on the distance, such as noise, cancel.
+    By finite differences of the squared feature distance |φ(x) - φ(x')|² at 100 rows, with one column moved by 0.01 of
+    its standard deviation; contributions that do not depend on the distance, such as noise, cancel.
     """
-    rows = X[np.linspace(0, len(X) - 1, min(_MOVED, len(X))).astype(int)]
-    here, squared = np.asarray(kernel.diagonal(as_array(rows))), np.zeros(X.shape[1])
+    rows = X[np.linspace(0, len(X) - 1, min(100, len(X))).astype(int)]
+    variances, squared = np.asarray(kernel.diagonal(as_array(rows))), np.zeros(X.shape[1])
     for column, deviation in enumerate(X.std(axis=0)):
         if deviation > 0.0:
             further = []
-            for step in (1.0, 2.0):
-                moved = rows + step * _DIFFERENCE * deviation * (np.arange(X.shape[1]) == column)
+            for step in (0.01, 0.02):
+                moved = rows + step * deviation * (np.arange(X.shape[1]) == column)
                 across = np.asarray(_between(kernel, as_array(rows), as_array(moved)))
-                further.append(np.mean(here + np.asarray(kernel.diagonal(as_array(moved))) - 2.0 * across))
+                further.append(np.mean(variances + np.asarray(kernel.diagonal(as_array(moved))) - 2.0 * across))
             squared[column] = max(further[1] - further[0], 0.0) / deviation**2
     rates = np.sqrt(squared / squared.max()) if squared.max() > 0.0 else np.ones(X.shape[1])
-    # With one lengthscale, rates differ only by the discretisation.
-    return np.ones(X.shape[1]) if rates.min() > _ALIKE else rates
+    # With one lengthscale, rates differ only by the discretisation: by less than 2 %.
+    return np.ones(X.shape[1]) if rates.min() > 0.98 else rates
 
 
-def uniform(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0) -> np.ndarray:
+def uniform(
+    kernel: Covariance, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0
+) -> np.ndarray:
     """Distinct rows drawn uniformly, independent of the kernel."""
     del kernel, weights
-    rows = np.random.default_rng(seed).permutation(distinct_rows(X))[:count]
+    rows = np.random.default_rng(seed).permutation(distinct_rows(X)[0])[:count]
     return X[np.sort(rows)]
 
 
 def greedy(
-    kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0, enough: float = 0.0
+    kernel: Covariance,
+    X: np.ndarray,
+    count: int,
+    weights: np.ndarray | None = None,
+    seed: int = 0,
+    enough: float = 0.0,
+    held: int = HELD,
 ) -> np.ndarray:
     """Greedy selection: each next row maximises ``weights`` times the residual variance given the previous ones.
 
     A pivoted Cholesky factorisation that computes only the selected columns: O(n M^2) time. Stops early when no
     variance remains, or half of its weighted sum is at most ``enough``; at least one row is selected. If the factor
-    would not fit into memory, a random sample of the rows is used.
+    would have more than ``held`` entries, a random sample of the rows is used.
     Source: Burt, Rasmussen and van der Wilk 2020; with weights, Passerello 2021.
     """
-    if len(X) * count > HELD:
-        rows = np.sort(np.random.default_rng(seed).permutation(len(X))[: max(count, HELD // count)])
+    if len(X) * count > held:
+        rows = np.sort(np.random.default_rng(seed).permutation(len(X))[: max(count, held // count)])
         enough *= len(rows) / len(X)
         X, weights = X[rows], None if weights is None else weights[rows]
     inputs = as_array(X)
     residual = np.asarray(kernel.diagonal(inputs), dtype=np.float64).copy()
     weights = np.ones(len(X)) if weights is None or not np.any(weights > 0) else weights
-    least, A, chosen = _NOTHING * residual.max(), np.empty((count, len(X))), []
+    # Smaller residual variances are rounding.
+    least, A, chosen = 1e-12 * residual.max(), np.empty((count, len(X))), []
     for j in range(count):
         score = np.where(residual > least, weights * residual, 0.0)
         row = int(np.argmax(score))
@@ -183,20 +173,27 @@ def greedy(
 
 
 def heteroscedastic(
-    kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0
+    kernel: Covariance, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0
 ) -> np.ndarray:
     """Greedy selection by ``weights``; k-means centres if these are not known yet."""
     return centres(kernel, X, count, seed=seed) if weights is None else greedy(kernel, X, count, weights, seed)
 
 
-def sufficient(kernel: Any, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0) -> np.ndarray:
+def sufficient(
+    kernel: Covariance,
+    X: np.ndarray,
+    count: int,
+    weights: np.ndarray | None = None,
+    seed: int = 0,
+    first: int = 100,
+) -> np.ndarray:
     """Greedy selection by ``weights`` until half of the weighted residual variance is below a twentieth of a nat.
 
     This is the bound's loss from the residual variance, not a limit on its gain from more inputs (math: section 7).
-    K-means centres if weights are not known yet, or if ``count`` inputs are not enough.
+    K-means centres, at most ``first``, if weights are not known yet, or if ``count`` inputs are not enough.
     """
     if weights is None:
-        return centres(kernel, X, min(count, _FIRST), seed=seed)
+        return centres(kernel, X, min(count, first), seed=seed)
     inputs = greedy(kernel, X, count + 1, weights, seed, ENOUGH)
     return inputs if len(inputs) <= count else centres(kernel, X, count, seed=seed)
 
@@ -212,21 +209,24 @@ SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
     "HGV": greedy,
     "auto": sufficient,
 }
+# Selections by the site precisions, and those whose every choice replaces the last, even if it lowers the ELBO.
+ADAPTIVE = ("heteroscedastic", "merged", "HGV", "auto")
+REPLACING = ("GV", "HGV")
 
 
 @partial(compiled, optimise=False)
-def _covariances(kernel: Any, Z: Float[Array, "m d"], X: Float[Array, "n d"]) -> tuple[Array, Array, Array]:
+def _covariances(kernel: Covariance, Z: Float[Array, "m d"], X: Float[Array, "n d"]) -> tuple[Array, Array, Array]:
     """K(Z, Z), K(Z, X) and the variances at X."""
     return kernel(Z, Z), kernel(Z, X), kernel.diagonal(X)
 
 
 @compiled
-def _column(kernel: Any, X: Float[Array, "n d"], row: Any) -> Float[Array, " n"]:
+def _column(kernel: Covariance, X: Float[Array, "n d"], row: Int[Array, ""]) -> Float[Array, " n"]:
     return kernel(X, X[row][None])[:, 0]
 
 
 @compiled
-def _between(kernel: Any, X: Float[Array, "n d"], Z: Float[Array, "n d"]) -> Float[Array, " n"]:
+def _between(kernel: Covariance, X: Float[Array, "n d"], Z: Float[Array, "n d"]) -> Float[Array, " n"]:
     return jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(X, Z)
 
 
@@ -236,8 +236,6 @@ class FICPrior(LatentPrior):
     Marginal variances equal the kernel's. There is no factor matrix: e is integrated out to
     condition v, and drawn given v. Source: Snelson and Ghahramani 2006; Quiñonero-Candela and Rasmussen 2005, FIC.
     """
-
-    can_pad: ClassVar[bool] = True
 
     span: LowRankPrior
     residual: Float[Array, " n"]
@@ -251,11 +249,8 @@ class FICPrior(LatentPrior):
     def resized(self, size: int) -> "FICPrior":
         return FICPrior(self.span.resized(size), as_array(pad_rows(self.residual, size)))
 
-    def with_mean(self, mean: Array) -> "FICPrior":
-        return FICPrior(replace(self.span, mean=mean), self.residual)
-
-    def of_one_latent(self) -> "FICPrior":
-        return FICPrior(replace(self.span, size=1), self.residual)
+    def replaced(self, **changes: Array | int) -> "FICPrior":
+        return FICPrior(replace(self.span, **changes), self.residual)
 
     @property
     def rank(self) -> int:
@@ -286,13 +281,18 @@ class FICPrior(LatentPrior):
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
         return self.span.residual_covariance(X_new)
 
+    def draw_given(
+        self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"], noise: Float[Array, "*batch m l k"]
+    ) -> Float[Array, "*batch m l"]:
+        return self.span.draw_given(X_new, self.split(coordinates)[0], noise)
+
     def condition(self, sites: Sites) -> "FICGroupPosterior":
         potential, constant = centred(sites, self.mean)
         scale = 1.0 + sites.precision * self.residual[:, None]
 
         def one(h: Array, w: Array) -> tuple[Array, Array]:
             root = factor_root(self.span.A, w)
-            return root, factor_mean(self.span.A, root, h)
+            return root, cho_solve((root, True), self.span.A @ h)
 
         roots, centres = over_latents(one, potential / scale, sites.precision / scale)
         return FICGroupPosterior(self, Sites(potential, sites.precision), jnp.sum(constant), roots, centres)
@@ -332,23 +332,15 @@ class FICGroupPosterior(GroupPosterior):
         span, (h, w), scale = self.prior.span, self.sites, self.scale
         ours, theirs = jax.random.split(key)
         noise = jax.random.normal(ours, self.centres.shape, h.dtype)
-        v, dv = self.centres.T, over_states(lambda pair: factor_noise(*pair), (self.roots, noise)).T
+        turn = partial(solve_triangular, trans="T", lower=True)
+        v, dv = self.centres.T, over_states(turn, self.roots, noise).T
         spread = jnp.sqrt(self.prior.residual)[:, None]
         e = spread * (h - w * (v.T @ span.A).T) / scale
         de = jax.random.normal(theirs, h.shape, h.dtype) / jnp.sqrt(scale) - spread * w * (dv.T @ span.A).T / scale
         return jnp.concatenate([v, e]), jnp.concatenate([dv, de])
 
     def _variance(self, A: Float[Array, "r m"]) -> Float[Array, "m l"]:
-        return over_states(lambda root: jnp.sum(factor_half_covariance(root, A) ** 2, axis=0), self.roots).T
-
-
-class ChunkedState(NamedTuple):
-    """The root of P = I + A W A^T, E v, A h, and sum w residual / 2."""
-
-    root: Float[Array, "r r"]
-    centre: Float[Array, " r"]
-    pulled: Float[Array, " r"]
-    loss: Float[Array, ""]
+        return over_states(lambda root: jnp.sum(solve_triangular(root, A, lower=True) ** 2, axis=0), self.roots).T
 
 
 class ChunkedInducingPrior(InducingPointPrior):
@@ -358,6 +350,8 @@ class ChunkedInducingPrior(InducingPointPrior):
     recomputes each chunk. Products with L_Z^-1 replace triangular solves: they are three times as fast. A itself is
     computed on demand, as for ``gibbs`` and ``correct``. Raises ValueError if n x n covariances are requested.
     """
+
+    is_chunked: ClassVar[bool] = True
 
     residual: Float[Array, " n"]
 
@@ -369,7 +363,7 @@ class ChunkedInducingPrior(InducingPointPrior):
         return self.residual
 
     def for_sampling(self) -> FICPrior:
-        return FICPrior(inducing_points_of(self), self.residual)
+        return _with_drawn_residual(self, self.residual)
 
     @property
     def factor(self) -> Float[Array, "r n"]:
@@ -383,7 +377,17 @@ class ChunkedInducingPrior(InducingPointPrior):
         rows = each_row(lambda X: jnp.moveaxis(self.cross(X).T @ weights, -2, 0), self.rank, self.X)
         return jnp.moveaxis(rows, 0, -2)
 
-    def _condition(self, h: Array, w: Array) -> ChunkedState:
+    def projected(self, root: Array, centre: Array) -> tuple[Array, Array]:
+        whitener = inverse_root(self.root)
+        weights, half = whitener.T @ centre, solve_triangular(root, whitener, lower=True)
+
+        def one(X: Array) -> tuple[Array, Array]:
+            K = self.cross(X)
+            return weights @ K, jnp.sum((half @ K) ** 2, axis=0)
+
+        return each_row(one, self.rank, self.X)
+
+    def _condition(self, h: Array, w: Array) -> LowRankState:
         whitener = inverse_root(self.root)
 
         def chunk_terms(X: Array, h: Array, w: Array) -> tuple[Array, Array]:
@@ -394,41 +398,17 @@ class ChunkedInducingPrior(InducingPointPrior):
         start = jnp.eye(self.rank, dtype=self.root.dtype), jnp.zeros(self.rank, self.root.dtype)
         precision, pulled = summed(chunk_terms, start, self.rank, self.X, h, w)
         root = jnp.linalg.cholesky(precision)
-        return ChunkedState(root, cho_solve((root, True), pulled), pulled, 0.5 * w @ self.residual)
+        return LowRankState(root, cho_solve((root, True), pulled), pulled, 0.5 * w @ self.residual)
 
-    def _moments(self, state: ChunkedState) -> tuple[Array, Array]:
-        whitener = inverse_root(self.root)
-        weights, half = whitener.T @ state.centre, solve_triangular(state.root, whitener, lower=True)
 
-        def one(X: Array) -> tuple[Array, Array]:
-            K = self.cross(X)
-            return weights @ K, jnp.sum((half @ K) ** 2, axis=0)
-
-        mean, variance = each_row(one, self.rank, self.X)
-        return mean, variance + self.residual
-
-    def _log_normalizer(self, state: ChunkedState, h: Array) -> Array:
-        del h
-        return 0.5 * state.pulled @ state.centre - jnp.sum(jnp.log(jnp.diagonal(state.root))) - state.loss
-
-    def _divergence(self, state: ChunkedState, w: Array, mean: Array, variance: Array) -> Array:
-        return factor_divergence(state.root, state.centre, w, variance - self.residual)
-
-    def _covariance(self, state: ChunkedState) -> Array:
-        raise self._too_many()
-
-    def _cross_covariance(self, state: ChunkedState, cross: tuple[Array, Array]) -> Array:
-        raise self._too_many()
-
-    def _too_many(self) -> ValueError:
-        return ValueError(
-            f"covariances between all {len(self.X):,} rows do not fit into memory: use pgm.correct(result), by linear "
-            "response, which does not need them, or fewer rows."
-        )
+def _with_drawn_residual(prior: InducingPointPrior, residual: Float[Array, " n"]) -> FICPrior:
+    """The prior of the generative model, in which the residuals of rows are independent."""
+    parts = {field.name: getattr(prior, field.name) for field in fields(InducingPointPrior)}
+    return FICPrior(LowRankPrior(A=prior.factor, **parts), residual)
 
 
 def chunked_prior_at(
-    kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
+    kernel: Covariance, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
 ) -> ChunkedInducingPrior:
     """The prior with given inducing inputs; usable under ``jit``."""
     (Z, active, jitter), root = span, root_at(kernel, span)
@@ -449,20 +429,8 @@ else:
     InducingInputs = Selection = Any
 DEFAULT: Selection = "heteroscedastic"
 AUTOMATIC: Final = "auto"
+# Inputs of ``Inducing("auto")`` at most.
 _LIMIT = 1000
-# Up to this many entries, computing a factor takes less time than optimised compilation.
-_LIGHT = 2**21
-# Jitter relative to each variance up to _MANY inputs; beyond, it grows with the rounding error of K(Z, Z), at
-# most a tenth of it for the kernels and dimensions tried. Without a root, it is multiplied by _STEP.
-_JITTER, _MANY, _STEP = 1e-12, 1000, 2.0
-
-
-class InducingState(NamedTuple):
-    """``LowRankState``, and sum w residual / 2."""
-
-    root: Float[Array, "r r"]
-    centre: Float[Array, " r"]
-    loss: Float[Array, ""]
 
 
 class InducingPrior(LowRankPrior):
@@ -479,42 +447,28 @@ class InducingPrior(LowRankPrior):
 
     residual: Float[Array, " n"]
 
-    def posterior(self, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]) -> FactoredPosterior:
-        nothing = jnp.zeros(self.size)
-        states = InducingState(roots, centres, nothing)
-        return FactoredPosterior(self, jnp.zeros((len(self.X), self.size)), nothing, states)
-
     def resized(self, size: int) -> "InducingPrior":
-        A = pad_rows(np.asarray(self.A).T, size).T
         X, residual = (as_array(pad_rows(part, size)) for part in (self.X, self.residual))
-        return replace(self, X=X, A=as_array(A), residual=residual)
+        return replace(self, X=X, A=as_array(pad_rows(np.asarray(self.A).T, size).T), residual=residual)
 
     def residual_variance(self) -> Float[Array, " n"]:
         return self.residual
 
     def for_sampling(self) -> FICPrior:
-        return FICPrior(inducing_points_of(self), self.residual)
+        return _with_drawn_residual(self, self.residual)
 
-    def _diagonal(self) -> Array:
-        return super()._diagonal() + self.residual
 
-    def _condition(self, h: Array, w: Array) -> Any:
-        root, centre = super()._condition(h, w)
-        return InducingState(root, centre, 0.5 * w @ self.residual)
-
-    def _moments(self, state: Any) -> tuple[Array, Array]:
-        mean, variance = super()._moments(state)
-        return mean, variance + self.residual
-
-    def _log_normalizer(self, state: Any, h: Array) -> Array:
-        return super()._log_normalizer(state, h) - state.loss
-
-    def _divergence(self, state: Any, w: Array, mean: Array, variance: Array) -> Array:
-        return super()._divergence(state, w, mean, variance - self.residual)
+def posterior_of_moments(
+    prior: FactoredPrior, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]
+) -> FactoredPosterior:
+    """The posterior at inducing inputs given roots of the coordinates' precisions and their means, without sites."""
+    nothing = jnp.zeros(prior.size)
+    states = LowRankState(roots, centres, jnp.zeros_like(centres), nothing)
+    return FactoredPosterior(prior, jnp.zeros((len(prior.X), prior.size)), nothing, states)
 
 
 def inducing_at(
-    kernel: Any, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int, most: int
+    kernel: Covariance, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int, most: int
 ) -> InducingPointPrior:
     """The prior with given inducing inputs, in chunks if its factor has over ``most`` entries; usable under ``jit``."""
     if len(X) * len(span.Z) > most:
@@ -523,7 +477,7 @@ def inducing_at(
 
 
 def inducing_by_root(
-    kernel: Any, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], size: int
+    kernel: Covariance, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], size: int
 ) -> InducingPrior:
     """The prior with given inducing inputs at any value of the hyperparameters; usable under ``jit``.
 
@@ -538,7 +492,7 @@ def inducing_by_root(
     )
 
 
-def inducing_points_at(kernel: Any, Z: Any, max_error: float = np.inf) -> InducingPoints:
+def inducing_points_at(kernel: Covariance, Z: ArrayLike, max_error: float = np.inf) -> InducingPoints:
     """Inducing inputs padded to few sizes, and the smallest jitter, from 1e-12 on, with which K(Z, Z) has a root.
 
     A smaller ``max_error`` lowers the first jitter. With jitter the inducing variables are f(Z) plus noise: the bound
@@ -548,13 +502,16 @@ def inducing_points_at(kernel: Any, Z: Any, max_error: float = np.inf) -> Induci
     K = np.asarray(gram(kernel, as_array(Z)))
     check_gram(kernel, K)
     variances = own_variances(np.diagonal(K))
-    least = float(np.clip(max_error / variances.max(), ROUNDING, _JITTER * max(1.0, len(Z) / _MANY) ** 2))
+    count = len(K)
+    # Beyond 1,000 inputs it grows with the rounding error of K(Z, Z), at most a tenth of it for the kernels and
+    # dimensions tried.
+    least = float(np.clip(max_error / variances.max(), ROUNDING, 1e-12 * max(1.0, count / 1000) ** 2))
     # A factor of two leaves a margin for other linear algebra libraries.
-    ladder = 0.5 * least * _STEP ** np.arange(np.ceil(np.log(JITTERS[-1] / least) / np.log(_STEP)) + 1)
+    ladder = 0.5 * least * 2.0 ** np.arange(np.ceil(np.log2(JITTERS[-1] / least)) + 1)
     jitter = 2.0 * jittered_root(kernel, K / np.sqrt(np.outer(variances, variances)), tuple(ladder))[2]
-    rank = -(-len(Z) // RANK_MULTIPLE) * RANK_MULTIPLE
-    padded = np.pad(np.asarray(Z), ((0, rank - len(Z)), (0, 0)), mode="edge")
-    return InducingPoints(as_array(padded), as_array((np.arange(rank) < len(Z)).astype(np.float64)), as_array(jitter))
+    rank = -(-count // RANK_MULTIPLE) * RANK_MULTIPLE
+    padded = np.pad(np.asarray(Z), ((0, rank - count), (0, 0)), mode="edge")
+    return InducingPoints(as_array(padded), as_array((np.arange(rank) < count).astype(np.float64)), as_array(jitter))
 
 
 @dataclass(frozen=True, repr=False)
@@ -622,7 +579,7 @@ class Inducing(Representation):
     least_subset: ClassVar[int | None] = 5_000
 
     inputs: int | tuple[tuple[float, ...], ...]
-    select: Selection | None = None
+    select: Selection | None = None  # type: ignore[assignment]
     # The seed of random selections, set by engines.
     seed: int = field(default=0, init=False)
 
@@ -654,39 +611,14 @@ class Inducing(Representation):
         return other
 
     @property
-    def adapts(self) -> bool:  # type: ignore[override]
-        """Whether the choice depends on the site precisions."""
-        return self.select in ("heteroscedastic", "merged", "HGV", "auto")
-
-    @property
-    def selects_by_augmentation(self) -> bool:  # type: ignore[override]
-        """Whether it depends on the sites of the augmented bound for every objective."""
-        return self.select == "merged"
-
-    @property
-    def takes_every_choice(self) -> bool:  # type: ignore[override]
-        """Whether every new choice replaces the last, even if it lowers the ELBO."""
-        return self.select in ("GV", "HGV")
-
-    @property
-    def is_automatic(self) -> bool:  # type: ignore[override]
-        """Whether the number of inducing inputs is chosen from the data."""
-        return self.select == AUTOMATIC
-
-    @property
     def num_inputs(self) -> int:  # type: ignore[override]
         """The number of inducing inputs, or the maximum number to choose."""
         return self.inputs if isinstance(self.inputs, int) else len(self.inputs)
 
-    def with_inputs(self, Z: Any) -> "Inducing":
+    def with_inputs(self, Z: ArrayLike | int) -> "Inducing":
         return Inducing(Z)
 
-    def asks_for_more(self, kernel: Any, X: Any, weights: np.ndarray, count: int) -> bool:
-        if not self.is_automatic or count != self.inputs:
-            return False
-        return len(Inducing(count + 1, AUTOMATIC).choose(kernel, X, weights)) > count
-
-    def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray:
+    def choose(self, kernel: Covariance, X: ArrayLike, weights: np.ndarray | None = None) -> np.ndarray:
         X = np.asarray(X, dtype=np.float64)
         if not isinstance(self.inputs, int) or self.select is None:
             Z = np.asarray(self.inputs)
@@ -696,32 +628,22 @@ class Inducing(Representation):
                     "the columns of X, or their number."
                 )
             return Z
-        distinct = distinct_rows(X)
+        distinct = distinct_rows(X)[0]
         if len(distinct) <= self.inputs and self.select != AUTOMATIC:
             return X[distinct]
         count = min(self.inputs, len(distinct))
-        return SELECTIONS[self.select](bare_arrays(kernel), X, count, weights if self.adapts else None, self.seed)
+        weights = weights if self.select in ADAPTIVE else None
+        return SELECTIONS[self.select](bare_arrays(kernel), X, count, weights, self.seed)
 
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> InducingPointPrior:
-        Z = self.choose(kernel, X)
-        kernel, mean, X = bare_arrays(kernel), jnp.asarray(mean, dtype=jnp.float64), jnp.asarray(X, dtype=jnp.float64)
-        span = inducing_points_at(kernel, Z, max_error)
-        prior = _bound(kernel, mean, X, span, size, HELD)
-        check_new_inputs(prior, np.asarray(X), "X (without repeated rows)")
-        return prior
-
-    def bind_traced(
-        self,
-        kernel: Any,
-        mean: Array,
-        X: Float[Array, "n d"],
-        size: int,
-        *,
-        points: InducingPoints | None = None,
-        **options: Any,
-    ) -> InducingPointPrior:
-        if points is not None:
-            return inducing_at(kernel, mean, X, points, size, HELD)
+    def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
+        if not how.traced:
+            Z, (kernel, mean, X) = self.choose(kernel, X), as_arrays(kernel, mean, X)
+            prior = _bound(kernel, mean, X, inducing_points_at(kernel, Z, how.max_error), size, HELD)
+            check_new_inputs(prior, np.asarray(X), "X (without repeated rows)")
+            return prior
+        mean, X = as_array(mean), as_array(X)
+        if how.points is not None:
+            return inducing_at(kernel, mean, X, how.points, size, HELD)
         if isinstance(self.inputs, int):
             raise ValueError(f"the inducing inputs of {self!r} cannot be chosen in compiled code: pass an array.")
         return inducing_by_root(kernel, mean, X, as_array(np.asarray(self.inputs)), size)
@@ -732,12 +654,13 @@ def _with_residual(span: LowRankPrior) -> InducingPrior:
     return InducingPrior(**{field.name: getattr(span, field.name) for field in fields(span)}, residual=residual)
 
 
+# Up to 2^21 entries, computing a factor takes less time than optimised compilation.
 _bound = compiled(
-    inducing_at, ("size", "most"), optimise=lambda kernel, mean, X, span, *_: len(X) * len(span.Z) > _LIGHT
+    inducing_at, ("size", "most"), optimise=lambda kernel, mean, X, span, *_: len(X) * len(span.Z) > 2**21
 )
 
 
-def _rows(inputs: Any) -> tuple[tuple[float, ...], ...]:
+def _rows(inputs: InducingInputs) -> tuple[tuple[float, ...], ...]:
     """Distinct inducing inputs as numbers. Raises ValueError for other values."""
     try:
         Z = np.asarray(inputs, dtype=np.float64)
@@ -750,4 +673,4 @@ def _rows(inputs: Any) -> tuple[tuple[float, ...], ...]:
     bad = np.argwhere(~np.isfinite(Z))
     if bad.size:
         raise ValueError(f"inputs of Inducing must be finite; row {bad[0][0]} is {shorten(Z[bad[0][0]].tolist())}.")
-    return tuple(map(tuple, Z[distinct_rows(Z)].tolist()))
+    return tuple(map(tuple, Z[distinct_rows(Z)[0]].tolist()))

@@ -1,7 +1,7 @@
 """Linear algebra: Cholesky factors with jitter, loops over LAPACK, Gram matrices in chunks."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,12 @@ import scipy
 from jax.custom_batching import custom_vmap, sequential_vmap
 from jax.lax.linalg import cholesky, triangular_solve
 from jax.scipy.linalg import cho_solve, solve_triangular
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
+from pgmodels.priors.base import Covariance
 from pgmodels.runtime.jit import compiled
+
+T = TypeVar("T", bound=PyTree)
 
 # Numbers per chunk, 4 MB: a few such arrays fit in the cache.
 CHUNK = 2**19
@@ -36,17 +39,17 @@ def chunks(width: int, X: Float[Array, "n *d"], *terms: Float[Array, "n *_"]) ->
     return padded(X, "edge"), *(padded(part, "constant") for part in terms)
 
 
-def each_row(function: Callable[..., Any], width: int, X: Float[Array, "n d"]) -> Any:
+def each_row(function: Callable[[Array], T], width: int, X: Float[Array, "n d"]) -> T:
     """Map ``function`` over chunks of inputs; its results have the rows as first axis, and are joined."""
     results = jax.lax.map(jax.checkpoint(function), chunks(width, X)[0])
     return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[: len(X)], results)
 
 
-def summed(function: Callable[..., Any], start: Any, width: int, X: Float[Array, "n d"], *terms: Array) -> Any:
+def summed(function: Callable[..., T], start: T, width: int, X: Float[Array, "n d"], *terms: Array) -> T:
     """``start`` plus the sum over chunks of ``function`` of their inputs and terms."""
     checkpointed = jax.checkpoint(function)
 
-    def add(sums: Any, chunk: tuple[Array, ...]) -> tuple[Any, None]:
+    def add(sums: T, chunk: tuple[Array, ...]) -> tuple[T, None]:
         # The addition is outside the checkpoint, so that reverse mode stores no sums.
         return jax.tree.map(jnp.add, sums, checkpointed(*chunk)), None
 
@@ -57,7 +60,7 @@ def summed(function: Callable[..., Any], start: Any, width: int, X: Float[Array,
 # free thread, and the program deadlocks (observed on two cores, jaxlib 0.10.2). Loops cost the same.
 
 
-def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:
+def over_latents(function: Callable[..., T], *arrays: Array) -> T:
     """Map ``function`` over the last axis of the arrays, the latents; results are stacked along a new first axis."""
     columns = tuple(jnp.moveaxis(array, -1, 0) for array in arrays)
     if len(columns[0]) == 1:
@@ -65,7 +68,7 @@ def over_latents(function: Callable[..., Any], *arrays: Any) -> Any:
     return jax.lax.map(lambda column: function(*column), columns)
 
 
-def over_states(function: Callable[..., Any], *trees: Any) -> Any:
+def over_states(function: Callable[..., T], *trees: PyTree) -> T:
     """Map ``function`` over the first axis of the trees' leaves; results are stacked along it."""
     if len(jax.tree.leaves(trees)[0]) == 1:
         return jax.tree.map(lambda leaf: leaf[None], function(*jax.tree.map(lambda leaf: leaf[0], trees)))
@@ -81,13 +84,13 @@ def vmap_as_loop(function: Callable[..., Any]) -> Callable[..., Any]:
     return sequential_vmap(compiled(function))
 
 
-def vmap_as_loop_if_batched(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def vmap_as_loop_if_batched(function: Callable[[PyTree, PyTree], T]) -> Callable[[PyTree, PyTree], T]:
     """For a function of matrices and vectors: ``vmap`` loops if matrices are batched, and batches vectors alone."""
     # Compiled for the same reason as in vmap_as_loop.
     batching = custom_vmap(compiled(function))
 
     @batching.def_vmap
-    def rule(axis_size: int, batched: Any, matrices: Any, vectors: Any) -> tuple[Any, Any]:
+    def rule(axis_size: int, batched: PyTree, matrices: PyTree, vectors: PyTree) -> tuple[T, PyTree]:
         del axis_size
         differing = jax.tree.leaves(batched[0])
         if not any(differing):
@@ -96,7 +99,7 @@ def vmap_as_loop_if_batched(function: Callable[[Any, Any], Any]) -> Callable[[An
             leaves, tree = jax.tree.flatten(matrices)
             mapped = [leaf for leaf, differs in zip(leaves, differing, strict=True) if differs]
 
-            def one(entry: tuple[list[Any], Any]) -> Any:
+            def one(entry: tuple[list[Array], PyTree]) -> T:
                 slices, vector = iter(entry[0]), entry[1]
                 full = [next(slices) if differs else leaf for leaf, differs in zip(leaves, differing, strict=True)]
                 return function(jax.tree.unflatten(tree, full), vector)
@@ -173,11 +176,6 @@ def dense_weights(
     return b + factor.scale * cho_solve((factor.root, True), a - factor.scale * (prior_draw + K @ b))
 
 
-def dense_log_normalizer(factor: DenseFactor, h: Float[Array, " n"], mean: Float[Array, " n"]) -> Float[Array, ""]:
-    """Log of the integral of N(f; 0, K) exp(sum h f - w f^2 / 2), from the posterior mean K beta."""
-    return -jnp.sum(jnp.log(jnp.diagonal(factor.root))) + 0.5 * h @ mean
-
-
 def dense_divergence(
     factor: DenseFactor, weights: Float[Array, " n"], mean: Float[Array, " n"], variance: Float[Array, " n"]
 ) -> Float[Array, ""]:
@@ -205,7 +203,7 @@ def dense_variance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, 
     return _variance_from(K, factor, _inverse_squares(factor.root.T)[1])
 
 
-def dense_variance_and_taken(
+def dense_variance_and_scaled(
     K: Float[Array, "n n"], factor: DenseFactor
 ) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
     """``dense_variance``, and I - B^-1 = W^1/2 Sigma W^1/2 for half as much work again."""
@@ -218,10 +216,10 @@ def _variance_from(K: Float[Array, "n n"], factor: DenseFactor, below: Float[Arr
     upper = factor.root.T
     diagonal = jnp.diagonal(upper)
     strong = (1.0 - below - 1.0 / diagonal**2) / factor.strong_scale**2
-    taken = jnp.sum(jnp.triu(upper, 1) ** 2, axis=0) + (diagonal - 1.0 / diagonal) ** 2 + below
+    reduction = jnp.sum(jnp.triu(upper, 1) ** 2, axis=0) + (diagonal - 1.0 / diagonal) ** 2 + below
     # W^1/2 at weak points and 1 elsewhere is safe to divide by.
     weak_scale = jnp.where(factor.strong, 1.0, jnp.sqrt(_above_zero(factor.scale**2)))
-    return jnp.where(factor.strong, strong, jnp.diagonal(K) - taken / weak_scale**2)
+    return jnp.where(factor.strong, strong, jnp.diagonal(K) - reduction / weak_scale**2)
 
 
 def _inverse_squares(upper: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
@@ -278,35 +276,6 @@ def factor_root(A: Float[Array, "r n"], w: Float[Array, " n"]) -> Float[Array, "
     return root_of_one_plus(scaled @ scaled.T)
 
 
-def factor_mean(A: Float[Array, "r n"], root: Float[Array, "r r"], h: Float[Array, " n"]) -> Float[Array, " r"]:
-    """E v = P^-1 A h."""
-    return cho_solve((root, True), A @ h)
-
-
-def factor_log_normalizer(
-    A: Float[Array, "r n"], root: Float[Array, "r r"], h: Float[Array, " n"], mean: Float[Array, " r"]
-) -> Float[Array, ""]:
-    """Log of the integral of N(v; 0, I) exp(sum h f - w f^2 / 2) with f = A^T v, from the posterior mean of v."""
-    return -jnp.sum(jnp.log(jnp.diagonal(root))) + 0.5 * (A @ h) @ mean
-
-
-def factor_divergence(
-    root: Float[Array, "r r"], mean: Float[Array, " r"], w: Float[Array, " n"], variance: Float[Array, " n"]
-) -> Float[Array, ""]:
-    """KL of v's posterior and its prior, from its mean and the variance of A^T v."""
-    return jnp.sum(jnp.log(jnp.diagonal(root))) + 0.5 * (mean @ mean - w @ variance)
-
-
-def factor_half_covariance(root: Float[Array, "r r"], A: Float[Array, "r m"]) -> Float[Array, "r m"]:
-    """The U = R^-1 A with U^T U the posterior covariance of A^T v."""
-    return solve_triangular(root, A, lower=True)
-
-
-def factor_noise(root: Float[Array, "r r"], noise: Float[Array, " r"]) -> Float[Array, " r"]:
-    """R^-T noise: turns standard normals into a draw of v about its mean."""
-    return solve_triangular(root, noise, trans="T", lower=True)
-
-
 def solve_columns(root: Float[Array, "r r"], columns: Float[Array, "r m"]) -> Float[Array, "r m"]:
     """R^-1 columns. Several devices can share the columns of a product, but not the columns of a solve."""
     if jax.device_count() == 1:
@@ -327,7 +296,7 @@ def root_by_rank(C: Float[Array, "m m"], least: Float[Array, ""]) -> Float[Array
     """
     m = len(C)
 
-    def goes_on(state: tuple[Array, Array, Array]) -> Array:
+    def has_more(state: tuple[Array, Array, Array]) -> Array:
         column, _, variances = state
         return (column < m) & (jnp.max(variances) > least)
 
@@ -338,7 +307,7 @@ def root_by_rank(C: Float[Array, "m m"], least: Float[Array, ""]) -> Float[Array
         return column + 1, A.at[column].set(entries), jnp.maximum(variances - entries**2, 0.0).at[row].set(0.0)
 
     start = jnp.zeros((), int), jnp.zeros_like(C), jnp.maximum(jnp.diagonal(C), 0.0)
-    return jax.lax.while_loop(goes_on, add, start)[1].T
+    return jax.lax.while_loop(has_more, add, start)[1].T
 
 
 # The kernel matrix at the data, outside ``jit``: checks, the Cholesky root with jitter, pivoted Cholesky.
@@ -353,7 +322,7 @@ ROUNDING = 4e-15
 
 
 @compiled
-def gram(kernel: Callable[[Array, Array], Array], X: Array) -> Array:
+def gram(kernel: Covariance, X: Array) -> Array:
     """kernel(X, X)."""
     return kernel(X, X)
 
@@ -384,11 +353,11 @@ def pivoted_cholesky(K: np.ndarray, tolerance: float) -> PivotedFactor:
 
 
 @compiled
-def _row(kernel: Callable[[Array, Array], Array], x: Array, X: Array) -> Array:
+def _row(kernel: Covariance, x: Array, X: Array) -> Array:
     return kernel(x[None], X)[0]
 
 
-def pivoted_columns(kernel: Any, X: Array, tolerance: float, most: int) -> PivotedFactor | None:
+def pivoted_columns(kernel: Covariance, X: Array, tolerance: float, most: int) -> PivotedFactor | None:
     """``pivoted_cholesky`` of kernel(X, X) from the rows of its pivots alone; None if it needs more than ``most``."""
     variances = np.array(kernel.diagonal(X))
     least = tolerance * np.max(variances)
@@ -407,7 +376,7 @@ def pivoted_columns(kernel: Any, X: Array, tolerance: float, most: int) -> Pivot
 
 
 def jittered_root(
-    kernel: Any, K: np.ndarray, jitters: tuple[float, ...] = JITTERS
+    kernel: Covariance, K: np.ndarray, jitters: tuple[float, ...] = JITTERS
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """K + jitter I, its root and the jitter: the first, relative to the mean variance, with a Cholesky root.
 
@@ -425,7 +394,7 @@ def jittered_root(
     _reject(kernel, f"not positive semi-definite: its smallest eigenvalue is {np.linalg.eigvalsh(K)[0]:.3g}")
 
 
-def check_gram(kernel: Any, K: np.ndarray) -> None:
+def check_gram(kernel: Covariance, K: np.ndarray) -> None:
     """Raise ValueError if K has a wrong shape, is not finite, has negative variances or is not symmetric."""
     if K.ndim != 2 or K.shape[0] != K.shape[1] or not K.size:
         _reject(kernel, f"of shape {K.shape} where a square matrix of the data is expected")
@@ -448,7 +417,7 @@ def check_gram(kernel: Any, K: np.ndarray) -> None:
         )
 
 
-def _reject(kernel: Any, fault: str) -> NoReturn:
+def _reject(kernel: Covariance, fault: str) -> NoReturn:
     name = getattr(kernel, "__name__", type(kernel).__name__)
     raise ValueError(
         f"The matrix of kernel {name} at the data is {fault}. Expected a finite, symmetric, positive semi-definite "

@@ -2,18 +2,28 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
+from numpy.typing import ArrayLike
 
 from pgmodels.kernels.kernel import Kernel, with_values
 from pgmodels.kernels.state_space import StateSpace
 from pgmodels.parameters.parameter import bare_arrays
-from pgmodels.priors.base import GroupPosterior, LatentPrior, Moments, RandomKey, Sites, pad_zeros, padded_size
+from pgmodels.priors.base import (
+    Covariance,
+    GroupPosterior,
+    LatentPrior,
+    Moments,
+    RandomKey,
+    Sites,
+    pad_zeros,
+    padded_size,
+)
 from pgmodels.priors.chain import (
     Adjoint,
     Chain,
@@ -31,7 +41,7 @@ from pgmodels.priors.chain import (
 )
 from pgmodels.priors.collection import IndependentPosterior, Posterior
 from pgmodels.priors.dense import centred
-from pgmodels.priors.representation import Representation
+from pgmodels.priors.representation import EAGER, Binding, Representation, Scalar
 from pgmodels.runtime.jit import compiled, is_traced
 from pgmodels.runtime.precision import as_array
 
@@ -47,10 +57,7 @@ class MarkovPrior(LatentPrior):
     repeat the row that is sorted last, and follow it.
     """
 
-    can_pad: ClassVar[bool] = True
     is_chain: ClassVar[bool] = True
-    takes_signed: ClassVar[bool] = True
-    extends: ClassVar[bool] = True
 
     kernel: Any
     mean: Float[Array, ""]
@@ -428,7 +435,6 @@ class Markov(Representation):
     can_pad: ClassVar[bool] = True
     has_factor: ClassVar[bool] = False
     least_subset: ClassVar[int | None] = _LEAST_SUBSET
-    subset_is_stretch: ClassVar[bool] = True
 
     def check(self, kernel: Kernel, num_columns: int) -> None:
         columns = kernel.reads(num_columns)
@@ -453,32 +459,28 @@ class Markov(Representation):
         first = np.random.default_rng(seed).integers(len(X) - count + 1)
         return np.sort(order[first : first + count])
 
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> MarkovPrior:
-        kernel, column = bare_arrays(kernel), _column(kernel, np.shape(X)[1])
-        line = np.asarray(X, dtype=np.float64)[:, column]
+    def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
+        if how.traced:
+            return _traced(cast(Kernel, kernel), as_array(mean), as_array(X), size, how.row_mask)
+        bare = bare_arrays(kernel)
+        line = np.asarray(X, dtype=np.float64)[:, _column(bare, np.shape(X)[1])]
         order = np.argsort(line, kind="stable")
         padding = (0, padded_size(len(line)) - len(line))
-        F, Q = _chain(kernel, as_array(np.pad(line[order], padding, mode="edge")))
+        F, Q = _chain(bare, as_array(np.pad(line[order], padding, mode="edge")))
         chain = Chain(*(as_array(np.asarray(part)[: len(line)]) for part in (F, Q)))
-        return _prior(kernel, as_array(mean), as_array(X), as_array(order), chain, size)
+        return _prior(bare, as_array(mean), as_array(X), as_array(order), chain, size)
 
-    def bind_traced(
-        self,
-        kernel: Any,
-        mean: Array,
-        X: Float[Array, "n _"],
-        size: int,
-        *,
-        row_mask: Float[Array, " n"] | None = None,
-        **options: Any,
-    ) -> MarkovPrior:
-        column = _column(kernel, X.shape[1])
-        if row_mask is not None:
-            last = jnp.argmax(jnp.where(row_mask > 0.0, X[:, column], -jnp.inf))
-            X = jnp.where(row_mask[:, None] > 0.0, X, X[last])
-        order = jnp.argsort(X[:, column])
-        chain = chain_at(kernel.to_state_space(), X[order, column])
-        return _prior(kernel, mean, X, order, chain, size)
+
+def _traced(
+    kernel: Kernel, mean: Array, X: Float[Array, "n _"], size: int, row_mask: Float[Array, " n"] | None
+) -> MarkovPrior:
+    column = _column(kernel, X.shape[1])
+    if row_mask is not None:
+        last = jnp.argmax(jnp.where(row_mask > 0.0, X[:, column], -jnp.inf))
+        X = jnp.where(row_mask[:, None] > 0.0, X, X[last])
+    order = jnp.argsort(X[:, column])
+    chain = chain_at(kernel.to_state_space(), X[order, column])
+    return _prior(kernel, mean, X, order, chain, size)
 
 
 def _prior(

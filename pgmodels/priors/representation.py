@@ -2,17 +2,18 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from pgmodels.kernels.kernel import Kernel, unlimited, with_values
 from pgmodels.parameters.parameter import bare_arrays
-from pgmodels.priors.base import LatentPrior, pad_rows, padded_size
+from pgmodels.priors.base import Covariance, LatentPrior, pad_rows, padded_size
 from pgmodels.priors.dense import (
     CoefficientPrior,
     DensePrior,
@@ -39,41 +40,50 @@ from pgmodels.runtime.precision import as_array
 
 # Peak bytes per entry of K while it is computed and factorised: K, its root and one copy.
 _MADE = 24.0
+# Minimum number of rows to learn hyperparameters from first: with fewer, compilation takes longer than the search.
 _LEAST_SUBSET = 512
-# From this many rows on, kernels whose rank is known to be below this share of them are factorised without the matrix.
-_MANY, _FEW = 2048, 0.05
-# Up to this many coefficients are used with any number of rows.
-_SMALL = 32
+
+
+class Binding(NamedTuple):
+    """How a prior is bound to inputs.
+
+    Outside ``jit`` its form may depend on the values of the hyperparameters, and jitter and truncation stay below the
+    variance ``max_error`` if rounding allows it. If ``traced``, its structure does not depend on these values, so that
+    it can be differentiated and used under ``jit``. Then ``row_mask`` (n,) is 0 for padding (see pgmodels.priors.base),
+    ``spanning`` (r, d) are a few inputs that determine a latent everywhere (see pgmodels.priors.rows), ``points`` are
+    pivots or inducing inputs, and with ``for_moments`` the prior need not support draws.
+    """
+
+    traced: bool = False
+    max_error: float = np.inf
+    row_mask: Float[Array, " n"] | None = None
+    spanning: Float[Array, "r d"] | None = None
+    points: InducingPoints | None = None
+    for_moments: bool = False
+
+
+EAGER = Binding()
+# The mean of a GP: a number or an array of one.
+Scalar: TypeAlias = ArrayLike | float | int
 
 
 class Representation(ABC):
     """Representation of the prior of a group of latents at the data: ``pgm.GP(kernel, form=...)``.
 
-    Subclasses are hashable and implement ``bind``, and ``bind_traced`` to support trained or sampled hyperparameters.
-    With ``can_pad``, the traced methods accept ``row_mask`` (see pgmodels.priors.base) and the bound priors
-    implement ``resized``.
+    Subclasses are hashable and implement ``bind``, traced too to support trained or sampled hyperparameters. With
+    ``can_pad``, ``bind`` reads ``row_mask`` and the bound priors implement ``resized``.
     """
 
     can_pad: ClassVar[bool] = False
-    # Whether ``bind_traced`` accepts ``spanning`` inputs, a few that determine a latent everywhere: see
-    # pgmodels.priors.rows.
+    # Whether ``bind`` reads ``spanning`` inputs.
     spans: ClassVar[bool] = False
     # Whether rows that differ only in columns the kernel does not read share one latent value.
     shares: ClassVar[bool] = True
-    # Minimum number of rows of a subset for a warm start of hyperparameter learning: with fewer, compilation takes
-    # longer than the search. None for no warm start.
+    # Minimum number of rows of a subset for a warm start of hyperparameter learning; None for no warm start.
     least_subset: ClassVar[int | None] = None
-    # Whether a subset is a stretch of the inputs, as dense as these; otherwise it thins them out.
-    subset_is_stretch: ClassVar[bool] = False
-    # Whether a choice of inducing inputs depends on the site precisions.
-    adapts: ClassVar[bool] = False
-    # Whether it depends on the sites of the augmented bound for every objective.
-    selects_by_augmentation: ClassVar[bool] = False
-    # Whether every new choice of inducing inputs replaces the last, even if it lowers the ELBO.
-    takes_every_choice: ClassVar[bool] = False
-    # Whether the number of inducing inputs is chosen from the data.
-    is_automatic: ClassVar[bool] = False
-    # Whether bound priors have a factor matrix.
+    # How inducing inputs are chosen, a name of pgmodels.priors.inducing; None if they are given or there are none.
+    select: str | None = None
+    # Whether bound priors have a factor matrix. The others are processes in time, whose ``subset`` is as dense as X.
     has_factor: ClassVar[bool] = True
     # The number of inducing inputs, or the maximum number to choose; 0 for forms without inducing inputs.
     num_inputs: ClassVar[int] = 0
@@ -92,31 +102,27 @@ class Representation(ABC):
         """The representation with what it takes from the data, at the kernel's values, and keeps from then on."""
         return self
 
-    def has_coefficients(self, kernel: Any, X: Any) -> bool:
+    def has_coefficients(self, kernel: Covariance, X: ArrayLike) -> bool:
         """Whether bound priors at X (n, d) are a ``CoefficientPrior``."""
         return False
 
-    def is_exact(self, kernel: Any, X: Any) -> bool:
+    def is_exact(self, kernel: Covariance, X: ArrayLike) -> bool:
         """Whether bound priors at X (n, d) are exact: see LatentPrior."""
         return self.has_coefficients(kernel, X)
 
-    def choose(self, kernel: Any, X: Any, weights: np.ndarray | None = None) -> np.ndarray | None:
+    def choose(self, kernel: Covariance, X: ArrayLike, weights: np.ndarray | None = None) -> np.ndarray | None:
         """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None by default."""
         return None
 
-    def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
-        """An exact low-rank prior, outside ``jit``; None if there is none, or another form is cheaper."""
+    def pivots(self, kernel: Covariance, X: ArrayLike) -> InducingPoints | None:
+        """The pivots of an exact low-rank prior, outside ``jit``; None if there is none, or another form is cheaper."""
         return None
 
-    def subset(self, kernel: Any, X: np.ndarray, count: int, seed: int) -> np.ndarray:
+    def subset(self, kernel: Kernel, X: np.ndarray, count: int, seed: int) -> np.ndarray:
         """The sorted numbers of ``count`` rows of X to learn hyperparameters from first: at random by default."""
         return np.sort(np.random.default_rng(seed).permutation(len(X))[:count])
 
-    def asks_for_more(self, kernel: Any, X: Any, weights: np.ndarray, count: int) -> bool:
-        """Whether ``count`` is the maximum number of inducing inputs and the data require more."""
-        return False
-
-    def with_inputs(self, Z: Any) -> "Representation":
+    def with_inputs(self, Z: ArrayLike | int) -> "Representation":
         """The representation with the given inducing inputs, if it uses inducing inputs."""
         return self
 
@@ -124,37 +130,17 @@ class Representation(ABC):
         """The representation with a seed for its random choices, if any."""
         return self
 
-    def memory(self, kernel: Any, X: np.ndarray) -> float:
+    def memory(self, kernel: Covariance, X: np.ndarray) -> float:
         """Lower bound of the bytes needed to bind the prior at distinct inputs X (n, d), for large n."""
         return 0.0
 
     @abstractmethod
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> LatentPrior:
-        """The prior of ``size`` latents at X (n, d), outside ``jit``, in double precision.
+    def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
+        """The prior of ``size`` latents at X (n, d), in double precision.
 
-        Jitter and truncation stay below the variance ``max_error`` if rounding allows it.
-        Raises ValueError if the kernel's matrix is not finite, not symmetric or not positive semi-definite.
+        Raises ValueError outside ``jit`` if the kernel's matrix is not finite, not symmetric or not positive
+        semi-definite.
         """
-
-    def bind_traced(
-        self,
-        kernel: Any,
-        mean: Array,
-        X: Float[Array, "n d"],
-        size: int,
-        *,
-        row_mask: Float[Array, " n"] | None = None,
-        spanning: Float[Array, "r d"] | None = None,
-        points: InducingPoints | None = None,
-        for_moments: bool = False,
-    ) -> LatentPrior:
-        """The prior with a structure that does not depend on the hyperparameter values; usable under ``jit``.
-
-        ``points`` are pivots of ``low_rank``, or inducing inputs. With ``for_moments`` it need not support draws.
-        """
-        if points is not None:
-            return low_rank_at(kernel, mean, X, points, size)
-        return traced_dense_prior(kernel, mean, X, size, row_mask, for_moments=for_moments)
 
 
 @dataclass(frozen=True)
@@ -169,12 +155,14 @@ class Dense(Representation):
     can_pad: ClassVar[bool] = True
     least_subset: ClassVar[int | None] = _LEAST_SUBSET
 
-    def memory(self, kernel: Any, X: np.ndarray) -> float:
+    def memory(self, kernel: Covariance, X: np.ndarray) -> float:
         return _MADE * len(X) ** 2
 
-    def bind(self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf) -> DensePrior:
-        kernel, mean, X, K = _evaluated(kernel, mean, X)
-        return _dense(kernel, mean, X, K, size)
+    def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
+        if how.traced:
+            return _traced(kernel, as_array(mean), as_array(X), size, how)
+        kernel, mean, X = as_arrays(kernel, mean, X)
+        return _dense(kernel, mean, X, _evaluated(kernel, X), size)
 
 
 @dataclass(frozen=True)
@@ -194,31 +182,45 @@ class Auto(Representation):
     spans: ClassVar[bool] = True
     least_subset: ClassVar[int | None] = _LEAST_SUBSET
 
-    def memory(self, kernel: Any, X: np.ndarray) -> float:
+    def memory(self, kernel: Covariance, X: np.ndarray) -> float:
         rank = _known_rank(kernel, X)
         return _MADE * len(X) ** 2 if rank is None else 8.0 * rank * len(X)
 
-    def has_coefficients(self, kernel: Any, X: Any) -> bool:
+    def has_coefficients(self, kernel: Covariance, X: ArrayLike) -> bool:
         if not isinstance(kernel, Kernel):
             return False
         shape = jax.eval_shape(_features, with_values(kernel), jax.ShapeDtypeStruct(np.shape(X), np.float64))
-        return shape is not None and shape.shape[1] <= max(len(X), _SMALL)
+        # Up to 32 coefficients are used with any number of rows.
+        return shape is not None and shape.shape[1] <= max(np.shape(X)[0], 32)
 
-    def is_exact(self, kernel: Any, X: Any) -> bool:
+    def is_exact(self, kernel: Covariance, X: ArrayLike) -> bool:
         return self.has_coefficients(kernel, X) or (isinstance(kernel, Kernel) and kernel.is_diagonal)
 
-    def bind(
-        self, kernel: Any, mean: Any, X: Any, size: int, max_error: float = np.inf
-    ) -> DensePrior | LowRankPrior | CoefficientPrior:
-        if self.has_coefficients(kernel, X) and (exact := _of_coefficients(kernel, mean, X, size)) is not None:
+    def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
+        """Traced, with ``spanning`` inputs Z, by A = L^-1 K(Z, X) with the jitter of ``exact_root``."""
+        has_coefficients = how.points is None and self.has_coefficients(kernel, X)
+        if how.traced:
+            mean, X = as_array(mean), as_array(X)
+            if has_coefficients:
+                A = cast(Kernel, kernel).features(X).T
+                return CoefficientPrior(kernel=kernel, mean=mean, X=X, A=A, turn=None, size=size)
+            Z = how.spanning
+            if Z is None or how.points is not None or how.for_moments:
+                return _traced(kernel, mean, X, size, how)
+            root, error = exact_root(kernel, Z)
+            terms = {"A": solve_triangular(root, kernel(Z, X), lower=True), "root": root, "active": jnp.ones(len(Z))}
+            return LowRankPrior(kernel=kernel, mean=mean, X=X, Z=Z, truncation_error=error, size=size, **terms)
+        kernel, mean, X = as_arrays(kernel, mean, X)
+        if has_coefficients and (exact := _of_coefficients(kernel, mean, X, size)) is not None:
             return exact
-        if (low_rank := _of_few_functions(kernel, mean, X, size)) is not None:
-            return low_rank
-        kernel, mean, X, K = _evaluated(kernel, mean, X)
+        factor = _factor_of_few_functions(kernel, X)
+        if factor is not None:
+            return _low_rank(kernel, mean, X, size, factor, np.asarray(kernel.diagonal(X)))
+        K, max_error = _evaluated(kernel, X), how.max_error
         tolerance = float(np.clip(max_error / np.max(np.diagonal(K)), ROUNDING, TOLERANCE))
         factor = pivoted_cholesky(K, tolerance)
-        if _is_cheap(factor) and (low_rank := _low_rank(kernel, mean, X, K, size, tolerance, factor)) is not None:
-            return low_rank
+        if _is_cheap(factor) and _is_exact(factor, K, tolerance):
+            return _low_rank(kernel, mean, X, size, factor, np.diagonal(K))
         # Free the factor's memory for the dense root.
         del factor
         dense = _dense(kernel, mean, X, K, size)
@@ -226,38 +228,19 @@ class Auto(Representation):
             return dense
         np.fill_diagonal(K, np.diagonal(K) - float(dense.jitter))
         factor = pivoted_cholesky(K, tolerance)
-        low_rank = _low_rank(kernel, mean, X, K, size, tolerance, factor)
-        return low_rank if low_rank is not None and low_rank.truncation_error < dense.jitter else dense
+        if not _is_exact(factor, K, tolerance):
+            return dense
+        low_rank = _low_rank(kernel, mean, X, size, factor, np.diagonal(K))
+        return low_rank if low_rank.truncation_error < dense.jitter else dense
 
-    def bind_traced(
-        self,
-        kernel: Any,
-        mean: Array,
-        X: Float[Array, "n d"],
-        size: int,
-        *,
-        row_mask: Float[Array, " n"] | None = None,
-        spanning: Float[Array, "r d"] | None = None,
-        points: InducingPoints | None = None,
-        for_moments: bool = False,
-    ) -> LatentPrior:
-        """With ``spanning`` inputs Z by A = L^-1 K(Z, X), with the jitter of ``exact_root``."""
-        if points is None and self.has_coefficients(kernel, X):
-            return CoefficientPrior(kernel=kernel, mean=mean, X=X, A=kernel.features(X).T, turn=None, size=size)
-        if spanning is None or points is not None or for_moments:
-            return super().bind_traced(kernel, mean, X, size, row_mask=row_mask, points=points, for_moments=for_moments)
-        root, jitter = exact_root(kernel, spanning)
-        A, ones = solve_triangular(root, kernel(spanning, X), lower=True), jnp.ones(len(spanning))
-        return LowRankPrior(
-            kernel=kernel, mean=mean, X=X, A=A, Z=spanning, root=root, active=ones, truncation_error=jitter, size=size
-        )
-
-    def low_rank(self, kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
-        if (low_rank := _of_few_functions(kernel, mean, X, size)) is not None:
-            return low_rank
-        kernel, mean, X, K = _evaluated(kernel, mean, X)
-        factor = pivoted_cholesky(K, TOLERANCE)
-        return _low_rank(kernel, mean, X, K, size, TOLERANCE, factor) if _is_cheap(factor) else None
+    def pivots(self, kernel: Covariance, X: ArrayLike) -> InducingPoints | None:
+        factor = _factor_of_few_functions(kernel, X)
+        if factor is None:
+            K = _evaluated(bare_arrays(kernel), as_array(X))
+            factor = pivoted_cholesky(K, TOLERANCE)
+            if not (_is_cheap(factor) and _is_exact(factor, K, TOLERANCE)):
+                return None
+        return _points_of(factor, X)
 
 
 @compiled
@@ -265,10 +248,21 @@ def _features(kernel: Kernel, X: Array) -> Array | None:
     return kernel.features(X)
 
 
-def _of_coefficients(kernel: Any, mean: Any, X: Any, size: int) -> CoefficientPrior | None:
+def _traced(kernel: Covariance, mean: Array, X: Array, size: int, how: Binding) -> DensePrior | LowRankPrior:
+    if how.points is not None:
+        return low_rank_at(kernel, mean, X, how.points, size)
+    return traced_dense_prior(kernel, mean, X, size, how.row_mask, for_moments=how.for_moments)
+
+
+def as_arrays(kernel: Covariance, mean: Scalar, X: ArrayLike) -> tuple[Covariance, Array, Array]:
+    """The kernel with its values as arrays, and double-precision arrays without compilation."""
+    mean, X = (as_array(np.asarray(value, dtype=np.float64)) for value in (mean, X))
+    return bare_arrays(kernel), mean, X
+
+
+def _of_coefficients(kernel: Covariance, mean: Array, X: Array, size: int) -> CoefficientPrior | None:
     """The prior in turned coefficients; None if a variance is not finite or all are zero."""
-    kernel, mean, X = bare_arrays(kernel), as_array(mean), as_array(X)
-    F = np.asarray(_features(kernel, as_array(pad_rows(X, padded_size(len(X))))))[: len(X)]
+    F = np.asarray(_features(cast(Kernel, kernel), as_array(pad_rows(X, padded_size(len(X))))))[: len(X)]
     with np.errstate(over="ignore", invalid="ignore"):
         variances = np.sum(F**2, axis=1)
     if not (np.isfinite(variances).all() and F.any()):
@@ -277,18 +271,16 @@ def _of_coefficients(kernel: Any, mean: Any, X: Any, size: int) -> CoefficientPr
     return CoefficientPrior(kernel=kernel, mean=mean, X=X, A=A, turn=turn, size=size)
 
 
-def _evaluated(kernel: Any, mean: Any, X: Any) -> tuple[Any, Array, Array, np.ndarray]:
-    """Kernel, mean and inputs as arrays, and the checked kernel matrix as a writable copy."""
-    kernel = bare_arrays(kernel)
-    X, mean = jnp.asarray(X, dtype=jnp.float64), jnp.asarray(mean, dtype=jnp.float64)
+def _evaluated(kernel: Covariance, X: Array) -> np.ndarray:
+    """The checked kernel matrix as a writable copy."""
     padded = pad_rows(X, padded_size(len(X)))
     K = np.asarray(gram(kernel, as_array(padded)))
     K = np.array(K[: len(X), : len(X)] if K.shape == 2 * (len(padded),) else K)
     check_gram(kernel, K)
-    return kernel, mean, X, K
+    return K
 
 
-def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> DensePrior:
+def _dense(kernel: Covariance, mean: Array, X: Array, K: np.ndarray, size: int) -> DensePrior:
     K, root, jitter = jittered_root(kernel, K)
     # Convert one array at a time, so that at most K, its root and one copy are in memory.
     root_array = as_array(root)
@@ -299,51 +291,52 @@ def _dense(kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int) -> Dens
     )
 
 
-def _known_rank(kernel: Any, X: np.ndarray) -> int | None:
-    """A bound of the rank of the matrix at many inputs, as of lines and groups; None if it is not small."""
-    if len(X) < _MANY or not isinstance(kernel, Kernel):
+def _known_rank(kernel: Covariance, X: ArrayLike) -> int | None:
+    """A bound of the rank of the matrix at many inputs, as of lines and groups; None if it is not small.
+
+    From 2,048 rows on, kernels whose rank is below 5 % of their number are factorised without the matrix.
+    """
+    X = np.asarray(X)
+    if len(X) < 2048 or not isinstance(kernel, Kernel):
         return None
-    rank = kernel.rank_at(np.asarray(X))
-    return rank if rank <= _FEW * len(X) else None
+    rank = kernel.rank_at(X)
+    return rank if rank <= 0.05 * len(X) else None
 
 
-def _of_few_functions(kernel: Any, mean: Any, X: Any, size: int) -> LowRankPrior | None:
-    """The low-rank prior of a kernel whose rank is known to be small, without its matrix; None if it is not."""
+def _factor_of_few_functions(kernel: Covariance, X: ArrayLike) -> PivotedFactor | None:
+    """The factor of a kernel whose rank is known to be small, without its matrix; None if it is not."""
     rank = _known_rank(kernel, X)
-    if rank is None:
-        return None
-    kernel, mean, X = bare_arrays(kernel), as_array(mean), as_array(X)
-    factor = pivoted_columns(kernel, X, ROUNDING, rank)
-    if factor is None:
-        return None
-    residual = np.asarray(kernel.diagonal(X)) - np.sum(factor.A**2, axis=0)
-    return _low_rank_of(kernel, mean, X, size, factor, residual)
+    return None if rank is None else pivoted_columns(bare_arrays(kernel), as_array(X), ROUNDING, rank)
+
+
+def _is_exact(factor: PivotedFactor, K: np.ndarray, tolerance: float) -> bool:
+    """Whether a factor is that of K: an indefinite K also stops the factorisation early.
+
+    A semi-definite residual is bounded by its diagonal.
+    """
+    A, largest = factor.A, 10 * tolerance * np.max(np.diagonal(K))
+    strips = (np.s_[begin : begin + STRIP] for begin in range(0, len(K), STRIP))
+    return not any(np.max(np.abs(K[strip] - A[:, strip].T @ A)) > largest for strip in strips)
+
+
+def _points_of(factor: PivotedFactor, X: ArrayLike) -> InducingPoints:
+    """The pivots of a factor, padded to few sizes."""
+    rank, count = factor.padded_rank, len(factor.A)
+    Z = np.asarray(X)[np.pad(factor.pivots, (0, rank - count), mode="edge")]
+    return InducingPoints(as_array(Z), as_array((np.arange(rank) < count).astype(np.float64)), as_array(0.0))
 
 
 def _low_rank(
-    kernel: Any, mean: Array, X: Array, K: np.ndarray, size: int, tolerance: float, factor: PivotedFactor
-) -> LowRankPrior | None:
-    """The low-rank prior, None if it is not exact."""
-    A, residual = factor.A, np.diagonal(K) - np.sum(factor.A**2, axis=0)
-    # An indefinite K also stops the factorisation early; a semi-definite residual is bounded by its diagonal.
-    strips = (np.s_[begin : begin + STRIP] for begin in range(0, len(K), STRIP))
-    if any(np.max(np.abs(K[strip] - A[:, strip].T @ A)) > 10 * tolerance * np.max(np.diagonal(K)) for strip in strips):
-        return None
-    return _low_rank_of(kernel, mean, X, size, factor, residual)
-
-
-def _low_rank_of(
-    kernel: Any, mean: Array, X: Array, size: int, factor: PivotedFactor, residual: np.ndarray
+    kernel: Covariance, mean: Array, X: Array, size: int, factor: PivotedFactor, variances: np.ndarray
 ) -> LowRankPrior:
-    pivots, rank, count = factor.pivots, factor.padded_rank, len(factor.A)
-    square = np.eye(rank)
-    square[:count, :count] = factor.A[:, pivots].T
-    inputs = np.asarray(X)[np.pad(pivots, (0, rank - count), mode="edge")]
-    A, Z, root = map(as_array, (np.pad(factor.A, ((0, rank - count), (0, 0))), inputs, square))
-    active, error = as_array((np.arange(rank) < count).astype(np.float64)), as_array(max(0.0, np.max(residual)))
-    return LowRankPrior(
-        kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=active, truncation_error=error, size=size
-    )
+    """The low-rank prior of a factor, whose residual is that of the variances at X."""
+    A, rank, count = factor.A, factor.padded_rank, len(factor.A)
+    error = as_array(max(0.0, np.max(variances - np.sum(A**2, axis=0))))
+    root = np.eye(rank)
+    root[:count, :count] = A[:, factor.pivots].T
+    Z, active, _ = _points_of(factor, X)
+    padded = {"A": as_array(np.pad(A, ((0, rank - count), (0, 0)))), "root": as_array(root), "active": active}
+    return LowRankPrior(kernel=kernel, mean=mean, X=X, Z=Z, truncation_error=error, size=size, **padded)
 
 
 def _is_cheap(factor: PivotedFactor) -> bool:

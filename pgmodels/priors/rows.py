@@ -1,13 +1,13 @@
 """Distinct inputs, and priors at new inputs."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
 import scipy
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from pgmodels.data.arrays import distinct_rows
 from pgmodels.kernels.columns import check_lookups
@@ -19,10 +19,6 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import Module, as_array, double_precision
 
-# Up to this share of levels per row a factor is cheaper than a dense root. Pivots of independent rows exceed one over
-# the number of levels; rounding leaves far less.
-_FEW, _DEPENDENT = 0.5, 1e-8
-
 
 class Copies(Module):
     """Index maps from the rows of the data to distinct inputs.
@@ -33,6 +29,21 @@ class Copies(Module):
 
     rows: Int[Array, " n"] | None
     places: tuple[Int[Array, " m"] | None, ...]
+
+    @property
+    def shared(self) -> tuple[bool, ...]:
+        """For each group, whether rows share its inputs; such inputs do not change with the number of rows."""
+        return tuple(self.rows is not None or places is not None for places in self.places)
+
+    def spread(self, values: Shaped[Array, "m *rest"]) -> Shaped[Array, "n *rest"]:
+        """Repeat values at the distinct rows for all rows."""
+        return values if self.rows is None else values[self.rows]
+
+    def at_rows(self, values: Shaped[Array, "*batch m"], index: int) -> Shaped[Array, "*batch n"]:
+        """Map values at a group's inputs to the rows of the data."""
+        places = self.places[index]
+        values = values if places is None else values[..., places]
+        return values if self.rows is None else values[..., self.rows]
 
     def side_by_side(self, by_group: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
         """Join values at each group's inputs into values at the rows of the data."""
@@ -120,19 +131,20 @@ def spanning_rows(X: np.ndarray, terms: Sequence[tuple[int, ...]]) -> np.ndarray
     """
     levels = [distinct_rows(X[:, term])[1] for term in terms]
     ends = np.cumsum([0, *(int(level.max()) + 1 for level in levels)])
-    if len(terms) < 2 or ends[-1] > _FEW * len(X):
+    # With more levels per row a factor is more expensive than a dense root.
+    if len(terms) < 2 or ends[-1] > 0.5 * len(X):
         return None
     indicators = np.zeros((ends[-1], len(X)))
     for begin, level in zip(ends[:-1], levels, strict=True):
         indicators[begin + level, np.arange(len(X))] = 1.0
     triangle, rows = scipy.linalg.qr(indicators, mode="r", pivoting=True, check_finite=False)
-    return np.sort(rows[: int(np.sum(np.abs(np.diagonal(triangle)) > _DEPENDENT))])
+    # Pivots of independent rows exceed one over the number of levels; rounding leaves far less.
+    return np.sort(rows[: int(np.sum(np.abs(np.diagonal(triangle)) > 1e-8))])
 
 
 # The variance of a new latent explained by the data may exceed its variance by this fraction, plus rounding error of
-# the prior's matrix: eps times an entry's size times a power of the number of rows, here the first.
+# the prior's matrix.
 _TOLERANCE = 1e-8
-_EPS = float(np.finfo(np.float64).eps)
 
 
 @double_precision
@@ -142,9 +154,10 @@ def check_new_inputs(prior: LatentPrior, X_new: np.ndarray, name: str = "X_new",
     Checks each row of X_new (m, d) separately, or ``jointly``, O(m^3). Kernels of the package, which are covariance
     functions, and priors without a factor are skipped.
     """
-    if not isinstance(prior, FactoredPrior) or (
-        isinstance(prior.kernel, Kernel) and is_positive_semidefinite(prior.kernel)
-    ):
+    if not prior.has_factor:
+        return
+    prior = cast(FactoredPrior, prior)
+    if isinstance(prior.kernel, Kernel) and is_positive_semidefinite(prior.kernel):
         return
     check_lookups(prior.kernel, X_new, name)
     length = min(padded_size(len(X_new)), chunk_length(max(prior.rank, 1)))
@@ -172,7 +185,7 @@ def _check_rows(group: FactoredPrior, X_new: np.ndarray, rows: np.ndarray, name:
             )
     excess = across - diagonal
     if np.any(excess > _TOLERANCE * diagonal + rounding):
-        worst = int(np.argmax(excess / np.maximum(diagonal, _EPS)))
+        worst = int(np.argmax(excess / np.maximum(diagonal, np.finfo(np.float64).eps)))
         row = int(rows[worst])
         _reject(
             group,
@@ -193,13 +206,15 @@ def _reject(group: FactoredPrior, fault: str) -> None:
 def _variances(group: FactoredPrior, X_new: Float[Array, "m d"]) -> tuple[Array, Array, Array]:
     """Variances at new inputs (m,), the part explained by the coordinates, and a bound on its rounding error.
 
-    With a = L^-T A, an error E of the coordinates' matrix L L^T changes the explained part by a^T E a.
+    With a = L^-T A, an error E of the coordinates' matrix L L^T changes the explained part by a^T E a. Entries of E are
+    eps times an entry's size times a power of the number of rows, here the first.
     """
     A, _ = group.factor_at(X_new)
-    root = group.root if hasattr(group, "root") else jnp.eye(len(A))
+    root = getattr(group, "root", jnp.eye(len(A)))
     weights = jnp.sum(jnp.abs(solve_triangular(root, A, lower=True, trans="T")), axis=0)
     scale = jnp.max(jnp.sum(root**2, axis=1))
-    return group.kernel.diagonal(X_new), jnp.sum(A**2, axis=0), len(A) * _EPS * scale * weights**2
+    rounding = len(A) * float(np.finfo(np.float64).eps) * scale
+    return group.kernel.diagonal(X_new), jnp.sum(A**2, axis=0), rounding * weights**2
 
 
 @compiled

@@ -17,7 +17,7 @@ from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import Sites, pad_sites, padded_size
 from pgmodels.priors.block_posterior import CorrectedGaussian, draw_deviations, draw_latents, move
-from pgmodels.priors.collection import Posterior, PriorCollection
+from pgmodels.priors.collection import Posterior, PriorCollection, check_covariances
 from pgmodels.results.gaussian import (
     GaussianPredictions,
     MixedPredictive,
@@ -170,7 +170,7 @@ class GaussianResult(GaussianPredictions, Result):
 
     def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
         inputs = self.check_inputs(X_new)
-        self.posterior.prior.check_new_inputs(inputs, jointly=jointly)
+        check_covariances(self.posterior.prior, inputs, jointly=jointly)
         return inputs
 
     @property

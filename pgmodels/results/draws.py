@@ -10,13 +10,13 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_whole_number
-from pgmodels.model import Groups, Model
+from pgmodels.model import Groups, Model, forms_can_pad
 from pgmodels.numerics.quadrature import power_of_two
 from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import has_one_prior, have_fixed_kernels, trainable, with_priors, with_values
 from pgmodels.priors.base import pad_rows, pad_zeros, padded_size
 from pgmodels.priors.block_posterior import draw_given
-from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.collection import PriorCollection, padded_prior
 from pgmodels.results.predictive import DrawNodes, Predictive, spread_evenly
 from pgmodels.results.result import DataResult, Functions, of_chains
 from pgmodels.runtime.jit import compiled, require_draws
@@ -121,7 +121,7 @@ class Draws(DataResult):
             return self.stored_latents
         if self.whitened is None:
             raise ValueError('the draws of the latents were not stored: run gibbs with keep="all" or keep=[rows].')
-        return _colour(self.prior.padded(), self.whitened)[..., : len(self.X), :]
+        return _colour(padded_prior(self.prior), self.whitened)[..., : len(self.X), :]
 
     @property
     def likelihood_values(self) -> dict[str, np.ndarray]:
@@ -200,7 +200,7 @@ class Draws(DataResult):
         check_whole_number(num_draws, "num_draws", 1)
         count = len(self.check_inputs(X_new))
         # Three copies of the covariance of a group given its coordinates.
-        has_matrix = not all(group.extends for group in self.prior.groups)
+        has_matrix = not all(group.is_chain for group in self.prior.groups)
         require_draws(num_draws, count, self.model.num_latents, 24.0 * has_matrix * count**2)
         rng = np.random.default_rng(as_seed(seed))
         chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
@@ -221,7 +221,7 @@ class Draws(DataResult):
         size = max(group.noise_size for group in self.prior.groups)
         noise = rng.standard_normal((num_draws, len(X_new), self.model.num_latents, size))
         if has_one_prior(self.model):
-            prior, noise = self.prior.padded(), pad_zeros(noise, power_of_two(num_draws))
+            prior, noise = padded_prior(self.prior), pad_zeros(noise, power_of_two(num_draws))
             padded = tuple(_pad_draws(v, group.rank) for v, group in zip(whitened, prior.groups, strict=True))
             return np.asarray(_draw_given(prior, X_new, padded, noise))[:num_draws]
         leaf_indices = with_priors(self.model).leaf_indices
@@ -271,7 +271,7 @@ class Draws(DataResult):
         require_draws(self.num_chains * self.num_samples, len(self.check_inputs(X_new)), self.model.num_latents)
         X_new, whitened = self._inputs_at(X_new), self._flat_whitened()
         count, inputs = len(X_new), pad_rows(X_new, padded_size(len(X_new)))
-        prior = self.prior.padded() if self.model.can_pad else self.prior
+        prior = padded_prior(self.prior) if forms_can_pad(self.model) else self.prior
         pairs = zip(prior.groups, whitened, strict=True)
         if not has_one_prior(self.model):
             leaf_indices = with_priors(self.model).leaf_indices
@@ -313,7 +313,7 @@ def _draw_each(
     X_new: Any,
 ) -> Any:
     def one(draw: tuple[Any, Any, Any]) -> Any:
-        prior = with_values(model, leaf_indices, draw[0]).traced_prior(inputs, fixed_groups).for_sampling()
+        prior = with_values(model, leaf_indices, draw[0]).prior(inputs, traced=True, known=fixed_groups).for_sampling()
         return draw_given(prior, X_new, *draw[1:])
 
     return jax.lax.map(one, (values, whitened, noise))
@@ -330,7 +330,7 @@ def _project(
     X_new: Any,
 ) -> Any:
     def one(draw: tuple[Any, Any]) -> Any:
-        prior = with_values(model, leaf_indices, draw[0]).traced_prior(inputs, fixed_groups).for_sampling()
+        prior = with_values(model, leaf_indices, draw[0]).prior(inputs, traced=True, known=fixed_groups).for_sampling()
         return [group.conditional(X_new, v) for group, v in zip(prior.groups, draw[1], strict=True)]
 
     return jax.lax.map(one, (values, whitened))

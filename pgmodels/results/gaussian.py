@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,12 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_whole_number, in_units_of
 from pgmodels.likelihoods.sampling import SamplingWarning
-from pgmodels.model import GP, Model, Points
+from pgmodels.model import GP, Model, Points, have_known_coefficients, num_padded
 from pgmodels.numerics.quadrature import chunk_length, equal_chunks, normal_nodes
 from pgmodels.parameters.vector import ParameterVector, trainable
 from pgmodels.priors.base import LatentPrior, Sites, pad_rows, pad_zeros, padded_size
 from pgmodels.priors.block_posterior import draw_deviations, draw_gaussian
-from pgmodels.priors.collection import Posterior, PriorCollection
+from pgmodels.priors.collection import Posterior, PriorCollection, factors_at
 from pgmodels.priors.dense import InducingPointPrior, InducingPoints
 from pgmodels.priors.inducing import inducing_points_at
 from pgmodels.priors.rows import DistinctInputs
@@ -87,7 +87,7 @@ def respond_at(
 
 @compiled
 def _added(posterior: Posterior, X_new: Any, shift: Any, response: Any) -> tuple[Any, Any]:
-    return added_moments(posterior.prior.factors_at(X_new), shift, response)
+    return added_moments(factors_at(posterior.prior, X_new), shift, response)
 
 
 def added_moments(factors: Sequence[Array], shift: Any, response: Any) -> tuple[Any, Any]:
@@ -105,7 +105,7 @@ def added_moments(factors: Sequence[Array], shift: Any, response: Any) -> tuple[
 
 def joint_covariance(posterior: Posterior, X_new: Any, response: Any) -> Any:
     """The covariance of the latents at new inputs by linear response, (L, m, L, m)."""
-    V, factors = posterior.covariance_at(X_new), posterior.prior.factors_at(X_new)
+    V, factors = posterior.covariance_at(X_new), factors_at(posterior.prior, X_new)
     if not posterior.is_coupled:
         block, (size, rows, _) = jnp.arange(len(V)), V.shape
         V = jnp.zeros((size, rows, size, rows), V.dtype).at[block, :, block].set(V)
@@ -264,13 +264,13 @@ def shifts_at(
     """
     inputs, signs = model.inputs(X, padded=True), (_STEP, -_STEP)
     points = tuple(_points(gp, group) for gp, group in zip(model.gps, prior.spans().groups, strict=True))
-    size = padded_size(len(X)) if model.can_pad else len(X)
+    size = num_padded(model, len(X))
     vectors = np.concatenate([uncertainty.vector + sign * uncertainty.root.T for sign in signs])
     pulls = np.concatenate([uncertainty.pull + sign * uncertainty.pulls for sign in signs])
     coefficients: list[Array | None] = [None] * len(model.gps)
     if uncertainty.coefficients is not None:
         moved = np.concatenate([sign * uncertainty.coefficients for sign in signs])
-        for index in np.flatnonzero(model.have_known_coefficients(inputs)):
+        for index in np.flatnonzero(have_known_coefficients(model, inputs)):
             part = prior.slices()[index]
             # In place of the pull: at a wide prior its product with the covariance is rounding error.
             pulls[:, :, part], coefficients[index] = 0.0, as_array(moved[:, :, part])
@@ -282,8 +282,9 @@ def shifts_at(
 
 
 def _points(gp: GP, group: LatentPrior) -> InducingPoints | None:
-    if not isinstance(group, InducingPointPrior):
+    if not group.has_points:
         return None
+    group = cast(InducingPointPrior, group)
     if not gp.form.num_inputs:
         return InducingPoints(group.Z, group.active, as_array(0.0))
     return inducing_points_at(gp.kernel, np.asarray(group.Z)[np.asarray(group.active) > 0.0])
@@ -296,7 +297,7 @@ def _means(
 ) -> Float[Array, "k m l"]:  # fmt: skip
     def mean(at: tuple[Array, Array, list[Array | None]]) -> Array:
         vector, pull, coefficients = at
-        prior = learned.apply(model, vector).traced_prior(inputs, points=points, for_moments=True)
+        prior = learned.apply(model, vector).prior(inputs, traced=True, points=points, for_moments=True)
         pulls, means = prior.sites_by_group(Sites(pull, jnp.zeros_like(pull))), []
         groups: Any = prior.groups
         for group, of_group, c in zip(groups, pulls, coefficients, strict=True):

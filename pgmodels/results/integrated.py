@@ -82,7 +82,7 @@ class IntegratedApproximation(DataResult):
     @cached_property
     def prior(self) -> PriorCollection:
         """The prior of the latents at the data, at the mode."""
-        return self.model.compiled_prior(self.X)
+        return self.model.prior(self.X, traced=True)
 
     @cached_property
     def hyperparameters(self) -> dict[str, Marginal]:

@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import Columns, Labels, Missing
 from pgmodels.data.sources import Scaling
-from pgmodels.model import Model
+from pgmodels.model import Model, check_new_inputs
 from pgmodels.objectives.base import Objective
 from pgmodels.priors import chain_posterior as chain_response
 from pgmodels.priors.base import pad_rows, pad_zeros
 from pgmodels.priors.chain_posterior import ChainResponse, Factors, Layout
-from pgmodels.priors.collection import Marginals, Posterior, PriorCollection
+from pgmodels.priors.collection import Marginals, Posterior, PriorCollection, check_covariances
 from pgmodels.results.approximation import FitReport, LinearResponse, NodesOf, ResponseApproximation
 from pgmodels.results.gaussian import GaussianPredictions, each_latent, mixing, mixing_at, with_shifts
 from pgmodels.results.predictive import CopulaNodes
@@ -126,11 +126,11 @@ class SparseApproximation(GaussianPredictions):
         )
 
     def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
-        return self.model.check_new_inputs(X_new, name, len(self.scaling.location), self.columns)
+        return check_new_inputs(self.model, X_new, name, len(self.scaling.location), self.columns)
 
     def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
         inputs = self.scaling(self.check_inputs(X_new))
-        self.posterior.prior.check_new_inputs(inputs, jointly=jointly)
+        check_covariances(self.posterior.prior, inputs, jointly=jointly)
         return inputs
 
     def to_arviz(self, num_draws: int = 1000, seed: Seed = 0, **options: Any) -> NoReturn:

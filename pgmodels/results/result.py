@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import Columns, Labels, Missing, as_numbers
 from pgmodels.likelihoods.likelihood import Likelihood
-from pgmodels.model import Data, Model
+from pgmodels.model import Data, Model, check_new_inputs
 from pgmodels.numerics.quadrature import gauss_hermite
 from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import trainable
-from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.collection import PriorCollection, check_covariances
 from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import DoublePrecision, Picklable
 from pgmodels.runtime.seeds import Seed
@@ -657,7 +657,7 @@ class Result(BaseResult):
         return len(self.X)
 
     def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
-        return self.model.check_new_inputs(X_new, name, self.X.shape[1], self.columns)
+        return check_new_inputs(self.model, X_new, name, self.X.shape[1], self.columns)
 
     def predict_missing(self) -> "Predictive":
         """The predictive distribution of y in the rows without y, ``missing.rows``.
@@ -678,7 +678,7 @@ class Result(BaseResult):
 
     def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
         inputs = self.check_inputs(X_new)
-        self.prior.check_new_inputs(inputs, jointly=jointly)
+        check_covariances(self.prior, inputs, jointly=jointly)
         return inputs
 
     def _latent_table(self) -> "pd.DataFrame":

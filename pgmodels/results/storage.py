@@ -10,7 +10,7 @@ from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Union, cast, get_args, get_origin
 
 import equinox as eqx
 import jax
@@ -28,17 +28,17 @@ from pgmodels.kernels.others import Constant, Cosine, Line, Linear, Periodic, Ra
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.likelihoods import counts, named
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, trace
-from pgmodels.model import GP, Model
+from pgmodels.model import GP, Model, check_memory
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import Hashable, Parameter
 from pgmodels.parameters.prior import Within, sd
 from pgmodels.priors.base import LatentPrior, Sites, pad_sites
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.chain_posterior import condition_jointly
-from pgmodels.priors.collection import Fresh, IndependentPosterior, Posterior, PriorCollection
+from pgmodels.priors.collection import Fresh, IndependentPosterior, Posterior, PriorCollection, padded_prior
 from pgmodels.priors.dense import CoefficientPrior, DensePrior, LowRankPrior
 from pgmodels.priors.hilbert import Hilbert, HilbertPrior
-from pgmodels.priors.inducing import ChunkedInducingPrior, FICPrior, Inducing, InducingPrior
+from pgmodels.priors.inducing import ChunkedInducingPrior, FICPrior, Inducing, InducingPrior, posterior_of_moments
 from pgmodels.priors.markov import Markov
 from pgmodels.priors.representation import Auto, Dense
 from pgmodels.results.approximation import (
@@ -296,7 +296,7 @@ def _bound_prior(model: Model, values: dict[str, Any]) -> PriorCollection:
     Engines may have used a more accurate prior; files have the arrays of groups that differ from this.
     """
     in_program = bool(values.get("hyperparameters")) or values["method"] == "nuts"
-    prior = model.compiled_prior(values["X"]) if in_program else model.prior(values["X"])
+    prior = model.prior(values["X"], traced=True) if in_program else model.prior(values["X"])
     return prior.for_sampling() if values["method"] == "gibbs" else prior
 
 
@@ -449,7 +449,7 @@ class _Reader:
         model.check_inputs(values["X"])
         if cls is IntegratedApproximation:
             return cls(model=model, **values)
-        model.check_memory(values["X"])
+        check_memory(model, values["X"])
         prior = _with_groups(_bound_prior(model, values), values.pop("groups"))
         if cls is Approximation:
             return cls(model=model, posterior=_posterior(prior, values.pop("sites"), values.pop("blocks")), **values)
@@ -481,7 +481,7 @@ class _Reader:
             raise ValueError("blocks do not have each latent once")
         model = self._model([len(root) for root in roots] if blocks is None else [len(latents)])
         prior = _with_groups(model.prior(np.zeros((1, len(scaling.location)))).resized(0), groups)
-        inducing = [group for group in prior.groups if isinstance(group, InducingPrior)]
+        inducing = cast(list[InducingPrior], [group for group in prior.groups if group.has_points])
         ranks, no_rows = [len(group.Z) for group in inducing], jnp.zeros((0, model.num_latents))
         shapes: list[tuple[int, ...]]
         ends: list[tuple[int, ...]]
@@ -498,7 +498,7 @@ class _Reader:
         roots, centres = (tuple(map(as_array, stored)) for stored in (roots, centres))
         if blocks is None:
             triples = zip(inducing, roots, centres, strict=True)
-            posteriors = tuple(group.posterior(root, centre) for group, root, centre in triples)
+            posteriors = tuple(posterior_of_moments(*triple) for triple in triples)
             return model, IndependentPosterior(prior, Sites(no_rows, no_rows), posteriors)
         sites = Sites(no_rows, jnp.zeros((*no_rows.shape, model.num_latents)))
         return model, BlockPosterior(prior, sites, centres[0], roots, jnp.zeros(()), blocks)
@@ -596,7 +596,7 @@ def _group(bound: Any, cls: Any, values: dict[str, Any]) -> LatentPrior:
 
 def _posterior(prior: PriorCollection, sites: Sites, blocks: Any) -> Posterior:
     # Padded, as in the engines, so that the result is the same to the last bit.
-    padded = prior.padded()
+    padded = padded_prior(prior)
     sites = pad_sites(Sites(*map(as_array, sites)), padded.num_rows)
     fresh = _condition(padded, sites) if blocks is None else _condition_coupled(padded, sites, blocks)
     posterior: Posterior = fresh.completed(padded)

@@ -17,8 +17,7 @@ import pgmodels as pgm
 from pgmodels.data.arrays import read_inputs
 from pgmodels.diagnostics.diagnose import augmentation_gap
 from pgmodels.diagnostics.vsbc import simulate_calibration
-from pgmodels.inference import moves as refits
-from pgmodels.inference import vi as vi_module
+from pgmodels.inference import moves, vi
 from pgmodels.inference.gibbs import gibbs
 from pgmodels.inference.vi import cavi
 from pgmodels.kernels.others import White
@@ -175,8 +174,8 @@ def test_bad_data(name, engine, monkeypatch):
         raise AssertionError("work began before the data were checked")
 
     monkeypatch.setattr(Model, "prior", working)
-    monkeypatch.setattr(vi_module, "init", working)
-    monkeypatch.setattr(refits, "fit_surrogate", working)
+    monkeypatch.setattr(vi, "init", working)
+    monkeypatch.setattr(moves, "fit_surrogate", working)
     with pytest.raises(ValueError) as raised:
         engine(model, X, y)
     for part in phrases:

@@ -274,7 +274,7 @@ def test_a_callable_may_hold_functions_and_numbers():
     np.testing.assert_allclose(
         jax.jit(lambda m: m.gps[0].kernel(X, Z))(bare(model)), 3.0 * np.tanh(X) @ np.tanh(Z).T, rtol=1e-12
     )
-    factor = model.compiled_prior(X).groups[0].factor
+    factor = model.prior(X, traced=True).groups[0].factor
     # Of rank 3, so that the root takes some 1e-8 of the variance as jitter.
     np.testing.assert_allclose(factor.T @ factor, 3.0 * np.tanh(X) @ np.tanh(X).T, rtol=1e-6, atol=1e-6)
 

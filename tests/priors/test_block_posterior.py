@@ -356,7 +356,7 @@ def sampled_model():
 def test_each_draw_of_a_sampler_has_its_own_hyperparameters():
     variances = np.array([0.3, 4.0])
     v = np.random.default_rng(5).normal(size=(1, 2, JOINT_DRAWS_N, 1))
-    prior = sampled_model().compiled_prior(JOINT_DRAWS_X)
+    prior = sampled_model().prior(JOINT_DRAWS_X, traced=True)
     result = dataclasses.replace(draws(2, variance=variances[None]), prior=prior, whitened=(v,))
     drawn = result.draw_latents(NEW, 4000, seed=2)
     # Given coordinates v, f = mean + L v at the data, and elsewhere the conditional of it.
@@ -452,7 +452,7 @@ def test_effects_of_crossed_groups_are_sampled_by_their_rank():
     new = np.array([[2.0, 3.0], [0.0, 0.0], [7.0, 1.0]])
     for variances in ([0.5, 3.0], [4.0, 1e-3]):
         moved = unknowns.with_values(variances)
-        prior = moved.compiled_prior(cells)
+        prior = moved.prior(cells, traced=True)
         (group,) = prior.groups
         assert group.rank == 9
         exact = np.asarray(moved.gps[0].kernel(cells, cells))

@@ -18,6 +18,7 @@ from pgmodels.priors.chain_posterior import (
     respond,
     response_entries,
 )
+from pgmodels.priors.collection import require_coupling
 from tests.covering import some
 from tests.programs import run
 
@@ -110,7 +111,7 @@ def test_slopes_of_the_log_normaliser_are_those_of_the_dense_form(signed):
         inputs = model.inputs(X)
 
         def value(bare, Phi, h, w):
-            prior = bare.traced_prior(inputs)
+            prior = bare.prior(inputs, traced=True)
             if form == pgm.Markov():
                 return condition_chains(prior, Phi, Sites(h, w)).log_normalizer()
             return condition_blocks(prior, pull_sites(Phi, Sites(h, w)), (tuple(range(SIZE)),)).log_normalizer()
@@ -179,9 +180,9 @@ def test_forms_without_a_factor_beside_a_chain_are_refused():
         pgm.GP(pgm.On(pgm.RBF(1.0, 1.0), [2]), form=pgm.Inducing(X[:5])),
     ]
     prior = pgm.Model(pgm.with_predictor(pgm.Bernoulli(), 2), gps).prior(X)
-    prior.require_coupling()
+    require_coupling(prior)
     with pytest.raises(ValueError, match=r"FICPrior has no factor matrix"):
-        prior.for_sampling().require_coupling()
+        require_coupling(prior.for_sampling())
 
 
 # Linear response over Markov chains, against conditioning on the factors with all covariances written out.

@@ -17,6 +17,7 @@ import pgmodels as pgm
 from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.base import Sites
 from pgmodels.priors.hilbert import Basis, TruncatedKernel
+from pgmodels.priors.representation import Binding
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -89,7 +90,7 @@ def test_hyperparameter_steps_at_fixed_sites_are_free_of_n():
     structure = jax.tree.structure(bare_arrays(pgm.RBF(1.0, 1.0)))
 
     def log_normalizer(values, X, sites):
-        prior = form.bind_traced(jax.tree.unflatten(structure, list(values)), jnp.zeros(()), X, 1)
+        prior = form.bind(jax.tree.unflatten(structure, list(values)), jnp.zeros(()), X, 1, Binding(traced=True))
         return prior.condition(sites).log_normalizer()
 
     @jax.jit

@@ -11,12 +11,17 @@ import pytest
 from jax.scipy.special import log_ndtr
 
 import pgmodels as pgm
-from pgmodels.priors import linalg as algebra
-from pgmodels.priors.base import Sites
+from pgmodels.priors.base import Sites, latents_given
 from pgmodels.priors.dense import DensePrior, FactoredPosterior, LowRankPrior
 from pgmodels.priors.inducing import ChunkedInducingPrior
-from pgmodels.priors.linalg import vmap_as_loop, vmap_as_loop_if_batched
-from pgmodels.priors.representation import Auto
+from pgmodels.priors.linalg import (
+    dense_covariance,
+    dense_factor,
+    dense_variance,
+    vmap_as_loop,
+    vmap_as_loop_if_batched,
+)
+from pgmodels.priors.representation import Auto, Binding
 from tests.covering import some
 from tests.forms import FORMS, MEAN, inputs, kernel, some_sites
 from tests.programs import run
@@ -126,7 +131,7 @@ def test_draws(case):
 
     def drawn(key):
         mean, deviation = posterior.mean_and_deviation(key)
-        return prior.sample_given(key, mean + deviation), prior.draw(key)[0]
+        return latents_given(prior, key, mean + deviation), prior.draw(key)[0]
 
     after, before = jax.jit(jax.vmap(drawn))(jax.random.split(jax.random.key(11), count))
     silent = jax.tree.map(jnp.zeros_like, sites)
@@ -151,7 +156,8 @@ def test_log_normalizer_as_a_function_of_hyperparameters(case):
     sites = some_sites(len(case.X))
 
     def objective(kernel, mean):
-        prior = case.form.bind_traced(kernel, jnp.asarray(mean), jnp.asarray(case.X), 2, for_moments=True)
+        how = Binding(traced=True, for_moments=True)
+        prior = case.form.bind(kernel, jnp.asarray(mean), jnp.asarray(case.X), 2, how)
         return prior.moments(sites)[2]
 
     value, gradient = jax.jit(jax.value_and_grad(objective, argnums=(0, 1)))(case.kernel, MEAN)
@@ -317,12 +323,17 @@ def test_extreme_precisions():
 
 @pytest.mark.usefixtures("double_precision")
 def test_variances_of_more_rows_than_lapack_inverts_at_once():
-    n = algebra._LEAF + 45
+    n = 301
     rng = np.random.default_rng(6)
     K = np.asarray(kernel()(inputs(n, seed=6), inputs(n, seed=6))) + 1e-6 * np.eye(n)
     w = rng.choice([0.0, 1e-12, 1e-3, 0.7, 30.0, 1e6], n)
-    variance = lambda K, w: algebra.dense_variance(K, algebra.dense_factor(K, w))  # noqa: E731
-    covariance = lambda K, w: jnp.diagonal(algebra.dense_covariance(K, algebra.dense_factor(K, w)))  # noqa: E731
+
+    def variance(K, w):
+        return dense_variance(K, dense_factor(K, w))
+
+    def covariance(K, w):
+        return jnp.diagonal(dense_covariance(K, dense_factor(K, w)))
+
     # Along a direction in which all moves but precisions that are zero, where a square root has no slope.
     way = K, np.where(w > 0, w, 0.0) * rng.normal(size=n)
     value, slope = jax.jit(lambda: jax.jvp(variance, (K, w), way))()

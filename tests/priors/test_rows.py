@@ -14,14 +14,13 @@ import pytest
 import pgmodels as pgm
 from pgmodels.inference.moves import DataAugmentationInfo, MoveStats, autocorrelation, choose_relaxation
 from pgmodels.inference.problem import Problem, problem_of
-from pgmodels.model import Data
+from pgmodels.model import Data, padded_data
 from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.priors.base import Sites, pad_rows, pad_sites, padded_size, row_mask_of
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.chain import apply, paths
-from pgmodels.priors.collection import PriorCollection
-from pgmodels.priors.dense import traced_dense_prior
-from pgmodels.priors.representation import Representation
+from pgmodels.priors.collection import PriorCollection, padded_prior
+from pgmodels.priors.representation import EAGER, Binding, Representation
 from tests.covering import some
 from tests.programs import conditioned, run
 
@@ -71,7 +70,7 @@ def test_posteriors_say_the_same_of_the_data_when_filled_up(coupled):
         else:
             condition = PriorCollection.condition
         posterior = run(condition, prior(), sites)
-        padded = run(condition, prior().padded(), pad_sites(sites, 48))
+        padded = run(condition, padded_prior(prior()), pad_sites(sites, 48))
         assert padded.prior.num_rows == 48
         for ours, theirs in zip(run(posterior.moments), run(padded.moments), strict=True):
             np.testing.assert_allclose(theirs[:41], ours, rtol=0, atol=1e-13)
@@ -81,9 +80,9 @@ def test_posteriors_say_the_same_of_the_data_when_filled_up(coupled):
         ours, theirs = (np.asarray(run(each.cross_covariance, new)) for each in (posterior, padded))
         np.testing.assert_allclose(theirs[..., :41], ours, rtol=0, atol=1e-12)
     # What fills up can be taken away again, and added in whatever precision the caller computes.
-    assert prior().padded().groups[0].K.dtype == np.float64
+    assert padded_prior(prior()).groups[0].K.dtype == np.float64
     with jax.enable_x64(True):
-        back = prior().padded().resized(41)
+        back = padded_prior(prior()).resized(41)
         same = jax.tree.map(np.array_equal, jax.tree.leaves(back), jax.tree.leaves(prior()))
         assert all(same)
 
@@ -97,10 +96,8 @@ def test_a_chain_says_the_same_when_filled_up():
         plain, sites = form.bind(kernel, 0.4, rows, 1).for_sampling(), some_sites()
         sites = Sites(sites.potential[:, :1], sites.precision[:, :1])
         padded, zeros = plain.resized(48), pad_sites(sites, 48)
-        mask, mean = jnp.array(row_mask_of(41, 48)), jnp.array(0.4)
-        traced = jax.jit(lambda X: form.bind_traced(kernel, mean, X, 1, row_mask=mask).for_sampling())(
-            pad_rows(rows, 48)
-        )
+        how, mean = Binding(traced=True, row_mask=jnp.array(row_mask_of(41, 48))), jnp.array(0.4)
+        traced = jax.jit(lambda X: form.bind(kernel, mean, X, 1, how).for_sampling())(pad_rows(rows, 48))
         for a, b in ((traced.X[:, 1], padded.X[:, 1]), (traced.order, padded.order)):
             np.testing.assert_array_equal(a, b)
         for a, b in zip((*traced.chain, traced.noise_roots), (*padded.chain, padded.noise_roots), strict=True):
@@ -236,7 +233,7 @@ def test_a_form_that_cannot_fill_up_is_left_as_it_is():
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=Own()))
     data = Data(X, np.sin(X[:, 0]))
     with jax.enable_x64(True):
-        padded, unpadded = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())).padded(data), model.padded(data)
+        padded, unpadded = padded_data(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())), data), padded_data(model, data)
     inputs, y, row_weights = unpadded
     np.testing.assert_array_equal(inputs.X[0], X)
     np.testing.assert_array_equal(y, data.y)
@@ -250,11 +247,8 @@ def test_a_form_that_cannot_fill_up_is_left_as_it_is():
 class Plain(Representation):
     """A form of one's own that knows nothing of rows that fill up, of priors that do."""
 
-    def bind(self, kernel, mean, X, size, max_error=np.inf):
-        return pgm.Dense().bind(kernel, mean, X, size)
-
-    def bind_traced(self, kernel, mean, X, size, for_moments=False):
-        return traced_dense_prior(kernel, mean, X, size, for_moments=for_moments)
+    def bind(self, kernel, mean, X, size, how=EAGER):
+        return pgm.Dense().bind(kernel, mean, X, size, how._replace(row_mask=None))
 
 
 @pytest.mark.slow

@@ -16,8 +16,7 @@ from scipy.special import expit, gammaln
 
 import pgmodels as pgm
 from pgmodels.data.arrays import distinct_rows
-from pgmodels.inference import cavi as natural_gradient
-from pgmodels.inference import vi
+from pgmodels.inference import cavi, vi
 from pgmodels.inference.bound import MarginalBound
 from pgmodels.inference.cavi import CAVI
 from pgmodels.inference.gibbs import warn_unmixed
@@ -26,14 +25,14 @@ from pgmodels.inference.problem import neglect, problem_of
 from pgmodels.inference.vi import variational_problem
 from pgmodels.interop.numpyro import Program
 from pgmodels.kernels.kernel import median_distance
-from pgmodels.model import Data
+from pgmodels.model import Data, check_memory
 from pgmodels.objectives.expected import Quadrature
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import Sites, pad_rows
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.representation import Auto
-from pgmodels.runtime import jit as memory
+from pgmodels.runtime import jit
 from pgmodels.runtime.precision import as_array
 from tests.own_likelihoods import log_poisson
 from tests.programs import run
@@ -112,8 +111,6 @@ def test_corrected_it_predicts_every_row():
 
 
 def test_negative_variances_are_still_none():
-    from dataclasses import replace
-
     fixed = pgm.correct(fitted())
     bad = replace(fixed, response=-2.0 * np.eye(len(fixed.response)))
     with pytest.warns(pgm.CorrectionWarning, match="2 of 3 corrected variances at X_new are not positive"):
@@ -154,12 +151,12 @@ def test_a_step_that_fails_in_every_trial_is_no_convergence():
     problem = variational_problem(result.model, data, expected_objective(result.model), result.posterior.prior)
     with jax.enable_x64(True):
         state = vi.state_from(problem, result.posterior.sites)._replace(length=jnp.zeros(()))
-        assert not natural_gradient._is_stalled(problem, state)
+        assert not cavi._is_stalled(problem, state)
         missed = jnp.where(state.variance > 0.0, 0.05 / jnp.sqrt(state.variance + 1e-300), 0.0)
         for change in (missed, jnp.nan):
             off = state._replace(slope=state.slope._replace(potential=state.slope.potential + change))
-            assert natural_gradient._is_stalled(problem, off)
-            assert not natural_gradient._is_stalled(problem, off._replace(length=jnp.ones(())))
+            assert cavi._is_stalled(problem, off)
+            assert not cavi._is_stalled(problem, off._replace(length=jnp.ones(())))
 
 
 @pytest.mark.slow
@@ -518,7 +515,7 @@ def test_a_prior_a_hundred_million_times_wider_than_the_noise_is_sampled_as_it_i
         assert np.shape(program.factors[0]) == (1, 1)
         f = np.asarray(program.latents(model, [jnp.array([[0.7]])]))
         # As where hyperparameters are sampled: what is left at a copy of the data was 1.0.
-        residual = model.compiled_prior(twice).groups[0].conditional(jnp.zeros((1, 1)), jnp.zeros((8, 1)))[1]
+        residual = model.prior(twice, traced=True).groups[0].conditional(jnp.zeros((1, 1)), jnp.zeros((8, 1)))[1]
     np.testing.assert_allclose(f, 0.3 + 0.7e4, rtol=1e-15)
     assert float(residual[0]) < 2e-4
 
@@ -579,14 +576,14 @@ def test_a_lengthscale_left_open_counts_distinct_rows():
 
 
 def test_more_memory_than_there_is_is_refused_before_any_work(monkeypatch):
-    monkeypatch.setattr(memory, "available_memory", lambda: 24.0 * 30**2)
+    monkeypatch.setattr(jit, "available_memory", lambda: 24.0 * 30**2)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0)))
     many = np.linspace(0.0, 1.0, 31)[:, None]
     monkeypatch.setattr(pgm.Model, "prior", None)
     for engine in (pgm.cavi, pgm.gaussian_vi, pgm.fit, pgm.gibbs, pgm.nuts):
         with pytest.raises(MemoryError, match=r"31 distinct inputs take 0\.0 GB .* available.*Inducing\(300\).*svi"):
             engine(model, many, (many[:, 0] > 0.5).astype(float))
-    model.resolve(many).check_memory(np.concatenate([many[:30], many[:30]]))
+    check_memory(model.resolve(many), np.concatenate([many[:30], many[:30]]))
 
 
 def test_a_covariance_is_made_and_factorised_in_place():

@@ -24,7 +24,7 @@ from pgmodels.model import Data
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
 from pgmodels.priors.dense import LowRankPrior
-from pgmodels.priors.representation import Representation
+from pgmodels.priors.representation import EAGER, Representation
 from pgmodels.results.approximation import FitReport
 from pgmodels.runtime.io import read_arrays, write_arrays
 from pgmodels.runtime.precision import double_precision
@@ -76,7 +76,7 @@ def sampled_draws(**fields):
         model=model,
         X=X,
         y=LABELS,
-        prior=model.compiled_prior(X),
+        prior=model.prior(X, traced=True),
         whitened=(rng.normal(size=(2, 4, 14, 1)),),
         stored_latents=rng.normal(size=(2, 4, 14, 1)),
         hyperparameters=dict(zip(unknowns.names, values, strict=True)),
@@ -301,8 +301,8 @@ class OwnKernel(pgm.Kernel):
 
 @dataclass(frozen=True)
 class OwnForm(Representation):
-    def bind(self, kernel, mean, X, size, max_error=np.inf):
-        return pgm.Dense().bind(kernel, mean, X, size)
+    def bind(self, kernel, mean, X, size, how=EAGER):
+        return pgm.Dense().bind(kernel, mean, X, size, how)
 
 
 def skewed():

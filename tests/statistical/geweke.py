@@ -48,7 +48,7 @@ from pgmodels.inference.surrogates import Ellipse, SurrogatePath, constant_preco
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
-from pgmodels.priors.collection import choose_blocks
+from pgmodels.priors.collection import choose_blocks, have_factors
 from pgmodels.priors.dense import LowRankPrior
 from pgmodels.runtime.jit import supported_options
 from tests.statistical.joint import Joint, JointLaw
@@ -158,9 +158,9 @@ class Geweke:
             )
         )
         # Hyperparameters that are sampled want the form that a prior has at every value of them.
-        bound = model.compiled_prior(law.X) if self.sampled else model.prior(law.X)
+        bound = model.prior(law.X, traced=True) if self.sampled else model.prior(law.X)
         prior, size = bound.for_sampling(), model.num_latents
-        self.preconditioned = self.sampled and prior.factored
+        self.preconditioned = self.sampled and have_factors(prior)
         self.low_rank = any(isinstance(group, LowRankPrior) for group in prior.groups)
         roots = 0.4 * self.rng.normal(size=(n, size, size))
         W = roots @ np.swapaxes(roots, 1, 2)

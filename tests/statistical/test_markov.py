@@ -18,6 +18,7 @@ from pgmodels.inference.slice_moves import LikelihoodSlice, MarginalSlice
 from pgmodels.inference.surrogates import Ellipse
 from pgmodels.parameters.vector import with_priors
 from pgmodels.priors.base import Sites
+from pgmodels.priors.collection import flatten
 from tests.statistical.test_sbc import p_values
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("double_precision")]
@@ -136,7 +137,7 @@ def test_moves_of_hyperparameters_keep_the_joint_law(moves):
         here = eqx.tree_at(lambda t: t.family.y, target, y)
         # The states are not conditioned on: moves draw new ones.
         states = here.prior(vector).draw(key)[1]
-        chain = Chain(key, vector, f, here.prior(vector).flatten(states))
+        chain = Chain(key, vector, f, flatten(states))
         for move in moves:
             chain = move.step(here, None, chain, ()).chain
         return chain.unknowns, chain.latents
