@@ -124,8 +124,7 @@ def check_response(problem, sites):
     predictors = problem.objective.predictors
     Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
     posterior = run(problem.condition, sites)
-    arguments = posterior, Phi, problem.y, problem.row_weights, problem.parameters
-    response = run(linear_response, problem.objective, problem.coupled, *arguments)
+    response = run(linear_response, problem, posterior)
     R, U = (np.asarray(part) for part in run(halves, posterior, Phi))
     turned = np.tensordot(R, U, axes=(1, 0))
     covariance = np.tensordot(U, U, axes=(0, 0)) + np.einsum("dip,de,ejq->ipjq", turned, response.covariance, turned)

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.augmentation import Augmentation
@@ -17,21 +17,27 @@ from pgmodels.inference.linear_response import correct_by_response, correct_by_s
 from pgmodels.inference.nested import Pinning, correct_by_nesting, variational_gaussian
 from pgmodels.inference.objectives import expected_objective, objective_of_result, require_maximised
 from pgmodels.model import Model
-from pgmodels.objectives.base import ExpectedIndicator
+from pgmodels.objectives.base import ExpectedIndicator, Parameters
 from pgmodels.objectives.expected import Quadrature
 from pgmodels.priors.base import pad_rows, padded_size, weighted
 from pgmodels.priors.chain_posterior import response_entries
-from pgmodels.priors.collection import Posterior, PriorCollection, check_covariances, has_chain
+from pgmodels.priors.collection import Marginals, Posterior, PriorCollection, check_covariances, has_chain
 from pgmodels.results.approximation import (
     BEFORE_CORRECTION,
     Approximation,
     CorrectedApproximation,
     GaussianResult,
     PerturbativeApproximation,
-    with_parameters,
 )
-from pgmodels.results.gaussian import CorrectionWarning, correct_blocks, correct_marginals, mixing, warn_invalid
-from pgmodels.results.nested import name_type
+from pgmodels.results.gaussian import (
+    CorrectionWarning,
+    RowMoments,
+    diagonals,
+    mixing,
+    second_order_moments,
+    warn_invalid,
+)
+from pgmodels.results.nested import require_result
 from pgmodels.results.result import GridDensity
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import raised, warn
@@ -41,7 +47,14 @@ from pgmodels.runtime.precision import as_array, double_precision
 
 
 @partial(compiled, static_argnames="augmentation")
-def expansion(augmentation: Augmentation, m: Any, v: Any, residual: Any, y: Any, parameters: Any) -> tuple[Any, Any]:
+def expansion(
+    augmentation: Augmentation,
+    m: Float[Array, "n L"],
+    v: Float[Array, "n L"],
+    residual: Float[Array, "n L"],
+    y: Array,
+    parameters: Parameters,
+) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
     """E[∂Q_i/∂f] and E[∂²Q_i/∂f²] of Q_i = (T - T̄)ᵀ H_i (T - T̄), T = (f, f²), under q, each (n, latents).
 
     Products with another latent's T have mean zero under q, so each latent's own 2 x 2 block of H is enough.
@@ -57,8 +70,13 @@ def expansion(augmentation: Augmentation, m: Any, v: Any, residual: Any, y: Any,
 
 @partial(compiled, static_argnames="augmentation")
 def joint_expansion(
-    augmentation: Augmentation, m: Any, V: Any, residual: Any, y: Any, parameters: Any
-) -> tuple[Any, Any]:
+    augmentation: Augmentation,
+    m: Float[Array, "n P"],
+    V: Float[Array, "n P P"],
+    residual: Float[Array, "n P P"],
+    y: Array,
+    parameters: Parameters,
+) -> tuple[Float[Array, "n P"], Float[Array, "n P P"]]:
     """E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) for predictors z ~ N(m, V) of a datum that are correlated.
 
     ``residual`` is as in ``expansion``, (n, P, P).
@@ -94,18 +112,13 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
             "method='linear_response', or gibbs."
         )
     posterior, n = approximation.posterior, len(approximation.y)
-    size = posterior.prior.num_rows
-    y, row_weights = approximation.data.padded(size)
+    y, row_weights = approximation.data.padded(posterior.prior.num_rows)
     Phi = mixing(model, y)
-    expanded = _expansion(approximation, posterior, y, Phi)
+    moments, expanded = _expansion(approximation, y, Phi)
     shift, curvature = (np.asarray(weighted(row_weights, part)) for part in expanded)
-    if posterior.is_coupled:
-        f, V = _marginals(posterior)
-        mean, covariance = correct_blocks(f, V, _covariance(posterior, *Phi), shift, curvature)
-        variance = np.diagonal(covariance, axis1=1, axis2=2)
-    else:
-        m, v = (pad_rows(part, size) for part in (approximation.mean, approximation.variance))
-        mean, variance = correct_marginals(m, v, _covariance(posterior), shift, curvature)
+    cross = np.asarray(_covariance(posterior, Phi))
+    mean, spread = second_order_moments(*moments, cross, shift, curvature)
+    variance = diagonals(spread)
     return PerturbativeApproximation(
         uncorrected=approximation,
         seconds=approximation.seconds + time.perf_counter() - start,
@@ -117,47 +130,65 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
     )
 
 
-def _expansion(approximation: Approximation, posterior: Posterior, y: Array, Phi: tuple[Any, ...]) -> tuple[Any, Any]:
-    """E[∂Q/∂z] and E[∂²Q/∂z²] of a result of the augmented bound, without weights, at the posterior's rows."""
-    model = approximation.model
+def _expansion(
+    approximation: Approximation, y: Array, Phi: Float[Array, "n P L"] | None
+) -> tuple[RowMoments, tuple[Array, Array]]:
+    """The moments under q at the posterior's rows, and E[∂Q/∂z] and E[∂²Q/∂z²] there without weights."""
+    model, posterior = approximation.model, approximation.posterior
     m, v = (pad_rows(part, len(y)) for part in (approximation.mean, approximation.variance))
     residual_variance = posterior.prior.residual_variances()
     residual = as_array(np.zeros(m.shape)) if residual_variance is None else residual_variance
-    if posterior.is_coupled:
-        f, V = _marginals(posterior)
-        z, S = jnp.einsum("ipl,il->ip", *Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", *Phi, V, *Phi)
-        beside = jnp.einsum("ipl,il,iql->ipq", *Phi, residual, *Phi)
-        return joint_expansion(model.augmentation, z, S, beside, y, model.parameters)
-    return expansion(model.augmentation, m, v, residual, y, model.parameters)
+    if Phi is None:
+        return (m, v), expansion(model.augmentation, as_array(m), as_array(v), residual, y, model.parameters)
+    f, V = _marginals(posterior)
+    z, S = jnp.einsum("ipl,il->ip", Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", Phi, V, Phi)
+    of_predictors = jnp.einsum("ipl,il,iql->ipq", Phi, residual, Phi)
+    expanded = joint_expansion(model.augmentation, z, S, of_predictors, y, model.parameters)
+    return (np.asarray(f), np.asarray(V)), expanded
 
 
 @compiled
-def _marginals(posterior: Posterior) -> Any:
+def _marginals(posterior: Posterior) -> Marginals:
     return posterior.marginals()
 
 
 @compiled
-def _covariance(posterior: Posterior, *Phi: Any) -> Any:
+def _covariance(posterior: Posterior, Phi: Float[Array, "n P L"] | None) -> Array:
     """Cov_q(f, f) (latents, n, n), or Cov_q(f, z) (latents, n, n, P) where Φ couples the latents."""
     covariance = posterior.covariance()
-    return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance
+    return covariance if Phi is None else jnp.einsum("amkn,npk->amnp", covariance, Phi)
 
 
 # Names of ``_METHODS``.
 Method: TypeAlias = Literal["linear_response", "perturbative", "nested"]
-# Limits on whitened coordinates, and on coordinates times rows, up to which fit corrects its result. On one CPU core
-# with one latent it takes 0.4 s for 200 rows, 1.1 s for 1,000, 6.8 s and 0.4 GB for 2,000 (half as long as cavi, and
-# fit runs it dozens of times); with 112 inducing inputs 0.6 s for 2,000 rows and 5.7 s for 5,000.
-MOST_COORDINATES, _MOST_ENTRIES = 2_000, 4_000_000
-# Entries of a matrix at each row up to which fit corrects by the scans of a Markov process: 200,000 rows of Matern32,
-# some 0.3 GB.
-_MOST_SCANNED = 5_000_000
-# Corrected variances that may be above the prior's in a result of fit, as a share of all, and by what factor: under a
-# likelihood that is not log-concave the right ones may be.
-_FEW, _JUST_ABOVE = 0.01, 1.1
-# Distinct inputs of one latent up to which fit computes nested marginals. On two CPU cores those of 300 binary rows
-# take 1.9 s and predictions at as many new inputs as long; a fit of these rows takes 0.6 s, and 2 s with compilation.
-_MOST_NESTED = 300
+
+
+class Limits(NamedTuple):
+    """Sizes up to which ``fit`` corrects its result."""
+
+    # Whitened coordinates, and coordinates times rows. On one CPU core with one latent it takes 0.4 s for 200 rows,
+    # 1.1 s for 1,000, 6.8 s and 0.4 GB for 2,000 (half as long as cavi, and fit runs it dozens of times); with 112
+    # inducing inputs 0.6 s for 2,000 rows and 5.7 s for 5,000.
+    num_coordinates: int = 2_000
+    num_entries: int = 4_000_000
+    # Entries of a matrix at each row of a Markov process: 200,000 rows of Matern32, some 0.3 GB.
+    num_scanned: int = 5_000_000
+    # Distinct inputs of one latent for nested marginals. On two CPU cores those of 300 binary rows take 1.9 s and
+    # predictions at as many new inputs as long; a fit of these rows takes 0.6 s, and 2 s with compilation.
+    num_nested: int = 300
+
+    def allow(self, result: Approximation, by_scans: bool) -> bool:
+        """Whether linear response takes seconds, by scans or not."""
+        num_coordinates = sum(result.prior.ranks)
+        is_small = num_coordinates <= self.num_coordinates
+        is_small &= num_coordinates * len(result.y) <= self.num_entries
+        if not has_chain(result.prior):
+            return is_small
+        try:
+            return (by_scans or is_small) and response_entries(result.posterior) <= self.num_scanned
+        except ValueError:
+            # ``correct`` says why there is none.
+            return True
 
 
 @double_precision
@@ -223,18 +254,12 @@ def correct(
     """
     if method is not None and method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
-    if not isinstance(approximation, GaussianResult):
-        raise ValueError(
-            f"approximation must be the result of cavi, gaussian_vi or fit; got {name_type(approximation)}."
-        )
-    if (
-        isinstance(approximation, CorrectedApproximation)
-        and approximation.is_corrected
-        and method in (None, approximation.method)
-    ):
-        return approximation
-    corrected = _corrected(approximation.uncorrected, method or "linear_response", progress)
-    return corrected if approximation.uncertainty is None else with_parameters(corrected, approximation.uncertainty)
+    expected = "approximation must be the result of cavi, gaussian_vi or fit"
+    given = require_result(approximation, expected, kind=GaussianResult)
+    if isinstance(given, CorrectedApproximation) and given.is_corrected and method in (None, given.method):
+        return given
+    corrected = _corrected(given.uncorrected, method or "linear_response", progress)
+    return corrected if given.uncertainty is None else corrected.with_uncertainty(given.uncertainty)
 
 
 def _corrected(
@@ -246,11 +271,12 @@ def _corrected(
     prior = np.asarray(_prior_variances(approximation.posterior.prior))[: len(approximation.y)]
     variance = corrected.variance
     beyond = variance > (1.0 + corrected.relative_error) * prior
-    is_little = np.sum(beyond) <= _FEW * beyond.size and np.all(variance[beyond] <= _JUST_ABOVE * prior[beyond])
+    # Few of all, and just above: under a likelihood that is not log-concave these may be right.
+    is_tolerable = np.sum(beyond) <= 0.01 * beyond.size and np.all(variance[beyond] <= 1.1 * prior[beyond])
     if (
         tolerates_few
         and beyond.any()
-        and is_little
+        and is_tolerable
         and not _is_concave_at(approximation.model, approximation.y, approximation.predictor_moments)
     ):
         row, latent = (int(place) for place in np.argwhere(beyond)[0])
@@ -268,8 +294,12 @@ def _corrected(
     return corrected
 
 
-def corrected_if(
-    result: Approximation, choice: bool | str, progress: bool | None, by_scans: bool
+def correct_if_reliable(
+    result: Approximation,
+    choice: bool | Literal["auto"],
+    progress: bool | None,
+    by_scans: bool,
+    limits: Limits | None = None,
 ) -> Approximation | CorrectedApproximation:
     """The result of ``fit``, corrected if ``choice`` allows it; ``.fit.correction`` says why or why not.
 
@@ -277,49 +307,34 @@ def corrected_if(
     else linear response, of long chains only with ``by_scans``. It does not correct if q is exact, the system too
     large, or neither is reliable.
     """
-    size, objective = sum(result.prior.ranks), objective_of_result(result)
+    objective, limits = objective_of_result(result), limits or Limits()
+
+    def noted(correction: str) -> Approximation:
+        return replace(result, fit=replace(result.fit, correction=correction))
+
     if choice is False:
-        return _noted(result, "none, with correct=False")
+        return noted("none, with correct=False")
     if choice is True:
-        return correct(_noted(result, BEFORE_CORRECTION))
+        return correct(noted(BEFORE_CORRECTION))
     if not objective.is_maximised:
-        return _noted(result, "none: linear response is that of an optimum, which q is not")
+        return noted("none: linear response is that of an optimum, which q is not")
     if result.model.is_augmentable and result.model.augmentation.is_gaussian:
-        return _noted(result, "none: the likelihood is Gaussian in f, and so is the posterior")
-    if not _is_affordable(result, size, by_scans):
-        if _is_affordable(result, size, by_scans=True):
-            return _noted(
-                result, "none: pgm.correct(result) makes it, in seconds, but leaves no joint density to draw from"
-            )
-        many = f"{size:,} coordinates and {len(result.y):,} rows"
-        return _noted(result, f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
+        return noted("none: the likelihood is Gaussian in f, and so is the posterior")
+    if not limits.allow(result, by_scans):
+        if limits.allow(result, by_scans=True):
+            return noted("none: pgm.correct(result) makes it, in seconds, but leaves no joint density to draw from")
+        many = f"{sum(result.prior.ranks):,} coordinates and {len(result.y):,} rows"
+        return noted(f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
     methods: tuple[Method, ...] = ("linear_response",)
-    if objective.is_exact and result.mean.shape[1] == 1 and len(np.unique(result.X, axis=0)) <= _MOST_NESTED:
+    if objective.is_exact and result.mean.shape[1] == 1 and len(np.unique(result.X, axis=0)) <= limits.num_nested:
         methods = ("nested", *methods)
     for method in methods:
         try:
             with raised(CorrectionWarning):
-                return _corrected(_noted(result, BEFORE_CORRECTION), method, progress, tolerates_few=True)
+                return _corrected(noted(BEFORE_CORRECTION), method, progress, tolerates_few=True)
         except (CorrectionWarning, ValueError) as fault:
             reason = fault
-    return _noted(result, f"none, since it is not reliable here: {reason}")
-
-
-def _is_affordable(result: Approximation, size: int, by_scans: bool) -> bool:
-    """Whether linear response takes seconds, with so many coordinates or by scans."""
-    is_small = size <= MOST_COORDINATES and size * len(result.y) <= _MOST_ENTRIES
-    if not has_chain(result.prior):
-        return is_small
-    try:
-        return (by_scans or is_small) and response_entries(result.posterior) <= _MOST_SCANNED
-    except ValueError:
-        # ``correct`` says why there is none.
-        return True
-
-
-def _noted(result: Approximation, correction: str) -> Approximation:
-    assert result.fit is not None
-    return replace(result, fit=replace(result.fit, correction=correction))
+    return noted(f"none, since it is not reliable here: {reason}")
 
 
 def check_against_prior(
@@ -328,7 +343,7 @@ def check_against_prior(
     y: np.ndarray,
     prior: np.ndarray,
     variance: np.ndarray,
-    marginals: Callable[[], tuple[Any, Any]],
+    marginals: Callable[[], tuple[np.ndarray, np.ndarray]],
     relative_error: float = CorrectedApproximation.relative_error,
 ) -> None:
     """Raise ValueError if a corrected variance (n, latents) exceeds the prior's under a log-concave likelihood.
@@ -351,14 +366,16 @@ def check_against_prior(
     warn(f"{engine}: {what}, which a likelihood that is not log-concave seldom does. {remedy}", CorrectionWarning)
 
 
-def _is_concave_at(model: Model, y: np.ndarray, marginals: Callable[[], tuple[Any, Any]]) -> bool:
+def _is_concave_at(model: Model, y: np.ndarray, marginals: Callable[[], tuple[np.ndarray, np.ndarray]]) -> bool:
     """Whether the likelihood is log-concave at all data within the predictors' marginals."""
     mean, spread, observed = (as_array(pad_rows(part, padded_size(len(y)))) for part in (*marginals(), y))
     return bool(np.all(_is_concave(expected_objective(model), mean, spread, observed, model.parameters)))
 
 
 @partial(compiled, static_argnames="objective")
-def _is_concave(objective: Quadrature | ExpectedIndicator, mean: Any, spread: Any, y: Any, parameters: Any) -> Any:
+def _is_concave(
+    objective: Quadrature | ExpectedIndicator, mean: Array, spread: Array, y: Array, parameters: Parameters
+) -> Bool[Array, " n"]:
     return objective.is_concave(mean, spread, y, parameters)
 
 
@@ -372,12 +389,8 @@ _METHODS: dict[str, Callable[[Approximation, bool | None], CorrectedApproximatio
 
 
 @partial(compiled, optimise=False)
-def _prior_variances(prior: PriorCollection) -> Any:
+def _prior_variances(prior: PriorCollection) -> Float[Array, "n L"]:
     return prior.marginals()[1]
-
-
-# Inputs of a functional, at most: the covariance of their latents given the data has the square of their number.
-_MOST = 10_000
 
 
 @double_precision
@@ -437,11 +450,9 @@ def marginals(
     >>> bool(difference.mean > 0)
     True
     """
-    if not isinstance(result, GaussianResult):
-        raise ValueError(
-            f"result must be the result of cavi, gaussian_vi, fit or correct; got {name_type(result)}. Draws have "
-            "functionals themselves, such as draws.latents[:, :, 0] - draws.latents[:, :, 1]."
-        )
+    expected = "result must be the result of cavi, gaussian_vi, fit or correct"
+    remedy = " Draws have functionals themselves, such as draws.latents[:, :, 0] - draws.latents[:, :, 1]."
+    result = require_result(result, expected, remedy, GaussianResult)
     approximation = result.uncorrected
     require_maximised("marginals", objective_of_result(approximation))
     inputs = approximation.X if X_new is None else approximation.check_inputs(X_new)
@@ -451,19 +462,21 @@ def marginals(
     # The covariance of latents is computed for the rows that count.
     rows = np.flatnonzero(np.any(several != 0.0, axis=(0, 2)))
     rows = rows if len(rows) else np.arange(1)
-    if len(rows) > _MOST:
+    # The covariance of the latents given the data has the square of their number.
+    most = 10_000
+    if len(rows) > most:
         raise ValueError(
-            f"functional has coefficients at {len(rows):,} inputs, of at most {_MOST:,}: take a sample of the rows."
+            f"functional has coefficients at {len(rows):,} inputs, of at most {most:,}: take a sample of the rows."
         )
     pinning = Pinning(variational_gaussian(approximation))
     densities = pinning.functionals(inputs[rows], several[:, rows], progress)
-    if isinstance(result, CorrectedApproximation) and result.uncertainty is not None:
+    if result.uncertainty is not None:
         moved = np.einsum("fnl,knl->kf", several[:, rows], result.shifts_at(inputs[rows]))
         densities = densities.widened(np.sum(moved**2, axis=0))
     return densities if coefficients.ndim == 3 else densities[0]
 
 
-def _checked(functional: Any, num_inputs: int, num_latents: int) -> np.ndarray:
+def _checked(functional: ArrayLike, num_inputs: int, num_latents: int) -> np.ndarray:
     """Coefficients (m, latents) or (k, m, latents)."""
     coefficients = as_numbers(functional, "functional")
     check_finite(coefficients, "functional")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,8 @@ from pgmodels.numerics.elementary import FEWEST_DRAWS, SmoothedWeights, smoothed
 from pgmodels.priors.chain import apply, roots_of, times
 from pgmodels.priors.chain_posterior import Layout, chain_column, moves_along
 from pgmodels.priors.collection import Posterior, PriorCollection, has_chain
-from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult, LinearResponse
-from pgmodels.results.nested import name_type
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult
+from pgmodels.results.nested import require_result
 from pgmodels.runtime.jit import compiled, require_memory
 from pgmodels.runtime.messages import PgmodelsWarning, warn
 from pgmodels.runtime.precision import as_array, double_precision
@@ -36,6 +36,10 @@ from pgmodels.runtime.seeds import Seed, as_seed
 NUM_RUNS = 8
 # Coefficients of effects up to which particles take seconds: products of 64 entries for each of them and row.
 _MOST_COEFFICIENTS = 64
+# Shares of the data's precisions in the proposals: wider Gaussians are tried while an estimate is not reliable.
+_SHARES = (1.0, 0.9, 0.7, 0.5, 0.35)
+# States of particles (particles, blocks, entries), log weights (particles,), and the log evidence so far.
+Particles: TypeAlias = tuple[Array, Array, Array]
 
 
 class ParticleEstimate(NamedTuple):
@@ -69,30 +73,16 @@ def estimate(log_evidences: np.ndarray) -> ParticleEstimate:
 def particle_runs(
     model: Model,
     posterior: Posterior,
-    share: Float[Array, ""],
     y: Array,
     row_weights: Array | None,
     keys: Array,
     num_particles: int,
     layout: Layout,
 ) -> Float[Array, " runs"]:
-    """log p(y) under a model without priors, for each key; the posterior is given sites on each row's latents.
+    """log p(y) under a model without priors, for each key, by particles that move by the posterior.
 
-    Particles move by the posterior given ``share`` times the sites' precisions.
+    The posterior is given sites on each row's latents.
     """
-    return traced_particle_runs(model, posterior.tempered(share), y, row_weights, keys, num_particles, layout)
-
-
-def traced_particle_runs(
-    model: Model,
-    posterior: Posterior,
-    y: Array,
-    row_weights: Array | None,
-    keys: Array,
-    num_particles: int,
-    layout: Layout,
-) -> Float[Array, " runs"]:
-    """``particle_runs`` within a compiled program."""
     formula, parameters = model.likelihood.formula(model.num_latents), model.parameters
     weights = jnp.ones(len(y)) if row_weights is None else row_weights
     order, moves = moves_along(posterior, weights, layout)
@@ -100,7 +90,7 @@ def traced_particle_runs(
     rows = (moves, *(part[order] for part in (mean, h, w, y, weights)), jnp.arange(len(y)))
 
     def run(key: Array) -> Array:
-        def step(before: tuple[Any, Array, Array], row: tuple[Any, ...]) -> tuple[tuple[Any, Array, Array], None]:
+        def step(before: Particles, row: tuple[Any, ...]) -> tuple[Particles, None]:
             states, log_weights, total = before
             move, mean, h, w, y, weight, number = row
             noise_key, place_key = jax.random.split(jax.random.fold_in(key, number))
@@ -127,15 +117,15 @@ def log_site(h: Float[Array, "*batch L"], w: Array, f: Float[Array, "*batch L"])
     return jnp.sum((h - 0.5 * pull) * f, axis=-1)
 
 
-def _resampled(key: Array, states: Any, log_weights: Float[Array, " N"]) -> tuple[Any, Array, Array]:
+def _resampled(key: Array, states: Array, log_weights: Float[Array, " N"]) -> Particles:
     """Particles of equal weights, by systematic resampling, if their weights have an effective size below half."""
     weights = jax.nn.softmax(log_weights)
     size = len(weights)
 
-    def resample() -> tuple[Any, Array, Array]:
+    def resample() -> Particles:
         heights = (jnp.arange(size) + jax.random.uniform(key)) / size
         chosen = jnp.minimum(jnp.searchsorted(jnp.cumsum(weights), heights), size - 1)
-        return jax.tree.map(lambda leaf: leaf[chosen], states), jnp.zeros(size), _log_mean(log_weights)
+        return states[chosen], jnp.zeros(size), _log_mean(log_weights)
 
     few = jnp.sum(weights**2) * size > 2.0
     return jax.lax.cond(few, resample, lambda: (states, log_weights, jnp.zeros(())))
@@ -145,8 +135,8 @@ def _log_mean(log_weights: Float[Array, " N"]) -> Float[Array, ""]:
     return jax.scipy.special.logsumexp(log_weights) - np.log(len(log_weights))
 
 
-# Rows of a block, and the number of blocks at most, evenly spread over the series.
-LENGTH, _MOST = 100, 100
+# Rows of a block.
+LENGTH = 100
 
 
 @partial(compiled, static_argnames=("num_draws", "layout"))
@@ -179,7 +169,7 @@ def block_log_ratios(
     noise = jax.random.normal(of_first, (*spread, *covariances.shape[1:3]))
     first = apply(roots_of(covariances)[:, None], noise)
 
-    def step(number: Array, before: tuple[Any, Array]) -> tuple[Any, Array]:
+    def step(number: Array, before: tuple[Array, Array]) -> tuple[Array, Array]:
         states, total = before
         at = starts + number
         mean, h, w, y_block = (part[at][:, None] for part in rows)
@@ -194,10 +184,6 @@ def block_log_ratios(
         return moved, total
 
     return jax.lax.fori_loop(0, LENGTH, step, (first, jnp.zeros(spread)))[1]
-
-
-# Rows from which on a series is long.
-_LONG = 1000
 
 
 class WeightedDraws(NamedTuple):
@@ -228,11 +214,13 @@ def weigh_blocks(approximation: GaussianResult, num_draws: int, seed: int) -> Bl
     """
     q = approximation.uncorrected
     prior, n, layout = q.posterior.prior, len(q.y), layout_along(q.posterior.prior, q.posterior.is_coupled)
-    if n < _LONG or layout is None:
+    is_long = n >= 1000
+    if not is_long or layout is None:
         return None
     y, row_weights = q.data.padded(prior.num_rows)
+    # At most a hundred blocks, evenly spread over the series.
     count = n // LENGTH
-    starts = LENGTH * np.unique(np.linspace(0, count - 1, min(count, _MOST)).astype(int))
+    starts = LENGTH * np.unique(np.linspace(0, count - 1, min(count, 100)).astype(int))
     key = jax.random.key(seed)
     ratios = block_log_ratios(q.model.bare(), q.posterior, y, row_weights, as_array(starts), key, num_draws, layout)
     weights = [smoothed(np.asarray(block)) for block in ratios]
@@ -249,14 +237,6 @@ def weigh(approximation: GaussianResult, share: float, num_draws: int, seed: int
     f, _, log_density = approximation.draw_with_density(num_draws, seed, share)
     log_likelihood = pointwise_log_likelihood(approximation, f).sum(axis=-1)
     return WeightedDraws(f, smoothed(log_likelihood - log_density))
-
-
-# Standard error of particles, in nats, up to which the estimate is reliable.
-_LARGEST_ERROR = 0.5
-# Bytes for each entry of a matrix of a state at a row: some eight matrices.
-_MATRICES = 64.0
-# Shares of the data's precisions in the proposals: wider Gaussians are tried while k-hat is above its limit.
-_SHARES = (1.0, 0.9, 0.7, 0.5, 0.35)
 
 
 class EvidenceWarning(PgmodelsWarning):
@@ -349,16 +329,17 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
     >>> bool(evidence.value > vi.elbo), bool(evidence.standard_error < 0.05)
     (True, True)
     """
-    if not isinstance(result, GaussianResult):
-        raise ValueError(
-            f"result must be what cavi, gaussian_vi, fit or correct return; got {name_type(result)}. For draws "
-            "use pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y))."
-        )
+    given = require_result(
+        result,
+        "result must be what cavi, gaussian_vi, fit or correct return",
+        " For draws use pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y)).",
+        GaussianResult,
+    )
     check_whole_number(num_draws, "num_draws", FEWEST_DRAWS)
     seed = as_seed(seed)
-    if not has_factors(result.model):
-        return _by_particles(result.uncorrected, num_draws, seed)
-    corrected = result if isinstance(result, LinearResponse) else correct_by_response(result.uncorrected)
+    if not has_factors(given.model):
+        return _by_particles(given.uncorrected, num_draws, seed)
+    corrected = given if given.has_response else correct_by_response(given.uncorrected)
     tried: list[SmoothedWeights] = []
     for share in _SHARES:
         tried.append(weigh(corrected, share, num_draws, seed).weights)
@@ -399,21 +380,24 @@ def _by_particles(result: Approximation, num_draws: int, seed: int) -> Evidence:
             "model has others: choose pgm.Dense() or pgm.Inducing(300) for all."
         )
     require_memory(
-        _MATRICES * posterior.prior.num_rows * len(layout.blocks) * layout.size**2,
+        # Some eight matrices of a state at each row.
+        64.0 * posterior.prior.num_rows * len(layout.blocks) * layout.size**2,
         "the matrices of the states at all rows",
         "Use kernels with a smaller state, such as pgm.Periodic with fewer harmonics, or fewer linear effects.",
     )
     y, row_weights = result.data.padded(posterior.prior.num_rows)
     keys, count = jax.random.split(jax.random.key(seed), NUM_RUNS), -(-num_draws // NUM_RUNS)
+    # Standard error, in nats, up to which the estimate is reliable.
+    largest_error = 0.5
     tried: list[ParticleEstimate] = []
     for share in _SHARES:
-        runs = particle_runs(model.bare(), posterior, as_array(share), y, row_weights, keys, count, layout)
+        runs = particle_runs(model.bare(), result.gaussian(share), y, row_weights, keys, count, layout)
         tried.append(estimate(np.asarray(runs)))
-        if tried[-1].standard_error <= _LARGEST_ERROR:
+        if tried[-1].standard_error <= largest_error:
             break
     value, error = min(tried, key=lambda one: one.standard_error)
     drawn_from = "q's transitions, resampled along the series"
-    evidence = Evidence(value, error, None, _LARGEST_ERROR, result.elbo, NUM_RUNS * count, drawn_from)
+    evidence = Evidence(value, error, None, largest_error, result.elbo, NUM_RUNS * count, drawn_from)
     if not evidence.is_reliable:
         warn(
             f"log_evidence: the {NUM_RUNS} runs of {count} particles differ too much, and {value:.4f} may be too small "

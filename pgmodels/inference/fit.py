@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import MissingChoice, check_between, check_whole_number
 from pgmodels.inference.bound import FELT, MarginalBound, Point, ProblemFamily
-from pgmodels.inference.correct import corrected_if
+from pgmodels.inference.correct import correct_if_reliable
 from pgmodels.inference.fit_schemes import AUTO_SCHEME, SchemeName, check_objective_of, check_scheme, learn_by
 from pgmodels.inference.inducing_selection import InducingWarning, count_inputs, with_inputs
 from pgmodels.inference.loop import MANY, Callback, ConvergenceWarning, check_callback, without_bound
@@ -42,7 +42,7 @@ from pgmodels.parameters.parameter import is_parameter
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import Coordinates, Sites
 from pgmodels.priors.collection import columns
-from pgmodels.results.approximation import Approximation, CorrectedApproximation, FitReport, with_parameters
+from pgmodels.results.approximation import Approximation, CorrectedApproximation, FitReport
 from pgmodels.results.gaussian import ParameterUncertainty, shifts_at
 from pgmodels.runtime.jit import compiled, one_thread_if_small
 from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, warn
@@ -388,9 +388,9 @@ def fit(
     )
     seconds, converged = time.perf_counter() - start_time, result.converged and maximum.converged
     result = replace(result, fit=report, converged=converged, seconds=seconds)
-    corrected = corrected_if(result, correct, progress, by_scans)
+    corrected = correct_if_reliable(result, correct, progress, by_scans)
     warn_narrow("fit", corrected)
-    return corrected if isinstance(uncertainty, str) else with_parameters(corrected, uncertainty)
+    return corrected if isinstance(uncertainty, str) else corrected.with_uncertainty(uncertainty)
 
 
 def _result(final: Model, maximum: Maximum, tolerance: float) -> Approximation:

@@ -16,7 +16,7 @@ from pgmodels.data.arrays import MissingChoice, check_whole_number
 from pgmodels.inference.bound import ProblemFamily, collapsed_bound, many_rows, points_at
 from pgmodels.inference.cavi import NATURAL_GRADIENT
 from pgmodels.inference.correct import check_against_prior
-from pgmodels.inference.evidence import NUM_RUNS, EvidenceWarning, estimate, layout_along, traced_particle_runs
+from pgmodels.inference.evidence import NUM_RUNS, EvidenceWarning, estimate, layout_along, particle_runs
 from pgmodels.inference.inducing_selection import warn_left_out
 from pgmodels.inference.linear_response import corrected_moments, factors_of, linear_response
 from pgmodels.inference.loop import ConvergenceWarning, VariationalState, run_block
@@ -58,7 +58,7 @@ def log_evidences(model: Model, problem: Problem, posterior: Posterior, keys: Ar
     """log p(y) by independent runs of particles, one for each key in all."""
     count = -(-len(keys) // NUM_RUNS)
     layout = Layout.of(posterior.prior, posterior.is_coupled)
-    return traced_particle_runs(model, posterior, problem.y, problem.row_weights, keys[:NUM_RUNS], count, layout)
+    return particle_runs(model, posterior, problem.y, problem.row_weights, keys[:NUM_RUNS], count, layout)
 
 
 def predicted(problem: Problem, posterior: Posterior, X_new: Array) -> tuple[Array, Array, Array]:
@@ -69,10 +69,7 @@ def predicted(problem: Problem, posterior: Posterior, X_new: Array) -> tuple[Arr
 
 
 def _response(problem: Problem, posterior: Posterior) -> tuple[ChainResponse, Any]:
-    predictors = problem.objective.predictors
-    Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
-    at = posterior, Phi, problem.y, problem.row_weights, problem.parameters
-    factors = factors_of(problem.objective, problem.coupled, *at)._replace(slope=None)
+    factors = factors_of(problem, posterior)._replace(slope=None)
     response = respond(posterior, factors, Layout.of(posterior.prior, posterior.is_coupled))
     is_finite = jnp.all(jnp.isfinite(response.moments()[1]))
     return response, (jnp.sum(response.negative()) == 0) & is_finite
@@ -183,14 +180,11 @@ def _evaluate_exactly(family: ProblemFamily, vector: Array, points: Points) -> t
 
 def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array]:
     """The posterior of sites, and the covariance added by linear response: zero if that is not positive definite."""
-    posterior, predictors = problem.condition(sites), problem.objective.predictors
+    posterior = problem.condition(sites)
     if problem.objective.is_monotone:
         # The posterior of a likelihood that is Gaussian in the latents.
         return posterior, jnp.zeros((sum(posterior.prior.ranks),) * 2)
-    Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
-    response = linear_response(
-        problem.objective, problem.coupled, posterior, Phi, problem.y, problem.row_weights, problem.parameters
-    )
+    response = linear_response(problem, posterior)
     is_positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(response.kept))) & jnp.isfinite(response.residual)
     return posterior, jnp.where(is_positive, response.covariance, 0.0)
 

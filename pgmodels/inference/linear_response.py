@@ -14,30 +14,26 @@ from jaxtyping import Array, Float
 
 from pgmodels.inference.cavi import positive_part
 from pgmodels.inference.objectives import objective_of_result
+from pgmodels.inference.problem import Problem, Spread
 from pgmodels.inference.vi import is_affordable
 from pgmodels.numerics.iteration import conjugate_gradients
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import weighted
 from pgmodels.priors.block_posterior import together
 from pgmodels.priors.chain_posterior import (
+    ChainResponse,
     Factors,
     Layout,
-    push_covariance,
-    push_moments,
-    push_values,
     response_entries,
 )
 from pgmodels.priors.collection import Marginals, Posterior, supports_signed
 from pgmodels.results.approximation import Approximation, LinearResponse
-from pgmodels.results.gaussian import CorrectionWarning, added_moments, is_invalid, mixing, warn_invalid
+from pgmodels.results.gaussian import CorrectionWarning, added_moments, is_invalid, warn_invalid
 from pgmodels.results.nested import ChainCorrection, respond
 from pgmodels.runtime.jit import compiled, require_memory
 from pgmodels.runtime.messages import warn
 
 # The equations of linear response solved by products with the data's factor, without an n x n matrix.
-
-# Relative error in the norm of Q, and maximum iterations; a stable optimum needs about ten.
-_TOLERANCE, _ITERATIONS = 1e-8, 200
 
 
 def by_products(
@@ -67,7 +63,8 @@ def by_products(
         return x - jnp.einsum("irs,is->ir", curved, moved)
 
     def row(b: Float[Array, "n R"]) -> tuple[Float[Array, " D"], Float[Array, ""]]:
-        solution = conjugate_gradients(image, b, covariances, _TOLERANCE, _ITERATIONS)
+        # The relative error is in the norm of Q; a stable optimum needs about ten iterations.
+        solution = conjugate_gradients(image, b, covariances, 1e-8, 200)
         return jnp.einsum("dir,ir->d", right, solution.x), jnp.where(solution.positive, solution.residual, jnp.inf)
 
     responses, residuals = jax.lax.map(row, right)
@@ -76,12 +73,6 @@ def by_products(
 
 # Linear response: posterior covariances from the derivative of a variational optimum in a linear perturbation.
 # Whitened coordinates v: predictors z = G^T v, C = R^-T R^-1 = Cov v under q, and U = R^-1 G with U^T U = Cov z.
-
-# Cost of solving by products relative to a solve with the matrix of the data's moments: ten iterations, two products
-# each.
-_PRODUCTS = 10.0
-# Above this number of moments (a matrix of 0.8 GB) use conjugate gradients if the rank is below a quarter of it.
-_MOST = 10_000
 
 
 class Sensitivity(NamedTuple):
@@ -103,22 +94,40 @@ def entries(size: int, coupled: bool) -> tuple[tuple[int, int], ...]:
     return tuple((p, p) for p in range(size))
 
 
-def sensitivity(
-    objective: Objective, mean: Any, spread: Any, y: Any, row_weights: Any, parameters: Any, clipped: bool
-) -> Sensitivity:
-    """The second derivatives of the objective at the marginals of an optimum, times ``row_weights`` (math: section 5b).
+def mixing_of(problem: Problem) -> Float[Array, "n P L"] | None:
+    """Φ at the data, None if predictors are latents."""
+    predictors = problem.objective.predictors
+    return None if predictors is None else predictors.matrix(problem.y, problem.parameters)
 
-    ``spread`` is (n, P), or (n, P, P) where a datum's predictors are coupled; ``clipped`` is whether precisions below
-    zero are held at zero.
+
+def at_data(problem: Problem, posterior: Posterior) -> tuple[Float[Array, "n P"], Spread]:
+    """The predictors' means and each datum's variances or covariances, including the residual of a sparse prior.
+
+    The response involves only the latents' coordinates, but the objective depends on their full variance.
     """
-    size = objective.size
-    slopes, H = objective.second_derivatives(mean, spread, y, parameters)
+    return problem.of_latents(*posterior.marginals()) if posterior.is_coupled else posterior.moments()
+
+
+def _read_at_data(problem: Problem, posterior: Posterior) -> tuple[Float[Array, "n P"], Spread]:
+    """``at_data``, with variances if the objective does not read covariances."""
+    mean, spread = at_data(problem, posterior)
+    is_read = spread.ndim == 2 or problem.objective.takes_covariances
+    return mean, spread if is_read else jnp.diagonal(spread, axis1=1, axis2=2)
+
+
+def _sensitivity(problem: Problem, mean: Float[Array, "n P"], spread: Spread, clipped: bool) -> Sensitivity:
+    """The second derivatives of the objective at the marginals of an optimum, times row weights (math: section 5b).
+
+    ``clipped`` is whether precisions below zero are held at zero.
+    """
+    size = problem.objective.size
+    slopes, H = problem.objective.second_derivatives(mean, spread, problem.y, problem.parameters)
     mixed, curved = H[:, size:, :size], H[:, size:, size:]
     if clipped:
         # A precision clipped at zero does not respond to the marginals.
         free = slopes <= 0.0
         mixed, curved = free[:, :, None] * mixed, free[:, :, None] * curved * free[:, None, :]
-    return Sensitivity(*(weighted(row_weights, part) for part in (H[:, :size, :size], mixed, curved)))
+    return Sensitivity(*(weighted(problem.row_weights, part) for part in (H[:, :size, :size], mixed, curved)))
 
 
 class Response(NamedTuple):
@@ -135,25 +144,18 @@ class Response(NamedTuple):
     residual: Float[Array, ""]
 
 
-def linear_response(
-    objective: Objective,
-    coupled: bool,
-    posterior: Posterior,
-    Phi: Any,
-    y: Any,
-    row_weights: Any,
-    parameters: Any,
-) -> Response:
+def linear_response(problem: Problem, posterior: Posterior, with_products: bool | None = None) -> Response:
     """Cov(v) = R^-T (I - U M U^T)^-1 R^-1, with M from the dependence of the sites on the marginals (math: section 5b).
 
-    ``row_weights`` multiply what each datum contributes to M; they are 0 at padding rows.
+    Row weights multiply what each datum contributes to M; they are 0 at padding rows. ``with_products`` is whether the
+    equations are solved by products, by default where that costs less than the matrix of the data's moments.
     """
-    mean, spread = read_at_data(objective, posterior, Phi, coupled)
-    derivatives = sensitivity(objective, mean, spread, y, row_weights, parameters, not coupled)
+    Phi, (mean, spread) = mixing_of(problem), _read_at_data(problem, posterior)
+    derivatives = _sensitivity(problem, mean, spread, clipped=not problem.coupled)
     if posterior.is_coupled:
-        precision = objective.local_sites(mean, spread, y, parameters)[1]
-        precision = precision if coupled else positive_part(precision)
-        W = weighted(row_weights, precision if precision.ndim == 3 else jax.vmap(jnp.diag)(precision))
+        precision = problem.objective.local_sites(mean, spread, problem.y, problem.parameters)[1]
+        precision = precision if problem.coupled else positive_part(precision)
+        W = weighted(problem.row_weights, precision if precision.ndim == 3 else jax.vmap(jnp.diag)(precision))
     else:
         # Those of C, so that the Hessian is exact wherever the iterations ended.
         W = jax.vmap(jnp.diag)(posterior.sites.precision)
@@ -162,7 +164,7 @@ def linear_response(
         # Rows with equal inputs respond together, by the sum of their derivatives.
         derivatives, gain = jax.tree.map(posterior.prior.total, (derivatives, gain))
     R, U = halves(posterior, Phi, posterior.prior.distinct.factors() if Phi is None else None)
-    added, residual = _added(U, gain, derivatives, entries(size, count > size))
+    added, residual = _added(U, gain, derivatives, entries(size, count > size), with_products)
     identity = jnp.eye(len(R), dtype=R.dtype)
     kept = identity - 0.5 * (added + added.T)
     moved = jnp.linalg.solve(kept, identity - kept)
@@ -175,7 +177,7 @@ def linear_response(
 
 
 def halves(
-    posterior: Posterior, Phi: Any, factors: Sequence[Array] | None = None
+    posterior: Posterior, Phi: Float[Array, "n P L"] | None, factors: Sequence[Array] | None = None
 ) -> tuple[Float[Array, "D D"], Float[Array, "D n P"]]:
     """The R with C = R^-T R^-1, and the U with U^T U the predictors' covariance without its residual.
 
@@ -188,50 +190,38 @@ def halves(
     return R, solve_triangular(R, G.reshape(len(R), -1), lower=True).reshape(G.shape)
 
 
-def read_at_data(objective: Objective, posterior: Posterior, Phi: Any, coupled: bool) -> tuple[Array, Array]:
-    """``at_data``, with variances if the objective does not read covariances."""
-    mean, spread = at_data(posterior, Phi, coupled)
-    is_read = spread.ndim == 2 or objective.takes_covariances
-    return mean, spread if is_read else jnp.diagonal(spread, axis1=1, axis2=2)
-
-
-def at_data(
-    posterior: Posterior, Phi: Any, coupled: bool
-) -> tuple[Float[Array, "n P"], Float[Array, "n P"] | Float[Array, "n P P"]]:
-    """The predictors' means and each datum's variances or covariances, including the residual of a sparse prior.
-
-    The response involves only the latents' coordinates, but the objective depends on their full variance.
-    """
-    if not posterior.is_coupled:
-        return posterior.moments()
-    mean, covariance = posterior.marginals()
-    if Phi is None:
-        return mean, covariance if coupled else jnp.diagonal(covariance, axis1=1, axis2=2)
-    spread = push_covariance(Phi, covariance) if coupled else push_moments(Phi, mean, covariance)[1]
-    return push_values(Phi, mean), spread
-
-
 def _added(
-    U: Float[Array, "D n P"], gain: Float[Array, "n P P"], derivatives: Sensitivity, pairs: tuple[tuple[int, int], ...]
+    U: Float[Array, "D n P"],
+    gain: Float[Array, "n P P"],
+    derivatives: Sensitivity,
+    pairs: tuple[tuple[int, int], ...],
+    with_products: bool | None,
 ) -> tuple[Float[Array, "D D"], Float[Array, ""]]:
     """U M U^T, M = gain + B_mu (I - Q B_uu)^-1 Q B_um with Q the response of covariances to precisions.
 
-    Also the residual of the solve, which uses matrices of the data or products with them, whichever costs less.
+    Also the residual of the solve, which is 0 with matrices.
     """
     rank, n, size = U.shape
     count = n * len(pairs)
     direct = jnp.einsum("dip,ipq,eiq->de", U, gain, U)
     right = jnp.einsum("irp,dip->dir", derivatives.mixed, U)
-    if count**3 < _PRODUCTS * n * size * rank**3 and (count <= _MOST or 4 * rank > count):
-        return direct + _by_matrix(U, right, derivatives.curved, pairs), jnp.zeros((), U.dtype)
+    if with_products is None:
+        # Products cost ten iterations of two each. Above 10,000 moments, whose matrix has 0.8 GB, they are also chosen
+        # if the rank is at most a quarter of these.
+        with_products = count**3 >= 10.0 * n * size * rank**3 or (count > 10_000 and 4 * rank <= count)
+    if not with_products:
+        return direct + by_matrix(U, right, derivatives.curved, pairs), jnp.zeros((), U.dtype)
     through, residual = by_products(U, right, derivatives.curved, pairs)
     return direct + through, residual
 
 
-def _by_matrix(
-    U: Float[Array, "D n P"], right: Float[Array, "D n R"], curved: Float[Array, "n R R"], pairs: Any
+def by_matrix(
+    U: Float[Array, "D n P"],
+    right: Float[Array, "D n R"],
+    curved: Float[Array, "n R R"],
+    pairs: Sequence[tuple[int, int]],
 ) -> Float[Array, "D D"]:
-    """b (I - Q B)^-1 Q b^T with Q written out."""
+    """b (I - Q B)^-1 Q b^T, as ``by_products``, with Q written out."""
     rows, columns = (np.array(part) for part in zip(*pairs, strict=True))
     V = jnp.einsum("dip,djq->ipjq", U, U)
     ours, others = V[:, rows], V[:, columns]
@@ -243,62 +233,69 @@ def _by_matrix(
     return b @ jnp.linalg.solve(jnp.eye(count, dtype=U.dtype) - by_curved, Q.reshape(count, count) @ b.T)
 
 
-# Matrices of the size of the coordinates that are in memory together.
-_MATRICES = 4.0
-# Relative residual above which to warn.
-_RESIDUAL = 1e-6
-# Values of second derivatives of log densities up to which they take longer to compile than to compute unoptimised.
-_FEW_VALUES = 10_000_000
+def problem_at(approximation: Approximation, objective: Objective) -> Problem:
+    """The problem of which a result is the optimum, at the rows of its posterior."""
+    posterior, parameters = approximation.posterior, approximation.model.parameters
+    y, row_weights = approximation.data.padded(posterior.prior.num_rows)
+    may_couple = posterior.is_coupled and (objective.signed or objective.takes_covariances)
+    coupled = may_couple and is_affordable(objective, posterior.prior)
+    return Problem(objective, posterior.prior, y, parameters, coupled, row_weights)
+
+
+def _moves_means(objective: Objective) -> bool:
+    """Whether means are corrected: not of the variational Gaussian, nor with several predictors per datum.
+
+    The former need no shift, and with the latter it is inaccurate.
+    """
+    return objective.has_auxiliaries and objective.size == 1
 
 
 def correct_by_response(approximation: Approximation) -> LinearResponse:
     """Covariances by linear response (math: section 5b)."""
     start = time.perf_counter()
-    model, posterior, n = approximation.model, approximation.posterior, len(approximation.y)
+    posterior, n = approximation.posterior, len(approximation.y)
+    problem = problem_at(approximation, objective_of_result(approximation))
     count = sum(posterior.prior.ranks)
     require_memory(
-        _MATRICES * 8.0 * count**2,
+        # Four matrices are in memory together.
+        4.0 * 8.0 * count**2,
         f"the matrices of linear response of {count:,} coordinates",
         "Take the uncorrected result, fewer inducing inputs, as in form=pgm.Inducing(300), or gibbs.",
     )
-    y, row_weights = approximation.data.padded(posterior.prior.num_rows)
-    Phi = mixing(model, y)
-    objective = objective_of_result(approximation)
-    coupled, across = has_coupled_sites(approximation, objective), Phi[0] if Phi else None
-    # The variational Gaussian's means need no shift, with several predictors per datum the shift is inaccurate.
-    moves = objective.has_auxiliaries and objective.size == 1
-    response, *moments = _respond(objective, coupled, moves, posterior, across, y, row_weights, model.parameters)
-    mean, covariance = (np.asarray(part)[:n] for part in moments)
-    variance, residual = np.diagonal(covariance, axis1=1, axis2=2), float(response.residual)
-    positive = _is_positive(response, lambda: _halves(posterior, across)[1], n)
-    if positive and residual > _RESIDUAL:
+    response, *moments = _respond(problem, posterior)
+    (mean, covariance), residual = (np.asarray(part)[:n] for part in moments), float(response.residual)
+    is_positive = check_covariance(response, lambda: _halves(posterior, mixing_of(problem))[1], n)
+    if is_positive and residual > 1e-6:
         warn(
             f"the equations of linear response are solved to a relative residual of {residual:.1g} only: the "
             "corrected covariances are no more accurate. Use gibbs, or gaussian_vi where this was cavi's result.",
             CorrectionWarning,
         )
     return LinearResponse(
-        uncorrected=approximation,
-        seconds=approximation.seconds + time.perf_counter() - start,
-        mean=mean,
-        variance=variance,
+        **_corrected(approximation, start, mean, covariance, is_positive),
         shift=np.asarray(response.shift),
-        covariance=covariance,
         response=np.asarray(response.covariance),
-        is_positive=positive,
         residual=residual,
-        num_nonpositive=warn_invalid(variance, "the data") if positive else int(is_invalid(variance).sum()),
     )
 
 
-def has_coupled_sites(approximation: Approximation, objective: Objective) -> bool:
-    """Whether the sites of a result couple the predictors of a datum, or have precisions of any sign."""
-    posterior = approximation.posterior
-    may_couple = objective.signed or objective.takes_covariances
-    return may_couple and posterior.is_coupled and is_affordable(objective, posterior.prior)
+def _corrected(
+    approximation: Approximation, start: float, mean: np.ndarray, covariance: np.ndarray, is_positive: bool
+) -> dict[str, Any]:
+    """The fields that corrections by linear response have in common, with a warning of variances that are invalid."""
+    variance = np.diagonal(covariance, axis1=1, axis2=2)
+    return {
+        "uncorrected": approximation,
+        "seconds": approximation.seconds + time.perf_counter() - start,
+        "mean": mean,
+        "variance": variance,
+        "covariance": covariance,
+        "is_positive": is_positive,
+        "num_nonpositive": warn_invalid(variance, "the data") if is_positive else int(is_invalid(variance).sum()),
+    }
 
 
-def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -> bool:
+def check_covariance(response: Response, half: Callable[[], Array], num_rows: int) -> bool:
     """Whether the response is a covariance; if not, a CorrectionWarning names the rows where it fails.
 
     ``half`` returns U (D, n, P), where U^T U is the covariance of the predictors under q.
@@ -323,44 +320,28 @@ def _is_positive(response: Response, half: Callable[[], Array], num_rows: int) -
     return False
 
 
-def _corrected(
-    objective: Any,
-    coupled: bool,
-    moves: bool,
-    posterior: Posterior,
-    across: Any,
-    y: Any,
-    row_weights: Any,
-    parameters: Any,
-) -> tuple[Response, Array, Array]:
-    response = linear_response(objective, coupled, posterior, across, y, row_weights, parameters)
-    response = response if moves else response._replace(shift=jnp.zeros_like(response.shift))
-    return response, *corrected_moments(posterior, response.shift, response.covariance)
-
-
-_STATIC = ("objective", "coupled", "moves")
-
-
-def _is_long(
-    objective: Objective, coupled: bool, moves: bool, posterior: Posterior, across: Any, y: Any, *_: Any
-) -> bool:
-    return len(y) * objective.num_nodes * objective.size**2 > _FEW_VALUES
+def _is_long(problem: Problem, _: Posterior) -> bool:
+    """Whether second derivatives of log densities take longer to compute unoptimised than to compile."""
+    return len(problem.y) * problem.objective.num_nodes * problem.objective.size**2 > 10_000_000
 
 
 # Compiled without optimisation where LAPACK dominates: second derivatives of a bound are long formulas.
-_respond = compiled(_corrected, _STATIC, optimise=_is_long)
+@partial(compiled, optimise=_is_long)
+def _respond(problem: Problem, posterior: Posterior) -> tuple[Response, Array, Array]:
+    response = linear_response(problem, posterior)
+    if not _moves_means(problem.objective):
+        response = response._replace(shift=jnp.zeros_like(response.shift))
+    return response, *corrected_moments(posterior, response.shift, response.covariance)
+
+
 _halves = compiled(halves)
 
 
-def corrected_moments(posterior: Posterior, shift: Any, response: Any) -> tuple[Any, Any]:
+def corrected_moments(posterior: Posterior, shift: Float[Array, " D"], response: Float[Array, "D D"]) -> Marginals:
     """Mean (n, L) and covariance (n, L, L) of each datum's latents."""
     mean, V = posterior.marginals()
     moved, added = added_moments(posterior.prior.factors(), shift, response)
     return mean + moved, V + added
-
-
-# Bytes at the peak for each entry of a matrix of the response at a row: some six matrices.
-_CHAIN_MATRICES = 48.0
 
 
 def correct_by_scans(approximation: Approximation) -> ChainCorrection:
@@ -368,26 +349,22 @@ def correct_by_scans(approximation: Approximation) -> ChainCorrection:
 
     Raises ValueError if a latent is neither a Markov chain nor has a factor, or chains are of different columns.
     """
-    start, n = time.perf_counter(), len(approximation.y)
-    objective, data = objective_of_result(approximation), approximation.data
-    posterior = approximation.posterior
+    start, n, posterior = time.perf_counter(), len(approximation.y), approximation.posterior
+    problem = problem_at(approximation, objective_of_result(approximation))
     require_memory(
-        _CHAIN_MATRICES * response_entries(posterior),
+        # Some six matrices of the response at each row.
+        48.0 * response_entries(posterior),
         "the matrices of linear response at all rows",
         "Use kernels with a smaller state, such as pgm.Periodic with fewer harmonics, fewer linear effects, or gibbs.",
     )
-    y, row_weights = data.padded(posterior.prior.num_rows)
-    Phi = mixing(approximation.model, y)
-    coupled, across = has_coupled_sites(approximation, objective), Phi[0] if Phi else None
-    parameters = approximation.model.parameters
-    factors = factors_of(objective, coupled, posterior, across, y, row_weights, parameters)
+    factors = factors_of(problem, posterior)
     response = respond(posterior, factors, Layout.of(posterior.prior, posterior.is_coupled))
     shift, covariance = (np.asarray(part)[:n] for part in _moments(response))
-    variance, negative = np.diagonal(covariance, axis1=1, axis2=2), response.negative()
-    is_positive = np.isfinite(variance).all() and not int(jnp.sum(negative))
+    is_finite, negative = np.isfinite(covariance).all(axis=(1, 2)), response.negative()
+    is_positive = bool(is_finite.all() and not int(jnp.sum(negative)))
     if not is_positive:
         at_rows = np.asarray(negative if posterior.is_coupled else posterior.prior.copies.spread(negative))
-        rows = np.flatnonzero((at_rows[:n] > 0) | ~np.isfinite(variance).all(axis=1))
+        rows = np.flatnonzero((at_rows[:n] > 0) | ~is_finite)
         warn(
             f"the covariance by linear response is not positive definite (in row {', '.join(map(str, rows[:5]))}): the "
             "variational optimum is nearly unstable, and the corrected variances are not valid. Use gibbs, or "
@@ -395,30 +372,21 @@ def correct_by_scans(approximation: Approximation) -> ChainCorrection:
             CorrectionWarning,
         )
     return ChainCorrection(
-        uncorrected=approximation,
-        seconds=approximation.seconds + time.perf_counter() - start,
-        mean=approximation.mean + shift,
-        variance=variance,
-        covariance=covariance,
+        **_corrected(approximation, start, approximation.mean + shift, covariance, is_positive),
         factors=np.asarray(factors.precision)[:n],
         slope=None if factors.slope is None else np.asarray(factors.slope)[:n],
-        is_positive=bool(is_positive),
-        num_nonpositive=warn_invalid(variance, "the data") if is_positive else int(is_invalid(variance).sum()),
     )
 
 
-@partial(compiled, static_argnames=("objective", "coupled"))
-def factors_of(
-    objective: Objective, coupled: bool, posterior: Posterior, Phi: Any, y: Any, row_weights: Any, parameters: Any
-) -> Factors:
+@compiled
+def factors_of(problem: Problem, posterior: Posterior) -> Factors:
     """What responds at each row, see ``linear_response``."""
-    mean, spread = read_at_data(objective, posterior, Phi, coupled)
-    clipped = not coupled and not supports_signed(posterior.prior, Phi is not None)
-    by_means, mixed, curved = sensitivity(objective, mean, spread, y, row_weights, parameters, clipped)
+    Phi, (mean, spread) = mixing_of(problem), _read_at_data(problem, posterior)
+    clipped = not problem.coupled and not supports_signed(posterior.prior, Phi is not None)
+    by_means, mixed, curved = _sensitivity(problem, mean, spread, clipped)
     precision = -jnp.block([[by_means, jnp.swapaxes(mixed, 1, 2)], [mixed, curved]])
     slope = None
-    # The variational Gaussian's means need no shift, with several predictors per datum the shift is inaccurate.
-    if objective.has_auxiliaries and objective.size == 1:
+    if _moves_means(problem.objective):
         residual = posterior.prior.residual_variances()
         # The variance that sites affect, without the residual variance of a sparse prior.
         kept = 0.0 if residual is None else jnp.sum(residual if Phi is None else Phi[:, 0] ** 2 * residual, axis=1)
@@ -427,5 +395,5 @@ def factors_of(
 
 
 @compiled
-def _moments(response: Any) -> Marginals:
+def _moments(response: ChainResponse) -> Marginals:
     return response.moments()

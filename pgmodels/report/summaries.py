@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +22,7 @@ from pgmodels.results.approximation import GaussianResult
 from pgmodels.results.draws import Draws
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.nested import SparseApproximation
-from pgmodels.results.result import Result
+from pgmodels.results.result import BaseResult
 from pgmodels.runtime.messages import write_constraint, write_distribution
 
 if TYPE_CHECKING:
@@ -226,8 +226,6 @@ def _score_cell(text: str, best: bool) -> Html:
 
 # Display of results, models and graphs: a paragraph in a terminal, a table in a notebook.
 
-AnyResult: TypeAlias = Result | SparseApproximation
-
 _METHODS = {
     "linear_response": "Linear-response correction",
     "perturbative": "Second-order correction",
@@ -245,7 +243,7 @@ _CORRECTED = {
 }
 
 
-def result_text(result: AnyResult) -> str:
+def result_text(result: BaseResult) -> str:
     """A result in one paragraph of at most 100 columns."""
     facts = [f"{name} {value}" for name, value in result_facts(result)[2:]]
     text = f"{_heading(result)}, {_size(result)}: {'; '.join(facts)}."
@@ -270,17 +268,17 @@ def result_status(result: Any) -> str:
     return "\n".join(lines)
 
 
-def result_line(result: AnyResult) -> str:
+def result_line(result: BaseResult) -> str:
     """A result in one line, without computed diagnostics."""
     return f"<{type(result).__name__} {_heading(result)}, {_size(result)}, {result.seconds:.3g} s>"
 
 
-def result_html(result: AnyResult) -> Html:
+def result_html(result: BaseResult) -> Html:
     """A result as a table of facts."""
     return table([], result_facts(result), caption=_heading(result))
 
 
-def result_facts(result: AnyResult) -> list[tuple[str, str]]:
+def result_facts(result: BaseResult) -> list[tuple[str, str]]:
     """The main facts of a result, by name."""
     facts = [("model", repr(result.model)), ("size", _size(result))]
     if result.weights is not None:
@@ -298,7 +296,7 @@ def _heading(result: Any) -> str:
     return f"{name} of {result.likelihood!r}"
 
 
-def _size(result: AnyResult) -> str:
+def _size(result: BaseResult) -> str:
     latents = result.model.num_latents
     return f"{result.num_rows} rows, {latents} latent{'s' if latents > 1 else ''}"
 
@@ -322,7 +320,7 @@ def _ranges(quantiles: np.ndarray) -> str:
 
 
 @singledispatch
-def _facts(result: AnyResult) -> list[tuple[str, str]]:
+def _facts(result: BaseResult) -> list[tuple[str, str]]:
     """What describes one kind of result."""
     raise TypeError(type(result).__name__)
 

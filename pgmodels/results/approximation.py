@@ -1,11 +1,12 @@
 """Gaussian approximations of the posterior."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
@@ -15,23 +16,25 @@ from pgmodels.model import Model
 from pgmodels.numerics.quadrature import chunk_length, equal_chunks
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable
-from pgmodels.priors.base import Sites, pad_sites, padded_size
+from pgmodels.priors.base import Sites, pad_rows, pad_sites, pad_zeros, padded_size
 from pgmodels.priors.block_posterior import CorrectedGaussian, draw_deviations, draw_latents, move
-from pgmodels.priors.collection import Posterior, PriorCollection, check_covariances
+from pgmodels.priors.collection import Posterior, PriorCollection, factors_at
 from pgmodels.results.gaussian import (
     GaussianPredictions,
     MixedPredictive,
     NormalDensity,
     ParameterUncertainty,
+    RowMoments,
+    added_moments,
+    as_covariances,
     averaging,
-    correct_at,
     cubature,
-    each_latent,
     is_invalid,
     joint_covariance,
     mixing,
     nodes_at,
-    respond_at,
+    require_variances,
+    second_order_moments,
     shifts_at,
     warn_invalid,
     warn_skewed,
@@ -83,7 +86,7 @@ class FitReport:
     intervals: str = ""
 
 
-class GaussianResult(GaussianPredictions, Result):
+class GaussianResult(GaussianPredictions, Result, ABC):
     """What Gaussian approximations of the posterior have in common, corrected or not: see Approximation."""
 
     if TYPE_CHECKING:
@@ -92,8 +95,9 @@ class GaussianResult(GaussianPredictions, Result):
         tolerance: float
         objective: str
         custom_objective: Objective | None
-        # Of corrected results.
+        # Of corrected results: the number of invalid variances, and whether the covariance is positive definite.
         num_nonpositive: int
+        is_positive: bool
 
         @property
         def fit(self) -> FitReport | Any:
@@ -105,6 +109,8 @@ class GaussianResult(GaussianPredictions, Result):
 
     # What ``latent_draws`` are draws of.
     drawn_from: ClassVar[str] = "the Gaussian approximation q: independent draws, joint over data"
+    # Whether ``gaussian`` is the Gaussian of linear response.
+    has_response: ClassVar[bool] = False
 
     @property
     def conditional(self) -> "GaussianResult":
@@ -112,9 +118,9 @@ class GaussianResult(GaussianPredictions, Result):
         return self
 
     @property
-    @abstractmethod
     def corrects_another(self) -> bool:
         """Whether ELBO and auxiliary variables belong to another result; False for ``fit``, which returns one."""
+        return self.uncorrected is not self and self.uncorrected.fit is None
 
     @property
     def has_elbo(self) -> bool:
@@ -150,7 +156,8 @@ class GaussianResult(GaussianPredictions, Result):
         require_draws(num_draws, *self.mean.shape)
         gaussian = self.gaussian(share)
         f, coordinates = draw_latents(gaussian, num_draws, as_seed(seed))
-        return *self._at_rows(f, coordinates), np.asarray(_log_density_ratio(gaussian, f, coordinates))
+        log_density = _log_density_ratio(gaussian, as_array(f), tuple(map(as_array, coordinates)))
+        return *self._at_rows(f, coordinates), np.asarray(log_density)
 
     def require_covariance(self) -> None:
         """Raise ValueError for a correction without a joint covariance of the latents."""
@@ -168,11 +175,6 @@ class GaussianResult(GaussianPredictions, Result):
     def prior(self) -> PriorCollection:
         return self.posterior.prior.resized(len(self.y))
 
-    def _inputs_at(self, X_new: Any, jointly: bool = False) -> np.ndarray:
-        inputs = self.check_inputs(X_new)
-        check_covariances(self.posterior.prior, inputs, jointly=jointly)
-        return inputs
-
     @property
     def sites(self) -> Sites:
         """The Gaussian factors of the data: potential (n, latents) and precision, see Sites."""
@@ -188,11 +190,27 @@ class GaussianResult(GaussianPredictions, Result):
         """The number of iterations."""
         return len(self.elbo_trace) - 1
 
+    @property
+    def shifts(self) -> Float[np.ndarray, "k n l"]:
+        """The derivatives of the means at the data along the directions of the parameters' uncertainty."""
+        return np.zeros((0, *self.mean.shape)) if self.uncertainty is None else self.uncertainty.shifts
+
+    def shifts_at(self, X_new: ArrayLike) -> Float[np.ndarray, "k m l"]:
+        """The derivatives of the means at new inputs along the directions of the parameters' uncertainty."""
+        inputs = self._inputs_at(X_new)
+        if self.uncertainty is None:
+            return np.zeros((0, len(inputs), self.model.num_latents))
+        width = self._num_across * self.model.num_latents
+        chunks = equal_chunks(np.arange(len(inputs)), min(padded_size(len(inputs)), chunk_length(width)))
+        prior = self.posterior.prior
+        shifts = [shifts_at(self.uncertainty, self.model, self.X, prior, as_array(inputs[rows])) for rows in chunks]
+        return np.concatenate(shifts, axis=1)[:, : len(inputs)]
+
     @cached_property
     def mixing(self) -> np.ndarray | None:
         """The Φ of predictors z = Φ f at the data, (n, predictors, latents); None if no factor combines latents."""
-        predictors = self.model.predictors
-        return None if predictors is None else np.asarray(predictors.matrix(as_array(self.y), self.model.parameters))
+        Phi = mixing(self.model, self.y)
+        return None if Phi is None else np.asarray(Phi)
 
     def predictor_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances under q of the latents or predictors that the likelihood's factors read."""
@@ -234,9 +252,16 @@ class Approximation(DataResult, GaussianResult):
         """The result before a correction: itself."""
         return self
 
-    @property
-    def corrects_another(self) -> bool:
-        return False
+    def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "Approximation | CorrectedApproximation":
+        """The result with an uncertainty of its parameters, None to hold them."""
+        if uncertainty is None:
+            return self
+        covariance = np.asarray(_marginals_at_data(self.posterior)[1])[: len(self.y)]
+        learned = LearnedApproximation(
+            uncorrected=self, mean=self.mean, variance=self.variance, covariance=covariance, seconds=self.seconds,
+            num_nonpositive=0,
+        )  # fmt: skip
+        return learned.with_uncertainty(uncertainty)
 
     @property
     def has_density(self) -> bool:
@@ -247,14 +272,10 @@ class Approximation(DataResult, GaussianResult):
         if not self.posterior.is_coupled:
             return IndependentNodes(self.mean, self.variance)
         mean, covariance = (np.asarray(part)[: len(self.y)] for part in _marginals_at_data(self.posterior))
-        return PredictorNodes(mean, covariance, each_latent(covariance) if self.mixing is None else self.mixing)
+        return PredictorNodes(mean, covariance, self.mixing)
 
     def gaussian(self, share: float = 1.0) -> Posterior:
         return self.posterior if share == 1.0 else _tempered(self.posterior, share)
-
-
-def _of_uncorrected(name: str, doc: str) -> property:
-    return property(lambda self: getattr(self.uncorrected, name), doc=doc)
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -267,6 +288,7 @@ class CorrectedApproximation(GaussianResult):
     non-positive, beyond the reach of the correction; 0 where the prior's is 0 is right. ``uncertainty`` is that of
     learned parameters, None if they are held at their values: variances and predictions include it, and
     ``conditional`` is the result without it. ``draw_at_data``, ``gaussian`` and densities are at the learned values.
+    The model, the data and what describes the iterations are those of ``uncorrected``.
     """
 
     uncorrected: Approximation
@@ -281,34 +303,21 @@ class CorrectedApproximation(GaussianResult):
     # Relative error of variances to allow for where they are compared with the prior's: rounding and quadrature.
     relative_error: ClassVar[float] = 1e-4
 
-    if not TYPE_CHECKING:
-        # The base classes declare their types.
-        model = _of_uncorrected("model", "The model with its hyperparameters resolved.")
-        X = _of_uncorrected("X", "The inputs of the data, (n, d).")
-        y = _of_uncorrected("y", "The observations, (n,) or (n, columns).")
-        weights = _of_uncorrected("weights", "The powers of the rows' likelihoods, (n,); None if all are 1.")
-        columns = _of_uncorrected("columns", "The names of X's columns, if it was a data frame.")
-        labels = _of_uncorrected("labels", "The labels of y in the order of their codes; None if y was numbers.")
-        missing = _of_uncorrected("missing", "The rows without y that are kept for predictions.")
-        posterior = _of_uncorrected("posterior", "The posterior that was corrected.")
-        elbo_trace = _of_uncorrected("elbo_trace", "The ELBO before the correction, at the start and by iteration.")
-        converged = _of_uncorrected("converged", "Whether the iterations before the correction converged.")
-        tolerance = _of_uncorrected("tolerance", "The tolerance of these iterations.")
-        objective = _of_uncorrected("objective", "The name of what the ELBO is a sum of.")
-        custom_objective = _of_uncorrected("custom_objective", "The objective if it was given as an object.")
+    def __post_init__(self) -> None:
+        for name in (
+            "model", "X", "y", "weights", "columns", "labels", "missing", "posterior", "elbo_trace", "converged",
+            "tolerance", "objective", "custom_objective",
+        ):  # fmt: skip
+            setattr(self, name, getattr(self.uncorrected, name))
 
     @property
     def fit(self) -> FitReport | Any:
         """How hyperparameters were learned; None if they were not."""
         report = self.uncorrected.fit
-        if report is None:
-            return None
+        if report is None or not self.is_corrected:
+            return report
         exceptions = f", but {report.exceptions}" if report.exceptions else ""
         return replace(report, correction=self.description + exceptions)
-
-    @property
-    def corrects_another(self) -> bool:
-        return self.uncorrected.fit is None
 
     def require_covariance(self) -> None:
         if self.is_corrected:
@@ -347,13 +356,11 @@ class CorrectedApproximation(GaussianResult):
     def conditional(self) -> "Approximation | CorrectedApproximation":
         return self.with_uncertainty(None)
 
-    def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "Approximation | CorrectedApproximation":
+    def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "CorrectedApproximation":
         """The result with another uncertainty of its parameters, None to hold them."""
-        variance = self.variance
-        for part, sign in ((self.uncertainty, -1.0), (uncertainty, 1.0)):
-            if part is not None:
-                variance = variance + sign * np.sum(part.shifts**2, axis=0)
-        return replace(self, uncertainty=uncertainty, variance=variance)
+        result = replace(self, uncertainty=uncertainty)
+        change = np.sum(result.shifts**2, axis=0) - np.sum(self.shifts**2, axis=0)
+        return replace(result, variance=self.variance + change)
 
     def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
         """The tables, with intervals of learned parameters, by draws from their normal density."""
@@ -365,29 +372,13 @@ class CorrectedApproximation(GaussianResult):
             tables[name] = of_draws(flat).set_axis(entries(values.shape[1:]))
         return tables
 
-    def _conditional_marginals_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    def _conditional_marginals_at(self, X_new: ArrayLike) -> RowMoments:
         """``_marginals_at`` with the parameters held."""
         return super()._marginals_at(X_new)
 
-    def _marginals_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    def _marginals_at(self, X_new: ArrayLike) -> RowMoments:
         mean, spread = self._conditional_marginals_at(X_new)
         return mean, with_shifts(spread, self.shifts_at(X_new))
-
-    @property
-    def shifts(self) -> Float[np.ndarray, "k n l"]:
-        """The derivatives of the means at the data along the directions of the parameters' uncertainty."""
-        return np.zeros((0, *self.mean.shape)) if self.uncertainty is None else self.uncertainty.shifts
-
-    def shifts_at(self, X_new: ArrayLike) -> Float[np.ndarray, "k m l"]:
-        """The derivatives of the means at new inputs along the directions of the parameters' uncertainty."""
-        inputs = self._inputs_at(X_new)
-        if self.uncertainty is None:
-            return np.zeros((0, len(inputs), self.model.num_latents))
-        width = self._num_across * self.model.num_latents
-        chunks = equal_chunks(np.arange(len(inputs)), min(padded_size(len(inputs)), chunk_length(width)))
-        prior = self.posterior.prior
-        shifts = [shifts_at(self.uncertainty, self.model, self.X, prior, as_array(inputs[rows])) for rows in chunks]
-        return np.concatenate(shifts, axis=1)[:, : len(inputs)]
 
     def gaussian(self, share: float = 1.0) -> Posterior | CorrectedGaussian:
         """Raise ValueError: corrected moments have no joint density."""
@@ -421,24 +412,20 @@ class CorrectedApproximation(GaussianResult):
 
     def _nodes_of(self, X_new: ArrayLike, covariates: np.ndarray | None) -> NodesOf:
         mean, spread = self._conditional_marginals_at(X_new)
-        self._require_variances(spread)
+        require_variances(spread)
         if self.is_corrected:
             plain = self.uncorrected._marginals_at(X_new)
             mean, spread, rows = averaging(self.model, self.y, (mean, spread), plain, covariates)
             warn_skewed(rows, "X_new")
         return lambda model, moved, shifts: nodes_at(model, mean + moved, with_shifts(spread, shifts), covariates)
 
-    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        return self.joint_nodes(X_new, num_draws, seed).draws
-
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        f = super().draw_latents(X_new, num_draws, seed)
+        f = super().joint_nodes(X_new, num_draws, seed).draws
         return self._with_parameters(f, X_new, seed)
 
     def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        """Draw the latents of each row. Raises ValueError if a corrected variance is not positive."""
         mean, spread = self._conditional_marginals_at(X_new)
-        self._require_variances(spread)
+        require_variances(spread)
         check_whole_number(num_draws, "num_draws", 1)
         require_draws(num_draws, *mean.shape)
         f = self._transported(mean + draw_deviations(spread, num_draws, as_generator(seed)), X_new)
@@ -454,18 +441,6 @@ class CorrectedApproximation(GaussianResult):
         scores = self.uncertainty.scores(len(f), seed)
         moved = f + np.tensordot(scores, self.shifts_at(X_new), axes=1)
         return DrawNodes(moved, self.uncertainty.of_likelihood(self.model, scores))
-
-    def _require_variances(self, variance: np.ndarray) -> None:
-        variances = variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
-        warn_invalid(variances, "X_new")
-        bad = is_invalid(variances)
-        if bad.any():
-            row = int(np.argwhere(bad)[0][0])
-            raise ValueError(
-                f"the corrected variance is {variances[row].min():.3g} in row {row} of X_new "
-                f"({int(bad.sum())} in all): the correction is not valid there. Predict with the uncorrected result or "
-                "with draws."
-            )
 
     def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
         """Draws f (draws, n, latents) at the data, replaced by uncorrected draws in rows whose response is skewed."""
@@ -505,9 +480,11 @@ class PerturbativeApproximation(CorrectedApproximation):
         # Those with the data.
         return max(super()._num_across, self.posterior.prior.num_rows)
 
-    def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
-        moments, expansion = super()._moments_at(inputs), (self.shift, self.curvature)
-        return correct_at(self.posterior, inputs, moments, expansion, mixing(self.model, self.y))
+    def _moments_at(self, inputs: Array) -> RowMoments:
+        moments, size = super()._moments_at(inputs), self.posterior.prior.num_rows
+        cross = _cross_covariance(self.posterior, inputs, mixing(self.model, pad_rows(self.y, size)))
+        shift, curvature = (pad_zeros(part, size) for part in (self.shift, self.curvature))
+        return second_order_moments(*moments, np.asarray(cross), shift, curvature)
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
         raise ValueError(
@@ -539,16 +516,13 @@ class ResponseApproximation(CorrectedApproximation):
         """What integrates over the latents of each datum."""
         if self.mean.shape[1] == 1:
             return IndependentNodes(self.mean, self.variance)
-        Phi = each_latent(self.covariance) if self.mixing is None else self.mixing
-        return PredictorNodes(self.mean, self.covariance, Phi)
+        return PredictorNodes(self.mean, self.covariance, self.mixing)
 
-    def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "Approximation | CorrectedApproximation":
-        covariance = self.covariance
-        for part, sign in ((self.uncertainty, -1.0), (uncertainty, 1.0)):
-            if part is not None:
-                covariance = covariance + sign * np.einsum("knl,knj->nlj", part.shifts, part.shifts)
-        variance = np.diagonal(covariance, axis1=1, axis2=2)
-        return replace(self, uncertainty=uncertainty, covariance=covariance, variance=variance)
+    def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "CorrectedApproximation":
+        result = replace(self, uncertainty=uncertainty)
+        ours, theirs = (np.einsum("knl,knj->nlj", part, part) for part in (result.shifts, self.shifts))
+        covariance = self.covariance + (ours - theirs)
+        return replace(result, covariance=covariance, variance=np.diagonal(covariance, axis1=1, axis2=2))
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -568,36 +542,16 @@ class LearnedApproximation(ResponseApproximation):
         return True
 
     @property
-    def fit(self) -> FitReport | Any:
-        """How hyperparameters were learned."""
-        return self.uncorrected.fit
+    def conditional(self) -> Approximation:
+        return self.uncorrected
 
     def gaussian(self, share: float = 1.0) -> Posterior:
         return self.uncorrected.gaussian(share)
 
-    def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "Approximation | CorrectedApproximation":
-        """The result with another uncertainty of its parameters; without one that of ``fit`` itself."""
-        return self.uncorrected if uncertainty is None else super().with_uncertainty(uncertainty)
-
-
-def with_parameters(
-    result: Approximation | CorrectedApproximation, uncertainty: ParameterUncertainty
-) -> CorrectedApproximation:
-    """A result of ``fit`` with the uncertainty of its parameters."""
-    if isinstance(result, Approximation):
-        covariance = np.asarray(_marginals_at_data(result.posterior)[1])[: len(result.y)]
-        result = LearnedApproximation(
-            uncorrected=result, mean=result.mean, variance=result.variance, seconds=result.seconds,
-            num_nonpositive=0, covariance=covariance,
-        )  # fmt: skip
-    moved = result.with_uncertainty(uncertainty)
-    assert isinstance(moved, CorrectedApproximation)
-    return moved
-
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class LinearResponse(ResponseApproximation):
-    """Linear response by coordinates, with a joint covariance.
+class JointResponse(ResponseApproximation):
+    """Linear response by coordinates, with a joint Gaussian.
 
     ``response`` (D, D) is added to the covariance of the whitened coordinates of ``posterior``, concatenated over
     latents, and ``shift`` (D,) to their mean: the shift of the expansion to second order (section 5) for a result of
@@ -606,17 +560,13 @@ class LinearResponse(ResponseApproximation):
     """
 
     drawn_from: ClassVar[str] = "the corrected Gaussian, joint over data and latents"
+    has_response: ClassVar[bool] = True
 
     shift: Float[np.ndarray, " q"]
     response: Float[np.ndarray, "q q"]
     residual: float
 
-    @property
-    def has_density(self) -> bool:
-        return self.is_positive
-
     def require_covariance(self) -> None:
-        """Raise ValueError if the response is not a covariance."""
         if not self.is_positive:
             raise ValueError(
                 "the covariance by linear response is not positive definite, so that there is nothing to draw from. "
@@ -636,13 +586,25 @@ class LinearResponse(ResponseApproximation):
         self.require_covariance()
         return super().draw_at_data(num_draws, seed)
 
-    def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
-        mean, covariance = respond_at(self.posterior, inputs, super()._moments_at(inputs), self.shift, self.response)
-        return mean, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
+    def _moments_at(self, inputs: Array) -> RowMoments:
+        (mean, spread), added = super()._moments_at(inputs), (as_array(self.shift), as_array(self.response))
+        shift, response = (np.asarray(part) for part in _added(self.posterior, inputs, *added))
+        covariance = as_covariances(spread) + response
+        return mean + shift, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
 
     def _covariance_at(self, X_new: Array) -> np.ndarray:
         self.require_covariance()
         return np.asarray(_response_at(self.posterior, X_new, as_array(self.response)))
+
+
+@final
+@dataclass(eq=False, kw_only=True, repr=False)
+class LinearResponse(JointResponse):
+    """A correction to the Gaussian of linear response: see JointResponse."""
+
+    @property
+    def has_density(self) -> bool:
+        return self.is_positive
 
 
 # Any share, in one program.
@@ -650,12 +612,25 @@ _moved, _response_at = compiled(move), compiled(joint_covariance)
 
 
 @compiled
-def _tempered(posterior: Posterior, share: Any) -> Posterior:
+def _added(posterior: Posterior, X_new: Array, shift: Array, response: Array) -> tuple[Array, Array]:
+    return added_moments(factors_at(posterior.prior, X_new), shift, response)
+
+
+@compiled
+def _cross_covariance(posterior: Posterior, X_new: Array, Phi: Float[Array, "n P L"] | None) -> Array:
+    covariance = posterior.cross_covariance(X_new)
+    return covariance if Phi is None else jnp.einsum("amkn,npk->amnp", covariance, Phi)
+
+
+@compiled
+def _tempered(posterior: Posterior, share: float) -> Posterior:
     return posterior.tempered(share)
 
 
 @compiled
-def _log_density_ratio(gaussian: Posterior | CorrectedGaussian, f: Any, coordinates: Any) -> Any:
+def _log_density_ratio(
+    gaussian: Posterior | CorrectedGaussian, f: Array, coordinates: tuple[Array, ...]
+) -> Float[Array, " draws"]:
     if isinstance(gaussian, CorrectedGaussian):
         return gaussian.log_density_ratio(coordinates)
     # Sites act on the part of f in the coordinates; the rest has its prior distribution.
@@ -664,5 +639,5 @@ def _log_density_ratio(gaussian: Posterior | CorrectedGaussian, f: Any, coordina
 
 
 @compiled
-def _marginals_at_data(posterior: Posterior) -> tuple[Any, Any]:
+def _marginals_at_data(posterior: Posterior) -> tuple[Array, Array]:
     return posterior.marginals()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_whole_number
@@ -14,13 +14,14 @@ from pgmodels.model import Groups, Model, forms_can_pad
 from pgmodels.numerics.quadrature import power_of_two
 from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import has_one_prior, have_fixed_kernels, trainable, with_priors, with_values
-from pgmodels.priors.base import pad_rows, pad_zeros, padded_size
+from pgmodels.priors.base import LatentPrior, pad_rows, pad_zeros, padded_size
 from pgmodels.priors.block_posterior import draw_given
 from pgmodels.priors.collection import PriorCollection, padded_prior
+from pgmodels.priors.rows import DistinctInputs
 from pgmodels.results.predictive import DrawNodes, Predictive, spread_evenly
 from pgmodels.results.result import DataResult, Functions, of_chains
 from pgmodels.runtime.jit import compiled, require_draws
-from pgmodels.runtime.precision import DoublePrecision, Picklable, double_precision
+from pgmodels.runtime.precision import DoublePrecision, Picklable, as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 
 if TYPE_CHECKING:
@@ -148,24 +149,21 @@ class Draws(DataResult):
     @cached_property
     def mean(self) -> np.ndarray:
         """Posterior means at the data, (n, latents)."""
-        if self.moments is not None:
-            return self.moments[0]
-        return np.where(self._varies, self.latents.mean(axis=(0, 1)), self.latents[0, 0])
+        return self._moments[0]
 
     @cached_property
     def variance(self) -> np.ndarray:
         """Posterior variances at the data, (n, latents)."""
-        if self.moments is not None:
-            return self.moments[1]
-        return np.where(self._varies, self.latents.var(axis=(0, 1)), 0.0)
+        return self._moments[1]
 
     @cached_property
-    def _varies(self) -> np.ndarray:
-        """Whether the draws of each latent differ, (n, latents).
-
-        If they are all equal (prior variance 0), moments are exact, where averages would have rounding errors.
-        """
-        return np.ptp(self.latents, axis=(0, 1)) > 0.0
+    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+        if self.moments is not None:
+            return self.moments
+        # Of equal draws (prior variance 0) moments are exact, where averages would have rounding errors.
+        varies = np.ptp(self.latents, axis=(0, 1)) > 0.0
+        mean = np.where(varies, self.latents.mean(axis=(0, 1)), self.latents[0, 0])
+        return mean, np.where(varies, self.latents.var(axis=(0, 1)), 0.0)
 
     def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
         """The tables; hyperparameters without a prior keep their values."""
@@ -192,11 +190,7 @@ class Draws(DataResult):
         variances = [centre.var(axis=0) + residual.mean(axis=0)[:, None] for centre, residual in conditionals]
         return np.concatenate(means, axis=-1), np.concatenate(variances, axis=-1)
 
-    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        return self.joint_nodes(X_new, num_draws, seed).draws
-
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        """``draw_latents``, with the likelihood parameters of the draws that they are conditional on."""
         check_whole_number(num_draws, "num_draws", 1)
         count = len(self.check_inputs(X_new))
         # Three copies of the covariance of a group given its coordinates.
@@ -208,7 +202,6 @@ class Draws(DataResult):
         return DrawNodes(f, {name: value[chosen] for name, value in self.flat_likelihood_values.items()})
 
     def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        """Draw the latents of each row, with the likelihood parameters of the draws."""
         check_whole_number(num_draws, "num_draws", 1)
         rng = np.random.default_rng(as_seed(seed))
         chosen = spread_evenly(self.num_chains * self.num_samples, num_draws, rng)
@@ -223,12 +216,14 @@ class Draws(DataResult):
         if has_one_prior(self.model):
             prior, noise = padded_prior(self.prior), pad_zeros(noise, power_of_two(num_draws))
             padded = tuple(_pad_draws(v, group.rank) for v, group in zip(whitened, prior.groups, strict=True))
-            return np.asarray(_draw_given(prior, X_new, padded, noise))[:num_draws]
+            arguments = jax.tree.map(as_array, (X_new, padded, noise))
+            return np.asarray(_draw_given(prior, *arguments))[:num_draws]
         leaf_indices = with_priors(self.model).leaf_indices
         values = [v.reshape(-1, *v.shape[2:])[chosen] for v in self.hyperparameters.values()]
         padded = tuple(_pad_rank(v, group.rank) for v, group in zip(whitened, self.prior.groups, strict=True))
-        inputs, fixed = self.model.inputs(self.X), self._fixed_groups(self.prior)
-        return np.asarray(_draw_each(bare(self.model), leaf_indices, values, padded, noise, inputs, fixed, X_new))
+        inputs, fixed = self.model.inputs(self.X), _fixed_groups(self.model, self.prior)
+        arguments = values, padded, noise, inputs, fixed, as_array(X_new)
+        return np.asarray(_draw_each(bare(self.model), leaf_indices, *arguments))
 
     def draw_marginals(self, X_new: ArrayLike, seed: Seed = 0, common_noise: bool = False) -> np.ndarray:
         """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), independent across rows.
@@ -270,27 +265,22 @@ class Draws(DataResult):
         """E[f(X_new) | draw] (draws, m, latents) and Var[f(X_new) | draw] (draws or 1, m), one pair for each group."""
         require_draws(self.num_chains * self.num_samples, len(self.check_inputs(X_new)), self.model.num_latents)
         X_new, whitened = self._inputs_at(X_new), self._flat_whitened()
-        count, inputs = len(X_new), pad_rows(X_new, padded_size(len(X_new)))
+        count, inputs = len(X_new), as_array(pad_rows(X_new, padded_size(len(X_new))))
         prior = padded_prior(self.prior) if forms_can_pad(self.model) else self.prior
         pairs = zip(prior.groups, whitened, strict=True)
         if not has_one_prior(self.model):
             leaf_indices = with_priors(self.model).leaf_indices
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
             padded = [_pad_rank(v, group.rank) for group, v in pairs]
-            at_data = self.model.inputs(self.X, padded=True), self._fixed_groups(prior)
+            at_data = self.model.inputs(self.X, padded=True), _fixed_groups(self.model, prior)
             projected = _project(bare(self.model), leaf_indices, values, padded, *at_data, inputs)
             return [(np.asarray(centre)[:, :count], np.asarray(residual)[:, :count]) for centre, residual in projected]
-        conditionals = [_at(group, inputs, _pad_draws(v, group.rank)) for group, v in pairs]
+        conditionals = [_at(group, inputs, as_array(_pad_draws(v, group.rank))) for group, v in pairs]
         draws = len(whitened[0])
         return [
             (np.asarray(centre)[:draws, :count], np.asarray(residual)[None, :count])
             for centre, residual in conditionals
         ]
-
-    def _fixed_groups(self, prior: PriorCollection) -> Groups:
-        """The groups of a prior that are the same for all draws except for their means; None for the others."""
-        pairs = zip(prior.groups, have_fixed_kernels(self.model), strict=True)
-        return tuple(group if is_fixed else None for group, is_fixed in pairs)
 
     def _flat_whitened(self) -> tuple[np.ndarray, ...]:
         if self.whitened is None:
@@ -298,21 +288,27 @@ class Draws(DataResult):
         return tuple(v.reshape(-1, *v.shape[2:]) for v in self.whitened)
 
 
-_draw_given: Any = compiled(draw_given)
+_draw_given = compiled(draw_given)
+
+
+def _fixed_groups(model: Model, prior: PriorCollection) -> Groups:
+    """The groups of a prior that are the same for all draws except for their means; None for the others."""
+    pairs = zip(prior.groups, have_fixed_kernels(model), strict=True)
+    return tuple(group if is_fixed else None for group, is_fixed in pairs)
 
 
 @partial(compiled, static_argnames="leaf_indices")
 def _draw_each(
-    model: Any,
+    model: Model,
     leaf_indices: tuple[int, ...],
-    values: Any,
-    whitened: Any,
-    noise: Any,
-    inputs: Any,
-    fixed_groups: Any,
-    X_new: Any,
-) -> Any:
-    def one(draw: tuple[Any, Any, Any]) -> Any:
+    values: list[np.ndarray],
+    whitened: tuple[np.ndarray, ...],
+    noise: np.ndarray,
+    inputs: DistinctInputs,
+    fixed_groups: Groups,
+    X_new: Array,
+) -> Float[Array, "draws m l"]:
+    def one(draw: tuple[list[Array], tuple[Array, ...], Array]) -> Array:
         prior = with_values(model, leaf_indices, draw[0]).prior(inputs, traced=True, known=fixed_groups).for_sampling()
         return draw_given(prior, X_new, *draw[1:])
 
@@ -321,15 +317,15 @@ def _draw_each(
 
 @partial(compiled, static_argnames="leaf_indices")
 def _project(
-    model: Any,
+    model: Model,
     leaf_indices: tuple[int, ...],
-    values: Any,
-    whitened: Any,
-    inputs: Any,
-    fixed_groups: Any,
-    X_new: Any,
-) -> Any:
-    def one(draw: tuple[Any, Any]) -> Any:
+    values: list[np.ndarray],
+    whitened: list[np.ndarray],
+    inputs: DistinctInputs,
+    fixed_groups: Groups,
+    X_new: Array,
+) -> list[tuple[Array, Array]]:
+    def one(draw: tuple[list[Array], list[Array]]) -> list[tuple[Array, Array]]:
         prior = with_values(model, leaf_indices, draw[0]).prior(inputs, traced=True, known=fixed_groups).for_sampling()
         return [group.conditional(X_new, v) for group, v in zip(prior.groups, draw[1], strict=True)]
 
@@ -337,14 +333,14 @@ def _project(
 
 
 @compiled
-def _at(group: Any, X_new: Any, whitened: Any) -> Any:
+def _at(group: LatentPrior, X_new: Array, whitened: Array) -> tuple[Array, Array]:
     return group.conditional(X_new, whitened)
 
 
 @double_precision
 def _colour(prior: PriorCollection, whitened: tuple[np.ndarray, ...]) -> np.ndarray:
     flat = [v.reshape(-1, *v.shape[-2:]) for v in whitened]
-    padded = tuple(_pad_draws(v, group.rank) for v, group in zip(flat, prior.groups, strict=True))
+    padded = tuple(as_array(_pad_draws(v, group.rank)) for v, group in zip(flat, prior.groups, strict=True))
     f = np.asarray(_latents(prior, padded))[: len(flat[0])]
     return f.reshape(*whitened[0].shape[:-2], *f.shape[1:])
 
@@ -359,5 +355,5 @@ def _pad_rank(draws: np.ndarray, rank: int) -> np.ndarray:
 
 
 @compiled
-def _latents(prior: PriorCollection, whitened: Any) -> Any:
+def _latents(prior: PriorCollection, whitened: tuple[Array, ...]) -> Float[Array, "draws n l"]:
     return prior.latents(whitened)

@@ -1,16 +1,15 @@
 """Gaussian results, and their corrections, mixtures and uncertainty of parameters."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_whole_number, in_units_of
@@ -20,7 +19,7 @@ from pgmodels.numerics.quadrature import chunk_length, equal_chunks, normal_node
 from pgmodels.parameters.vector import ParameterVector, trainable
 from pgmodels.priors.base import LatentPrior, Sites, pad_rows, pad_zeros, padded_size
 from pgmodels.priors.block_posterior import draw_deviations, draw_gaussian
-from pgmodels.priors.collection import Posterior, PriorCollection, factors_at
+from pgmodels.priors.collection import Posterior, PriorCollection, check_covariances, factors_at
 from pgmodels.priors.dense import InducingPointPrior, InducingPoints
 from pgmodels.priors.inducing import inducing_points_at
 from pgmodels.priors.rows import DistinctInputs
@@ -33,7 +32,7 @@ from pgmodels.results.predictive import (
     PredictorNodes,
     check_covariates,
 )
-from pgmodels.results.result import BaseResult, check_levels
+from pgmodels.results.result import BaseResult, Index, check_levels
 from pgmodels.runtime.jit import compiled, require_draws
 from pgmodels.runtime.messages import PgmodelsWarning, shorten, suppress_warnings, warn
 from pgmodels.runtime.precision import as_array, double_precision
@@ -44,53 +43,34 @@ class CorrectionWarning(PgmodelsWarning):
     """Variances need a correction, or a corrected variance is negative or larger than possible."""
 
 
-def correct_marginals(
-    mean: Any, variance: Any, cross: Any, shift: Any, curvature: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """Corrected mean and variance (m, latents), from Cov_q(f_*, f) (latents, m, n) (math: section 5)."""
-    cross, shift, curvature = (np.asarray(part) for part in (cross, shift, curvature))
-    moved = 0.5 * np.einsum("lmn,nl->ml", cross, shift)
-    quadratic = np.einsum("lmn,nl->ml", cross**2, curvature)
-    return np.asarray(mean) + moved, np.asarray(variance) + 0.5 * quadratic - moved**2
+# Means (m, latents) of each row, with variances (m, latents) or covariances (m, latents, latents).
+RowMoments: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
-def correct_blocks(mean: Any, covariance: Any, cross: Any, shift: Any, curvature: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Corrected mean (m, L) and covariance (m, L, L) of each row's latents, from Cov_q(f_*, z) (L, m, n, P)."""
+def second_order_moments(
+    mean: np.ndarray, spread: np.ndarray, cross: np.ndarray, shift: np.ndarray, curvature: np.ndarray
+) -> RowMoments:
+    """Moments of each row's latents corrected to second order (math: section 5).
+
+    ``cross`` is Cov_q(f_*, f) (latents, m, n) or, of coupled latents, Cov_q(f_*, z) (latents, m, n, P) with the
+    predictors z of the data; ``shift`` and ``curvature`` are E[∂Q/∂z] and E[∂²Q/∂z²] at the data.
+    """
+    if cross.ndim == 3:
+        moved = 0.5 * np.einsum("lmn,nl->ml", cross, shift)
+        return mean + moved, spread + 0.5 * np.einsum("lmn,nl->ml", cross**2, curvature) - moved**2
     moved, quadratic = (np.asarray(part) for part in _coupled_terms(cross, shift, curvature))
-    outer = moved[:, :, None] * moved[:, None, :]
-    return np.asarray(mean) + moved, np.asarray(covariance) + 0.5 * quadratic - outer
+    return mean + moved, spread + 0.5 * quadratic - moved[:, :, None] * moved[:, None, :]
 
 
 @compiled
-def _coupled_terms(cross: Any, shift: Any, curvature: Any) -> tuple[Any, Any]:
+def _coupled_terms(cross: np.ndarray, shift: np.ndarray, curvature: np.ndarray) -> tuple[Array, Array]:
     moved = 0.5 * jnp.einsum("amnp,np->ma", cross, shift)
     return moved, jnp.einsum("amnp,npq,bmnq->mab", cross, curvature, cross)
 
 
-def respond_at(
-    posterior: Posterior,
-    X_new: Any,
-    moments: tuple[np.ndarray, np.ndarray],
-    shift: np.ndarray,
-    response: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Means at new inputs, and covariances of each row's latents by linear response (m, L, L), from q's moments.
-
-    ``shift`` and ``response`` are added in the coordinates of the padded posterior.
-    """
-    mean, spread = moments
-    V = spread if spread.ndim == 3 else np.einsum("ma,ab->mab", spread, np.eye(spread.shape[1]))
-    m, inputs = len(mean), pad_rows(X_new, padded_size(len(X_new)))
-    moved, added = _added(posterior, inputs, shift, response)
-    return mean + np.asarray(moved)[:m], V + np.asarray(added)[:m]
-
-
-@compiled
-def _added(posterior: Posterior, X_new: Any, shift: Any, response: Any) -> tuple[Any, Any]:
-    return added_moments(factors_at(posterior.prior, X_new), shift, response)
-
-
-def added_moments(factors: Sequence[Array], shift: Any, response: Any) -> tuple[Any, Any]:
+def added_moments(
+    factors: Sequence[Array], shift: Float[Array, " D"], response: Float[Array, "D D"]
+) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
     """The terms that linear response adds to the mean (m, L) and the covariance (m, L, L) of each row's latents.
 
     ``factors`` are the A (rank, m) of each latent, f = mean + A^T v; ``shift`` (D,) and ``response`` (D, D) are added
@@ -103,7 +83,9 @@ def added_moments(factors: Sequence[Array], shift: Any, response: Any) -> tuple[
     return jnp.stack(means, axis=-1), jnp.moveaxis(jnp.array(added), 2, 0)
 
 
-def joint_covariance(posterior: Posterior, X_new: Any, response: Any) -> Any:
+def joint_covariance(
+    posterior: Posterior, X_new: Float[Array, "m d"], response: Float[Array, "D D"]
+) -> Float[Array, "L m L m"]:
     """The covariance of the latents at new inputs by linear response, (L, m, L, m)."""
     V, factors = posterior.covariance_at(X_new), factors_at(posterior.prior, X_new)
     if not posterior.is_coupled:
@@ -114,37 +96,17 @@ def joint_covariance(posterior: Posterior, X_new: Any, response: Any) -> Any:
     return V + jnp.moveaxis(jnp.array(added), 1, 2)
 
 
-def _blocks(factors: Sequence[Array], response: Any) -> list[tuple[Array, list[Array]]]:
+def _blocks(factors: Sequence[Array], response: Float[Array, "D D"]) -> list[tuple[Array, list[Array]]]:
     """The factor of each latent, and the blocks of a matrix between its coordinates and those of each latent."""
     ends = np.cumsum([len(A) for A in factors])[:-1]
     rows = jnp.split(response, ends)
     return [(A, jnp.split(row, ends, axis=1)) for A, row in zip(factors, rows, strict=True)]
 
 
-def correct_at(
-    posterior: Posterior,
-    X_new: Any,
-    moments: tuple[np.ndarray, np.ndarray],
-    expansion: tuple[np.ndarray, np.ndarray],
-    Phi: tuple[Any, ...],
-) -> tuple[np.ndarray, np.ndarray]:
-    """The corrected moments at new inputs: means with variances or, for coupled latents, covariances.
-
-    ``expansion`` has E[∂Q/∂f] and E[∂²Q/∂f²] at the data, and ``Phi`` is from ``mixing``.
-    """
-    m, size, inputs = len(moments[0]), posterior.prior.num_rows, pad_rows(X_new, padded_size(len(X_new)))
-    cross = _cross_covariance(posterior, inputs, *(pad_rows(part, size) for part in Phi))
-    corrected = correct_blocks if posterior.is_coupled else correct_marginals
-    shift, curvature = (pad_zeros(part, size) for part in expansion)
-    q_mean, q_spread = (pad_rows(part, len(inputs)) for part in moments)
-    mean, spread = corrected(q_mean, q_spread, cross, shift, curvature)
-    return mean[:m], spread[:m]
-
-
-def mixing(model: Model, y: np.ndarray | Array) -> tuple[Any, ...]:
-    """Φ at the data, empty if no factor combines latents."""
+def mixing(model: Model, y: np.ndarray | Array) -> Float[Array, "n P L"] | None:
+    """Φ at the data, None if no factor combines latents."""
     predictors = model.predictors
-    return () if predictors is None else (predictors.matrix(as_array(y), model.parameters),)
+    return None if predictors is None else predictors.matrix(as_array(y), model.parameters)
 
 
 def is_invalid(variance: np.ndarray) -> np.ndarray:
@@ -166,20 +128,31 @@ def warn_invalid(variance: np.ndarray, where: str) -> int:
     return count
 
 
-@compiled
-def _cross_covariance(posterior: Posterior, X_new: Any, *Phi: Any) -> Any:
-    covariance = posterior.cross_covariance(X_new)
-    return jnp.einsum("amkn,npk->amnp", covariance, *Phi) if Phi else covariance
+def require_variances(spread: np.ndarray) -> None:
+    """Raise ValueError, and warn, if variances or covariances at X_new are not valid."""
+    variances = diagonals(spread)
+    warn_invalid(variances, "X_new")
+    bad = is_invalid(variances)
+    if bad.any():
+        row = int(np.argwhere(bad)[0][0])
+        raise ValueError(
+            f"the corrected variance is {variances[row].min():.3g} in row {row} of X_new "
+            f"({int(bad.sum())} in all): the correction is not valid there. Predict with the uncorrected result or "
+            "with draws."
+        )
+
+
+def diagonals(spread: np.ndarray) -> np.ndarray:
+    """The variances (m, latents) of each row's latents, of which covariances may be known."""
+    return spread if spread.ndim == 2 else np.diagonal(spread, axis1=1, axis2=2)
+
+
+def as_covariances(spread: np.ndarray) -> np.ndarray:
+    """The covariances (m, latents, latents) of each row's latents, of which only variances may be known."""
+    return spread if spread.ndim == 3 else spread[:, :, None] * np.eye(spread.shape[1])
 
 
 # The uncertainty of learned parameters, by the generalised delta method.
-
-# Nodes for moments and quantiles of parameters that have no closed form.
-_SHIFT_NODES = 4096
-# Follows a seed, for draws that are independent of others with it.
-_STREAM = 64
-# The step of central differences along a direction, in standard deviations: the mean is smooth, and exact to rounding.
-_STEP = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,8 +190,8 @@ class ParameterUncertainty:
 
     def nodes(self, model: Model) -> dict[str, np.ndarray]:
         """Equally likely values of each parameter that has an interval, (nodes, ...), by name."""
-        # Those of one direction have unequal weights.
-        scores, _ = normal_nodes(max(2, self.root.shape[1]), _SHIFT_NODES)
+        # Enough nodes for moments and quantiles without a closed form; those of one direction have unequal weights.
+        scores, _ = normal_nodes(max(2, self.root.shape[1]), 4096)
         learned, known = trainable(model), self.root.any(axis=1)
         sizes = [int(np.prod(shape)) for shape in learned.free_shapes]
         has_interval = [entries.all() for entries in np.split(known, np.cumsum(sizes)[:-1])]
@@ -227,7 +200,8 @@ class ParameterUncertainty:
 
     def scores(self, num_draws: int, seed: Seed) -> Float[np.ndarray, "s k"]:
         """Standard normal draws of the directions, independent of other draws with the seed."""
-        return np.random.default_rng([as_seed(seed), _STREAM]).standard_normal((num_draws, self.root.shape[1]))
+        # The second number makes a stream of its own.
+        return np.random.default_rng([as_seed(seed), 64]).standard_normal((num_draws, self.root.shape[1]))
 
     def count_of_likelihood(self, model: Model) -> int:
         """The number of directions that the likelihood's parameters depend on."""
@@ -241,8 +215,7 @@ def with_shifts(spread: np.ndarray, shifts: Float[np.ndarray, "k m l"]) -> np.nd
         return spread
     if shifts.shape[2] == 1 and spread.ndim == 2:
         return spread + np.sum(shifts**2, axis=0)
-    covariance = spread if spread.ndim == 3 else spread[:, :, None] * np.eye(spread.shape[1])
-    return covariance + np.einsum("kml,kmj->mlj", shifts, shifts)
+    return as_covariances(spread) + np.einsum("kml,kmj->mlj", shifts, shifts)
 
 
 def cubature(size: int) -> tuple[Float[np.ndarray, "s k"], Float[np.ndarray, " s"]]:
@@ -262,7 +235,9 @@ def shifts_at(
     The mean is the prior's plus K(X_new, X) times the pull, for every form of the prior, or plus the features times the
     coefficients.
     """
-    inputs, signs = model.inputs(X, padded=True), (_STEP, -_STEP)
+    # Of central differences, in standard deviations: the mean is smooth, and exact to rounding.
+    step = 1e-2
+    inputs, signs = model.inputs(X, padded=True), (step, -step)
     points = tuple(_points(gp, group) for gp, group in zip(model.gps, prior.spans().groups, strict=True))
     size = num_padded(model, len(X))
     vectors = np.concatenate([uncertainty.vector + sign * uncertainty.root.T for sign in signs])
@@ -278,7 +253,7 @@ def shifts_at(
     steps = as_array(vectors), as_array(padded), coefficients
     means = _means(trainable(model), model.bare(), inputs, points, steps, X_new)
     above, below = np.split(np.asarray(means), 2)
-    return (above - below) / (2.0 * _STEP)
+    return (above - below) / (2.0 * step)
 
 
 def _points(gp: GP, group: LatentPrior) -> InducingPoints | None:
@@ -311,7 +286,7 @@ def _means(
 
 
 @partial(compiled, optimise=False)
-def _constrained(learned: ParameterVector, vectors: Array) -> Any:
+def _constrained(learned: ParameterVector, vectors: Float[Array, "s p"]) -> Sequence[Array]:
     return jax.vmap(learned.constrain)(vectors)
 
 
@@ -322,7 +297,7 @@ class NormalDensity:
         self.mean, self.variance = mean, variance
         self.deviation = np.sqrt(np.where(variance >= 0.0, variance, np.nan))
 
-    def __getitem__(self, where: Any) -> "NormalDensity":
+    def __getitem__(self, where: Index) -> "NormalDensity":
         return NormalDensity(self.mean[where], self.variance[where])
 
     @property
@@ -358,19 +333,21 @@ class NormalDensity:
         return np.maximum(at_sign_change - ends, 0.0).sum(axis=0)
 
 
-class GaussianPredictions(BaseResult, ABC):
+class GaussianPredictions(BaseResult):
     """Predictions at new inputs from a model and a Gaussian posterior of its latents."""
 
     if TYPE_CHECKING:
         posterior: Posterior
 
-    @abstractmethod
     def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
         """Checked new inputs, standardised if the model's are."""
+        inputs = self.check_inputs(X_new)
+        check_covariances(self.posterior.prior, inputs, jointly=jointly)
+        return inputs
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         mean, variance = self._marginals_at(X_new)
-        return mean, variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
+        return mean, diagonals(variance)
 
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
         mean, variance = self._marginals_at(X_new)
@@ -379,13 +356,13 @@ class GaussianPredictions(BaseResult, ABC):
         return Predictive(self.likelihood, nodes, covariates, self.labels)
 
     @double_precision
-    def _marginals_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    def _marginals_at(self, X_new: ArrayLike) -> RowMoments:
         """Means (m, latents) at X_new, with variances or, for coupled latents, covariances of each row."""
         inputs, width = self._inputs_at(X_new), self._num_across * self.model.num_latents
         # In chunks that fit into memory, the last one padded.
         chunks = equal_chunks(np.arange(len(inputs)), min(padded_size(len(inputs)), chunk_length(width)))
         moments = zip(*(self._moments_at(as_array(inputs[rows])) for rows in chunks), strict=True)
-        mean, variance = (np.concatenate([np.asarray(part) for part in both])[: len(inputs)] for both in moments)
+        mean, variance = (np.concatenate(both)[: len(inputs)] for both in moments)
         bad = ~np.isfinite(variance.reshape(len(inputs), -1)).all(axis=1)
         if bad.any():
             row = int(np.argmax(bad))
@@ -399,12 +376,13 @@ class GaussianPredictions(BaseResult, ABC):
     def _num_across(self) -> int:
         return max(group.num_across for group in self.posterior.prior.groups)
 
-    def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
-        return _marginals(self.posterior, inputs)
+    def _moments_at(self, inputs: Array) -> RowMoments:
+        mean, spread = _marginals(self.posterior, inputs)
+        return np.asarray(mean), np.asarray(spread)
 
-    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
+    def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
         check_whole_number(num_draws, "num_draws", 1)
-        return self._drawn_at(X_new, num_draws, as_seed(seed))
+        return DrawNodes(self._drawn_at(X_new, num_draws, as_seed(seed)))
 
     def _drawn_at(self, X_new: ArrayLike, num_draws: int, seed: int) -> np.ndarray:
         count, size = len(self.check_inputs(X_new)), self.model.num_latents
@@ -420,15 +398,7 @@ class GaussianPredictions(BaseResult, ABC):
         covariance = self._covariance_at(as_array(self._inputs_at(X_new, jointly=True)))
         return draw_gaussian(mean, covariance, num_draws, np.random.default_rng(seed))
 
-    def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        """``draw_latents``, with the likelihood parameters that are drawn with them: none here."""
-        return DrawNodes(self.draw_latents(X_new, num_draws, seed))
-
     def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        """Draws of the latents of each row, and the likelihood parameters that are drawn with them: none here.
-
-        All rows are drawn by the same standard normals, so that tables over rows are smooth: O(m), for rows one by one.
-        """
         check_whole_number(num_draws, "num_draws", 1)
         mean, spread = self._marginals_at(X_new)
         require_draws(num_draws, *mean.shape)
@@ -443,8 +413,7 @@ def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: n
     """Quadrature nodes over the latents of each row, from variances (m, latents) or covariances."""
     if variance.ndim == 2:
         return IndependentNodes(mean, variance)
-    Phi = mixing_at(model, len(mean), covariates)
-    return PredictorNodes(mean, variance, each_latent(variance) if Phi is None else Phi)
+    return PredictorNodes(mean, variance, mixing_at(model, len(mean), covariates))
 
 
 def mixing_at(model: Model, num_rows: int, covariates: np.ndarray | None) -> np.ndarray | None:
@@ -462,12 +431,12 @@ def mixing_at(model: Model, num_rows: int, covariates: np.ndarray | None) -> np.
 
 
 @compiled
-def _marginals(posterior: Posterior, X_new: Array) -> tuple[Any, Any]:
+def _marginals(posterior: Posterior, X_new: Array) -> tuple[Array, Array]:
     return posterior.marginals_at(X_new) if posterior.is_coupled else posterior.predict(X_new)
 
 
 @compiled
-def _drawn_at(posterior: Any, X_new: Array, keys: Any) -> Array:
+def _drawn_at(posterior: Any, X_new: Array, keys: Key[Array, " draws"]) -> Array:
     return posterior.drawn_at(X_new, keys)
 
 
@@ -476,14 +445,7 @@ def _covariance_at(posterior: Posterior, X_new: Array) -> Array:
     return posterior.covariance_at(X_new)
 
 
-def each_latent(covariance: np.ndarray) -> np.ndarray:
-    """The Φ whose predictors are the latents."""
-    return np.broadcast_to(np.eye(covariance.shape[-1]), covariance.shape)
-
-
 # Mixtures: of Gaussian marginals, and of predictive distributions.
-
-_HALVINGS = 60
 
 
 def mixed_moments(weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -499,7 +461,7 @@ def mixed_quantiles(levels: ArrayLike, weights: np.ndarray, means: np.ndarray, v
     shape = (len(probabilities), *means.shape[1:])
     low, high = (np.broadcast_to(end, shape).copy() for end in ((means - reach).min(0), (means + reach).max(0)))
     target = probabilities.reshape(-1, *[1] * (means.ndim - 1))
-    for _ in range(_HALVINGS):
+    for _ in range(60):
         middle = 0.5 * (low + high)
         scores = in_units_of(scales[:, None], middle[None] - means[:, None])
         below = np.tensordot(weights, scipy.special.ndtr(scores), axes=1) < target
@@ -569,17 +531,15 @@ class MixedPredictive(Predictive):
 # probabilities, in thousandths: Bernoulli .1, 2.3, .2, by cavi 1.2, 6.6, 1.5; probit .6, 6.2, .5, by cavi 9.9, 38, 12.
 # The first condition excludes rare events, where a fifth of a probability is not visible in y (breast-cancer by cavi:
 # 43 of 300 rows, where the corrected probabilities are thirty times more accurate), the second large counts.
-_FELT, _SKEWED = 0.1, 0.2
-# Nodes of these averages, for one direction and for several: just accurate enough to compare the two.
-_NODES, _POINTS = 16, 256
+_VISIBLE, _SKEWED = 0.1, 0.2
 
 
 @double_precision
 def averaging(
     model: Model,
     y: np.ndarray,
-    corrected: tuple[np.ndarray, np.ndarray],
-    plain: tuple[np.ndarray, np.ndarray],
+    corrected: RowMoments,
+    plain: RowMoments,
     covariates: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The moments of each row's latents for predicting y, and the rows (m,) with uncorrected ones.
@@ -588,7 +548,8 @@ def averaging(
     response is E[y | f], or the probability of each value of y; if neither is known, nothing is replaced. Without
     ``covariates`` (m, columns), the covariates of the first observation of ``y`` are used.
     """
-    (mean, spread), (centre, other) = corrected, (plain[0], _like(plain[1], corrected[1]))
+    (mean, spread), (centre, other) = corrected, plain
+    other = as_covariances(other) if spread.ndim == 3 else diagonals(other)
     columns = model.likelihood.support(model.num_latents).covariate_columns(y)
     if covariates is None and columns is not None:
         covariates = np.repeat(columns[:1], len(mean), axis=0)
@@ -603,25 +564,21 @@ def averaging(
             return mean, spread, np.zeros(len(mean), dtype=bool)
     with np.errstate(invalid="ignore"):
         # Averages and variances that are not finite are not compared.
-        moved = np.abs(after - before) > np.maximum(_FELT * np.sqrt(np.maximum(noise, 0.0)), _SKEWED * np.abs(before))
+        least = _VISIBLE * np.sqrt(np.maximum(noise, 0.0))
+        moved = np.abs(after - before) > np.maximum(least, _SKEWED * np.abs(before))
     rows = (moved & np.isfinite(before)).any(axis=1)
     mask = rows.reshape(-1, *[1] * (spread.ndim - 1))
     return np.where(rows[:, None], centre, mean), np.where(mask, other, spread), rows
 
 
-def _like(variance: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Variances as covariances of each row's latents or vice versa, in the form of the other argument."""
-    if variance.ndim == other.ndim:
-        return variance
-    return variance[:, :, None] * np.eye(variance.shape[1]) if other.ndim == 3 else np.diagonal(variance, 0, 1, 2)
-
-
 def _responses(
-    model: Model, mean: np.ndarray, variance: np.ndarray, covariates: Any, at_mean: bool = False
+    model: Model, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None, at_mean: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Averages of the responses (m, responses) over Gaussians, and the conditional variances of y."""
     nodes = nodes_at(model, mean, variance, covariates)
-    nodes.levels = (1 if at_mean else _NODES if nodes.num_directions == 1 else _POINTS,) * 2
+    # Just accurate enough to compare two averages.
+    count = 16 if nodes.num_directions == 1 else 256
+    nodes.levels = (1 if at_mean else count,) * 2
     predictive = Predictive(model.likelihood, nodes, covariates)
     if predictive.support.values() is None:
         return predictive.mean[:, None], predictive.variance[:, None]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -41,9 +41,6 @@ from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# Components of less weight are omitted from predictions, up to this total weight.
-_LEAST, _LEFT_OUT = 1e-3, 5e-3
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -126,11 +123,12 @@ class IntegratedApproximation(DataResult):
         return mixed_moments(self.shares, means, _variances(covariances))
 
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
+        count = len(self.check_inputs(X_new))
+        covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, count)
         means, covariances, plain = self._moments_at(X_new)
-        covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, means.shape[1])
-        # All components but the lightest.
+        # All components but the lightest, which have half a per cent of the weight at most.
         order = np.argsort(self.shares)
-        light = (self.shares[order] < _LEAST) & (np.cumsum(self.shares[order]) < _LEFT_OUT)
+        light = (self.shares[order] < 1e-3) & (np.cumsum(self.shares[order]) < 5e-3)
         kept, skewed = np.sort(order[~light]), np.zeros(means.shape[1], dtype=bool)
         components = []
         for k in kept:
@@ -142,11 +140,7 @@ class IntegratedApproximation(DataResult):
         warn_skewed(skewed, "X_new")
         return MixedPredictive(self.shares[kept] / self.shares[kept].sum(), components)
 
-    def draw_latents(self, X_new: ArrayLike, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        return self.joint_nodes(X_new, num_draws, seed).draws
-
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        """``draw_latents``, with the likelihood parameters of their points."""
         from pgmodels.inference.integrate import joint_moments_at
 
         seed = as_seed(seed)
@@ -161,7 +155,6 @@ class IntegratedApproximation(DataResult):
         return self._nodes_by_point(draw, num_draws, seed)
 
     def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        """Draw the latents of each row, with the likelihood parameters of their points."""
         means, covariances, _ = self._moments_at(X_new)
         require_draws(num_draws, *means.shape[1:])
 
@@ -215,8 +208,7 @@ class IntegratedApproximation(DataResult):
         noise = rng.standard_normal((num_draws, len(root))) @ root
         return f, self._values(mean + CONTRACTION * (self.support[chosen] - mean) + BANDWIDTH * noise)
 
-    def draw_with_parameters(self, num_draws: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        return self.draw_at_data(num_draws, seed)
+    draw_with_parameters = draw_at_data
 
     def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
         """The latents of ``draw_at_data``, with uncorrected Gaussians in rows whose response is skewed."""
@@ -251,7 +243,7 @@ class IntegratedApproximation(DataResult):
         values = jax.vmap(unknowns.constrain)(as_array(vectors))
         return {name: np.asarray(value) for name, value in zip(unknowns.names, values, strict=True)}
 
-    def _model_at(self, point: int) -> Any:
+    def _model_at(self, point: int) -> Model:
         values = self._values(self.vectors[point : point + 1])
         return with_priors(self.model).with_values([value[0] for value in values.values()])
 

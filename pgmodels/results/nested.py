@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar, final
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -17,8 +17,16 @@ from pgmodels.priors import chain_posterior as chain_response
 from pgmodels.priors.base import pad_rows, pad_zeros
 from pgmodels.priors.chain_posterior import ChainResponse, Factors, Layout
 from pgmodels.priors.collection import Marginals, Posterior, PriorCollection, check_covariances
-from pgmodels.results.approximation import FitReport, LinearResponse, NodesOf, ResponseApproximation
-from pgmodels.results.gaussian import GaussianPredictions, each_latent, mixing, mixing_at, with_shifts
+from pgmodels.results.approximation import FitReport, JointResponse, NodesOf, ResponseApproximation
+from pgmodels.results.gaussian import (
+    GaussianPredictions,
+    RowMoments,
+    as_covariances,
+    diagonals,
+    mixing,
+    mixing_at,
+    with_shifts,
+)
 from pgmodels.results.predictive import CopulaNodes
 from pgmodels.results.result import GridDensity, LatentDraws, Result
 from pgmodels.runtime.jit import compiled
@@ -40,9 +48,9 @@ class ChainCorrection(ResponseApproximation):
     def response(self) -> ChainResponse:
         """The response at the data and at new inputs."""
         size = self.posterior.prior.num_rows
-        Phi = mixing(self.model, pad_rows(self.y, size))
         slope = None if self.slope is None else as_array(pad_zeros(self.slope, size))
-        factors = Factors(as_array(pad_zeros(self.factors, size)), slope, Phi[0] if Phi else None)
+        Phi = mixing(self.model, pad_rows(self.y, size))
+        factors = Factors(as_array(pad_zeros(self.factors, size)), slope, Phi)
         return respond(self.posterior, factors, Layout.of(self.posterior.prior, self.posterior.is_coupled))
 
     @property
@@ -51,10 +59,10 @@ class ChainCorrection(ResponseApproximation):
         layout = self.response.layout
         return 8 * (len(layout.blocks) * layout.joint_size) ** 2
 
-    def _moments_at(self, inputs: Array) -> tuple[Any, Any]:
+    def _moments_at(self, inputs: Array) -> RowMoments:
         mean, _ = super()._moments_at(inputs)
         shift, covariance = (np.asarray(part) for part in _predicted(self.response, inputs))
-        return np.asarray(mean) + shift, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
+        return mean + shift, covariance if covariance.shape[1] > 1 else covariance[:, :, 0]
 
     def _drawn_at(self, X_new: ArrayLike, num_draws: int, seed: int) -> NoReturn:
         raise ValueError(
@@ -143,8 +151,8 @@ class SparseApproximation(GaussianPredictions):
 
 def name_type(value: object) -> str:
     """The type of a value that is no result at data, for messages; with a remedy, if it has one."""
-    name = type(value).__name__
-    return f"{name}, which {value.remedy}" if isinstance(value, SparseApproximation) else name
+    name, remedy = type(value).__name__, getattr(value, "remedy", None)
+    return name if remedy is None else f"{name}, which {remedy}"
 
 
 R = TypeVar("R", bound=Result)
@@ -160,8 +168,9 @@ def require_result(value: object, expected: str, remedy: str = "", kind: type[R]
     return value
 
 
+@final
 @dataclass(eq=False, kw_only=True, repr=False)
-class NestedApproximation(LinearResponse):
+class NestedApproximation(JointResponse):
     """Marginals by a bound of log p(y, f_i = x) at each value x of a latent, normalised (math: section 5c).
 
     The density of a latent at the data is given by its unnormalised logarithm ``log_density`` (n, latents, grid), a
@@ -182,10 +191,6 @@ class NestedApproximation(LinearResponse):
     def method(self) -> str:
         """The method of ``correct``."""
         return "nested"
-
-    @property
-    def has_density(self) -> bool:
-        return False
 
     @cached_property
     def marginals(self) -> GridDensity:
@@ -233,7 +238,7 @@ class NestedApproximation(LinearResponse):
     def nodes(self) -> CopulaNodes:
         """What integrates over the latents of each datum."""
         if self.mixing is None:
-            return CopulaNodes(self.marginals, self.mean, self.covariance, each_latent(self.covariance))
+            return CopulaNodes(self.marginals, self.mean, self.covariance)
         at_data = self._nodes_by(self._inputs_at(self.X), self.mixing)
         return at_data(self.model, np.zeros(self.mean.shape), self.shifts)
 
@@ -243,8 +248,8 @@ class NestedApproximation(LinearResponse):
 
     def _nodes_by(self, inputs: np.ndarray, Phi: np.ndarray | None) -> Callable[..., CopulaNodes]:
         mean, spread = self._conditional_marginals_at(inputs)
-        covariance = spread if spread.ndim == 3 else spread[:, :, None] * np.eye(spread.shape[1])
-        marginals, across = self._marginals(inputs, Phi), each_latent(covariance) if Phi is None else Phi
+        covariance, marginals = as_covariances(spread), self._marginals(inputs, Phi)
+        across = np.broadcast_to(np.eye(mean.shape[1]), covariance.shape) if Phi is None else Phi
 
         def nodes(_: Model, moved: np.ndarray, shifts: np.ndarray) -> CopulaNodes:
             added = np.sum(np.einsum("mpl,kml->kmp", across, shifts) ** 2, axis=0)
@@ -276,6 +281,6 @@ class NestedApproximation(LinearResponse):
     def _to_marginals(self, f: np.ndarray, X_new: ArrayLike, marginals: GridDensity) -> np.ndarray:
         """Draws of the Gaussian of linear response as draws with these marginals."""
         mean, spread = self._conditional_marginals_at(X_new)
-        variance = spread if spread.ndim == 2 else np.diagonal(spread, axis1=1, axis2=2)
+        variance = diagonals(spread)
         deviation = np.sqrt(np.where(variance > 0.0, variance, 1.0))
         return marginals.transport((f - mean) / deviation)

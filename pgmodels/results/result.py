@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from os import PathLike
 from pathlib import Path
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
@@ -30,15 +31,14 @@ if TYPE_CHECKING:
 
     from pgmodels.results.draws import Draws, PriorPredictive
     from pgmodels.results.gaussian import NormalDensity, ParameterUncertainty
-    from pgmodels.results.predictive import Predictive
+    from pgmodels.results.predictive import DrawNodes, Predictive
 
-
+# Some entries of an array.
+Index: TypeAlias = int | slice | EllipsisType | Sequence[int] | np.ndarray
 # A density's grid, in units of its scale.
 REACH = 7.0
 GRID = np.linspace(-REACH, REACH, 193)
 _STEP = GRID[1] - GRID[0]
-# Nodes of a narrow normal, and the least density.
-_FEW_NODES, _TINY = 8, 1e-300
 # Standard normal scores of the map's knots.
 _SCORES = np.linspace(-8.0, 8.0, 129)
 
@@ -67,7 +67,7 @@ class GridDensity:
         self.density = density / mass
         self.log_masses = (peak + np.log(mass))[..., 0] + np.log(np.where(scale > 0, scale, 1.0))
 
-    def __getitem__(self, where: Any) -> "GridDensity":
+    def __getitem__(self, where: Index) -> "GridDensity":
         return GridDensity(self.location[where], self.scale[where], self.log_density[where])
 
     @property
@@ -79,14 +79,14 @@ class GridDensity:
         """The densities of the variables plus constants (...)."""
         return GridDensity(self.location + by, self.scale, self.log_density)
 
-    def widened(self, variance: Any) -> "GridDensity":
+    def widened(self, variance: np.ndarray | float) -> "GridDensity":
         """The densities of the variables plus independent normal ones with these variances (...)."""
         if not np.any(variance):
             return self
         scale = np.sqrt(self.scale**2 + variance)
         # Deviations of both in units of the new scale.
         added, share = (np.ravel(part / scale) for part in (np.sqrt(variance * np.ones(self.shape)), self.scale))
-        total, nodes = np.empty((added.size, len(GRID))), gauss_hermite(_FEW_NODES)
+        total, nodes = np.empty((added.size, len(GRID))), gauss_hermite(8)
         for row, density in enumerate(self.density.reshape(-1, len(GRID))):
             if added[row] < _STEP * share[row]:
                 # A normal that is narrow against the grid.
@@ -95,7 +95,7 @@ class GridDensity:
             else:
                 scores = (GRID[:, None] - share[row] * GRID) / added[row]
                 total[row] = np.exp(-0.5 * scores**2) @ density
-        log_density = np.log(np.maximum(total, _TINY)).reshape(self.density.shape)
+        log_density = np.log(np.maximum(total, 1e-300)).reshape(self.density.shape)
         return GridDensity(self.location, scale, log_density)
 
     @cached_property
@@ -134,7 +134,7 @@ class GridDensity:
         levels = (np.arange(len(sorted_draws)) + 0.5) / len(sorted_draws)
         return np.mean(abs(sorted_draws - self.quantiles(levels)), axis=0)
 
-    def transport(self, scores: np.ndarray, rows: Any = ...) -> np.ndarray:
+    def transport(self, scores: np.ndarray, rows: Index = ...) -> np.ndarray:
         """The increasing maps of standard normal variables to ones with these densities.
 
         ``scores`` are (k, ...), for the densities at ``rows`` of the first axis.
@@ -169,11 +169,14 @@ class GridDensity:
             low = scipy.special.ndtri_exp(np.log(np.minimum(np.concatenate([edge, below], axis=-1), 1.0)))
             high = -scipy.special.ndtri_exp(np.log(np.minimum(np.concatenate([above, edge], axis=-1), 1.0)))
         scores = np.where(low < 0.0, low, high).reshape(-1, len(GRID))
-        table = np.empty((len(scores), len(_SCORES)))
+        table = np.full((len(scores), len(_SCORES)), np.nan)
         for row, known in enumerate(scores):
             kept = np.flatnonzero(np.isfinite(known))
             kept = kept[np.diff(known[kept], prepend=-np.inf) > 0.0]
-            table[row] = _monotone(known[kept], GRID[kept]) if len(kept) else np.nan
+            if len(kept):
+                # Linear between the known scores, and beyond them with slope one.
+                beyond = np.minimum(_SCORES - known[kept[0]], 0.0) + np.maximum(_SCORES - known[kept[-1]], 0.0)
+                table[row] = np.interp(_SCORES, known[kept], GRID[kept]) + beyond
         coefficients = CubicSpline(_SCORES, table, axis=1).c
         return np.moveaxis(coefficients, 1, -1).reshape(4, *self.shape, len(_SCORES) - 1)
 
@@ -184,12 +187,6 @@ def check_levels(levels: ArrayLike) -> np.ndarray:
     if checked.ndim != 1 or not ((checked > 0) & (checked < 1)).all():
         raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {shorten(levels)}.")
     return checked
-
-
-def _monotone(scores: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Values at _SCORES by linear interpolation, and beyond the known scores with slope one."""
-    inside = np.interp(_SCORES, scores, values)
-    return inside + np.minimum(_SCORES - scores[0], 0.0) + np.maximum(_SCORES - scores[-1], 0.0)
 
 
 # Bandwidth of the density, in standard deviations: that of the points of a grid in three dimensions, whose projections
@@ -280,11 +277,10 @@ class Marginal:
 def _unconstrained(values: np.ndarray, low: float, high: float) -> np.ndarray:
     # Rounding may put a value on its bound.
     values = np.clip(values, np.nextafter(low, np.inf), np.nextafter(high, -np.inf))
-    if np.isfinite(low) and np.isfinite(high):
-        return np.log(values - low) - np.log(high - values)
-    if np.isfinite(low):
-        return np.log(values - low)
-    return -np.log(high - values) if np.isfinite(high) else values
+    if not (np.isfinite(low) or np.isfinite(high)):
+        return values
+    x = np.log(values - low) if np.isfinite(low) else np.zeros_like(values)
+    return x - np.log(high - values) if np.isfinite(high) else x
 
 
 def _constrained(x: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -355,7 +351,7 @@ def of_marginal(marginal: Marginal) -> "pd.DataFrame":
     return table(marginal.mean.ravel(), marginal.deviation.ravel(), ends).set_axis(entries(marginal.mean.shape))
 
 
-def of_value(value: Any) -> "pd.DataFrame":
+def of_value(value: ArrayLike) -> "pd.DataFrame":
     """The table of a value without a distribution, with a row for each entry."""
     array = np.asarray(value, dtype=np.float64)
     unknown = np.full(array.size, np.nan)
@@ -379,6 +375,7 @@ class BaseResult(DoublePrecision, Picklable):
         columns: Columns | None
         labels: Labels | None
         missing: Missing | None
+        seconds: float
 
         @property
         def prior(self) -> PriorCollection:
@@ -387,6 +384,14 @@ class BaseResult(DoublePrecision, Picklable):
         @property
         def method(self) -> str:
             """The name of the engine or correction."""
+
+        @property
+        def num_rows(self) -> int:
+            """The number of rows of the data."""
+
+        @property
+        def weights(self) -> np.ndarray | None:
+            """The powers of the rows' likelihoods, None if all are 1 or not stored."""
 
     @property
     def has_elbo(self) -> bool:
@@ -485,6 +490,18 @@ class BaseResult(DoublePrecision, Picklable):
         O(m^3) time, for each draw if hyperparameters were sampled, and for each point if they were integrated out;
         O(n + m) for each draw with ``pgm.Markov()``.
         """
+        return self.joint_nodes(X_new, num_draws, seed).draws
+
+    def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> "DrawNodes":
+        """``draw_latents``, with the likelihood parameters that are drawn with them."""
+        raise NotImplementedError
+
+    def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> "DrawNodes":
+        """Draws of the latents of each row, and the likelihood parameters that are drawn with them.
+
+        All rows are drawn by the same standard normals, so that tables over rows are smooth: O(m), for rows one by one.
+        Raises ValueError if a corrected variance is not positive.
+        """
         raise NotImplementedError
 
     @property
@@ -552,22 +569,22 @@ class BaseResult(DoublePrecision, Picklable):
         """
         from pgmodels.results.storage import save_result
 
-        return save_result(self, path)  # type: ignore[arg-type]
+        return save_result(self, path)
 
     def __repr__(self) -> str:
         from pgmodels.report.summaries import result_line
 
-        return result_line(self)  # type: ignore[arg-type]
+        return result_line(self)
 
     def __str__(self) -> str:
         from pgmodels.report.summaries import result_text
 
-        return result_text(self)  # type: ignore[arg-type]
+        return result_text(self)
 
     def _repr_html_(self) -> str:
         from pgmodels.report.summaries import result_html
 
-        return result_html(self)  # type: ignore[arg-type]
+        return result_html(self)
 
 
 class LatentDraws(NamedTuple):
@@ -595,8 +612,6 @@ class Result(BaseResult):
     if TYPE_CHECKING:
         X: np.ndarray
         y: np.ndarray
-        weights: np.ndarray | None
-        seconds: float
 
         @property
         def mean(self) -> np.ndarray:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
@@ -36,7 +37,7 @@ from pgmodels.priors.base import LatentPrior, Sites, pad_sites
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.chain_posterior import condition_jointly
 from pgmodels.priors.collection import Fresh, IndependentPosterior, Posterior, PriorCollection, padded_prior
-from pgmodels.priors.dense import CoefficientPrior, DensePrior, LowRankPrior
+from pgmodels.priors.dense import CoefficientPrior, DensePrior, FactoredPrior, LowRankPrior
 from pgmodels.priors.hilbert import Hilbert, HilbertPrior
 from pgmodels.priors.inducing import ChunkedInducingPrior, FICPrior, Inducing, InducingPrior, posterior_of_moments
 from pgmodels.priors.markov import Markov
@@ -45,6 +46,7 @@ from pgmodels.results.approximation import (
     Approximation,
     CorrectedApproximation,
     FitReport,
+    JointResponse,
     LearnedApproximation,
     LinearResponse,
     PerturbativeApproximation,
@@ -53,13 +55,17 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.gaussian import ParameterUncertainty
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.nested import ChainCorrection, NestedApproximation, SparseApproximation
-from pgmodels.results.result import Result
+from pgmodels.results.result import BaseResult
 from pgmodels.runtime.io import Arrays, decode, encode, read_arrays, write_arrays
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import shorten, shorten_text
 from pgmodels.runtime.precision import as_array, double_precision
 
 Loaded = Approximation | CorrectedApproximation | IntegratedApproximation | SparseApproximation | Draws
+# Latents that sites couple, by block; None if they are independent.
+Blocks = tuple[tuple[int, ...], ...] | None
+# Of each group, None if it is the prior that the model binds, or the class and its arrays.
+StoredGroups = tuple[tuple[type[LatentPrior], dict[str, Any]] | None, ...]
 
 # The version of the file format, increased by each incompatible change.
 _FORMAT = 4
@@ -113,7 +119,7 @@ _OTHER_FIELDS = ("model", "posterior", "prior", "run", "custom_objective")
 
 
 @double_precision
-def save_result(result: Result | SparseApproximation, path: str | PathLike[str], **more: Any) -> Path:
+def save_result(result: BaseResult, path: str | PathLike[str], **more: object) -> Path:
     """Write a result, and ``more`` entries of plain values and arrays, to one file in an existing folder."""
     path = Path(path)
     if path.is_dir() or not path.parent.is_dir():
@@ -189,9 +195,9 @@ def load(
         raise ValueError(
             f"objective is {objective.name!r}, and that of the result in the file is {name!r}: leave it out."
         )
-    if isinstance(result, CorrectedApproximation):
-        return replace(result, uncorrected=replace(result.uncorrected, custom_objective=objective))
-    return replace(result, custom_objective=objective)
+    uncorrected = getattr(result, "uncorrected", result)
+    known = replace(uncorrected, custom_objective=objective)
+    return known if uncorrected is result else replace(result, uncorrected=known)
 
 
 class _UnsuitableError(ValueError):
@@ -268,29 +274,38 @@ def _stored_fields(value: Any, place: str) -> tuple[str, dict[str, Any]]:
     stored = {name: getattr(value, name) for name in names if name not in _OTHER_FIELDS}
     match value:
         case Approximation():
-            blocks, sites = value.posterior.coupled_latents(), value.sites
-            stored |= {"sites": sites, "blocks": blocks and tuple(map(tuple, blocks))}
+            stored |= {"sites": value.sites, "blocks": _blocks(value.posterior), "groups": _own_groups(value, stored)}
+        case Draws():
+            stored["groups"] = _own_groups(value, stored)
         case SparseApproximation():
-            blocks, (roots, centres) = value.posterior.coupled_latents(), value.posterior.roots_and_centres()
-            stored |= {"roots": roots, "centres": centres, "blocks": blocks and tuple(map(tuple, blocks))}
+            roots, centres = value.posterior.roots_and_centres()
+            stored |= {"roots": roots, "centres": centres, "blocks": _blocks(value.posterior)}
             stored["groups"] = value.prior.groups
         case LatentPrior():
             stored = {name: stored[name] for name in _array_fields(value)}
             stored = {n: np.asarray(part) if isinstance(part, np.generic) else part for n, part in stored.items()}
-    if isinstance(value, Approximation | Draws):
-        pairs = zip(value.prior.groups, _bound_prior(value.model, stored).groups, strict=True)
-        stored["groups"] = tuple(None if _same(*pair) else pair[0] for pair in pairs)
     return public, stored
 
 
-def _unnamed(value: Any, place: str) -> ValueError:
+def _blocks(posterior: Posterior) -> Blocks:
+    blocks = posterior.coupled_latents()
+    return None if blocks is None else tuple(map(tuple, blocks))
+
+
+def _own_groups(result: Approximation | Draws, stored: Mapping[str, Any]) -> tuple[LatentPrior | None, ...]:
+    """The groups of a result's prior, None for those that the model binds at its data."""
+    pairs = zip(result.prior.groups, _bound_prior(result.model, stored).groups, strict=True)
+    return tuple(None if _same(*pair) else pair[0] for pair in pairs)
+
+
+def _unnamed(value: object, place: str) -> ValueError:
     return ValueError(
         f"save stores objects by class name, and {place} is {shorten(value)}, which is not of a class of pgmodels or "
         "NumPyro: use pickle (pickle.dump), which takes custom classes too."
     )
 
 
-def _bound_prior(model: Model, values: dict[str, Any]) -> PriorCollection:
+def _bound_prior(model: Model, values: Mapping[str, Any]) -> PriorCollection:
     """The prior at the data as engines bind it, from the fields of a result.
 
     Engines may have used a more accurate prior; files have the arrays of groups that differ from this.
@@ -427,14 +442,14 @@ class _Reader:
         check_values(cls, values, self.sizes)
         return self._build_result(cls, values) if public in _RESULTS else cls(**values)
 
-    def _build_result(self, cls: Any, values: dict[str, Any]) -> Any:
+    def _build_result(self, cls: type[Any], values: dict[str, Any]) -> Any:
         _check_result(values, self.sizes)
         match values:
             case {"uncorrected": uncorrected}:
-                if not isinstance(uncorrected, Approximation):
+                if type(uncorrected) is not Approximation:
                     raise ValueError("it corrects no Approximation")
                 num_coordinates = sum(uncorrected.posterior.prior.ranks)
-                if len(values.get("shift", ())) != num_coordinates and issubclass(cls, LinearResponse):
+                if len(values.get("shift", ())) != num_coordinates and issubclass(cls, JointResponse):
                     raise ValueError(f"shift should be of the prior's {num_coordinates} coordinates")
                 return cls(**values)
             case {"roots": _}:
@@ -473,7 +488,12 @@ class _Reader:
         return model
 
     def _sparse_posterior(
-        self, scaling: Scaling, groups: Any, blocks: Any, roots: Any, centres: Any
+        self,
+        scaling: Scaling,
+        groups: StoredGroups,
+        blocks: Blocks,
+        roots: tuple[np.ndarray, ...],
+        centres: tuple[np.ndarray, ...],
     ) -> tuple[Model, Posterior]:
         """The model and the posterior at inducing inputs, without rows of data."""
         latents = sorted(latent for block in blocks or () for latent in block)
@@ -481,27 +501,25 @@ class _Reader:
             raise ValueError("blocks do not have each latent once")
         model = self._model([len(root) for root in roots] if blocks is None else [len(latents)])
         prior = _with_groups(model.prior(np.zeros((1, len(scaling.location)))).resized(0), groups)
-        inducing = cast(list[InducingPrior], [group for group in prior.groups if group.has_points])
-        ranks, no_rows = [len(group.Z) for group in inducing], jnp.zeros((0, model.num_latents))
+        ranks, no_rows = [group.rank for group in prior.groups], jnp.zeros((0, model.num_latents))
         shapes: list[tuple[int, ...]]
         ends: list[tuple[int, ...]]
         if blocks is None:
             shapes = [(group.size, rank, rank) for group, rank in zip(prior.groups, ranks, strict=True)]
             ends = [shape[:2] for shape in shapes]
         else:
-            by_latent = np.repeat(ranks, prior.sizes)
-            widths = [int(by_latent[[*block]].sum()) for block in blocks]
+            widths = [int(np.array(prior.ranks)[[*block]].sum()) for block in blocks]
             shapes, ends = [(width, width) for width in widths], [(sum(widths),)]
         for name, stored, expected in (("roots", roots, shapes), ("centres", centres, ends)):
             if [array.shape for array in stored] != expected or not all(np.isfinite(array).all() for array in stored):
                 raise ValueError(f"{name} should have finite entries and the shapes {expected}")
-        roots, centres = (tuple(map(as_array, stored)) for stored in (roots, centres))
+        factors, means = (tuple(map(as_array, stored)) for stored in (roots, centres))
         if blocks is None:
-            triples = zip(inducing, roots, centres, strict=True)
+            triples = zip(cast(tuple[FactoredPrior, ...], prior.groups), factors, means, strict=True)
             posteriors = tuple(posterior_of_moments(*triple) for triple in triples)
             return model, IndependentPosterior(prior, Sites(no_rows, no_rows), posteriors)
         sites = Sites(no_rows, jnp.zeros((*no_rows.shape, model.num_latents)))
-        return model, BlockPosterior(prior, sites, centres[0], roots, jnp.zeros(()), blocks)
+        return model, BlockPosterior(prior, sites, means[0], factors, jnp.zeros(()), blocks)
 
     def _likelihood(
         self,
@@ -541,9 +559,16 @@ class _Reader:
         return likelihood
 
 
-def _built_parameter(value: Any, positive: bool | None, fixed: bool, prior: Any, constraint: Any) -> Parameter:
-    if prior is not None and prior.shape() != np.shape(value):
-        raise ValueError(f"a prior of shape {prior.shape()} is of a parameter of shape {np.shape(value)}")
+def _built_parameter(
+    value: ArrayLike | None,
+    positive: bool | None,
+    fixed: bool,
+    prior: dist.Distribution | None,
+    constraint: Constraint | None,
+) -> Parameter:
+    shape = () if value is None else np.shape(value)
+    if prior is not None and prior.shape() != shape:
+        raise ValueError(f"a prior of shape {prior.shape()} is of a parameter of shape {shape}")
     if prior is not None and constraint is not None and prior.support != constraint:
         prior = Within(prior, constraint)
     array = None if value is None else np.asarray(value, dtype=np.float64)
@@ -572,7 +597,7 @@ def _built_constraint(name: str, bounds: dict[str, float]) -> Constraint:
     return constraint
 
 
-def _with_groups(prior: PriorCollection, stored: Any) -> PriorCollection:
+def _with_groups(prior: PriorCollection, stored: StoredGroups) -> PriorCollection:
     """The prior with the stored groups in place of its own; None stands for one that is the same."""
     pairs = zip(prior.groups, stored, strict=True)
     return PriorCollection(
@@ -580,7 +605,7 @@ def _with_groups(prior: PriorCollection, stored: Any) -> PriorCollection:
     )
 
 
-def _group(bound: Any, cls: Any, values: dict[str, Any]) -> LatentPrior:
+def _group(bound: LatentPrior, cls: type[LatentPrior], values: dict[str, Any]) -> LatentPrior:
     """A prior of stored arrays, with the kernel and inputs of one that the model binds."""
     check_values(cls, values, {"n": len(bound.X), "d": bound.X.shape[1]})
     for name, value in values.items():
@@ -589,12 +614,11 @@ def _group(bound: Any, cls: Any, values: dict[str, Any]) -> LatentPrior:
         elif value is not None:
             values[name] = as_array(value)
     if cls is not FICPrior:
-        values |= {"kernel": bound.kernel, "mean": bound.mean, "X": bound.X, "size": bound.size}
-    group: LatentPrior = cls(**values)
-    return group
+        values |= {name: getattr(bound, name) for name in ("kernel", "mean", "X", "size")}
+    return cls(**values)
 
 
-def _posterior(prior: PriorCollection, sites: Sites, blocks: Any) -> Posterior:
+def _posterior(prior: PriorCollection, sites: Sites, blocks: Blocks) -> Posterior:
     # Padded, as in the engines, so that the result is the same to the last bit.
     padded = padded_prior(prior)
     sites = pad_sites(Sites(*map(as_array, sites)), padded.num_rows)
@@ -611,7 +635,7 @@ def _condition(prior: PriorCollection, sites: Sites) -> Fresh:
 
 
 @partial(compiled, static_argnames="blocks", optimise=False)
-def _condition_coupled(prior: PriorCollection, sites: Sites, blocks: Any) -> Fresh:
+def _condition_coupled(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> Fresh:
     return Fresh.beside(prior, condition_jointly(prior, sites, blocks))
 
 
@@ -684,7 +708,7 @@ def _check(kind: Any, value: Any, name: str, sizes: dict[str, int]) -> None:
             raise ValueError(f"{name} should be finite, and is {value}")
 
 
-def _check_array(kind: Any, value: Any, name: str, sizes: dict[str, int]) -> None:
+def _check_array(kind: Any, value: object, name: str, sizes: dict[str, int]) -> None:
     if not isinstance(value, np.ndarray):
         raise ValueError(f"{name} should be an array, and is {type(value).__name__}")
     if value.dtype.name not in kind.dtypes or value.dtype == np.float32:

@@ -13,11 +13,17 @@ from sklearn.model_selection import train_test_split
 import pgmodels as pgm
 import pgmodels.inference.correct as correct_module
 from pgmodels import exp, gamma
-from pgmodels.inference import linear_response
-from pgmodels.inference import linear_response as correction
-from pgmodels.inference.correct import correct
+from pgmodels.inference.correct import Limits, correct, correct_if_reliable
 from pgmodels.inference.gibbs import gibbs
-from pgmodels.inference.linear_response import by_products, entries
+from pgmodels.inference.linear_response import (
+    by_matrix,
+    by_products,
+    corrected_moments,
+    entries,
+    linear_response,
+    problem_at,
+)
+from pgmodels.inference.objectives import objective_of_result
 from pgmodels.inference.vi import cavi
 from pgmodels.kernels.others import Linear
 from pgmodels.kernels.stationary import RBF
@@ -25,7 +31,7 @@ from pgmodels.likelihoods.named import Bernoulli, Binomial
 from pgmodels.model import GP, Model
 from pgmodels.results.gaussian import CorrectionWarning
 from pgmodels.runtime.messages import warn
-from tests.priors.test_inducing import LABELS, X_NEW, X, bernoulli
+from tests.priors.test_inducing import LABELS, X, bernoulli
 from tests.referees import rbf
 from tests.registry import CASES
 
@@ -343,8 +349,16 @@ def test_fit_takes_linear_response_where_nested_marginals_are_not_reliable_and_w
     check = correct_module.check_against_prior
     monkeypatch.setattr(correct_module, "check_against_prior", doubtful_once(check))
     assert pgm.fit(model, X, y).method == "linear_response"
-    monkeypatch.setattr(correct_module, "_MOST_NESTED", len(y) - 1)
-    assert pgm.fit(model, X, y).method == "linear_response"
+    monkeypatch.undo()
+    q = pgm.fit(model, X, y, correct=False)
+    assert within(q, num_nested=len(y)).method == "nested"
+    assert within(q, num_nested=len(y) - 1).method == "linear_response"
+
+
+def within(result, **limits):
+    """The result of ``fit``, corrected within other limits."""
+    with jax.enable_x64(True):
+        return correct_if_reliable(result, "auto", False, by_scans=False, limits=Limits(**limits))
 
 
 def doubtful_once(check):
@@ -360,8 +374,7 @@ def doubtful_once(check):
     return doubtful
 
 
-def test_fit_leaves_results_that_are_exact(monkeypatch):
-    monkeypatch.setattr("pgmodels.inference.correct.correct", None)
+def test_fit_leaves_results_that_are_exact():
     x = np.linspace(0.0, 3.0, 12)[:, None]
     fitted = pgm.fit(pgm.Model(pgm.Gaussian(Fixed(0.3)), pgm.GP(pgm.RBF(1.0, 1.0))), x, np.sin(2 * x[:, 0]))
     assert fitted.fit.correction == "none: the likelihood is Gaussian in f, and so is the posterior"
@@ -372,12 +385,10 @@ def test_fit_leaves_results_that_are_exact(monkeypatch):
 @pytest.mark.slow
 def test_fit_says_why_it_does_not_correct(monkeypatch):
     model, X, y = binary(pgm.RBF(Fixed(4.0), Fixed(1.5)))
-    monkeypatch.setattr("pgmodels.inference.correct.MOST_COORDINATES", 59)
-    large = pgm.fit(model, X, y)
+    large = within(pgm.fit(model, X, y, correct=False), num_coordinates=59)
     assert type(large) is pgm.Approximation
     assert "60 coordinates and 60 rows" in large.fit.correction
     assert type(pgm.fit(model, X, y, correct=True)) is not pgm.Approximation
-    monkeypatch.undo()
 
     # A correction that warns or raises is left, with its message; asked for, it warns.
     def doubtful(*args, **kwargs):
@@ -409,9 +420,9 @@ def equations(size, joint, height):
 def test_products_solve_what_the_matrix_solves(size, joint):
     (U, right, curved), pairs = equations(size, joint, 0.2)
     response, residual = jax.jit(lambda *arguments: by_products(*arguments, pairs))(U, right, curved)
-    expected = linear_response._by_matrix(U, right, curved, pairs)
+    expected = by_matrix(U, right, curved, pairs)
     # What the series does beyond its first term is seen.
-    first = linear_response._by_matrix(U, right, 0.0 * curved, pairs)
+    first = by_matrix(U, right, 0.0 * curved, pairs)
     assert np.abs(expected - first).max() > 0.02 * np.abs(first).max()
     assert residual < 1e-7
     np.testing.assert_allclose(response, expected, atol=1e-6 * np.abs(expected).max())
@@ -433,17 +444,23 @@ def test_nothing_to_solve():
 
 
 @pytest.mark.usefixtures("double_precision")
-def test_corrections_by_products_are_those_by_matrices(monkeypatch):
+def test_corrections_by_products_are_those_by_matrices():
     result = pgm.cavi(bernoulli(pgm.Inducing(X[:9])), X, LABELS)
-    one = pgm.correct(result)
-    monkeypatch.setattr(linear_response, "_PRODUCTS", 0.0)
-    monkeypatch.setattr(
-        correction, "_respond", jax.jit(lambda *arguments: correction._corrected(*arguments), static_argnums=(0, 1, 2))
-    )
-    other = pgm.correct(result)
+    problem = problem_at(result, objective_of_result(result))
+
+    def solved(with_products):
+        def run(posterior):
+            response = linear_response(problem, posterior, with_products)
+            return response, *corrected_moments(posterior, response.shift, response.covariance)
+
+        return jax.jit(run)(result.posterior)
+
+    (one, *moments), (other, *others) = solved(False), solved(True)
     assert one.residual == 0.0
     assert 0.0 < other.residual < 1e-7
-    for ours, theirs in zip(other.predict_latent(X_NEW), one.predict_latent(X_NEW), strict=True):
+    for name in ("shift", "covariance"):
+        np.testing.assert_allclose(getattr(other, name), getattr(one, name), atol=1e-7)
+    for ours, theirs in zip(others, moments, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-7)
-    np.testing.assert_allclose(other.covariance, one.covariance, atol=1e-7)
-    assert np.abs(one.variance / result.variance - 1.0).max() > 0.01
+    np.testing.assert_allclose(moments[1][: len(X), :, 0], pgm.correct(result).variance, atol=1e-7)
+    assert np.abs(moments[1][: len(X), :, 0] / result.variance - 1.0).max() > 0.01

@@ -8,6 +8,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import pgmodels as pgm
+from pgmodels.inference.nested import Settings, correct_by_nesting
 from pgmodels.results.result import GRID
 
 X = np.array([[0.0], [0.7], [1.8]])
@@ -63,6 +64,11 @@ def truth(name, variance, mean=0.3, count=141):
         variances = (f - centre[:, None]) ** 2 @ p
         deviation = np.sqrt(variances)
     return centre, variances, np.exp(f) @ p, log_mass
+
+
+def with_settings(gaussian, **settings):
+    with jax.enable_x64(True):
+        return correct_by_nesting(gaussian, False, Settings(**settings))
 
 
 def nested(name, variance):
@@ -175,17 +181,13 @@ def test_a_coefficient_that_separates_many_rows_is_skewed():
 
 
 @pytest.mark.slow
-def test_rows_of_little_correlation_are_expanded(monkeypatch):
+def test_rows_of_little_correlation_are_expanded():
     rng = np.random.default_rng(3)
     inputs = rng.uniform(-2.0, 2.0, (60, 1))
     y = (2.0 * inputs[:, 0] + rng.logistic(size=60) > 3.0).astype(float)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(variance=9.0, lengthscale=1.5), mean=-1.0))
     gaussian = pgm.gaussian_vi(model, inputs, y)
-    exact = pgm.correct(gaussian, method="nested")
-    jax.clear_caches()
-    monkeypatch.setattr("pgmodels.inference.nested._NUM_NEAR", 48)
-    result = pgm.correct(gaussian, method="nested")
-    jax.clear_caches()
+    exact, result = pgm.correct(gaussian, method="nested"), with_settings(gaussian, num_near=48)
     difference = np.max(abs(result.mean - exact.mean) / np.sqrt(exact.variance))
     assert 0.0 < difference < 0.02
     np.testing.assert_allclose(result.variance, exact.variance, rtol=0.015)
@@ -193,46 +195,36 @@ def test_rows_of_little_correlation_are_expanded(monkeypatch):
 
 
 @pytest.mark.slow
-def test_where_the_expansion_diverges_all_rows_are_computed(monkeypatch):
+def test_where_the_expansion_diverges_all_rows_are_computed():
     # Kinks of dense rows: a row beyond the near ones still has a correlation of almost one. The expansion alone makes a
     # mean err by 26 deviations.
     rng = np.random.default_rng(1)
     inputs = np.sort(rng.uniform(-2.0, 2.0, (300, 1)), axis=0)
     y = np.sin(inputs[:, 0]) + 0.1 * rng.laplace(size=300)
     gaussian = pgm.gaussian_vi(pgm.Model(pgm.Laplace(scale=0.1), pgm.GP(pgm.RBF(lengthscale=1.0))), inputs, y)
-    place = "pgmodels.inference.nested._NUM_NEAR"
-    results = []
-    for near in (300, 34):
-        monkeypatch.setattr(place, near)
-        jax.clear_caches()
-        results.append(pgm.correct(gaussian, method="nested"))
-    jax.clear_caches()
-    exact, result = results
+    exact, result = (with_settings(gaussian, num_near=near) for near in (300, 34))
     np.testing.assert_allclose(result.mean, exact.mean, atol=0.03 * np.sqrt(exact.variance.min()))
     np.testing.assert_allclose(result.variance, exact.variance, rtol=0.03)
 
 
-def test_marginals_cut_off_at_their_grid_are_warned_of(monkeypatch):
+def test_marginals_cut_off_at_their_grid_are_warned_of():
     # One pass, on a grid that is too short.
-    monkeypatch.setattr("pgmodels.inference.nested._PASSES", 1)
-    monkeypatch.setattr("pgmodels.inference.nested._WIDER", 0.5)
     gaussian = pgm.gaussian_vi(model_of("a kink", 4.0), X[:1], np.array([3.0]))
     with pytest.warns(pgm.CorrectionWarning, match="1 of 1 nested marginals at the data .* reach beyond the grid"):
-        pgm.correct(gaussian, method="nested")
+        with_settings(gaussian, num_passes=1, first_width=0.5)
 
 
 @pytest.mark.slow
-def test_grids_that_do_not_resolve_a_density_are_warned_of(monkeypatch):
+def test_grids_that_do_not_resolve_a_density_are_warned_of():
     # Without more nodes for the narrow peak of a noise that varies.
-    monkeypatch.setattr("pgmodels.inference.nested._NUM_NODES", (17,))
     model = pgm.Model(pgm.HeteroscedasticGaussian(4.0), pgm.GP(pgm.RBF(variance=9.0), mean=0.3, size=2))
     gaussian = pgm.gaussian_vi(model, X[:1], np.array([1.5]))
     with pytest.warns(pgm.CorrectionWarning, match="1 of 2 nested marginals at the data .* change too fast"):
-        pgm.correct(gaussian, method="nested")
+        with_settings(gaussian, num_nodes=(17,))
 
 
 @pytest.mark.slow
-def test_comparisons_and_plots_take_their_densities():
+def test_comparisons_and_plots_read_their_densities():
     y = np.array(CASES["no counts"][1])
     gaussian = pgm.gaussian_vi(model_of("no counts", 25.0), X, y)
     result = pgm.correct(gaussian, method="nested")

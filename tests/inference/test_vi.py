@@ -254,18 +254,19 @@ def test_a_second_call_compiles_nothing():
 
 def test_a_tilt_that_turns_the_optimum_is_reported():
     """Bimodal posteriors: at the ridge between two modes the response has no bound."""
-    from pgmodels.inference.linear_response import Response, _is_positive
+    from pgmodels.inference.linear_response import Response, check_covariance
 
     def response_with(least):
         return Response(np.zeros(4), np.zeros((4, 4)), np.diag([1.0, 0.5, least, 2.0]), np.zeros(()))
 
     half = np.zeros((4, 3, 2))
     half[2, 1], half[2, 2] = [0.1, -0.8], [0.5, 0.5]
+    padded = np.pad(half[:, [0, 2, 1]], ((0, 0), (0, 1), (0, 0)))
     with pytest.warns(pgm.CorrectionWarning, match=r"1 directions, most in row 2"):
-        assert not _is_positive(response_with(-0.1), lambda: np.pad(half[:, [0, 2, 1]], ((0, 0), (0, 1), (0, 0))), 3)
-    assert _is_positive(response_with(0.1), lambda: half, 3)
+        assert not check_covariance(response_with(-0.1), lambda: padded, 3)
+    assert check_covariance(response_with(0.1), lambda: half, 3)
     with pytest.warns(pgm.CorrectionWarning, match="not positive definite: the variational optimum"):
-        assert not _is_positive(response_with(0.1)._replace(residual=np.inf), lambda: half, 3)
+        assert not check_covariance(response_with(0.1)._replace(residual=np.inf), lambda: half, 3)
 
 
 def test_wrong_calls_are_refused():

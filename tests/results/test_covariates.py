@@ -2,7 +2,6 @@
 
 import warnings
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 import numpyro.distributions as dist
@@ -265,17 +264,16 @@ def test_predictors_are_made_of_what_can_be():
 
 
 def test_mixtures_check_before_their_parts():
-    # An integrated result has its parts' nodes made of covariates; no engine is run for the check of what comes first.
-    from pgmodels.results.integrated import IntegratedApproximation
-
-    means = np.zeros((1, 3, 1))
-    stand_in = SimpleNamespace(
-        _moments_at=lambda X_new: (means, np.ones((1, 3, 1, 1)), np.ones((1, 3, 1, 1))),
-        likelihood=pgm.Binomial(),
-        model=model("Binomial"),
-    )
+    # Nothing is computed of the posterior before the check.
+    moments, one = np.zeros((1, N, 1)), np.ones(1)
+    result = pgm.IntegratedApproximation(
+        model=model("Binomial"), X=X, y=CASES["Binomial"][1], seconds=1.0, method="integrate", vectors=np.zeros((1, 1)),
+        shares=one, log_densities=one, elbos=one, k_hats=one, means=moments, covariances=moments[..., None] + 1.0,
+        potential=moments, precision=moments, support=np.zeros((1, 1)), mass=one, owners=np.zeros(1, int),
+        log_evidence=0.0, converged=True, holds_mass=True, num_failed=0, unreliable=0.0,
+    )  # fmt: skip
     with pytest.raises(ValueError, match="covariates must hold trials, whole numbers >= 0; got -3 in row 1"):
-        IntegratedApproximation.predict(stand_in, X_NEW, [3.0, -3.0, 1.0])
+        result.predict(X_NEW, [3.0, -3.0, 1.0])
 
 
 @pytest.mark.parametrize("name", CASES)
