@@ -285,14 +285,14 @@ class Hilbert(Representation):
 
     def memory(self, kernel: Covariance, X: np.ndarray) -> float:
         counts = (self.count,) * X.shape[1] if isinstance(self.count, int) else self.count
-        spectra = bare_arrays(kernel).spectra(X.shape[1])
+        spectra = bare_arrays(cast(Kernel, kernel)).spectra(X.shape[1])
         number = sum(math.prod(counts[column] for column in columns) for columns in spectra)
         # The functions, as Python's tuples of frequencies at first, and the square matrix of their weights.
         return number * (8.0 * len(X) + 100.0) + 8.0 * number**2
 
     def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
         if not how.traced:
-            bare = bare_arrays(kernel)
+            bare = bare_arrays(cast(Kernel, kernel))
             form = self.resolve(bare, np.asarray(X))
             return _compiled_prior(form._basis(np.shape(X)[1]), bare, as_array(mean), as_array(X), size)
         if self.domain is None:

@@ -462,7 +462,7 @@ class Markov(Representation):
     def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
         if how.traced:
             return _traced(cast(Kernel, kernel), as_array(mean), as_array(X), size, how.row_mask)
-        bare = bare_arrays(kernel)
+        bare = bare_arrays(cast(Kernel, kernel))
         line = np.asarray(X, dtype=np.float64)[:, _column(bare, np.shape(X)[1])]
         order = np.argsort(line, kind="stable")
         padding = (0, padded_size(len(line)) - len(line))

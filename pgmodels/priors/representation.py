@@ -202,8 +202,8 @@ class Auto(Representation):
         if how.traced:
             mean, X = as_array(mean), as_array(X)
             if has_coefficients:
-                A = cast(Kernel, kernel).features(X).T
-                return CoefficientPrior(kernel=kernel, mean=mean, X=X, A=A, turn=None, size=size)
+                F = cast(Array, cast(Kernel, kernel).features(X))
+                return CoefficientPrior(kernel=kernel, mean=mean, X=X, A=F.T, turn=None, size=size)
             Z = how.spanning
             if Z is None or how.points is not None or how.for_moments:
                 return _traced(kernel, mean, X, size, how)
