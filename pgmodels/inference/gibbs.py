@@ -49,7 +49,7 @@ from pgmodels.model import Data, Model, check_memory, fixed_groups, forms_can_pa
 from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels
 from pgmodels.priors.base import RandomKey, Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
-from pgmodels.priors.collection import Fresh, PriorCollection, can_pad, have_factors, padded_prior, require_coupling
+from pgmodels.priors.collection import NewLeaves, PriorCollection, can_pad, have_factors, padded_prior, require_coupling
 from pgmodels.results.draws import Draws
 from pgmodels.runtime.io import digest
 from pgmodels.runtime.jit import compiled, one_thread_if_small, one_thread_up_to, require_draws
@@ -426,8 +426,8 @@ def _inducing_residuals(target: Target, vector: Array) -> tuple[Array, Array, Ar
 
 
 @partial(compiled, optimise=False, on_one_thread=True)
-def _to_draw_from(surrogate: BlockPosterior) -> Fresh:
-    return Fresh.beside(surrogate, surrogate.with_inverse_roots())
+def _to_draw_from(surrogate: BlockPosterior) -> NewLeaves:
+    return NewLeaves.of(surrogate, surrogate.with_inverse_roots())
 
 
 _split_key = compiled(jax.random.split, static_argnames="num", on_one_thread=True)
@@ -468,22 +468,22 @@ class Checkpoint(EngineCheckpoint):
         if drawn != max(number - run.settings.num_warmup, 0):
             self.refuse(f"{self.file} is of {number} iterations, and there are {drawn} draws")
         path = self.path / state
-        run.restore(self.tree(path, self.read_file(path).get("leaves"), run.arrays), number, records, [*fits])
+        run.restore(self.tree(path, self.read_file(path).get("unsaved"), run.arrays), number, records, [*fits])
         self.draw_files, self.num_saved = files, len(records)
 
     def save(self, run: GibbsRun, final: bool) -> None:
         """Save a run, unless it was saved a moment ago and is not at its end."""
         if not self.is_due(final):
             return
-        fresh = run.records[self.num_saved :]
-        if fresh:
+        unsaved = run.records[self.num_saved :]
+        if unsaved:
             name = f"draws-{len(self.draw_files):06d}.npz"
-            merged = jax.tree.map(lambda *arrays: np.concatenate(arrays), *fresh)
+            merged = jax.tree.map(lambda *arrays: np.concatenate(arrays), *unsaved)
             self.write_file(self.path / name, merged._asdict())
             self.draw_files = (*self.draw_files, name)
             self.num_saved = len(run.records)
         state = f"state-{run.number:09d}.npz"
-        self.write_file(self.path / state, {"leaves": leaves_of(run.arrays)})
+        self.write_file(self.path / state, {"unsaved": leaves_of(run.arrays)})
         self.write_index(
             {"number": run.number, "state": state, "parts": self.draw_files, "failed_fits": tuple(run.failed_fits)}
         )

@@ -23,7 +23,7 @@ from pgmodels.priors.chain_posterior import (
 )
 from pgmodels.priors.collection import (
     DependentPosterior,
-    Fresh,
+    NewLeaves,
     Posterior,
     PriorCollection,
     approximation_error,
@@ -316,11 +316,11 @@ def couple(
 
 def conditioned(problem: Problem, sites: Sites) -> tuple[Posterior, Array, Array, Array | None]:
     """The posterior given sites, the latents' means and variances, and the prior's residual variances."""
-    fresh, *moments = _condition(problem, sites)
-    return fresh.completed(problem.prior), *moments
+    leaves, *moments = _condition(problem, sites)
+    return leaves.completed(problem.prior), *moments
 
 
 @partial(compiled, optimise=False)
-def _condition(problem: Problem, sites: Sites) -> tuple[Fresh, Array, Array, Array | None]:
+def _condition(problem: Problem, sites: Sites) -> tuple[NewLeaves, Array, Array, Array | None]:
     posterior = problem.condition(sites)
-    return Fresh.beside(problem.prior, posterior), *posterior.moments(), problem.prior.residual_variances()
+    return NewLeaves.of(problem.prior, posterior), *posterior.moments(), problem.prior.residual_variances()

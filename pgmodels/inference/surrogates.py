@@ -18,7 +18,7 @@ from pgmodels.inference.vi import engine_of
 from pgmodels.model import Model
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import Fresh, Marginals, PriorCollection, choose_blocks, split_over
+from pgmodels.priors.collection import Marginals, NewLeaves, PriorCollection, choose_blocks, split_over
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module, as_array
 
@@ -159,11 +159,11 @@ def _ascend_apart(problem: Problem, start: Sites) -> Sites:
 
 
 @partial(compiled, optimise=False, on_one_thread=True)
-def _ascend(problem: Problem, start: Sites) -> Fresh:
+def _ascend(problem: Problem, start: Sites) -> NewLeaves:
     state = _optimum(problem, start)
     marginals = _coupled(problem, state.sites).marginals()
     surrogate = _widened(problem, state.sites, state.mean)
-    return Fresh.beside(problem.prior, Fit(surrogate, marginals, state.sites, state.elbo))
+    return NewLeaves.of(problem.prior, Fit(surrogate, marginals, state.sites, state.elbo))
 
 
 def _optimum(problem: Problem, start: Sites) -> GaussianState:

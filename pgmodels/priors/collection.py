@@ -26,7 +26,7 @@ from pgmodels.priors.rows import Copies, check_new_inputs
 from pgmodels.runtime.precision import Module, as_array, double_precision
 
 
-class Fresh(Module):
+class NewLeaves(Module):
     """A pytree in which leaves of a known tree are replaced by None, since programs copy the arrays they return.
 
     ``places`` are the indices of the omitted leaves among the known ones, None for new leaves.
@@ -37,7 +37,7 @@ class Fresh(Module):
     tree: PyTree = eqx.field(static=True)
 
     @classmethod
-    def beside(cls, known: PyTree, tree: PyTree) -> "Fresh":
+    def of(cls, known: PyTree, tree: PyTree) -> "NewLeaves":
         """Omit from a tree the leaves of a known one; inside a program."""
         by_id = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(known))}
         leaves, structure = jax.tree.flatten(tree)

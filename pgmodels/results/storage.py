@@ -36,7 +36,7 @@ from pgmodels.parameters.prior import Within, sd
 from pgmodels.priors.base import LatentPrior, Sites, pad_sites
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.chain_posterior import condition_jointly
-from pgmodels.priors.collection import Fresh, IndependentPosterior, Posterior, PriorCollection, padded_prior
+from pgmodels.priors.collection import IndependentPosterior, NewLeaves, Posterior, PriorCollection, padded_prior
 from pgmodels.priors.dense import CoefficientPrior, DensePrior, FactoredPrior, LowRankPrior
 from pgmodels.priors.hilbert import Hilbert, HilbertPrior
 from pgmodels.priors.inducing import ChunkedInducingPrior, FICPrior, Inducing, InducingPrior, posterior_of_moments
@@ -622,21 +622,21 @@ def _posterior(prior: PriorCollection, sites: Sites, blocks: Blocks) -> Posterio
     # Padded, as in the engines, so that the result is the same to the last bit.
     padded = padded_prior(prior)
     sites = pad_sites(Sites(*map(as_array, sites)), padded.num_rows)
-    fresh = _condition(padded, sites) if blocks is None else _condition_coupled(padded, sites, blocks)
-    posterior: Posterior = fresh.completed(padded)
+    leaves = _condition(padded, sites) if blocks is None else _condition_coupled(padded, sites, blocks)
+    posterior: Posterior = leaves.completed(padded)
     return posterior
 
 
 # Engines compute the sites of coupled latents and the posterior in one program; here the sites are read from the file.
 # The order of sums differs, so coupled posteriors agree to rounding. All others are the same to the last bit.
 @partial(compiled, optimise=False)
-def _condition(prior: PriorCollection, sites: Sites) -> Fresh:
-    return Fresh.beside(prior, prior.condition(sites))
+def _condition(prior: PriorCollection, sites: Sites) -> NewLeaves:
+    return NewLeaves.of(prior, prior.condition(sites))
 
 
 @partial(compiled, static_argnames="blocks", optimise=False)
-def _condition_coupled(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> Fresh:
-    return Fresh.beside(prior, condition_jointly(prior, sites, blocks))
+def _condition_coupled(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> NewLeaves:
+    return NewLeaves.of(prior, condition_jointly(prior, sites, blocks))
 
 
 # Checks of values against the annotations of fields, and of the fields of a result against each other.
