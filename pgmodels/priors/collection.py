@@ -404,7 +404,7 @@ def check_covariances(prior: PriorCollection, X_new: np.ndarray, name: str = "X_
         check_new_inputs(group, X_new, name, jointly)
 
 
-# What engines ask of a prior: its factors, the sites that it supports, and the variances that it neglects.
+# Properties of a prior that engines need: its factors, the sites that it supports, the variances that it neglects.
 
 
 def have_factors(prior: PriorCollection) -> bool:
