@@ -259,7 +259,7 @@ def result_status(result: Any) -> str:
         return "integrate: " + "; ".join(map(" ".join, _facts(result)[:2]))
     name, value = _facts(result.uncorrected)[0]
     correction = "none" if result.fit is None else result.fit.correction
-    if result.corrects_another:
+    if not result.has_elbo:
         correction = _CORRECTED[result.method].removeprefix(", corrected ")
     engine = f"{result.uncorrected.method} on {_objective(result).title}"
     lines = [f"{engine}: {name} {value}, {_state(result)}", f"correction: {correction}"]

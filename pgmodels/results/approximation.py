@@ -118,13 +118,8 @@ class GaussianResult(GaussianPredictions, Result, ABC):
         return self
 
     @property
-    def corrects_another(self) -> bool:
-        """Whether ELBO and auxiliary variables belong to another result; False for ``fit``, which returns one."""
-        return self.uncorrected is not self and self.uncorrected.fit is None
-
-    @property
     def has_elbo(self) -> bool:
-        return not self.corrects_another
+        return self.uncorrected is self or self.uncorrected.fit is not None
 
     @property
     @abstractmethod

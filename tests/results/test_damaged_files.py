@@ -21,7 +21,7 @@ import pytest
 import pgmodels as pgm
 from pgmodels.inference import gibbs as sampler
 from pgmodels.inference import svi as svi_module
-from pgmodels.runtime import io as storage
+from pgmodels.runtime import io as array_files
 
 X = np.linspace(-1.0, 2.0, 12)[:, None]
 Y = (np.arange(12) % 3 == 0).astype(float)
@@ -207,7 +207,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(saved, tmp_path, pattern, bomb)
 def read_in_little_memory(path):
     tracemalloc.start()
     try:
-        storage.read_arrays(path)
+        array_files.read_arrays(path)
     finally:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -234,7 +234,7 @@ def test_arrays_of_other_shapes_and_types_are_refused(saved, tmp_path, pattern):
     for what, arrays in changes(original):
         np.savez(path, **arrays)
         with pytest.raises(ValueError, match="and should be"):
-            storage.read_arrays(path)
+            array_files.read_arrays(path)
         assert what
     assert_refused(path, "more is of type .* and should be missing")
 
@@ -242,17 +242,17 @@ def test_arrays_of_other_shapes_and_types_are_refused(saved, tmp_path, pattern):
 @pytest.mark.parametrize(("pattern", "prefix"), [("gibbs/state-*.npz", ""), ("svi/svi.npz", "states.full.")])
 def test_a_state_whose_document_goes_with_its_wrong_arrays_is_refused(saved, tmp_path, pattern, prefix):
     path = copied(saved, tmp_path, pattern)
-    document, arrays = storage.read_arrays(path)
+    document, arrays = array_files.read_arrays(path)
     for number, other in [(1, np.zeros(7)), (2, np.zeros((3, 3), np.float32))]:
-        storage.write_arrays(path, document, arrays | {f"{prefix}leaves.{number}": other})
+        array_files.write_arrays(path, document, arrays | {f"{prefix}leaves.{number}": other})
         assert_refused(path, f"array {number} of the state is of type .* and should be")
-    storage.write_arrays(path, document, {n: a for n, a in arrays.items() if n != f"{prefix}leaves.0"})
+    array_files.write_arrays(path, document, {n: a for n, a in arrays.items() if n != f"{prefix}leaves.0"})
     assert_refused(path, "leaves.0")
     state = document["values"]["dict"]
     for name in prefix.split(".")[:-1]:
         state = state[name]["dict"]
     state["leaves"] = state["leaves"][1:]
-    storage.write_arrays(path, document, arrays)
+    array_files.write_arrays(path, document, arrays)
     assert_refused(path, "arrays of the state, and should have")
 
 
@@ -290,15 +290,15 @@ DOCUMENTS = {
 @pytest.mark.parametrize(("file", "change"), [(file, change) for file in DOCUMENTS for change in DOCUMENTS[file]])
 def test_a_checkpoint_whose_document_does_not_fit_is_refused(saved, tmp_path, file, change):
     path = copied(saved, tmp_path, file)
-    document, arrays = storage.read_arrays(path)
+    document, arrays = array_files.read_arrays(path)
     (name,) = change
     entries = document if name in document else document["values"]["dict"]
     entries |= change
-    storage.write_arrays(path, document, arrays)
+    array_files.write_arrays(path, document, arrays)
     with pytest.raises(ValueError, match=rf"^checkpoint: .*copy/{path.parent.name}.*delete the folder"):
         ENGINES[path.parent.name](path.parent)
     del entries[name]
-    storage.write_arrays(path, document, arrays)
+    array_files.write_arrays(path, document, arrays)
     assert_refused(path)
 
 
@@ -429,24 +429,24 @@ storage.write_arrays(path, {"kind": "new"}, {"x": np.ones(3)})
 @pytest.mark.parametrize("moment", ["writing", "replacing"])
 def test_a_kill_while_a_file_is_written_leaves_the_former_one(tmp_path, moment):
     path = tmp_path / "fit.npz"
-    storage.write_arrays(path, {"kind": "former"}, {"x": np.arange(3.0)})
+    array_files.write_arrays(path, {"kind": "former"}, {"x": np.arange(3.0)})
     before = path.read_bytes()
-    process = subprocess.run([sys.executable, "-c", KILLED, storage.__file__, path, moment], check=False)
+    process = subprocess.run([sys.executable, "-c", KILLED, array_files.__file__, path, moment], check=False)
     assert process.returncode == -signal.SIGKILL
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 2
     # What the kill left is in nobody's way.
-    storage.write_arrays(path, {"kind": "new"}, {"x": np.ones(3)})
-    storage.remove_temporary(tmp_path, "fit.npz")
+    array_files.write_arrays(path, {"kind": "new"}, {"x": np.ones(3)})
+    array_files.remove_temporary(tmp_path, "fit.npz")
     assert list(tmp_path.iterdir()) == [path]
-    assert storage.read_arrays(path)[0]["kind"] == "new"
+    assert array_files.read_arrays(path)[0]["kind"] == "new"
 
 
 def test_objects_are_not_written_and_nothing_else_is(tmp_path):
     with pytest.raises(ValueError, match="rows holds Python objects"):
-        storage.write_arrays(tmp_path / "fit.npz", {}, {"rows": np.array([None])})
+        array_files.write_arrays(tmp_path / "fit.npz", {}, {"rows": np.array([None])})
     assert not list(tmp_path.iterdir())
-    storage.write_arrays(tmp_path / "fit.npz", {}, {"rows": np.arange(3)})
+    array_files.write_arrays(tmp_path / "fit.npz", {}, {"rows": np.arange(3)})
     with np.load(tmp_path / "fit.npz") as stored:
         assert sorted(stored.files) == ["pgmodels", "rows"]
 
@@ -474,13 +474,13 @@ def results(saved):
 
 def tampered(results, name, tmp_path, change):
     """A copy of a file of a result after a change of its document and arrays."""
-    document, arrays = storage.read_arrays(results / f"{name}.npz")
+    document, arrays = array_files.read_arrays(results / f"{name}.npz")
     change(document, arrays)
     path = tmp_path / f"{name}.npz"
     limit = sys.getrecursionlimit()
     try:
         sys.setrecursionlimit(100_000)
-        storage.write_arrays(path, document, arrays)
+        array_files.write_arrays(path, document, arrays)
     finally:
         sys.setrecursionlimit(limit)
     return path
@@ -707,7 +707,7 @@ def test_a_file_beyond_what_is_read_is_refused_with_its_size(saved, tmp_path, pa
 
 
 def test_a_document_beyond_what_is_read_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "_LARGEST", 1000)
+    monkeypatch.setattr(array_files, "_LARGEST", 1000)
     with pytest.raises(ValueError, match="more than 1000: use pickle"):
-        storage.write_arrays(tmp_path / "fit.npz", {"levels": ["a"] * 1000}, {})
+        array_files.write_arrays(tmp_path / "fit.npz", {"levels": ["a"] * 1000}, {})
     assert not list(tmp_path.iterdir())
