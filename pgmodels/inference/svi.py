@@ -26,7 +26,7 @@ from pgmodels.inference.inducing_selection import (
     with_inputs,
     without_inputs,
 )
-from pgmodels.inference.latent_subsampling import latent_sample_of
+from pgmodels.inference.latent_subsampling import LatentSample, latent_sample_of
 from pgmodels.inference.loop import Callback, ConvergenceWarning, check_callback, maximise
 from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of, require_maximised
 from pgmodels.inference.problem import Problem, Spread, problem_of
@@ -45,7 +45,6 @@ from pgmodels.inference.svi_convergence import (
 )
 from pgmodels.inference.svi_step import (
     DataBatch,
-    LatentSample,
     NaturalParameters,
     StochasticProblem,
     explain_lost_process,

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial, wraps
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -23,7 +23,7 @@ from pgmodels.inference.loop import backtrack
 from pgmodels.inference.problem import Problem, Spread, separate_blocks
 from pgmodels.model import Model
 from pgmodels.numerics.iteration import Adam, adam_step, initial_adam
-from pgmodels.objectives.base import Objective, Tangent
+from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, trainable
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior
@@ -34,45 +34,8 @@ from pgmodels.priors.linalg import over_states, root_of_one_plus, solve_columns
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module, as_array
 
-
-class LogSum(NamedTuple):
-    """log S0(x) = ``weights`` · (A(x), 1), with A the prior's factor; ``curvature`` averages the squared features.
-
-    The loss of the tangent, E[S / S0 + log S0], is least where S0 is the best fit of S(x) by these features.
-    """
-
-    weights: Float[Array, " F"]
-    curvature: Float[Array, "F F"]
-
-
-def features(A: Float[Array, "M b"]) -> Float[Array, "b F"]:
-    """The features of rows, in which log S0 is linear."""
-    return jnp.concatenate([A.T, jnp.ones((A.shape[1], 1))], axis=1)
-
-
-def fit_log_sum(A: Float[Array, "M b"], log_sums: Float[Array, " b"], num_rows: Array) -> LogSum:
-    """Ridge regression on known log sums; weights have the prior N(0, 1)."""
-    phi, size = features(A), len(log_sums)
-    curvature = phi.T @ phi / size
-    return LogSum(_solve(curvature, phi.T @ log_sums / size, num_rows), curvature)
-
-
-def newton_update(
-    now: LogSum, A: Float[Array, "M b"], log_ratios: Float[Array, " b"], num_rows: Array, rate: Array
-) -> LogSum:
-    """A Newton step of limited length on the loss, from the logs of unbiased estimates of S / S0 at some rows."""
-    phi, size = features(A), len(log_ratios)
-    # The slope of -S / S0 - log S0 is S / S0 - 1, and its curvature 1 where S0 = S. No row moves its log S0 by more
-    # than 1, which estimates from a share of the latents never do where S0 = S and the rate is at most that share.
-    excess = jnp.minimum(jnp.expm1(log_ratios), 1.0 / rate)
-    curvature = now.curvature + rate * (phi.T @ phi / size - now.curvature)
-    return LogSum(
-        now.weights + rate * _solve(curvature, phi.T @ excess / size - now.weights / num_rows, num_rows), curvature
-    )
-
-
-def _solve(curvature: Array, slope: Array, num_rows: Array) -> Array:
-    return cho_solve((jnp.linalg.cholesky(curvature + jnp.eye(len(slope)) / num_rows), True), slope)
+if TYPE_CHECKING:
+    from pgmodels.inference.latent_subsampling import LatentSample, LogSum
 
 
 # Natural parameters of q, and natural-gradient steps.
@@ -272,7 +235,7 @@ class SviState(NamedTuple):
     values: Adam
     num_steps: Float[Array, "*latents"]
     rate: Float[Array, ""]
-    log_sum: LogSum | None = None
+    log_sum: "LogSum | None" = None
 
 
 class WindowAverage(NamedTuple):
@@ -287,19 +250,6 @@ class WindowAverage(NamedTuple):
     centre: Float[Array, " D"]
     bound: Float[Array, ""]
     share: Float[Array, ""]
-
-
-class LatentSample(Module):
-    """Latent subsampling: ``count`` latents per step, drawn with a key, and the tangent of the sum over all."""
-
-    bound: Tangent = eqx.field(static=True)
-    count: int = eqx.field(static=True)
-    key: Array
-
-    @property
-    def share(self) -> float:
-        """The share of the latents in a step."""
-        return self.count / self.bound.size
 
 
 class Batch(NamedTuple):
@@ -351,7 +301,7 @@ class StochasticProblem(Module):
     units: Float[Array, " values"]
     num_rows: Float[Array, ""]
     adaptive: bool = eqx.field(static=True)
-    sample: LatentSample | None = None
+    sample: "LatentSample | None" = None
     inputs_move: bool = eqx.field(static=True, default=False)
     coupled: bool = eqx.field(static=True, default=False)
 

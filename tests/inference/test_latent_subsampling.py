@@ -12,18 +12,14 @@ import pytest
 import pgmodels as pgm
 from pgmodels.inference import latent_subsampling
 from pgmodels.inference.checkpoint_folder import EngineCheckpoint
+from pgmodels.inference.latent_subsampling import LatentSample, LogSum, features, fit_log_sum, newton_update
 from pgmodels.inference.objectives import objective_of
 from pgmodels.inference.svi_step import (
     DataBatch,
-    LatentSample,
-    LogSum,
     NaturalParameters,
     Rates,
     StochasticProblem,
     SviState,
-    features,
-    fit_log_sum,
-    newton_update,
     penalised_bound,
 )
 from pgmodels.numerics.iteration import initial_adam
