@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -494,6 +494,17 @@ def shuffled(source: Source, settings: Settings, key: RandomKey) -> Stream:
     return stream
 
 
+class PassStatistics(NamedTuple):
+    """Statistics of a pass over all rows: the bound of q, the optimal q given its marginals, and the inducing loss.
+
+    See ``StochasticProblem.inducing_loss``.
+    """
+
+    bound: Array
+    targets: tuple[NaturalParameters, ...]
+    inducing_loss: Float[Array, "2"]
+
+
 def run_final_passes(
     problem: StochasticProblem,
     model: Model,
@@ -508,13 +519,29 @@ def run_final_passes(
     otherwise the plain step is taken and the history discarded. The bounds are appended to the trace. Warns if q is not
     at the optimum, or if ``model`` has too few inducing inputs.
     """
+    num_blocks = len(problem.objective.blocks)
+
+    def parts(naturals: tuple[NaturalParameters, ...]) -> Iterator[PassStatistics]:
+        for rows, count, size in _stacks(source, settings):
+            means = to_host(_means(problem, naturals, rows, outcome.vector, count))
+            yield jax.tree.map(lambda leaf, share=count * size / source.num_rows: share * leaf, means)
+
+    def step(naturals: tuple[NaturalParameters, ...]) -> tuple[PassStatistics, tuple[NaturalParameters, ...]]:
+        """Statistics at q, and the q after a step of each block of the objective, by a pass for each."""
+        passes = []
+        for block in range(num_blocks):
+            passes.append(reduce(partial(jax.tree.map, jnp.add), parts(naturals)))
+            targets, moving = passes[-1].targets, block_indices(problem, block)
+            naturals = tuple(targets[k] if k in moving else each for k, each in enumerate(naturals))
+        return passes[0], naturals
+
     best = now = outcome.naturals
     fallback, history, trace, gain, converged = None, _new_history(now), list[float](), None, False
     inducing_loss: Array | np.ndarray = np.zeros(2)
-    remaining_epochs = settings.remaining_epochs(len(outcome.trace)) // len(problem.objective.blocks)
+    remaining_epochs = settings.remaining_epochs(len(outcome.trace)) // num_blocks
     with progress_bar("svi, all rows", remaining_epochs, progress) as bar:
         for _ in range(remaining_epochs):
-            statistics, image = _update(problem, now, outcome.vector, source, settings)
+            statistics, image = step(now)
             bound = float(statistics.bound)
             bar.advance(1, f"bound {bound:.4f}")
             if trace and not bound >= trace[-1]:
@@ -550,6 +577,30 @@ def warn_gaining(settings: Settings, gain: float | None) -> None:
     )
 
 
+def _stacks(source: Source, settings: Settings) -> Iterator[tuple[DataBatch, int, int]]:
+    """All rows in stacks of equal batches, with the number and the size of the batches.
+
+    Incomplete stacks are padded with the last batch, so that one compiled program serves all.
+    """
+    several: list[Block] = []
+
+    def stacked(length: int) -> tuple[DataBatch, int, int]:
+        padded = several + [several[-1]] * (length - len(several))
+        rows = DataBatch.of(tuple(np.stack(arrays) for arrays in zip(*padded, strict=True)))
+        return rows, len(several), rows.X.shape[1]
+
+    most = min(settings.window, settings.batches)
+    for batch in in_order(source.rows, source.scaling, source.num_rows, settings.batch_size):
+        is_rest = len(batch[1]) < settings.batch_size
+        if len(several) == most or (several and is_rest):
+            yield stacked(most)
+            several = []
+        several.append(batch)
+    if not several:
+        raise ValueError("a pass over the data has no rows: give the same rows in every pass.")
+    yield stacked(most if len(several[0][1]) == settings.batch_size else 1)
+
+
 def _new_history(naturals: tuple[NaturalParameters, ...]) -> History:
     return empty_history([each.potential for each in naturals])
 
@@ -566,98 +617,28 @@ def _extrapolate(
     history = history.after(before, [to_moments(each)[1] for each in image])
     means = jnp.split(history.combined(), np.cumsum([len(each.potential) for each in image])[:-1])
     pairs = zip(image, means, strict=True)
-    return (
-        history,
-        tuple(NaturalParameters(each.precision, mean + each.precision @ mean) for each, mean in pairs),
-        was_started,
-    )
-
-
-def _update(
-    problem: StochasticProblem,
-    naturals: tuple[NaturalParameters, ...],
-    vector: Array,
-    source: Source,
-    settings: Settings,
-) -> tuple["_PassStatistics", tuple[NaturalParameters, ...]]:
-    """Statistics of a pass at q, and the q after a step of each block of the objective on all rows."""
-    statistics = first = _pass(problem, naturals, vector, source, settings)
-    for block in range(len(problem.objective.blocks)):
-        if block > 0:
-            statistics = _pass(problem, naturals, vector, source, settings)
-        moving = block_indices(problem, block)
-        naturals = tuple(statistics.targets[k] if k in moving else each for k, each in enumerate(naturals))
-    return first, naturals
-
-
-class _PassStatistics(NamedTuple):
-    """Statistics of a pass: the bound of q, the optimal q given its marginals, and the inducing loss.
-
-    See ``StochasticProblem.inducing_loss``.
-    """
-
-    bound: Array
-    targets: tuple[NaturalParameters, ...]
-    inducing_loss: Float[Array, "2"]
-
-
-def _pass(
-    problem: StochasticProblem,
-    naturals: tuple[NaturalParameters, ...],
-    vector: Array,
-    source: Source,
-    settings: Settings,
-) -> _PassStatistics:
-    total = None
-    for chunk, count, size in _chunks(source, settings):
-        statistics = to_host(_means(problem, (naturals, vector), DataBatch.of(chunk), count))
-        statistics = jax.tree.map(lambda leaf, share=count * size / source.num_rows: share * leaf, statistics)
-        total = statistics if total is None else jax.tree.map(jnp.add, total, statistics)
-    if total is None:
-        raise ValueError("a pass over the data has no rows: give the same rows in every pass.")
-    return total
-
-
-def _chunks(source: Source, settings: Settings) -> Iterator[tuple[Block, int, int]]:
-    """All rows in stacks of equal batches, with the number and the size of the batches.
-
-    Incomplete stacks are padded with the last batch, so that one compiled program serves all.
-    """
-    several: list[Block] = []
-
-    def stacked(most: int) -> tuple[Block, int, int]:
-        count = len(several)
-        padded = several + [several[-1]] * (most - count)
-        block = tuple(np.stack(arrays) for arrays in zip(*padded, strict=True))
-        return block, count, block[0].shape[1]
-
-    most = min(settings.window, settings.batches)
-    for batch in in_order(source.rows, source.scaling, source.num_rows, settings.batch_size):
-        is_rest = len(batch[1]) < settings.batch_size
-        if len(several) == most or (several and is_rest):
-            yield stacked(most)
-            several = []
-        several.append(batch)
-    yield stacked(most if len(several[0][1]) == settings.batch_size else 1)
+    extrapolated = tuple(NaturalParameters(each.precision, mean + each.precision @ mean) for each, mean in pairs)
+    return history, extrapolated, was_started
 
 
 @compiled
 @shard_rows
 def _means(
     problem: StochasticProblem,
-    at: tuple[tuple[NaturalParameters, ...], Array],
+    naturals: tuple[NaturalParameters, ...],
     rows: DataBatch,
+    vector: Array,
     count: Array | int,
-) -> _PassStatistics:
-    naturals, vector = at
+) -> PassStatistics:
+    """The means of the statistics of ``count`` batches."""
 
-    def add(index: Array, total: _PassStatistics) -> _PassStatistics:
+    def add(index: Array, total: PassStatistics) -> PassStatistics:
         bound, (batch, moments) = penalised_bound(problem, naturals, vector, rows.number(index))
         targets = problem.targets(batch, moments.mean, moments.variance)
-        statistics = _PassStatistics(bound, targets, problem.inducing_loss(batch, moments))
+        statistics = PassStatistics(bound, targets, problem.inducing_loss(batch, moments))
         return jax.tree.map(jnp.add, total, statistics)
 
-    nothing = _PassStatistics(jnp.zeros(()), jax.tree.map(jnp.zeros_like, naturals), jnp.zeros(2))
+    nothing = PassStatistics(jnp.zeros(()), jax.tree.map(jnp.zeros_like, naturals), jnp.zeros(2))
     return jax.tree.map(lambda leaf: leaf / count, jax.lax.fori_loop(0, count, add, nothing))
 
 
