@@ -381,7 +381,7 @@ def _by_particles(result: Approximation, num_draws: int, seed: int) -> Evidence:
         )
     require_memory(
         # Some eight matrices of a state at each row.
-        64.0 * posterior.prior.num_rows * len(layout.blocks) * layout.size**2,
+        64.0 * posterior.prior.num_rows * layout.num_blocks * layout.size**2,
         "the matrices of the states at all rows",
         "Use kernels with a smaller state, such as pgm.Periodic with fewer harmonics, or fewer linear effects.",
     )

@@ -5,14 +5,15 @@ import time
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
+from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_between, check_whole_number, coded
 from pgmodels.inference.correct import Method, correct
-from pgmodels.inference.loop import Ascent
+from pgmodels.inference.loop import Ascent, VariationalState
 from pgmodels.inference.objectives import objective_of_result
 from pgmodels.inference.problem import Problem, conditioned, problem_of
 from pgmodels.inference.vi import (
@@ -31,7 +32,7 @@ from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites, pad_sites
 from pgmodels.priors.chain_posterior import chain_groups
 from pgmodels.priors.collection import IndependentPosterior, Posterior, PriorCollection, padded_prior
-from pgmodels.priors.markov import MarkovPosterior, go_on, joined, processes
+from pgmodels.priors.markov import MarkovPosterior, posterior_of, prior_after
 from pgmodels.priors.rows import Copies
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult
 from pgmodels.results.nested import name_type
@@ -41,122 +42,133 @@ from pgmodels.runtime.precision import as_array, double_precision
 # Later rows of a series: the filter restarts from its stored state, and only the most recent old rows, which new ones
 # affect, are optimised again.
 
-# Old times that are optimised again: _LEAST, or _PER_ROW for each new row if these are more, and _MORE times as many
-# until the marginals of their first quarter move by less than _MOVED deviations, as those of a run to the default
-# tolerance do by themselves. If these are more than _MOST, iterations go over all rows.
-_LEAST, _PER_ROW, _MORE, _MOVED, _MOST = 1000, 4, 4, 1e-4, 16_000
+
+class Window(NamedTuple):
+    """How many old times are optimised again: ``least``, or ``per_row`` for each new row if these are more.
+
+    They are ``growth`` times as many until the marginals of their first quarter move by less than ``moved`` deviations,
+    as those of a run to the default tolerance do by themselves. If they are more than ``most``, iterations go over all
+    rows.
+    """
+
+    least: int = 1000
+    per_row: int = 4
+    growth: int = 4
+    moved: float = 1e-4
+    most: int = 16_000
 
 
-class _Series(NamedTuple):
-    """A result whose latents are independent Markov processes of one column, and its distinct sorted times."""
-
-    q: Approximation
-    groups: tuple[MarkovPosterior, ...]
-    column: int
-    times: np.ndarray
+_WINDOW = Window()
 
 
 def append(
-    q: Approximation, data: Data, objective: Objective, max_iterations: int, tolerance: float, progress: bool | None
+    q: Approximation,
+    data: Data,
+    objective: Objective,
+    max_iterations: int,
+    tolerance: float,
+    progress: bool | None,
+    window: Window = _WINDOW,
 ) -> Approximation | None:
     """The result for ``data``, whose rows after those of ``q`` are later than all of these.
 
     None if they are not, if latents are not independent Markov processes, with few rows, or if new rows change old
     ones too far back.
     """
-    series = _series(q)
-    if series is None or objective.predictors is not None or len(q.y) <= _MOST:
+    prior, num_columns = q.posterior.prior, q.X.shape[1]
+    chains = chain_groups(prior)
+    columns = [chain.kernel.reads(num_columns) for chain in chains]
+    # A constant reads no column: its one input is that of all rows.
+    is_series = len(chains) == len(prior.groups) and all(columns) and len(set().union(*columns)) == 1
+    if not is_series or q.posterior.is_coupled or objective.predictors is not None or len(q.y) <= window.most:
         return None
-    later = data.X[len(q.y) :, series.column]
-    if not len(later) or later.min() <= series.times[-1]:
+    old, every = (X[:, chains[0].column] for X in (q.X, data.X))
+    known, later = np.unique(old), every[len(old) :]
+    if not len(later) or later.min() <= known[-1]:
         return None
-    start_time, count = time.perf_counter(), max(_LEAST, _PER_ROW * len(later))
-    while count < len(series.times):
-        first = len(series.times) - count
-        rows = np.flatnonzero(data.X[:, series.column] >= series.times[first])
-        if len(rows) > _MOST:
+    start_time, count = time.perf_counter(), max(window.least, window.per_row * len(later))
+    while count < len(known):
+        first = len(known) - count
+        rows = np.flatnonzero(every >= known[first])
+        if len(rows) > window.most:
             break
-        end = _End(series, data, objective, first, rows, start_time)
-        result = end.optimised(max_iterations, tolerance, progress)
-        if result is not None:
-            return result
-        count *= _MORE
+        end, early = _End(q, data, objective, first, rows), every[rows] <= known[first + count // 4]
+        optimum = end.optimum(max_iterations, tolerance, progress)
+        if optimum is not None and optimum.change(early) <= window.moved:
+            return replace(end.result(optimum, tolerance), seconds=time.perf_counter() - start_time)
+        count *= window.growth
     return None
 
 
-def _series(q: Approximation) -> _Series | None:
-    groups, num_columns = processes(q.posterior), q.X.shape[1]
-    columns = [group.prior.kernel.reads(num_columns) for group in groups]
-    # A constant reads no column: its one input is that of all rows.
-    if len(groups) < len(q.posterior.prior.groups) or not all(columns) or len(set().union(*columns)) > 1:
-        return None
-    column = groups[0].prior.column
-    return _Series(q, groups, column, np.unique(q.X[:, column]))
+class _Optimum(NamedTuple):
+    """The state by the old rows' sites alone, and the ascent from there by all rows of a problem."""
+
+    before: VariationalState
+    problem: Problem
+    ascent: Ascent
+
+    def change(self, rows: np.ndarray) -> float:
+        """The largest change of the marginals at some rows, a mask, in deviations."""
+        (mean, variance), (new_mean, new_variance) = (
+            [np.asarray(part)[: len(rows)][rows] for part in (state.mean, state.variance)]
+            for state in (self.before, self.ascent.state)
+        )
+        return float(
+            np.max(np.maximum(np.abs(new_mean - mean) / np.sqrt(variance), np.abs(new_variance / variance - 1.0)))
+        )
 
 
 class _End:
     """The ``rows`` from the time number ``first`` on, given the filter's state before."""
 
-    def __init__(
-        self, series: _Series, data: Data, objective: Objective, first: int, rows: np.ndarray, start_time: float
-    ):
-        self.series, self.data, self.first, self.rows, self.start_time = series, data, first, rows, start_time
-        q = series.q
-        self.is_old = rows < len(q.y)
+    def __init__(self, q: Approximation, data: Data, objective: Objective, first: int, rows: np.ndarray):
+        self.q, self.data, self.first, self.rows = q, data, first, rows
         part = data.at(rows)
         prior = padded_prior(q.model.prior(part.X))
-        groups, places = [], []
-        for group, posterior, at in zip(chain_groups(prior), series.groups, prior.copies.places, strict=True):
-            groups += [go_on(group, posterior, first - 1, latent) for latent in range(group.size)]
-            places += [at] * group.size
+        groups, places, self.means = [], [], []
+        for group, posterior, at in zip(chain_groups(prior), _chains(q.posterior), prior.copies.places, strict=True):
+            for latent in range(group.size):
+                end_of_group, means = prior_after(group, posterior, first - 1, latent)
+                groups.append(end_of_group)
+                self.means.append(means)
+                places.append(at)
         prior = PriorCollection(tuple(groups), Copies(prior.copies.rows, tuple(places)))
         self.problem = problem_of(q.model, part, prior, objective)
-        self.sites = pad_sites(Sites(*(np.asarray(values)[rows[self.is_old]] for values in q.sites)), prior.num_rows)
 
-    def optimised(self, max_iterations: int, tolerance: float, progress: bool | None) -> Approximation | None:
-        """The result for all rows; None if rows before may move too."""
-        q = self.series.q
-        weights, old = np.zeros(len(self.problem.y)), np.flatnonzero(self.is_old)
-        weights[old] = self.data.row_weights[self.rows[old]]
-        before = state_from(replace(self.problem, row_weights=as_array(weights)), self.sites)
+    def optimum(self, max_iterations: int, tolerance: float, progress: bool | None) -> _Optimum | None:
+        """The optimum of the bound; None if the old rows' sites do not start from a proper state."""
+        q, rows, weights = self.q, self.rows, np.zeros(len(self.problem.y))
+        is_old = rows < len(q.y)
+        sites = pad_sites(Sites(*(np.asarray(part)[rows[is_old]] for part in q.sites)), len(weights))
+        weights[np.flatnonzero(is_old)] = self.data.row_weights[rows[is_old]]
+        before = state_from(replace(self.problem, row_weights=as_array(weights)), sites)
         if not np.isfinite(float(before.elbo)):
             # Negative precisions up to here, without those that make up for them: the filter's state is improper.
             return None
-        problem, ascent = optimise(
-            self.problem, continued(self.problem, self.sites), tolerance, max_iterations, q.method, progress
-        )
-        if self._moves(before, ascent.state):
-            return None
+        start = continued(self.problem, sites)
+        return _Optimum(before, *optimise(self.problem, start, tolerance, max_iterations, q.method, progress))
+
+    def result(self, optimum: _Optimum, tolerance: float) -> Approximation:
+        """The result for all rows."""
+        q, data, rows, (before, problem, ascent) = self.q, self.data, self.rows, optimum
         warn_independent(q.method, problem)
-        return self._result(problem, checked(q.method, problem, ascent), q.elbo - float(before.elbo), tolerance)
-
-    def _moves(self, before: Any, after: Any) -> bool:
-        times, known = self.data.X[self.rows, self.series.column], self.series.times
-        early = np.flatnonzero(times <= known[self.first + (len(known) - self.first) // 4])
-        (mean, variance), (moved, other) = (
-            (np.asarray(state.mean)[early], np.asarray(state.variance)[early]) for state in (before, after)
-        )
-        far = np.maximum(np.abs(moved - mean) / np.sqrt(variance), np.abs(other / variance - 1.0))
-        return not np.max(far) <= _MOVED
-
-    def _result(self, problem: Problem, ascent: Ascent, elbo_before: float, tolerance: float) -> Approximation:
-        q, data, rows = self.series.q, self.data, self.rows
+        ascent = checked(q.method, problem, ascent)
         end, *moments, _ = conditioned(problem, ascent.state.sites)
         prior = padded_prior(q.model.prior(data.X))
-        n = len(data.y)
 
-        def with_end(old: Any, new: Any) -> np.ndarray:
-            values = np.zeros((n, *np.shape(old)[1:]))
+        def with_end(old: Array | np.ndarray, new: Array | np.ndarray) -> np.ndarray:
+            values = np.zeros((len(data.y), *np.shape(old)[1:]))
             values[: len(q.y)] = np.asarray(old)[: len(q.y)]
             values[rows] = np.asarray(new)[: len(rows)]
             return values
 
         sites = Sites(*(as_array(with_end(*pair)) for pair in zip(q.sites, ascent.state.sites, strict=True)))
         sites = pad_sites(sites, prior.num_rows)
-        groups, latents, count = [], iter(processes(end)), len(np.unique(data.X[rows, self.series.column]))
-        for group, before, at in zip(chain_groups(prior), self.series.groups, prior.sites_by_group(sites), strict=True):
-            ends = list(islice(latents, group.size))
-            groups.append(joined(group, before, self.first, ends, count, at))
+        latents, groups = zip(_chains(end), self.means, strict=True), []
+        by_group = zip(chain_groups(prior), _chains(q.posterior), prior.sites_by_group(sites), strict=True)
+        for group, posterior, at in by_group:
+            count = len(np.unique(data.X[rows, group.column]))
+            groups.append(posterior_of(group, posterior, self.first, list(islice(latents, group.size)), count, at))
         mean, variance = (with_end(*pair) for pair in zip((q.mean, q.variance), moments, strict=True))
         return replace(
             q,
@@ -164,11 +176,14 @@ class _End:
             posterior=IndependentPosterior(prior, sites, tuple(groups)),
             mean=mean,
             variance=variance,
-            elbo_trace=elbo_before + ascent.trace,
+            elbo_trace=q.elbo - float(before.elbo) + ascent.trace,
             converged=ascent.converged,
             tolerance=tolerance,
-            seconds=time.perf_counter() - self.start_time,
         )
+
+
+def _chains(posterior: Posterior) -> tuple[MarkovPosterior, ...]:
+    return cast("tuple[MarkovPosterior, ...]", cast("IndependentPosterior", posterior).groups)
 
 
 @double_precision
@@ -266,7 +281,7 @@ def _sites_at(problem: Problem, posterior: Posterior) -> Sites:
     return problem.sites(*problem.of_latents(*posterior.marginals()))
 
 
-def _joined(q: Approximation, X_new: Any, y_new: Any, weights: Any) -> Data:
+def _joined(q: Approximation, X_new: ArrayLike, y_new: ArrayLike, weights: ArrayLike | None) -> Data:
     columns = columns_with_new_levels(q.model, q.columns, X_new, q.X.shape[1])
     X = check_new_inputs(q.model, X_new, "X_new", q.X.shape[1], columns)
     for gp in q.model.gps:

@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from functools import cache, partial
 from math import comb, factorial
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,9 +11,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pgmodels.runtime.precision import Module
-
-# Below this argument incomplete gamma functions are summed as series, of this many terms, to full relative accuracy.
-_SMALL, _TERMS = 2.0, 26
 
 
 class StateSpace(Module):
@@ -159,8 +155,8 @@ class WalkState(ConstantState):
         return self.variance * dt[:, None, None]
 
 
-class SumState(StateSpace):
-    """The states of two independent processes; the first entry of the first is replaced by the sum of the first two."""
+class PairState(StateSpace):
+    """A process made of two independent ones."""
 
     first: StateSpace
     second: StateSpace
@@ -170,12 +166,16 @@ class SumState(StateSpace):
         return self.first.is_stationary and self.second.is_stationary
 
     @property
-    def omitted_variance(self) -> Float[Array, ""]:
-        return self.first.omitted_variance + self.second.omitted_variance
-
-    @property
     def is_exact(self) -> bool:
         return self.first.is_exact and self.second.is_exact
+
+
+class SumState(PairState):
+    """The states of two processes; the first entry of the first is replaced by the sum of the first two."""
+
+    @property
+    def omitted_variance(self) -> Float[Array, ""]:
+        return self.first.omitted_variance + self.second.omitted_variance
 
     @property
     def dimension(self) -> int:
@@ -201,11 +201,8 @@ class SumState(StateSpace):
         return self._mix @ block_diagonal(one, other) @ self._mix.T
 
 
-class ProductState(StateSpace):
-    """The Kronecker product of the states of two independent stationary processes."""
-
-    first: StateSpace
-    second: StateSpace
+class ProductState(PairState):
+    """The Kronecker product of the states of two stationary processes."""
 
     @property
     def dimension(self) -> int:
@@ -215,10 +212,6 @@ class ProductState(StateSpace):
     def omitted_variance(self) -> Float[Array, ""]:
         one, other = self.first.omitted_variance, self.second.omitted_variance
         return _variance(self.first) * other + one * (_variance(self.second) + other)
-
-    @property
-    def is_exact(self) -> bool:
-        return self.first.is_exact and self.second.is_exact
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m d d"]:
         return _kronecker(self.first.covariance(t), self.second.covariance(t))
@@ -236,13 +229,14 @@ class ProductState(StateSpace):
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def incomplete_gammas(x: Float[Array, " m"], count: int) -> Float[Array, "m count"]:
     """P(k, x) = 1 - exp(-x) sum_{j < k} x^j / j! for k = 1 to ``count``, x >= 0, to full relative accuracy."""
-    small = jnp.minimum(x, _SMALL)
+    # Below 2 they are summed as series, of enough terms for full relative accuracy.
+    is_small, small = x < 2.0, jnp.minimum(x, 2.0)
     term = small**count / factorial(count)
     series = jnp.zeros_like(x)
-    for further in range(_TERMS):
+    for further in range(26):
         series, term = series + term, term * small / (count + further + 1)
     powers = [jnp.exp(-x) * x**k / factorial(k) for k in range(count)]
-    columns = [jnp.where(x < _SMALL, jnp.exp(-small) * series, 1.0 - sum(powers))]
+    columns = [jnp.where(is_small, jnp.exp(-small) * series, 1.0 - sum(powers))]
     for k in range(count - 1, 0, -1):
         columns.append(columns[-1] + powers[k])
     return jnp.stack(columns[::-1], axis=1)
@@ -287,15 +281,6 @@ def block_diagonal(one: Float[Array, "*n i i"], other: Float[Array, "*n j j"]) -
 def _kronecker(one: Float[Array, "m i i"], other: Float[Array, "m j j"]) -> Float[Array, "m d d"]:
     d = one.shape[1] * other.shape[1]
     return (one[:, :, None, :, None] * other[:, None, :, None, :]).reshape(len(one), d, d)
-
-
-# Points of a period at which its kernel is summed, beside four for each harmonic: exact to rounding for all that are
-# chosen.
-_POINTS = 192
-# The number of harmonics that is chosen leaves out less than this share of the variance.
-LEFT_OUT = 1e-8
-# The largest number that is chosen: the time of a step grows with its third power.
-_CHOSEN = 20
 
 
 class OscillatorState(StateSpace):
@@ -345,13 +330,14 @@ class OscillatorState(StateSpace):
         return matrix
 
 
-def harmonic_shares(lengthscale: Any, count: int) -> Float[Array, " count+1"]:
+def harmonic_shares(lengthscale: Float[Array, ""] | float, count: int) -> Float[Array, " count+1"]:
     """The shares of harmonics 0 to ``count`` in the variance of a periodic kernel of this lengthscale.
 
     exp(-2 sin^2(a/2) / lengthscale^2) = sum_j shares_j cos(j a), with shares of modified Bessel functions: 2 I_j(z)
     exp(-z), z = 1 / lengthscale^2. Source: Solin and Särkkä 2014, equation 23; by a sum over a period.
     """
-    points = _POINTS + 4 * count
+    # Exact to rounding for all numbers that ``harmonics_for`` chooses.
+    points = 192 + 4 * count
     angles = 2.0 * np.pi * np.arange(points) / points
     waves = np.cos(angles * np.arange(count + 1)[:, None]) * np.where(np.arange(count + 1) == 0, 1.0, 2.0)[:, None]
     profile = jnp.exp(-2.0 * (np.sin(0.5 * angles) / lengthscale) ** 2)
@@ -360,9 +346,10 @@ def harmonic_shares(lengthscale: Any, count: int) -> Float[Array, " count+1"]:
 
 
 def harmonics_for(lengthscale: float) -> int:
-    """The number of harmonics that leave out less than a share ``LEFT_OUT`` of the variance, and 20 at most."""
+    """The number of harmonics that leave out less than a share 1e-8 of the variance, and 20 at most."""
     from scipy.special import ive
 
-    orders = np.arange(1, _CHOSEN)
+    # The time of a step grows with the third power of the largest number.
+    orders = np.arange(1, 20)
     omitted = 1.0 - ive(0, lengthscale**-2.0) - np.cumsum(2.0 * ive(orders, lengthscale**-2.0))
-    return 1 + int(np.sum(omitted >= LEFT_OUT))
+    return 1 + int(np.sum(omitted >= 1e-8))

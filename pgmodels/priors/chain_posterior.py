@@ -1,8 +1,8 @@
 """Posteriors of coupled Markov processes, linear predictors, and linear response."""
 
 import itertools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from pgmodels.priors.base import RandomKey, Sites, no_factor
+from pgmodels.priors.base import LatentPrior, RandomKey, Sites, no_factor
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.chain import (
     Chain,
@@ -19,10 +19,12 @@ from pgmodels.priors.chain import (
     given_sites,
     information,
     joint_steps,
-    negative_directions,
     one_step_back,
+    one_step_earlier,
     place_of_product,
     roots_of,
+    stack,
+    stack_gaps,
     steps_given,
 )
 from pgmodels.priors.collection import (
@@ -35,21 +37,29 @@ from pgmodels.priors.collection import (
     residual_trace,
 )
 from pgmodels.priors.dense import FactoredPrior
-from pgmodels.priors.joint_chain import Chains, Joint, LineSites, condition, log_normalizer
+from pgmodels.priors.joint_chain import (
+    Chains,
+    Drawn,
+    Joint,
+    LineSites,
+    by_sign,
+    condition,
+    negative_directions,
+)
 from pgmodels.priors.linalg import chunks, root_by_rank
-from pgmodels.priors.markov import MarkovPrior, chain_at, gaps_at
+from pgmodels.priors.markov import MarkovPrior, chain_at, gaps_at, is_chain
 from pgmodels.runtime.jit import is_traced
 from pgmodels.runtime.precision import Module
 
 
 def chain_groups(prior: PriorCollection) -> list[MarkovPrior]:
     """The groups that are chains."""
-    return [group for group in prior.groups if isinstance(group, MarkovPrior)]
+    return [group for group in prior.groups if is_chain(group)]
 
 
 def effect_groups(prior: PriorCollection) -> dict[int, FactoredPrior]:
-    """The groups with a factor, which are linear effects, by their number."""
-    return {index: group for index, group in enumerate(prior.groups) if isinstance(group, FactoredPrior)}
+    """The other groups, which have factors and are linear effects, by their number."""
+    return {index: cast("FactoredPrior", group) for index, group in enumerate(prior.groups) if not group.is_chain}
 
 
 def factors_of_effects(prior: PriorCollection) -> dict[int, Float[Array, "r n"]]:
@@ -59,12 +69,12 @@ def factors_of_effects(prior: PriorCollection) -> dict[int, Float[Array, "r n"]]
 
 def chained_latents(prior: PriorCollection) -> np.ndarray:
     """The latents that are chains."""
-    return np.flatnonzero([isinstance(group, MarkovPrior) for group in prior.groups for _ in range(group.size)])
+    return np.flatnonzero(np.repeat([group.is_chain for group in prior.groups], prior.sizes))
 
 
 def _leader(prior: PriorCollection) -> tuple[int, MarkovPrior]:
     """The chain with the most inputs of those that are no constants, which share theirs, and its number."""
-    chains = [(index, group) for index, group in enumerate(prior.groups) if isinstance(group, MarkovPrior)]
+    chains = [(index, group) for index, group in enumerate(prior.groups) if is_chain(group)]
     return max(chains, key=lambda pair: (bool(pair[1].kernel.reads(pair[1].X.shape[1])), len(pair[1].X)))
 
 
@@ -98,41 +108,32 @@ def times_of_rows(prior: PriorCollection) -> Float[Array, " n"]:
 
 def chains_of_rows(prior: PriorCollection, order: Int[Array, " n"]) -> Chains:
     """The chains at the sorted rows: those of the groups, which stand still where rows share an input."""
-    steps, noise = [], []
+    by_group = []
     for index, group in enumerate(prior.groups):
-        if isinstance(group, MarkovPrior):
+        if is_chain(group):
             place = jnp.argsort(group.order)[places_of(prior, index)[order]]
             is_new = jnp.diff(place, prepend=-1)[:, None, None] != 0
-            steps.append(jnp.where(is_new, group.chain.transition[place], jnp.eye(group.dimension)))
-            noise.append(jnp.where(is_new, group.chain.noise[place], 0.0))
-    return _as_chains(prior, steps, noise)
+            F, Q = (part[place] for part in group.chain)
+            by_group.append(Chain(jnp.where(is_new, F, jnp.eye(group.dimension)), jnp.where(is_new, Q, 0.0)))
+    return _side_by_side(prior, by_group)
 
 
 def chains_at(prior: PriorCollection, times: Float[Array, " m"]) -> Chains:
     """The chains at sorted times."""
-    by_group = [chain_at(group.kernel.to_state_space(), times) for group in chain_groups(prior)]
-    return _as_chains(prior, *([getattr(at, name) for at in by_group] for name in ("transition", "noise")))
+    return _side_by_side(prior, [chain_at(group.kernel.to_state_space(), times) for group in chain_groups(prior)])
+
+
+def _side_by_side(prior: PriorCollection, by_group: list[Chain]) -> Chains:
+    steps = stack(by_group)
+    kinds = tuple(kind for kind, group in enumerate(chain_groups(prior)) for _ in range(group.size))
+    d = steps.noise.shape[-1]
+    return Chains(*steps, kinds, tuple(range(0, len(kinds) * d, d)))
 
 
 def gaps_of_rows(prior: PriorCollection, order: Int[Array, " n"], X_new: Float[Array, "m _"]) -> Gaps:
     """The place of new inputs among the sorted rows, and the steps of the chains of each kernel."""
-    times, column = times_of_rows(prior)[order], chain_column(prior)
-    gaps = [gaps_at(group.kernel.to_state_space(), times, X_new[:, column]) for group in chain_groups(prior)]
-    d = max(at.noise.shape[1] for at in gaps)
-    names = ("transition", "noise", "onward", "onward_noise")
-    return gaps[0]._replace(**{name: _stacked([getattr(at, name) for at in gaps], d) for name in names})
-
-
-def _as_chains(prior: PriorCollection, steps: list[Array], noise: list[Array]) -> Chains:
-    kinds = tuple(kind for kind, group in enumerate(chain_groups(prior)) for _ in range(group.size))
-    d = max(part.shape[1] for part in steps)
-    return Chains(_stacked(steps, d), _stacked(noise, d), kinds, tuple(range(0, len(kinds) * d, d)))
-
-
-def _stacked(matrices: list[Array], d: int) -> Float[Array, "n g d d"]:
-    """Matrices of the chains of each kernel, padded with zeros."""
-    padded = [jnp.pad(part, ((0, 0), *2 * ((0, d - part.shape[1]),))) for part in matrices]
-    return jnp.stack(padded, axis=1)
+    times, t = times_of_rows(prior)[order], X_new[:, chain_column(prior)]
+    return stack_gaps([gaps_at(group.kernel.to_state_space(), times, t) for group in chain_groups(prior)])
 
 
 # Markov chains and linear effects beside them as one chain for each block of latents, along their column.
@@ -142,23 +143,28 @@ def _stacked(matrices: list[Array], d: int) -> Float[Array, "n g d d"]:
 
 
 class Member(NamedTuple):
-    """A latent in the state of its block: its group, its number of entries, and how many of them are observed.
+    """A latent in the state of its block: its group, and its number of entries.
 
-    Of a chain of the kernel ``kind`` that is the first one. Of effects all are: the ``coefficients`` that the data
-    depend on.
+    Of a chain, of the kernel ``kind``, the first entry is observed. Of effects all are: the ``coefficients`` that the
+    data depend on.
     """
 
     group: int
     size: int
-    num_observed: int
     kind: int | None = None
     coefficients: tuple[int, ...] = ()
 
+    @property
+    def num_observed(self) -> int:
+        """The number of observed entries."""
+        return max(1, len(self.coefficients))
+
 
 class Layout(NamedTuple):
-    """The latents of each block, in the order of all latents."""
+    """All latents, in one block if they are coupled, and else each in its own."""
 
-    blocks: tuple[tuple[Member, ...], ...]
+    members: tuple[Member, ...]
+    is_coupled: bool
 
     @classmethod
     def of(cls, prior: PriorCollection, is_coupled: bool) -> "Layout":
@@ -169,28 +175,30 @@ class Layout(NamedTuple):
         require_coupling(prior)
         check_columns(prior)
         d, kinds, members = max(group.dimension for group in chain_groups(prior)), itertools.count(), []
+        factors = factors_of_effects(prior)
         for index, group in enumerate(prior.groups):
-            if not isinstance(group, FactoredPrior):
-                member = Member(index, d, 1, kind=next(kinds))
+            if group.is_chain:
+                member = Member(index, d, kind=next(kinds))
             else:
-                factor = prior.copies.at_rows(group.factor, index)
+                factor = factors[index]
                 coefficients = tuple(range(len(factor)))
                 if not is_traced():
                     nonzero = np.flatnonzero(np.any(np.asarray(factor) != 0.0, axis=1))
                     coefficients = tuple(nonzero.tolist()) or (0,)
-                member = Member(index, *2 * (len(coefficients),), coefficients=coefficients)
+                member = Member(index, len(coefficients), coefficients=coefficients)
             members += [member] * group.size
-        return cls((tuple(members),) if is_coupled else tuple((member,) for member in members))
+        return cls(tuple(members), is_coupled)
 
     @property
-    def members(self) -> list[Member]:
-        """All latents."""
-        return [member for block in self.blocks for member in block]
+    def num_blocks(self) -> int:
+        """The number of blocks."""
+        return 1 if self.is_coupled else len(self.members)
 
     @property
     def size(self) -> int:
         """The number of entries of a block's state x."""
-        return max(sum(member.size for member in block) for block in self.blocks)
+        sizes = [member.size for member in self.members]
+        return sum(sizes) if self.is_coupled else max(sizes)
 
     @property
     def joint_size(self) -> int:
@@ -200,8 +208,10 @@ class Layout(NamedTuple):
     @property
     def places(self) -> list[tuple[int, int]]:
         """The block of each latent, and its first entry there."""
-        ends = [np.cumsum([0, *(member.size for member in block)]) for block in self.blocks]
-        return [(number, int(end)) for number, of_block in enumerate(ends) for end in of_block[:-1]]
+        if not self.is_coupled:
+            return [(block, 0) for block in range(len(self.members))]
+        ends = itertools.accumulate(member.size for member in self.members)
+        return [(0, end - member.size) for end, member in zip(ends, self.members, strict=True)]
 
     @property
     def observed(self) -> list[tuple[int, int]]:
@@ -225,18 +235,16 @@ class Layout(NamedTuple):
             *(blocks[h] * size + place for (h, _), place in zip(self.pairs, products, strict=True)),
         )
 
-    def steps(
-        self, transition: Float[Array, "n g d d"], noise: Float[Array, "n g d d"], starts: Bool[Array, " n"]
-    ) -> Chain:
-        """Steps of the blocks (n, b, s, s) from those of the chains; effects are drawn where ``starts``."""
-        F = Q = jnp.zeros((len(starts), len(self.blocks), self.size, self.size))
+    def steps(self, chain: Chain, starts: Bool[Array, " n"]) -> Chain:
+        """Steps (n, b, s, s) of the blocks by those of the kernels (n, g, d, d); effects are drawn where ``starts``."""
+        F = Q = jnp.zeros((len(starts), self.num_blocks, self.size, self.size))
         for (block, start), member in zip(self.places, self.members, strict=True):
             entries = slice(start, start + member.size)
             if member.kind is None:
                 drawn = starts[:, None, None] * jnp.eye(member.size)
                 move, add = jnp.eye(member.size) - drawn, drawn
             else:
-                move, add = transition[:, member.kind], noise[:, member.kind]
+                move, add = (part[:, member.kind] for part in chain)
             F, Q = F.at[:, block, entries, entries].set(move), Q.at[:, block, entries, entries].set(add)
         return Chain(F, Q)
 
@@ -251,7 +259,7 @@ class Layout(NamedTuple):
 
     def on_states(self, precision: Float[Array, "n H H"]) -> Float[Array, "n b s s"]:
         """Precisions of the observed entries as those of the blocks' states."""
-        on_blocks = jnp.zeros((len(precision), len(self.blocks), self.size, self.size))
+        on_blocks = jnp.zeros((len(precision), self.num_blocks, self.size, self.size))
         (blocks, entries), (h, k) = np.array(self.observed).T, np.array(self.pairs).T
         for one, other in ((h, k), (k, h)):
             on_blocks = on_blocks.at[:, blocks[h], entries[one], entries[other]].set(precision[:, h, k])
@@ -292,8 +300,7 @@ def moves_along(
     times = jnp.where(row_weights > 0, times, jnp.max(times))
     order = jnp.argsort(times)
     # Rows with equal times are steps of no length.
-    chains = chains_at(prior, times[order])
-    steps = layout.steps(chains.transition, chains.noise, jnp.arange(len(order)) == 0)
+    steps = layout.steps(chains_at(prior, times[order]).steps, jnp.arange(len(order)) == 0)
     observation = layout.observation(factors_of_effects(prior), len(order))[order]
     L, precision = roots_of(steps.noise), (W if posterior.is_coupled else jax.vmap(jnp.diag)(W))[order]
     informed = information(steps, L, layout.on_states(jnp.swapaxes(observation, 1, 2) @ precision @ observation))
@@ -304,11 +311,6 @@ def moves_along(
 # Posteriors of latents that the sites couple, some of them Markov chains of one column: linear in the rows.
 #
 # The others have factors A, f = mean + A^T v, and are linear effects v beside the chains.
-
-# Eigenvalues of a row's precisions below this share of the largest are rounding of zero.
-_ROUNDING = 1e-14
-# Draws that share one scan, and residual variances below this share of a kernel's that are rounding: see drawing.
-_TOGETHER, _LEAST = 16, 1e-12
 
 
 class ChainPosterior(DependentPosterior):
@@ -344,13 +346,7 @@ class ChainPosterior(DependentPosterior):
         return condition_chains(self.prior, *decoupled(Sites(h - (1.0 - share) * pull, share * W)))
 
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
-        chains, forward = self.joint.chains, self.joint.forward
-        gaps = gaps_of_rows(self.prior, self.order, X_new)
-        F, Q = gaps.transition, gaps.noise
-        before = jnp.maximum(gaps.before, 0)
-        mean, P = chains.forward(F, forward.mean[before]), chains.forward(F, forward.covariance[before])
-        P = chains.forward(F, jnp.swapaxes(P, 1, 2)) + chains.block_diagonal(Q)
-        mean, covariance = self.joint.after(mean, P, gaps.onward, gaps.after)
+        mean, covariance = self.joint.marginals_at(gaps_of_rows(self.prior, self.order, X_new))
         pairs = {index: group.factor_at(X_new) for index, group in effect_groups(self.prior).items()}
         factors = {index: A for index, (A, _) in pairs.items()}
         mean, V = _combined(self.prior, mean, covariance, factors, self.joint.columns)
@@ -360,11 +356,8 @@ class ChainPosterior(DependentPosterior):
         return mean, V
 
     def mean_and_deviation(self, key: RandomKey) -> tuple[Any, Any]:
-        centre, states = self.joint.centre, self.joint.states
-        v, deviation = _draw(self.joint, key, self._may_be_signed)
-        # The chains' mean given v moves with v.
-        deviation = deviation + states(v) - states(centre)
-        return self._coordinates(centre, states(centre)), self._coordinates(v - centre, deviation)
+        mean, deviation = self._draw(self.joint, key)
+        return self._coordinates(*mean), self._coordinates(*deviation)
 
     @property
     def extends(self) -> bool:
@@ -376,25 +369,25 @@ class ChainPosterior(DependentPosterior):
         times = jnp.concatenate([times_of_rows(self.prior), t])
         order = jnp.argsort(times)
         chains = chains_at(self.prior, times[order])
-        nothing = LineSites(*(jnp.zeros((len(t), *part.shape[1:])) for part in self.joint.sites))
-        # In the order of the data, with the new inputs after it.
-        sites = jax.tree.map(
-            lambda part, more: jnp.concatenate([jnp.zeros_like(part).at[self.order].set(part), more])[order],
-            self.joint.sites,
-            nothing,
-        )
+
+        def with_new(part: Array) -> Array:
+            # In the order of the data, with the new inputs after it.
+            return jnp.zeros((n + len(t), *part.shape[1:])).at[self.order].set(part)[order]
+
+        sites = jax.tree.map(with_new, self.joint.sites)
         joint, places = condition(chains, sites), jnp.argsort(order)[n:]
         effects = effect_groups(self.prior)
         factors = {index: group.factor_at(X_new)[0] for index, group in effects.items()}
         residuals = {}
         for index, group in effects.items():
-            least = _LEAST * jnp.max(group.kernel.diagonal(X_new))
+            # Variances below this are rounding: see draw_given.
+            least = 1e-12 * jnp.max(group.kernel.diagonal(X_new))
             residuals[index] = root_by_rank(group.residual_covariance(X_new), least)
 
         def one(key: RandomKey) -> Array:
             of_joint, of_residual = jax.random.split(key)
-            v, deviation = _draw(joint, of_joint, self._may_be_signed)
-            states = chains.read((joint.states(v) + deviation)[places][..., None])
+            v, states = map(jnp.add, *self._draw(joint, of_joint))
+            states = chains.read(states[places][..., None])
             f = self.prior.means() + _of_groups(self.prior, states, factors, v[:, None])[..., 0]
             noise = jax.random.normal(of_residual, f.shape)
             for index, root in residuals.items():
@@ -402,7 +395,8 @@ class ChainPosterior(DependentPosterior):
                 f = f.at[:, part].add(root @ noise[:, part])
             return f
 
-        return jax.lax.map(one, keys, batch_size=_TOGETHER)
+        # Draws that share one scan.
+        return jax.lax.map(one, keys, batch_size=16)
 
     def covariance(self) -> Float[Array, "L n L n"]:
         raise no_factor(chain_groups(self.prior)[0])
@@ -419,25 +413,27 @@ class ChainPosterior(DependentPosterior):
     def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         raise no_factor(chain_groups(self.prior)[0])
 
-    @property
-    def _may_be_signed(self) -> bool:
-        return any(group.may_be_signed for group in chain_groups(self.prior))
+    def _draw(self, joint: Joint, key: RandomKey) -> tuple[Drawn, Drawn]:
+        """Means of effects and states, and draws of their deviations."""
+        shapes = joint.centre.shape, joint.forward.mean.shape[:2], joint.sites.potential.shape
+        effects, steps, sites = map(jax.random.normal, jax.random.split(key, 3), shapes)
+        roots = roots_of(joint.chains.noise)
+        may_be_signed = any(group.noise_roots is None for group in chain_groups(self.prior))
+
+        def draw(is_signed: bool) -> tuple[Drawn, Drawn]:
+            return joint.mean_and_deviation(roots, effects, steps, sites, is_signed)
+
+        return by_sign(draw, joint.sites.precision, may_be_signed)
 
     def _coordinates(self, v: Float[Array, " r"], states: Float[Array, "n ld"]) -> tuple[Array, ...]:
         """The coordinates by group of effects v and sorted states."""
-        states = states.reshape(len(states), -1, self.joint.chains.dimension)
-        coordinates, effects, chain = [], 0, 0
-        for index, group in enumerate(self.prior.groups):
-            if isinstance(group, MarkovPrior):
-                of_group = states[:, chain : chain + group.size, : group.dimension]
-                places = places_of(self.prior, index)[self.order]
+        states, coordinates = states.reshape(len(states), -1, self.joint.chains.dimension), []
+        for index, (group, part) in enumerate(_by_group(self.prior, states, v)):
+            if is_chain(group):
+                of_group, places = part[..., : group.dimension], places_of(self.prior, index)[self.order]
                 at_inputs = jnp.zeros((len(group.X), *of_group.shape[1:])).at[places].set(of_group)
-                coordinates.append(jnp.swapaxes(at_inputs, 1, 2).reshape(group.rank, group.size))
-                chain += group.size
-            else:
-                count = group.rank * group.size
-                coordinates.append(v[effects : effects + count].reshape(group.size, group.rank).T)
-                effects += count
+                part = jnp.swapaxes(at_inputs, 1, 2).reshape(group.rank, group.size).T
+            coordinates.append(part.T)
         return tuple(coordinates)
 
 
@@ -451,59 +447,48 @@ def condition_chains(prior: PriorCollection, Phi: Float[Array, "n K L"], sites: 
     (h, w), means = sites, prior.means()
     order = jnp.argsort(times_of_rows(prior))
     chained, factors = chained_latents(prior), factors_of_effects(prior)
-    slopes, latents = [jnp.zeros((*h.shape, 0))], np.arange(len(means))
+    slopes, latents = [jnp.zeros((*h.shape, 1))], np.arange(len(means))
     for index, A in factors.items():
         slopes += [Phi[:, :, latent, None] * A.T[:, None] for latent in latents[prior.slices()[index]]]
     shift = Phi @ means
     lines = LineSites(Phi[:, :, chained], jnp.concatenate(slopes, axis=2), h - w * shift, w)
     lines = LineSites(*(part[order] for part in lines))
-    chains = chains_of_rows(prior, order)
-    joint = condition(chains, lines)
+    joint = condition(chains_of_rows(prior, order), lines)
     pulled = Sites(jnp.einsum("ipl,ip->il", Phi, h), jnp.einsum("ipl,ip,ipk->ilk", Phi, w, Phi))
-    log_evidence = log_normalizer(chains, lines, jax.lax.stop_gradient(joint))
-    log_evidence += jnp.sum(h * shift - 0.5 * w * shift**2) - 0.5 * residual_trace(prior, pulled.precision)
-    return ChainPosterior(prior, pulled, order, joint, log_evidence)
+    constant = jnp.sum(h * shift - 0.5 * w * shift**2) - 0.5 * residual_trace(prior, pulled.precision)
+    return ChainPosterior(prior, pulled, order, joint, joint.log_normalizer() + constant)
 
 
 def decoupled(sites: Sites) -> tuple[Float[Array, "n L L"], Sites]:
     """Predictors Phi f, and independent sites on them, that make up sites with precisions (n, L, L) of any sign."""
     h, W = sites.as_coupled()
     w, axes = jnp.linalg.eigh(W)
-    w = jnp.where(jnp.abs(w) > _ROUNDING * jnp.max(jnp.abs(w), axis=1, keepdims=True), w, 0.0)
+    # Eigenvalues below this share of a row's largest are rounding of zero.
+    w = jnp.where(jnp.abs(w) > 1e-14 * jnp.max(jnp.abs(w), axis=1, keepdims=True), w, 0.0)
     return jnp.swapaxes(axes, 1, 2), Sites(jnp.einsum("nlp,nl->np", axes, h), w)
 
 
-def _draw(joint: Joint, key: RandomKey, may_be_signed: bool) -> tuple[Float[Array, " r"], Float[Array, "n ld"]]:
-    """A draw of v, and of the states' deviation from their mean given v."""
-    of_effects, of_path, of_sites = jax.random.split(key, 3)
-    u = jax.random.normal(of_effects, joint.centre.shape)
-    v = joint.centre + joint.columns[1:, 1:] @ u
-    noise = jax.random.normal(of_path, joint.forward.mean.shape[:2])
-    of_sites = jax.random.normal(of_sites, joint.sites.potential.shape)
-    of_steps = roots_of(joint.chains.noise)
-    if not may_be_signed:
-        return v, joint.deviations(of_steps, noise, of_sites)
-    deviation = jax.lax.cond(
-        jnp.any(joint.sites.precision < 0.0),
-        lambda: joint.signed_deviations(of_steps, noise),
-        lambda: joint.deviations(of_steps, noise, of_sites),
-    )
-    return v, deviation
+def _by_group(
+    prior: PriorCollection, chained: Float[Array, "m l *c"], effects: Float[Array, "r *e"]
+) -> Iterator[tuple[LatentPrior, Array]]:
+    """Each group, and its part of the chains, or of the effects by latent (size, rank, ...)."""
+    chain = effect = 0
+    for group in prior.groups:
+        if group.is_chain:
+            yield group, chained[:, chain : chain + group.size]
+            chain += group.size
+        else:
+            count = group.size * group.rank
+            yield group, effects[effect : effect + count].reshape(group.size, group.rank, *effects.shape[1:])
+            effect += count
 
 
 def _of_groups(
     prior: PriorCollection, chained: Float[Array, "m l c"], factors: dict[int, Array], effects: Float[Array, "r c"]
 ) -> Float[Array, "m L c"]:
     """Columns of all latents, less their mean, from those of the chains and of the effects; ``factors`` by group."""
-    columns, effect, chain = [], 0, 0
-    for index, group in enumerate(prior.groups):
-        if index in factors:
-            for _ in range(group.size):
-                columns.append((factors[index].T @ effects[effect : effect + group.rank])[:, None])
-                effect += group.rank
-        else:
-            columns.append(chained[:, chain : chain + group.size])
-            chain += group.size
+    parts = enumerate(_by_group(prior, chained, effects))
+    columns = [part if i not in factors else jnp.einsum("rm,lrc->mlc", factors[i], part) for i, (_, part) in parts]
     return jnp.concatenate(columns, axis=1)
 
 
@@ -618,18 +603,14 @@ class ChainResponse(Module):
         gaps, states = gaps_of_rows(self.rows, self.order, X_new), self.conditioned.covariance
         nowhere, last = jnp.zeros(len(X_new), dtype=bool), len(states) - 1
         before, after = jnp.maximum(gaps.before, 0), jnp.minimum(gaps.after, last)
-        through = self.layout.steps(gaps.transition, gaps.noise, gaps.before < 0)
-        onward = self.layout.steps(gaps.onward, gaps.onward_noise, nowhere)
+        to, onward = self.layout.steps(gaps.to, gaps.before < 0), self.layout.steps(gaps.onward, nowhere)
         of_onward = roots_of(onward.noise)
         ahead = jnp.where((gaps.after <= last)[:, None, None, None], self.conditioned.informed[after], 0.0)
         informed = one_step_back(onward.transition, of_onward, ahead)
-        F, Q = joint_steps(through, steps_given(through, roots_of(through.noise), informed), states[before])
+        to = joint_steps(to, steps_given(to, roots_of(to.noise), informed), states[before])
         # The covariance before matters to the noise of a step alone, which is not read.
         onward = joint_steps(onward, steps_given(onward, of_onward, ahead), states[before])
-        chains, forward = self.joint.chains, self.joint.forward
-        P = chains.forward(F, forward.covariance[before])
-        P = chains.forward(F, jnp.swapaxes(P, 1, 2)) + chains.block_diagonal(Q)
-        V = self.joint.after(forward.mean[before], P, onward.transition, gaps.after)[1]
+        V = self.joint.marginals_at(gaps._replace(to=to, onward=onward))[1]
         effects = {index: group.factor_at(X_new) for index, group in effect_groups(self.rows).items()}
         count = len(self.layout.observed)
         V = self._of_latents(V[:, :count, :count], {index: A for index, (A, _) in effects.items()})
@@ -661,22 +642,20 @@ def respond(posterior: Posterior, factors: Factors, layout: Layout) -> ChainResp
         # Rows with equal inputs respond together, by the sum of their factors.
         precision, weights = posterior.prior.total(precision), jax.vmap(jnp.diag)(posterior.prior.total(weights))
     order = jnp.argsort(times_of_rows(rows))
-    chains = chains_of_rows(rows, order)
-    steps = layout.steps(chains.transition, chains.noise, jnp.arange(len(order)) == 0)
+    steps = layout.steps(chains_of_rows(rows, order).steps, jnp.arange(len(order)) == 0)
     observation = layout.observation(factors_of_effects(rows), len(order))
     conditioned = given_sites(
         steps, roots_of(steps.noise), layout.on_states(jnp.swapaxes(observation, 1, 2) @ weights @ observation)[order]
     )
-    before = jnp.concatenate([jnp.zeros_like(conditioned.covariance[:1]), conditioned.covariance[:-1]])
-    both = joint_steps(steps, Chain(*conditioned[:2]), before)
-    of_blocks = Chains(both.transition, both.noise, tuple(range(len(layout.blocks))), layout.jointly_observed)
+    both = joint_steps(steps, conditioned.steps, one_step_earlier(conditioned.covariance))
+    of_blocks = Chains(*both, tuple(range(layout.num_blocks)), layout.jointly_observed)
     A = observation if factors.Phi is None else factors.Phi @ observation
     w, axes = jnp.linalg.eigh(precision)
     # Negative precisions last: no covariance on the way fails unless the last one does.
     w, axes = w[:, ::-1], jnp.swapaxes(axes, 1, 2)[:, ::-1]
     directions = axes @ layout.directions(A, precision.shape[1] > 2 * A.shape[1])
     nothing = jnp.zeros_like(w)
-    sites = LineSites(directions, jnp.zeros((*w.shape, 0)), nothing, w)
+    sites = LineSites(directions, nothing[..., None], nothing, w)
     joint = condition(of_blocks, jax.tree.map(lambda part: part[order], sites))
     return ChainResponse(posterior, order, conditioned, joint, _shifted(posterior, factors), layout)
 
@@ -684,7 +663,7 @@ def respond(posterior: Posterior, factors: Factors, layout: Layout) -> ChainResp
 def response_entries(posterior: Posterior) -> int:
     """The entries of a matrix of linear response at all rows. Raises ValueError as ``Layout.of``."""
     layout = Layout.of(posterior.prior, posterior.is_coupled)
-    return _responding(posterior).num_rows * (len(layout.blocks) * layout.joint_size) ** 2
+    return _responding(posterior).num_rows * (layout.num_blocks * layout.joint_size) ** 2
 
 
 def _responding(posterior: Posterior) -> PriorCollection:

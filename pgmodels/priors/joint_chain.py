@@ -1,15 +1,16 @@
-"""Kalman filters and smoothers of several Markov processes together."""
+"""Kalman filters and smoothers of Markov processes."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from pgmodels.priors.chain import Adjoint, Chain, apply, draw_deviations, log_determinant_of, one_step_earlier, times
+from pgmodels.priors.chain import Chain, Gaps, apply, draw_deviations, one_step_earlier, times
 from pgmodels.priors.linalg import inverse_root, root_of_one_plus
 from pgmodels.runtime.precision import Module
 
@@ -17,9 +18,14 @@ from pgmodels.runtime.precision import Module
 # The scans have one update for each site of a row. They are linear in v: the first column of means, adjoints and
 # innovations is the one at v = 0, the other columns are the slopes in v. The filter's predictions of z then give the
 # precision of v (the Schur complement of an arrowhead matrix) without cancellation.
+#
+# The backward scan is that of the adjoints (Bryson and Frazier 1963), which inverts no matrix: precisions may be zero,
+# and noise as small as it is for rows that are close.
 
-# Steps of a loop over time that are compiled together.
-_UNROLL = 2
+
+T = TypeVar("T")
+# Effects (r,) and states (n, ld), as means or draws.
+Drawn = tuple[Array, Array]
 
 
 class Chains(Module):
@@ -35,58 +41,77 @@ class Chains(Module):
     observed: tuple[int, ...] = eqx.field(static=True)
 
     @property
+    def steps(self) -> Chain:
+        """F and Q."""
+        return Chain(self.transition, self.noise)
+
+    @property
     def dimension(self) -> int:
         """The number of entries of a state, d."""
         return self.noise.shape[-1]
 
+    @property
+    def only_entry(self) -> np.ndarray | None:
+        """The mask (ld,) of the one entry that sites are on; None if there are several."""
+        first, *others = self.observed
+        return None if others else np.arange(len(self.kinds) * self.dimension) == first
+
+    @property
+    def of_kind(self) -> np.ndarray:
+        """Whether each chain is of each kernel, (g, l)."""
+        return np.equal.outer(np.arange(self.noise.shape[1]), np.asarray(self.kinds)).astype(float)
+
     def read(self, states: Float[Array, "*n ld c"]) -> Float[Array, "*n H c"]:
         """The observed entries of columns."""
-        first, step = self.observed[0], self.observed[-1] - self.observed[-2] if len(self.observed) > 1 else 1
-        evenly = slice(first, self.observed[-1] + 1, step)
+        places = np.array(self.observed)
+        steps = np.unique(np.diff(places)) if len(places) > 1 else np.ones(1, dtype=int)
         # A slice is faster than a gather.
-        is_even = step > 0 and self.observed == tuple(range(first, evenly.stop, step))
-        return states[..., evenly if is_even else np.array(self.observed), :]
+        is_even = len(steps) == 1 and steps[0] > 0
+        return states[..., slice(places[0], places[-1] + 1, steps[0]) if is_even else places, :]
 
     def placed(self, direction: Float[Array, "*n H"]) -> Float[Array, "*n ld"]:
         """A direction of the observed entries as one of the states."""
         places = np.eye(len(self.kinds) * self.dimension)[list(self.observed)]
         return jnp.sum(direction[..., None] * places, axis=-2)
 
+    def of_chains(self, blocks: Float[Array, "*n g d d"]) -> Float[Array, "*n l d d"]:
+        """The matrix of each chain from those of the kernels."""
+        is_same = self.kinds == tuple(range(blocks.shape[-3]))
+        return blocks if is_same else blocks[..., np.asarray(self.kinds), :, :]
+
     def forward(self, F: Float[Array, "*n g d d"], columns: Float[Array, "*n ld c"]) -> Float[Array, "*n ld c"]:
         """Products of the block-diagonal transition and columns."""
         split = columns.reshape(*columns.shape[:-2], len(self.kinds), self.dimension, columns.shape[-1])
-        return times(F[..., np.asarray(self.kinds), :, :], split).reshape(columns.shape)
+        return times(self.of_chains(F), split).reshape(columns.shape)
 
-    def backward(self, F: Float[Array, "*n g d d"], columns: Float[Array, "*n ld c"]) -> Float[Array, "*n ld c"]:
-        """Products of its transpose and columns."""
-        return self.forward(jnp.swapaxes(F, -1, -2), columns)
+    def sandwich(self, F: Float[Array, "*n g d d"], matrices: Float[Array, "*n ld ld"]) -> Float[Array, "*n ld ld"]:
+        """F M F^T with the block-diagonal transition."""
+        return self.forward(F, jnp.swapaxes(self.forward(F, matrices), -1, -2))
 
     def block_diagonal(self, blocks: Float[Array, "*n g d d"]) -> Float[Array, "*n ld ld"]:
         """The block-diagonal matrix of all chains."""
         size, d = len(self.kinds), self.dimension
-        wide = blocks[..., np.asarray(self.kinds), :, None, :] * np.eye(size)[:, None, :, None]
+        wide = self.of_chains(blocks)[..., :, None, :] * np.eye(size)[:, None, :, None]
         return wide.reshape(*blocks.shape[:-3], size * d, size * d)
 
-    def blocks(self, matrices: Float[Array, "*n ld ld"]) -> Float[Array, "*n l d d"]:
-        """The diagonal blocks of matrices."""
+    def diagonal_blocks(self, matrices: Float[Array, "*n ld ld"]) -> Float[Array, "*n g d d"]:
+        """The diagonal blocks of matrices, summed over the chains of each kernel."""
         size, d = len(self.kinds), self.dimension
         numbers = np.arange(size)
         split = matrices.reshape(*matrices.shape[:-2], size, d, size, d)
-        return jnp.moveaxis(split[..., numbers, :, numbers, :], 0, -3)
-
-    def by_kind(self, values: Float[Array, "*n l d d"]) -> Float[Array, "*n g d d"]:
-        """Sums over the chains of each kernel."""
-        of_kind = np.equal.outer(np.arange(self.noise.shape[1]), np.asarray(self.kinds)).astype(float)
-        return jnp.einsum("gl,...lij->...gij", of_kind, values)
+        return jnp.einsum("gl,l...ij->...gij", self.of_kind, split[..., numbers, :, numbers, :])
 
 
 class LineSites(NamedTuple):
-    """K sites exp(h z - w z^2 / 2) a row, on z = a . x + b . v of the observed entries x: ``direction``, ``slope``."""
+    """K sites exp(h z - w z^2 / 2) a row, on z = a . x + b . v of the observed entries x.
 
-    direction: Float[Array, "n k H"]
-    slope: Float[Array, "n k r"]
-    potential: Float[Array, "n k"]
-    precision: Float[Array, "n k"]
+    ``direction`` has a, and ``slope`` b by columns, the first of which is zero.
+    """
+
+    direction: Float[Array, "*n k H"]
+    slope: Float[Array, "*n k c"]
+    potential: Float[Array, "*n k"]
+    precision: Float[Array, "*n k"]
 
 
 class Forward(NamedTuple):
@@ -103,6 +128,24 @@ class Forward(NamedTuple):
     predicted: Float[Array, "*n k c"]
 
 
+class Adjoint(NamedTuple):
+    """λ and Λ of each state: given the later sites too, it has mean m - P λ and covariance P - P Λ P.
+
+    The derivatives of the log normaliser in m and P are -λ and (λ λ^T - Λ) / 2.
+    """
+
+    vector: Float[Array, "*n ld c"]
+    matrix: Float[Array, "*n ld ld"]
+
+
+class Scans(NamedTuple):
+    """The scans of sites: ``adjoint`` is of the later sites alone. All deviate from their prior means."""
+
+    sites: LineSites
+    forward: Forward
+    adjoint: Adjoint
+
+
 class Joint(Module):
     """The scans of sites, and the posterior N(centre, (R R^T)^-1) of v. All deviate from their prior means."""
 
@@ -113,114 +156,108 @@ class Joint(Module):
     centre: Float[Array, " r"]
     root: Float[Array, "r r"]
 
+    def turned(self, columns: Float[Array, "*n c"]) -> Float[Array, "*n c"]:
+        """Columns as a mean and deviations for standard normals."""
+        if not len(self.centre):
+            return columns
+        first, slopes = columns[..., :1], columns[..., 1:]
+        return jnp.concatenate([first + slopes @ self.centre[:, None], slopes @ inverse_root(self.root).T], axis=-1)
+
     @property
     def columns(self) -> Float[Array, "c c"]:
         """The matrix that turns columns into a mean and deviations for standard normals."""
-        r = len(self.centre)
-        turned = jnp.zeros((r + 1, r + 1)).at[0, 0].set(1.0).at[1:, 0].set(self.centre)
-        return turned.at[1:, 1:].set(inverse_root(self.root).T)
+        return self.turned(jnp.eye(1 + len(self.centre)))
 
     def marginals(self) -> tuple[Float[Array, "n l c"], Float[Array, "n l l"]]:
         """Of the latents of each row: mean and deviations, and the covariance given v."""
         return self._first_entries(self.forward.mean, self.forward.covariance, self.adjoint)
 
-    def _first_entries(self, mean: Array, covariance: Array, adjoint: Adjoint) -> tuple[Array, Array]:
-        rows, read = self.chains.read(covariance), self.chains.read
-        mean = (read(mean) - times(rows, adjoint.vector)) @ self.columns
-        taken = times(times(rows, adjoint.matrix), jnp.swapaxes(rows, -1, -2))
-        return mean, read(jnp.swapaxes(rows, -1, -2)) - taken
+    def marginals_at(self, gaps: Gaps) -> tuple[Float[Array, "m l c"], Float[Array, "m l l"]]:
+        """``marginals`` at new inputs."""
+        chains, last = self.chains, len(self.sites.potential) - 1
+        before, after = jnp.maximum(gaps.before, 0), jnp.minimum(gaps.after, last)
+        F, Q = gaps.to
+        mean = chains.forward(F, self.forward.mean[before])
+        covariance = chains.sandwich(F, self.forward.covariance[before]) + chains.block_diagonal(Q)
+        at_next = jax.tree.map(lambda part: part[after], (self.sites, self.forward, self.adjoint))
+        vector, matrix = _with_sites(chains, *at_next)
+        onward, ends = jnp.swapaxes(gaps.onward.transition, -1, -2), (gaps.after > last)[:, None, None]
+        vector = jnp.where(ends, 0.0, chains.forward(onward, vector))
+        return self._first_entries(
+            mean, covariance, Adjoint(vector, jnp.where(ends, 0.0, chains.sandwich(onward, matrix)))
+        )
 
-    def after(
-        self, mean: Array, covariance: Array, onward: Float[Array, "m g d d"], later: Int[Array, " m"]
-    ) -> tuple[Float[Array, "m l c"], Float[Array, "m l l"]]:
-        """``marginals`` of states with given moments before the sites of rows ``later``, to which ``onward`` leads."""
-        last = len(self.sites.potential) - 1
-        at = jax.tree.map(lambda part: part[jnp.minimum(later, last)], (self.sites, self.forward, self.adjoint))
-        vector, matrix = _with_sites(self.chains, *at)
-        ends = (later > last)[:, None, None]
-        vector = jnp.where(ends, 0.0, self.chains.backward(onward, vector))
-        half = self.chains.backward(onward, matrix)
-        matrix = jnp.where(ends, 0.0, self.chains.backward(onward, jnp.swapaxes(half, -1, -2)))
-        return self._first_entries(mean, covariance, Adjoint(vector, matrix))
+    def _first_entries(self, mean: Array, covariance: Array, adjoint: Adjoint) -> tuple[Array, Array]:
+        read = self.chains.read
+        rows = read(covariance)
+        across = jnp.swapaxes(rows, -1, -2)
+        mean = self.turned(read(mean) - times(rows, adjoint.vector))
+        return mean, read(across) - times(times(rows, adjoint.matrix), across)
 
     def pulls(self) -> tuple[Float[Array, "n k c"], Float[Array, "n k c"]]:
         """z and h - w z of each site: means and deviations for standard normals, the variance given v left out."""
-        turned, a = self.columns, self.sites.direction
         mean, _ = self.marginals()
-        z = times(a, mean) + _with_zero(self.sites.slope) @ turned
-        innovation = _innovation(self.sites, self.forward.predicted) / (1.0 + self.forward.gained)[..., None]
-        adjoint, pulls = self.adjoint.vector, []
+        z = times(self.sites.direction, mean) + self.turned(self.sites.slope)
         # Not h - w z, which cancels where sites are precise.
-        for k in reversed(range(a.shape[1])):
-            along = jnp.sum(self.forward.gain[:, k, :, None] * adjoint, axis=1)
-            pulls.append(innovation[:, k] + self.sites.precision[:, k, None] * along)
-            adjoint = adjoint - self.chains.placed(a[:, k])[..., None] * pulls[-1][:, None]
-        return z, jnp.stack(pulls[::-1], axis=1) @ turned
+        _, pulls = _vector_with_sites(self.chains, self.sites, self.forward, self.adjoint.vector)
+        return z, self.turned(pulls)
 
     def divergence(self) -> Float[Array, ""]:
         """KL(q || prior) without the sites' share: half of log det ratios and of the mean's square."""
         z, pull = self.pulls()
         log_roots = jnp.sum(jnp.log(jnp.diagonal(self.root)))
-        log_determinant = log_determinant_of(self.forward.gained, self.sites.precision)
+        log_determinant = _log_determinant(self.forward.gained, self.sites.precision)
         return 0.5 * (log_determinant + jnp.sum(z[..., 0] * pull[..., 0])) + log_roots
 
-    def states(self, v: Float[Array, " r"]) -> Float[Array, "n ld"]:
-        """The mean of the states given v."""
-        weights = jnp.concatenate([jnp.ones(1), v])
-        return self.forward.mean @ weights - apply(self.forward.covariance, self.adjoint.vector @ weights)
+    def log_normalizer(self) -> Float[Array, ""]:
+        """Log of the integral of the prior times the sites.
 
-    def signed_deviations(self, roots: Array, noise: Float[Array, "n ld"]) -> Float[Array, "n ld"]:
-        """Draws of the states' deviation from their mean given v, by standard normals; precisions of any sign."""
-        chains, a = self.chains, self.chains.placed(self.sites.direction)
-        precision = jnp.einsum("nk,nki,nkj->nij", self.sites.precision, a, a)
-        F, Q, L = map(chains.block_diagonal, (chains.transition, chains.noise, roots))
-        return draw_deviations(Chain(F, Q), L, precision, noise)
-
-    def deviations(self, roots: Array, noise: Float[Array, "n ld"], of_sites: Float[Array, "n k"]) -> Array:
-        """Draws (n, ld) of the states' deviation from their mean given v, by standard normals; precisions >= 0.
-
-        A path of the prior less its mean given observations of it with the sites' noise (Durbin and Koopman 2002).
+        Its derivative, as a function of chains and sites, is that by the adjoints: no scan is differentiated.
         """
-        chains, (a, _, _, w) = self.chains, self.sites
-        forward = self.forward
-        kicks = chains.forward(roots, noise[..., None])
+        return _log_normalizer(self.chains, self.sites, jax.lax.stop_gradient(self))
 
-        def along(before: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-            state = chains.forward(now[0], before) + now[1]
-            return state, state
+    def mean_and_deviation(
+        self,
+        roots: Float[Array, "n g d d"],
+        of_effects: Float[Array, " r"],
+        of_steps: Float[Array, "n ld"],
+        of_sites: Float[Array, "n k"],
+        is_signed: bool,
+    ) -> tuple[Drawn, Drawn]:
+        """Means, and draws of the deviations from them by standard normals and ``roots`` of the steps' noise.
 
-        start = jnp.zeros_like(kicks[0])
-        path = jax.lax.scan(along, start, (chains.transition, kicks), unroll=_UNROLL)[1]
-        observed = w * times(a, chains.read(path))[..., 0] + jnp.sqrt(w) * of_sites
+        With ``is_signed`` precisions may have any sign; otherwise they are >= 0.
+        """
+        chains, (a, slope, _, w), forward, vector = self.chains, self.sites, self.forward, self.adjoint.vector
+        if is_signed:
+            on_states = chains.placed(a)
+            precision = jnp.einsum("nk,nki,nkj->nij", w, on_states, on_states)
+            F, Q, L = map(chains.block_diagonal, (*chains.steps, roots))
+            deviation = draw_deviations(Chain(F, Q), L, precision, of_steps)
+        else:
+            # A path of the prior less its mean given observations of it with the sites' noise (Durbin and Koopman
+            # 2002): by the recursions of a mean, with the noise of each step.
+            sites = LineSites(a, jnp.zeros_like(slope[..., :1]), -jnp.sqrt(w) * of_sites, w)
+            kicks = chains.forward(roots, of_steps[..., None])
+            path, predicted = _means(chains, sites, forward.gain, kicks)
+            back = _vectors(chains, sites, forward._replace(mean=path, predicted=predicted))
+            deviation = (path - times(forward.covariance, back))[..., 0]
+        effects = self.columns[1:, 1:] @ of_effects
 
-        def ahead(before: Array, now: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
-            F, a, h, w, gain = now
-            mean, predicted = chains.forward(F, before), []
-            for k in range(len(h)):
-                predicted.append(a[k] @ chains.read(mean))
-                mean = mean + gain[k][:, None] * (h[k] - w[k] * predicted[-1])
-            return mean, (mean, jnp.stack(predicted))
+        def states(*weights: Array) -> Array:
+            of_columns = jnp.concatenate(weights)
+            return forward.mean @ of_columns - apply(forward.covariance, vector @ of_columns)
 
-        steps = chains.transition, a, observed, w, forward.gain
-        mean, predicted = jax.lax.scan(ahead, start, steps, unroll=_UNROLL)[1]
-
-        def back(after: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
-            F, a, w, gain, innovation = now
-            vector = after
-            for k in reversed(range(len(w))):
-                pull = innovation[k] + w[k] * (gain[k] @ vector)
-                vector = vector - chains.placed(a[k])[:, None] * pull
-            return chains.backward(F, vector), after
-
-        innovation = (observed[..., None] - w[..., None] * predicted) / (1.0 + forward.gained)[..., None]
-        steps = chains.transition, a, w, forward.gain, innovation
-        adjoint = jax.lax.scan(back, start, steps, reverse=True, unroll=_UNROLL)[1]
-        return (path - mean)[..., 0] + apply(forward.covariance, adjoint[..., 0])
+        mean = states(jnp.ones(1), self.centre)
+        if len(effects):
+            deviation += states(jnp.zeros(1), effects)
+        return (self.centre, mean), (effects, deviation)
 
 
 def condition(chains: Chains, sites: LineSites) -> Joint:
     """Condition on sites."""
-    forward = _filter(chains, sites)
+    scans = smooth(chains, sites)
+    _, forward, _ = scans
     # Sites given v have potentials h - w b . v, so that the filter's predictions of z are whitened observations of v.
     shares, about = sites.precision / (1.0 + forward.gained), forward.predicted[..., 1:]
     precision = jnp.einsum("nk,nki,nkj->ij", shares, about, about)
@@ -228,112 +265,219 @@ def condition(chains: Chains, sites: LineSites) -> Joint:
     root = root_of_one_plus(precision) if len(precision) else precision
     right = jnp.einsum("nk,nki->i", innovation, about)
     centre = cho_solve((root, True), right) if len(precision) else right
-    return Joint(chains, sites, forward, _adjoints(chains, sites, forward), centre, root)
+    return Joint(chains, *scans, centre, root)
+
+
+def smooth(chains: Chains, sites: LineSites) -> Scans:
+    """The scans of sites in each direction."""
+    covariances = _covariances(chains, sites)
+    mean, predicted = _means(chains, sites, covariances[1])
+    forward = Forward(mean, *covariances, predicted)
+    return Scans(sites, forward, Adjoint(_vectors(chains, sites, forward), _matrices(chains, sites, forward)))
+
+
+def by_sign(draw: Callable[[bool], T], precision: Float[Array, "n *k"], may_be_signed: bool) -> T:
+    """The draw for precisions of any sign where one is negative, else that for precisions >= 0."""
+    # In compiled sweeps a choice takes a third of their time.
+    if not may_be_signed:
+        return draw(False)
+    return jax.lax.cond(jnp.any(precision < 0.0), lambda: draw(True), lambda: draw(False))
+
+
+def negative_directions(gained: Float[Array, "*sites"], precision: Float[Array, "*sites"]) -> Float[Array, "*sites"]:
+    """Site by site, what sums to the number of negative eigenvalues of K^-1 + W (Haynsworth's inertia of W^-1 + K).
+
+    A site that turns the sign of the determinant adds one if its precision is negative, and takes one otherwise.
+    """
+    return jnp.where(1.0 + gained <= 0.0, -jnp.sign(precision), 0.0)
+
+
+def _log_determinant(gained: Float[Array, "*sites"], precision: Float[Array, "*sites"]) -> Float[Array, ""]:
+    """log det(I + K W) from ``gained`` of each site; NaN if K^-1 + W is not positive definite.
+
+    The ratios 1 + w p0 of sites of negative precision may be negative, if later sites make up for them.
+    """
+    logs = jnp.log1p(jnp.where(1.0 + gained <= 0.0, -2.0 - gained, gained))
+    return jnp.where(jnp.sum(negative_directions(gained, precision)) == 0.0, jnp.sum(logs), jnp.nan)
 
 
 @jax.custom_jvp
-def log_normalizer(chains: Chains, sites: LineSites, joint: Joint) -> Float[Array, ""]:
-    """Log of the integral of the prior times the sites, from their scans.
-
-    Its derivative, as a function of all but ``joint``, is that by the adjoints: no scan is differentiated.
-    """
+def _log_normalizer(chains: Chains, sites: LineSites, joint: Joint) -> Float[Array, ""]:
     del chains
-    (_, _, h, w), forward, centre = sites, joint.forward, joint.centre
+    (a, _, h, w), forward = sites, joint.forward
     z, s = forward.predicted[..., 0], forward.gained
-    # The variance of z before its site: w may be zero.
-    a, gain = sites.direction, jnp.swapaxes(joint.chains.read(jnp.swapaxes(forward.gain, -1, -2)), -1, -2)
-    variance = jnp.sum(a * gain, axis=-1) * (1.0 + s)
-    of_means = jnp.sum((variance * h**2 + (2.0 * h - w * z) * z) / (1.0 + s))
-    half = joint.root.T @ centre
-    return 0.5 * (of_means + half @ half - log_determinant_of(s, w)) - jnp.sum(jnp.log(jnp.diagonal(joint.root)))
+    # The variance of z given its site: w may be zero.
+    variance = jnp.sum(jnp.swapaxes(a, -1, -2) * joint.chains.read(jnp.swapaxes(forward.gain, -1, -2)), axis=-2)
+    of_means = jnp.sum(variance * h**2 + (2.0 * h - w * z) * z / (1.0 + s))
+    half = joint.root.T @ joint.centre
+    return 0.5 * (of_means + half @ half - _log_determinant(s, w)) - jnp.sum(jnp.log(jnp.diagonal(joint.root)))
 
 
-@log_normalizer.defjvp
+@_log_normalizer.defjvp
 def _derivative(
     primals: tuple[Chains, LineSites, Joint], tangents: tuple[Chains, LineSites, Joint]
 ) -> tuple[Array, Array]:
     chains, sites, joint = primals
     moved, (da, db, dh, dw), _ = tangents
-    turned, forward, d = joint.columns, joint.forward, chains.dimension
+    forward, d = joint.forward, chains.dimension
     mean, covariance = joint.marginals()
     z, pull = joint.pulls()
     # Columns after the first are for standard normals: products sum over them.
     across = apply(covariance[:, None], sites.direction)
     squares = jnp.sum(z**2, axis=-1) + jnp.sum(sites.direction * across, axis=-1)
     of_latents = jnp.einsum("nkc,nlc->nkl", pull, mean) - sites.precision[..., None] * across
-    of_effects = (pull @ turned.T)[..., 1:]
     of_sites = jnp.sum(z[..., 0] * dh) - 0.5 * jnp.sum(squares * dw)
-    of_sites += jnp.sum(of_latents * da) + jnp.sum(of_effects * db)
+    of_sites += jnp.sum(of_latents * da) + jnp.sum((pull @ joint.columns.T) * db)
 
     vector, matrix = _with_sites(chains, sites, forward, joint.adjoint)
-    vector, before = vector @ turned, one_step_earlier(forward.mean) @ turned
+    vector, before = joint.turned(vector), joint.turned(one_step_earlier(forward.mean))
     slope = 0.5 * (times(vector, jnp.swapaxes(vector, -1, -2)) - matrix)
     # d(F P F^T + Q) = 2 dF P F^T + dQ, up to the transpose.
     carried = chains.forward(chains.transition, one_step_earlier(forward.covariance))
-    spread = 2.0 * chains.by_kind(chains.blocks(times(slope, carried)))
+    spread = 2.0 * chains.diagonal_blocks(times(slope, carried))
     split = (*vector.shape[:-2], len(chains.kinds), d, vector.shape[-1])
-    pushed = jnp.einsum("...lic,...ljc->...lij", vector.reshape(split), before.reshape(split))
-    of_steps = jnp.sum((spread - chains.by_kind(pushed)) * moved.transition)
-    of_noise = jnp.sum(chains.by_kind(chains.blocks(slope)) * moved.noise)
-    return log_normalizer(*primals), of_sites + of_steps + of_noise
+    pushed = jnp.einsum("gl,...lic,...ljc->...gij", chains.of_kind, vector.reshape(split), before.reshape(split))
+    of_steps = jnp.sum((spread - pushed) * moved.transition) + jnp.sum(chains.diagonal_blocks(slope) * moved.noise)
+    return _log_normalizer(*primals), of_sites + of_steps
 
 
-def _filter(chains: Chains, sites: LineSites) -> Forward:
-    states = len(chains.kinds) * chains.dimension
-    count, columns = sites.direction.shape[1], 1 + sites.slope.shape[2]
-
-    def step(before: tuple[Array, Array], now: tuple[Array, ...]) -> tuple[tuple[Array, Array], Forward]:
-        F, Q, a, b, h, w = now
-        mean = chains.forward(F, before[0])
-        P = chains.forward(F, jnp.swapaxes(chains.forward(F, before[1]), 0, 1)) + chains.block_diagonal(Q)
-        gains, gained, predictions = [], [], []
-        for k in range(count):
-            across = jnp.sum(chains.read(P) * a[k][:, None], axis=0)
-            gained.append(w[k] * jnp.sum(chains.read(across[:, None])[:, 0] * a[k]))
-            predictions.append(jnp.sum(a[k][:, None] * chains.read(mean), axis=0) + b[k])
-            gains.append(across / (1.0 + gained[k]))
-            mean = mean + gains[k][:, None] * (h[k] * is_first - w[k] * predictions[k])
-            P = P - w[k] / (1.0 + gained[k]) * (across[:, None] * across)
-        return (mean, P), Forward(mean, P, *map(jnp.stack, (gains, gained, predictions)))
-
-    is_first = np.arange(columns) == 0
-    start = jnp.zeros((states, columns)), jnp.zeros((states, states))
-    a, slope, h, w = sites
-    steps = chains.transition, chains.noise, a, _with_zero(slope), h, w
-    return jax.lax.scan(step, start, steps, unroll=_UNROLL)[1]
+# One scan for each recursion, of one step at a time: XLA compiles small loops to one function each, which takes a tenth
+# of the time of larger ones.
 
 
-def _adjoints(chains: Chains, sites: LineSites, forward: Forward) -> Adjoint:
-    def step(after: Adjoint, now: tuple[Array, LineSites, Forward]) -> tuple[Adjoint, Adjoint]:
+def _covariances(
+    chains: Chains, sites: LineSites
+) -> tuple[Float[Array, "n ld ld"], Float[Array, "n k ld"], Float[Array, "n k"]]:
+    """``covariance``, ``gain`` and ``gained`` of the forward scan."""
+
+    def step(P: Array, now: tuple[Array, Array, LineSites]) -> tuple[Array, Array]:
+        F, Q, sites = now
+        before = chains.sandwich(F, P) + chains.block_diagonal(Q)
+        return _covariance_with_sites(chains, sites, before)[0], before
+
+    size = len(chains.kinds) * chains.dimension
+    before = jax.lax.scan(step, jnp.zeros((size, size)), (chains.transition, chains.noise, sites))[1]
+    return _covariance_with_sites(chains, sites, before)
+
+
+def _covariance_with_sites(
+    chains: Chains, sites: LineSites, P: Float[Array, "*n ld ld"]
+) -> tuple[Float[Array, "*n ld ld"], Float[Array, "*n k ld"], Float[Array, "*n k"]]:
+    """The covariance given a row's sites, from that before them, and ``gain`` and ``gained`` of each site."""
+    entry, gains, gained = chains.only_entry, [], []
+    for k in range(sites.direction.shape[-2]):
+        a, w, rows = sites.direction[..., k, :], sites.precision[..., k], chains.read(P)
+        across = jnp.sum(rows * a[..., None], axis=-2)
+        gained.append(w * jnp.sum(chains.read(across[..., None])[..., 0] * a, axis=-1))
+        scale = 1.0 / (1.0 + gained[-1])[..., None]
+        gains.append(across * scale)
+        P = P - (w[..., None] * scale)[..., None] * (across[..., :, None] * across[..., None, :])
+        if entry is not None:
+            # Exact however precise the site.
+            P = _bordered(P, entry, rows[..., 0, :] * scale)
+    return P, jnp.stack(gains, axis=-2), jnp.stack(gained, axis=-1)
+
+
+def _means(
+    chains: Chains, sites: LineSites, gain: Float[Array, "n k ld"], noise: Float[Array, "n ld c"] | None = None
+) -> tuple[Float[Array, "n ld c"], Float[Array, "n k c"]]:
+    """``mean`` and ``predicted`` of the forward scan; of draws, with the noise of each step."""
+
+    def step(before: Array, now: tuple[Array, LineSites, Array, Array | None]) -> tuple[Array, tuple[Array, Array]]:
+        F, sites, gain, noise = now
+        mean, predicted = chains.forward(F, before), []
+        mean = mean if noise is None else mean + noise
+        is_first = np.arange(mean.shape[-1]) == 0
+        for k, (a, b, h, w) in enumerate(zip(*sites, strict=True)):
+            predicted.append(jnp.sum(a[:, None] * chains.read(mean), axis=0) + b)
+            mean = mean + gain[k][:, None] * (h * is_first - w * predicted[-1])
+        return mean, (mean, jnp.stack(predicted))
+
+    start = jnp.zeros((gain.shape[-1], sites.slope.shape[-1]))
+    return jax.lax.scan(step, start, (chains.transition, sites, gain, noise))[1]
+
+
+def _vectors(chains: Chains, sites: LineSites, forward: Forward) -> Float[Array, "n ld c"]:
+    """``vector`` of the backward scan."""
+
+    def step(after: Array, now: tuple[Array, LineSites, Forward]) -> tuple[Array, Array]:
         F, sites, forward = now
-        vector, matrix = _with_sites(chains, sites, forward, after)
-        half = jnp.swapaxes(chains.backward(F, matrix), 0, 1)
-        return Adjoint(chains.backward(F, vector), chains.backward(F, half)), after
+        vector, _ = _vector_with_sites(chains, sites, forward, after)
+        return chains.forward(jnp.swapaxes(F, -1, -2), vector), after
 
-    zeros = Adjoint(jnp.zeros_like(forward.mean[0]), jnp.zeros_like(forward.covariance[0]))
-    return jax.lax.scan(step, zeros, (chains.transition, sites, forward), reverse=True, unroll=_UNROLL)[1]
+    start = jnp.zeros_like(forward.mean[0])
+    return jax.lax.scan(step, start, (chains.transition, sites, forward), reverse=True)[1]
+
+
+def _matrices(chains: Chains, sites: LineSites, forward: Forward) -> Float[Array, "n ld ld"]:
+    """``matrix`` of the backward scan."""
+
+    def step(after: Array, now: tuple[Array, LineSites, Forward]) -> tuple[Array, Array]:
+        F, sites, forward = now
+        return chains.sandwich(jnp.swapaxes(F, -1, -2), _matrix_with_sites(chains, sites, forward, after)), after
+
+    start = jnp.zeros_like(forward.covariance[0])
+    return jax.lax.scan(step, start, (chains.transition, sites, forward), reverse=True)[1]
 
 
 def _with_sites(chains: Chains, sites: LineSites, forward: Forward, later: Adjoint) -> Adjoint:
     """The adjoints before a row's sites from those after them."""
-    vector, matrix = later
+    vector, _ = _vector_with_sites(chains, sites, forward, later.vector)
+    return Adjoint(vector, _matrix_with_sites(chains, sites, forward, later.matrix))
+
+
+def _vector_with_sites(
+    chains: Chains, sites: LineSites, forward: Forward, vector: Float[Array, "*n ld c"]
+) -> tuple[Float[Array, "*n ld c"], Float[Array, "*n k c"]]:
+    """λ before a row's sites from that after them, and h - w z of each site."""
     innovation = _innovation(sites, forward.predicted) / (1.0 + forward.gained)[..., None]
+    entry, pulls = chains.only_entry, []
     for k in reversed(range(sites.direction.shape[-2])):
-        e, gain, w = chains.placed(sites.direction[..., k, :]), forward.gain[..., k, :], sites.precision[..., k, None]
-        pull = innovation[..., k, :] + w * jnp.sum(gain[..., None] * vector, axis=-2)
-        vector = vector - e[..., :, None] * pull[..., None, :]
-        along = w * apply(matrix, gain)
-        kept = w * jnp.sum(along * gain, axis=-1, keepdims=True) + w / (1.0 + forward.gained[..., k, None])
-        across = e[..., :, None] * (0.5 * kept * e - along)[..., None, :]
-        matrix = matrix + across + jnp.swapaxes(across, -1, -2)
-    return Adjoint(vector, matrix)
+        a, gain, w = sites.direction[..., k, :], forward.gain[..., k, :], sites.precision[..., k, None]
+        pulls.append(innovation[..., k, :] + w * jnp.sum(gain[..., None] * vector, axis=-2))
+        if entry is None:
+            vector = vector - chains.placed(a)[..., None] * pulls[-1][..., None, :]
+        else:
+            along = jnp.sum(_column(entry, sites, forward, k)[..., None] * vector, axis=-2)
+            vector = jnp.where(entry[:, None], (along - a * innovation[..., k, :])[..., None, :], vector)
+    return vector, jnp.stack(pulls[::-1], axis=-2)
+
+
+def _matrix_with_sites(
+    chains: Chains, sites: LineSites, forward: Forward, matrix: Float[Array, "*n ld ld"]
+) -> Float[Array, "*n ld ld"]:
+    """Λ before a row's sites from that after them."""
+    entry = chains.only_entry
+    for k in reversed(range(sites.direction.shape[-2])):
+        a, gain, w = sites.direction[..., k, :], forward.gain[..., k, :], sites.precision[..., k, None]
+        added = w / (1.0 + forward.gained[..., k, None])
+        if entry is None:
+            e, along = chains.placed(a), w * apply(matrix, gain)
+            kept = w * jnp.sum(along * gain, axis=-1, keepdims=True) + added
+            across = e[..., :, None] * (0.5 * kept * e - along)[..., None, :]
+            matrix = matrix + across + jnp.swapaxes(across, -1, -2)
+        else:
+            column = _column(entry, sites, forward, k)
+            across = apply(matrix, column)
+            corner = jnp.sum(column * across, axis=-1, keepdims=True) + added * a**2
+            matrix = _bordered(matrix, entry, jnp.where(entry, corner, across))
+    return matrix
+
+
+def _column(entry: np.ndarray, sites: LineSites, forward: Forward, k: int) -> Float[Array, "*n ld"]:
+    """The column of I - w gain a^T, the update of site ``k``, that is not the identity's, without cancellation."""
+    a, w = sites.direction[..., k, :], sites.precision[..., k, None]
+    return jnp.where(entry, 1.0 / (1.0 + forward.gained[..., k, None]), -w * a * forward.gain[..., k, :])
+
+
+def _bordered(
+    matrix: Float[Array, "*n ld ld"], entry: np.ndarray, border: Float[Array, "*n ld"]
+) -> Float[Array, "*n ld ld"]:
+    """Symmetric matrices with the row and the column of an entry replaced."""
+    # Masks, where updates in place would end a loop's fused arithmetic.
+    return jnp.where(entry[:, None], border[..., None, :], jnp.where(entry, border[..., :, None], matrix))
 
 
 def _innovation(sites: LineSites, predicted: Float[Array, "*n k c"]) -> Float[Array, "*n k c"]:
     is_first = np.arange(predicted.shape[-1]) == 0
     return sites.potential[..., None] * is_first - sites.precision[..., None] * predicted
-
-
-def _with_zero(slope: Float[Array, "n k r"]) -> Float[Array, "n k c"]:
-    """Slopes in v after a first column of zeros."""
-    return jnp.pad(slope, ((0, 0), (0, 0), (1, 0)))

@@ -1,8 +1,9 @@
 """GPs as Markov processes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeGuard, cast
 
 import equinox as eqx
 import jax
@@ -24,58 +25,33 @@ from pgmodels.priors.base import (
     pad_zeros,
     padded_size,
 )
-from pgmodels.priors.chain import (
-    Adjoint,
-    Chain,
-    Gaps,
-    Smoothed,
-    apply,
-    draw_deviations,
-    log_normalizer,
-    mean_and_deviation,
-    paths,
-    roots,
-    smooth,
-    solve,
-    times,
-)
-from pgmodels.priors.collection import IndependentPosterior, Posterior
+from pgmodels.priors.chain import Chain, Gaps, apply, paths, roots_of, solve, stack, stack_gaps, times
 from pgmodels.priors.dense import centred
+from pgmodels.priors.joint_chain import Chains, Drawn, Joint, LineSites, Scans, by_sign, smooth
 from pgmodels.priors.representation import EAGER, Binding, Representation, Scalar
 from pgmodels.runtime.jit import compiled, is_traced
 from pgmodels.runtime.precision import as_array
-
-# Cost of the scans of a sweep for each row and latent in floating-point operations (measured), and of their products.
-_SCANS, _PRODUCTS = 3000.0, 20.0
 
 
 class MarkovPrior(LatentPrior):
     """A GP of one column of X whose kernel has a state-space form: see pgmodels.kernels.state_space.
 
     Coordinates are the states' deviations from the mean, in the order of the rows. ``order`` (n,) sorts the rows,
-    ``chain`` is sorted, and ``noise_roots`` has the roots of its noise, None before ``for_sampling``. Padding rows
-    repeat the row that is sorted last, and follow it.
+    ``chain`` is sorted, and ``noise_roots`` has the roots of its noise, None before ``for_sampling``: sites may then
+    have negative precisions, and those of auxiliary variables, which are drawn, have none. Padding rows repeat the row
+    that is sorted last, and follow it. The mean differs between rows for rows that continue a series.
     """
 
     is_chain: ClassVar[bool] = True
 
     kernel: Any
-    mean: Float[Array, ""]
+    mean: Float[Array, ""] | Float[Array, "n 1"]
     X: Float[Array, "n _"]
     order: Int[Array, " n"]
     chain: Chain
     noise_roots: Float[Array, "n d d"] | None
     column: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
-
-    @property
-    def centre(self) -> Float[Array, ""] | Float[Array, "n l"]:
-        """The mean of the latents that the chain deviates from."""
-        return self.mean
-
-    def about_mean(self, smoothed: Smoothed) -> Smoothed:
-        """Scans of deviations from ``centre`` as those of deviations from ``mean``."""
-        return smoothed
 
     @property
     def dimension(self) -> int:
@@ -115,25 +91,23 @@ class MarkovPrior(LatentPrior):
         if self.noise_roots is not None:
             return self
         if is_traced():
-            return replace(self, noise_roots=roots(self.chain.noise))
+            return replace(self, noise_roots=roots_of(self.chain.noise))
         # One program for many sizes.
         count, noise = len(self.X), self.chain.noise
         padded = _compiled_roots(as_array(pad_zeros(noise, padded_size(count))))
         return replace(self, noise_roots=as_array(np.asarray(padded)[:count]))
 
     def condition(self, sites: Sites) -> "MarkovPosterior":
-        potential, constant = centred(sites, self.centre)
-        smoothed = smooth(self.chain, potential[self.order], sites.precision[self.order])
-        return MarkovPosterior(self, smoothed, jnp.sum(constant), self.may_be_signed)
-
-    @property
-    def may_be_signed(self) -> bool:
-        """Whether sites may have negative precisions: those of auxiliary variables, which are drawn, have none."""
-        return self.noise_roots is None
+        potential, constant = centred(sites, self.mean)
+        scans = _smooth(self.chain, potential[self.order], sites.precision[self.order])
+        return MarkovPosterior(self, scans, jnp.sum(constant), self.noise_roots is None)
 
     def moments(self, sites: Sites) -> Moments:
         posterior = self.condition(sites)
-        return Moments(*posterior.moments(), posterior.log_normalizer(), posterior.smoothed.divergence())
+        mean, variance = posterior.moments()
+        divergences = posterior.each(Joint.divergence, out_axes=0)
+        divergence = jnp.sum(divergences) - 0.5 * jnp.sum(sites.precision * variance)
+        return Moments(mean, variance, posterior.log_normalizer(), divergence)
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         shape = (len(self.X), self.size)
@@ -142,7 +116,7 @@ class MarkovPrior(LatentPrior):
 
     def draw(self, key: RandomKey) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
         noise = jax.random.normal(key, (len(self.X), self.size, self.dimension), self.mean.dtype)
-        coordinates = self.coordinates(paths(self.chain.transition, apply(self._noise_roots[:, None], noise)))
+        coordinates = self.coordinates(paths(self.chain.transition, apply(self.step_roots[:, None], noise)))
         return self.latents(coordinates), coordinates
 
     def sweep_operations(self) -> float:
@@ -155,8 +129,8 @@ class MarkovPrior(LatentPrior):
         self, X_new: Float[Array, "m _"], coordinates: Float[Array, "*batch r l"]
     ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
         gaps = self.gaps(X_new)
-        kept, gain, residual = self._between(gaps)
-        before, after = self._neighbours(gaps, coordinates)
+        kept, gain, residual = _between(self, gaps)
+        before, after = _neighbours(self, gaps, coordinates)
         mean = jnp.sum(kept[:, 0, :, None] * before + gain[:, 0, :, None] * after, axis=-2)
         return self.mean + mean, jnp.maximum(residual[:, 0, 0], 0.0)
 
@@ -178,11 +152,13 @@ class MarkovPrior(LatentPrior):
         gaps = gaps._replace(
             before=jnp.where(same, jnp.maximum(gaps.before, 0), gaps.before),
             since=since,
-            transition=jnp.where(_of(starts), 0.0, state.transition(since)),
-            noise=jnp.where(_of(starts), gaps.noise, state.noise(since)),
+            to=Chain(
+                jnp.where(_of(starts), 0.0, state.transition(since)),
+                jnp.where(_of(starts), gaps.to.noise, state.noise(since)),
+            ),
         )
-        kept, gain, residual = self._between(gaps)
-        before, after = (jnp.moveaxis(part, (-3, -1), (0, -2)) for part in self._neighbours(gaps, coordinates))
+        kept, gain, residual = _between(self, gaps)
+        before, after = (jnp.moveaxis(part, (-3, -1), (0, -2)) for part in _neighbours(self, gaps, coordinates))
         moved = jnp.moveaxis(noise[..., order, :, :], -3, 0)
 
         def step(last: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
@@ -190,33 +166,10 @@ class MarkovPrior(LatentPrior):
             drawn = apply(kept, jnp.where(same, last, before)) + apply(gain, after) + apply(root, noise)
             return drawn, drawn
 
-        steps = (same, kept, gain, roots(residual), before, after, moved)
+        steps = (same, kept, gain, roots_of(residual), before, after, moved)
         drawn = jax.lax.scan(step, jnp.zeros_like(before[0]), steps)[1][..., 0]
         unsorted = jnp.zeros_like(drawn).at[order].set(drawn, unique_indices=True)
         return self.mean + jnp.moveaxis(unsorted, 0, -2)
-
-    def _neighbours(self, gaps: "Gaps", coordinates: Float[Array, "*batch r l"]) -> tuple[Array, Array]:
-        """The states before and after new inputs, (..., m, d, latents)."""
-        states = coordinates.reshape(*coordinates.shape[:-2], len(self.X), self.dimension, self.size)
-        # Of equal inputs the first, which is no padding: given coordinates may lack those.
-        nearest = (self.sorted_inputs[jnp.clip(k, 0, len(self.X) - 1)] for k in gaps[:2])
-        rows = (self.order[jnp.searchsorted(self.sorted_inputs, inputs)] for inputs in nearest)
-        before, after = (states[..., row, :, :] for row in rows)
-        return before, after
-
-    def _between(self, gaps: "Gaps") -> tuple[Array, Array, Array]:
-        """The A, B and C of states A x + B z + noise of covariance C, between the states x before and z after."""
-        d, state, step = self.dimension, self.kernel.to_state_space(), gaps.since + gaps.until
-        # The first state of all is one step of the prior from before the first row.
-        is_first, is_last = gaps.before < 0, gaps.after == len(self.X)
-        total = jnp.where(_of(is_first), state.covariance(gaps.time + gaps.until), state.noise(step))
-        carried = times(gaps.onward, gaps.noise)
-        gain = jnp.where(_of(is_last), 0.0, jnp.swapaxes(solve(total, carried), 1, 2))
-        kept = gaps.transition - times(gain, jnp.where(_of(is_first), 0.0, state.transition(step)))
-        rest = jnp.eye(d) - times(gain, gaps.onward)
-        residual = times(times(rest, gaps.noise), jnp.swapaxes(rest, 1, 2))
-        residual += times(times(gain, gaps.onward_noise), jnp.swapaxes(gain, 1, 2))
-        return kept, gain, residual
 
     def coordinates(self, states: Float[Array, "n l d"]) -> Float[Array, "r l"]:
         return jnp.swapaxes(self.unsorted(states), 1, 2).reshape(self.rank, self.size)
@@ -225,82 +178,119 @@ class MarkovPrior(LatentPrior):
         """Sorted values in the order of the rows."""
         return jnp.zeros_like(values).at[self.order].set(values, unique_indices=True)
 
-    def gaps(self, X_new: Float[Array, "m _"]) -> "Gaps":
+    def gaps(self, X_new: Float[Array, "m _"]) -> Gaps:
         """The place of new inputs among the sorted ones."""
         return gaps_at(self.kernel.to_state_space(), self.sorted_inputs, X_new[:, self.column])
 
     @property
-    def _noise_roots(self) -> Array:
-        return roots(self.chain.noise) if self.noise_roots is None else self.noise_roots
+    def step_roots(self) -> Float[Array, "n d d"]:
+        """Roots of the noise of each step."""
+        return roots_of(self.chain.noise) if self.noise_roots is None else self.noise_roots
+
+
+def is_chain(prior: LatentPrior) -> TypeGuard[MarkovPrior]:
+    """Whether a prior is a Markov process."""
+    return prior.is_chain
+
+
+def _neighbours(prior: MarkovPrior, gaps: Gaps, coordinates: Float[Array, "*batch r l"]) -> tuple[Array, Array]:
+    """The states before and after new inputs, (..., m, d, latents)."""
+    inputs, last = prior.sorted_inputs, len(prior.X) - 1
+    states = coordinates.reshape(*coordinates.shape[:-2], len(prior.X), prior.dimension, prior.size)
+    # Of equal inputs the first, which is no padding: given coordinates may lack those.
+    firsts = (jnp.searchsorted(inputs, inputs[jnp.clip(row, 0, last)]) for row in (gaps.before, gaps.after))
+    before, after = (states[..., prior.order[first], :, :] for first in firsts)
+    return before, after
+
+
+def _between(prior: MarkovPrior, gaps: Gaps) -> tuple[Array, Array, Array]:
+    """The A, B and C of states A x + B z + noise of covariance C, between the states x before and z after."""
+    state, step = prior.kernel.to_state_space(), gaps.since + gaps.until
+    (F, Q), (onward, onward_noise) = gaps.to, gaps.onward
+    # The first state of all is one step of the prior from before the first row.
+    is_first, is_last = _of(gaps.before < 0), _of(gaps.after == len(prior.X))
+    total = jnp.where(is_first, state.covariance(gaps.time + gaps.until), state.noise(step))
+    gain = jnp.where(is_last, 0.0, jnp.swapaxes(solve(total, times(onward, Q)), 1, 2))
+    kept = F - times(gain, jnp.where(is_first, 0.0, state.transition(step)))
+    rest = jnp.eye(prior.dimension) - times(gain, onward)
+    residual = times(times(rest, Q), jnp.swapaxes(rest, 1, 2))
+    return kept, gain, residual + times(times(gain, onward_noise), jnp.swapaxes(gain, 1, 2))
 
 
 class MarkovPosterior(GroupPosterior):
-    """A group of latents given sites, by the scans over the sorted rows."""
+    """A group of latents given sites, by the scans over the sorted rows, with the latents along the second axis."""
 
     prior: MarkovPrior
-    smoothed: Smoothed
+    scans: Scans
     constant: Float[Array, ""]
     may_be_signed: bool = eqx.field(static=True)
 
+    def each(self, function: Callable[..., Any], *batched: Array, out_axes: int = 1) -> Any:
+        """A function of the scans of one latent, for each of them; they are along the second axis of arrays."""
+        chains = _chains(self.prior.chain)
+
+        def one(scans: Scans, *arrays: Array) -> Any:
+            return function(Joint(chains, *scans, jnp.zeros(0), jnp.zeros((0, 0))), *arrays)
+
+        return jax.vmap(one, 1, out_axes)(self.scans, *batched)
+
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        mean, variance = map(self.prior.unsorted, self.smoothed.moments())
-        return self.prior.centre + mean, variance
+        mean, variance = (self.prior.unsorted(part[..., 0, 0]) for part in self.each(Joint.marginals))
+        return self.prior.mean + mean, variance
 
     def log_normalizer(self) -> Float[Array, ""]:
-        s = self.smoothed
-        return log_normalizer(self.prior.chain, s.potential, s.precision, s) + self.constant
+        return jnp.sum(self.each(Joint.log_normalizer, out_axes=0)) + self.constant
 
     def predict(self, X_new: Float[Array, "m _"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
-        gaps, last = self.prior.gaps(X_new), len(self.prior.X) - 1
-        before = jnp.maximum(gaps.before, 0)
-        mean, covariance = (part[before] for part in self.smoothed.forward[:2])
-        F = gaps.transition[:, None]
-        mean = apply(F, mean)
-        row = (times(times(F, covariance), jnp.swapaxes(F, -1, -2)) + gaps.noise[:, None])[:, :, 0]
-        after = Adjoint(*(part[jnp.minimum(gaps.after, last)] for part in self.smoothed.with_sites()))
-        onward = jnp.where(_of(gaps.after > last), 0.0, gaps.onward)[:, None]
-        ahead = apply(onward, row)
-        mean = mean[:, :, 0] - jnp.sum(ahead * after.vector, axis=-1)
-        return self.prior.mean + mean, row[:, :, 0] - jnp.sum(ahead * apply(after.matrix, ahead), axis=-1)
+        gaps = stack_gaps([self.prior.gaps(X_new)])
+        mean, variance = self.each(lambda joint: joint.marginals_at(gaps))
+        return self.prior.mean + mean[..., 0, 0], variance[..., 0, 0]
 
     def extended(self, X_new: Float[Array, "m _"]) -> "MarkovPosterior":
-        prior, s = self.prior, self.smoothed
+        prior, (_, _, h, w) = self.prior, self.scans.sites
         X = jnp.concatenate([prior.X, X_new])
         order = jnp.argsort(X[:, prior.column])
         chain = chain_at(prior.kernel.to_state_space(), X[order, prior.column])
-        joined = replace(prior, X=X, order=order, chain=chain, noise_roots=roots(chain.noise))
+        joined = replace(prior, X=X, order=order, chain=chain, noise_roots=roots_of(chain.noise))
         # The chain is of the deviations from the mean.
         nothing = jnp.zeros((len(X_new), prior.size))
-        of_sites = (jnp.concatenate([prior.unsorted(part), nothing])[order] for part in (s.potential, s.precision))
-        return replace(self, prior=joined, smoothed=smooth(chain, *of_sites))
+        of_sites = (jnp.concatenate([prior.unsorted(part[..., 0]), nothing])[order] for part in (h, w))
+        return replace(self, prior=joined, scans=_smooth(chain, *of_sites))
 
     def mean_and_deviation(self, key: RandomKey) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
         prior, shape = self.prior, (len(self.prior.X), self.prior.size)
         of_path, of_sites = jax.random.split(key)
         noise = jax.random.normal(of_path, (*shape, prior.dimension), prior.mean.dtype)
-        of_sites = jax.random.normal(of_sites, shape, prior.mean.dtype)
-        (h, w), L = self.smoothed[:2], prior._noise_roots
+        of_sites, roots = jax.random.normal(of_sites, (*shape, 1), prior.mean.dtype), prior.step_roots[:, None]
 
-        def signed() -> tuple[Array, Array]:
-            first = np.arange(prior.dimension) == 0
-            precision = w[..., None, None] * (first[:, None] & first)
-            F, Q, of_noise = (jnp.broadcast_to(part[:, None], precision.shape) for part in (*prior.chain, L))
-            return self.smoothed.states(), draw_deviations(Chain(F, Q), of_noise, precision, noise)
+        def draw(is_signed: bool) -> tuple[Drawn, Drawn]:
+            def one(joint: Joint, of_steps: Array, of_sites: Array) -> tuple[Drawn, Drawn]:
+                return joint.mean_and_deviation(roots, joint.centre, of_steps, of_sites, is_signed)
 
-        def unsigned() -> tuple[Array, Array]:
-            return mean_and_deviation(prior.chain, h, w, L, noise, of_sites)
+            return self.each(one, noise, of_sites)
 
-        # In compiled sweeps a choice takes a third of their time.
-        mean, deviation = jax.lax.cond(jnp.any(w < 0.0), signed, unsigned) if self.may_be_signed else unsigned()
+        (_, mean), (_, deviation) = by_sign(draw, self.scans.sites.precision, self.may_be_signed)
         return prior.coordinates(mean), prior.coordinates(deviation)
 
 
-_compiled_roots = compiled(roots, optimise=False)
+def _chains(chain: Chain) -> Chains:
+    return Chains(*stack([chain]), kinds=(0,), observed=(0,))
+
+
+@partial(jax.vmap, in_axes=(None, 1, 1), out_axes=1)
+def _smooth(chain: Chain, potential: Float[Array, " n"], precision: Float[Array, " n"]) -> Scans:
+    """The scans of each latent's sites."""
+    h, w = potential[:, None], precision[:, None]
+    return smooth(_chains(chain), LineSites(jnp.ones_like(h)[..., None], jnp.zeros_like(h)[..., None], h, w))
+
+
+_compiled_roots = compiled(roots_of, optimise=False)
 
 
 def scan_operations(count: int, dimension: int) -> float:
     """Floating-point operations of a sweep with ``count`` rows."""
-    return count * (_SCANS + _PRODUCTS * dimension**3)
+    # Measured, for each row and latent; the second term is products of matrices.
+    return count * (3000.0 + 20.0 * dimension**3)
 
 
 def chain_at(state: StateSpace, sorted_inputs: Float[Array, " n"]) -> Chain:
@@ -322,8 +312,8 @@ def gaps_at(state: StateSpace, sorted_inputs: Float[Array, " n"], t: Float[Array
     until = jnp.maximum(sorted_inputs[jnp.minimum(after, last)] - t, 0.0)
     transition = jnp.where(_of(is_first), 0.0, state.transition(since))
     noise = jnp.where(_of(is_first), state.covariance(t), state.noise(since))
-    onward = state.transition(until), state.noise(until)
-    return Gaps(before, after, t, since, until, transition, noise, *onward)
+    onward = Chain(state.transition(until), state.noise(until))
+    return Gaps(before, after, t, since, until, Chain(transition, noise), onward)
 
 
 def _of(rows: Array) -> Array:
@@ -331,81 +321,62 @@ def _of(rows: Array) -> Array:
     return rows[:, None, None]
 
 
-class ContinuedPrior(MarkovPrior):
-    """One latent of a Markov prior given what came before its rows.
+def prior_after(prior: MarkovPrior, posterior: MarkovPosterior, row: int, latent: int) -> tuple[MarkovPrior, Array]:
+    """The prior of a latent at later inputs, given a posterior's sites up to and with its sorted row ``row``.
 
-    ``path`` has the means of the sorted states, less the prior's mean; the chain is of the deviations from them.
+    Its chain is of the deviations from the states' means (n, d), which are returned too, less the prior's mean.
     """
-
-    path: Float[Array, "n d"]
-
-    @property
-    def centre(self) -> Float[Array, "n 1"]:
-        return self.mean + self.unsorted(self.path[:, :1])
-
-    def about_mean(self, smoothed: Smoothed) -> Smoothed:
-        forward = smoothed.forward._replace(mean=smoothed.forward.mean + self.path[:, None])
-        potential = smoothed.potential + smoothed.precision * self.path[:, :1]
-        return smoothed._replace(potential=potential, forward=forward)
-
-    def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """The variance is that before anything was observed."""
-        return self.centre, super().marginals()[1]
-
-
-def processes(posterior: Posterior) -> tuple[MarkovPosterior, ...]:
-    """The groups that are Markov processes, of a posterior whose latents are independent."""
-    groups = posterior.groups if isinstance(posterior, IndependentPosterior) else ()
-    return tuple(group for group in groups if isinstance(group, MarkovPosterior))
-
-
-def go_on(prior: MarkovPrior, posterior: MarkovPosterior, row: int, latent: int) -> ContinuedPrior:
-    """The prior of a latent at later inputs, given a posterior's sites up to and with its sorted row ``row``."""
-    mean, covariance = (part[row, latent] for part in posterior.smoothed.forward[:2])
-    chain, path = _steps(prior, posterior.prior.sorted_inputs[row], mean, covariance)
-    values = {name: getattr(prior, name) for name in ("kernel", "mean", "X", "order", "column", "noise_roots")}
-    return ContinuedPrior(**values, size=1, chain=chain, path=path)
+    mean, covariance = (part[row, latent] for part in posterior.scans.forward[:2])
+    centre, chain, means = _steps(prior, posterior.prior.sorted_inputs[row], mean[:, 0], covariance)
+    return replace(prior, mean=centre, chain=chain, size=1), means
 
 
 @partial(compiled, optimise=False)
-def _steps(prior: MarkovPrior, time: Any, mean: Array, covariance: Array) -> tuple[Chain, Array]:
+def _steps(
+    prior: MarkovPrior, time: Float[Array, ""], mean: Float[Array, " d"], covariance: Float[Array, "d d"]
+) -> tuple[Float[Array, "n 1"], Chain, Float[Array, "n d"]]:
     state, (F, Q) = prior.kernel.to_state_space(), prior.chain
     gap = prior.sorted_inputs[:1] - time
     first = state.transition(gap)[0]
     noise = Q.at[0].set(times(times(first, covariance), first.T) + state.noise(gap)[0])
-    starts = jnp.zeros((len(F), len(mean))).at[0].set(apply(first, mean))
-    return Chain(F, noise), paths(F, starts)
+    means = paths(F, jnp.zeros((len(F), len(mean))).at[0].set(apply(first, mean)))
+    return prior.mean + prior.unsorted(means[:, :1]), Chain(F, noise), means
 
 
-def joined(
-    prior: MarkovPrior, before: MarkovPosterior, kept: int, ends: list[MarkovPosterior], count: int, sites: Sites
+def posterior_of(
+    prior: MarkovPrior,
+    before: MarkovPosterior,
+    kept: int,
+    ends: list[tuple[MarkovPosterior, Array]],
+    count: int,
+    sites: Sites,
 ) -> MarkovPosterior:
     """The posterior of a series: the first ``kept`` sorted rows of a posterior, then the first ``count`` of ``ends``.
 
-    ``ends`` are those of each latent given what came before, under a ContinuedPrior. ``sites`` are at the rows of the
-    series' prior. What the later rows tell about the kept ones is as before.
+    ``ends`` are those of each latent given what came before, with the means of ``prior_after``. ``sites`` are at the
+    rows of the series' prior. What the later rows tell about the kept ones is as before.
     """
-    later, end = [end.prior.about_mean(end.smoothed) for end in ends], kept + count
+    end = kept + count
 
     def join(old: Array, *new: Array) -> np.ndarray:
         last = np.concatenate([np.asarray(part)[:count] for part in new], axis=1)
         return pad_zeros(np.concatenate([np.asarray(old)[:kept], last]), len(prior.X))
 
-    smoothed = jax.tree.map(join, before.smoothed, *later)
-    for states in smoothed.forward[:2]:
+    scans = jax.tree.map(join, before.scans, *(_about_mean(later.scans, means) for later, means in ends))
+    for states in scans.forward[:2]:
         # Rows of padding repeat the last state.
         states[end:] = states[end - 1]
     h, w, mean = *map(np.asarray, sites), float(prior.mean)
     constant = as_array(np.sum(h * mean - 0.5 * w * mean**2))
-    return replace(before, prior=prior, smoothed=jax.tree.map(as_array, smoothed), constant=constant)
+    return replace(before, prior=prior, scans=jax.tree.map(as_array, scans), constant=constant)
 
 
-# The largest share of the prior variance that a state-space form may leave out before learning; afterwards
-# ``approximation_error`` is compared with the data.
-_OMITTED = 1e-3
-# The smallest number of rows to learn from first: with fewer, compilation takes longer than the search.
-_LEAST_SUBSET = 20_000
-_TINY = np.finfo(float).tiny
+def _about_mean(scans: Scans, means: Float[Array, "n d"]) -> Scans:
+    """Scans of deviations from the states' means as those of deviations from the prior's mean."""
+    (a, b, h, w), forward, adjoint = scans
+    latent = means[:, :1, None]
+    mean, predicted = forward.mean + means[:, None, :, None], forward.predicted + latent[..., None]
+    return Scans(LineSites(a, b, h + w * latent, w), forward._replace(mean=mean, predicted=predicted), adjoint)
 
 
 @dataclass(frozen=True)
@@ -434,7 +405,8 @@ class Markov(Representation):
 
     can_pad: ClassVar[bool] = True
     has_factor: ClassVar[bool] = False
-    least_subset: ClassVar[int | None] = _LEAST_SUBSET
+    # With fewer rows compilation takes longer than the search.
+    least_subset: ClassVar[int | None] = 20_000
 
     def check(self, kernel: Kernel, num_columns: int) -> None:
         columns = kernel.reads(num_columns)
@@ -444,16 +416,18 @@ class Markov(Representation):
                 "pgm.On(kernel, [0]), or another form of the GP, such as pgm.Dense()."
             )
         values = with_values(kernel)
-        state = values.to_state_space()
-        share = float(state.omitted_variance) / max(float(values.diagonal(np.zeros((1, num_columns)))[0]), _TINY)
-        if share > _OMITTED:
+        variance = float(values.diagonal(np.zeros((1, num_columns)))[0])
+        share = float(values.to_state_space().omitted_variance) / max(variance, float(np.finfo(float).tiny))
+        # Before learning; afterwards ``approximation_error`` is compared with the data.
+        largest = 1e-3
+        if share > largest:
             raise ValueError(
                 f"the harmonics of {kernel!r} leave out {share:.1%} of the variance, and pgm.Markov() takes up to "
-                f"{_OMITTED:.1%}: keep more, as in pgm.Periodic(..., harmonics=30), at a cost that grows with the "
+                f"{largest:.1%}: keep more, as in pgm.Periodic(..., harmonics=30), at a cost that grows with the "
                 "third power of their number, use a longer lengthscale, or another form, such as pgm.Dense()."
             )
 
-    def subset(self, kernel: Any, X: np.ndarray, count: int, seed: int) -> np.ndarray:
+    def subset(self, kernel: Kernel, X: np.ndarray, count: int, seed: int) -> np.ndarray:
         """Neighbours in time, which tell a lengthscale as well as all rows do."""
         order = np.argsort(X[:, _column(kernel, X.shape[1])], kind="stable")
         first = np.random.default_rng(seed).integers(len(X) - count + 1)

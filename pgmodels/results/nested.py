@@ -57,7 +57,7 @@ class ChainCorrection(ResponseApproximation):
     def _num_across(self) -> int:
         # Some eight matrices over all states and their products.
         layout = self.response.layout
-        return 8 * (len(layout.blocks) * layout.joint_size) ** 2
+        return 8 * (layout.num_blocks * layout.joint_size) ** 2
 
     def _moments_at(self, inputs: Array) -> RowMoments:
         mean, _ = super()._moments_at(inputs)

@@ -1,6 +1,7 @@
 """New rows: the optimum of all rows at the hyperparameters of a result, in fewer iterations than from the start."""
 
 import warnings
+from functools import partial
 
 import jax
 import numpy as np
@@ -8,7 +9,6 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
-from pgmodels.inference import update as series_update
 from pgmodels.inference import update as update_module
 from tests.covering import some
 
@@ -131,8 +131,8 @@ def series(name):
 
 def ends(model, y, engine, count, monkeypatch, in_order=True, **options):
     """The first times with an engine, the others with ``update``; how often all rows were passed over; all at once."""
-    monkeypatch.setattr(series_update, "_MOST", 200)
-    monkeypatch.setattr(series_update, "_LEAST", 60)
+    window = update_module.Window(least=60, most=200)
+    monkeypatch.setattr(update_module, "append", partial(update_module.append, window=window))
     passes, converge = [], update_module.converge
 
     def counted(*args, **kwargs):

@@ -48,7 +48,7 @@ def model_of(form):
     return pgm.Model(pgm.with_predictor(pgm.Bernoulli(), SIZE), gps)
 
 
-def some_sites(signed=False):
+def random_sites(signed=False):
     """Sites on two predictors, one in four without precision; some precisions are negative if ``signed``."""
     Phi, h, w = RNG.normal(size=(N, 2, SIZE)), RNG.normal(size=(N, 2)), RNG.gamma(1.0, 1.0, (N, 2))
     w[::4] = 0.0
@@ -57,7 +57,7 @@ def some_sites(signed=False):
     return jnp.asarray(Phi), Sites(jnp.asarray(h), jnp.asarray(w))
 
 
-def said(posterior):
+def summary(posterior):
     mean, V = posterior.marginals()
     return {
         "marginals": (mean, V),
@@ -80,8 +80,8 @@ def assert_close(one, other):
 
 @pytest.mark.parametrize("signed", [False, True])
 def test_the_posterior_is_that_of_the_dense_form(signed):
-    ours, dense = twins(*some_sites(signed))
-    assert_close(run(said, ours), run(said, dense))
+    ours, dense = twins(*random_sites(signed))
+    assert_close(run(summary, ours), run(summary, dense))
     assert np.max(np.abs(run(dense.marginals)[1][:, 0, 2:])) > 0.01
     assert ours.coupled_latents() == dense.coupled_latents()
 
@@ -103,7 +103,7 @@ def test_precisions_of_latents_are_split_into_predictors(rank, sign):
 
 @pytest.mark.parametrize("signed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_slopes_of_the_log_normaliser_are_those_of_the_dense_form(signed):
-    Phi, sites = some_sites(signed)
+    Phi, sites = random_sites(signed)
     h, w = sites
 
     def slopes(form):
@@ -129,7 +129,7 @@ def test_slopes_of_the_log_normaliser_are_those_of_the_dense_form(signed):
 @pytest.mark.slow
 @pytest.mark.parametrize("signed", [False, True])
 def test_draws_have_the_covariance_of_the_dense_form(signed):
-    ours, dense = twins(*some_sites(signed))
+    ours, dense = twins(*random_sites(signed))
     keys = jax.random.split(jax.random.key(1), 4000)
     at_data = run(lambda posterior: jax.lax.map(lambda key: posterior.draw(key)[0], keys), ours)[:, :4]
     at_new = run(ours.drawn_at, jnp.asarray(NEW), keys)
@@ -147,14 +147,14 @@ def test_draws_have_the_covariance_of_the_dense_form(signed):
 @pytest.mark.slow
 @pytest.mark.parametrize("signed", [False, True])
 def test_a_share_of_the_precisions_is_that_of_the_dense_form(signed):
-    both = twins(*some_sites(signed))
+    both = twins(*random_sites(signed))
     ours, dense = (run(lambda posterior: posterior.tempered(0.3).marginals(), twin) for twin in both)
     assert_close(ours, dense)
 
 
 @pytest.mark.slow
 def test_coordinates_of_draws_are_those_of_the_latents():
-    ours, _ = twins(*some_sites())
+    ours, _ = twins(*random_sites())
     f, coordinates = run(ours.draw, jax.random.key(0))
     np.testing.assert_allclose(run(ours.prior.latents, coordinates), f, rtol=0, atol=1e-12)
 
@@ -188,7 +188,7 @@ def test_forms_without_a_factor_beside_a_chain_are_refused():
 # Linear response over Markov chains, against conditioning on the factors with all covariances written out.
 
 
-CHAIN_RESPONSE_N, M = 8, 4
+ROWS, NUM_NEW = 8, 4
 CHAIN = pgm.Markov()
 ONE = {
     "Matern12": [pgm.GP(pgm.On(pgm.Matern12(2.0, 0.8), [0]), form=CHAIN)],
@@ -225,7 +225,7 @@ def covariances(gps, X):
     return jax.scipy.linalg.block_diag(*(kernel(X, X) for kernel in kernels))
 
 
-def corrected(K, W, Phi, factors, is_paired):
+def corrected_by_matrices(K, W, Phi, factors, is_paired):
     """Covariances (rows, L, L) and the number of negative eigenvalues; W (n, L, L) and factors (n, S, S) of the first
     n of all rows."""
     n, P, size = Phi.shape
@@ -256,10 +256,10 @@ def corrected(K, W, Phi, factors, is_paired):
     return np.stack([covariance[np.ix_(at, at)] for at in places.T]), negative
 
 
-def check(gps, posterior_of, Phi, W, is_paired, scales=(0.02, 1.0)):
+def check_response(gps, posterior_of, Phi, W, is_paired, scales=(0.02, 1.0)):
     """Whether moments, predictions and numbers of negative eigenvalues are those of explicit matrices."""
     rng = np.random.default_rng(4)
-    X, new = inputs(rng, CHAIN_RESPONSE_N), inputs(rng, M)
+    X, new = inputs(rng, ROWS), inputs(rng, NUM_NEW)
     new[:, 0] = [-3.0, -0.4, 0.9, 4.0]
     # Rows with equal times, and two equal rows.
     X[3, 0], X[5] = X[2, 0], X[2]
@@ -278,14 +278,14 @@ def check(gps, posterior_of, Phi, W, is_paired, scales=(0.02, 1.0)):
     )
     for scale in scales:
         for _ in range(4):
-            factors = scale * rng.normal(size=(CHAIN_RESPONSE_N, S, S))
+            factors = scale * rng.normal(size=(ROWS, S, S))
             factors = 0.5 * (factors + factors.swapaxes(1, 2))
             factors[:, :P, :P] += np.einsum("ipl,ilk,iqk->ipq", Phi, W, Phi) if scale < 1.0 else 0.0
             # Rows without factors, and with one of rank one.
             factors[0], factors[1] = 0.0, np.outer(factors[1, 0], factors[1, 0])
             across = jnp.asarray(Phi) if posterior.is_coupled else None
             at_data, at_new, negative = respond_to(posterior, Factors(jnp.asarray(factors), None, across))
-            expected, count = corrected(K, W, Phi, factors, is_paired)
+            expected, count = corrected_by_matrices(K, W, Phi, factors, is_paired)
             counts.append(count)
             assert negative == count
             # Indefinite systems have small eigenvalues of any sign: relative to the largest entry.
@@ -297,42 +297,40 @@ def check(gps, posterior_of, Phi, W, is_paired, scales=(0.02, 1.0)):
 
 
 @pytest.mark.parametrize("name", some(list(ONE) + list(SEVERAL), "Matern32", "chains"))
-def test_of_latents_that_no_site_couples(name):
+def test_response_of_latents_that_no_site_couples(name):
     gps, rng = (ONE | SEVERAL)[name], np.random.default_rng(5)
     size = sum(gp.size for gp in gps)
-    w = rng.gamma(1.5, 0.7, (CHAIN_RESPONSE_N, size))
-    Phi = np.broadcast_to(np.eye(size), (CHAIN_RESPONSE_N, size, size))
-    sites = Sites(jnp.zeros((CHAIN_RESPONSE_N, size)), jnp.asarray(w))
-    check(gps, lambda prior: prior.condition(sites), Phi, w[:, :, None] * np.eye(size), is_paired=False)
+    w = rng.gamma(1.5, 0.7, (ROWS, size))
+    Phi = np.broadcast_to(np.eye(size), (ROWS, size, size))
+    sites = Sites(jnp.zeros((ROWS, size)), jnp.asarray(w))
+    check_response(gps, lambda prior: prior.condition(sites), Phi, w[:, :, None] * np.eye(size), is_paired=False)
 
 
 @pytest.mark.parametrize(
     ("name", "is_paired"),
     some([(name, is_paired) for name in SEVERAL for is_paired in (False, True)], ("a chain between effects", True)),
 )
-def test_of_latents_that_sites_couple(name, is_paired):
+def test_response_of_latents_that_sites_couple(name, is_paired):
     gps, rng = SEVERAL[name], np.random.default_rng(6)
-    Phi, w = rng.normal(size=(CHAIN_RESPONSE_N, 2, 3)), rng.gamma(1.5, 0.4, (CHAIN_RESPONSE_N, 2))
-    sites = Sites(jnp.zeros((CHAIN_RESPONSE_N, 2)), jnp.asarray(w))
+    Phi, w = rng.normal(size=(ROWS, 2, 3)), rng.gamma(1.5, 0.4, (ROWS, 2))
+    sites = Sites(jnp.zeros((ROWS, 2)), jnp.asarray(w))
     W = np.einsum("ipl,ip,ipk->ilk", Phi, w, Phi)
-    check(gps, lambda prior: condition_chains(prior, jnp.asarray(Phi), sites), Phi, W, is_paired)
+    check_response(gps, lambda prior: condition_chains(prior, jnp.asarray(Phi), sites), Phi, W, is_paired)
 
 
 def test_the_matrices_grow_with_the_entries_of_a_block():
-    X = inputs(np.random.default_rng(0), CHAIN_RESPONSE_N)
-    prior, nothing = prior_of(SEVERAL["chains"], X), Sites(*2 * (jnp.zeros((CHAIN_RESPONSE_N, 3)),))
+    X = inputs(np.random.default_rng(0), ROWS)
+    prior, nothing = prior_of(SEVERAL["chains"], X), Sites(*2 * (jnp.zeros((ROWS, 3)),))
     # Three chains of 2 + 3 entries; all in one block of 6 + 21.
-    assert response_entries(run(prior.condition, nothing)) == CHAIN_RESPONSE_N * 15**2
-    coupled = run(
-        condition_chains, prior, jnp.ones((CHAIN_RESPONSE_N, 1, 3)), Sites(*2 * (jnp.zeros((CHAIN_RESPONSE_N, 1)),))
-    )
-    assert response_entries(coupled) == CHAIN_RESPONSE_N * 27**2
+    assert response_entries(run(prior.condition, nothing)) == ROWS * 15**2
+    coupled = run(condition_chains, prior, jnp.ones((ROWS, 1, 3)), Sites(*2 * (jnp.zeros((ROWS, 1)),)))
+    assert response_entries(coupled) == ROWS * 27**2
 
 
 # Markov chains given sites whose precisions may be negative, against explicit matrices.
 
 
-SIGNED_CHAINS_X = np.array([1.0, 0.4, 0.4 + 1e-3, 4.0, 2.9, 9.0])[:, None]
+TIMES = np.array([1.0, 0.4, 0.4 + 1e-3, 4.0, 2.9, 9.0])[:, None]
 KERNEL = pgm.Matern32(1.7, 0.8) + pgm.Matern12(0.3, 5.0)
 MEAN = 0.4
 POTENTIAL = np.array([0.3, -1.0, 0.5, 0.0, 2.0, 0.1])
@@ -345,15 +343,15 @@ PRECISIONS = {
 }
 
 
-def signed_chains_said(w, h=POTENTIAL, count=len(SIGNED_CHAINS_X)):
+def moments_of(w, h=POTENTIAL, count=len(TIMES)):
     """Mean and variance of the rows, log normaliser and divergence."""
-    prior = pgm.Markov().bind(KERNEL, MEAN, SIGNED_CHAINS_X[:count], 1)
+    prior = pgm.Markov().bind(KERNEL, MEAN, TIMES[:count], 1)
     moments = jax.jit(lambda sites: prior.moments(sites))(Sites(*(jnp.asarray(v[:count, None]) for v in (h, w))))
     return prior, [np.asarray(part).squeeze() for part in moments]
 
 
-def by_matrices(w, h=POTENTIAL, count=len(SIGNED_CHAINS_X)):
-    K, w, h = np.asarray(KERNEL(SIGNED_CHAINS_X[:count], SIGNED_CHAINS_X[:count])), w[:count], h[:count]
+def by_matrices(w, h=POTENTIAL, count=len(TIMES)):
+    K, w, h = np.asarray(KERNEL(TIMES[:count], TIMES[:count])), w[:count], h[:count]
     precision = np.linalg.inv(K) + np.diag(w)
     V = np.linalg.inv(precision)
     right = h + np.linalg.solve(K, np.full(count, MEAN))
@@ -369,20 +367,17 @@ def test_moments_are_those_of_matrices(name, count):
     w = PRECISIONS[name]
     precision, _, expected = by_matrices(w, count=count)
     assert np.linalg.eigvalsh(precision)[0] > 0.0
-    for ours, theirs in zip(signed_chains_said(w, count=count)[1], expected, strict=True):
+    # The state of the filter after the first row in time.
+    assert (1.0 + w[1] * np.asarray(KERNEL.diagonal(TIMES))[1] < 0.0) == (name == "improper at first")
+    for ours, theirs in zip(moments_of(w, count=count)[1], expected, strict=True):
         np.testing.assert_allclose(ours, np.squeeze(theirs), rtol=1e-9, atol=1e-9)
-
-
-def test_the_filter_of_the_second_case_passes_an_improper_state():
-    w = PRECISIONS["improper at first"]
-    assert 1.0 + w[1] * np.asarray(KERNEL.diagonal(SIGNED_CHAINS_X))[1] < 0.0
 
 
 @pytest.mark.parametrize("name", ["improper", "improper in two directions"])
 def test_the_log_normaliser_of_an_improper_posterior_is_undefined(name):
     w = PRECISIONS[name]
     assert np.linalg.eigvalsh(by_matrices(w)[0])[0] < 0.0
-    _, (_, _, log_normalizer, divergence) = signed_chains_said(w)
+    _, (_, _, log_normalizer, divergence) = moments_of(w)
     assert np.isnan(log_normalizer)
     assert np.isnan(divergence)
 
@@ -390,8 +385,8 @@ def test_the_log_normaliser_of_an_improper_posterior_is_undefined(name):
 @pytest.mark.parametrize("name", ["proper", "improper at first"])
 def test_draws_have_the_covariance_of_matrices(name):
     w = PRECISIONS[name]
-    prior, _ = signed_chains_said(w)
-    n, d = len(SIGNED_CHAINS_X), prior.dimension
+    prior, _ = moments_of(w)
+    n, d = len(TIMES), prior.dimension
     chain, order = prior.for_sampling(), np.asarray(prior.order)
     precision = np.zeros((n, d, d))
     precision[:, 0, 0] = w[order]
@@ -407,7 +402,7 @@ def test_draws_have_the_covariance_of_matrices(name):
 
 def test_draws_of_the_posterior_are_by_the_sign_of_its_precisions():
     sites = Sites(*(jnp.asarray(part[:, None]) for part in (POTENTIAL, PRECISIONS["improper at first"])))
-    posterior = pgm.Markov().bind(KERNEL, MEAN, SIGNED_CHAINS_X, 1).condition(sites)
+    posterior = pgm.Markov().bind(KERNEL, MEAN, TIMES, 1).condition(sites)
     keys = jax.random.split(jax.random.key(0), 40_000)
 
     def one(key):
