@@ -7,8 +7,10 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple, cast
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_between, check_whole_number, coded
@@ -29,10 +31,12 @@ from pgmodels.kernels.columns import check_lookups
 from pgmodels.likelihoods.likelihood import check_weights
 from pgmodels.model import Data, check_memory, check_new_inputs, columns_with_new_levels
 from pgmodels.objectives.base import Objective
-from pgmodels.priors.base import Sites, pad_sites
+from pgmodels.priors.base import Sites, pad_sites, pad_zeros
+from pgmodels.priors.chain import Chain, apply, paths, times
 from pgmodels.priors.chain_posterior import chain_groups
 from pgmodels.priors.collection import IndependentPosterior, Posterior, PriorCollection, padded_prior
-from pgmodels.priors.markov import MarkovPosterior, posterior_of, prior_after
+from pgmodels.priors.joint_chain import LineSites, Scans
+from pgmodels.priors.markov import MarkovPosterior, MarkovPrior
 from pgmodels.priors.rows import Copies
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult
 from pgmodels.results.nested import name_type
@@ -128,7 +132,7 @@ class _End:
         groups, places, self.means = [], [], []
         for group, posterior, at in zip(chain_groups(prior), _chains(q.posterior), prior.copies.places, strict=True):
             for latent in range(group.size):
-                end_of_group, means = prior_after(group, posterior, first - 1, latent)
+                end_of_group, means = _prior_after(group, posterior, first - 1, latent)
                 groups.append(end_of_group)
                 self.means.append(means)
                 places.append(at)
@@ -168,7 +172,7 @@ class _End:
         by_group = zip(chain_groups(prior), _chains(q.posterior), prior.sites_by_group(sites), strict=True)
         for group, posterior, at in by_group:
             count = len(np.unique(data.X[rows, group.column]))
-            groups.append(posterior_of(group, posterior, self.first, list(islice(latents, group.size)), count, at))
+            groups.append(_posterior_of(group, posterior, self.first, list(islice(latents, group.size)), count, at))
         mean, variance = (with_end(*pair) for pair in zip((q.mean, q.variance), moments, strict=True))
         return replace(
             q,
@@ -184,6 +188,64 @@ class _End:
 
 def _chains(posterior: Posterior) -> tuple[MarkovPosterior, ...]:
     return cast("tuple[MarkovPosterior, ...]", cast("IndependentPosterior", posterior).groups)
+
+
+def _prior_after(prior: MarkovPrior, posterior: MarkovPosterior, row: int, latent: int) -> tuple[MarkovPrior, Array]:
+    """The prior of a latent at later inputs, given a posterior's sites up to and with its sorted row ``row``.
+
+    Its chain is of the deviations from the states' means (n, d), which are returned too, less the prior's mean.
+    """
+    mean, covariance = (part[row, latent] for part in posterior.scans.forward[:2])
+    centre, chain, means = _steps(prior, posterior.prior.sorted_inputs[row], mean[:, 0], covariance)
+    return replace(prior, mean=centre, chain=chain, size=1), means
+
+
+@partial(compiled, optimise=False)
+def _steps(
+    prior: MarkovPrior, time: Float[Array, ""], mean: Float[Array, " d"], covariance: Float[Array, "d d"]
+) -> tuple[Float[Array, "n 1"], Chain, Float[Array, "n d"]]:
+    state, (F, Q) = prior.kernel.to_state_space(), prior.chain
+    gap = prior.sorted_inputs[:1] - time
+    first = state.transition(gap)[0]
+    noise = Q.at[0].set(times(times(first, covariance), first.T) + state.noise(gap)[0])
+    means = paths(F, jnp.zeros((len(F), len(mean))).at[0].set(apply(first, mean)))
+    return prior.mean + prior.unsorted(means[:, :1]), Chain(F, noise), means
+
+
+def _posterior_of(
+    prior: MarkovPrior,
+    before: MarkovPosterior,
+    kept: int,
+    ends: list[tuple[MarkovPosterior, Array]],
+    count: int,
+    sites: Sites,
+) -> MarkovPosterior:
+    """The posterior of a series: the first ``kept`` sorted rows of a posterior, then the first ``count`` of ``ends``.
+
+    ``ends`` are those of each latent given what came before, with the means of ``_prior_after``. ``sites`` are at the
+    rows of the series' prior. What the later rows tell about the kept ones is as before.
+    """
+    end = kept + count
+
+    def join(old: Array, *new: Array) -> np.ndarray:
+        last = np.concatenate([np.asarray(part)[:count] for part in new], axis=1)
+        return pad_zeros(np.concatenate([np.asarray(old)[:kept], last]), len(prior.X))
+
+    scans = jax.tree.map(join, before.scans, *(_about_mean(later.scans, means) for later, means in ends))
+    for states in scans.forward[:2]:
+        # Rows of padding repeat the last state.
+        states[end:] = states[end - 1]
+    h, w, mean = *map(np.asarray, sites), float(prior.mean)
+    constant = as_array(np.sum(h * mean - 0.5 * w * mean**2))
+    return replace(before, prior=prior, scans=jax.tree.map(as_array, scans), constant=constant)
+
+
+def _about_mean(scans: Scans, means: Float[Array, "n d"]) -> Scans:
+    """Scans of deviations from the states' means as those of deviations from the prior's mean."""
+    (a, b, h, w), forward, adjoint = scans
+    latent = means[:, :1, None]
+    mean, predicted = forward.mean + means[:, None, :, None], forward.predicted + latent[..., None]
+    return Scans(LineSites(a, b, h + w * latent, w), forward._replace(mean=mean, predicted=predicted), adjoint)
 
 
 @double_precision

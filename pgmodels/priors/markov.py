@@ -321,64 +321,6 @@ def _of(rows: Array) -> Array:
     return rows[:, None, None]
 
 
-def prior_after(prior: MarkovPrior, posterior: MarkovPosterior, row: int, latent: int) -> tuple[MarkovPrior, Array]:
-    """The prior of a latent at later inputs, given a posterior's sites up to and with its sorted row ``row``.
-
-    Its chain is of the deviations from the states' means (n, d), which are returned too, less the prior's mean.
-    """
-    mean, covariance = (part[row, latent] for part in posterior.scans.forward[:2])
-    centre, chain, means = _steps(prior, posterior.prior.sorted_inputs[row], mean[:, 0], covariance)
-    return replace(prior, mean=centre, chain=chain, size=1), means
-
-
-@partial(compiled, optimise=False)
-def _steps(
-    prior: MarkovPrior, time: Float[Array, ""], mean: Float[Array, " d"], covariance: Float[Array, "d d"]
-) -> tuple[Float[Array, "n 1"], Chain, Float[Array, "n d"]]:
-    state, (F, Q) = prior.kernel.to_state_space(), prior.chain
-    gap = prior.sorted_inputs[:1] - time
-    first = state.transition(gap)[0]
-    noise = Q.at[0].set(times(times(first, covariance), first.T) + state.noise(gap)[0])
-    means = paths(F, jnp.zeros((len(F), len(mean))).at[0].set(apply(first, mean)))
-    return prior.mean + prior.unsorted(means[:, :1]), Chain(F, noise), means
-
-
-def posterior_of(
-    prior: MarkovPrior,
-    before: MarkovPosterior,
-    kept: int,
-    ends: list[tuple[MarkovPosterior, Array]],
-    count: int,
-    sites: Sites,
-) -> MarkovPosterior:
-    """The posterior of a series: the first ``kept`` sorted rows of a posterior, then the first ``count`` of ``ends``.
-
-    ``ends`` are those of each latent given what came before, with the means of ``prior_after``. ``sites`` are at the
-    rows of the series' prior. What the later rows tell about the kept ones is as before.
-    """
-    end = kept + count
-
-    def join(old: Array, *new: Array) -> np.ndarray:
-        last = np.concatenate([np.asarray(part)[:count] for part in new], axis=1)
-        return pad_zeros(np.concatenate([np.asarray(old)[:kept], last]), len(prior.X))
-
-    scans = jax.tree.map(join, before.scans, *(_about_mean(later.scans, means) for later, means in ends))
-    for states in scans.forward[:2]:
-        # Rows of padding repeat the last state.
-        states[end:] = states[end - 1]
-    h, w, mean = *map(np.asarray, sites), float(prior.mean)
-    constant = as_array(np.sum(h * mean - 0.5 * w * mean**2))
-    return replace(before, prior=prior, scans=jax.tree.map(as_array, scans), constant=constant)
-
-
-def _about_mean(scans: Scans, means: Float[Array, "n d"]) -> Scans:
-    """Scans of deviations from the states' means as those of deviations from the prior's mean."""
-    (a, b, h, w), forward, adjoint = scans
-    latent = means[:, :1, None]
-    mean, predicted = forward.mean + means[:, None, :, None], forward.predicted + latent[..., None]
-    return Scans(LineSites(a, b, h + w * latent, w), forward._replace(mean=mean, predicted=predicted), adjoint)
-
-
 @dataclass(frozen=True)
 class Markov(Representation):
     """A GP of one column as a Markov process: O(n) time and memory, and exact.
