@@ -31,7 +31,7 @@ X = RNG.uniform(-1.5, 1.5, (32, 2))
 X_NEW = np.vstack([RNG.uniform(-2.0, 2.0, (2, 2)), X[[4, 11]]])
 X_NEW = np.vstack([X_NEW, X_NEW[:1]])
 HALF = RNG.normal(size=(32, 32))
-ROOT = np.linalg.cholesky(np.eye(32) + HALF @ HALF.T / 32)
+LOWER = np.linalg.cholesky(np.eye(32) + HALF @ HALF.T / 32)
 KERNELS = [
     pgm.RBF(1.4, np.array([0.6, 1.7])),
     pgm.Matern12(1.4, np.array([0.6, 1.7])),
@@ -83,10 +83,10 @@ def check_twice_used(compile_, kernel):
 
     with jax.enable_x64(True):
         values = jax.tree.map(jnp.asarray, bare(kernel))
-        K, explained = compile_(both)(values, *map(jnp.asarray, (X, np.ones(32), ROOT, X_NEW)))
+        K, explained = compile_(both)(values, *map(jnp.asarray, (X, np.ones(32), LOWER, X_NEW)))
         expected = np.asarray(kernel(jnp.asarray(X), jnp.asarray(X_NEW)))
     np.testing.assert_allclose(K, expected, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(explained, np.sum(np.linalg.solve(ROOT, expected) ** 2, axis=0), rtol=1e-10)
+    np.testing.assert_allclose(explained, np.sum(np.linalg.solve(LOWER, expected) ** 2, axis=0), rtol=1e-10)
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, OSError])
