@@ -143,7 +143,7 @@ class _End:
         """The optimum of the bound; None if the old rows' sites do not start from a proper state."""
         q, rows, weights = self.q, self.rows, np.zeros(len(self.problem.y))
         is_old = rows < len(q.y)
-        sites = pad_sites(Sites(*(np.asarray(part)[rows[is_old]] for part in q.sites)), len(weights))
+        sites = pad_sites(Sites(*(as_array(np.asarray(part)[rows[is_old]]) for part in q.sites)), len(weights))
         weights[np.flatnonzero(is_old)] = self.data.row_weights[rows[is_old]]
         before = state_from(replace(self.problem, row_weights=as_array(weights)), sites)
         if not np.isfinite(float(before.elbo)):
