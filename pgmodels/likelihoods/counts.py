@@ -26,14 +26,6 @@ from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_declared
 # Likelihoods of counts by their logarithmic mean, with excess zeros, and of overdispersed trials.
 
 
-def _poisson(y: Expression, f: Expression) -> Expression:
-    return exp(y * f - exp(f)) / gamma(y + 1)
-
-
-def _negative_binomial(y: Expression, f: Expression, dispersion: Expression) -> Expression:
-    return NegativeBinomial.function(y, f - log(dispersion), dispersion)
-
-
 def _no_zero(f: Expression, dispersion: Expression | None = None) -> Expression:
     return 1 - (exp(-exp(f)) if dispersion is None else sigmoid(log(dispersion) - f) ** dispersion)
 
@@ -50,7 +42,7 @@ def Poisson(y: Expression, f: Expression) -> Expression:
 
     It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
     """
-    return _poisson(y, f)
+    return exp(y * f - exp(f)) / gamma(y + 1)
 
 
 @likelihood(
@@ -79,7 +71,7 @@ def NegativeBinomial2(y: Expression, f: Expression, dispersion: Expression = POS
     >>> vi.predict([[1.5]]).mean.round()
     array([4.])
     """
-    return _negative_binomial(y, f, dispersion)
+    return NegativeBinomial.function(y, f - log(dispersion), dispersion)
 
 
 @likelihood(
@@ -94,7 +86,7 @@ def ZeroInflatedPoisson(y: Expression, f: Latents) -> Expression:
 
     It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
     """
-    return sigmoid(f[1]) * (y == 0) + sigmoid(-f[1]) * _poisson(y, f[0])
+    return sigmoid(f[1]) * (y == 0) + sigmoid(-f[1]) * Poisson.function(y, f[0])
 
 
 @likelihood(
@@ -114,7 +106,7 @@ def ZeroInflatedNegativeBinomial(y: Expression, f: Latents, dispersion: Expressi
     dispersion : float, Fixed, Parameter or NumPyro distribution
         Positive; smaller values give more variance.
     """
-    return sigmoid(f[1]) * (y == 0) + sigmoid(-f[1]) * _negative_binomial(y, f[0], dispersion)
+    return sigmoid(f[1]) * (y == 0) + sigmoid(-f[1]) * NegativeBinomial2.function(y, f[0], dispersion)
 
 
 def _hurdle(y: Expression, f: Latents, count: Expression, no_zero: Expression) -> Expression:
@@ -133,7 +125,7 @@ def HurdlePoisson(y: Expression, f: Latents) -> Expression:
 
     It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
     """
-    return _hurdle(y, f, _poisson(y, f[0]), _no_zero(f[0]))
+    return _hurdle(y, f, Poisson.function(y, f[0]), _no_zero(f[0]))
 
 
 @likelihood(
@@ -153,7 +145,7 @@ def HurdleNegativeBinomial(y: Expression, f: Latents, dispersion: Expression = P
     dispersion : float, Fixed, Parameter or NumPyro distribution
         Positive; smaller values give more variance.
     """
-    return _hurdle(y, f, _negative_binomial(y, f[0], dispersion), _no_zero(f[0], dispersion))
+    return _hurdle(y, f, NegativeBinomial2.function(y, f[0], dispersion), _no_zero(f[0], dispersion))
 
 
 def _hurdle_variance(f: Latents, excess: Operand, no_zero: Expression) -> Expression:

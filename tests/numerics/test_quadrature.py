@@ -69,11 +69,6 @@ def test_padded_chunks_have_one_length_and_repeat_the_last_row(count, width, len
     assert len(joined) - count < length
 
 
-def test_row_counts_share_few_chunk_lengths():
-    lengths = {len(chunk) for count in range(1, 1000) for chunk in quadrature.padded_chunks(np.arange(count), 1)}
-    assert lengths == {2**power for power in range(11)}
-
-
 def test_power_of_two_is_the_next():
     assert [quadrature.power_of_two(count) for count in (0, 1, 2, 3, 5, 1024, 1025)] == [1, 1, 2, 4, 8, 1024, 2048]
 

@@ -28,22 +28,21 @@ def double_precision():
 
 
 # Two backends and 48 laws: one seed in some 400 raises a false alarm (``check_law``).
-@pytest.mark.parametrize("backend", some(OURS, "c"))
-def test_draws_have_the_law(backend):
-    draws = draw_all(backend, SIZE, seed=3)
+@pytest.mark.parametrize(
+    ("backend", "size", "seed"),
+    [
+        *some([(backend, SIZE, 3) for backend in OURS], ("c", SIZE, 3)),
+        *(pytest.param(backend, 200_000, 4, marks=pytest.mark.slow) for backend in OURS),
+    ],
+)
+def test_draws_have_the_law(backend, size, seed):
+    draws = draw_all(backend, size, seed)
     for b, c in itertools.product(SHAPES, TILTS):
         check_law(draws[b, c], b, c)
-    # A dropped tilt is caught.
+    # A missing tilt is caught.
     for b, c in ((1.0, 0.8), (0.3, -3.0), (400.0, 0.8)):
         with pytest.raises(AssertionError, match="standard errors"):
             check_law(draws[b, 0.0], b, c)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", OURS)
-def test_many_draws_have_the_law(backend):
-    for (b, c), draws in draw_all(backend, 200_000, seed=4).items():
-        check_law(draws, b, c)
 
 
 @pytest.mark.parametrize("backend", some(OURS, "c"))
