@@ -158,6 +158,7 @@ class GaussianResult(GaussianPredictions, Result, ABC):
         """Raise ValueError for a correction without a joint covariance of the latents."""
 
     def latent_draws(self, num_draws: int, seed: int) -> LatentDraws:
+        """One chain of independent draws at the data; raises ValueError if a corrected variance is not positive."""
         f, whitened, log_q = self.draw_with_density(num_draws, seed)
         return LatentDraws(f[None], self.drawn_from, tuple(v[None] for v in whitened), log_q[None])
 

@@ -625,6 +625,9 @@ class Result(BaseResult):
         def marginals(self) -> "NormalDensity | GridDensity":
             """The marginals of the latents at the data; draws have none."""
 
+        def latent_draws(self, num_draws: int, seed: int) -> LatentDraws:
+            """One chain of independent draws at the data, of a Gaussian result."""
+
     # Whether the moments are corrected, and the uncertainty of learned parameters that they include.
     is_corrected: ClassVar[bool] = False
     uncertainty: "ParameterUncertainty | None" = None
@@ -648,10 +651,6 @@ class Result(BaseResult):
     def conditional(self) -> "Result":
         """The result with its parameters held at their learned values, without their uncertainty."""
         return self
-
-    def latent_draws(self, num_draws: int, seed: int) -> LatentDraws:
-        """One chain of independent draws at the data; raises ValueError if a corrected variance is not positive."""
-        raise NotImplementedError
 
     def draw_with_parameters(self, num_draws: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
         """Draws of the latents at the data (draws, n, latents) and of the hyperparameters, None if these are fixed."""

@@ -102,6 +102,7 @@ REFUSED = {
     ("gaussian", "predict_missing"), ("series", "predict_missing"), ("draws", "predict_missing"),
     ("integrated", "predict_missing"), ("perturbed", "draw_at_data"), ("perturbed", "draw_latents"),
     ("perturbed", "draw_with_density"), ("perturbed", "gaussian"), ("perturbed", "joint_nodes"),
+    ("perturbed", "require_covariance"),
     ("sparse", "to_arviz"), ("predictive", "survival"), ("predicted counts", "survival"), ("predicted counts", "mode"),
     ("predicted counts", "probabilities"), ("predicted counts", "probabilities_given"),
 }  # fmt: skip
