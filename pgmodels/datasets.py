@@ -37,8 +37,6 @@ class Split(NamedTuple):
 _TABLES = (".csv", ".parquet")
 # Text with more distinct values is an identifier, not a class.
 _MAX_CLASSES = 30
-# The number of names listed in a message.
-_SHOWN = 10
 
 # The exceptions of reading a damaged archive.
 _DAMAGED = (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
@@ -152,7 +150,7 @@ def _decoded(text: np.ndarray, path: Path) -> np.ndarray:
         raise ValueError(f"data: text of {path} is not UTF-8 ({error}). Save it as text, with dtype str.") from error
 
 
-def _require_numbers(name: str, array: np.ndarray, source: Any) -> None:
+def _require_numbers(name: str, array: np.ndarray, source: str | Path) -> None:
     if array.dtype.kind not in "fiub":
         raise ValueError(f"data: {name} of {source} must hold real numbers; got {_kind(array)}.")
 
@@ -312,8 +310,8 @@ def _numbers(column: pd.Series, name: str, path: Path) -> np.ndarray:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+    shown = ", ".join(names[:10])
+    return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"
 
 
 def _names(names: Iterable[Any]) -> tuple[str, ...]:

@@ -37,15 +37,15 @@ from pgmodels.regression.terms import (
     DesignMatrix,
     FormulaTerm,
     Levels,
+    LocationScale,
     Numbers,
-    StatedPrior,
     TrainingData,
     check_kinds,
     read_frame,
     require_columns,
     require_proper,
-    settled,
     with_chain,
+    with_plain_types,
 )
 from pgmodels.results.storage import faults_of, load, read_file, save_result
 from pgmodels.runtime.io import decode
@@ -319,7 +319,7 @@ class Regression(DoublePrecision):
 
     def read(self, newdata: Any) -> tuple[np.ndarray, pd.DataFrame]:
         """Inputs (m, d) of new data, and the data as a frame of pandas."""
-        frame = settled(read_frame(newdata, "newdata", self.kinds))
+        frame = with_plain_types(read_frame(newdata, "newdata", self.kinds))
         check_kinds(frame, self.kinds, "newdata")
         return np.concatenate([term.read(frame, "newdata") for term in self.terms], axis=1), frame
 
@@ -388,7 +388,7 @@ def _without_holes(
         if not keep.any():
             raise ValueError(f"data: {what}, so that none is left {where}.")
         warn(f"formula: {what} and are left out {where}.", FormulaWarning)
-    return settled(frame[keep].reset_index(drop=True)), keep
+    return with_plain_types(frame[keep].reset_index(drop=True)), keep
 
 
 def _weights(weights: str | ArrayLike | None, frame: pd.DataFrame) -> np.ndarray:
@@ -465,7 +465,7 @@ def load_formula(
         named, link, texts, weights = (stored[name] for name in ("family", "link", "formula", "weights"))
         frame = pd.DataFrame({name: _decoded(**column) for name, column in stored["columns"].items()})
         priors = {
-            name: StatedPrior(*(np.inf if value is None else value for value in values))
+            name: LocationScale(*(np.inf if value is None else value for value in values))
             for name, values in stored["priors"].items()
         }
     if named is None and family is None:

@@ -54,7 +54,7 @@ from pgmodels.regression.terms import (
     half_student,
     linear_term,
     moments,
-    settled,
+    with_plain_types,
 )
 
 # Responses whose further columns new data have.
@@ -70,7 +70,7 @@ class FormulaResponse:
     """
 
     def __init__(self, observed: Observed, data: TrainingData, has_levels: bool):
-        frame = settled(data.frame)
+        frame = with_plain_types(data.frame)
         data = data._replace(frame=frame)
         self.text, self.kind = observed.text, observed.kind
         self.levels: tuple[Any, ...] = ()
@@ -102,7 +102,7 @@ class FormulaResponse:
 
     def read(self, frame: pd.DataFrame) -> np.ndarray:
         """The columns of y (n, k)."""
-        return self.columns.read(settled(frame))
+        return self.columns.read(with_plain_types(frame))
 
     def covariates(self, frame: pd.DataFrame, count: int, name: str = "newdata") -> np.ndarray:
         """The last ``count`` columns of y for new data: 1 trial, and else the columns of the formula."""

@@ -341,7 +341,7 @@ def check_kinds(frame: pd.DataFrame, kinds: Mapping[str, str], name: str) -> Non
             )
 
 
-def settled(frame: pd.DataFrame) -> pd.DataFrame:
+def with_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
     """A frame with nullable numbers and booleans as plain ones; float64 with NaN where entries are missing."""
     changed = {}
     for name, column in frame.items():
@@ -425,7 +425,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 SPREAD = 2.5
 
 
-class StatedPrior(NamedTuple):
+class LocationScale(NamedTuple):
     """A prior that a user gives to a coefficient: Student-t, normal if freedom is infinite, flat if scale is."""
 
     mean: float
@@ -444,7 +444,7 @@ class Coefficients(NamedTuple):
     centre: np.ndarray
     is_constant: np.ndarray
     means: np.ndarray
-    priors: dict[str, StatedPrior]
+    priors: dict[str, LocationScale]
 
 
 class FormulaTerm(NamedTuple):
@@ -549,21 +549,21 @@ def _linear(variances: np.ndarray, freedom: np.ndarray) -> Kernel:
     return On(Linear(Fixed(variances[~student])), np.flatnonzero(~student).tolist()) + kernel
 
 
-def _read_prior(name: str, prior: object) -> StatedPrior:
-    if isinstance(prior, StatedPrior):
+def _read_prior(name: str, prior: object) -> LocationScale:
+    if isinstance(prior, LocationScale):
         return prior
     any_number = dist.ImproperUniform(constraints.real, (), ())
     if isinstance(prior, dist.ImproperUniform) and (prior.support, prior.shape()) == (any_number.support, ()):
         prior = "flat"
     if isinstance(prior, str) and prior == "flat":
-        return StatedPrior(0.0, np.inf)
+        return LocationScale(0.0, np.inf)
     if not isinstance(prior, dist.Normal | dist.StudentT | dist.Cauchy) or prior.shape():
         raise ValueError(
             f"priors: that of the coefficient {name} must be dist.Normal(mean, sd), dist.StudentT(df, mean, scale) or "
             f"'flat'; got {prior!r}."
         )
     freedom = getattr(prior, "df", 1.0 if isinstance(prior, dist.Cauchy) else np.inf)
-    stated = StatedPrior(float(prior.loc), float(prior.scale), float(freedom))
+    stated = LocationScale(float(prior.loc), float(prior.scale), float(freedom))
     if not (np.isfinite(stated.mean) and 0.0 < stated.scale < np.inf and stated.freedom > 0.0):
         raise ValueError(
             f"priors: that of the coefficient {name} must have a finite mean, a finite sd or scale > 0 and df > 0; got "
@@ -576,9 +576,9 @@ def check_call(call: TermCall) -> None:
     """Raise ValueError for options that a term does not have, and for several columns where it takes one."""
     unknown = sorted(set(call.options) - set(_OPTIONS[call.name]))
     if unknown:
-        taken = f"{call.name} takes {', '.join(_OPTIONS[call.name]) or 'none'}"
-        remedy = OPTIONS.get(unknown[0], "")
-        raise ValueError(f"formula: {call.text} has no option {unknown[0]!r}; {taken}. {remedy}".rstrip())
+        known, remedy = ", ".join(_OPTIONS[call.name]) or "none", OPTIONS.get(unknown[0], "")
+        message = f"formula: {call.text} has no option {unknown[0]!r}; {call.name} takes {known}. {remedy}"
+        raise ValueError(message.rstrip())
     for name, value in call.options.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if name in ("iso", "sphere", "markov") and not isinstance(value, bool):

@@ -237,24 +237,6 @@ def is_traced() -> bool:
     return get_opaque_trace_state("flax") != _OUTSIDE
 
 
-class _Traces:
-    """Counts how often JAX traces a function. No attribute of ``compiled``: programs would keep that alive."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def counted(self, function: Callable[P, R]) -> Callable[P, R]:
-        """The function, which adds one where it is traced to the end."""
-
-        @wraps(function)
-        def traced(*args: P.args, **kwargs: P.kwargs) -> R:
-            result = function(*args, **kwargs)
-            self.count += 1
-            return result
-
-        return traced
-
-
 class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial is)
     """``jax.jit`` of a function whose work is mostly LAPACK's. Within a traced function it is inlined in that.
 
@@ -274,8 +256,17 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
         self._optimise = optimise if callable(optimise) else lambda *args, **kwargs: optimise
         self._options = _DEFAULT | (_ONE_THREAD if on_one_thread else {})
         self._programs: dict[bool, Any] = {}
-        self._traces = _Traces()
-        self._jit = partial(jax.jit, self._traces.counted(function), static_argnames=static_argnames)
+        # An entry for each finished trace. Programs keep what ``traced`` refers to alive: this list, but not ``self``.
+        traces: list[None] = []
+
+        @wraps(function)
+        def traced(*args: P.args, **kwargs: P.kwargs) -> R:
+            result = function(*args, **kwargs)
+            traces.append(None)
+            return result
+
+        self._traces = traces
+        self._jit = partial(jax.jit, traced, static_argnames=static_argnames)
         # JAX accepts compiler options for the outermost function only.
         self._inner: Any = jax.jit(function, static_argnames=static_argnames)
         update_wrapper(self, function)
@@ -287,7 +278,7 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
             return self._inner(*args, **kwargs)
         check_installation()
         program = self.program(*args, **kwargs)
-        before = self._traces.count
+        before = len(self._traces)
         try:
             return program(*args, **kwargs)
         except (ValueError, RuntimeError) as error:
@@ -295,7 +286,7 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
                 raise KeyboardInterrupt from None
             raise
         finally:
-            if self._traces.count > before and num_programs() > MAX_PROGRAMS:
+            if len(self._traces) > before and num_programs() > MAX_PROGRAMS:
                 clear_programs()
 
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -313,13 +304,13 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
 
     def cache_size(self) -> int:
         """The number of argument signatures that were traced, hence compiled, since programs were last cleared."""
-        return self._traces.count
+        return len(self._traces)
 
     def clear(self) -> None:
         """Discard what is compiled and traced: the next call compiles again."""
         for program in (self._inner, *self._programs.values()):
             program.clear_cache()
-        self._traces.count = 0
+        self._traces.clear()
 
 
 def double_outside_jit(function: Callable[P, Any]) -> Callable[P, Any]:
