@@ -171,7 +171,7 @@ def test_a_formula_of_two_labels_has_one_latent():
     np.testing.assert_allclose(fixed.predict_proba(X), plain.predict_proba(X), rtol=1e-6)
 
 
-def test_what_is_wrong_is_named():
+def test_invalid_arguments_are_refused_by_name():
     X, y = labels(20)
     cases = [
         ({"method": "vi"}, y, None, "method must be one of 'fit', 'cavi'"),

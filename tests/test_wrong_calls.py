@@ -114,7 +114,7 @@ def test_a_mistake_is_named_with_its_remedy(name):
         assert word in str(caught.value)
 
 
-def test_what_is_right_is_taken():
+def test_valid_formulas_kernels_and_rows_are_accepted():
     formula = model_of(lambda y, f: pgm.sigmoid(np.float64(2.0) * f[np.int64(1)]) ** y[np.int64(0)], 2)
     assert formula.likelihood.formula(2).text() == "σ(2 f[1])^y[0]"
     model_of(lambda y, f: pgm.sigmoid(f), kernel=StaticPolynomial(2)).check(X, Y)

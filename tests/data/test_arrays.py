@@ -31,7 +31,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_array_of_numbers_is_refused(name):
+def test_invalid_arrays_are_refused(name):
     value, words = REFUSED[name]
     with pytest.raises(ValueError) as caught:
         as_numbers(value, "X")
@@ -39,7 +39,7 @@ def test_what_is_no_array_of_numbers_is_refused(name):
         assert word in str(caught.value)
 
 
-def test_what_is_one_is_read():
+def test_frames_and_masked_arrays_are_read():
     frame = pd.DataFrame({"a": [1, 2], "b": [True, False]})
     np.testing.assert_array_equal(as_numbers(frame, "X"), [[1.0, 1.0], [2.0, 0.0]])
     np.testing.assert_array_equal(as_numbers(np.ma.masked_less(X, -5.0), "X"), X)
@@ -343,14 +343,14 @@ FRAMES_REFUSED = {
 
 
 @pytest.mark.parametrize("name", FRAMES_REFUSED)
-def test_what_cannot_be_read_is_named(name):
+def test_unreadable_inputs_are_refused_by_name(name):
     call, message = FRAMES_REFUSED[name]
     result = pgm.cavi(model(), pd.DataFrame(DATA), FRAMES_Y)
     with pytest.raises(ValueError, match=re.escape(message)):
         call(result)
 
 
-def test_every_call_takes_names(tmp_path):
+def test_every_call_reads_columns_by_name(tmp_path):
     frame = pl.DataFrame(DATA)
     assert pgm.prior_predictive(model(), frame, num_draws=3).latents.shape == (3, N, 1)
     draws = pgm.gibbs(model(), frame, FRAMES_Y, num_samples=4, num_warmup=2, num_chains=1)
@@ -482,7 +482,7 @@ def test_comparisons_read_labels():
         (["2020-01-01", "2021-01-01"] * 6, "y holds dates or times"),
     ],
 )
-def test_what_is_no_label_is_refused(y, message):
+def test_invalid_labels_are_refused(y, message):
     with pytest.raises(ValueError, match=message):
         MODEL.check(LABELS_X, y)
 
@@ -548,7 +548,7 @@ def test_rows_without_y_are_as_rows_left_out(name):
     assert kept.missing.covariates is None
 
 
-def test_every_engine_takes_the_choice():
+def test_every_engine_has_the_choices_of_missing():
     calls = (pgm.cavi, pgm.gaussian_vi, pgm.vi, pgm.fit, pgm.integrate, pgm.gibbs, pgm.nuts, pgm.svi)
     for engine in calls:
         with pytest.raises(ValueError, match="There is no y in rows 2, 5, 11: leave rows without y out with missing="):

@@ -141,7 +141,7 @@ def test_amplitudes_are_scaled_together():
     np.testing.assert_array_equal(half_fixed.scaled(9.0)(x, x), half_fixed(x, x))
 
 
-def test_what_it_cannot_be_is_named():
+def test_invalid_uses_of_coregion_are_refused():
     for arguments in ((0,), (2.0,), (True,), (3, 0)):
         with pytest.raises(ValueError, match="of Coregion must be a whole number >= 1"):
             Coregion(*arguments)
@@ -238,7 +238,7 @@ def test_a_kernel_that_is_no_covariance_of_data_and_inducing_inputs_is_refused()
         pgm.cavi(model_of(arc, pgm.Inducing(X)), every, np.append(Y, 0.1), progress=False)
 
 
-def test_nuts_says_what_to_do_about_an_indefinite_kernel():
+def test_nuts_refuses_an_indefinite_kernel_with_a_remedy():
     with pytest.raises(ValueError, match=r"eigenvalue is -0\.0777.*add a White kernel"):
         pgm.nuts(model_of(arc), np.vstack([X, NEW]), np.append(Y, 0.1), progress=False)
 
@@ -437,7 +437,7 @@ def test_it_is_positive_definite_over_the_whole_earth():
         assert np.linalg.eigvalsh(Sphere(kernel)(places, places)).min() > -1e-9
 
 
-def test_models_take_it_by_name_and_set_its_lengthscale(tmp_path):
+def test_sphere_of_named_columns_has_the_median_distance_as_lengthscale(tmp_path):
     frame = pd.DataFrame({"year": [2001.0, 2002.0, 2003.0, 2004.0], "lon": SPHERE_X[:, 0], "lat": SPHERE_X[:, 1]})
     kernel = pgm.On(Sphere(pgm.Matern32()), ["lon", "lat"]) + pgm.On(pgm.RBF(1.0, 2.0), ["year"])
     result = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(kernel)), frame, [0, 1, 1, 0])
@@ -451,7 +451,7 @@ def test_models_take_it_by_name_and_set_its_lengthscale(tmp_path):
         result.predict(frame.assign(lon=48.86, lat=178.4))
 
 
-def test_what_it_cannot_be_is_named_sphere():
+def test_invalid_uses_of_sphere_are_refused():
     with pytest.raises(ValueError, match=r"longitudes and then latitudes in degrees.*in row 3"):
         pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(Sphere(pgm.RBF()))), SPHERE_X[:, ::-1], [0, 1, 1, 0])
     with pytest.raises(ValueError, match=r"Sphere reads longitude and latitude; got 3 column"):
@@ -460,7 +460,7 @@ def test_what_it_cannot_be_is_named_sphere():
         pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(Sphere(pgm.RBF(1.0, [1.0, 2.0])))), SPHERE_X, [0, 1, 1, 0])
 
 
-def test_a_formula_takes_it():
+def test_sphere_in_a_formula():
     pytest.importorskip("formulaic")
     frame = pd.DataFrame({"y": [1.0, 2.0, 1.5, 0.5], "lon": SPHERE_X[:, 0], "lat": SPHERE_X[:, 1]})
     regression = pgm.formula("y ~ gp(lon, lat, sphere=True)", frame)

@@ -478,11 +478,11 @@ def test_incomplete_gammas_and_their_slopes_are_accurate():
 @pytest.mark.parametrize(
     "kernel", [pgm.RBF(1.0, 1.0), pgm.Linear(1.0) * pgm.Matern12(1.0, 1.0), pgm.RandomWalk(1.0, 0.0) * pgm.White()]
 )
-def test_kernels_without_a_form_say_what_to_use(kernel):
+def test_kernels_without_a_state_space_form_are_refused_with_a_remedy(kernel):
     with pytest.raises(ValueError, match=r"has no state-space form.*pgm.Dense"):
         kernel.to_state_space()
 
 
-def test_a_lengthscale_from_the_data_is_asked_for():
+def test_state_space_form_needs_a_lengthscale():
     with pytest.raises(ValueError, match=r"lengthscale of Matern32 is None"):
         pgm.Matern32().to_state_space()

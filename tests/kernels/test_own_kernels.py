@@ -82,7 +82,7 @@ def test_field_values_are_converted_to_parameters():
         (lambda: Projected(dist.Normal(0.0, 1.0).expand([2, 4])), None),
     ],
 )
-def test_what_cannot_be_one_is_refused_by_its_name(make, words):
+def test_invalid_field_values_are_refused_by_name(make, words):
     if words is not None:
         with pytest.raises(ValueError, match=words):
             make()
@@ -102,7 +102,7 @@ class Undeclared(pgm.Kernel):
 
 
 @pytest.mark.parametrize("value", [1.5, np.ones(2), jnp.ones(()), pgm.Fixed(2.0), dist.LogNormal(), {"w": np.ones(2)}])
-def test_numbers_that_nothing_would_learn_are_refused(value):
+def test_undeclared_numbers_are_refused(value):
     with pytest.raises(ValueError, match=r"scale of Undeclared holds numbers.*declare.*scale: pgm.Parameter"):
         model_of(Undeclared(value)).check(X, Y)
 
@@ -111,7 +111,7 @@ SAMPLED = Own(dist.LogNormal(0.0, 1.0), shift=pgm.Fixed(0.2))
 
 
 @pytest.mark.slow
-def test_fit_moves_it_and_its_prior_holds_it():
+def test_fit_learns_it_and_its_prior_regularises_it():
     def fitted(scale):
         return pgm.fit(model_of(Own(scale, shift=pgm.Fixed(0.2))), X, Y).model.gps[0].kernel.scale.value
 
@@ -121,7 +121,7 @@ def test_fit_moves_it_and_its_prior_holds_it():
 
 
 @pytest.mark.slow
-def test_it_is_sampled_and_integrated_by_its_name():
+def test_own_hyperparameter_is_sampled_and_integrated_by_name():
     model = model_of(SAMPLED)
     draws = pgm.gibbs(model, X, Y, num_samples=200, num_warmup=150, num_chains=2, seed=0)
     assert set(draws.hyperparameters) == {"scale"}
@@ -136,7 +136,7 @@ def test_it_is_sampled_and_integrated_by_its_name():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pgmodels.MixingWarning", "ignore::pgmodels.DivergenceWarning")
-def test_nuts_and_to_numpyro_see_it():
+def test_nuts_and_to_numpyro_sample_its_hyperparameter():
     import numpyro
 
     model = model_of(SAMPLED)
@@ -217,7 +217,7 @@ def test_arrays_of_an_equinox_module_are_learned_and_its_numbers_stay():
 
 
 @pytest.mark.slow
-def test_a_module_takes_priors_and_fixed_values_for_its_leaves():
+def test_leaves_of_a_module_may_have_priors_and_fixed_values():
     kernel = eqx.tree_at(lambda k: k.layer.weight, network(dist.LogNormal(0.0, 1.0)), pgm.Fixed(W))
     model = model_of(kernel)
     draws = pgm.gibbs(model, X, Y, num_samples=20, num_warmup=20, num_chains=1, seed=0)
@@ -228,7 +228,7 @@ def test_a_module_takes_priors_and_fixed_values_for_its_leaves():
         model_of(eqx.tree_at(lambda k: k.layer.weight, network(), np.full((2, 3), np.nan)))
 
 
-def test_a_formula_says_what_shapes_it_takes():
+def test_parameters_of_a_formula_with_wrong_shapes_are_refused():
     @pgm.likelihood
     def scaled(y, f, W=pgm.Parameter(1.0)):
         return pgm.sigmoid(W * f) ** y

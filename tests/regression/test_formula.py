@@ -399,7 +399,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_read_is_named(name):
+def test_unreadable_inputs_are_refused_by_name(name):
     text, options, message = REFUSED[name]
     with pytest.raises(ValueError, match=re.escape(message)):
         pgm.formula(text, **{"data": DATA, **options})

@@ -186,14 +186,14 @@ def with_prior_means():
     return frame, regression.cavi(), B, mean, *normal_posterior(B, y - frame["e"].to_numpy(), mean, spread)
 
 
-def test_prior_means_of_coefficients_are_taken_in_summaries(with_prior_means):
+def test_summary_has_prior_means_of_coefficients(with_prior_means):
     _, result, _, _, mean, covariance = with_prior_means
     summary = result.summary().loc[["Intercept", "g[T.b]", "g[T.c]", "x"]]
     np.testing.assert_allclose(summary["mean"], mean, rtol=1e-6)
     np.testing.assert_allclose(summary["sd"], np.sqrt(np.diag(covariance)), rtol=1e-6)
 
 
-def test_prior_means_of_coefficients_are_taken_in_predictions_and_slopes(with_prior_means):
+def test_predictions_and_slopes_have_prior_means_of_coefficients(with_prior_means):
     frame, result, B, _, mean, covariance = with_prior_means
     deviation = np.sqrt(np.einsum("ij,jk,ik->i", B, covariance, B))
     for target in ("mean", "linear"):

@@ -32,7 +32,7 @@ def test_this_installation_computes_correctly():
 
 
 @pytest.mark.usefixtures("not_tried")
-def test_wrong_numbers_are_told_at_the_first_computation_and_once(monkeypatch):
+def test_wrong_numbers_warn_once_at_the_first_computation(monkeypatch):
     monkeypatch.setattr(jit, "_squared_lengths", wrong)
     add = compiled(lambda x: x + 1.0)
     with pytest.warns(pgm.InstallationWarning, match="issue 39103") as caught:
@@ -42,7 +42,7 @@ def test_wrong_numbers_are_told_at_the_first_computation_and_once(monkeypatch):
 
 
 @pytest.mark.usefixtures("not_tried")
-def test_right_numbers_are_not_told(monkeypatch):
+def test_right_numbers_do_not_warn(monkeypatch):
     runs = []
     monkeypatch.setattr(jit, "_squared_lengths", lambda rows: runs.append(rows) or rows[:, 0] ** 2)
     add = compiled(lambda x: x + 1.0)
@@ -58,7 +58,7 @@ def test_a_release_that_was_tried_costs_no_time(monkeypatch):
     compiled(lambda x: x + 1.0)(np.ones(2))
 
 
-def test_the_version_tells_of_wrong_numbers(monkeypatch, capsys):
+def test_version_shows_wrong_numbers(monkeypatch, capsys):
     monkeypatch.setattr(jit, "_squared_lengths", wrong)
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

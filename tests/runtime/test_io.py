@@ -172,7 +172,7 @@ def test_locked_folder_of_another_machine_is_refused_until_its_file_is_deleted(t
 
 
 @pytest.mark.parametrize(("is_running", "is_refused"), [(True, True), (False, False)])
-def test_locked_folder_where_the_file_system_has_no_locks_asks_for_the_process(
+def test_locked_folder_without_locks_of_the_file_system_depends_on_the_process(
     tmp_path, monkeypatch, is_running, is_refused
 ):
     def refuse(descriptor, operation):

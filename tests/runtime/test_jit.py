@@ -114,7 +114,7 @@ def test_the_package_compiles_in_one_place():
     assert files == {"runtime/jit.py"}
 
 
-def test_an_option_that_xla_does_not_know_is_left_out(monkeypatch):
+def test_unsupported_options_of_xla_are_left_out(monkeypatch):
     every = jit.supported_options()
     monkeypatch.setitem(jit._DEFAULT, "xla_invented_by_a_test", 3)
     jit.supported_options.cache_clear()

@@ -22,7 +22,7 @@ SAMPLED = pgm.Model(pgm.Bernoulli(), pgm.GP(KERNEL, form=pgm.Dense()))
 
 
 @pytest.mark.parametrize("names", [("", "max", "current"), ("memory", "limit_in_bytes", "usage_in_bytes")])
-def test_memory_at_hand_is_what_a_container_leaves(tmp_path, names):
+def test_available_memory_in_a_container(tmp_path, names):
     folder, limit, usage = tmp_path / names[0], *names[1:]
     folder.mkdir(exist_ok=True)
     free = jit.available_memory(tmp_path)
@@ -37,7 +37,7 @@ def test_memory_at_hand_is_what_a_container_leaves(tmp_path, names):
     assert jit.available_memory(tmp_path) == pytest.approx(free, rel=0.5)
 
 
-def test_memory_at_hand_is_what_the_limit_of_addresses_leaves():
+def test_available_memory_below_a_limit_of_addresses():
     before = resource.getrlimit(resource.RLIMIT_AS)
     used = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[0])
     try:
@@ -103,7 +103,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_what_does_not_fit_into_memory_is_refused_with_the_remedy(results, call, monkeypatch):
+def test_calls_beyond_memory_are_refused_with_a_remedy(results, call, monkeypatch):
     monkeypatch.setattr(jit, "available_memory", lambda: 1000.0)
     with pytest.raises(MemoryError, match=r"take 0\.0 GB of memory.*(Use|Ask for|Take) "):
         CALLS[call](results)

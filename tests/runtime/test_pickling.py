@@ -136,12 +136,12 @@ EACH = [
 
 
 @pytest.mark.parametrize(("name", "way"), some(product(RESULTS, WAYS), *EACH))
-def test_a_result_says_the_same_after_it_has_travelled(results, expected, name, way):
+def test_pickled_results_have_the_same_figures(results, expected, name, way):
     assert_same(figures(way(results[name])), expected[name])
 
 
 @pytest.mark.parametrize("name", some(RESULTS, *(name for name, _ in EACH)))
-def test_no_array_travels_as_jax_would_send_it(results, name):
+def test_pickles_have_no_arrays_of_jax(results, name):
     WithoutJax(io.BytesIO()).dump(results[name])
 
 
@@ -159,7 +159,7 @@ PARTS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", PARTS)
-def test_the_parts_of_a_model_travel_and_stay_equal(results, name, way):
+def test_pickled_parts_of_a_model_are_equal(results, name, way):
     part = PARTS[name](results)
     back = way(part)
     assert back == part
@@ -170,7 +170,7 @@ def test_the_parts_of_a_model_travel_and_stay_equal(results, name, way):
 
 
 @pytest.mark.parametrize("way", [by_pickle, by_cloudpickle, copy.deepcopy])
-def test_findings_travel(results, way):
+def test_comparisons_diagnoses_and_derivations_are_pickled(results, way):
     vi, draws = results["cavi"], results["gibbs"]
     comparison = pgm.compare(gibbs=draws, cavi=vi, X=NEW, y=LABELS[:5])
     diagnosis = pgm.diagnose(vi, num_replicates=0, num_draws=100)
@@ -187,7 +187,7 @@ def test_findings_travel(results, way):
 
 
 @pytest.mark.slow
-def test_what_takes_long_to_make_travels(results):
+def test_slow_results_are_pickled(results):
     for made in (
         pgm.fit(sampled_model(), X, LABELS),
         pgm.nuts(sampled_model(), X, LABELS, num_samples=6, num_warmup=6, num_chains=1),
@@ -201,7 +201,7 @@ def test_what_takes_long_to_make_travels(results):
 
 @pytest.mark.parametrize("name", some(["gibbs", "gibbs, sampled"], "gibbs"))
 @pytest.mark.parametrize("way", [by_pickle, by_cloudpickle, copy.deepcopy])
-def test_revived_draws_go_on_as_the_original_would_and_compile_nothing(results, name, way, caplog):
+def test_pickled_draws_extend_as_the_original_and_compile_nothing(results, name, way, caplog):
     expected = results[name].extend(3)
     with jax.log_compiles():
         longer = way(results[name]).extend(3)
@@ -236,7 +236,7 @@ with open(sys.argv[2], "wb") as file:
 
 
 @pytest.mark.slow
-def test_a_fresh_process_without_x64_says_the_same(results, expected, tmp_path):
+def test_pickles_have_the_same_figures_in_a_process_without_x64(results, expected, tmp_path):
     written, answer = tmp_path / "results.pickle", tmp_path / "answer.pickle"
     written.write_bytes(pickle.dumps(dict(results)))
     run([sys.executable, "-c", READER, str(written), str(answer)])
@@ -272,7 +272,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_formula_of_a_script_travels_to_its_workers_and_to_other_programs(tmp_path):
+def test_formula_of_a_script_is_pickled_to_workers_and_other_programs(tmp_path):
     script, written = tmp_path / "script.py", tmp_path / "result.pickle"
     script.write_text(SCRIPT)
     run([sys.executable, str(script), str(written)])
@@ -296,7 +296,7 @@ def test_a_formula_of_a_module_is_sent_by_its_name():
         assert b"cloudpickle" not in pickle.dumps(made)
 
 
-def test_a_formula_that_cannot_be_sent_says_why_and_what_to_do():
+def test_formula_that_cannot_be_pickled_is_refused_with_a_remedy():
     lock = threading.Lock()
 
     @pgm.likelihood(num_latents=1)
@@ -309,7 +309,7 @@ def test_a_formula_that_cannot_be_sent_says_why_and_what_to_do():
     assert copy.deepcopy(locked()) == locked()
 
 
-def test_an_error_with_draws_travels(results):
+def test_errors_with_draws_are_pickled(results):
     back = by_pickle(SamplingError("not finite", results["gibbs"]))
     assert str(back) == "not finite"
     assert np.array_equal(back.draws.mean, results["gibbs"].mean)

@@ -25,7 +25,7 @@ def model(lengthscale):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_process_says_what_to_do():
+def test_forked_process_is_refused_with_a_remedy():
     vi = pgm.cavi(model(1.0), X, Y)
     with warnings.catch_warnings():
         # JAX and Python warn of the fork itself.
@@ -45,7 +45,7 @@ def test_a_forked_process_says_what_to_do():
     np.testing.assert_array_equal(pgm.cavi(model(1.0), X, Y).mean, vi.mean)
 
 
-def test_threads_find_what_one_finds():
+def test_threads_agree_with_one_thread():
     models = [model(0.5 + 0.1 * i) for i in range(6)]
     alone = [pgm.cavi(m, X, Y).mean for m in models]
     with ThreadPoolExecutor(3) as pool:

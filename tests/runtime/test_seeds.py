@@ -91,13 +91,13 @@ KEYS = [jax.random.split(jax.random.key(0)), jax.numpy.zeros(3, jax.numpy.uint32
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_is_no_seed_is_refused_by_name(name):
+def test_invalid_seeds_are_refused_by_name(name):
     for seed in NONE + KEYS:
         with pytest.raises(ValueError, match=r"^seed must be a whole number from 0 to"):
             CALLS[name](seed)
 
 
-def test_what_is_a_seed_is_taken():
+def test_seeds_of_every_type_are_accepted():
     assert [as_seed(seed) for seed in (0, np.int32(3), np.uint64(7), 2**63 - 1)] == [0, 3, 7, NUM_SEEDS - 1]
     for seed in (5, np.int64(5), jax.random.key(5), jax.random.PRNGKey(5)):
         assert as_key(seed) == jax.random.key(5)
@@ -251,7 +251,7 @@ def fingerprints_here():
 SCRIPT = "import json; from tests.runtime.test_seeds import fingerprints_here; print(json.dumps(fingerprints_here()))"
 
 
-def test_all_is_the_same_in_processes_that_hash_differently():
+def test_fingerprints_agree_across_hash_seeds():
     processes = []
     for seed in ("1", "12"):
         environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONHASHSEED=seed)
@@ -277,7 +277,7 @@ def test_every_continuous_distribution_of_numpyro_is_tried():
 
 
 @pytest.mark.parametrize("name", priors.made())
-def test_a_prior_is_taken_and_equal_to_itself_made_again_alone(name):
+def test_priors_are_equal_only_to_themselves(name):
     prior = priors.made()[name]
     parameter = as_parameter(
         Parameter(np.full(prior.shape(), 1.1 if name not in _BELOW_ONE else 0.2), positive=False, prior=prior),

@@ -45,7 +45,7 @@ def test_a_warning_of_an_engine_and_of_a_prediction_has_the_callers_line():
     assert caught[0].filename == __file__
 
 
-def test_what_is_left_unsaid_is_so_in_one_thread_and_changes_no_filters():
+def test_suppressed_warnings_are_of_one_thread_and_change_no_filters():
     before, inside, over = list(warnings.filters), threading.Event(), threading.Event()
 
     def leave_unsaid():
