@@ -111,17 +111,18 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         """
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}; got {self.method!r}.")
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=isinstance(self, RegressorMixin))
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        given: Any = X, y
+        inputs, observed = validate_data(self, *given, dtype=np.float64, y_numeric=isinstance(self, RegressorMixin))
+        weights = _check_sample_weight(sample_weight, inputs, dtype=np.float64)
         if (weights < 0.0).any():
             row = int(np.argmin(weights))
             raise ValueError(f"sample_weight must not be negative; got {weights[row]:g} in row {row}.")
         if not weights.any():
             raise ValueError("sample_weight is zero in all rows: at least one weight must be positive.")
-        model, y = self._model(y, weights)
+        model, codes = self._model(observed, weights)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with renamed(ConvergenceWarning, SklearnWarning):
-            self.result_ = self._run(model, X, y, weights, seed)
+            self.result_ = self._run(model, inputs, codes, weights, seed)
         self.model_ = self.result_.model
         kernels = [gp.kernel for gp in self.model_.gps]
         self.kernel_ = kernels[0] if len(kernels) == 1 else kernels
@@ -172,7 +173,7 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
             return Auto()
         return self.inducing if isinstance(self.inducing, Representation) else Inducing(self.inducing)
 
-    def _new_inputs(self, X: ArrayLike) -> np.ndarray:
+    def _new_inputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
         return validate_data(self, X, dtype=np.float64, reset=False)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import checkify
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, Literal, Var
 from jaxtyping import Float
 
 from pgmodels.kernels.kernel import (
@@ -493,7 +493,7 @@ class _Reading:
             known |= dict(zip(equation.outvars, results, strict=False))
         return [read(atom) for atom in program.jaxpr.outvars]
 
-    def _result(self, equation: JaxprEqn, operands: list[Any]) -> Any:
+    def _result(self, equation: Any, operands: list[Any]) -> Any:
         """The first output of an operation."""
         name, shape = equation.primitive.name, getattr(equation.outvars[0].aval, "shape", None)
         made = [operand for operand in operands if isinstance(operand, _Made)]
@@ -551,7 +551,7 @@ class _Reading:
         )
 
 
-def _moved(equation: JaxprEqn, operands: list[Any]) -> np.ndarray:
+def _moved(equation: Any, operands: list[Any]) -> np.ndarray:
     """Numbers of indices after an operation that moves entries."""
     pairs = zip(equation.invars, operands, strict=True)
     if equation.primitive.name == "gather":

@@ -122,6 +122,9 @@ class _Matern(Stationary):
 
     twice_order: ClassVar[int]
 
+    def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
+        super().__init__(variance, lengthscale)
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         # The sections of this docstring belong to each kernel's own.

@@ -764,7 +764,8 @@ def _coefficients(regression: "Regression") -> list[LinearCoefficients]:
 
 def _table_of_line(sampler: LatentSampler, line: LinearCoefficients, latent: int) -> pd.DataFrame:
     """The table of the coefficients of one latent."""
-    result, X = sampler.result, line.X
+    X = line.X
+    result: Any = sampler.result
     mean, variance = (part[:, latent].copy() for part in result.predict_latent(X))
     low, high = intervals.bounds()
     if hasattr(result, "quantiles"):

@@ -800,7 +800,7 @@ def require_proper(regression: "Regression", number: int) -> None:
     term: FormulaTerm = regression.terms[number]
     if term.coefficients is None:
         return
-    names = term.columns[0].names  # type: ignore[attr-defined]
+    names = term.columns[0].names
     priors = term.coefficients.priors
     flat = [place for place, name in enumerate(names) if name in priors and priors[name].scale == np.inf]
     if not flat:
