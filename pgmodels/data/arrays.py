@@ -602,10 +602,16 @@ def labels_of(y: object, name: str, num_labels: int, rows: np.ndarray | None = N
         categories = tuple(sorted(texts))
     elif all(isinstance(level, int | float) and level in range(num_labels) for level in categories):
         return None
-    if len(categories) != num_labels:
+    count = len(categories)
+    if count != num_labels:
+        remedy = f"take one of {count} classes, such as pgm.Softmax({count}), or drop rows."
+        if count < num_labels:
+            example = [*categories, *(f"another {number}" for number in range(1, num_labels - count + 1))]
+            other = "" if count < 2 else f", or take one of {count} classes"
+            remedy = f"give a categorical of all in their order, with the categories {example!r}{other}."
         raise ValueError(
-            f"{name} has {len(categories)} label{'s' * (len(categories) != 1)}, {listed(categories)}, and the "
-            f"likelihood takes {num_labels}: {_remedy(categories, num_labels)}"
+            f"{name} has {count} label{'s' * (count != 1)}, {listed(categories)}, and the likelihood takes "
+            f"{num_labels}: {remedy}"
         )
     return categories
 
@@ -659,14 +665,6 @@ def _entries(y: Any, as_it_is: bool = False) -> tuple[np.ndarray | None, Labels 
     entries = np.empty(len(array), dtype=object)
     entries[:] = [as_python(entry) for entry in array]
     return entries, None if categories is None else tuple(as_python(level) for level in categories)
-
-
-def _remedy(categories: Labels, num_labels: int) -> str:
-    if len(categories) > num_labels:
-        return f"take one of {len(categories)} classes, such as pgm.Softmax({len(categories)}), or drop rows."
-    example = [*categories, *(f"another {number}" for number in range(1, num_labels - len(categories) + 1))]
-    other = "" if len(categories) < 2 else f", or take one of {len(categories)} classes"
-    return f"give a categorical of all in their order, with the categories {example!r}{other}."
 
 
 class StackedOutputs(NamedTuple):

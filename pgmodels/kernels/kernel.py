@@ -570,7 +570,11 @@ def check_traced(kernel: Kernel, num_columns: int) -> None:
     except ValueError:
         raise
     except Exception as error:
-        remedy = f"It must take X (n, d) and Z (m, d) and return the (n, m) matrix{_shapes(kernel)}."
+        leaves, _ = jax.tree_util.tree_flatten_with_path(kernel, is_leaf=is_parameter)
+        arrays = [(path, leaf.value) for path, leaf in leaves if is_parameter(leaf) and np.ndim(leaf.value)]
+        shapes = [f"{jax.tree_util.keystr(path).lstrip('.')} has shape {np.shape(value)}" for path, value in arrays]
+        remedy = f"It must take X (n, d) and Z (m, d) and return the (n, m) matrix{'; ' * bool(shapes)}"
+        remedy += f"{', '.join(shapes)}."
         if isinstance(error, jax.errors.JAXTypeError):
             remedy = "It needs concrete array values: write it with jax.numpy instead of NumPy, and jnp.where for if."
         raise ValueError(f"{kernel!r} cannot be compiled ({type(error).__name__}). {remedy}") from error
@@ -579,13 +583,6 @@ def check_traced(kernel: Kernel, num_columns: int) -> None:
             f"{kernel!r} must return the (n, m) covariances between the rows of X and of Z, and (n,) as its diagonal; "
             f"for 3 and 2 rows it returned {matrix} and {diagonal}."
         )
-
-
-def _shapes(kernel: Kernel) -> str:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(kernel, is_leaf=is_parameter)
-    arrays = [(path, leaf.value) for path, leaf in leaves if is_parameter(leaf) and np.ndim(leaf.value)]
-    listed = (f"{jax.tree_util.keystr(path).lstrip('.')} has shape {np.shape(value)}" for path, value in arrays)
-    return f"; {', '.join(listed)}" if arrays else ""
 
 
 def _covariances(kernel: Kernel, X: Array, Z: Array) -> tuple[Array, Array]:

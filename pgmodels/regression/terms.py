@@ -116,7 +116,10 @@ class DesignMatrix(TermColumns):
         self.kinds = {name: kind_of_column(frame[name]) for name in self.reads if name in factors}
         # Dates by themselves are days since the first; formulaic has no linear term of them.
         dates = [name for name, kind in self.kinds.items() if kind in (DATE, ZONED)]
-        self.origins = {name: _first_time(frame[name]) for name in dates}
+        firsts = {name: frame[name].min() for name in dates}
+        self.origins = {
+            name: str(first if first.tz is None else first.tz_convert(None)) for name, first in firsts.items()
+        }
         terms = [
             types.Term(
                 [types.Factor(str(factor), eval_method="lookup") for factor in product]
@@ -319,12 +322,6 @@ def _unreadable(entries: Sequence[Any]) -> str:
         return "has whole numbers beyond 64 bits: convert them to text."
     remedy = "hours, as numbers" if kind == "time" else "numbers, booleans, text, categories, dates or durations"
     return f"has {first}: give {remedy}."
-
-
-def _first_time(column: pd.Series) -> str:
-    """The first time of a column as an origin of ``days_in``."""
-    first = column.min()
-    return str(first if first.tz is None else first.tz_convert(None))
 
 
 def check_kinds(frame: pd.DataFrame, kinds: Mapping[str, str], name: str) -> None:
