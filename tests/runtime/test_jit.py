@@ -300,7 +300,7 @@ def test_other_data_of_equal_shapes_compile_nothing(caplog):
 # The default tests compile cheaply (conftest.py): every engine agrees to rounding with programs as users compile them.
 
 
-ROOT = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[2]
 PROGRAM = "import json, sys; from tests.runtime import test_jit as t; print(json.dumps(getattr(t, sys.argv[1])()))"
 
 
@@ -341,7 +341,7 @@ def test_engines_agree_with_the_compilation_of_users(figures):
     flags = {"XLA_FLAGS", "JAX_TRACEBACK_IN_LOCATIONS_LIMIT"}
     environment = {name: value for name, value in os.environ.items() if name not in flags}
     command = [sys.executable, "-c", PROGRAM, figures.__name__]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8")
+    run = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, encoding="utf-8")
     assert run.returncode == 0, run.stderr
     theirs, ours = json.loads(run.stdout), figures()
     assert list(theirs) == list(ours)
