@@ -28,7 +28,6 @@ CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACH
 # Subpackages whose shape annotations are checked at every call. Public functions validate their arguments themselves.
 SHAPED = [
     "pgmodels.inference.surrogates",
-    "pgmodels.inference.surrogates",
     "pgmodels.kernels.kernel",
     "pgmodels.priors",
     "pgmodels.polya_gamma",
