@@ -20,13 +20,13 @@ from pgmodels.inference.correct import correct, marginals
 from pgmodels.inference.evidence import Evidence, EvidenceWarning, log_evidence
 from pgmodels.inference.fit import FitWarning, fit
 from pgmodels.inference.gibbs import MixingWarning, SamplingError, gibbs
-from pgmodels.inference.inducing_selection import InducingWarning
 from pgmodels.inference.integrate import integrate
 from pgmodels.inference.loop import ConvergenceWarning, IterationInfo
+from pgmodels.inference.prepare import InducingWarning, PrecisionWarning, TruncationWarning
 from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.inference.svi import svi
 from pgmodels.inference.update import update
-from pgmodels.inference.vi import MeanFieldWarning, PrecisionWarning, TruncationWarning, cavi, gaussian_vi, vi
+from pgmodels.inference.vi import MeanFieldWarning, cavi, gaussian_vi, vi
 from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.kernels.columns import Coregion, Difference, On, Sphere
 from pgmodels.kernels.kernel import Kernel

@@ -22,8 +22,9 @@ from pgmodels.inference.fit import FitWarning
 from pgmodels.inference.linear_response import halves, linear_response
 from pgmodels.inference.loop import maximise
 from pgmodels.inference.objectives import expected_objective
+from pgmodels.inference.prepare import start_state, variational_problem
 from pgmodels.inference.problem import problem_of
-from pgmodels.inference.vi import optimise, start_state, variational_problem
+from pgmodels.inference.vi import optimise
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
 from tests.brute_force import best_gaussian, fixed_point, hessians, response_by_differences, second_order

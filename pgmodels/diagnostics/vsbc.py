@@ -16,8 +16,9 @@ from pgmodels.augmentation.augmentation import Augmentation, expectations
 from pgmodels.augmentation.laws import VARIANCE
 from pgmodels.inference.linear_response import correct_by_response
 from pgmodels.inference.objectives import objective_of_result
+from pgmodels.inference.prepare import start_state, variational_problem
 from pgmodels.inference.problem import conditioned
-from pgmodels.inference.vi import optimise, start_state, variational_problem
+from pgmodels.inference.vi import optimise
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.model import Data, Model, with_powers

@@ -12,23 +12,27 @@ import numpy as np
 from jaxtyping import Array
 
 from pgmodels.inference.cavi import ascend_expanded, can_expand, expanded_bound, expansions_at, is_simple
-from pgmodels.inference.inducing_selection import (
+from pgmodels.inference.loop import MANY, Ascent, LoopState, VariationalState, run_block, without_bound
+from pgmodels.inference.prepare import (
     SHARPER,
     SHARPEST,
     TURNS,
     Inputs,
     choose_inputs,
     count_inputs,
+    couples,
+    engine_of,
     is_automatic,
+    is_signed_apart,
+    nearly_converged,
     same_inputs,
+    selecting,
     takes_every_choice,
     warn_limited,
     with_inputs,
     without_inputs,
 )
-from pgmodels.inference.loop import MANY, Ascent, LoopState, VariationalState, run_block, without_bound
 from pgmodels.inference.problem import Problem, are_few_rows, precisions, separate_blocks
-from pgmodels.inference.vi import couples, engine_of, is_signed_apart, nearly_converged, selecting
 from pgmodels.model import Data, Groups, Model, Points, coefficient_groups, padded_data
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector

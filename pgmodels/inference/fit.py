@@ -18,9 +18,16 @@ from pgmodels.data.arrays import MissingChoice, check_between, check_whole_numbe
 from pgmodels.inference.bound import FELT, MarginalBound, Point, ProblemFamily
 from pgmodels.inference.correct import correct_if_reliable
 from pgmodels.inference.fit_schemes import AUTO_SCHEME, SchemeName, check_objective_of, check_scheme, learn_by
-from pgmodels.inference.inducing_selection import InducingWarning, count_inputs, with_inputs
 from pgmodels.inference.loop import MANY, Callback, ConvergenceWarning, check_callback, without_bound
 from pgmodels.inference.objectives import AUTO, AutoChoice, check_objective, objective_of, require_maximised
+from pgmodels.inference.prepare import (
+    InducingWarning,
+    count_inputs,
+    selecting,
+    with_chain,
+    with_inputs,
+    with_selected_inputs,
+)
 from pgmodels.inference.problem import gradient_of
 from pgmodels.inference.search import (
     SETTINGS,
@@ -35,7 +42,7 @@ from pgmodels.inference.search import (
     within,
 )
 from pgmodels.inference.starts import steps
-from pgmodels.inference.vi import converge, finish, selecting, warn_narrow, with_chain, with_selected_inputs
+from pgmodels.inference.vi import converge, finish, warn_narrow
 from pgmodels.likelihoods.sampling import is_normalised
 from pgmodels.model import Model, Points, check_memory, require_model
 from pgmodels.parameters.parameter import is_parameter

@@ -12,12 +12,11 @@ from jaxtyping import Array, Float
 
 from pgmodels.inference.bound import MarginalBound, Point, ProblemFamily, Selection, choose_again, many_rows
 from pgmodels.inference.cavi import positive
-from pgmodels.inference.inducing_selection import Inputs
 from pgmodels.inference.loop import Ascent, VariationalState, without_bound
+from pgmodels.inference.prepare import Inputs, engine_of
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.search import Limits, Maximum, SearchBar, box_of, check_start
 from pgmodels.inference.starts import Start, steps
-from pgmodels.inference.vi import engine_of
 from pgmodels.model import Data, Model, Points
 from pgmodels.numerics.iteration import Search
 from pgmodels.objectives.base import Objective

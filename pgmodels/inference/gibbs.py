@@ -39,11 +39,17 @@ from pgmodels.inference.gibbs_schedule import (
     start_chains,
     tune,
 )
-from pgmodels.inference.inducing_selection import INDEPENDENT, select_inducing_inputs, warn_left_out
 from pgmodels.inference.moves import Chain, Move, MoveRequirement, MoveStats, Reference, Target, fit_again
+from pgmodels.inference.prepare import (
+    INDEPENDENT,
+    accurate_prior,
+    nearly_converged,
+    select_inducing_inputs,
+    warn_inaccurate,
+    warn_left_out,
+)
 from pgmodels.inference.slice_moves import check_blocks
 from pgmodels.inference.surrogates import Ellipse, Fit, constant_path, ellipse_of, precisions_of
-from pgmodels.inference.vi import accurate_prior, nearly_converged, warn_inaccurate
 from pgmodels.likelihoods.sampling import checked_unknowns
 from pgmodels.model import Data, Model, check_memory, fixed_groups, forms_can_pad, require_model, with_powers
 from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels

@@ -17,12 +17,18 @@ from pgmodels.inference.bound import ProblemFamily, collapsed_bound, many_rows, 
 from pgmodels.inference.cavi import NATURAL_GRADIENT
 from pgmodels.inference.correct import check_against_prior
 from pgmodels.inference.evidence import NUM_RUNS, EvidenceWarning, estimate, layout_along, particle_runs
-from pgmodels.inference.inducing_selection import warn_left_out
 from pgmodels.inference.linear_response import corrected_moments, factors_of, linear_response
 from pgmodels.inference.loop import ConvergenceWarning, VariationalState, run_block
 from pgmodels.inference.objectives import expected_objective
+from pgmodels.inference.prepare import (
+    start_state,
+    variational_problem,
+    warn_inaccurate,
+    warn_left_out,
+    with_selected_inputs,
+)
 from pgmodels.inference.problem import Problem, largest_precision, precisions
-from pgmodels.inference.vi import optimise, start_state, variational_problem, warn_inaccurate, with_selected_inputs
+from pgmodels.inference.vi import optimise
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.sampling import checked_unknowns
 from pgmodels.model import (

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 
 from pgmodels.inference.cavi import positive_part
 from pgmodels.inference.objectives import objective_of_result
+from pgmodels.inference.prepare import is_affordable
 from pgmodels.inference.problem import Problem, Spread
-from pgmodels.inference.vi import is_affordable
 from pgmodels.numerics.iteration import conjugate_gradients
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import weighted

@@ -14,10 +14,9 @@ from numpyro.infer.mcmc import MCMCKernel
 from pgmodels.inference.bound import ProblemFamily, collapsed_bound
 from pgmodels.inference.gibbs import GibbsRun, Settings
 from pgmodels.inference.gibbs_schedule import Keep, State, iterate, start_chains, started_chains, zero_stats
-from pgmodels.inference.inducing_selection import select_inducing_inputs
 from pgmodels.inference.loop import MANY, run_block
 from pgmodels.inference.objectives import Choice, check_objective, objective_of, require_maximised
-from pgmodels.inference.vi import engine_of, nearly_converged
+from pgmodels.inference.prepare import engine_of, nearly_converged, select_inducing_inputs
 from pgmodels.interop.numpyro import checked_unknowns, require_x64
 from pgmodels.model import Model, check_memory, coefficient_groups, padded_data, require_model
 from pgmodels.priors.base import RandomKey

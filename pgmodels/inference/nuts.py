@@ -18,9 +18,9 @@ from numpyro.infer import MCMC, NUTS
 from pgmodels.data.arrays import MissingChoice, check_between
 from pgmodels.inference.gibbs import check_sizes, warn_unmixed
 from pgmodels.inference.objectives import expected_objective
+from pgmodels.inference.prepare import variational_problem, warn_inaccurate
 from pgmodels.inference.problem import Problem, largest_precision
 from pgmodels.inference.surrogates import fit_surrogate
-from pgmodels.inference.vi import variational_problem, warn_inaccurate
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.interop.numpyro import WHITENED, Program
 from pgmodels.likelihoods.operations import jumps

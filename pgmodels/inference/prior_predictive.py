@@ -8,7 +8,7 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_whole_number
-from pgmodels.inference.inducing_selection import choose_inputs, with_inputs
+from pgmodels.inference.prepare import choose_inputs, with_inputs
 from pgmodels.kernels.columns import check_lookups
 from pgmodels.model import Model, check_memory, numbered_inputs, require_model
 from pgmodels.parameters.parameter import Parameter

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pgmodels.inference.bound import TIGHT, MarginalBound, Point, Selection, choose_again
-from pgmodels.inference.inducing_selection import Inputs
 from pgmodels.inference.loop import Callback, IterationInfo
+from pgmodels.inference.prepare import Inputs
 from pgmodels.inference.starts import Start, initial_models, input_steps, steps
 from pgmodels.model import Data, Model
 from pgmodels.numerics.iteration import Search, hessian

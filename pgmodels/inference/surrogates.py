@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 from pgmodels.inference.cavi import NATURAL_GRADIENT, GaussianState, positive_part, pull
 from pgmodels.inference.loop import run_block
 from pgmodels.inference.objectives import expected_objective
+from pgmodels.inference.prepare import engine_of
 from pgmodels.inference.problem import Problem, couple
-from pgmodels.inference.vi import engine_of
 from pgmodels.model import Model
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior

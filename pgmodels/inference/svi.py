@@ -18,17 +18,20 @@ from pgmodels.inference import svi_convergence as convergence
 from pgmodels.inference.cavi import CAVI, CaviState, start_at
 from pgmodels.inference.checkpoint_folder import EngineCheckpoint, leaves_of
 from pgmodels.inference.fit import fit, hold_unnormalised
-from pgmodels.inference.inducing_selection import (
+from pgmodels.inference.latent_subsampling import LatentSample, latent_sample_of
+from pgmodels.inference.loop import Callback, ConvergenceWarning, check_callback, maximise
+from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of, require_maximised
+from pgmodels.inference.prepare import (
     Inputs,
     choose_inputs,
+    couples,
+    is_affordable,
     is_automatic,
+    nearly_converged,
     select_inducing_inputs,
     with_inputs,
     without_inputs,
 )
-from pgmodels.inference.latent_subsampling import LatentSample, latent_sample_of
-from pgmodels.inference.loop import Callback, ConvergenceWarning, check_callback, maximise
-from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of, require_maximised
 from pgmodels.inference.problem import Problem, Spread, problem_of
 from pgmodels.inference.starts import input_steps, steps
 from pgmodels.inference.svi_convergence import (
@@ -51,7 +54,7 @@ from pgmodels.inference.svi_step import (
     posterior,
     require_same_inputs,
 )
-from pgmodels.inference.vi import conclude, couples, is_affordable, nearly_converged, warn_narrow
+from pgmodels.inference.vi import conclude, warn_narrow
 from pgmodels.model import GP, Data, Model, require_factored_forms, require_model, with_powers
 from pgmodels.numerics.quadrature import chunk_length
 from pgmodels.objectives.base import Objective

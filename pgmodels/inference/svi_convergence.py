@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from pgmodels.data.arrays import Column, Columns, MissingChoice, check_missing
 from pgmodels.data.sources import ArrayRows, Block, Rows, Scaling, batches, in_order, stacked_batches, survey
 from pgmodels.inference import latent_subsampling
-from pgmodels.inference.inducing_selection import warn_costly
 from pgmodels.inference.loop import Callback, ConvergenceWarning, IterationInfo
+from pgmodels.inference.prepare import warn_costly
 from pgmodels.inference.problem import are_few_rows
 from pgmodels.inference.starts import initial_models
 from pgmodels.inference.svi_step import (

@@ -17,16 +17,9 @@ from pgmodels.data.arrays import check_between, check_whole_number, coded
 from pgmodels.inference.correct import Method, correct
 from pgmodels.inference.loop import Ascent, VariationalState
 from pgmodels.inference.objectives import objective_of_result
+from pgmodels.inference.prepare import state_from, variational_problem
 from pgmodels.inference.problem import Problem, conditioned, problem_of
-from pgmodels.inference.vi import (
-    checked,
-    continued,
-    converge,
-    optimise,
-    state_from,
-    variational_problem,
-    warn_independent,
-)
+from pgmodels.inference.vi import checked, continued, converge, optimise, warn_independent
 from pgmodels.kernels.columns import check_lookups
 from pgmodels.likelihoods.likelihood import check_weights
 from pgmodels.model import Data, check_memory, check_new_inputs, columns_with_new_levels

@@ -13,146 +13,43 @@ from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.data.arrays import MissingChoice, check_between, check_whole_number
-from pgmodels.inference.cavi import CAVI, NATURAL_GRADIENT, is_clipped, start_at
-from pgmodels.inference.inducing_selection import select_inducing_inputs, warn_left_out
+from pgmodels.inference.cavi import is_clipped, start_at
 from pgmodels.inference.loop import (
     MANY,
     Ascent,
     Callback,
     ConvergenceWarning,
-    Engine,
     VariationalState,
     check_callback,
     check_finite,
     maximise,
 )
 from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of, objective_of_result
-from pgmodels.inference.problem import (
-    Problem,
-    conditioned,
-    largest_precision,
-    neglect,
-    precisions,
-    problem_of,
-    separate_blocks,
+from pgmodels.inference.prepare import (
+    NEAR,
+    accurate_prior,
+    couples,
+    engine_of,
+    is_affordable,
+    start_state,
+    state_from,
+    variational_problem,
+    warn_inaccurate,
+    warn_left_out,
+    with_chain,
+    with_selected_inputs,
 )
-from pgmodels.kernels.kernel import with_values
-from pgmodels.model import GP, Data, Model, require_model
+from pgmodels.inference.problem import Problem, conditioned, largest_precision, neglect, precisions, problem_of
+from pgmodels.model import Data, Model, require_model
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Sites, pad_rows, pad_sites, pad_zeros, weighted
-from pgmodels.priors.collection import (
-    MAX_BLOCK,
-    PriorCollection,
-    approximation_error,
-    are_affordable,
-    choose_blocks,
-    have_factors,
-)
-from pgmodels.priors.dense import dense_operations
-from pgmodels.priors.markov import Markov, scan_operations
-from pgmodels.priors.representation import Auto
+from pgmodels.priors.collection import MAX_BLOCK, PriorCollection
 from pgmodels.results.approximation import Approximation, GaussianResult
 from pgmodels.results.gaussian import CorrectionWarning
 from pgmodels.runtime.jit import compiled, one_thread_if_small
 from pgmodels.runtime.messages import PgmodelsWarning, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
-
-# Distinct inputs up to which the default form stays. In a new process, with Matern32 on one core, cavi takes 3.3 s in
-# either form with 1,000, and 6.6 s against 3.7 s with 2,000 (4.0 s against 0.04 s once compiled), and fit 44 s against
-# 14 s. Up to 2,000 fit corrects dense results, from which the latents can then be drawn jointly.
-FEW = 2_000
-
-
-def with_chain(model: Model, X: np.ndarray) -> Model:
-    """The model with its one latent as a Markov process, where that is exact and cheaper and the default form is asked.
-
-    Several latents, which formulas and corrections may combine, keep their form, and so do kernels of low rank.
-    """
-    if len(X) <= FEW or model.num_latents > 1 or model.gps[0].form != Auto():
-        return model
-    gp, form, num_columns = model.gps[0], Markov(), X.shape[1]
-    try:
-        form.check(gp.kernel, num_columns)
-    except ValueError:
-        return model
-    count = len(np.unique(X[:, gp.kernel.reads(num_columns)], axis=0))
-    state = with_values(gp.kernel).to_state_space()
-    has_noise = bool(np.any(state.noise(np.ones(1))))
-    is_cheaper = scan_operations(count, state.dimension) < dense_operations(count)
-    if count <= FEW or not (state.is_exact and has_noise and is_cheaper):
-        return model
-    return Model(model.likelihood, [GP(gp.kernel, gp.mean, gp.size, form)])
-
-
-class TruncationWarning(PgmodelsWarning):
-    """The basis functions of a GP leave out a part of its prior variance."""
-
-
-class PrecisionWarning(PgmodelsWarning):
-    """The prior cannot be represented accurately enough for the data in double precision."""
-
-
-def accurate_prior(model: Model, data: Data, prior: PriorCollection, precision: float) -> PriorCollection:
-    """The prior itself if it is accurate enough for sites of a given precision, else a more accurate one.
-
-    Raises ValueError if its variances overflow.
-    """
-    if not np.isfinite(approximation_error(prior)):
-        raise ValueError(
-            "X: the kernel's variances at the data overflow double precision. Check the scale of X and the kernel's "
-            "hyperparameters, or standardise X."
-        )
-    # Neglected variance times the largest site precision: a datum's share of the ELBO is off by half of it, and by more
-    # if its residual is large.
-    tolerated = 1e-7
-    if approximation_error(prior) * precision <= tolerated:
-        return prior
-    return model.prior(data.X, max_error=tolerated / precision)
-
-
-def warn_inaccurate(
-    prior: PriorCollection, precision: float, elbo: float = 0.0, rounding: float = 0.0, neglected: float = 0.0
-) -> None:
-    """Warn if a prior is not accurate enough for sites of a given precision, or the ELBO is not accurate.
-
-    ``rounding`` is the ELBO's rounding error, ``neglected`` its error due to variances that the prior neglects. Both
-    together may be a tenth of a nat, or 1e-9 of the ELBO.
-    """
-    _warn_truncated(prior)
-    error = approximation_error(prior)
-    remedy = (
-        "Raise the likelihood's scale or lower the prior variance, whose ratio is extreme, add a White kernel or, to "
-        "pgm.Periodic with pgm.Markov(), harmonics."
-    )
-    if error * precision > 0.01:
-        warn(
-            f"the latents' prior is approximated to a variance of {error:.1e} (jitter, neglected pivots or harmonics), "
-            f"but the data determine a latent to {1.0 / precision:.1e}: in double precision ELBO, means and variances "
-            f"lose accuracy. {remedy}",
-            PrecisionWarning,
-        )
-    elif rounding + neglected > max(0.1, 1e-9 * abs(elbo)):
-        warn(
-            f"the ELBO, {elbo:.6g}, may be off by {rounding + neglected:.1g} nats: {neglected:.1g} due to a variance "
-            f"of {error:.1e} that the prior neglects (jitter, neglected pivots or harmonics), and {rounding:.1g} due "
-            f"to rounding. y is farther from the latents than the likelihood's scale allows. {remedy}",
-            PrecisionWarning,
-        )
-
-
-def _warn_truncated(prior: PriorCollection) -> None:
-    """Warn if basis functions leave out too much variance: everywhere if too few, else near the ends of the domain."""
-    shares = [np.asarray(share) for group in prior.groups if (share := group.truncated_shares()) is not None]
-    worst, tolerated = max(shares, key=np.max, default=np.zeros(1)), 0.01
-    if np.max(worst) > tolerated:
-        few = np.median(worst) > tolerated
-        remedy = "Raise their number" if few else "Raise the boundary (and their number), or give a wider domain"
-        warn(
-            f"the basis functions of pgm.Hilbert leave out {np.max(worst):.1%} of the prior variance at some row and "
-            f"{np.median(worst):.1%} at the median row, where deviations are too narrow. {remedy}.",
-            TruncationWarning,
-        )
 
 
 @double_precision
@@ -233,11 +130,6 @@ def warn_narrow(engine: str, approximation: GaussianResult) -> None:
         "independent of the latents. Use pgm.correct(result), or the variational Gaussian, pgm.gaussian_vi.",
         CorrectionWarning,
     )
-
-
-# Tolerance and iterations where q need not be converged: to select inducing inputs, to start from another objective's
-# optimum, and before checking whether precisions are clipped at zero.
-_NEAR, _FEW = 1e-4, 200
 
 
 class MeanFieldWarning(PgmodelsWarning):
@@ -525,102 +417,7 @@ def _vi(
     return result
 
 
-def engine_of(objective: Objective) -> Engine:
-    """The engine that maximises an objective."""
-    return CAVI if objective.is_monotone else NATURAL_GRADIENT
-
-
-def variational_problem(model: Model, data: Data, objective: Objective, prior: PriorCollection) -> Problem:
-    """The problem of a resolved model.
-
-    If the objective allows it and it is cheap, predictors of a datum are coupled, or precisions have any sign.
-    """
-    problem = problem_of(model, data, prior, objective)
-    wanted = couples(objective) or is_signed_apart(objective)
-    return problem.with_coupled_sites() if wanted and is_affordable(objective, problem.prior) else problem
-
-
-def couples(objective: Objective) -> bool:
-    """Whether the predictors of a datum are correlated under q if that is affordable."""
-    return objective.takes_covariances and objective.size > 1
-
-
-def is_signed_apart(objective: Objective) -> bool:
-    """Whether predictors are independent under q with precisions of any sign, if that is affordable."""
-    return objective.signed and not objective.takes_covariances
-
-
-def is_affordable(objective: Objective, prior: PriorCollection) -> bool:
-    """Whether the latents that sites of any sign couple are factorised together."""
-    if objective.takes_covariances:
-        return have_factors(prior) and len(choose_blocks(prior)) == 1
-    return are_affordable(prior, separate_blocks(objective))
-
-
-def with_selected_inputs(model: Model, data: Data, objective: Objective) -> Model:
-    """A resolved model with the inducing inputs that its forms choose at its hyperparameters."""
-    optimum = partial(nearly_converged, objective=objective, by=selecting(model, objective))
-    return select_inducing_inputs(model, data, optimum)
-
-
-def selecting(model: Model, objective: Objective) -> Objective:
-    """The objective whose sites select inducing inputs: that of the model, or the derived bound for some forms."""
-    return model.augmentation if any(gp.form.select == "merged" for gp in model.gps) else objective
-
-
-def nearly_converged(
-    model: Model, data: Data, objective: Objective | None = None, by: Objective | None = None
-) -> tuple[float, np.ndarray]:
-    """The ELBO near the optimum and the marginal precisions of its sites on the latents, (n, latents).
-
-    The objective is the derived bound by default; ``by`` is another objective whose sites are returned.
-    """
-    objective = objective or model.augmentation
-    if by is not None and by != objective:
-        return nearly_converged(model, data, objective)[0], nearly_converged(model, data, by)[1]
-    problem = variational_problem(model, data, objective, model.prior(data.X))
-    start = start_state(model, data, problem)
-    state = maximise(engine_of(objective).step, problem, start, _NEAR, _FEW).state
-    return float(state.elbo), precisions(objective, state.sites, problem.y, model.parameters)
-
-
-def start_state(model: Model, data: Data, problem: Problem) -> Any:
-    """The start of an engine; near the optimum of the augmented bound for another objective, if there is one."""
-    engine = engine_of(problem.objective)
-    if not problem.objective.is_monotone and model.is_augmentable:
-        bounded = problem_of(model, data, problem.prior)
-        state = maximise(CAVI.step, bounded, init(CAVI, bounded), _NEAR, _FEW).state
-        if np.isfinite(float(state.elbo)):
-            return state_from(problem, state.sites)
-    return init(engine, problem)
-
-
-def state_from(problem: Problem, sites: Sites) -> Any:
-    """The state of sites, converted to coupled or independent ones as the problem requires."""
-    h, w = sites
-    if problem.coupled and not sites.coupled:
-        w = jax.vmap(jnp.diag)(w)
-    if sites.coupled and not problem.coupled:
-        w = jnp.diagonal(w, axis1=1, axis2=2)
-    return _from_sites(engine_of(problem.objective), problem, Sites(h, w))
-
-
-def _is_costly(engine: Engine, problem: Problem, *_: Any) -> bool:
-    return problem.objective.num_nodes > 1 and not problem.has_few_rows
-
-
-@partial(compiled, static_argnames="engine", optimise=_is_costly)
-def init(engine: Engine, problem: Problem) -> Any:
-    """Compiled ``Engine.init``."""
-    return engine.init(problem)
-
-
 _restart = compiled(start_at)
-
-
-@partial(compiled, static_argnames="engine", optimise=_is_costly)
-def _from_sites(engine: Engine, problem: Problem, sites: Sites) -> Any:
-    return engine.state_of(problem, sites)
 
 
 def converge(
@@ -724,7 +521,7 @@ def optimise(
 
     if not _may_couple(problem):
         return problem, ascend(problem, state, tolerance)
-    ascent = ascend(problem, state, max(tolerance, _NEAR))
+    ascent = ascend(problem, state, max(tolerance, NEAR))
     if not is_clipped(ascent.state):
         ascent = ascend(problem, ascent.state, tolerance, ascent.trace)
     if is_clipped(ascent.state):

@@ -16,9 +16,9 @@ from pgmodels.inference.bound import MarginalBound
 from pgmodels.inference.cavi import positive
 from pgmodels.inference.loop import backtrack
 from pgmodels.inference.objectives import expected_objective
+from pgmodels.inference.prepare import variational_problem
 from pgmodels.inference.problem import problem_of
 from pgmodels.inference.search import BoundSearch, Limits, SearchBar
-from pgmodels.inference.vi import variational_problem
 from pgmodels.model import Data, with_powers
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import pad_rows

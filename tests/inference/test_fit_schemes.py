@@ -11,7 +11,6 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 import pgmodels as pgm
 from pgmodels.inference import fit_schemes as local_parameters
 from pgmodels.inference import fit_schemes as schemes
-from pgmodels.inference import vi as vi_module
 from pgmodels.inference.bound import MarginalBound, Selection, choose_again
 from pgmodels.inference.fit_schemes import (
     NUM_EVALUATIONS,
@@ -22,6 +21,7 @@ from pgmodels.inference.fit_schemes import (
     value_and_slopes,
 )
 from pgmodels.inference.objectives import objective_of
+from pgmodels.inference.prepare import nearly_converged
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import pad_rows
@@ -582,7 +582,7 @@ def test_inputs_that_do_not_exist_are_not_moved():
 @pytest.mark.filterwarnings("ignore::pgmodels.InducingWarning")
 def test_the_merged_selection_is_by_the_sites_of_the_augmented_bound(monkeypatch):
     selected = []
-    near = vi_module.nearly_converged
+    near = nearly_converged
 
     def recorded(*arguments, **options):
         elbo, precisions = near(*arguments, **options)
@@ -592,7 +592,7 @@ def test_the_merged_selection_is_by_the_sites_of_the_augmented_bound(monkeypatch
     monkeypatch.setattr("pgmodels.inference.bound.nearly_converged", recorded)
     start = model(pgm.Inducing(12, "merged"))
     bound = MarginalBound.of(
-        trainable(start), Data(MOVING_INPUTS_X, MOVING_INPUTS_LABELS), vi_module.objective_of(start, "expected")
+        trainable(start), Data(MOVING_INPUTS_X, MOVING_INPUTS_LABELS), objective_of(start, "expected")
     )
     point = bound.at(bound.learnable.start())
     first = point.inputs[0]

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import pgmodels as pgm
-from pgmodels.inference.vi import warn_inaccurate
+from pgmodels.inference.prepare import warn_inaccurate
 from pgmodels.runtime.precision import double_precision
 from tests.covering import some
 from tests.statistical.reference import z_scores

@@ -16,7 +16,7 @@ import pgmodels as pgm
 from pgmodels.inference.bound import MarginalBound
 from pgmodels.inference.evidence import block_log_ratios, weigh_blocks
 from pgmodels.inference.objectives import expected_objective
-from pgmodels.inference.vi import FEW, with_chain
+from pgmodels.inference.prepare import FEW, with_chain
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.chain_posterior import Layout
 from tests.covering import some

@@ -11,7 +11,7 @@ from numpyro.diagnostics import effective_sample_size
 import pgmodels as pgm
 from pgmodels.inference.cavi import CAVI
 from pgmodels.inference.objectives import objective_of_result
-from pgmodels.inference.vi import variational_problem
+from pgmodels.inference.prepare import variational_problem
 from pgmodels.model import Data
 from tests.programs import run
 from tests.random_models import KERNELS, LOG_CONCAVE, N, exact, random_model, referee

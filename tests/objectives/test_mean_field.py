@@ -11,7 +11,7 @@ from scipy.special import log_expit, logsumexp
 import pgmodels as pgm
 from pgmodels.inference.cavi import NATURAL_GRADIENT, with_responses
 from pgmodels.inference.objectives import MOST_PREDICTORS, expected_objective, mean_field_objective, objective_of
-from pgmodels.inference.vi import variational_problem
+from pgmodels.inference.prepare import variational_problem
 from pgmodels.objectives import expected
 from pgmodels.objectives.expected import MeanField, independent_nodes
 from pgmodels.runtime.precision import double_precision

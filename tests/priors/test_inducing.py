@@ -13,7 +13,7 @@ import pytest
 import pgmodels as pgm
 from pgmodels.inference.bound import MarginalBound, Selection, choose_again
 from pgmodels.inference.cavi import CoordinateAscent
-from pgmodels.inference.inducing_selection import TURNS
+from pgmodels.inference.prepare import TURNS
 from pgmodels.inference.problem import problem_of
 from pgmodels.kernels.kernel import CallableKernel
 from pgmodels.model import Data

@@ -21,8 +21,8 @@ from pgmodels.inference.bound import MarginalBound
 from pgmodels.inference.cavi import CAVI
 from pgmodels.inference.gibbs import warn_unmixed
 from pgmodels.inference.objectives import expected_objective
+from pgmodels.inference.prepare import variational_problem
 from pgmodels.inference.problem import neglect, problem_of
-from pgmodels.inference.vi import variational_problem
 from pgmodels.interop.numpyro import Program
 from pgmodels.kernels.kernel import median_distance
 from pgmodels.model import Data, check_memory

@@ -18,8 +18,8 @@ from jaxtyping import Array, Float
 
 import pgmodels as pgm
 from pgmodels.datasets import Split
-from pgmodels.inference.inducing_selection import without_inputs
 from pgmodels.inference.objectives import objective_of
+from pgmodels.inference.prepare import without_inputs
 from pgmodels.numerics.iteration import Adam, adam_step, initial_adam
 from pgmodels.numerics.quadrature import gauss_hermite
 from pgmodels.objectives.base import FormulaObjective
