@@ -23,8 +23,8 @@ from pgmodels.inference.objectives import AUTO, AutoChoice, check_objective, obj
 from pgmodels.inference.prepare import (
     InducingWarning,
     count_inputs,
+    resolved,
     selecting,
-    with_chain,
     with_inputs,
     with_selected_inputs,
 )
@@ -44,11 +44,12 @@ from pgmodels.inference.search import (
 from pgmodels.inference.starts import steps
 from pgmodels.inference.vi import converge, finish, warn_narrow
 from pgmodels.likelihoods.sampling import is_normalised
-from pgmodels.model import Model, Points, check_memory, require_model
+from pgmodels.model import Model, Points, require_model
 from pgmodels.parameters.parameter import is_parameter
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import Coordinates, Sites
 from pgmodels.priors.collection import columns
+from pgmodels.priors.representation import Auto
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, FitReport
 from pgmodels.results.gaussian import ParameterUncertainty, shifts_at
 from pgmodels.runtime.jit import compiled, one_thread_if_small
@@ -330,11 +331,10 @@ def fit(
     if num_starts is not None:
         check_whole_number(num_starts, "num_starts", 1)
     seed = as_seed(seed)
-    default = hold_unnormalised(model.resolve(data.X, seed), "fit")
-    model = with_chain(default, data.X)
+    form = model.gps[0].form
+    model = hold_unnormalised(resolved(model, data, seed, may_be_chain=True), "fit")
     # A chain that the user did not ask for is corrected where the default form would be.
-    by_scans = model is default
-    check_memory(model, data.X)
+    by_scans = form != Auto() or model.gps[0].form == Auto()
     published = scheme != AUTO_SCHEME
     terms = objective_of(model, "augmented" if published and objective == AUTO else objective, len(data.y))
     check_objective_of(scheme, terms)

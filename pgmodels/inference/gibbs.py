@@ -44,6 +44,7 @@ from pgmodels.inference.prepare import (
     INDEPENDENT,
     accurate_prior,
     nearly_converged,
+    resolved,
     select_inducing_inputs,
     warn_inaccurate,
     warn_left_out,
@@ -51,7 +52,7 @@ from pgmodels.inference.prepare import (
 from pgmodels.inference.slice_moves import check_blocks
 from pgmodels.inference.surrogates import Ellipse, Fit, constant_path, ellipse_of, precisions_of
 from pgmodels.likelihoods.sampling import checked_unknowns
-from pgmodels.model import Data, Model, check_memory, fixed_groups, forms_can_pad, require_model, with_powers
+from pgmodels.model import Data, Model, fixed_groups, forms_can_pad, require_model, with_powers
 from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels
 from pgmodels.priors.base import RandomKey, Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
@@ -627,8 +628,7 @@ def gibbs(
     chosen.check(model, data)
     check_sizes(num_samples, num_warmup, num_chains)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
-    model = model.resolve(data.X, as_seed(seed))
-    check_memory(model, data.X)
+    model = resolved(model, data, as_seed(seed))
     if settings.keep.what == "all":
         require_draws(num_samples * num_chains, len(data.X), model.num_latents)
     with Checkpoint.opened(checkpoint) as saved:

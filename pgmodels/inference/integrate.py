@@ -21,6 +21,7 @@ from pgmodels.inference.linear_response import corrected_moments, factors_of, li
 from pgmodels.inference.loop import ConvergenceWarning, VariationalState, run_block
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.prepare import (
+    resolved,
     start_state,
     variational_problem,
     warn_inaccurate,
@@ -35,7 +36,6 @@ from pgmodels.model import (
     Data,
     Model,
     Points,
-    check_memory,
     coefficient_groups,
     has_factors,
     padded_data,
@@ -340,8 +340,7 @@ def integrate(
     model, data = require_model(model).prepare(X, y, weights, missing)
     check_whole_number(num_draws, "num_draws", _AT_A_TIME)
     seed = as_seed(seed)
-    model = model.resolve(data.X, seed)
-    check_memory(model, data.X)
+    model = resolved(model, data, seed)
     model = with_selected_inputs(model, data, _objective(model))
     unknowns = checked_unknowns(model)
     if not unknowns.leaf_indices:

@@ -16,9 +16,9 @@ from pgmodels.inference.gibbs import GibbsRun, Settings
 from pgmodels.inference.gibbs_schedule import Keep, State, iterate, start_chains, started_chains, zero_stats
 from pgmodels.inference.loop import MANY, run_block
 from pgmodels.inference.objectives import Choice, check_objective, objective_of, require_maximised
-from pgmodels.inference.prepare import engine_of, nearly_converged, select_inducing_inputs
+from pgmodels.inference.prepare import engine_of, nearly_converged, resolved, select_inducing_inputs
 from pgmodels.interop.numpyro import checked_unknowns, require_x64
-from pgmodels.model import Model, check_memory, coefficient_groups, padded_data, require_model
+from pgmodels.model import Model, coefficient_groups, padded_data, require_model
 from pgmodels.priors.base import RandomKey
 from pgmodels.priors.representation import Auto
 from pgmodels.runtime.precision import as_array, double_precision
@@ -60,8 +60,7 @@ def numpyro_bound(
     """
     check_objective(objective)
     model, data = require_model(model).prepare(X, y)
-    model = model.with_form(Auto()).resolve(data.X)
-    check_memory(model, data.X)
+    model = resolved(model.with_form(Auto()), data)
     unknowns = checked_unknowns(model)
     if not unknowns.names:
         raise ValueError(

@@ -18,13 +18,13 @@ from numpyro.infer import MCMC, NUTS
 from pgmodels.data.arrays import MissingChoice, check_between
 from pgmodels.inference.gibbs import check_sizes, warn_unmixed
 from pgmodels.inference.objectives import expected_objective
-from pgmodels.inference.prepare import variational_problem, warn_inaccurate
+from pgmodels.inference.prepare import resolved, variational_problem, warn_inaccurate
 from pgmodels.inference.problem import Problem, largest_precision
 from pgmodels.inference.surrogates import fit_surrogate
 from pgmodels.interop.arviz import pointwise_log_likelihood
 from pgmodels.interop.numpyro import WHITENED, Program
 from pgmodels.likelihoods.operations import jumps
-from pgmodels.model import Data, Model, check_memory, require_model
+from pgmodels.model import Data, Model, require_model
 from pgmodels.priors.base import Sites, pad_rows
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.collection import approximation_error
@@ -149,8 +149,7 @@ def nuts(
     check_sizes(num_samples, num_warmup, num_chains)
     check_between(target_accept, "target_accept", 0.0, 1.0)
     key = as_key(seed)
-    model = model.with_form(Auto()).resolve(data.X)
-    check_memory(model, data.X)
+    model = resolved(model.with_form(Auto()), data)
     require_draws(num_samples * num_chains, len(data.X), model.num_latents)
     # Raises a helpful error if a kernel's matrix is not a covariance, where NumPyro would find no start.
     model.prior(data.X)

@@ -57,6 +57,18 @@ def with_chain(model: Model, X: np.ndarray) -> Model:
     return Model(model.likelihood, [GP(gp.kernel, gp.mean, gp.size, form)])
 
 
+def resolved(model: Model, data: Data, seed: int = 0, *, may_be_chain: bool = False) -> Model:
+    """The model with the values, domains and inducing inputs that its forms choose from X.
+
+    And with its one latent as a Markov process if that ``may_be_chain``; see ``with_chain``. ``seed`` is for random
+    choices of inducing inputs. Raises MemoryError if the priors at the data need more than is available.
+    """
+    model = model.resolve(data.X, seed)
+    model = with_chain(model, data.X) if may_be_chain else model
+    check_memory(model, data.X)
+    return model
+
+
 class TruncationWarning(PgmodelsWarning):
     """The basis functions of a GP leave out a part of its prior variance."""
 

@@ -31,12 +31,12 @@ from pgmodels.inference.prepare import (
     couples,
     engine_of,
     is_affordable,
+    resolved,
     start_state,
     state_from,
     variational_problem,
     warn_inaccurate,
     warn_left_out,
-    with_chain,
     with_selected_inputs,
 )
 from pgmodels.inference.problem import Problem, conditioned, largest_precision, neglect, precisions, problem_of
@@ -409,7 +409,7 @@ def _vi(
     check_between(tolerance, "tolerance", 0.0, math.inf)
     check_callback(callback)
     check_objective(objective)
-    model = with_chain(model.resolve(data.X, as_seed(seed)), data.X)
+    model = resolved(model, data, as_seed(seed), may_be_chain=True)
     terms = objective_of(model, objective)
     model = with_selected_inputs(model, data, terms)
     result = converge(name, model, data, terms, None, max_iterations, tolerance, progress, callback, start_time)
