@@ -564,7 +564,9 @@ def test_results_are_saved_and_updated(data, places, groups, is_coupled, tmp_pat
     for result in (q,) if is_coupled else (q, pgm.correct(q)):
         again = pgm.load(result.save(tmp_path / "result.npz"), likelihood=q.model.likelihood)
         assert type(again) is type(result)
-        np.testing.assert_allclose(again.predict_latent(new), result.predict_latent(new), rtol=0, atol=1e-10 if is_coupled else 0)
+        np.testing.assert_allclose(
+            again.predict_latent(new), result.predict_latent(new), rtol=0, atol=1e-10 if is_coupled else 0
+        )
     updated = pgm.update(pgm.cavi(model, X[:count], y[:count]), X[count:], y[count:])
     # Both to a tolerance of 1e-9 of the ELBO, which is flat at the optimum.
     np.testing.assert_allclose(updated.mean, q.mean, rtol=0, atol=1e-4)
