@@ -690,7 +690,7 @@ def _check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name
     except NoAugmentationError:
         _check_log(log_density(likelihood, y, f), f"its density {formula.text()} at f = 0", name)
         return
-    required, log_base, coefficient_values = _required(augmentation, y, f, likelihood.values)
+    required, log_base, coefficient_values = _required(augmentation, as_array(y), as_array(f), likelihood.values)
     for requirement, values in zip(augmentation.requirements, map(np.asarray, required), strict=True):
         bad = np.argwhere(~np.broadcast_to(requirement.holds(values), values.shape))
         if bad.size:

@@ -322,7 +322,8 @@ def validate(
         console.print(f"learned {approximation.model!r}", markup=False, highlight=False)
         if any(isinstance(start, dist.Distribution) for start in variances):
             console.print("dimensionless kernel variances have a LogNormal(0, 1) prior", markup=False, highlight=False)
-        fitted, results = approximation.model.fixed(), {}
+        fitted = approximation.model.fixed()
+        results: dict[str, Any] = {}
         sizes: dict[str, Any] = {
             "num_samples": num_samples,
             "num_warmup": num_warmup,

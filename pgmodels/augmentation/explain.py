@@ -505,7 +505,9 @@ def _letter(augmentation: Augmentation) -> str:
 
 def _posterior(j: Part | None, shared: bool = False) -> tuple[Tree, Tree]:
     """The mean of a latent given its sites, and the definition of its covariance; of all jointly if ``shared``."""
-    K, V, h, w = indexed("K", j), indexed("V", j), indexed("h", j), call("diag", indexed("w", j))
+    K, V = indexed("K", j), indexed("V", j)
+    h: Tree = indexed("h", j)
+    w: Tree = call("diag", indexed("w", j))
     if shared:
         transposed = raised("Φ", "T")
         h, w = factors(transposed, h), factors(transposed, w, "Φ")

@@ -69,7 +69,7 @@ def _half_precision(s: Array) -> Array:
 @compiled
 def _half_precision_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
     (s,), (by_s,) = primals, tangents
-    return _half_precision(s), -relative_variance_at_square(0.25 * s) / 64.0 * by_s
+    return _half_precision(s), jnp.asarray(-relative_variance_at_square(0.25 * s) / 64.0 * by_s)
 
 
 # Symbols of variational inference: moments of q, expectations under q, and the terms of local bounds.
@@ -270,7 +270,7 @@ def _largest(key: Array, mean: Array, chosen: Array) -> Array:
     centre = jnp.sum(jnp.where(chosen, mean, 0.0), axis=-1, keepdims=True)
     gap = centre - mean
 
-    def log_density(x: RealArray) -> Array:
+    def log_density(x: RealArray) -> RealArray:
         return -0.5 * x**2 + jnp.sum(jnp.where(chosen, 0.0, jsp.log_ndtr(gap + x)), axis=-1, keepdims=True)
 
     mode, curvature = mode_of_largest(gap, 1.0, chosen, EQUAL_NEWTON)

@@ -76,8 +76,10 @@ def survey(
             X, y = check(X, y)
         except ValueError as error:
             # The message numbers the rows within the block.
-            message = re.sub(r"\brow (\d+)", lambda match, first=count: f"row {first + int(match[1])}", str(error))
-            raise ValueError(message) from error
+            def numbered(match: re.Match[str], first: int = count) -> str:
+                return f"row {first + int(match[1])}"
+
+            raise ValueError(re.sub(r"\brow (\d+)", numbered, str(error))) from error
         digest.update(np.ascontiguousarray(X).tobytes() + np.ascontiguousarray(y).tobytes())
         # Means and sums of squares about them, block by block (Chan, Golub and LeVeque 1983).
         share, shift = len(X) / (count + len(X)), X.mean(axis=0) - mean

@@ -675,10 +675,11 @@ def compare(
             row |= measured
         if result.draws is not None:
             row |= convergence(result)
+        gaussian: Any = result
         if result.has_elbo:
-            row["elbo"] = result.elbo
+            row["elbo"] = gaussian.elbo
         if result.has_density:
-            row["pareto_k"] = pareto_k(result, num_draws, seed)
+            row["pareto_k"] = pareto_k(gaussian, num_draws, seed)
         row["seconds"] = result.seconds
         rows[label] = row
     is_class = draws.model.support.values() is not None

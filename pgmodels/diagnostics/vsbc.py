@@ -308,7 +308,8 @@ def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
         means = _average(result.draws)
     else:
         # The optimal q of the auxiliaries belongs to the marginals of q(f), not to corrected marginals.
-        means = _expected(result, *checked.uncorrected.predictor_moments(), result.model.parameters)
+        mean, variance = checked.uncorrected.predictor_moments()
+        means = _expected(result, mean, variance, result.model.parameters)
     present = _present(result)
     return {name: np.where(present[name], value, np.nan) if name in present else value for name, value in means.items()}
 

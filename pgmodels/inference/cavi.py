@@ -364,7 +364,7 @@ def with_responses(
     def product(moved: Array, raw: Array) -> Array:
         return raw + jnp.einsum("ipq,iq->ip", change, moved)
 
-    gradient = gradient_of(target, mean) - gradient_of(sites, mean)
+    gradient = jnp.asarray(gradient_of(target, mean) - gradient_of(sites, mean))
     moved = conjugate_gradients(product, gradient, posterior.times, 0.05, 20).x
     return target._replace(potential=target.potential - jnp.einsum("ipq,iq->ip", coupling, moved))
 

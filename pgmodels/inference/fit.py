@@ -130,7 +130,7 @@ def pull_of_latents(bound: MarginalBound, point: Point) -> Float[np.ndarray, "n 
     n, predictors = len(bound.data.y), bound.family.objective.predictors
     # By NumPy, without compilation.
     sites, mean = jax.tree.map(np.asarray, (point.state.sites, point.state.mean))
-    of_predictors = gradient_of(sites, mean)[:n]
+    of_predictors = np.asarray(gradient_of(sites, mean))[:n]
     if predictors is None:
         return of_predictors
     Phi = np.asarray(predictors.matrix(bound.family.y, bound.model_at(point.vector).parameters))[:n]

@@ -48,7 +48,7 @@ def tangent_bound(problem: Problem, local: LocalParameters) -> Float[Array, ""]:
     Izmailov and Kropotov 2017, section 4.1. For Taylor expansions of log p(y | f) it is log Z + Σ (log p(y | m) - g m -
     w m^2 / 2) with the gradient g at m, where variances cancel, and no bound: section 4.2, equation 18.
     """
-    m, v = local.mean, jnp.exp(local.log_variance)
+    m, v = jnp.asarray(local.mean), jnp.exp(local.log_variance)
     squares = m**2
     if problem.coupled:
         v, squares = jax.vmap(jnp.diag)(v), m[:, :, None] * m[:, None, :]
@@ -86,7 +86,9 @@ def sweep(
 def state_at(family: ProblemFamily, vector: Array, points: Points, local: LocalParameters) -> Any:
     """The q(f) of the sites at local parameters."""
     problem = family.problem(vector, points)
-    return engine_of(family.objective).state_of(problem, problem.sites(local.mean, jnp.exp(local.log_variance)))
+    return engine_of(family.objective).state_of(
+        problem, problem.sites(jnp.asarray(local.mean), jnp.exp(local.log_variance))
+    )
 
 
 @partial(compiled, optimise=False)
@@ -319,17 +321,19 @@ def learn_by(scheme: str, model: Model, data: Data, terms: Objective, limits: Li
     """Maximise the bound from the model's values by a published scheme, reselecting inducing inputs between runs."""
     box = box_of({scheme: Start(model, "level")})
     bound = MarginalBound.of(trainable(model), data, terms)
-    search, selection, best = SCHEMES[scheme](bound, box, limits, bar), Selection(), None
-    again = converged = True
-    while again:
-        reached, converged = search.run(best)
+    search, selection = SCHEMES[scheme](bound, box, limits, bar), Selection()
+    reached, converged = search.run(None)
+    while True:
         # q(f) continues from the scheme's, since a fresh start could end at another optimum. Any value replaces the
         # best one, which an approximate bound need not exceed.
         best = bound.at(reached.vector, reached) or reached
         search.num_evaluations += 1
-        again = search.steps_remain
-        if again:
-            best, selection, again = choose_again(bound, best, selection)
+        if not search.steps_remain:
+            break
+        best, selection, again = choose_again(bound, best, selection)
+        if not again:
+            break
+        reached, converged = search.run(best)
     message = f"{terms.title} changes by less than the tolerance" if converged else "the scheme used all iterations"
     starts = {scheme: search.start_elbo}
     return Maximum(bound, best, box, scheme, starts, search.num_steps, converged, message, search.num_evaluations)

@@ -234,9 +234,11 @@ class GibbsRun(Picklable):
         rows = len(self.data.y)
         if have_factors(self.prior.spans()) and not have_factors(self.prior):
             vector = as_array(np.median(np.asarray(self.chains.unknowns), axis=0))
-            figures = (np.asarray(leaf)[:rows] for leaf in _inducing_residuals(self.target, vector))
+            residual, precision, variance = (
+                np.asarray(leaf)[:rows] for leaf in _inducing_residuals(self.target, vector)
+            )
             model = self.unknowns.with_values(self.unknowns.constrain(vector))
-            warn_left_out(model, self.data.X, *figures, effect=INDEPENDENT)
+            warn_left_out(model, self.data.X, residual, precision, variance, INDEPENDENT)
         count, means, squares = (np.asarray(part) for part in self.moments)
         warn_unmixed("gibbs", int(count), means[:, :rows], squares[:, :rows] / max(float(count), 1.0))
         if self.failed_fits:

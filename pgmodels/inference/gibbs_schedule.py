@@ -404,7 +404,8 @@ def tune(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStats], sche
     if hamiltonian is not None and slices is not None:
         together = bool(hamiltonian.repeats and slices.repeats)
         if together and _hamiltonian_goes_further(prior, stats, schedule, hamiltonian, slices):
-            schedule, slices = schedule.change(SurrogateSlice, repeats=0), slices._replace(repeats=0)
+            schedule = schedule.change(SurrogateSlice, repeats=0)
+            slices = slices._replace(repeats=as_array(0))
         elif together:
             schedule = schedule.change(Hamiltonian, repeats=0).change(
                 SurrogateSlice, repeats=int(SurrogateSlice().first().repeats)

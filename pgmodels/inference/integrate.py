@@ -509,7 +509,12 @@ class _Integration:
         model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(vector)])
         n = len(self.data.y)
         check_against_prior(
-            "integrate", model, self.data.y, np.asarray(prior)[:n], np.asarray(variance)[:n], lambda: (m[:n], v[:n])
+            "integrate",
+            model,
+            self.data.y,
+            np.asarray(prior)[:n],
+            np.asarray(variance)[:n],
+            lambda: (np.asarray(m)[:n], np.asarray(v)[:n]),
         )
         if residual is not None:
             site_precisions = precisions(self.family.objective, point.sites, self.family.y, model.parameters)

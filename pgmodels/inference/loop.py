@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,8 @@ class VariationalState(Protocol):
     @property
     def memory(self) -> History: ...
 
-    def _replace(self, **changes: Any) -> Self: ...
+    @property
+    def _replace(self) -> Callable[..., Any]: ...
 
 
 # A step of an engine.
@@ -109,7 +110,8 @@ class Bounded(Protocol):
     @property
     def rounding(self) -> Float[Array, ""]: ...
 
-    def _replace(self, **changes: Any) -> Self: ...
+    @property
+    def _replace(self) -> Callable[..., Any]: ...
 
 
 S = TypeVar("S", bound=Bounded)

@@ -260,7 +260,7 @@ class _Pinned:
         updated = _UpdatedRows(self)
 
         def interpolated(x: Array | np.ndarray) -> Float[Array, ""]:
-            return updated.bound((x - functional.mean) / self.deviation)
+            return updated.bound(jnp.asarray((x - functional.mean) / self.deviation))
 
         t = (functional.location + functional.scale * GRID - functional.mean) / self.deviation
         exact = jax.lax.map(lambda t: jnp.sum(self.steep_terms(t)), t, batch_size=16)

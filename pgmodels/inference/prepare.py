@@ -29,6 +29,7 @@ from pgmodels.priors.markov import Markov, scan_operations
 from pgmodels.priors.representation import Auto
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import PgmodelsWarning, warn
+from pgmodels.runtime.precision import as_array
 
 # Distinct inputs up to which the default form stays. In a new process, with Matern32 on one core, cavi takes 3.3 s in
 # either form with 1,000, and 6.6 s against 3.7 s with 2,000 (4.0 s against 0.04 s once compiled), and fit 44 s against
@@ -50,7 +51,7 @@ def with_chain(model: Model, X: np.ndarray) -> Model:
         return model
     count = len(np.unique(X[:, gp.kernel.reads(num_columns)], axis=0))
     state = with_values(gp.kernel).to_state_space()
-    has_noise = bool(np.any(state.noise(np.ones(1))))
+    has_noise = bool(np.any(state.noise(as_array(np.ones(1)))))
     is_cheaper = scan_operations(count, state.dimension) < dense_operations(count)
     if count <= FEW or not (state.is_exact and has_noise and is_cheaper):
         return model

@@ -200,7 +200,7 @@ class Problem(Module):
 
     def _elbo(self, terms: Float[Array, " n"], mean: Array, variance: Spread, divergence: Array, sites: Sites) -> Bound:
         precision = sites.precision.diagonal(axis1=1, axis2=2) if self.coupled else sites.precision
-        pull, digits = abs(gradient_of(sites, mean)), _DIGIT * abs(mean)
+        pull, digits = jnp.abs(gradient_of(sites, mean)), _DIGIT * abs(mean)
         of_means = jnp.sum(pull * digits + 0.5 * abs(precision) * digits**2)
         of_prior = change_of_elbo(self, _DIGIT * rounded_variances(self.prior), mean, variance, sites)
         sizes = jnp.sum(abs(terms)) + abs(divergence)

@@ -169,7 +169,7 @@ def to_arviz(
 
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)
-    exported = require_result(result, "result must be a result, such as those of cavi, correct, fit or gibbs")
+    exported: Result = require_result(result, "result must be a result, such as those of cavi, correct, fit or gibbs")
     drawn = exported.draw_with_parameters(int(num_draws), seed)
     result = exported if drawn is None else as_draws(exported, *drawn)
     draws = result.draws

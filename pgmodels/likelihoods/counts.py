@@ -186,7 +186,7 @@ _CUTS: Any = Parameter(np.array([-1.0, 1.0]))
 def _cumulative(
     distribution: Callable[[Operand], Expression], y: Expression, f: Expression, cuts: VectorSymbol
 ) -> Expression:
-    below = [0, *(distribution(cut - f) for cut in cuts), 1]
+    below: list[Any] = [0, *(distribution(cut - f) for cut in cuts), 1]
     return sum_((below[k + 1] - below[k]) * (y == k) for k in range(len(below) - 1))
 
 

@@ -434,16 +434,24 @@ def _is_many(*args: ArrayLike) -> bool:
 
 @partial(compiled, static_argnames=("mean", "variance", "size", "symbols"), optimise=_is_many)
 def _moments(
-    mean: Formula, variance: Formula, size: int, symbols: Symbols, y: ArrayLike, f: Array, values: Values
-) -> tuple[Array, ...]:
-    env = Environment(y, f, values)
-    formulas = (trace(formula, size, symbols) for formula in (mean, variance))
-    return tuple(jnp.broadcast_to(formula.evaluate(env)[..., 0], f.shape[:-1]) for formula in formulas)
+    mean: Formula,
+    variance: Formula,
+    size: int,
+    symbols: Symbols,
+    y: ArrayLike,
+    f: Array | np.ndarray,
+    values: Values,
+) -> tuple[Array, Array]:
+    def evaluated(formula: Formula) -> Array:
+        value = trace(formula, size, symbols).evaluate(Environment(y, jnp.asarray(f), values))[..., 0]
+        return jnp.broadcast_to(value, f.shape[:-1])
+
+    return evaluated(mean), evaluated(variance)
 
 
 @partial(compiled, static_argnames=("function", "size", "symbols"), optimise=_is_many)
 def _gaussian_moments(
-    function: Formula, size: int, symbols: Symbols, y: ArrayLike, f: Array, values: Values
+    function: Formula, size: int, symbols: Symbols, y: ArrayLike, f: Array | np.ndarray, values: Values
 ) -> tuple[Array, Array]:
     """Mean m and variance s² (..., n) of y: at y = 0, log p has slope m/s² and curvature -1/s²."""
     formula, y = trace(function, size, symbols), jnp.asarray(y, dtype=f.dtype)
@@ -451,7 +459,7 @@ def _gaussian_moments(
     direction = jnp.ones(y.shape) if y.ndim == 1 else jnp.zeros(y.shape).at[..., 0].set(1.0)
 
     def log_density(y: Array) -> Array:
-        return jnp.broadcast_to(formula.log_evaluate(Environment(y, f, values))[..., 0], f.shape[:-1])
+        return jnp.broadcast_to(formula.log_evaluate(Environment(y, jnp.asarray(f), values))[..., 0], f.shape[:-1])
 
     def slope(y: Array) -> Array:
         return jax.jvp(log_density, (y,), (direction,))[1]

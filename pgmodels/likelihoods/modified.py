@@ -129,8 +129,8 @@ def summed(likelihood: Likelihood, sums: Sequence[Iterable[int]], offsets: Seque
     y has one more column for each of ``offsets``, the number of the latent that it is added to.
     """
     support = likelihood.support(len(sums))
-    sums = tuple(tuple(int(n) for n in terms) for terms in sums)
-    of_terms = Sums(sums, support.num_columns, tuple(offsets))
+    groups = tuple(tuple(int(n) for n in terms) for terms in sums)
+    of_terms = Sums(groups, support.num_columns, tuple(offsets))
     mean, variance = likelihood.conditional_mean, likelihood.conditional_variance
     return replace(
         likelihood,
@@ -138,7 +138,7 @@ def summed(likelihood: Likelihood, sums: Sequence[Iterable[int]], offsets: Seque
         declared_support=Given(support, *[Real()] * len(offsets)) if offsets else support,
         conditional_mean=None if mean is None else Summed(mean, of_terms),
         conditional_variance=None if variance is None else Summed(variance, of_terms),
-        num_latents=sum(map(len, sums)),
+        num_latents=sum(map(len, groups)),
         sampler=None if likelihood.sampler is None else SummedSampler(likelihood.sampler, of_terms),
     )
 

@@ -282,7 +282,7 @@ def _finite_log_densities(
 @partial(_finite_log_densities.defjvp, symbolic_zeros=True)
 def _derivatives_of_finite(
     objective: Quadrature, primals: tuple[Any, ...], tangents: tuple[Any, ...]
-) -> tuple[tuple[Array, Array], tuple[Array, np.ndarray]]:
+) -> tuple[tuple[Array, Array], tuple[Array, Any]]:
     z, m, y, parameters = primals
     values, slopes, finite = _finite_slopes(objective, z, y, parameters)
     change = jnp.zeros_like(values)

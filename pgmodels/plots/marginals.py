@@ -160,7 +160,12 @@ def _scatter(axes: Axes, panel: _Panel, reference: str, looks: dict[str, Style])
     rasterised = x.size > RASTERISED
     for label, value in panel.values.items():
         if label != reference:
-            look = {"color": looks[label].colour, "marker": looks[label].marker, "alpha": 0.65, "linewidths": 0}
+            look: dict[str, Any] = {
+                "color": looks[label].colour,
+                "marker": looks[label].marker,
+                "alpha": 0.65,
+                "linewidths": 0,
+            }
             size = float(np.clip(3000 / x.size, 3, 20))
             axes.scatter(x, value.ravel(), s=size, label=label, rasterized=rasterised, **look)
     bars = 2.0 * panel.error.ravel()
@@ -402,7 +407,11 @@ def _moments(axes: Axes, diagnosis: Diagnosis, which: str) -> None:
     for latent in range(x.shape[1]):
         at, value, bar = x[:, latent], y[:, latent], 2.0 * error[:, latent]
         axes.vlines(at, value - bar, value + bar, color=_GREY, linewidth=1.5, zorder=0, rasterized=rasterised)
-        look = {"color": COLOURS[latent % len(COLOURS)], "marker": MARKERS[latent % len(MARKERS)], "linewidths": 0}
+        look: dict[str, Any] = {
+            "color": COLOURS[latent % len(COLOURS)],
+            "marker": MARKERS[latent % len(MARKERS)],
+            "linewidths": 0,
+        }
         axes.scatter(at, value, s=12, alpha=0.7, label=f"latent {latent}", rasterized=rasterised, **look)
     if x.shape[1] > 1:
         axes.legend(frameon=False, fontsize="small")

@@ -57,7 +57,7 @@ REFERENCE = Style("#000000", ".", "-")
 
 def styles(labels: Iterable[str], reference: str | None = None) -> dict[str, Style]:
     """A style for each label; the reference is black and solid."""
-    by_label = {}
+    by_label: dict[str, Style] = {}
     for label in labels:
         turn, index = divmod(len(by_label.keys() - {reference}), len(COLOURS))
         marker, line = MARKERS[(index + turn) % len(MARKERS)], LINES[(index + turn) % len(LINES)]

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -160,7 +160,7 @@ class LatentPrior(Module):
         """Variance at X given the coordinates, independent across data; None if it is zero."""
         return None
 
-    def replaced(self, **changes: Array | int) -> "LatentPrior":
+    def replaced(self, **changes: Any) -> "LatentPrior":
         """The prior with another ``mean`` or ``size``."""
         return replace(self, **changes)
 

@@ -249,7 +249,7 @@ class FICPrior(LatentPrior):
     def resized(self, size: int) -> "FICPrior":
         return FICPrior(self.span.resized(size), as_array(pad_rows(self.residual, size)))
 
-    def replaced(self, **changes: Array | int) -> "FICPrior":
+    def replaced(self, **changes: Any) -> "FICPrior":
         return FICPrior(replace(self.span, **changes), self.residual)
 
     @property

@@ -295,7 +295,8 @@ class LatentSampler:
         self.regression, self.result = regression, result
         support = result.likelihood.support(regression.model.num_latents)
         has_classes = isinstance(support.observed if isinstance(support, Given) else support, Classes)
-        self.class_names = list(regression.response.levels or range(len(support.values()))) if has_classes else None
+        codes = support.values() if has_classes else None
+        self.class_names = None if codes is None else list(regression.response.levels or range(len(codes)))
 
     @cached_property
     def skewed(self) -> list[Skewed]:

@@ -98,8 +98,9 @@ def bullets(items: Iterable[Any]) -> Html:
 
 
 def _cell(tag: str, value: object, **attributes: object) -> Html:
-    is_cell = isinstance(value, Html) and value.startswith(("<td", "<th"))
-    return value if is_cell else element(tag, value, **attributes)
+    if isinstance(value, Html) and value.startswith(("<td", "<th")):
+        return value
+    return element(tag, value, **attributes)
 
 
 # Text in at most 100 columns.

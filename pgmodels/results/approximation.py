@@ -461,7 +461,7 @@ class PerturbativeApproximation(CorrectedApproximation):
 
     description: ClassVar[str] = "to second order"
     # There is no joint covariance that could be indefinite.
-    is_positive: ClassVar[bool] = True
+    is_positive: ClassVar[bool] = True  # type: ignore[misc]
 
     shift: Float[np.ndarray, "n l"]
     curvature: Float[np.ndarray, "n l"]

@@ -158,7 +158,12 @@ def name_type(value: object) -> str:
 R = TypeVar("R", bound=Result)
 
 
-def require_result(value: object, expected: str, remedy: str = "", kind: type[R] | tuple[type[R], ...] = Result) -> R:
+def require_result(
+    value: object,
+    expected: str,
+    remedy: str = "",
+    kind: type[R] | tuple[type[R], ...] = Result,  # type: ignore[assignment]
+) -> R:
     """The value, if it is a result at data, or of a ``kind`` of these.
 
     Raises ValueError otherwise: what is ``expected``, the type of the value, and a ``remedy``.
