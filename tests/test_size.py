@@ -85,21 +85,21 @@ def requirements():
 
 # The figure, its limit, and the goal that it is to reach.
 FIGURES = {
-    "lines of the package": (lambda: lines(FILES.values()), 56_100, 43_000),
+    "lines of the package": (lambda: lines(FILES.values()), 55_100, 43_000),
     "files of the package": (lambda: len(FILES), 140, 140),
-    "files that cavi imports": (lambda: len(closure("pgmodels.inference.vi")), 60, 60),
+    "files that cavi imports": (lambda: len(closure("pgmodels.inference.vi")), 58, 60),
     "lines that cavi imports": (
-        lambda: lines(FILES[name] for name in closure("pgmodels.inference.vi")), 27_468, 15_000),
-    "files that fit imports": (lambda: len(closure("pgmodels.inference.fit")), 75, 75),
-    "files that gibbs imports": (lambda: len(closure("pgmodels.inference.gibbs")), 75, 75),
-    "files that svi imports": (lambda: len(closure("pgmodels.inference.svi")), 75, 75),
+        lambda: lines(FILES[name] for name in closure("pgmodels.inference.vi")), 27_000, 15_000),
+    "files that fit imports": (lambda: len(closure("pgmodels.inference.fit")), 68, 75),
+    "files that gibbs imports": (lambda: len(closure("pgmodels.inference.gibbs")), 65, 75),
+    "files that svi imports": (lambda: len(closure("pgmodels.inference.svi")), 73, 75),
     "import cycles": (lambda: sum(name in closure(other) for name in FILES for other in GRAPH[name]), 0, 0),
     "classes with more than 20 methods": (
-        lambda: sum(isinstance(node, ast.ClassDef) and num_methods(node) > 20 for node in NODES), 16, 3),
-    "parameters typed Any": (lambda: sum(map(is_any, NODES)), 1_291, 400),
-    "isinstance of results, priors and posteriors": (lambda: sum(map(checks_class, NODES)), 104, 25),
-    "numeric constants of modules": (lambda: sum(1 for tree in TREES.values() for _ in numbers(tree)), 480, 250),
-    "lines of the tests": (lambda: lines((ROOT / "tests").rglob("*.py")), 45_344, 35_000),
+        lambda: sum(isinstance(node, ast.ClassDef) and num_methods(node) > 20 for node in NODES), 3, 3),
+    "parameters typed Any": (lambda: sum(map(is_any, NODES)), 120, 400),
+    "isinstance of results, priors and posteriors": (lambda: sum(map(checks_class, NODES)), 10, 25),
+    "numeric constants of modules": (lambda: sum(1 for tree in TREES.values() for _ in numbers(tree)), 90, 250),
+    "lines of the tests": (lambda: lines((ROOT / "tests").rglob("*.py")), 44_300, 35_000),
     "dependencies": (lambda: len(requirements()), 16, 16),
 }  # fmt: skip
 
