@@ -17,7 +17,7 @@ import pgmodels as pgm
 from pgmodels.data.arrays import read_inputs
 from pgmodels.diagnostics.diagnose import augmentation_gap
 from pgmodels.diagnostics.vsbc import simulate_calibration
-from pgmodels.inference import moves, vi
+from pgmodels.inference import moves, prepare
 from pgmodels.inference.gibbs import gibbs
 from pgmodels.inference.vi import cavi
 from pgmodels.kernels.others import White
@@ -174,7 +174,7 @@ def test_bad_data(name, engine, monkeypatch):
         raise AssertionError("work began before the data were checked")
 
     monkeypatch.setattr(Model, "prior", working)
-    monkeypatch.setattr(vi, "init", working)
+    monkeypatch.setattr(prepare, "init", working)
     monkeypatch.setattr(moves, "fit_surrogate", working)
     with pytest.raises(ValueError) as raised:
         engine(model, X, y)
