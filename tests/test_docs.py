@@ -383,7 +383,7 @@ def test_files_and_names_of_the_tables_that_follow_a_call_exist():
     for file, names in rows:
         text = (ROOT / "pgmodels" / file).read_text(encoding="utf-8")
         for name in re.findall(r"`(\w+)`", names):
-            assert re.search(rf"^(?:class|def) {name}\b", text, re.MULTILINE), (file, name)
+            assert re.search(rf"^ *(?:class|def) {name}\b", text, re.MULTILINE), (file, name)
 
 
 # The examples of docstrings run, and print what they show.

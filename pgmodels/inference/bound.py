@@ -159,9 +159,10 @@ FELT = 0.1
 
 
 def collapsed_bound(problem: Problem, state: VariationalState) -> Any:
-    """log Z(θ; h, w) + Σ B with q(f)'s marginals and sites fixed: the ELBO as a function of θ plus Σ (h m - w s / 2).
+    """log Z(θ; h, w) + Σ B, a function of θ with q(f)'s marginals and sites held fixed.
 
-    Source: math, section 4; Titsias 2009; Passerello 2021, PGPR. At the optimal sites its gradient is the full one.
+    At the θ of q it is the ELBO plus Σ (h m - w s / 2) with s = v + m²; at optimal sites its gradient is the ELBO's.
+    Source: math, section 4; Titsias 2009; Passerello 2021, PGPR.
     """
     m, v, sites = jax.lax.stop_gradient((state.mean, state.variance, state.sites))
     return problem.moments(sites).log_normalizer + problem.local_bound(m, v)

@@ -425,7 +425,7 @@ def is_clipped(state: GaussianState) -> bool:
 NATURAL_GRADIENT = NaturalGradient()
 
 
-# Coordinate ascent for dense priors: sweeps on a second-order expansion of the moments, with few factorisations.
+# Coordinate ascent for dense priors: sweeps on moments that are linear in the sites, with few factorisations.
 
 
 class Expanded(NamedTuple):

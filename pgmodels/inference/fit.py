@@ -63,9 +63,9 @@ def uncertainty_of(
 ) -> ParameterUncertainty | str:
     """The uncertainty of the parameters at a maximum of the bound, or the reason why there is none.
 
-    Parameters that the data do not determine one by one have no interval: they stay at their values. At two gradients
-    each the curvature of at most ``most`` is computed. A normal density in the logarithm describes no parameter that
-    the data and the prior leave a deviation above ``largest``, a factor of 20.
+    Parameters that the data do not determine one by one have no interval: they stay at their values. The curvature is
+    computed for at most ``most`` parameters, by two gradients each. There is no uncertainty if a deviation exceeds
+    ``largest``, in the logarithm a factor of 20: no normal density describes that.
     """
     bound, best = maximum.bound, maximum.best
     count = len(best.vector)

@@ -579,7 +579,9 @@ def gibbs(
     Warns
     -----
     MixingWarning
-        If hyperparameters are sampled and no Gaussian can be fitted again in warm-up, so that moves may be short.
+        If R-hat of a latent exceeds 1.2, or no Gaussian can be fitted again in warm-up, so that moves may be short.
+    PrecisionWarning
+        As in ``cavi``.
     InducingWarning
         If there are too few inducing inputs.
 

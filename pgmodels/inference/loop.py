@@ -239,9 +239,9 @@ class ConvergenceWarning(PgmodelsWarning):
 class Engine(ABC):
     """A fixed-point iteration for the sites of q(f).
 
-    Laws: ``step`` never lowers the ELBO beyond rounding error, and at a fixed point the sites are the optimal ones at
-    q's marginals. ``init`` and ``step`` are traceable functions of a Problem. One loop drives every engine: see
-    ``pgmodels.inference.loop``.
+    Laws: ``step`` never lowers the ELBO beyond rounding error (or the log posterior density at q's mean, if the
+    objective is not ``is_maximised``), and at a fixed point the sites are the optimal ones at q's marginals. ``init``
+    and ``step`` are traceable functions of a Problem. One loop drives every engine: see ``pgmodels.inference.loop``.
     """
 
     @abstractmethod
@@ -261,7 +261,7 @@ class Engine(ABC):
         """The state after one iteration of a published scheme, without acceleration or history."""
 
     def finish(self, name: str, problem: Problem, ascent: Ascent) -> Ascent:
-        """The ascent after the loop; not converged, with a warning by ``name``, if no step raises the ELBO."""
+        """The ascent after the loop; an engine that can stall marks it as not converged and warns by ``name``."""
         return ascent
 
 

@@ -213,10 +213,10 @@ def _required_tolerance(before: Point, after: Point) -> float:
 def multistart(
     initial: dict[str, Start], box: np.ndarray, data: Data, terms: Objective, limits: Limits, bar: SearchBar
 ) -> Maximum:
-    """L-BFGS-B from the start with the largest bound, reselecting inducing inputs between rounds.
+    """L-BFGS-B from the start with the largest bound, and BFGS once it is near the optimum.
 
-    With several kinds of starts, a few steps are made from the best of each kind and the search continues from the
-    largest bound.
+    Inducing inputs are reselected between rounds. With several kinds of starts, a few steps are made from the best of
+    each kind and the search continues from the largest bound.
     """
     bounds = {name: MarginalBound.of(trainable(start.model), data, terms) for name, start in initial.items()}
     points = {

@@ -39,7 +39,7 @@ from pgmodels.priors.linalg import vmap_as_loop, vmap_as_loop_if_batched
 from pgmodels.runtime.precision import as_array
 
 State = TypeVar("State")
-# Cost of a step in surrogates, including the slice steps on latents that follow (measured).
+# Evaluations of the density in a slice step on hyperparameters, and in those on latents that follow (measured).
 EVALUATIONS = 4.0
 # Maximum number of shrinkages, by 2^-100 in all: the rest is rounding, and the chain does not move.
 MAX_SHRINKS = 100

@@ -1,4 +1,4 @@
-"""Surrogate sites of the sampler, and its preconditioner."""
+"""The surrogate: the Gaussian about which the sampler moves, and its coordinates."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -283,9 +283,10 @@ def svi(
     Returns
     -------
     Approximation or SparseApproximation
-        An Approximation for arrays with the objective ``"augmented"``. A SparseApproximation, which stores none of the
-        rows, for ``Rows``, for ``class_batch_size`` and for the objective ``"expected"``: if the rows are few enough,
-        ``pgm.gaussian_vi(result.model, X, y)`` gives its marginals and the exact ELBO.
+        An Approximation for arrays with the objective ``"augmented"`` or ``"factorised"``. A SparseApproximation, which
+        stores none of the rows, for ``Rows``, for ``class_batch_size`` and for other objectives, whose full steps may
+        lower the bound: if the rows are few enough, ``pgm.gaussian_vi(result.model, X, y)`` gives the marginals and the
+        exact ELBO of ``"expected"``.
 
     Raises
     ------
@@ -312,10 +313,11 @@ def svi(
     are short) differ from the previous averages by less than ``tolerance``, relative to their norm and to the share of
     the distance that the steps cover; or when windows have fewer rows than the data and their bound gains less than its
     noise. Before that, Adam's learning rate is halved whenever the averages of the hyperparameters change by no more
-    than noise, and training ends when they change by less than a tenth of ``tolerance``, relatively if positive. Steps
-    on all rows follow from the last average of q, extrapolated as those of ``cavi``, and for arrays those of ``cavi``
-    itself, until one gains at most 1e-6 of ``tolerance`` in nats per row: only these show that q is at the optimum.
-    There are none with ``class_batch_size`` or the objective ``"expected"``.
+    than noise, and training ends when they change by less than a tenth of ``tolerance``, relatively if positive. Then
+    follow steps on all rows, from the last average of q: sweeps of ``cavi`` for arrays, and for ``Rows`` passes whose
+    means are extrapolated. They end when one gains at most 1e-6 of ``tolerance`` in nats per row: only these show that
+    q is at the optimum. There are none with ``class_batch_size``, or with an objective whose full steps may lower the
+    bound, such as ``"expected"``.
 
     With ``class_batch_size``, log S of the sum S over the latents is replaced by its tangent at S0(x), where log S0 is
     affine in the prior's factor at x and is learned along; S0(x) is at least the part of S of a row's own class. The

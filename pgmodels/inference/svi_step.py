@@ -73,7 +73,7 @@ def divergence_between(one: NaturalParameters, other: NaturalParameters) -> Floa
 
 
 def natural_step(now: NaturalParameters, toward: NaturalParameters, rate: Array) -> NaturalParameters:
-    """A step of q along a gradient of its natural parameters."""
+    """q plus ``rate`` times ``toward``, the natural gradient: the target minus q."""
     return NaturalParameters(now.precision + rate * toward.precision, now.potential + rate * toward.potential)
 
 

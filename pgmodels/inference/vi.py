@@ -432,9 +432,9 @@ def converge(
     callback: Callback | None = None,
     start_time: float | None = None,
 ) -> Approximation:
-    """Iterate to the tolerance from a state without a bound, or from where the engine starts if none is given.
+    """Iterate to the tolerance from a state without a bound, from sites, or from where the engine starts.
 
-    Sites are those of the first rows; the other rows start without.
+    Sites are those of the first rows; further rows start with zero sites.
     """
     start_time = time.perf_counter() if start_time is None else start_time
     problem = _problem_for(start, model, data, objective, model.prior(data.X))

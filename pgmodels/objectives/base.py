@@ -62,7 +62,8 @@ class Objective(ABC):
     """A term B(m, v) per datum, a function of the marginal means and variances of its predictors under q(f).
 
     Subclasses implement ``local_bound`` and state what engines need to know as class attributes or properties; nothing
-    else in the package asks for their name or class. Laws: sites and Hessians are derivatives of ``local_bound``; if
+    else in the package asks for their name or class. Laws: if
+    ``is_maximised``, sites and Hessians are derivatives of ``local_bound``; if
     ``is_bound``, the sum of terms minus KL(q || prior) is at most log p(y); if ``is_monotone``, a step to the sites at
     the current marginals never lowers that ELBO.
 

@@ -174,8 +174,8 @@ class Auto(Representation):
     variances are below 1e-10 of the largest variance, the first jitter of ``Dense``, so that both are equally exact. A
     smaller ``max_error`` lowers this to rounding; the low-rank factor is then also chosen, at any cost, if the dense
     form needs more jitter. With sampled kernel parameters it is dense, unless the latent is a sum of functions with few
-    levels, as of crossed groups. Of many distinct times it becomes a Markov process: see
-    pgmodels.inference.vi.
+    levels, as of crossed groups. For ``vi``, ``cavi``, ``gaussian_vi`` and ``fit``, one latent at more than 2,000
+    distinct times becomes a Markov process: see ``pgmodels.inference.prepare``.
     """
 
     can_pad: ClassVar[bool] = True

@@ -32,7 +32,7 @@ class Rule(ABC):
     """
 
     title: ClassVar[str]
-    # Rules are applied in increasing order of rank: an auxiliary is drawn after the auxiliaries in its law.
+    # Once all factors are matched, rules are sorted by rank: an auxiliary is drawn after the auxiliaries in its law.
     rank: ClassVar[int]
 
     auxiliary: Auxiliary | None = None
