@@ -432,7 +432,7 @@ def converge(
     callback: Callback | None = None,
     start_time: float | None = None,
 ) -> Approximation:
-    """Iterate to the tolerance from a state without a bound, from sites, or from where the engine starts.
+    """Iterate to the tolerance from a state, from sites, or from where the engine starts.
 
     Sites are those of the first rows; further rows start with zero sites.
     """

@@ -62,10 +62,9 @@ class Objective(ABC):
     """A term B(m, v) per datum, a function of the marginal means and variances of its predictors under q(f).
 
     Subclasses implement ``local_bound`` and state what engines need to know as class attributes or properties; nothing
-    else in the package asks for their name or class. Laws: if
-    ``is_maximised``, sites and Hessians are derivatives of ``local_bound``; if
-    ``is_bound``, the sum of terms minus KL(q || prior) is at most log p(y); if ``is_monotone``, a step to the sites at
-    the current marginals never lowers that ELBO.
+    else in the package asks for their name or class. Laws: if ``is_maximised``, sites and Hessians are derivatives of
+    ``local_bound``; if ``is_bound``, the sum of terms minus KL(q || prior) is at most log p(y); if ``is_monotone``, a
+    step to the sites at the current marginals never lowers that ELBO.
 
     ``size`` is the number of predictors, which are the latents themselves if ``predictors`` is None. Equal objectives
     share compiled code: a subclass with options must define __eq__ and __hash__ accordingly, or be a frozen dataclass.
