@@ -477,7 +477,7 @@ class Checkpoint(EngineCheckpoint):
         if drawn != max(number - run.settings.num_warmup, 0):
             self.refuse(f"{self.file} is of {number} iterations, and there are {drawn} draws")
         path = self.path / state
-        run.restore(self.tree(path, self.read_file(path).get("unsaved"), run.arrays), number, records, [*fits])
+        run.restore(self.tree(path, self.read_file(path).get("leaves"), run.arrays), number, records, [*fits])
         self.draw_files, self.num_saved = files, len(records)
 
     def save(self, run: GibbsRun, final: bool) -> None:
@@ -492,7 +492,7 @@ class Checkpoint(EngineCheckpoint):
             self.draw_files = (*self.draw_files, name)
             self.num_saved = len(run.records)
         state = f"state-{run.number:09d}.npz"
-        self.write_file(self.path / state, {"unsaved": leaves_of(run.arrays)})
+        self.write_file(self.path / state, {"leaves": leaves_of(run.arrays)})
         self.write_index(
             {"number": run.number, "state": state, "parts": self.draw_files, "failed_fits": tuple(run.failed_fits)}
         )
