@@ -208,7 +208,7 @@ def test_a_bound_has_the_elbo_of_its_ascent_and_rises_with_a_tighter_tolerance()
         tight = bound.at(loose.vector, loose, 1e-11)
     for point in (loose, tight):
         assert point.ascent.converged
-        assert point.ascent.trace[-1] == point.state.elbo == -point.value
+        assert point.ascent.trace[-1] == float(point.state.elbo) == -point.value
     assert loose.value + 1e-12 >= tight.value
 
 
