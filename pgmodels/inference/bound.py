@@ -319,8 +319,8 @@ class MarginalBound:
     ) -> Point | None:
         """The bound at a vector; None if it, a gradient or the kernel matrix is not finite.
 
-        q(f) is optimised to a tolerance from that of ``start``, or from the engine's initial one. Inducing inputs are
-        those of ``start`` if others are not given; the gradient in them is computed if they move.
+        Optimises q(f) to a tolerance, from q(f) at the point ``start`` or from the engine's initial state. ``inputs``
+        are the inducing inputs, by default the same as at ``start``; their gradient is computed if they move.
         """
         if inputs is None:
             inputs = self.inputs if start is None else start.inputs
@@ -382,10 +382,10 @@ class Selection(NamedTuple):
 def choose_again(
     bound: MarginalBound, best: Point, selection: Selection, tolerance: float = 1e-5
 ) -> tuple[Point, Selection, bool]:
-    """Reselect inducing inputs for the values and site precisions of a point; whether to continue with them.
+    """Reselect inducing inputs at the hyperparameters and site precisions of a point.
 
-    They are kept if the bound rises, or if their form takes every choice; the search continues if it rises by more than
-    a relative tolerance.
+    Returns the better point, the progress, and whether the search continues: if the bound rises by more than a relative
+    tolerance. Forms that replace their inputs at every selection keep the new ones whatever the bound.
     """
     if all(Z is None for Z in best.inputs):
         return best, selection, False

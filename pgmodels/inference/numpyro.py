@@ -147,7 +147,7 @@ class GibbsKernel(MCMCKernel):
         num_iterations = 120
         settings = Settings(num_iterations, 4, as_key(seed), Keep("moments"))
         self._run = GibbsRun(
-            select_inducing_inputs(model.resolve(data.X, as_seed(seed)), data, nearly_converged), data, settings
+            select_inducing_inputs(resolved(model, data, as_seed(seed)), data, nearly_converged), data, settings
         )
         self._run.advance(num_iterations, None, False)
         self._run.warn()

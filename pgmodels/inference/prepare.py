@@ -59,10 +59,10 @@ def with_chain(model: Model, X: np.ndarray) -> Model:
 
 
 def resolved(model: Model, data: Data, seed: int = 0, *, may_be_chain: bool = False) -> Model:
-    """The model with the values, domains and inducing inputs that its forms choose from X.
+    """The model with start values for hyperparameters declared as None, and domains of forms, from the data.
 
-    And with its one latent as a Markov process if that ``may_be_chain``; see ``with_chain``. ``seed`` is for random
-    choices of inducing inputs. Raises MemoryError if the priors at the data need more than is available.
+    Its one latent is a Markov process if it ``may_be_chain`` and that is cheaper: see ``with_chain``. ``seed`` is for
+    random choices of inducing inputs. Raises MemoryError if the priors at the data need more than is available.
     """
     model = model.resolve(data.X, seed)
     model = with_chain(model, data.X) if may_be_chain else model
@@ -402,7 +402,6 @@ def select_inducing_inputs(
     form takes every choice (Passerello 2021, section 3.3.2). If their number is chosen from the data, it grows until
     more inputs give no further gain.
     """
-    check_memory(model, data.X)
     best = choose_inputs(model, data.X)
     if not any(gp.form.select in ADAPTIVE for gp in model.gps):
         return with_inputs(model, best)

@@ -55,7 +55,7 @@ from pgmodels.inference.svi_step import (
     require_same_inputs,
 )
 from pgmodels.inference.vi import conclude, warn_narrow
-from pgmodels.model import GP, Data, Model, require_factored_forms, require_model, with_powers
+from pgmodels.model import GP, Data, Model, check_memory, require_factored_forms, require_model, with_powers
 from pgmodels.numerics.quadrature import chunk_length
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector, trainable
@@ -175,6 +175,7 @@ def inputs_for_steps(model: Model, run: _Run) -> Inputs:
         gps = [GP(learned.kernel, learned.mean, gp.size, gp.form) for gp, learned in pairs]
         model = Model(fitted.likelihood, gps)
     rows = np.sort(order[:20_000])
+    check_memory(model, sample.X[rows])
 
     def optimum(model: Model, data: Data) -> tuple[float, np.ndarray]:
         elbo, precisions = nearly_converged(model, data, objective_of(model, objective))

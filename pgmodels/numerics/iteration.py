@@ -143,9 +143,6 @@ class Search(Generic[P]):
     outside the box was asked for.
     """
 
-    # Scaling by units rounds the limits, and the best point, by less than this.
-    _SLACK = 1e-9
-
     def __init__(
         self,
         function: Callable[[np.ndarray, P | None], P | None],
@@ -167,9 +164,11 @@ class Search(Generic[P]):
         best, away = self.best, x - self.x
         if best is None:
             return np.inf, np.zeros_like(x)
-        if np.max(np.abs(away), initial=0.0) <= self._SLACK:
+        # Scaling by units rounds coordinates.
+        rounding = 4.0 * np.finfo(float).eps * np.abs(x)
+        if np.all(np.abs(away) <= rounding):
             return best.value, best.slope
-        outside = bool(np.any((x < self.box[0] - self._SLACK) | (x > self.box[1] + self._SLACK)))
+        outside = bool(np.any((x < self.box[0] - rounding) | (x > self.box[1] + rounding)))
         self.left_box |= outside
         point = None
         if not outside:

@@ -175,6 +175,20 @@ def test_a_search_ends_at_the_minimum_within_the_box():
     assert bounded.point.slope[0] > 0.0
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_a_search_has_no_length_of_its_own(scale):
+    """Coordinates of any size: locations of y, or inducing inputs, in small or large units."""
+    reach = 50.0 * scale
+
+    def scaled(x, best):
+        value, slope = quadratic(x / scale, best)
+        return Quadratic(value, slope / scale)
+
+    search = Search(scaled, np.ones(6) * scale, np.full(6, scale), np.stack([np.full(6, -reach), np.full(6, reach)]))
+    assert search.converge(200, 1e-14)
+    np.testing.assert_allclose(search.x / scale, np.linalg.solve(M, B), atol=1e-5)
+
+
 def test_outside_the_box_and_where_nothing_is_finite_a_search_is_sent_back():
     search = Search(quadratic, np.zeros(6), np.ones(6), np.stack([np.full(6, -1.0), np.full(6, 99.0)]))
     for x in (-2.0 * np.ones(6), 50.0 * np.ones(6)):
