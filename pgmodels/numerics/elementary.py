@@ -141,7 +141,7 @@ def _domain(gap: Array, ratio: Array, chosen: Array) -> tuple[Array, Array, Arra
     mode, _ = mode_of_largest(gap, ratio, chosen)
     ends = jnp.where(chosen, -jnp.inf, jnp.minimum(mode, -gap / ratio) - 7.0 / ratio)
     begin = jnp.maximum(jnp.max(ends, axis=-1, keepdims=True), mode - 8.0)
-    # That of the sharpest step.
+    # The width of the sharpest step.
     width = jnp.min(jnp.where(ends >= begin, 4.0 / ratio, 4.0), axis=-1, keepdims=True)
     return mode, begin, width, jnp.log1p((mode + 8.0 - begin) / width)
 

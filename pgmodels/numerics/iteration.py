@@ -97,24 +97,22 @@ class History(NamedTuple):
         return History(*(jnp.where(keep, array, 0.0) for array in self))
 
 
-def empty_history(sites: Iterable[Array], depth: int = 5) -> History:
-    """The history before the first iterate; it will keep ``depth`` differences."""
+def empty_history(sites: Iterable[Array]) -> History:
+    """The history before the first iterate, with room for five differences."""
     size = sum(array.size for array in sites)
-    return History(jnp.zeros((2, size)), jnp.zeros((depth, 2, size)))
+    return History(jnp.zeros((2, size)), jnp.zeros((5, 2, size)))
 
 
 def _flat(sites: Iterable[Array]) -> Float[Array, " size"]:
     return jnp.concatenate([array.ravel() for array in sites])
 
 
-def hessian(
-    gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray, *, central: bool, step: float = 0.05
-) -> np.ndarray:
+def hessian(gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray, *, central: bool) -> np.ndarray:
     """The symmetric Hessian at x (d,) by differences of the gradient, for entries of unit scale.
 
     ``central`` differences need 2 d gradients instead of d + 1, and have an error of second order.
     """
-    at = None if central else gradient(x)
+    at, step = None if central else gradient(x), 0.05
     moves = step * np.eye(len(x))
     slopes = [gradient(x + move) - (gradient(x - move) if at is None else at) for move in moves]
     H = np.array(slopes) / (2.0 * step if central else step)

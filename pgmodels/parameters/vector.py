@@ -101,7 +101,7 @@ class ParameterVector(Picklable):
     A pytree whose leaves are the numbers of the ``priors``: compiled code has them as arguments, so that it serves data
     sets whose default priors differ in numbers only. All else is static.
 
-    Names as by ``parameter_names``. ``of_likelihood`` maps the name of each chosen likelihood parameter in
+    ``parameter_names`` defines the names. ``of_likelihood`` maps the name of each chosen likelihood parameter in
     the formula to its name here. ``gp_indices`` has the GP of each parameter, and ``gps`` that of each entry of the
     vector, -1 for the likelihood's.
     """

@@ -95,6 +95,21 @@ def test_a_formula_without_a_factor_is_not_known_to_be_normalised():
     assert is_normalised(incomplete(), 1) is False
 
 
+@pgm.likelihood(support=pgm.Clipped(0.0))
+def without_normal_cdf(y, f):
+    return pgm.normal_pdf(y, f, 0.8) ** (y > 0)
+
+
+@pgm.likelihood(support=pgm.Counts())
+def with_late_excess(y, f):
+    return pgm.exp(y * f - pgm.exp(f)) / pgm.gamma(y + 1) + 0.1 * (y == 700)
+
+
+@pytest.mark.parametrize("family", [without_normal_cdf, with_late_excess], ids=lambda family: family.__name__)
+def test_mass_beyond_probabilities_that_sum_to_1_is_found(family):
+    assert is_normalised(family(), 1) is False
+
+
 def log_and_slopes(formula, f, y=1.0, size=1):
     expression = pgm.likelihood(formula)().formula(size)
     with jax.enable_x64(True):
