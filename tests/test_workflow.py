@@ -32,7 +32,7 @@ def test_a_prior_predictive_check_counts_draws():
         prior.shares_below(y[:3])
 
 
-def test_thenext_step_follows_from_the_levels():
+def test_the_next_step_follows_from_the_levels():
     fine = {"vi": SimpleNamespace(pareto_k=SimpleNamespace(values=np.array([0.1, 0.5])))}
     odd = {"vi": SimpleNamespace(pareto_k=SimpleNamespace(values=np.array([0.1, 1.2])))}
     reliable = {"vi": "trust", "gibbs": "trust"}

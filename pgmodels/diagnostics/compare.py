@@ -212,8 +212,8 @@ class MomentErrors(NamedTuple):
 
 def moment_errors(result: Result, mean: np.ndarray, variance: np.ndarray) -> MomentErrors:
     """The errors of a result's means and standard deviations for these posterior moments, (n, latents)."""
-    deviation, own = np.sqrt(variance), np.sqrt(np.maximum(result.variance, 0.0))
-    return MomentErrors(in_units_of(deviation, np.abs(result.mean - mean)), in_units_of(deviation, own, known=1.0))
+    unit, deviation = np.sqrt(variance), np.sqrt(np.maximum(result.variance, 0.0))
+    return MomentErrors(in_units_of(unit, np.abs(result.mean - mean)), in_units_of(unit, deviation, known=1.0))
 
 
 @dataclass(frozen=True, eq=False)

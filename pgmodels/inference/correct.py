@@ -255,11 +255,11 @@ def correct(
     if method is not None and method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
     expected = "approximation must be the result of cavi, gaussian_vi or fit"
-    given = require_result(approximation, expected, kind=GaussianResult)
-    if isinstance(given, CorrectedApproximation) and given.is_corrected and method in (None, given.method):
-        return given
-    corrected = _corrected(given.uncorrected, method or "linear_response", progress)
-    return corrected if given.uncertainty is None else corrected.with_uncertainty(given.uncertainty)
+    gaussian = require_result(approximation, expected, kind=GaussianResult)
+    if isinstance(gaussian, CorrectedApproximation) and gaussian.is_corrected and method in (None, gaussian.method):
+        return gaussian
+    corrected = _corrected(gaussian.uncorrected, method or "linear_response", progress)
+    return corrected if gaussian.uncertainty is None else corrected.with_uncertainty(gaussian.uncertainty)
 
 
 def _corrected(

@@ -329,7 +329,7 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
     >>> bool(evidence.value > vi.elbo), bool(evidence.standard_error < 0.05)
     (True, True)
     """
-    given = require_result(
+    gaussian = require_result(
         result,
         "result must be what cavi, gaussian_vi, fit or correct return",
         " For draws use pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y)).",
@@ -337,9 +337,9 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
     )
     check_whole_number(num_draws, "num_draws", FEWEST_DRAWS)
     seed = as_seed(seed)
-    if not has_factors(given.model):
-        return _by_particles(given.uncorrected, num_draws, seed)
-    corrected = given if given.has_response else correct_by_response(given.uncorrected)
+    if not has_factors(gaussian.model):
+        return _by_particles(gaussian.uncorrected, num_draws, seed)
+    corrected = gaussian if gaussian.has_response else correct_by_response(gaussian.uncorrected)
     tried: list[SmoothedWeights] = []
     for share in _SHARES:
         tried.append(weigh(corrected, share, num_draws, seed).weights)

@@ -307,6 +307,11 @@ def _objective(result: GaussianResult | SparseApproximation) -> Objective | type
     return known_objective(result) or Objective
 
 
+def _is_bound(result: GaussianResult | SparseApproximation) -> bool:
+    objective = known_objective(result)
+    return objective is None or objective.is_bound
+
+
 def _state(result: GaussianResult | SparseApproximation) -> str:
     return "converged" if result.converged else "not converged"
 
@@ -345,7 +350,7 @@ def _facts_of_draws(draws: Draws) -> list[tuple[str, str]]:
 
 @_facts.register(GaussianResult)
 def _facts_of_gaussian(result: GaussianResult) -> list[tuple[str, str]]:
-    name = "ELBO" if _objective(result).is_bound else "approximate log evidence"
+    name = "ELBO" if _is_bound(result) else "approximate log evidence"
     facts = [(name, f"{result.elbo:.4f} nats"), ("iterations", f"{result.num_iterations}, {_state(result)}")]
     if result.is_corrected:
         facts[0] = ("ELBO before the correction", facts[0][1])
@@ -390,8 +395,7 @@ def _learned(result: GaussianResult | SparseApproximation) -> str:
         return f"not optimal: {result.fit.message}"
     with_prior = bool(with_priors(result.model).leaf_indices)
     mode = ", with priors: the mode of the unconstrained parameters, such as log(variance)" if with_prior else ""
-    objective = _objective(result)
-    return f"learned on {objective.title}{'' if objective.is_bound else ', which is no bound'}{mode}"
+    return f"learned on {_objective(result).title}{'' if _is_bound(result) else ', which is no bound'}{mode}"
 
 
 def model_html(model: Model) -> Html:

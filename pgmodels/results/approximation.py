@@ -516,8 +516,8 @@ class ResponseApproximation(CorrectedApproximation):
 
     def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "CorrectedApproximation":
         result = replace(self, uncertainty=uncertainty)
-        ours, theirs = (np.einsum("knl,knj->nlj", part, part) for part in (result.shifts, self.shifts))
-        covariance = self.covariance + (ours - theirs)
+        new, old = (np.einsum("knl,knj->nlj", part, part) for part in (result.shifts, self.shifts))
+        covariance = self.covariance + (new - old)
         return replace(result, covariance=covariance, variance=np.diagonal(covariance, axis1=1, axis2=2))
 
 

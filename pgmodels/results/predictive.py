@@ -359,13 +359,13 @@ class IntegratedLikelihood(DoublePrecision, Picklable):
         return np.concatenate(log_probabilities, axis=1)[:, : self.nodes.num_rows]
 
     def moments(
-        self, given: Callable[[Rows, np.ndarray], YMoments | None], level: int
+        self, moments_given: Callable[[Rows, np.ndarray], YMoments | None], level: int
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Mean and variance of y (m,), from moments ``given`` some rows' latents; None if these are None."""
+        """Mean and variance of y (m,), from the moments given some rows' latents; None if these are None."""
         means, variances = np.empty(self.nodes.num_rows), np.empty(self.nodes.num_rows)
         for rows in self._chunks(self.nodes.num_rows, level):
             f, log_weights = self.nodes.at(rows, level)
-            conditional_moments = given(rows, f)
+            conditional_moments = moments_given(rows, f)
             if conditional_moments is None:
                 return None
             mean_f, variance_f = (np.asarray(part) for part in conditional_moments)
