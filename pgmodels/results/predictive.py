@@ -170,6 +170,11 @@ class IndependentNodes(GaussianNodes):
         super().__init__(mean, mean.shape[1])
         self.scale = np.sqrt(variance)
 
+    @property
+    def are_independent(self) -> bool:
+        # Also where an invalid variance is NaN.
+        return True
+
     def covariances(self, rows: Rows) -> np.ndarray:
         return self.scale[rows, :, None] ** 2 * np.eye(self.num_latents)
 

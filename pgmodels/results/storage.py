@@ -501,6 +501,8 @@ class _Reader:
             raise ValueError("blocks do not have each latent once")
         model = self._model([len(root) for root in roots] if blocks is None else [len(latents)])
         prior = _with_groups(model.prior(np.zeros((1, len(scaling.location)))).resized(0), groups)
+        if not all(group.has_points for group in prior.groups):
+            raise ValueError("the priors should have inducing inputs")
         ranks, no_rows = [group.rank for group in prior.groups], jnp.zeros((0, model.num_latents))
         shapes: list[tuple[int, ...]]
         ends: list[tuple[int, ...]]
