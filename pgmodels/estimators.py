@@ -111,8 +111,8 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         """
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}; got {self.method!r}.")
-        given: Any = X, y
-        inputs, observed = validate_data(self, *given, dtype=np.float64, y_numeric=isinstance(self, RegressorMixin))
+        data: Any = X, y
+        inputs, observed = validate_data(self, *data, dtype=np.float64, y_numeric=isinstance(self, RegressorMixin))
         weights = _check_sample_weight(sample_weight, inputs, dtype=np.float64)
         if (weights < 0.0).any():
             row = int(np.argmin(weights))

@@ -354,9 +354,9 @@ def _places(X: Inputs) -> Array:
 
 def has_names(kernel: Kernel) -> bool:
     """Whether a kernel names columns of X that have no numbers yet."""
-    parts = jax.tree.leaves(kernel, is_leaf=lambda node: isinstance(node, Kernel) and node is not kernel)
+    nodes = jax.tree.leaves(kernel, is_leaf=lambda node: isinstance(node, Kernel) and node is not kernel)
     is_unnumbered = isinstance(kernel, On) and not kernel.columns
-    return is_unnumbered or any(has_names(part) for part in parts if isinstance(part, Kernel))
+    return is_unnumbered or any(has_names(node) for node in nodes if isinstance(node, Kernel))
 
 
 def numbered(kernel: Kernel, names: tuple[str, ...] | None) -> Kernel:

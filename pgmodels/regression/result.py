@@ -24,7 +24,7 @@ from pgmodels.plots.style import Style, literal, new_panels, open_axes, styles
 from pgmodels.regression.terms import Levels
 from pgmodels.report.summaries import result_status
 from pgmodels.results import result as intervals
-from pgmodels.results.approximation import GaussianResult
+from pgmodels.results.approximation import GaussianResult, LinearResponse
 from pgmodels.results.draws import Draws, PriorPredictive
 from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.results.predictive import DrawNodes, Predictive
@@ -301,9 +301,9 @@ class LatentSampler:
     @cached_property
     def skewed(self) -> list[Skewed]:
         """The coefficients of a corrected result whose marginals are skewed."""
-        result: Any = self.result
+        result = self.result
         skewed: list[Skewed] = []
-        if result.method != "linear_response" or not objective_of_result(result).is_exact:
+        if not isinstance(result, LinearResponse) or not objective_of_result(result).is_exact:
             return skewed
         # Of the variances by linear response and of the variational Gaussian: 2.8 where a column separates the labels,
         # 1.01 for the others in the same model.

@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import pandas as pd
 import polars as pl
 import pytest
+from scipy import stats
 
 import pgmodels as pgm
 
@@ -532,6 +533,16 @@ def test_coefficients_that_separate_labels_keep_their_skewness_with_many_inputs(
     table = result.predictions(pd.concat([new.assign(z=z) for z in np.linspace(-2.0, 2.0, 1201)]))
     assert len(table) == 1201
     assert table["mean"][600] == pytest.approx(0.00527, abs=0.001)
+
+
+def test_coefficients_with_a_markov_process_have_intervals_by_linear_response():
+    # By scans there are no joint draws, which skewed marginals need.
+    text, data = "y ~ x + gp(t, cov=k, markov=True)", separated(100).assign(t=np.arange(100.0))
+    k, priors = pgm.Matern12(pgm.Fixed(0.1), pgm.Fixed(5.0)), wide(["Intercept", "x"])
+    result = pgm.formula(text, data, family="bernoulli", priors=priors, context={"k": k}).fit()
+    mean, sd, *interval = result.summary().loc["x"]
+    np.testing.assert_allclose(interval, stats.norm.interval(0.89, mean, sd), rtol=1e-6)
+    assert result.predictions(data[:1])["mean"][0] < 0.2
 
 
 def test_a_fit_with_few_distinct_rows_has_skewed_marginals_at_any_number_of_rows():
