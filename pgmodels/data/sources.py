@@ -58,9 +58,7 @@ class Survey(NamedTuple):
     digest: str
 
 
-def survey(
-    rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block], seed: int = 0, sample_size: int = 20_000
-) -> Survey:
+def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block], seed: int = 0) -> Survey:
     """One pass over rows in order. ``check`` converts a block to float64, or raises ValueError with a row of the block.
 
     ``seed`` draws the sample. The error is raised with the row's number in the data.
@@ -88,7 +86,7 @@ def survey(
         low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
         # The rows with the smallest random keys are a uniform sample.
         keys = np.concatenate([keys, rng.random(len(X))])
-        kept = np.sort(np.argsort(keys)[:sample_size])
+        kept = np.sort(np.argsort(keys)[:20_000])
         blocks = ((X, y),) if sample is None else (sample, (X, y))
         every_X, every_y = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
         keys, sample = keys[kept], (every_X[kept], every_y[kept])

@@ -349,11 +349,11 @@ def _usable_moves(
 ) -> list[Move]:
     """Moves whose requirements are met; ValueError if hyperparameters are sampled and no move updates them."""
     unknowns = target.unknowns
-    is_sampled = bool(unknowns.leaf_indices)
+    is_sampled, has_gaussian = bool(unknowns.leaf_indices), have_factors(prior.spans())
     if target.objective.predictors is not None:
         # Predictors couple latents in the sweep too.
         require_coupling(prior)
-    if not have_factors(prior.spans()):
+    if not has_gaussian:
         check_blocks(target, prior)
     conditions = {
         MoveRequirement.HYPERPARAMETERS: is_sampled,
@@ -361,9 +361,9 @@ def _usable_moves(
         MoveRequirement.WARMUP: has_warmup,
         MoveRequirement.OF_PRIOR: np.any(unknowns.gps >= 0),
         MoveRequirement.OF_LIKELIHOOD: np.any(unknowns.gps < 0),
-        MoveRequirement.FACTOR: have_factors(prior.spans()),
-        MoveRequirement.GAUSSIAN: have_factors(prior.spans()),
-        MoveRequirement.NO_GAUSSIAN: not have_factors(prior.spans()),
+        MoveRequirement.FACTOR: has_gaussian,
+        MoveRequirement.GAUSSIAN: has_gaussian,
+        MoveRequirement.NO_GAUSSIAN: not has_gaussian,
         MoveRequirement.PRECONDITIONER: have_factors(prior) and is_sampled,
     }
     met = {requirement for requirement, holds in conditions.items() if holds}

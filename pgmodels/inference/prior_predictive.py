@@ -101,11 +101,11 @@ def prior_predictive(
     )
 
 
-def _draw_prior(parameter: Parameter, name: str, key: RandomKey, num_draws: int, max_rounds: int = 100) -> np.ndarray:
+def _draw_prior(parameter: Parameter, name: str, key: RandomKey, num_draws: int) -> np.ndarray:
     """Draws of a parameter's prior, by rejection sampling if it is declared without regard to the constraint."""
     if parameter.declared_prior is parameter.prior:
         return np.asarray(parameter.prior.sample(key, (num_draws,)))
-    draws: list[np.ndarray] = []
+    draws, max_rounds = list[np.ndarray](), 100
     for number in range(max_rounds):
         drawn = parameter.declared_prior.sample(jax.random.fold_in(key, number), (num_draws,))
         draws.append(np.asarray(drawn)[np.asarray(parameter.support(drawn))])

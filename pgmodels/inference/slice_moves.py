@@ -39,7 +39,7 @@ from pgmodels.priors.linalg import vmap_as_loop, vmap_as_loop_if_batched
 from pgmodels.runtime.precision import as_array
 
 State = TypeVar("State")
-# Evaluations of the density in a slice step on hyperparameters, and in those on latents that follow (measured).
+# Cost of a slice step on hyperparameters and of those on latents that follow, in evaluations of its density (measured).
 EVALUATIONS = 4.0
 # Maximum number of shrinkages, by 2^-100 in all: the rest is rounding, and the chain does not move.
 MAX_SHRINKS = 100
@@ -481,10 +481,10 @@ def acceptance(stats: MoveStats) -> float:
     return float(np.sum(stats.info) / stats.steps)
 
 
-def choose_step(step: float, probability: float, wanted: float = 0.95) -> float:
-    """Step size with the ``wanted`` acceptance probability, from the acceptance probability of another step size.
+def choose_step(step: float, probability: float) -> float:
+    """Step size with acceptance probability 0.95, from the acceptance probability of another step size.
 
     In many dimensions it is 2 Φ(-c step^2) (Beskos, Pillai, Roberts, Sanz-Serna and Stuart 2013).
     """
     quantile = -scipy.special.ndtri(np.clip(probability, 1e-3, 0.999) / 2.0)
-    return step * float(np.clip(np.sqrt(-scipy.special.ndtri(wanted / 2.0) / quantile), 0.4, 1.6))
+    return step * float(np.clip(np.sqrt(-scipy.special.ndtri(0.95 / 2.0) / quantile), 0.4, 1.6))

@@ -143,14 +143,15 @@ def fit_surrogate(
     By default from the first sites of ``cavi``, whose bound does not overflow, if there is an augmentation.
     """
     problem = fitting_problem(model, prior, y, row_mask)
-    begun = replace(problem, objective=model.augmentation, coupled=False) if model.is_augmentable else problem
-    sites = _first_sites(begun) if start is None else start
-    if problem.coupled and not sites.coupled:
+    if start is None:
+        initial = replace(problem, objective=model.augmentation, coupled=False) if model.is_augmentable else problem
+        start = _first_sites(initial)
+    if problem.coupled and not start.coupled:
         # With fewer coordinates, starting at the optimum of independent latents saves less than compiling costs.
         if sum(prior.ranks) >= 1000:
-            sites = _ascend_apart(replace(problem, coupled=False), sites)
-        sites = sites.as_coupled()
-    return _ascend(problem, sites).completed(problem.prior)
+            start = _ascend_apart(replace(problem, coupled=False), start)
+        start = start.as_coupled()
+    return _ascend(problem, start).completed(problem.prior)
 
 
 @partial(compiled, optimise=False, on_one_thread=True)

@@ -124,7 +124,7 @@ class SviCheckpoint(EngineCheckpoint):
             case _:
                 self.refuse(f"{self.file} is damaged: a state of the steps is missing")
         return ascent._replace(
-            trace=np.asarray(ascent.trace),
+            trace=np.array(ascent.trace),
             learning=float(ascent.learning),
             windows_at_rate=int(ascent.windows_at_rate),
             pooled=int(ascent.pooled),
@@ -369,8 +369,8 @@ def svi(
     latents = None
     if class_batch_size is not None:
         check_whole_number(class_batch_size, "class_batch_size", 1)
-        others = {"weights": weights is not None, "rate='adaptive'": decay is None}
-        conflicting = [name for name, is_given in others.items() if is_given]
+        options = {"weights": weights is not None, "rate='adaptive'": decay is None}
+        conflicting = [name for name, is_given in options.items() if is_given]
         if conflicting:
             raise ValueError(f"class_batch_size cannot be combined with {conflicting[0]}: remove one of them.")
         latents = latent_sample_of(model, terms, class_batch_size, key)

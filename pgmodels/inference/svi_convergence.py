@@ -48,7 +48,7 @@ from pgmodels.runtime.precision import as_array
 # Stochastic steps in windows; convergence is judged by the averages of successive windows.
 
 # Batches for the initial averages of the adaptive rate.
-RATE_BATCHES = 10
+_RATE_BATCHES = 10
 
 # An endless stream of stacked batches, starting at a given batch.
 Stream = Callable[[int], Iterator[Block]]
@@ -207,7 +207,7 @@ def initial_ascent(
     If hyperparameters are trained, the state after a few trial steps from the start with the largest bound.
     """
     rows = DataBatch.of(next(stream(0)))
-    first = rows.first(RATE_BATCHES)
+    first = rows.first(_RATE_BATCHES)
 
     def started(vector: np.ndarray) -> SviState:
         return to_host(_first(problem, as_array(vector), first))
@@ -240,7 +240,7 @@ def initial_ascent(
 def structure(problem: StochasticProblem, stream: Stream, settings: Settings) -> Ascent:
     """An Ascent after windows, with shapes in place of arrays, without computation."""
     rows = DataBatch.of(next(stream(0)))
-    first = _first.shapes(problem, as_array(problem.start()), rows.first(RATE_BATCHES))
+    first = _first.shapes(problem, as_array(problem.start()), rows.first(_RATE_BATCHES))
     state, window = advance.shapes(problem, first, rows, settings.rates, 0, settings.window)
     return Ascent(np.zeros(0), state, 0.0, 0, window, window, 0, False)
 
@@ -521,7 +521,7 @@ def run_final_passes(
     """
     num_blocks = len(problem.objective.blocks)
 
-    def parts(naturals: tuple[NaturalParameters, ...]) -> Iterator[PassStatistics]:
+    def by_stack(naturals: tuple[NaturalParameters, ...]) -> Iterator[PassStatistics]:
         for rows, count, size in _stacks(source, settings):
             means = to_host(_means(problem, naturals, rows, outcome.vector, count))
             yield jax.tree.map(lambda leaf, share=count * size / source.num_rows: share * leaf, means)
@@ -530,7 +530,7 @@ def run_final_passes(
         """Statistics at q, and the q after a step of each block of the objective, by a pass for each."""
         passes = []
         for block in range(num_blocks):
-            passes.append(reduce(partial(jax.tree.map, jnp.add), parts(naturals)))
+            passes.append(reduce(partial(jax.tree.map, jnp.add), by_stack(naturals)))
             targets, moving = passes[-1].targets, block_indices(problem, block)
             naturals = tuple(targets[k] if k in moving else each for k, each in enumerate(naturals))
         return passes[0], naturals

@@ -333,8 +333,8 @@ class StochasticProblem(Module):
         if not self.inputs_move:
             return self.inputs
         ends = np.cumsum([len(self.parameters.gps), *(Z.size for Z in self.inputs)])
-        parts = jnp.split(vector, ends[:-1])[1:]
-        return tuple(part.reshape(Z.shape) for part, Z in zip(parts, self.inputs, strict=True))
+        arrays = jnp.split(vector, ends[:-1])[1:]
+        return tuple(array.reshape(Z.shape) for array, Z in zip(arrays, self.inputs, strict=True))
 
     def _values(self, vector: Array) -> Array:
         """The unconstrained hyperparameters of a vector."""
