@@ -23,7 +23,15 @@ def levy(x, start, scale):
     return math.sqrt(scale / (2 * math.pi)) * x**-1.5 * math.exp(-scale / (2 * x)) if scale > 0 else 1.0
 
 
+def largest(f, y, noise=1.0):
+    """P(f[y] + noise is the largest), by the trapezoid rule."""
+    x = np.linspace(-12.0, 12.0, 2401)
+    others = np.delete((f[int(y)] - f) / math.sqrt(noise), int(y))
+    return np.sum(norm.pdf(x) * np.prod(norm.cdf(x + others[:, None]), axis=0)) * 0.01
+
+
 FUNCTIONS = {
+    "largest": largest,
     "exp": math.exp,
     "log": math.log,
     "sqrt": math.sqrt,

@@ -72,7 +72,7 @@ def _classifier(frame, new, weights=None):
 
 
 def _prior(frame, new, weights=None):
-    return pgm.prior_predictive(MODEL, _X(frame), num_draws=5, seed=1).y
+    return pgm.prior_predictive(MODEL, _X(frame), num_draws=5, seed=1).observations
 
 
 CALLS = {

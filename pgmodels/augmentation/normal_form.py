@@ -115,7 +115,7 @@ def _over_latents(factor: Factor, size: int) -> Factor:
 
 
 def _link(expression: Sum) -> Expression | None:
-    """Rewrite 1 + exp(z) as 1 / σ(-z), and 1 - σ(z), 1 - Φ(z) as σ(-z), Φ(-z)."""
+    """Rewrite 1 + exp(z) with affine z as 1 / σ(-z), and 1 - σ(z), 1 - Φ(z) as σ(-z), Φ(-z)."""
     free = [child for child in expression.children if child.latent_free]
     dependent = [child for child in expression.children if not child.latent_free]
     if len(dependent) != 1 or not free:
@@ -124,7 +124,11 @@ def _link(expression: Sum) -> Expression | None:
     coefficient, rest = split_latents(dependent[0])
     if not isinstance(rest, Call):
         return None
-    if rest.name == "exp" and constant.sign == 1 and coefficient.sign == 1:
+    # Of another argument the sum is a mixture.
+    is_affine = not any(
+        isinstance(node, Call | Power) and not node.latent_free for node in subexpressions(rest.argument)
+    )
+    if rest.name == "exp" and is_affine and constant.sign == 1 and coefficient.sign == 1:
         offset = log(multiply(coefficient, power(constant, -1.0)))
         shift = ZERO if multiply(coefficient, -1.0).key == multiply(constant, -1.0).key else offset
         return multiply(constant, power(sigmoid(multiply(-1.0, add(rest.argument, shift))), -1.0))

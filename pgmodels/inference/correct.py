@@ -173,9 +173,6 @@ class Limits(NamedTuple):
     num_entries: int = 4_000_000
     # Entries of a matrix at each row of a Markov process: 200,000 rows of Matern32, some 0.3 GB.
     num_scanned: int = 5_000_000
-    # Distinct inputs of one latent for nested marginals. On two CPU cores those of 300 binary rows take 1.9 s and
-    # predictions at as many new inputs as long; a fit of these rows takes 0.6 s, and 2 s with compilation.
-    num_nested: int = 300
 
     def allow(self, result: Approximation, by_scans: bool) -> bool:
         """Whether linear response takes seconds, by scans or not."""
@@ -303,9 +300,9 @@ def correct_if_reliable(
 ) -> Approximation | CorrectedApproximation:
     """The result of ``fit``, corrected if ``choice`` allows it; ``.fit.correction`` says why or why not.
 
-    ``choice="auto"`` takes nested marginals if q is the variational Gaussian of one latent at few distinct inputs, and
-    else linear response, of long chains only with ``by_scans``. It does not correct if q is exact, the system too
-    large, or neither is reliable.
+    ``choice="auto"`` is linear response, of long chains only with ``by_scans``. It does not correct if q is exact, the
+    system too large, or the correction not reliable. Nested marginals are for ``correct``: those of 145 rows cost
+    three quarters of the processor time of a first fit, and tens of ms for each predicted row.
     """
     objective, limits = objective_of_result(result), limits or Limits()
 
@@ -325,16 +322,11 @@ def correct_if_reliable(
             return noted("none: pgm.correct(result) makes it, in seconds, but leaves no joint density to draw from")
         many = f"{sum(result.prior.ranks):,} coordinates and {len(result.y):,} rows"
         return noted(f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
-    methods: tuple[Method, ...] = ("linear_response",)
-    if objective.is_exact and result.mean.shape[1] == 1 and len(np.unique(result.X, axis=0)) <= limits.num_nested:
-        methods = ("nested", *methods)
-    for method in methods:
-        try:
-            with raised(CorrectionWarning):
-                return _corrected(noted(BEFORE_CORRECTION), method, progress, tolerates_few=True)
-        except (CorrectionWarning, ValueError) as fault:
-            reason = fault
-    return noted(f"none, since it is not reliable here: {reason}")
+    try:
+        with raised(CorrectionWarning):
+            return _corrected(noted(BEFORE_CORRECTION), "linear_response", progress, tolerates_few=True)
+    except (CorrectionWarning, ValueError) as reason:
+        return noted(f"none, since it is not reliable here: {reason}")
 
 
 def check_against_prior(

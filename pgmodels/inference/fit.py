@@ -242,11 +242,10 @@ def fit(
         kind (there are several kinds for sums of kernels, several GPs, varying noise and learned periods), and more if
         the data do not determine the optimum. Start points beyond the built-in ones are random.
     correct : bool or "auto"
-        ``"auto"`` takes nested marginals with one latent and up to 300 distinct inputs, if the objective is
-        ``"expected"``; otherwise, and where these are not reliable, linear response. It does not correct if q is exact,
-        if the objective is ``"taylor"``, if the latents have more than 2,000 whitened coordinates or coordinates times
-        rows exceed 4 million (up to that size it takes about as long as one run of ``cavi``), or if the correction is
-        not reliable; ``.fit.correction`` says where a few variances are just above the prior's. ``True`` always
+        ``"auto"`` corrects by linear response. It does not correct if q is exact, if the objective is ``"taylor"``, if
+        the latents have more than 2,000 whitened coordinates or coordinates times rows exceed 4 million (up to that
+        size it takes about as long as one run of ``cavi``), or if the correction is not reliable; ``.fit.correction``
+        says where a few variances are just above the prior's. ``True`` always
         corrects by linear response, with the warnings and errors of ``pgm.correct``; ``False`` never corrects.
         Unless it is ``False``, the learned values have a normal density on their unconstrained scale, from the
         curvature of the bound: two gradients for each of at most 30 values. Intervals in ``summary``, draws and

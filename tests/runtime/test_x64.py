@@ -95,7 +95,7 @@ ARGUMENTS = {
 # Where the parameters of a method have other meanings.
 METHODS = {
     "draw_given": {"values": {}}, "linear_predictor": {"f": np.zeros((4, 12, 2))}, "estimates_of": {"functions": {}},
-    "with_uncertainty": {"uncertainty": None},
+    "with_uncertainty": {"uncertainty": None}, "of": {"function": np.sqrt},
 }  # fmt: skip
 # What an object refuses: without rows to predict, a joint density, a finite set of values, or censoring.
 REFUSED = {
