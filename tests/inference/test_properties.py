@@ -83,11 +83,11 @@ def check_copies(drawn, result):
 
 
 def check_variances(drawn, result):
-    """Corrected variances are above 0 and, where the likelihood is log-concave, not above the prior's."""
+    """Corrected variances at the learned values are above 0 and, if log-concave, not above the prior's."""
     with warnings.catch_warnings():
         if drawn.case.name not in LOG_CONCAVE:
             warnings.simplefilter("ignore", pgm.CorrectionWarning)
-        corrected = pgm.correct(result)
+        corrected = pgm.correct(result).conditional
         at_new = corrected.predict_latent(drawn.X_new)[1]
     if drawn.case.name not in LOG_CONCAVE:
         return corrected
