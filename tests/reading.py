@@ -24,7 +24,7 @@ def levy(x, start, scale):
 
 
 def largest(f, y, noise=1.0):
-    """P(f[y] + noise is the largest), by the trapezoid rule."""
+    """P(f[y] is the largest of latents with Gaussian noise of this variance), by the trapezoid rule."""
     x = np.linspace(-12.0, 12.0, 2401)
     others = np.delete((f[int(y)] - f) / math.sqrt(noise), int(y))
     return np.sum(norm.pdf(x) * np.prod(norm.cdf(x + others[:, None]), axis=0)) * 0.01

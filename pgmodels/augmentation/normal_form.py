@@ -124,11 +124,9 @@ def _link(expression: Sum) -> Expression | None:
     coefficient, rest = split_latents(dependent[0])
     if not isinstance(rest, Call):
         return None
-    # Of another argument the sum is a mixture.
-    is_affine = not any(
-        isinstance(node, Call | Power) and not node.latent_free for node in subexpressions(rest.argument)
-    )
-    if rest.name == "exp" and is_affine and constant.sign == 1 and coefficient.sign == 1:
+    # With a function or power of a latent in the argument, no rule has the sigmoid: the sum remains, a mixture.
+    nonlinear = any(isinstance(node, Call | Power) and not node.latent_free for node in subexpressions(rest.argument))
+    if rest.name == "exp" and not nonlinear and constant.sign == 1 and coefficient.sign == 1:
         offset = log(multiply(coefficient, power(constant, -1.0)))
         shift = ZERO if multiply(coefficient, -1.0).key == multiply(constant, -1.0).key else offset
         return multiply(constant, power(sigmoid(multiply(-1.0, add(rest.argument, shift))), -1.0))

@@ -749,7 +749,7 @@ def _observations(
 ) -> np.ndarray:
     """ROWS observations that meet the derivation's requirements and have a finite log density."""
     accepted: list[np.ndarray] = []
-    log_density = compiled(augmentation.predictor_log_density)
+    log_density = compiled(lambda y, f: augmentation.predictor_log_density(y, f, parameters))
     observed = None if y is None else np.asarray(y, dtype=np.float64)
     for _ in range(40):
         if observed is None:
@@ -778,7 +778,7 @@ def _allowed(
         allowed &= np.broadcast_to(np.all(holds, axis=-1), len(y))
     for _, rows in undefined_coefficients(augmentation.formula, env):
         allowed &= ~rows
-    return allowed & np.isfinite(np.asarray(log_density(y, f, parameters)))
+    return allowed & np.isfinite(np.asarray(log_density(y, f)))
 
 
 CHECKS: tuple[Callable[[Case], Check], ...] = (

@@ -245,8 +245,8 @@ def fit(
         ``"auto"`` corrects by linear response. It does not correct if q is exact, if the objective is ``"taylor"``, if
         the latents have more than 2,000 whitened coordinates or coordinates times rows exceed 4 million (up to that
         size it takes about as long as one run of ``cavi``), or if the correction is not reliable; ``.fit.correction``
-        says where a few variances are just above the prior's. ``True`` always
-        corrects by linear response, with the warnings and errors of ``pgm.correct``; ``False`` never corrects.
+        reports where a few variances are just above the prior's. ``True`` always corrects by linear response, with the
+        warnings and errors of ``pgm.correct``; ``False`` never corrects.
         Unless it is ``False``, the learned values have a normal density on their unconstrained scale, from the
         curvature of the bound: two gradients for each of at most 30 values. Intervals in ``summary``, draws and
         predictions include it; ``.conditional`` is the result without it, and ``.fit.intervals`` says why there is

@@ -87,11 +87,13 @@ def check_variances(drawn, result):
     with warnings.catch_warnings():
         if drawn.case.name not in LOG_CONCAVE:
             warnings.simplefilter("ignore", pgm.CorrectionWarning)
-        corrected = pgm.correct(result).conditional
-        at_new = corrected.predict_latent(drawn.X_new)[1]
+        corrected = pgm.correct(result)
+        # The uncertainty of learned parameters comes on top of what the prior at their values bounds.
+        at_values = corrected.conditional
+        at_new = at_values.predict_latent(drawn.X_new)[1]
     if drawn.case.name not in LOG_CONCAVE:
         return corrected
-    for variance, X in ((corrected.variance, drawn.X), (at_new, drawn.X_new)):
+    for variance, X in ((at_values.variance, drawn.X), (at_new, drawn.X_new)):
         prior = prior_variance(result, X)
         assert np.all(variance >= -1e-9 * prior)
         # What is held of a prior is 1e-10 of it off, and the nodes of a rule leave something too.
