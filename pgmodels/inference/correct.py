@@ -300,9 +300,9 @@ def correct_if_reliable(
 ) -> Approximation | CorrectedApproximation:
     """The result of ``fit``, corrected if ``choice`` allows it; ``.fit.correction`` says why or why not.
 
-    ``choice="auto"`` corrects by linear response, long chains only with ``by_scans``. It does not correct if q is exact,
-    the system is too large, or the correction is not reliable. Nested marginals are for ``correct``: those of 145 rows cost
-    three quarters of the processor time of a first fit, and tens of ms for each predicted row.
+    ``choice="auto"`` corrects by linear response, long chains only with ``by_scans``. It does not correct if q is
+    exact, the system is too large, or the correction is not reliable. Nested marginals are for ``correct``: with 145
+    rows they cost three quarters of the processor time of a first fit, and tens of ms for each predicted row.
     """
     objective, limits = objective_of_result(result), limits or Limits()
 
