@@ -1,7 +1,7 @@
 """Models: a likelihood over latent GPs, and the checks of X and y."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -37,19 +37,16 @@ from pgmodels.data.arrays import (
 )
 from pgmodels.kernels.columns import check_lookups, has_names, numbered
 from pgmodels.kernels.kernel import Kernel, Use, as_kernel, check_traced, covering
-from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.likelihood import (
     Likelihood,
     LikelihoodFamily,
     Symbols,
     check_weights,
-    coefficients,
     entries_out_of_range,
-    is_undefined,
     log_density,
-    log_or_value,
     to_power,
     trace,
+    undefined_coefficients,
 )
 from pgmodels.likelihoods.supports import Classes, Support
 from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_parameter, bare, is_parameter
@@ -675,12 +672,12 @@ def check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name:
             ) from error
 
 
+@np.errstate(all="ignore")
 def _check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:
-    # Padding rows repeat the first row, so that a fault is always reported for a row of the data.
-    y = pad_rows(y, padded_size(len(y)))
     f = np.zeros((len(y), num_latents))
     formula = likelihood.formula(num_latents)
-    for symbol, rows in entries_out_of_range(formula, Environment(y, as_array(f), likelihood.values)):
+    env = likelihood.at(y, f)
+    for symbol, rows in entries_out_of_range(formula, env):
         raise ValueError(
             f"{name} is outside what the formula allows: {symbol.text()} is an index of the {symbol.length} entries "
             f"of {symbol.name}, 0 to {symbol.length - 1}, and is out of range in row {np.flatnonzero(rows)[0]}."
@@ -690,8 +687,8 @@ def _check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name
     except NoAugmentationError:
         _check_log(log_density(likelihood, y, f), f"its density {formula.text()} at f = 0", name)
         return
-    required, log_base, coefficient_values = _required(augmentation, as_array(y), as_array(f), likelihood.values)
-    for requirement, values in zip(augmentation.requirements, map(np.asarray, required), strict=True):
+    for requirement in augmentation.requirements:
+        values = np.asarray(requirement.expression.evaluate(env))
         bad = np.argwhere(~np.broadcast_to(requirement.holds(values), values.shape))
         if bad.size:
             got = values[tuple(bad[0])]
@@ -700,14 +697,12 @@ def _check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name
                 f"{requirement.expression.text()}, must be {requirement.wording}, but is {got:g} in row "
                 f"{bad[0][0]}."
             )
-    _check_log(log_base, f"its factor {augmentation.base.text()}", name)
-    for coefficient, value in zip(coefficients(augmentation.formula), coefficient_values, strict=True):
-        rows = np.flatnonzero(is_undefined(coefficient, np.asarray(value)))
-        if rows.size:
-            raise ValueError(
-                f"{name} is outside what the formula allows: {coefficient.text()}, the coefficient of a latent, has no "
-                f"finite value in row {rows[0]}."
-            )
+    _check_log(augmentation.base.log_evaluate(env), f"its factor {augmentation.base.text()}", name)
+    for coefficient, undefined in undefined_coefficients(augmentation.formula, env):
+        raise ValueError(
+            f"{name} is outside what the formula allows: {coefficient.text()}, the coefficient of a latent, has no "
+            f"finite value in row {np.flatnonzero(undefined)[0]}."
+        )
 
 
 def require_model(model: object) -> Model:
@@ -755,14 +750,3 @@ def _check_log(values: Array | np.ndarray, what: str, name: str) -> None:
 @lru_cache(maxsize=512)
 def _derive(function: Callable[..., object], size: int, symbols: Symbols) -> Augmentation:
     return derive_formula(trace(function, size, symbols), size)
-
-
-@partial(compiled, static_argnames="augmentation", optimise=False)
-def _required(
-    augmentation: Augmentation, y: Array, f: Array, values: Mapping[str, Array]
-) -> tuple[list[Array], Array, list[Array]]:
-    """The values that the rules constrain, the log of the factor without latents, and the coefficients of latents."""
-    env = Environment(y, f, values)
-    required = [requirement.expression.evaluate(env) for requirement in augmentation.requirements]
-    coefficient_values = [log_or_value(coefficient, env) for coefficient in coefficients(augmentation.formula)]
-    return required, augmentation.base.log_evaluate(env), coefficient_values

@@ -7,6 +7,8 @@ from itertools import chain, combinations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import scipy
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -195,7 +197,7 @@ class Allocated(Expression):
         return self.component
 
     def evaluate(self, env: Environment) -> Array:
-        return (self.auxiliary.evaluate(env) == self.component).astype(jnp.result_type(float))
+        return (self.auxiliary.evaluate(env) == self.component).astype(env.xp.result_type(float))
 
     @property
     def condition(self) -> Tree:
@@ -229,7 +231,7 @@ class WeightedSum(Expression):
         self.children = (written,)
 
     def evaluate(self, env: Environment) -> Array:
-        return jnp.exp(self.log_evaluate(env))
+        return env.xp.exp(self.log_evaluate(env))
 
     def log_evaluate(self, env: Environment) -> Array:
         columns = []
@@ -238,14 +240,15 @@ class WeightedSum(Expression):
             columns.append((logarithm, factor))
         for weight, argument, reduced in self.terms:
             factor, log_weight = weight.scaled(env)
-            value, factor = jnp.broadcast_arrays(log_weight + argument.log_evaluate(env), factor)
+            value, factor = env.xp.broadcast_arrays(log_weight + argument.log_evaluate(env), factor)
             if reduced:
                 columns.extend((value[..., i : i + 1], factor[..., i : i + 1]) for i in range(value.shape[-1]))
             else:
                 columns.append((value, factor))
-        values = jnp.stack(jnp.broadcast_arrays(*(value for value, _ in columns)))
-        factors = jnp.stack(jnp.broadcast_arrays(*(factor for _, factor in columns)))
-        return jax.nn.logsumexp(values, axis=0, b=factors)
+        values = env.xp.stack(env.xp.broadcast_arrays(*(value for value, _ in columns)))
+        factors = env.xp.stack(env.xp.broadcast_arrays(*(factor for _, factor in columns)))
+        logsumexp = scipy.special.logsumexp if env.xp is np else jax.nn.logsumexp
+        return logsumexp(values, axis=0, b=factors)
 
     def notation(self, precedence: int = 0) -> Tree:
         return self.written.notation(precedence)

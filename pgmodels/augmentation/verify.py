@@ -719,6 +719,7 @@ class Verification:
 
 
 @double_precision
+@np.errstate(all="ignore")
 def verify_augmentation(
     augmentation: Augmentation,
     parameters: Mapping[str, float],
@@ -749,14 +750,13 @@ def _observations(
 ) -> np.ndarray:
     """ROWS observations that meet the derivation's requirements and have a finite log density."""
     accepted: list[np.ndarray] = []
-    log_density = compiled(lambda y, f: augmentation.predictor_log_density(y, f, parameters))
     observed = None if y is None else np.asarray(y, dtype=np.float64)
     for _ in range(40):
         if observed is None:
             candidates = support.examples(rng, 4 * ROWS)
         else:
             candidates = observed[rng.integers(len(observed), size=4 * ROWS)]
-        accepted.extend(candidates[_allowed(augmentation, parameters, candidates, log_density)])
+        accepted.extend(candidates[_allowed(augmentation, parameters, candidates)])
         if len(accepted) >= ROWS:
             return np.stack(accepted[:ROWS])
     wanted = "; ".join(f"{r.reason} ({r.expression.text()}) {r.wording}" for r in augmentation.requirements)
@@ -767,9 +767,8 @@ def _observations(
     )
 
 
-def _allowed(
-    augmentation: Augmentation, parameters: Mapping[str, float], y: np.ndarray, log_density: Callable[..., Any]
-) -> np.ndarray:
+@np.errstate(all="ignore")
+def _allowed(augmentation: Augmentation, parameters: Mapping[str, float], y: Any) -> np.ndarray:
     f: Any = np.full((len(y), augmentation.size), 0.3) + 0.2 * np.arange(augmentation.size)
     env = Environment(y, f, parameters)
     allowed = np.ones(len(y), dtype=bool)
@@ -778,7 +777,7 @@ def _allowed(
         allowed &= np.broadcast_to(np.all(holds, axis=-1), len(y))
     for _, rows in undefined_coefficients(augmentation.formula, env):
         allowed &= ~rows
-    return allowed & np.isfinite(np.asarray(log_density(y, f)))
+    return allowed & np.isfinite(augmentation.predictor_log_density(y, f, parameters))
 
 
 CHECKS: tuple[Callable[[Case], Check], ...] = (

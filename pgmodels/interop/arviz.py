@@ -12,7 +12,6 @@ from pgmodels.likelihoods.sampling import draw_observations
 from pgmodels.likelihoods.supports import Classes
 from pgmodels.numerics.quadrature import CHUNK_VALUES, slices
 from pgmodels.parameters.vector import with_priors
-from pgmodels.priors.base import pad_rows, padded_size
 from pgmodels.priors.collection import have_factors
 from pgmodels.results.draws import Draws, PriorPredictive
 from pgmodels.results.nested import require_result
@@ -29,15 +28,12 @@ if TYPE_CHECKING:
 @double_precision
 def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
     """log p(y_i | f_i), times the row's weight, for latents f (..., n, latents) at the data, (..., n)."""
-    flat, n = f.reshape(-1, *f.shape[-2:]), f.shape[-2]
-    # Rows are padded to few sizes, so that the formula is compiled few times.
-    y, _ = result.data.padded(padded_size(n))
+    flat = f.reshape(-1, *f.shape[-2:])
     values = {} if result.draws is None else result.draws.flat_likelihood_values
     chunks = []
     for rows in slices(len(flat), f.shape[-2] * f.shape[-1], CHUNK_VALUES // 2):
         likelihood = result.model.likelihood.with_values({name: v[rows] for name, v in values.items()})
-        padded = np.moveaxis(pad_rows(np.moveaxis(flat[rows], -2, 0), len(y)), 0, -2)
-        chunks.append(log_density(likelihood, y, padded)[..., :n])
+        chunks.append(log_density(likelihood, result.data.y, flat[rows]))
     return result.data.row_weights * np.concatenate(chunks).reshape(f.shape[:-1])
 
 

@@ -11,12 +11,12 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
 from pgmodels.likelihoods.printing import Indexed, Name, ParameterName, Tree, indexed, to_text, tree
+from pgmodels.numerics.elementary import constant, namespace
 from pgmodels.runtime.precision import as_array
 
 
@@ -29,25 +29,27 @@ class Scaled(NamedTuple):
     @classmethod
     def of(cls, value: Array, logarithm: Array | float = 0.0) -> Scaled:
         """value · exp(logarithm), with a factor of -1, 0 or 1."""
-        size = jax.lax.stop_gradient(jnp.abs(value))
-        size = jnp.where((size > 0) & jnp.isfinite(size), size, 1.0)
-        return cls(value / size, jnp.log(size) + logarithm)
+        xp = namespace(value)
+        size = constant(xp.abs(value))
+        size = xp.where((size > 0) & xp.isfinite(size), size, 1.0)
+        return cls(value / size, xp.log(size) + logarithm)
 
     @classmethod
     def of_log(cls, logarithm: Array) -> Scaled:
         """A number >= 0 by its logarithm."""
-        zero = jnp.isneginf(logarithm)
-        return cls(jnp.where(zero, 0.0, 1.0), jnp.where(zero, 0.0, logarithm))
+        xp = namespace(logarithm)
+        zero = xp.isneginf(logarithm)
+        return cls(xp.where(zero, 0.0, 1.0), xp.where(zero, 0.0, logarithm))
 
     @property
     def value(self) -> Array:
         """The number."""
-        return self.factor * jnp.exp(_limited(self.factor, self.logarithm))
+        return self.factor * namespace(*self).exp(_limited(self.factor, self.logarithm))
 
     @property
     def log(self) -> Array:
         """The logarithm: -inf for 0, NaN for a negative number."""
-        return jnp.log(self.factor) + self.logarithm
+        return namespace(*self).log(self.factor) + self.logarithm
 
     def power(self, exponent: float) -> Scaled:
         """The power to a number."""
@@ -56,11 +58,12 @@ class Scaled(NamedTuple):
 
     def power_of_any(self, exponent: Array) -> Scaled:
         """The power to an array, of whole numbers where the base is negative. 0 ** 0 is 1."""
+        xp = namespace(*self, exponent)
         zero, off = self.factor == 0, exponent == 0
-        odd = jnp.where(exponent == jnp.round(exponent), jnp.where(exponent % 2 == 0, 1.0, -1.0), jnp.nan)
-        factor = jnp.where(off, 1.0, jnp.where(zero, jnp.where(exponent > 0, 0.0, jnp.inf), 1.0))
-        log_base = jnp.log(jnp.where(zero | off, 1.0, jnp.abs(self.factor))) + jnp.where(off, 0.0, self.logarithm)
-        return Scaled(jnp.where((self.factor < 0) & ~off, odd, factor), exponent * log_base)
+        odd = xp.where(exponent == xp.round(exponent), xp.where(exponent % 2 == 0, 1.0, -1.0), xp.nan)
+        factor = xp.where(off, 1.0, xp.where(zero, xp.where(exponent > 0, 0.0, xp.inf), 1.0))
+        log_base = xp.log(xp.where(zero | off, 1.0, xp.abs(self.factor))) + xp.where(off, 0.0, self.logarithm)
+        return Scaled(xp.where((self.factor < 0) & ~off, odd, factor), exponent * log_base)
 
 
 def product(numbers: Sequence[Scaled]) -> Scaled:
@@ -71,23 +74,26 @@ def product(numbers: Sequence[Scaled]) -> Scaled:
 
 def total(numbers: Sequence[Scaled]) -> Scaled:
     """The sum of numbers."""
-    stacked = (jnp.stack(jnp.broadcast_arrays(*arrays)) for arrays in zip(*numbers, strict=True))
-    summed = total_along(Scaled(*jnp.broadcast_arrays(*stacked)), 0)
+    xp = namespace(*(array for number in numbers for array in number))
+    stacked = (xp.stack(xp.broadcast_arrays(*arrays)) for arrays in zip(*numbers, strict=True))
+    summed = total_along(Scaled(*xp.broadcast_arrays(*stacked)), 0)
     return Scaled(summed.factor[0], summed.logarithm[0])
 
 
 def total_along(numbers: Scaled, axis: int) -> Scaled:
     """The sum along an axis, which is kept with length 1."""
     factor, logarithm = numbers
-    top = jnp.max(jnp.where(factor == 0, -jnp.inf, logarithm), axis=axis, keepdims=True)
-    top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
-    terms = factor * jnp.exp(_limited(factor, logarithm - top))
-    return Scaled.of(jnp.sum(terms, axis=axis, keepdims=True), top)
+    xp = namespace(factor, logarithm)
+    top = xp.max(xp.where(factor == 0, -xp.inf, logarithm), axis=axis, keepdims=True)
+    top = constant(xp.where(xp.isfinite(top), top, 0.0))
+    terms = factor * xp.exp(_limited(factor, logarithm - top))
+    return Scaled.of(xp.sum(terms, axis=axis, keepdims=True), top)
 
 
 def _limited(factor: Array, logarithm: Array) -> Array:
     """The logarithm, limited where the factor is zero, whose derivative is then finite."""
-    return jnp.where(factor == 0, jnp.minimum(logarithm, 700.0), logarithm)
+    xp = namespace(factor, logarithm)
+    return xp.where(factor == 0, xp.minimum(logarithm, 700.0), logarithm)
 
 
 # A likelihood is a Python function of the observation ``y`` and the latent values ``f`` of one datum. It is called
@@ -99,12 +105,22 @@ def _limited(factor: Array, logarithm: Array) -> Array:
 class Environment:
     """Values for the symbols: ``y`` (n,) or (n, columns), ``f`` (..., n, latents) and the parameters by name.
 
-    A parameter is one number, or an array that broadcasts against ``f``.
+    A parameter is one number, or an array that broadcasts against ``f``. Expressions are evaluated by JAX where one of
+    these is its array, else by NumPy.
     """
 
     y: ArrayLike
-    f: Array
+    f: Array | np.ndarray
     parameters: Mapping[str, ArrayLike]
+
+    @cached_property
+    def xp(self) -> Any:
+        """The module of the functions of these arrays: NumPy or JAX's."""
+        return namespace(self.y, self.f, *self.parameters.values())
+
+    def array(self, value: ArrayLike) -> Any:
+        """The value as an array of that module."""
+        return np.asarray(value, np.float64) if self.xp is np else as_array(value)
 
 
 class Algebra(Protocol):
@@ -200,7 +216,7 @@ class Expression(ABC):
 
     def log_evaluate(self, env: Environment) -> Array:
         """The logarithm of the value, without overflow or cancellation where the structure allows that."""
-        return jnp.log(self.evaluate(env))
+        return env.xp.log(self.evaluate(env))
 
     def scaled(self, env: Environment) -> Scaled:
         """The value, of any sign, as a factor and a logarithm that do not over- or underflow."""
@@ -308,7 +324,7 @@ class Constant(Expression):
         return self.value >= 0
 
     def evaluate(self, env: Environment) -> Array:
-        return jnp.full((1, 1), self.value)
+        return env.xp.full((1, 1), self.value)
 
 
 class Observation(Expression):
@@ -330,7 +346,7 @@ class Observation(Expression):
         return self.column
 
     def evaluate(self, env: Environment) -> Array:
-        y = as_array(env.y)
+        y = env.array(env.y)
         return (y if self.column is None else y[..., self.column])[..., None]
 
     def notation(self, precedence: int = 0) -> Tree:
@@ -357,15 +373,15 @@ class ParameterSymbol(Expression):
         return self.positive
 
     def evaluate(self, env: Environment) -> Array:
-        value = as_array(env.parameters[self.name])
+        value = env.array(env.parameters[self.name])
         value = value if value.ndim > 1 else value.reshape(1, -1)
         if self.entry is None:
             return value
         if isinstance(self.entry, int):
             return value[..., self.entry : self.entry + 1]
-        chosen = self.entry.evaluate(env) == jnp.arange(self.length)
-        entry = jnp.sum(jnp.where(chosen, value, 0.0), axis=-1, keepdims=True)
-        return jnp.where(jnp.any(chosen, axis=-1, keepdims=True), entry, jnp.nan)
+        chosen = self.entry.evaluate(env) == env.xp.arange(self.length)
+        entry = env.xp.sum(env.xp.where(chosen, value, 0.0), axis=-1, keepdims=True)
+        return env.xp.where(env.xp.any(chosen, axis=-1, keepdims=True), entry, env.xp.nan)
 
     def notation(self, precedence: int = 0) -> Tree:
         name = ParameterName(self.name)
@@ -418,8 +434,8 @@ class Positions(Expression):
 
     def evaluate(self, env: Environment) -> Array:
         if POSITIONS in env.parameters:
-            return jnp.atleast_2d(as_array(env.parameters[POSITIONS]))
-        return jnp.arange(float(self.size))[None, :]
+            return env.xp.atleast_2d(env.array(env.parameters[POSITIONS]))
+        return env.xp.arange(float(self.size))[None, :]
 
     def notation(self, precedence: int = 0) -> Tree:
         return Name("c")
@@ -454,7 +470,7 @@ class Latent(LatentSymbol):
         return (self.position, self.size)
 
     def evaluate(self, env: Environment) -> Array:
-        return env.f[..., self.position : self.position + 1]
+        return env.f[..., self.position : self.position + 1]  # type: ignore[return-value]
 
 
 class Latents(LatentSymbol):
@@ -479,7 +495,7 @@ class Latents(LatentSymbol):
         return self.size
 
     def evaluate(self, env: Environment) -> Array:
-        return env.f
+        return env.f  # type: ignore[return-value]
 
 
 class Selected(LatentSymbol):
@@ -499,11 +515,11 @@ class Selected(LatentSymbol):
         # Of few latents a masked sum over all, else a gather. With several observations per row of latents the masked
         # sum would copy all latents for each.
         if self.size <= 16 and index.ndim <= env.f.ndim:
-            return jnp.sum(jnp.where(index == jnp.arange(self.size), env.f, 0.0), axis=-1, keepdims=True)
-        place = jnp.clip(jnp.nan_to_num(index), 0, self.size - 1).astype(int)
+            return env.xp.sum(env.xp.where(index == env.xp.arange(self.size), env.f, 0.0), axis=-1, keepdims=True)
+        place = env.xp.clip(env.xp.nan_to_num(index), 0, self.size - 1).astype(int)
         rank = max(place.ndim, env.f.ndim)
         f, place = (array.reshape(*[1] * (rank - array.ndim), *array.shape) for array in (env.f, place))
-        return jnp.where(place == index, jnp.take_along_axis(f, place, axis=-1), 0.0)
+        return env.xp.where(place == index, env.xp.take_along_axis(f, place, axis=-1), 0.0)
 
 
 def _index(position: Any, size: int) -> Expression:

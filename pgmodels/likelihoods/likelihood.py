@@ -4,14 +4,14 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import logsumexp
 from jaxtyping import Array, ArrayLike
+from scipy.special import logsumexp
 
 from pgmodels.data.arrays import as_array_code, as_numbers
 from pgmodels.likelihoods.expression import (
@@ -27,6 +27,7 @@ from pgmodels.likelihoods.expression import (
 )
 from pgmodels.likelihoods.operations import Call, Largest, Power, Product, Sum, as_expression
 from pgmodels.likelihoods.supports import AnyNumber, Classes, Given, Positive, Real, Support, Undeclared
+from pgmodels.numerics.elementary import RealArray
 from pgmodels.parameters.parameter import Parameter, as_declared
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import (
@@ -85,6 +86,7 @@ def _reads_y(expression: Expression) -> bool:
     return any(map(_reads_y, expression.children))
 
 
+R = TypeVar("R")
 Formula = Callable[..., Expression]
 Sampler = Callable[..., np.ndarray]
 Symbols = tuple[tuple[str, bool, int | None], ...]
@@ -135,14 +137,14 @@ class Likelihood(DoublePrecision, Module):
             return Given(Real(), *[AnyNumber()] * columns) if columns else Real()
         return Undeclared(columns + 1)
 
-    def moments(self, y: ArrayLike, f: Array | np.ndarray, size: int) -> tuple[Array, Array] | None:
+    def moments(self, y: ArrayLike, f: np.ndarray, size: int) -> tuple[RealArray, RealArray] | None:
         """E[y | f] and Var[y | f], shapes (..., n), by their formulas or for a formula that is Gaussian in y.
 
         None if the likelihood has neither.
         """
         mean, variance = self.conditional_mean, self.conditional_variance
         if mean is not None and variance is not None:
-            return _moments(mean, variance, size, self.symbols, y, f, self.values)
+            return _run(_values, self, y, f, mean, variance)  # type: ignore[return-value]
         return self.gaussian_moments(y, f) if self.is_gaussian(size) else None
 
     def gaussian_moments(self, y: ArrayLike, f: Array | np.ndarray) -> tuple[Array, Array]:
@@ -186,6 +188,11 @@ class Likelihood(DoublePrecision, Module):
     def values(self) -> dict[str, Any]:
         """The current values of the parameters."""
         return {name: parameter.value for name, parameter in self.parameters.items()}
+
+    def at(self, y: ArrayLike, f: ArrayLike) -> Environment:
+        """The values of the formula's symbols as NumPy's arrays."""
+        values = {name: np.asarray(value) for name, value in self.values.items()}
+        return Environment(np.asarray(y), np.asarray(f), values)
 
     def with_values(self, values: Values) -> "Likelihood":
         """A copy with other values of some parameters; arrays broadcast against latents (..., n, L)."""
@@ -427,29 +434,32 @@ def pack_functions(
     return [f and pack_function(f, f"{family}.{role}") for role, f in roles.items()]
 
 
-def _is_many(*args: ArrayLike) -> bool:
-    """Whether running the compiled moments takes longer than optimising them: from 10^6 latents on."""
-    return np.size(args[-2]) > 1_000_000
+# Up to this many latents NumPy evaluates a formula before a program would be compiled.
+_FEW = 2_000_000
 
 
-@partial(compiled, static_argnames=("mean", "variance", "size", "symbols"), optimise=_is_many)
-def _moments(
-    mean: Formula,
-    variance: Formula,
-    size: int,
-    symbols: Symbols,
-    y: ArrayLike,
-    f: Array | np.ndarray,
-    values: Values,
-) -> tuple[Array, Array]:
-    def evaluated(formula: Formula) -> Array:
-        value = trace(formula, size, symbols).evaluate(Environment(y, jnp.asarray(f), values))[..., 0]
-        return jnp.broadcast_to(value, f.shape[:-1])
-
-    return evaluated(mean), evaluated(variance)
+@np.errstate(all="ignore")
+def _run(program: compiled[..., R], likelihood: Likelihood, y: ArrayLike, f: ArrayLike, *formulas: Formula) -> R:
+    """Evaluate a program at latents f (..., n, L): by NumPy at few, else compiled."""
+    traced = formulas, np.shape(f)[-1], likelihood.symbols
+    if np.size(f) > _FEW:
+        return program(*traced, as_array(y), as_array(f), likelihood.values)
+    env = likelihood.at(y, f)
+    return program.__wrapped__(*traced, env.y, env.f, env.parameters)
 
 
-@partial(compiled, static_argnames=("function", "size", "symbols"), optimise=_is_many)
+@partial(compiled, static_argnames=("formulas", "size", "symbols"))
+def _values(
+    formulas: tuple[Formula, ...], size: int, symbols: Symbols, y: RealArray, f: RealArray, values: Values
+) -> tuple[RealArray, ...]:
+    env = Environment(y, f, values)
+    each = (trace(formula, size, symbols).evaluate(env)[..., 0] for formula in formulas)
+    return tuple(env.xp.broadcast_to(value, f.shape[:-1]) for value in each)
+
+
+@partial(
+    compiled, static_argnames=("function", "size", "symbols"), optimise=lambda *args: np.size(args[-2]) > 1_000_000
+)
 def _gaussian_moments(
     function: Formula, size: int, symbols: Symbols, y: ArrayLike, f: Array | np.ndarray, values: Values
 ) -> tuple[Array, Array]:
@@ -503,23 +513,15 @@ def log_density(likelihood: Likelihood, y: ArrayLike, f: ArrayLike) -> np.ndarra
 
     ``y`` is (..., n), or (..., n, columns) if the formula reads columns; its leading axes broadcast against f's.
     """
-    return np.asarray(_log_density(*_inputs(likelihood, y, f)))
+    return np.asarray(_run(_log_density, likelihood, y, f, likelihood.function))
 
 
-@double_precision
 def log_integral(likelihood: Likelihood, y: ArrayLike, f: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
     """log Σ_k w_k p(y | f_k) of each datum, (..., n), for f (nodes, n, latents) and log weights (nodes,).
 
     ``y`` is (n,), or (..., 1, n) for several values at the same nodes; columns are one more, last axis.
     """
-    # Of few rows, rules of fewer nodes are padded: one program for the first levels of an adaptive integral.
-    missing = 64 - len(f)
-    # Parameters may differ by node.
-    shared = all(np.ndim(value) < f.ndim for value in likelihood.values.values())
-    if missing > 0 and f.shape[1] <= 1024 and shared:
-        f = np.pad(f, ((0, missing), *[(0, 0)] * (f.ndim - 1)), mode="edge")
-        log_weights = np.pad(log_weights, (0, missing), constant_values=-np.inf)
-    return np.asarray(_log_integral(log_weights, *_inputs(likelihood, y, f)))
+    return logsumexp(log_density(likelihood, y, f) + log_weights[:, None], axis=-2)
 
 
 def entries_out_of_range(formula: Expression, env: Environment) -> Iterator[tuple[ParameterSymbol, np.ndarray]]:
@@ -536,7 +538,10 @@ def entries_out_of_range(formula: Expression, env: Environment) -> Iterator[tupl
 def undefined_coefficients(formula: Expression, env: Environment) -> Iterator[tuple[Expression, np.ndarray]]:
     """Coefficients of latents that are not finite in some rows, and a mask (n,) of the rows."""
     for coefficient in coefficients(formula):
-        undefined = is_undefined(coefficient, np.asarray(log_or_value(coefficient, env)))
+        log = coefficient.nonnegative
+        values = np.asarray(coefficient.log_evaluate(env) if log else coefficient.evaluate(env))
+        # A logarithm of -inf is allowed: indicators may be 0.
+        undefined = (np.isnan(values) | (np.isinf(values) & ~(log & (values < 0))))[..., 0]
         if undefined.any():
             yield coefficient, np.broadcast_to(undefined, np.shape(env.f)[:-1])
 
@@ -555,36 +560,11 @@ def coefficients(formula: Expression, inside: bool = False) -> Iterator[Expressi
             yield child
 
 
-def log_or_value(coefficient: Expression, env: Environment) -> Array:
-    """The logarithm of a nonnegative coefficient, else its value, (..., n, 1)."""
-    return coefficient.log_evaluate(env) if coefficient.nonnegative else coefficient.evaluate(env)
-
-
-def is_undefined(coefficient: Expression, values: np.ndarray) -> np.ndarray:
-    """A mask (..., n) of the rows where a coefficient is not finite, from its ``log_or_value``."""
-    # A logarithm of -inf is allowed: indicators may be 0.
-    zero = coefficient.nonnegative & (values < 0)
-    return (np.isnan(values) | (np.isinf(values) & ~zero))[..., 0]
-
-
-def _inputs(
-    likelihood: Likelihood, y: ArrayLike, f: ArrayLike
-) -> tuple[Formula, int, Symbols, Array, Array, Mapping[str, Any]]:
-    """The arguments of the compiled functions: the formula, and the arrays at which it is evaluated."""
-    f = as_array(f)
-    return likelihood.function, f.shape[-1], likelihood.symbols, as_array(y), f, likelihood.values
-
-
-@partial(compiled, static_argnames=("function", "size", "symbols"))
-def _log_density(function: Formula, size: int, symbols: Symbols, y: Array, f: Array, values: Values) -> Array:
-    return trace(function, size, symbols).log_evaluate(Environment(y, f, values))[..., 0]
-
-
-@partial(compiled, static_argnames=("function", "size", "symbols"))
-def _log_integral(
-    log_weights: np.ndarray, function: Formula, size: int, symbols: Symbols, y: Array, f: Array, values: Values
-) -> Array:
-    return logsumexp(_log_density(function, size, symbols, y, f, values) + log_weights[:, None], axis=-2)
+@partial(compiled, static_argnames=("formulas", "size", "symbols"))
+def _log_density(
+    formulas: tuple[Formula, ...], size: int, symbols: Symbols, y: RealArray, f: RealArray, values: Values
+) -> RealArray:
+    return trace(formulas[0], size, symbols).log_evaluate(Environment(y, f, values))[..., 0]
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jax.scipy.special as jsp
+import numpy as np
 from jax import Array
+from scipy import special
 
 from pgmodels.likelihoods.expression import (
     Constant,
@@ -28,29 +31,34 @@ from pgmodels.likelihoods.expression import (
     total_along,
 )
 from pgmodels.likelihoods.printing import Tree, call
-from pgmodels.numerics.elementary import EQUAL_NODES, log_probability_of_largest, safe_sqrt
+from pgmodels.numerics.elementary import EQUAL_NODES, log_probability_of_largest, namespace, safe_sqrt
+from pgmodels.runtime.jit import compiled
 
-_COMPARISONS: dict[str, Callable[..., Array]] = {
-    "==": jnp.equal,
-    "!=": jnp.not_equal,
-    "<": jnp.less,
-    "<=": jnp.less_equal,
+# Functions by name: NumPy's and JAX's.
+_COMPARISONS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le}
+_VALUES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "sigmoid": (special.expit, jax.nn.sigmoid),
+    "exp": (np.exp, jnp.exp),
+    "log": (np.log, jnp.log),
+    "abs": (abs, abs),
+    "normal_cdf": (special.ndtr, jsp.ndtr),
+    "step": (lambda z: np.heaviside(z, 0.5), lambda z: jnp.heaviside(z, 0.5)),
+    "gamma": (lambda x: np.exp(special.gammaln(x)), lambda x: jnp.exp(jsp.gammaln(x))),
 }
-_VALUES: dict[str, Callable[..., Array]] = {
-    "sigmoid": jax.nn.sigmoid,
-    "exp": jnp.exp,
-    "log": jnp.log,
-    "abs": jnp.abs,
-    "normal_cdf": jsp.ndtr,
-    "step": lambda z: jnp.heaviside(z, 0.5),
-    "gamma": lambda x: jnp.exp(jsp.gammaln(x)),
+_LOGARITHMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "sigmoid": (special.log_expit, jax.nn.log_sigmoid),
+    "exp": (lambda x: x, lambda x: x),
+    "normal_cdf": (special.log_ndtr, jsp.log_ndtr),
+    "gamma": (special.gammaln, jsp.gammaln),
 }
-_LOGARITHMS: dict[str, Callable[..., Array]] = {
-    "sigmoid": jax.nn.log_sigmoid,
-    "exp": lambda x: x,
-    "normal_cdf": jsp.log_ndtr,
-    "gamma": jsp.gammaln,
-}
+
+
+def _value(name: str, x: Array) -> Array:
+    return _VALUES[name][isinstance(x, jax.Array)](x)
+
+
+def _logarithm(name: str, x: Array) -> Array:
+    return _LOGARITHMS[name][isinstance(x, jax.Array)](x)
 
 
 class Difference(NamedTuple):
@@ -116,7 +124,7 @@ class Sum(Expression):
     def evaluate(self, env: Environment) -> Array:
         if self.complement is not None:
             number, share = self.complement
-            return -number * jnp.expm1(share.log_evaluate(env))
+            return -number * env.xp.expm1(share.log_evaluate(env))
         return sum((child.evaluate(env) for child in self.children[1:]), self.children[0].evaluate(env))
 
     def log_evaluate(self, env: Environment) -> Array:
@@ -124,7 +132,7 @@ class Sum(Expression):
             return self.difference.weight.log_evaluate(env) + _log_difference(self.difference, env)
         if self.complement is not None:
             # 1 - p cancels where p is nearly 1.
-            return jnp.log(self.evaluate(env))
+            return env.xp.log(self.evaluate(env))
         return self.scaled(env).log
 
     def scaled(self, env: Environment) -> Scaled:
@@ -174,26 +182,27 @@ def _log_difference(difference: Difference, env: Environment) -> Array:
     """The logarithm of F(upper) - F(lower), accurate in both tails."""
     lower = difference.lower.evaluate(env)
     if difference.upper is None or difference.gap is None:
-        return _LOGARITHMS[difference.name](-lower)
+        return _logarithm(difference.name, -lower)
     upper = difference.upper.evaluate(env)
     if difference.name == "sigmoid":
         # σ(a) - σ(b) = σ(a) σ(-b) (1 - exp(b - a))
-        log_gap = jnp.log(-jnp.expm1(-difference.gap.evaluate(env)))
-        return jax.nn.log_sigmoid(upper) + jax.nn.log_sigmoid(-lower) + log_gap
+        log_gap = env.xp.log(-env.xp.expm1(-difference.gap.evaluate(env)))
+        return _logarithm("sigmoid", upper) + _logarithm("sigmoid", -lower) + log_gap
     return log_normal_interval(lower, upper)
 
 
 def log_normal_interval(lower: Array, upper: Array) -> Array:
     """log(Φ(upper) - Φ(lower)) for lower < upper, which may be infinite; accurate in both tails."""
+    xp = namespace(lower, upper)
     reflected = lower + upper > 0
-    low, high = jnp.where(reflected, -upper, lower), jnp.where(reflected, -lower, upper)
-    log_high = jsp.log_ndtr(jnp.where(jnp.isfinite(high), high, 0.0))
-    log_high = jnp.where(jnp.isfinite(high), log_high, 0.0)
+    low, high = xp.where(reflected, -upper, lower), xp.where(reflected, -lower, upper)
+    log_high = _logarithm("normal_cdf", xp.where(xp.isfinite(high), high, 0.0))
+    log_high = xp.where(xp.isfinite(high), log_high, 0.0)
     # Below -∞ there is no mass, and its derivative, which would be NaN, must not be computed.
-    bounded = jnp.isfinite(low)
-    log_low = jsp.log_ndtr(jnp.where(bounded, low, -1.0))
-    ratio = jnp.where(bounded, log_low - log_high, -1.0)
-    return log_high + jnp.where(bounded, jnp.log(-jnp.expm1(ratio)), 0.0)
+    bounded = xp.isfinite(low)
+    log_low = _logarithm("normal_cdf", xp.where(bounded, low, -1.0))
+    ratio = xp.where(bounded, log_low - log_high, -1.0)
+    return log_high + xp.where(bounded, xp.log(-xp.expm1(ratio)), 0.0)
 
 
 class Product(Expression):
@@ -263,7 +272,7 @@ class Power(Expression):
         if isinstance(self.exponent, Constant):
             value = self.exponent.value
             if value == 0.5:
-                return safe_sqrt(base)
+                return safe_sqrt(base) if isinstance(base, jax.Array) else np.sqrt(base)
             return base ** int(value) if value == int(value) else base**value
         return base ** self.exponent.evaluate(env)
 
@@ -279,7 +288,7 @@ class Power(Expression):
         exponent = self.exponent.evaluate(env)
         log_base = self.base.log_evaluate(env)
         # 0 ** 0 is 1: an exponent of zero switches the factor off even where its base is zero.
-        return jnp.where(exponent == 0, 0.0, exponent * jnp.where(exponent == 0, 0.0, log_base))
+        return env.xp.where(exponent == 0, 0.0, exponent * env.xp.where(exponent == 0, 0.0, log_base))
 
 
 class Call(Expression):
@@ -308,15 +317,15 @@ class Call(Expression):
     def evaluate(self, env: Environment) -> Array:
         if self.name == "log" and self.argument.extreme:
             return self.argument.log_evaluate(env)
-        return _VALUES[self.name](self.argument.evaluate(env))
+        return _value(self.name, self.argument.evaluate(env))
 
     def log_evaluate(self, env: Environment) -> Array:
         if self.name in _LOGARITHMS:
-            return _LOGARITHMS[self.name](self.argument.evaluate(env))
+            return _logarithm(self.name, self.argument.evaluate(env))
         if self.name == "abs":
             factor, logarithm = self.argument.scaled(env)
-            return Scaled(jnp.abs(factor), logarithm).log
-        return jnp.log(self.evaluate(env))
+            return Scaled(env.xp.abs(factor), logarithm).log
+        return env.xp.log(self.evaluate(env))
 
 
 class Comparison(Expression):
@@ -343,7 +352,7 @@ class Comparison(Expression):
 
     def evaluate(self, env: Environment) -> Array:
         lhs, rhs = self.lhs.evaluate(env), self.rhs.evaluate(env)
-        return _COMPARISONS[self.operator](lhs, rhs).astype(jnp.result_type(float))
+        return _COMPARISONS[self.operator](lhs, rhs).astype(env.xp.result_type(float))
 
 
 class Reduction(Expression):
@@ -370,21 +379,21 @@ class Reduction(Expression):
     def evaluate(self, env: Environment) -> Array:
         if self.operator == "prod" and self.extreme:
             return self.scaled(env).value
-        reduce = jnp.sum if self.operator == "sum" else jnp.prod
+        reduce = env.xp.sum if self.operator == "sum" else env.xp.prod
         return reduce(self.argument.evaluate(env), axis=-1, keepdims=True)
 
     def log_evaluate(self, env: Environment) -> Array:
         if self.operator == "prod" and self.argument.nonnegative:
-            return jnp.sum(self.argument.log_evaluate(env), axis=-1, keepdims=True)
+            return env.xp.sum(self.argument.log_evaluate(env), axis=-1, keepdims=True)
         return self.scaled(env).log
 
     def scaled(self, env: Environment) -> Scaled:
         if not self.extreme:
             return Scaled.of(self.evaluate(env))
-        factor, logarithm = jnp.broadcast_arrays(*self.argument.scaled(env))
+        factor, logarithm = env.xp.broadcast_arrays(*self.argument.scaled(env))
         if self.operator == "sum":
             return total_along(Scaled(factor, logarithm), -1)
-        return Scaled(jnp.prod(factor, axis=-1, keepdims=True), jnp.sum(logarithm, axis=-1, keepdims=True))
+        return Scaled(env.xp.prod(factor, axis=-1, keepdims=True), env.xp.sum(logarithm, axis=-1, keepdims=True))
 
 
 # Sums, products, powers and comparisons of formulas, simplified only by identities.
@@ -526,6 +535,10 @@ def rebuild(expression: Expression, children: list[Expression]) -> Expression:
     return expression
 
 
+# An integral by loops, for which NumPy has no fast form.
+_of_largest = compiled(partial(log_probability_of_largest, nodes=EQUAL_NODES))
+
+
 class Largest(Expression):
     """The probability that latent ``index`` plus noise of variance ``noise`` is the largest of all."""
 
@@ -550,19 +563,19 @@ class Largest(Expression):
 
     def chosen(self, env: Environment) -> Array:
         """Whether each latent is the one of the index, (..., n, latents)."""
-        return self.index.evaluate(env) == jnp.arange(self.latents.size)
+        return self.index.evaluate(env) == env.xp.arange(self.latents.size)
 
     def evaluate(self, env: Environment) -> Array:
         if not self.is_indicator:
-            return jnp.exp(self.log_evaluate(env))
-        at_top = env.f == jnp.max(env.f, axis=-1, keepdims=True)
-        share = at_top / jnp.sum(at_top, axis=-1, keepdims=True)
-        return jnp.sum(jnp.where(self.chosen(env), share, 0.0), axis=-1, keepdims=True)
+            return env.xp.exp(self.log_evaluate(env))
+        at_top = env.f == env.xp.max(env.f, axis=-1, keepdims=True)
+        share = at_top / env.xp.sum(at_top, axis=-1, keepdims=True)
+        return env.xp.sum(env.xp.where(self.chosen(env), share, 0.0), axis=-1, keepdims=True)
 
     def log_evaluate(self, env: Environment) -> Array:
         if self.is_indicator:
-            return jnp.log(self.evaluate(env))
-        return log_probability_of_largest(env.f, self.noise.evaluate(env), self.chosen(env), EQUAL_NODES)
+            return env.xp.log(self.evaluate(env))
+        return env.xp.asarray(_of_largest(env.f, self.noise.evaluate(env), self.chosen(env)))
 
     def notation(self, precedence: int = 0) -> Tree:
         return call("largest", self.symbol, self.index, *(() if self.is_indicator else (self.noise,)))

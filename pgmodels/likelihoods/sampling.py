@@ -172,12 +172,7 @@ class Items:
     def log_density(self, first: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """log p of candidates (points, rows) for the first column of y."""
         f, likelihood = self.f[rows], self._likelihood_of(rows)
-        # Blocks of one length: one compiled program for lists and grids of any length.
-        length = 64
-        padded = np.pad(first, ((0, -len(first) % length), (0, 0)), mode="edge")
-        blocks = padded.reshape(-1, length, len(rows))
-        values = [log_density(likelihood, self._observations(block, rows), f) for block in blocks]
-        return np.concatenate([np.broadcast_to(value, blocks[0].shape) for value in values])[: len(first)]
+        return np.broadcast_to(log_density(likelihood, self._observations(first, rows), f), first.shape)
 
     def listed(self, rows: np.ndarray, points: np.ndarray, exists: np.ndarray) -> np.ndarray:
         """The probabilities of discrete values (points, rows), 0 where ``exists`` is False."""

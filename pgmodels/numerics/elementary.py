@@ -1,6 +1,6 @@
 """Functions that stay accurate at their limits, and statistics of arrays."""
 
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,16 @@ from jax import Array
 from jax.scipy.special import digamma, gammaln, log_ndtr
 
 RealArray: TypeAlias = Array | np.ndarray
+
+
+def namespace(*arrays: object) -> Any:
+    """The module of functions of these arrays: ``jax.numpy`` if one of them is JAX's, else ``numpy``."""
+    return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
+
+
+def constant(array: Any) -> Any:
+    """The array, as a constant for derivatives."""
+    return jax.lax.stop_gradient(array) if isinstance(array, jax.Array) else array
 
 
 # The value uses no jnp.where: XLA miscompiles nested selects (jaxlib 0.10.1 and 0.10.2 with default options: with

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from pgmodels.augmentation.normal_form import read_event
 from pgmodels.data.arrays import Labels, as_numbers, check_finite, check_whole_number, coded
-from pgmodels.likelihoods.expression import Environment, Expression
+from pgmodels.likelihoods.expression import Expression
 from pgmodels.likelihoods.likelihood import (
     Formula,
     Likelihood,
@@ -29,7 +29,6 @@ from pgmodels.likelihoods.supports import Support, Undeclared
 from pgmodels.model import check_allowed
 from pgmodels.numerics.quadrature import normal_nodes, padded_chunks, slices
 from pgmodels.objectives.base import AdditiveNoise, Parameters
-from pgmodels.priors.base import pad_rows, padded_size
 from pgmodels.priors.chain_posterior import push_moments
 from pgmodels.results.result import GridDensity, check_levels
 from pgmodels.runtime.jit import compiled, require_draws
@@ -72,14 +71,12 @@ def check_covariates(
     return values
 
 
-@double_precision
+@np.errstate(all="ignore")
 def _check_allowed(likelihood: Likelihood, size: int, support: Support, covariates: np.ndarray) -> None:
     """Raise ValueError if covariates index entries out of range, or make a coefficient infinite or NaN."""
     formula, first = likelihood.formula(size), support.num_columns - support.num_covariates
-    # Padding repeats the first row, so that the first invalid row is never padding.
-    covariates = pad_rows(covariates, padded_size(len(covariates)))
     y = np.column_stack([np.ones(len(covariates)), support.others(covariates)])
-    env = Environment(as_array(y), as_array(np.zeros((len(y), size))), likelihood.values)
+    env = likelihood.at(y, np.zeros((len(y), size)))
 
     def reads_covariates(expression: Expression) -> bool:
         return all(column >= first for column in columns_of(expression))
@@ -746,8 +743,7 @@ class Predictive(DoublePrecision, Picklable):
 
     def _known_moments(self, rows: Rows, f: np.ndarray) -> YMoments | None:
         """``moments_given`` by formulas of the likelihood; None if it has none."""
-        y = as_array(self._observations(0.0)[rows])
-        return self.evaluated_likelihood.moments(y, as_array(f), self.nodes.num_latents)
+        return self.evaluated_likelihood.moments(self._observations(0.0)[rows], f, self.nodes.num_latents)
 
     def moments_given(self, rows: Rows, f: np.ndarray) -> YMoments:
         """Mean and variance of y given latents (nodes, rows, latents) of some rows, (nodes, rows)."""

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial, update_wrapper, wraps
+from functools import cache, cached_property, update_wrapper, wraps
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -245,6 +245,8 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
     the sampler's functions.
     """
 
+    __wrapped__: Callable[P, R]
+
     def __init__(
         self,
         function: Callable[P, R],
@@ -255,7 +257,7 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
     ):
         self._optimise = optimise if callable(optimise) else lambda *args, **kwargs: optimise
         self._options = _DEFAULT | (_ONE_THREAD if on_one_thread else {})
-        self._programs: dict[bool, Any] = {}
+        self._static, self._programs = static_argnames, dict[bool, Any]()
         # An entry for each finished trace. Programs keep what ``traced`` refers to alive: this list, but not ``self``.
         traces: list[None] = []
 
@@ -266,16 +268,14 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
             return result
 
         self._traces = traces
-        self._jit = partial(jax.jit, traced, static_argnames=static_argnames)
-        # JAX accepts compiler options for the outermost function only.
-        self._inner: Any = jax.jit(function, static_argnames=static_argnames)
+        self._traced = traced
         update_wrapper(self, function)
         _wrappers.add(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function's result. Raises KeyboardInterrupt where JAX has wrapped one of a host callback."""
         if is_traced():
-            return self._inner(*args, **kwargs)
+            return self._inlined(*args, **kwargs)
         check_installation()
         program = self.program(*args, **kwargs)
         before = len(self._traces)
@@ -289,13 +289,19 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
             if len(self._traces) > before and num_programs() > MAX_PROGRAMS:
                 clear_programs()
 
+    @cached_property
+    def _inlined(self) -> Any:
+        # JAX accepts compiler options for the outermost function only. Made when needed: reading a signature takes half
+        # a millisecond, and the package has 120 of these.
+        return jax.jit(self.__wrapped__, static_argnames=self._static)
+
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The jitted function for a call with these arguments."""
         optimised = jax.default_backend() != "cpu" or self._optimise(*args, **kwargs)
         if optimised not in self._programs:
             options = self._options | ({} if optimised else _UNOPTIMISED)
             supported = {name: value for name, value in options.items() if name in supported_options()}
-            self._programs[optimised] = self._jit(compiler_options=supported)
+            self._programs[optimised] = jax.jit(self._traced, static_argnames=self._static, compiler_options=supported)
         return self._programs[optimised]
 
     def shapes(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -308,7 +314,7 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
 
     def clear(self) -> None:
         """Discard what is compiled and traced: the next call compiles again."""
-        for program in (self._inner, *self._programs.values()):
+        for program in (self._inlined, *self._programs.values()):
             program.clear_cache()
         self._traces.clear()
 

@@ -45,7 +45,7 @@ COUNTS = np.array([0.0, 1.0, 2.0, 3.0, 1.0, 0.0, 2.0])
 
 
 def value(expression, y=COUNTS, f=POINTS[:, None], logarithm=False):
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), np.errstate(all="ignore"):
         env = Environment(np.asarray(y), np.asarray(f), PARAMETERS)
         result = expression.log_evaluate(env) if logarithm else expression.evaluate(env)
         return np.broadcast_to(np.asarray(result)[..., 0], np.shape(f)[:-1])

@@ -143,10 +143,10 @@ def test_two_classes_are_a_probit_of_the_difference():
     both, one = model_of(pgm.MultinomialProbit(2), 2).augmentation, model_of(pgm.Probit(), 1).augmentation
     difference, spread = (m[:, 1:] - m[:, :1]) / np.sqrt(2), v.sum(axis=1, keepdims=True) / 2
     density = one.log_density(y, difference, {})
-    np.testing.assert_allclose(both.log_density(y, m, {}), density, rtol=1e-12)
+    np.testing.assert_allclose(both.log_density(y, m, {}), density, rtol=1e-12, atol=1e-15)
     expected = one.local_bound(difference, spread, y, {}) - v.sum(axis=1) / 4
     np.testing.assert_allclose(both.local_bound(m, v, y, {}), expected, rtol=1e-12)
-    np.testing.assert_allclose(both.local_bound(m, 0 * v, y, {}), density, rtol=1e-12)
+    np.testing.assert_allclose(both.local_bound(m, 0 * v, y, {}), density, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.usefixtures("double_precision")

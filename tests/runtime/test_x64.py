@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
+from pgmodels.likelihoods.likelihood import log_density
 from tests.covering import some
 from tests.on_demand import OnDemand
 
@@ -275,6 +276,17 @@ def test_a_likelihood_is_in_double_precision(name, programs):
     y = np.ones((4, likelihood.support(size).num_columns))
     moments = likelihood.moments(y if y.shape[1] > 1 else y[:, 0], np.full((2, 4, size), 0.3), size)
     assert single_precision(programs, likelihood, moments) == []
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_a_likelihood_has_the_same_density_by_numpy_and_by_jax(name, monkeypatch):
+    likelihood, rng = getattr(pgm, name)(*LIKELIHOODS[name]), np.random.default_rng(0)
+    size = likelihood.num_latents or (3 if LIKELIHOODS[name] == (3,) else 1)
+    y, f = likelihood.support(size).examples(rng, 40), rng.normal(0.3, 3.0, (5, 40, size))
+    f[0, :2] = [[40.0], [-40.0]]
+    by_numpy = log_density(likelihood, y, f)
+    monkeypatch.setattr("pgmodels.likelihoods.likelihood._FEW", 0)
+    np.testing.assert_allclose(by_numpy, log_density(likelihood, y, f), rtol=1e-11, atol=1e-14)
 
 
 @pytest.mark.slow
