@@ -66,8 +66,7 @@ class Reader:
 
     def evaluate(self):
         result = self.sum()
-        while self.token == "·":
-            self.take()
+        while self.token == "·" and self.take():
             result *= self.sum()
         assert self.token == "", f"{self.text!r} goes on with {self.tokens[self.at :]}"
         return float(result)
@@ -85,32 +84,25 @@ class Reader:
     def sum(self):
         total = self.product() if self.token != "-" else 0.0
         while self.token in ("+", "-"):
-            sign = -1.0 if self.take() == "-" else 1.0
-            total += sign * self.product()
+            total += (-1.0 if self.take() == "-" else 1.0) * self.product()
         return total
 
     def product(self):
         total = self.power()
         while self.token == "/" or self.starts_factor():
-            if self.token == "/":
-                self.take()
-                total /= self.power()
-            else:
-                total *= self.power()
+            total *= 1.0 / self.power() if self.token == "/" and self.take() else self.power()
         return total
 
     def starts_factor(self):
         bars = self.token == "|" and self.apart[self.at]
         is_name = self.token != "where" and bool(re.match(r"\w", self.token))
-        return bars or self.token in ("(", "[") or is_name
+        return bars or self.token in ("(", "[", "∂") or is_name
 
     def power(self):
         base = self.atom()
-        if self.token == "^":
-            self.take()
-            negative = self.token == "-" and self.take()
-            exponent = self.power()
-            return base ** (-exponent if negative else exponent)
+        if self.token == "^" and self.take():
+            sign = -1.0 if self.token == "-" and self.take() else 1.0
+            return base ** (sign * self.power())
         return base
 
     def atom(self):
@@ -121,13 +113,14 @@ class Reader:
             return abs(inside) if token == "|" else inside
         if token == "[":
             holds = self.case()
-            while self.token == ";":
-                self.take()
+            while self.token == ";" and self.take():
                 holds |= self.case()
             self.take("]")
             return float(holds)
         if token in ("Σ_", "Π_"):
             return self.over(token)
+        if token == "∂":
+            return self.slope()
         if token[0].isdecimal():
             return float(token)
         return self.named(token)
@@ -135,8 +128,7 @@ class Reader:
     def case(self):
         """A comparison, and the one under which it counts."""
         holds = self.comparison()
-        if self.token == "where":
-            self.take()
+        if self.token == "where" and self.take():
             holds &= self.comparison()
         return holds
 
@@ -175,8 +167,7 @@ class Reader:
         if name in FUNCTIONS and close and self.token == "(":
             self.take("(")
             arguments = [self.sum()]
-            while self.token in (",", ";"):
-                self.take()
+            while self.token in (",", ";") and self.take():
                 arguments.append(self.sum())
             self.take(")")
             return FUNCTIONS[name](*arguments)
@@ -197,12 +188,23 @@ class Reader:
 
     def tilde(self, side):
         """σ̃ of an affine function z of f: exp(± E z / 2) / (2 cosh(sqrt(E z^2) / 2)) where f has mean m, variance v."""
-        start, values = self.at, []
-        for shift in (0.0, 1.0):
-            self.at = start
-            self.values["f"] = np.asarray(self.values["m"]) + shift
-            self.take("(")
-            values.append(self.sum())
-            self.take(")")
-        mean, variance = values[0], (values[1] - values[0]) ** 2 * np.max(self.values["v"])
+        mean, moved = self.shifted("f", np.asarray(self.values["m"]), (0.0, 1.0))
+        variance = (moved - mean) ** 2 * np.max(self.values["v"])
         return math.exp(side * mean / 2) / (2 * math.cosh(math.sqrt(mean**2 + variance) / 2))
+
+    def slope(self):
+        """∂of/∂name[index], by a central difference."""
+        by = self.tokens.index("∂", self.at)
+        name, index = self.tokens[by + 1], self.values[self.tokens[by + 3]]
+        here, step = self.values[name], 1e-5 * (np.arange(self.size) == index)
+        below, above = self.shifted(name, here, (-step, step))
+        self.at, self.values[name] = by + 5, here
+        return (above - below) / 2e-5
+
+    def shifted(self, name, here, steps):
+        """The values of what comes next, where a symbol is each of the steps from here."""
+        start, values = self.at, []
+        for step in steps:
+            self.at, self.values[name] = start, here + step
+            values.append(self.atom())
+        return values
