@@ -41,6 +41,6 @@ for label, verdict in pgm.verdicts(comparison).items():
     print(f"{label}: {verdict}")
 
 # %%
-# Ranks of the draws by chain, and the latent function.
-rank = pgm.plot_rank(gibbs)
+# Effective draws and R-hat, and the latent function.
+convergence = pgm.plot_convergence(gibbs)
 latent = pgm.plot_latent(comparison)

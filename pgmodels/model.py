@@ -55,7 +55,6 @@ from pgmodels.priors.collection import PriorCollection
 from pgmodels.priors.dense import InducingPoints
 from pgmodels.priors.representation import Auto, Binding, Representation
 from pgmodels.priors.rows import DistinctInputs, Sharing, find_distinct_inputs
-from pgmodels.runtime.io import digest
 from pgmodels.runtime.jit import compiled, is_traced, require_memory
 from pgmodels.runtime.messages import PgmodelsWarning, shorten, warn, write_value
 from pgmodels.runtime.precision import DoublePrecision, Module, as_array, double_precision
@@ -427,10 +426,10 @@ class Model(DoublePrecision, Module):
     def inputs(self, X: np.ndarray, *, padded: bool = False) -> DistinctInputs:
         """The distinct inputs of each group; ``padded`` to one of a few sizes if every form supports it."""
         size, d = num_padded(self, len(X)) if padded else len(X), X.shape[1]
-        groups = [
-            Sharing(gp.kernel.reads(d), gp.kernel.terms(d) if gp.form.spans else (), gp.form.shares, gp.form.can_pad)
-            for gp in self.gps
-        ]
+        groups = []
+        for gp in self.gps:
+            terms, levels = (gp.kernel.terms(d), gp.kernel.level_columns(d)) if gp.form.spans else ((), ())
+            groups.append(Sharing(gp.kernel.reads(d), terms, levels, gp.form.shares, gp.form.can_pad))
         return find_distinct_inputs(X, groups, size)
 
     def bare(self) -> "Model":
@@ -445,6 +444,8 @@ class Model(DoublePrecision, Module):
     @property
     def signature(self) -> str:
         """A fingerprint of formula, values, priors, kernels and forms, the same in every process."""
+        from pgmodels.runtime.io import digest
+
         formula = self.likelihood.formula(self.num_latents).key
         return digest((formula, self.likelihood.parameters, self.gps))
 
@@ -590,14 +591,14 @@ def _traced_prior(
     model: Model, inputs: DistinctInputs, known: Groups, points: Points, for_moments: bool
 ) -> PriorCollection:
     none = (None,) * len(model.gps)
-    columns = zip(model.gps, inputs.X, inputs.row_mask, inputs.spanning, known or none, points or none, strict=True)
+    bindings = zip(inputs.row_mask, inputs.spanning, inputs.levels, points or none, strict=True)
     groups: list[LatentPrior] = []
-    for gp, X, row_mask, spanning, group, at in columns:
+    for gp, X, group, parts in zip(model.gps, inputs.X, known or none, bindings, strict=True):
         mean = as_array(gp.mean.value)
         if group is not None:
             groups.append(group.replaced(mean=mean))
             continue
-        binding = Binding(True, row_mask=row_mask, spanning=spanning, points=at, for_moments=for_moments)
+        binding = Binding(True, np.inf, *parts, for_moments)
         groups.append(gp.form.bind(gp.kernel, mean, X, gp.size, binding))
     return PriorCollection(tuple(groups), inputs.copies)
 

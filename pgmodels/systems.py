@@ -44,27 +44,10 @@ from pgmodels.priors.inducing import Inducing
 from pgmodels.runtime.seeds import Seed
 
 __all__ = [
-    "gpc_1",
-    "gpc_2",
-    "gpc_3",
-    "gpc_sm",
-    "hgpr",
-    "logistic_softmax",
-    "merged",
-    "multinomial_probit",
-    "pgpr",
-    "robust_max",
-    "sgpr",
-    "softmax",
-    "svgp",
-    "svgpc",
-    "svi",
-    "vi_jj",
-    "vi_jj_full",
-    "vi_jj_hybrid",
-    "vi_taylor",
+    "gpc_1", "gpc_2", "gpc_3", "gpc_sm", "hgpr", "logistic_softmax", "merged", "multinomial_probit", "pgpr",
+    "robust_max", "sgpr", "softmax", "svgp", "svgpc", "svi", "vi_jj", "vi_jj_full", "vi_jj_hybrid", "vi_taylor",
     "x_gpc",
-]
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

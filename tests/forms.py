@@ -14,7 +14,7 @@ import numpy as np
 
 import pgmodels as pgm
 from pgmodels.priors.base import LatentPrior, Sites
-from pgmodels.priors.dense import CoefficientPrior, DensePrior, InducingPoints, LowRankPrior
+from pgmodels.priors.dense import CoefficientPrior, DensePrior, InducingPoints, LevelsPrior, LowRankPrior
 from pgmodels.priors.hilbert import HilbertPrior
 from pgmodels.priors.inducing import ChunkedInducingPrior, FICPrior, InducingPrior, chunked_prior_at
 from pgmodels.priors.markov import MarkovPrior
@@ -139,12 +139,14 @@ MARKOV_SUM = pgm.Matern52(1.7, 0.8) + pgm.Matern12(0.4, 2.0) * pgm.Constant(0.9)
 # Sines enough, and ends of the interval far enough, that what they leave out is rounding.
 HILBERT_SUM = pgm.On(pgm.RBF(1.7, 0.8), [1]) * pgm.Constant(0.6) + pgm.On(pgm.RBF(0.5, [1.1]), [0]) + pgm.Constant(0.4)
 COEFFICIENTS = pgm.Linear([0.3, 0.8]) + pgm.Constant(0.9)
+LEVELS = pgm.On(pgm.White(1.3), [1]) * pgm.On(pgm.Line(0.5, 0.3, 0.4), [0])
 TWICE = np.concatenate([inputs(6), inputs(6)[:3]])
 Z = inputs(7, seed=6)
 FORMS = {
     "one point": FormCase(Auto(), kernel(), inputs(1), DensePrior),
     "rough": FormCase(Auto(), kernel(0.5), inputs(12), DensePrior),
     "coefficients": FormCase(Auto(), COEFFICIENTS, inputs(24), CoefficientPrior),
+    "levels": FormCase(Auto(), LEVELS, np.column_stack([inputs(14)[:, 0], np.arange(14) % 5]), LevelsPrior),
     "duplicated rows": FormCase(Auto(), kernel(), TWICE, DensePrior, REPRESENTATION),
     "smooth": FormCase(Auto(), kernel(4.0), inputs(60), LowRankPrior, REPRESENTATION),
     "smooth, dense": FormCase(pgm.Dense(), kernel(4.0), inputs(60), DensePrior, REPRESENTATION),

@@ -31,21 +31,11 @@ def largest(f, y, noise=1.0):
 
 
 FUNCTIONS = {
-    "largest": largest,
-    "exp": math.exp,
-    "log": math.log,
-    "sqrt": math.sqrt,
-    "abs": abs,
-    "tanh": math.tanh,
-    "σ": expit,
-    "Φ": norm.cdf,
-    "φ": norm.pdf,
-    "Γ": math.gamma,
-    "N": lambda x, mean, variance: norm.pdf(x, mean, math.sqrt(variance)),
-    "Poisson": poisson.pmf,
-    "PG": pg,
+    "largest": largest, "exp": math.exp, "log": math.log, "sqrt": math.sqrt, "abs": abs, "tanh": math.tanh,
+    "σ": expit, "Φ": norm.cdf, "φ": norm.pdf, "Γ": math.gamma,
+    "N": lambda x, mean, variance: norm.pdf(x, mean, math.sqrt(variance)), "Poisson": poisson.pmf, "PG": pg,
     "Lévy": levy,
-}
+}  # fmt: skip
 RELATIONS = {"=": np.equal, "≠": np.not_equal, "<": np.less, "≤": np.less_equal, ">": np.greater}
 
 

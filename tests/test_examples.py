@@ -34,25 +34,13 @@ SHOWN = {
 }
 # And the figures it must draw, by the names that they are bound to: the gallery shows these.
 DRAWN = {
-    "binary": {"marginals", "reliability", "probability_map"},
-    "multiclass": {"marginals", "densities", "graph"},
-    "counts": {"figure"},
-    "robust_regression": {"figure"},
-    "heteroscedastic_regression": {"figure"},
-    "own_likelihood": {"graph", "marginals"},
-    "additive": {"figure"},
-    "ordered_ratings": {"figure"},
-    "zero_inflated_counts": {"figure"},
-    "survival": {"figure"},
-    "tobit": {"figure"},
-    "exposure": {"figure"},
-    "multi_output": {"figure"},
-    "preferences": {"figure"},
-    "ratings": {"figure"},
-    "event_counts": {"figure"},
-    "births": {"figure"},
-    "hyperparameters": {"rank", "latent"},
-}
+    "binary": {"marginals", "reliability", "probability_map"}, "multiclass": {"marginals", "densities", "graph"},
+    "counts": {"figure"}, "robust_regression": {"figure"}, "heteroscedastic_regression": {"figure"},
+    "own_likelihood": {"graph", "marginals"}, "additive": {"figure"}, "ordered_ratings": {"figure"},
+    "zero_inflated_counts": {"figure"}, "survival": {"figure"}, "tobit": {"figure"}, "exposure": {"figure"},
+    "multi_output": {"figure"}, "preferences": {"figure"}, "ratings": {"figure"}, "event_counts": {"figure"},
+    "births": {"figure"}, "hyperparameters": {"convergence", "latent"},
+}  # fmt: skip
 # README's figure, and how it is drawn.
 PICTURE, SOURCE = ROOT / "docs" / "images" / "binary_marginals.png", ("binary", "marginals")
 # Runs a script and saves its figures, each by its name.

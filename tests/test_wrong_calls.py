@@ -125,24 +125,13 @@ def wrong_arrays(rng):
     """What is no input for two columns and six rows, of random shapes and kinds."""
     shape = tuple(rng.integers(1, 5, size=rng.integers(3, 5)))
     return [
-        rng.normal(size=shape),
-        rng.normal(size=(7, 2)) + 1j,
+        rng.normal(size=shape), rng.normal(size=(7, 2)) + 1j,
         rng.normal(size=int(rng.integers(3, 9))).reshape(1, 1, -1).astype(rng.choice(["f2", "f4", "f8"])),
-        np.full((6, 2), rng.choice([np.nan, np.inf])),
-        np.array(rng.choice(["a", "b"], size=(6, 2))),
-        rng.choice(["a", "b"], size=(6, 2)).astype(object),
-        np.ma.masked_less(rng.normal(size=(6, 2)), 5.0),
-        np.datetime64("2024-01-01") + rng.integers(0, 9, (6, 2)),
-        sparse.csr_matrix((6, 2)),
-        [[1.0, 2.0], [3.0]],
-        np.empty((0, 2)),
-        None,
-        "X",
-        {},
-        object(),
-        len,
-        rng.normal(),
-    ]
+        np.full((6, 2), rng.choice([np.nan, np.inf])), np.array(rng.choice(["a", "b"], size=(6, 2))),
+        rng.choice(["a", "b"], size=(6, 2)).astype(object), np.ma.masked_less(rng.normal(size=(6, 2)), 5.0),
+        np.datetime64("2024-01-01") + rng.integers(0, 9, (6, 2)), sparse.csr_matrix((6, 2)), [[1.0, 2.0], [3.0]],
+        np.empty((0, 2)), None, "X", {}, object(), len, rng.normal(),
+    ]  # fmt: skip
 
 
 def given_arrays(rng):
@@ -261,8 +250,6 @@ CALLS = {
         {},
         {"result": wrong_objects, "num_draws": wrong_counts},
     ),
-    "plot_trace": (pgm.plot_trace, {}, {"draws": wrong_objects}),
-    "plot_rank": (pgm.plot_rank, {}, {"draws": wrong_objects}),
     "plot_convergence": (pgm.plot_convergence, {}, {"draws": wrong_objects}),
     "plot_marginals": (pgm.plot_marginals, {}, {"comparison": wrong_objects}),
     "plot_densities": (pgm.plot_densities, {}, {"comparison": wrong_objects}),

@@ -17,7 +17,7 @@ import pgmodels as pgm
 from pgmodels.datasets import load
 from pgmodels.inference.problem import problem_of
 from pgmodels.model import Data
-from pgmodels.priors import inducing
+from pgmodels.priors import linalg
 from pgmodels.priors.base import pad_zeros, row_mask_of
 from pgmodels.priors.linalg import each_row, inverse_root, summed
 from pgmodels.runtime.jit import compiled
@@ -71,7 +71,7 @@ def compare(name: str) -> list[dict[str, object]]:
     times = np.zeros((REPEATS, len(VARIANTS)))
     with jax.enable_x64(True):
         # By chunks of rows: no factor is held.
-        inducing.HELD = 0
+        linalg.HELD = 0
         model = pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=0.0, form=pgm.Inducing(Z)))
         prior = problem_of(model, Data(X, y)).prior.groups[0]
         whitener, row_mask = inverse_root(prior.root), row_mask_of(len(y), len(prior.X))

@@ -19,7 +19,7 @@ import pgmodels as pgm
 from pgmodels.inference.cavi import CAVI
 from pgmodels.inference.problem import Problem, problem_of
 from pgmodels.model import Data
-from pgmodels.priors import inducing
+from pgmodels.priors import linalg
 from pgmodels.runtime.jit import compiled
 
 INPUTS, COLUMNS, PASSES = 300, 4, 5
@@ -36,7 +36,7 @@ def run(rows: int, factor: str) -> dict[str, object]:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(rows, COLUMNS))
     y = (rng.random(rows) < 1.0 / (1.0 + np.exp(-2.0 * np.sin(X[:, 0]) * X[:, 1]))).astype(float)
-    inducing.HELD = rows * 2 * INPUTS if factor == "held" else 0
+    linalg.HELD = rows * 2 * INPUTS if factor == "held" else 0
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.5), form=pgm.Inducing(X[:INPUTS])))
     output = pgm.cavi(model, X, y)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

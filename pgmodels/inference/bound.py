@@ -128,7 +128,7 @@ def points_at(
     points: list[InducingPoints | None] = []
     expands = objective.is_monotone and is_simple(objective)
     for gp, X in zip(model.gps, distinct, strict=True):
-        if gp.form.has_coefficients(gp.kernel, X):
+        if gp.form.is_exact(gp.kernel, X):
             points.append(None)
             continue
         # Above a quarter of the rows, a dozen low-rank factorisations take longer than a few dense ones, unless the

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations_with_replacement
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -183,7 +183,8 @@ def halves(
 
     U is at the inputs of the ``factors`` of the latents, by default those of the posterior.
     """
-    (R,), factors = together(posterior).roots, posterior.prior.factors() if factors is None else factors
+    (R,) = cast(tuple[Array], together(posterior).roots)
+    factors = posterior.prior.factors() if factors is None else factors
     size = len(factors)
     Phi = jnp.broadcast_to(jnp.eye(size), (factors[0].shape[1], size, size)) if Phi is None else Phi
     G = jnp.concatenate([A[:, :, None] * Phi[:, :, latent] for latent, A in enumerate(factors)])

@@ -213,7 +213,7 @@ def fit_again(target: Target, vectors: np.ndarray, preconditioned: bool) -> tupl
 
 
 def _is_finite(fit: Fit) -> bool:
-    leaves = (fit.elbo, fit.surrogate.centre, *fit.surrogate.roots, *fit.marginals)
+    leaves = (fit.elbo, fit.surrogate.centre, *jax.tree.leaves(fit.surrogate.roots), *fit.marginals)
     return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in leaves)
 
 

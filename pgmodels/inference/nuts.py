@@ -207,7 +207,7 @@ class PreconditionedProgram(Program):
         if sum(prior.ranks) > 2000:
             return
         surrogate = fit_surrogate(self.powers, prior, self.y, None).surrogate
-        if all(np.isfinite(np.asarray(part)).all() for part in (surrogate.centre, *surrogate.roots)):
+        if all(np.isfinite(np.asarray(part)).all() for part in jax.tree.leaves((surrogate.centre, surrogate.roots))):
             self.surrogate = surrogate.with_inverse_roots()
             groups: Any = prior.groups
             self.active = [np.flatnonzero(np.asarray(group.active)) for group in groups]

@@ -35,7 +35,7 @@ from pgmodels.priors.collection import (
     supports_signed,
 )
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.precision import Module, as_array
+from pgmodels.runtime.precision import Module
 
 # Variances of predictors, or covariances of the predictors of each datum.
 Spread = Float[Array, "n p"] | Float[Array, "n p p"]
@@ -223,8 +223,9 @@ def change_of_elbo(problem: Problem, added: Values | float, mean: Values, varian
 
 def neglect(problem: Problem, mean: Values, variance: Values, sites: Sites) -> float:
     """First-order error of the ELBO due to the variance that the prior's representation adds or neglects."""
-    at = jax.tree.map(np.asarray, (mean, variance, sites))
-    most = float(change_of_elbo(problem, float(approximation_error(problem.prior)), *at))
+    at, error = jax.tree.map(np.asarray, (mean, variance, sites)), approximation_error(problem.prior)
+    # That of exact priors is not computed, by operations that compile.
+    most = float(change_of_elbo(problem, error, *at)) if error > 0.0 else 0.0
     # Below a hundredth of a nat the largest neglected variance need not be told from those of the rows.
     if most <= 0.01:
         return most
@@ -233,12 +234,18 @@ def neglect(problem: Problem, mean: Values, variance: Values, sites: Sites) -> f
 
 def largest_precision(problem: Problem, sites: Sites) -> float:
     """The largest site precision of any latent, after summing over rows with equal inputs."""
-    predictors, w = problem.objective.predictors, np.asarray(sites.precision)
+    w, rows = np.asarray(sites.precision), problem.prior.copies.rows
     w = np.linalg.norm(w, ord=2, axis=(1, 2))[:, None] if sites.coupled else w
-    if predictors is not None:
-        squares = np.asarray(predictors.matrix(problem.y, problem.parameters)) ** 2
+    if problem.objective.predictors is not None:
+        squares = np.asarray(_matrix(problem)) ** 2
         w = w * (np.max(squares, axis=(1, 2))[:, None] if sites.coupled else np.max(squares, axis=-1))
-    return float(np.max(np.asarray(problem.prior.total(as_array(w))), initial=0.0))
+    totals = w.T if rows is None else [np.bincount(np.asarray(rows), column) for column in w.T]
+    return float(np.max(totals, initial=0.0))
+
+
+@partial(compiled, optimise=False)
+def _matrix(problem: Problem) -> Array:
+    return problem.objective.predictors.matrix(problem.y, problem.parameters)  # type: ignore[union-attr]
 
 
 def gradient_of(sites: Sites, mean: Values) -> Values:

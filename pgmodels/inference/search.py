@@ -53,6 +53,8 @@ class Settings(NamedTuple):
     # as for one predictor.
     growth: int = 16
     least_rows: int = 128
+    # Of coefficients and levels: with fewer rows a stage compiles longer than the search.
+    least_of_exact: int = 20_000
     # A subset's optimum is not used if some value is more than a factor of far_out from the starts and the curvature of
     # the bound gives it a standard deviation above flat, in factors of e: steps from a flat region may not lead back.
     far_out: float = 1e3
@@ -463,7 +465,7 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Searc
     """Maximise the bound, from the best start or from the optimum of a subset of the rows."""
     initial = initial_models(model, data, terms, limits.num_starts, limits.seed)
     box = box_of(initial)
-    count = num_subset_rows(model, len(data.y), terms)
+    count = num_subset_rows(model, data.X, terms)
     if count is None or not trainable(model).leaf_indices:
         return multistart(initial, box, data, terms, limits, bar)
     rows = model.gps[0].form.subset(model.gps[0].kernel, data.X, count, limits.seed)
@@ -515,12 +517,13 @@ def _is_undetermined(vector: np.ndarray, inverse_hessian: np.ndarray | None, box
     )
 
 
-def num_subset_rows(model: Model, num_rows: int, terms: Objective) -> int | None:
+def num_subset_rows(model: Model, X: np.ndarray, terms: Objective) -> int | None:
     """The number of rows of the subset to start from; None if no subset is used."""
     sizes = [gp.form.least_subset for gp in model.gps if gp.form.least_subset is not None]
     if len(sizes) < len(model.gps):
         return None
-    least = min(sizes)
+    is_linear, num_rows = all(gp.form.is_exact(gp.kernel, X) for gp in model.gps), len(X)
+    least = SETTINGS.least_of_exact if is_linear else min(sizes)
     if terms.size > 1 and terms.num_nodes > 1:
         least = max(SETTINGS.least_rows, least // terms.size)
     return max(least, num_rows // SETTINGS.growth) if num_rows >= 2 * least else None

@@ -18,7 +18,15 @@ from pgmodels.inference.problem import Problem, couple
 from pgmodels.model import Model
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import Marginals, NewLeaves, PriorCollection, choose_blocks, split_over
+from pgmodels.priors.collection import (
+    Marginals,
+    NewLeaves,
+    PriorCollection,
+    choose_blocks,
+    gather_blocks,
+    split_over,
+)
+from pgmodels.priors.linalg import turn
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module, as_array
 
@@ -91,7 +99,9 @@ class Preconditioner(Module):
 
 def constant_preconditioner(surrogate: BlockPosterior, num_unknowns: int) -> Preconditioner:
     """The principal axes of a Gaussian, independent of the hyperparameters."""
-    values, axes = zip(*(jnp.linalg.eigh(root @ root.T) for root in surrogate.roots), strict=True)
+    vectors = gather_blocks(surrogate.prior, surrogate.blocks, surrogate.centre)
+    turned = (turn(root, jnp.eye(len(v))) for root, v in zip(surrogate.roots, vectors, strict=True))
+    values, axes = zip(*(jnp.linalg.eigh(R.T @ R) for R in turned), strict=True)
     # All are at least 1, up to rounding.
     precisions = jnp.maximum(jnp.concatenate(values), 1.0)
     zeros = jnp.zeros((num_unknowns, len(surrogate.centre)))
@@ -101,7 +111,7 @@ def constant_preconditioner(surrogate: BlockPosterior, num_unknowns: int) -> Pre
 def log_lengths(surrogate: BlockPosterior, axes: tuple[Array, ...]) -> Array:
     """The logarithms of a Gaussian's conditional standard deviations along given axes."""
     pairs = zip(surrogate.roots, axes, strict=True)
-    return -0.5 * jnp.log(jnp.concatenate([jnp.sum((root.T @ directions) ** 2, axis=0) for root, directions in pairs]))
+    return -0.5 * jnp.log(jnp.concatenate([jnp.sum(turn(root, directions) ** 2, axis=0) for root, directions in pairs]))
 
 
 # The surrogate of the sampler: the variational Gaussian near its optimum, a little wider.

@@ -131,9 +131,8 @@ class On(OfColumns):
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         return self.kernel.rank_at(self._select(X))
 
-    @property
-    def is_diagonal(self) -> bool:
-        return self.kernel.is_diagonal
+    def level_columns(self, num_columns: int) -> tuple[int, ...]:
+        return tuple(sorted(self.columns[number] for number in self.kernel.level_columns(len(self.columns))))
 
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
         return self.kernel.features(self._select(X))
@@ -214,7 +213,8 @@ class Difference(OfColumns):
 
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
         left, right = (self.kernel.features(item) for item in self._items(X))
-        return None if left is None or right is None else left - right
+        has_levels = self.kernel.level_columns(len(self.left))
+        return None if left is None or right is None or has_levels else left - right
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         return np.concatenate([np.asarray(item) for item in self._items(X)])
@@ -387,19 +387,10 @@ def numbered(kernel: Kernel, names: tuple[str, ...] | None) -> Kernel:
 # Operations that move entries, and operations on each entry, of which all other operands must be constants.
 _MOVES = ("squeeze", "slice", "reshape", "broadcast_in_dim", "transpose", "rev", "copy", "concatenate")
 _STEPS: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "max": np.maximum,
-    "min": np.minimum,
-    "neg": np.negative,
-    "abs": np.abs,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.rint,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,
+    "neg": np.negative, "abs": np.abs, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
     "convert_element_type": np.trunc,
-}
+}  # fmt: skip
 # Steps that keep a column but for a constant.
 _SHIFTS = ("add", "sub", "convert_element_type")
 

@@ -214,15 +214,21 @@ class Kernel(Module):
 
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         """An upper bound of the rank of the matrix at X: the number of rows unless functions are known to be few."""
-        return len(X)
+        features, levels = jax.eval_shape(self.features, X), np.asarray(X)[:, self.level_columns(X.shape[1])]
+        return len(X) if features is None else min(len(X), features.shape[1] * len(distinct_rows(levels)[0]))
 
-    @property
-    def is_diagonal(self) -> bool:
-        """Whether rows that differ in the columns that it reads have independent latents."""
-        return False
+    def level_columns(self, num_columns: int) -> tuple[int, ...]:
+        """The columns in which rows with independent latents differ: each of their levels has coefficients of its own.
+
+        Empty if there are no such columns.
+        """
+        return ()
 
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
-        """The F with kernel(X, Z) = F(X) F(Z)^T at all inputs: the latent is F v with v ~ N(0, I). None without one."""
+        """The F with kernel(x, z) = F(x) F(z)^T for all x and z, or for those of the same level; None without one.
+
+        The latent is F v with v ~ N(0, I), independent of other levels.
+        """
         return None
 
     def to_state_space(self) -> StateSpace:
@@ -414,12 +420,17 @@ class Sum(_Pair):
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
         return tuple(dict.fromkeys((*self.left.terms(num_columns), *self.right.terms(num_columns))))
 
+    def level_columns(self, num_columns: int) -> tuple[int, ...]:
+        left, right = (kernel.level_columns(num_columns) for kernel in (self.left, self.right))
+        return left if left == right else ()
+
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
         return min(len(X), self.left.rank_at(X) + self.right.rank_at(X))
 
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
         left, right = self.left.features(X), self.right.features(X)
-        return None if left is None or right is None else jnp.concatenate([left, right], axis=1)
+        levels, others = (kernel.level_columns(X.shape[1]) for kernel in (self.left, self.right))
+        return None if left is None or right is None or levels != others else jnp.concatenate([left, right], axis=1)
 
     def to_state_space(self) -> StateSpace:
         return SumState(self.left.to_state_space(), self.right.to_state_space())
@@ -450,8 +461,8 @@ class Product(_Pair):
         pairs = product(self.left.terms(num_columns), self.right.terms(num_columns))
         return tuple(dict.fromkeys(tuple(sorted({*one, *other})) for one, other in pairs))
 
-    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
-        return min(len(X), self.left.rank_at(X) * self.right.rank_at(X))
+    def level_columns(self, num_columns: int) -> tuple[int, ...]:
+        return tuple(sorted({*self.left.level_columns(num_columns), *self.right.level_columns(num_columns)}))
 
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
         left, right = self.left.features(X), self.right.features(X)

@@ -178,9 +178,6 @@ class Linear(Kernel):
     def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = as_parameter(variance, "variance of Linear")
 
-    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
-        return min(X.shape)
-
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n d"]:
         return as_array(X) * jnp.sqrt(as_array(self.variance.value))
 
@@ -210,9 +207,6 @@ class Constant(Kernel):
 
     def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
-
-    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
-        return 1
 
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n 1"]:
         return jnp.broadcast_to(jnp.sqrt(as_array(self.variance.value)), (X.shape[0], 1))
@@ -255,12 +249,11 @@ class White(Kernel):
     def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
 
-    @property
-    def is_diagonal(self) -> bool:
-        return True
+    def level_columns(self, num_columns: int) -> tuple[int, ...]:
+        return tuple(range(num_columns))
 
-    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
-        return len(np.unique(np.asarray(X), axis=0))
+    def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n 1"]:
+        return jnp.broadcast_to(jnp.sqrt(as_array(self.variance.value)), (X.shape[0], 1))
 
     def to_state_space(self) -> StateSpace:
         return WhiteState(as_array(self.variance.value))
@@ -321,9 +314,6 @@ class Line(Kernel):
         self.slope_variance = scalar(slope_variance, "slope_variance", self)
         declared = Parameter(0.0, constraint=interval(-1.0, 1.0))
         self.correlation = as_declared(correlation, declared, "correlation of Line", positive=False)
-
-    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
-        return min(len(X), 2)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         variance, slope, covariance = self._moments()

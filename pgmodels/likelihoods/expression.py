@@ -284,18 +284,10 @@ class Expression(ABC):
 
 # NumPy's names of the operators, which a NumPy scalar on the left-hand side delegates to the expression.
 _OPERATORS: dict[str, Callable[..., Expression]] = {
-    "add": operator.add,
-    "subtract": operator.sub,
-    "multiply": operator.mul,
-    "divide": operator.truediv,
-    "power": operator.pow,
-    "equal": operator.eq,
-    "not_equal": operator.ne,
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-}
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
+    "power": operator.pow, "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt,
+    "less_equal": operator.le, "greater": operator.gt, "greater_equal": operator.ge,
+}  # fmt: skip
 
 Operand: TypeAlias = Expression | int | float
 

@@ -10,7 +10,6 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from pgmodels.runtime.io import digest
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import shorten, write_constraint, write_distribution, write_value
 from pgmodels.runtime.precision import Module, Picklable, as_array
@@ -106,6 +105,8 @@ class Hashable(Picklable):
     """
 
     def __init__(self, distribution: "Distribution | Constraint"):
+        from pgmodels.runtime.io import digest
+
         self.distribution: Any = distribution
         self.signature = digest(distribution)
 

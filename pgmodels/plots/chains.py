@@ -1,19 +1,16 @@
-"""Figures of runs: traces, ranks, bounds, auxiliary variables."""
+"""Figures of runs: convergence, bounds, auxiliary variables. ArviZ has traces and ranks."""
 
-from itertools import chain, cycle
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from scipy.stats import gaussian_kde, rankdata
 
 from pgmodels.diagnostics.compare import ESS_LIMITS, RHAT_LIMITS, convergence_by_latent, of_draws
 from pgmodels.diagnostics.vsbc import auxiliary_means
 from pgmodels.plots.style import (
     COLOURS,
-    LINES,
     RASTERISED,
     Results,
     Style,
@@ -31,102 +28,6 @@ from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 
 # Drawn with matplotlib directly: arviz_plots creates figures with pyplot, which keeps all of them in memory.
-
-
-class _Series(NamedTuple):
-    """A scalar for each draw, (chains, draws)."""
-
-    name: str
-    unit: str
-    values: np.ndarray
-
-
-def plot_trace(draws: Draws) -> Figure:
-    """Plot traces, and densities by chain, of log p(y | f), of sampled hyperparameters and of four latents.
-
-    Parameters
-    ----------
-    draws : Draws
-        Draws of ``gibbs`` or ``nuts``, at least four per chain.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
-
-    Raises
-    ------
-    ValueError
-        For fewer than four draws per chain.
-
-    Notes
-    -----
-    The latents are the stored ones with the smallest effective sample size, bulk or tail. Traces show at most 2,000
-    draws per chain, evenly spaced; densities use all.
-    """
-    series, looks = _worst_mixing(require_chains(draws)), _looks(draws)
-    step = -(-draws.num_samples // 2000)
-    figure = new_figure(9.0, 1.6 * len(series) + 1.0)
-    grid = figure.subplots(len(series), 2, width_ratios=(3, 1), sharex="col", sharey="row", squeeze=False)
-    at = np.arange(0, draws.num_samples, step)
-    for (trace, density_axes), one in zip(grid, series, strict=True):
-        heights = np.linspace(one.values.min(), one.values.max(), 200)
-        for look, values in zip(looks, one.values, strict=True):
-            trace.plot(at, values[at], color=look.colour, linewidth=0.6, alpha=0.8, rasterized=True)
-            density = gaussian_kde(values)(heights)
-            density_axes.plot(density / density.max(), heights, **look.of_line, linewidth=1.4)
-        open_axes(trace, title=one.name, ylabel=one.unit)
-        open_axes(density_axes)
-    grid[0, 1].set_title("by chain")
-    grid[-1, 0].set_xlabel("draw" if step == 1 else f"draw (one in {step} is shown)")
-    grid[-1, 1].set_xlabel("density / its largest")
-    legend_below(figure, [*map(line_handle, looks)], [f"chain {number}" for number in range(draws.num_chains)])
-    return figure
-
-
-def plot_rank(draws: Draws) -> Figure:
-    """Plot histograms of each chain's ranks among all draws, for the quantities of ``plot_trace``.
-
-    Parameters
-    ----------
-    draws : Draws
-        Draws of ``gibbs`` or ``nuts``, at least four per chain.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
-
-    Raises
-    ------
-    ValueError
-        For fewer than four draws per chain.
-
-    Notes
-    -----
-    Chains that explore the same distribution have flat histograms.
-
-    References
-    ----------
-    Vehtari et al. 2021, section 6.
-    """
-    series, looks, num_bins = _worst_mixing(require_chains(draws)), _looks(draws), 20
-    figure = new_figure(1.9 * draws.num_chains + 1.2, 1.5 * len(series) + 0.8)
-    grid = figure.subplots(len(series), draws.num_chains, sharex=True, sharey="row", squeeze=False)
-    edges = np.linspace(0.0, draws.num_chains * draws.num_samples, num_bins + 1).tolist()
-    expected: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": "--"}
-    for row, one in zip(grid, series, strict=True):
-        ranks = rankdata(one.values).reshape(one.values.shape) - 0.5
-        for axes, look, of_chain in zip(row, looks, ranks, strict=True):
-            axes.hist(of_chain, bins=edges, color=look.colour, edgecolor="white", linewidth=0.3)
-            axes.axhline(draws.num_samples / num_bins, **expected)
-            open_axes(axes)
-        row[0].set_ylabel(f"{one.name}\ndraws")
-    for number, column in enumerate(grid.T):
-        column[0].set_title(f"chain {number}")
-        column[-1].set_xlabel("rank among all draws")
-    legend_below(figure, [Line2D([], [], **expected)], ["expected where chains agree"])
-    return figure
 
 
 def plot_convergence(draws: Draws) -> Figure:
@@ -188,30 +89,6 @@ def plot_convergence(draws: Draws) -> Figure:
         notes,
     )
     return figure
-
-
-def _worst_mixing(draws: Draws, num_latents: int = 4) -> list[_Series]:
-    series = [_Series("log p(y | f)", "nats", draws.log_likelihood_trace)]
-    for name, values in draws.hyperparameters.items():
-        flat = values.reshape(*values.shape[:2], -1)
-        indices = [""] if values.ndim == 2 else [f"[{i}]" for i in range(flat.shape[-1])]
-        series += [_Series(f"{literal(name)}{i}", "value", flat[..., j]) for j, i in enumerate(indices)]
-    if draws.whitened is None and draws.stored_latents is None:
-        return series
-    bulk, tail, _ = of_draws(convergence_by_latent, draws)
-    rows = np.arange(len(draws.X)) if draws.rows is None else draws.rows
-    size = np.fmin(bulk, tail)
-    order = np.argsort(np.nan_to_num(size, nan=np.inf), axis=None, kind="stable")[:num_latents]
-    for row, latent in zip(*np.unravel_index(order, size.shape), strict=True):
-        symbol = f"f[{latent}]" if draws.model.num_latents > 1 else "f"
-        series.append(_Series(f"{symbol} at row {rows[row]}", "latent value", draws.latents[:, :, row, latent]))
-    return series
-
-
-def _looks(draws: Draws) -> list[Style]:
-    """A style for each chain."""
-    looks = zip(range(draws.num_chains), cycle(COLOURS), chain("-", cycle(LINES)), strict=False)
-    return [Style(colour, "", line) for _, colour, line in looks]
 
 
 def plot_elbo(results: Results) -> Figure:

@@ -3,16 +3,18 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import combinations_with_replacement
 from typing import TypeVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_solve, solve_triangular
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from pgmodels.numerics.quadrature import equal_chunks, power_of_two
+from pgmodels.priors import linalg
 from pgmodels.priors.base import RandomKey, Sites
 from pgmodels.priors.collection import (
     Coordinates,
@@ -24,6 +26,7 @@ from pgmodels.priors.collection import (
     flatten,
     gather_blocks,
     have_factors,
+    loadings_at,
     residual_trace,
     sample_given,
     scatter_blocks,
@@ -31,14 +34,6 @@ from pgmodels.priors.collection import (
 )
 from pgmodels.priors.dense import InducingPointPrior
 from pgmodels.priors.inducing import FICPrior
-from pgmodels.priors.linalg import (
-    ROUNDING,
-    each_row,
-    inverse_root,
-    pivoted_cholesky,
-    root_of_one_plus,
-    summed,
-)
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module
 
@@ -48,7 +43,7 @@ T = TypeVar("T", bound=PyTree)
 def sum_over_rows(prior: PriorCollection, function: Callable[..., T], *terms: Float[Array, "n *_"]) -> T:
     """Sum over rows: ``function`` of the latents' factors (r, n) and of terms of each row, additive over rows."""
     if not _in_chunks(prior):
-        return function(prior.factors(), *terms)
+        return function(prior.loadings(), *terms)
 
     factors_of_rows = _by_products(prior)
 
@@ -57,7 +52,7 @@ def sum_over_rows(prior: PriorCollection, function: Callable[..., T], *terms: Fl
 
     X = _rows(prior)
     nothing = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(chunk_sums, X, *terms))
-    return summed(chunk_sums, nothing, _width(prior), X, *terms)
+    return linalg.summed(chunk_sums, nothing, _width(prior), X, *terms)
 
 
 def _rows(prior: PriorCollection) -> Array:
@@ -71,7 +66,7 @@ def _in_chunks(prior: PriorCollection) -> bool:
 
 def _by_products(prior: PriorCollection) -> Callable[[Array], list[Array]]:
     groups = cast(tuple[InducingPointPrior, ...], prior.groups)
-    whiteners = [inverse_root(group.root) for group in groups]
+    whiteners = [linalg.inverse_root(group.root) for group in groups]
 
     def factors_of_rows(X: Array) -> list[Array]:
         factors = [whitener @ group.cross(X) for whitener, group in zip(whiteners, groups, strict=True)]
@@ -95,10 +90,10 @@ class BlockPosterior(DependentPosterior):
     prior: PriorCollection
     sites: Sites
     centre: Float[Array, " D"]
-    roots: tuple[Array, ...]
+    roots: tuple[linalg.Root, ...]
     log_evidence: Array
     blocks: tuple[tuple[int, ...], ...] = eqx.field(static=True)
-    inverse_roots: tuple[Array, ...] | None = eqx.field(default=None, kw_only=True)
+    inverse_roots: tuple[Array | None, ...] | None = eqx.field(default=None, kw_only=True)
 
     def tempered(self, share: Float[Array, ""] | float) -> "BlockPosterior":
         return condition_blocks(self.prior, _tempered_sites(self, share), self.blocks)
@@ -106,30 +101,28 @@ class BlockPosterior(DependentPosterior):
     def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
         """Standard normal coordinates u = R^T (v - centre) of whitened ones."""
         block_vectors = gather_blocks(self.prior, self.blocks, flat - self.centre)
-        turned = [root.T @ part for root, part in zip(self.roots, block_vectors, strict=True)]
+        turned = [linalg.turn(root, part) for root, part in zip(self.roots, block_vectors, strict=True)]
         return scatter_blocks(self.prior, self.blocks, turned)
 
     def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
         """The deviation R^-T u of whitened coordinates from the centre."""
-        block_vectors = gather_blocks(self.prior, self.blocks, u)
-        if self.inverse_roots is not None:
-            turned = [part @ inverse for inverse, part in zip(self.inverse_roots, block_vectors, strict=True)]
-        else:
-            pairs = zip(self.roots, block_vectors, strict=True)
-            turned = [solve_triangular(root, part, trans="T", lower=True) for root, part in pairs]
+        inverses = (None,) * len(self.roots) if self.inverse_roots is None else self.inverse_roots
+        triples = zip(self.roots, inverses, gather_blocks(self.prior, self.blocks, u), strict=True)
+        turned = [linalg.solve_upper(root, v) if inverse is None else v @ inverse for root, inverse, v in triples]
         return scatter_blocks(self.prior, self.blocks, turned)
 
     def with_inverse_roots(self) -> "BlockPosterior":
         """The posterior with inverse roots computed, for drawing many deviations."""
-        return replace(self, inverse_roots=tuple(inverse_root(root) for root in self.roots))
+        inverses = (None if isinstance(root, linalg.LevelRoot) else linalg.inverse_root(root) for root in self.roots)
+        return replace(self, inverse_roots=tuple(inverses))
 
     def marginals(self) -> Marginals:
         prior = self.prior.distinct
         if _in_chunks(prior):
             factors_of_rows = _by_products(prior)
-            V = each_row(lambda X: self._covariance(factors_of_rows(X)), _width(prior), _rows(prior))
+            V = linalg.each_row(lambda X: self._covariance(factors_of_rows(X)), _width(prior), _rows(prior))
         else:
-            V = self._covariance(prior.factors())
+            V = self._covariance(prior.loadings())
         V = self.prior.copies.spread(V)
         residual = self.prior.residual_variances()
         V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
@@ -138,11 +131,11 @@ class BlockPosterior(DependentPosterior):
     def times(self, x: Float[Array, "n L"]) -> Float[Array, "n L"]:
         """The covariance of the latents at the data times x: the change of the mean with the potentials."""
 
-        def pulled(factors: Sequence[Array], x: Array) -> list[Array]:
-            return [jnp.concatenate([factors[latent] @ x[:, latent] for latent in block]) for block in self.blocks]
+        def pulled(factors: Sequence[linalg.Factor], x: Array) -> list[Array]:
+            return [jnp.concatenate([linalg.times(factors[a], x[:, a]) for a in block]) for block in self.blocks]
 
         by_block = sum_over_rows(self.prior.distinct, pulled, self.prior.total(x))
-        solved = [cho_solve((root, True), part) for root, part in zip(self.roots, by_block, strict=True)]
+        solved = [linalg.solve(root, part) for root, part in zip(self.roots, by_block, strict=True)]
         moved = self.prior.latents(self.prior.unflatten(scatter_blocks(self.prior, self.blocks, solved)))
         return moved - self.prior.means()
 
@@ -170,7 +163,7 @@ class BlockPosterior(DependentPosterior):
         return slopes
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
-        log_root = sum(jnp.sum(jnp.log(jnp.diagonal(root))) for root in self.roots)
+        log_root = sum(linalg.log_determinant(root) for root in self.roots)
         quadratic = jnp.sum(self.sites.precision * covariance) - residual_trace(self.prior, self.sites.precision)
         return log_root + 0.5 * (self.centre @ self.centre - quadratic)
 
@@ -180,7 +173,7 @@ class BlockPosterior(DependentPosterior):
         residuals = [
             residual for (_, residual), size in zip(conditionals, self.prior.sizes, strict=True) for _ in range(size)
         ]
-        V = self._covariance(factors_at(self.prior, X_new))
+        V = self._covariance(loadings_at(self.prior, X_new))
         latents = jnp.arange(V.shape[-1])
         mean = jnp.concatenate([mean for mean, _ in conditionals], axis=-1)
         return mean, V.at[:, latents, latents].add(jnp.stack(residuals, axis=-1))
@@ -207,7 +200,7 @@ class BlockPosterior(DependentPosterior):
     def coupled_latents(self) -> list[list[int]]:
         return [list(block) for block in self.blocks]
 
-    def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def roots_and_centres(self) -> tuple[tuple[linalg.Root, ...], tuple[Array, ...]]:
         return self.roots, (self.centre,)
 
     def _between(self, row_factors: Sequence[Array], column_factors: Sequence[Array]) -> Float[Array, "L m L n"]:
@@ -219,20 +212,32 @@ class BlockPosterior(DependentPosterior):
             C = C.at[np.ix_(block, range(C.shape[1]), block, range(C.shape[3]))].set(part)
         return C
 
-    def _covariance(self, factors: Sequence[Array]) -> Float[Array, "m L L"]:
+    def _covariance(self, factors: Sequence[linalg.Factor]) -> Float[Array, "m L L"]:
+        if len(self.blocks) == 1:
+            return self._covariance_of(self.blocks[0], self.roots[0], factors)
         size = self.sites.potential.shape[1]
         V = jnp.zeros((factors[0].shape[1], size, size), self.centre.dtype)
         for block, root in zip(self.blocks, self.roots, strict=True):
-            U = self._half(block, root, factors)
-            V = V.at[np.ix_(range(len(V)), block, block)].set(jnp.einsum("dli,dki->ilk", U, U))
+            V = V.at[np.ix_(range(len(V)), block, block)].set(self._covariance_of(block, root, factors))
         return V
 
+    def _covariance_of(
+        self, block: tuple[int, ...], root: linalg.Root, factors: Sequence[linalg.Factor]
+    ) -> Float[Array, "m b b"]:
+        if isinstance(root, linalg.LevelRoot):
+            return root.covariances([factors[latent] for latent in block])
+        U = self._half(block, root, list(map(linalg.as_dense, factors)))
+        return jnp.einsum("dli,dki->ilk", U, U)
+
     @staticmethod
-    def _half(block: tuple[int, ...], root: Array, factors: Sequence[Array]) -> Float[Array, "D b m"]:
+    def _half(block: tuple[int, ...], root: linalg.Root, factors: Sequence[Array]) -> Float[Array, "D b m"]:
         """The U with U^T U the covariance of a block's latents, without residuals.
 
         The columns of a latent are zero above its first coordinate; only the rows below are solved for.
         """
+        if isinstance(root, linalg.LevelRoot):
+            A = stacked([factors[latent] for latent in block])
+            return root.solve_lower(A).reshape(len(A), len(block), -1)
         solutions, start = [], 0
         # Eight triangular solves, over parts of the right-hand sides, are a third of the work of a single one.
         for latents in np.array_split(block, min(len(block), 8)):
@@ -268,7 +273,7 @@ class FICPosterior(BlockPosterior):
         ours, theirs = _split_sparse(self.prior.distinct, u)
         v = self.span.deviation(ours)
         g = self.span.prior.latents(self.span.prior.unflatten(v)) - self.span.prior.means()
-        e = _solve_each(self.residual_roots, theirs[:, :, None], transposed=True)[:, :, 0]
+        e = linalg.solve_each(self.residual_roots, theirs, transposed=True)
         return _join_sparse(self.prior, v, e + self._pull(jnp.zeros_like(g), g))
 
     def with_inverse_roots(self) -> "FICPosterior":
@@ -290,33 +295,37 @@ class FICPosterior(BlockPosterior):
         return jnp.einsum("ikl,il->ik", self.gain, h - jnp.einsum("ilk,ik->il", self.sums.precision, g))
 
 
-def condition_blocks(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> BlockPosterior:
+def condition_blocks(
+    prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...], as_matrices: bool = False
+) -> BlockPosterior:
     """The posterior given sites (n, L), (n, L, L), with one Cholesky factorisation per block.
 
-    Groups need a factor or are FIC.
+    Groups need a factor or are FIC. Blocks of many levels are factorised by their structure unless ``as_matrices``.
     """
     if have_factors(prior.spans()) and not have_factors(prior):
         return _condition_sparse(prior, sites, blocks)
     means, (potential, precision) = prior.means(), sites
 
-    def block_terms(factors: Sequence[Array], h: Array, W: Array) -> list[tuple[Array, Array]]:
-        """A W A^T and A h of each block."""
-        terms = []
+    def block_terms(factors: Sequence[linalg.Factor], h: Array, W: Array) -> list[tuple[linalg.Root, Array]]:
+        """A W A^T, or the root of I + A W A^T by its structure, and A h of each block."""
+        terms: list[tuple[linalg.Root, Array]] = []
         for block in blocks:
-            lower = {
-                (a, b): (factors[a] * W[:, a, b]) @ factors[b].T for i, a in enumerate(block) for b in block[: i + 1]
-            }
-            rows = [[lower[a, b] if (a, b) in lower else lower[b, a].T for b in block] for a in block]
-            P = jnp.concatenate([jnp.concatenate(row, axis=1) for row in rows])
-            terms.append((P, jnp.concatenate([factors[a] @ h[:, a] for a in block])))
+            of_block, pairs = [factors[a] for a in block], list(combinations_with_replacement(block, 2))
+            right = jnp.concatenate([linalg.times(factors[a], h[:, a]) for a in block])
+            if not as_matrices and (led := linalg.leading(of_block)):
+                terms.append((linalg.LevelRoot.of(of_block, W[:, block][:, :, block], led), right))
+                continue
+            upper = {(a, b): linalg.weighted_product(factors[a], W[:, a, b], factors[b]) for a, b in pairs}
+            rows = [[upper[a, b] if (a, b) in upper else upper[b, a].T for b in block] for a in block]
+            terms.append((jnp.concatenate([jnp.concatenate(row, axis=1) for row in rows]), right))
         return terms
 
     roots, centres, log_normalizer = [], [], jnp.sum(potential @ means) - 0.5 * means @ jnp.sum(precision, 0) @ means
     terms = map(prior.total, (potential - precision @ means, precision))
     for P, right in sum_over_rows(prior.distinct, block_terms, *terms):
-        root = root_of_one_plus(P)
-        centre = cho_solve((root, True), right)
-        log_normalizer = log_normalizer - jnp.sum(jnp.log(jnp.diagonal(root))) + 0.5 * right @ centre
+        root = P if isinstance(P, linalg.LevelRoot) else linalg.root_of_one_plus(P)
+        centre = linalg.solve(root, right)
+        log_normalizer = log_normalizer - linalg.log_determinant(root) + 0.5 * right @ centre
         roots.append(root)
         centres.append(centre)
     return BlockPosterior(
@@ -330,12 +339,16 @@ def condition_blocks(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[i
 
 
 def together(posterior: Posterior, share: Float[Array, ""] | float = 1.0) -> BlockPosterior:
-    """The posterior with the same mean and ``share`` times the sites' precisions, with all latents in one block."""
-    same = isinstance(share, float) and share == 1.0
-    if same and isinstance(posterior, BlockPosterior) and len(posterior.blocks) == 1:
-        return posterior
+    """The posterior with the same mean and ``share`` times the sites' precisions, with all latents in one block.
+
+    Its root is a matrix.
+    """
+    if isinstance(share, float) and share == 1.0 and isinstance(posterior, BlockPosterior):
+        first, *others = posterior.roots
+        if not (others or isinstance(first, linalg.LevelRoot)):
+            return posterior
     sites = _tempered_sites(posterior, share)
-    return condition_blocks(posterior.prior, sites, (tuple(range(sites.potential.shape[1])),))
+    return condition_blocks(posterior.prior, sites, (tuple(range(sites.potential.shape[1])),), as_matrices=True)
 
 
 def _tempered_sites(posterior: Posterior, share: Float[Array, ""] | float) -> Sites:
@@ -351,8 +364,8 @@ def _condition_sparse(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[
     roots = (
         jnp.sqrt(residual_precision) if residual_precision.shape[1] == 1 else jnp.linalg.cholesky(residual_precision)
     )
-    half = _solve_each(roots, jax.vmap(jnp.diag)(spread), transposed=False)
-    gain = _solve_each(roots, half, transposed=True)
+    half = linalg.solve_each(roots, jax.vmap(jnp.diag)(spread))
+    gain = linalg.solve_each(roots, half, transposed=True)
     # The factor with e integrated out, exp(h' g - g^T W' g / 2) up to a constant.
     half_precision, half_potential = half @ sums.precision, jnp.einsum("ikl,il->ik", half, sums.potential)
     h = sums.potential - jnp.einsum("ikl,ik->il", half_precision, half_potential)
@@ -404,13 +417,6 @@ def _fic_groups(prior: PriorCollection) -> list[FICPrior | None]:
     return [None if span is group else cast(FICPrior, group) for group, span in pairs]
 
 
-def _solve_each(roots: Float[Array, "n L L"], right: Float[Array, "n L m"], transposed: bool) -> Float[Array, "n L m"]:
-    """R^-1 B of each datum, or R^-T B."""
-    if roots.shape[-1] == 1:
-        return right / roots
-    return jax.lax.linalg.triangular_solve(roots, right, left_side=True, lower=True, transpose_a=transposed)
-
-
 class CorrectedGaussian(Module):
     """A Gaussian of the latents' whitened coordinates, v = centre + half u with u standard normal.
 
@@ -454,8 +460,8 @@ def move(
 
     With a ``share`` below 1 of the data's precisions it is wider: where the data are weak, its tails are the prior's.
     """
-    (posterior_root,), gaussian = together(posterior).roots, together(posterior, share)
-    (R,) = gaussian.roots
+    gaussian = together(posterior, share)
+    posterior_root, R = cast(tuple[Array, Array], together(posterior).roots + gaussian.roots)
     turned = solve_triangular(R, posterior_root @ posterior_root.T, lower=True)
     S = jnp.eye(len(R), dtype=R.dtype) + turned @ response @ turned.T
     root = jnp.linalg.cholesky(0.5 * (S + S.T))
@@ -494,7 +500,7 @@ def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng:
     rows, size = mean.shape
     blocks = covariance if covariance.ndim == 3 else covariance.reshape(1, size * rows, size * rows)
     # The number of rows of a root is the rank of the covariance, which is small for few groups at many rows.
-    roots = [pivoted_cholesky(block, ROUNDING).A for block in blocks]
+    roots = [linalg.pivoted_cholesky(block, linalg.ROUNDING).A for block in blocks]
     deviations = np.stack([rng.standard_normal((num_draws, len(A))) @ A for A in roots], axis=1)
     deviations = deviations.reshape(num_draws, size, rows)
     return mean + np.swapaxes(deviations, 1, 2)

@@ -22,6 +22,7 @@ from pgmodels.priors.base import (
     padded_size,
 )
 from pgmodels.priors.dense import FactoredPosterior, FactoredPrior
+from pgmodels.priors.linalg import Factor, Root, as_dense
 from pgmodels.priors.rows import Copies, check_new_inputs
 from pgmodels.runtime.precision import Module, as_array, double_precision
 
@@ -128,7 +129,7 @@ class Posterior(Module):
         """The latents that are dependent, block by block; None if all are independent."""
 
     @abstractmethod
-    def roots_and_centres(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def roots_and_centres(self) -> tuple[tuple[Root, ...], tuple[Array, ...]]:
         """Roots of the coordinates' precision, and their means, for priors with inducing inputs, without data.
 
         If coupled, roots (r, r) of each block and one vector of all means; else (l, r, r) and (l, r) for each group.
@@ -353,10 +354,14 @@ class PriorCollection(Module):
         ]
         return self.copies.side_by_side(columns)
 
-    def factors(self) -> list[Float[Array, "r n"]]:
+    def loadings(self) -> list[Factor]:
         """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError if a group has none."""
-        factors = [self.copies.at_rows(group.factor, i) for i, group in enumerate(require_factors(self))]
-        return [A for A, size in zip(factors, self.sizes, strict=True) for _ in range(size)]
+        loadings = [self.copies.at_rows(group.loadings, i) for i, group in enumerate(require_factors(self))]
+        return [A for A, size in zip(loadings, self.sizes, strict=True) for _ in range(size)]
+
+    def factors(self) -> list[Float[Array, "r n"]]:
+        """The factors as matrices."""
+        return [as_dense(A) for A in self.loadings()]
 
     def means(self) -> Float[Array, " l"]:
         """The constant mean of each latent."""
@@ -420,10 +425,15 @@ def require_factors(prior: PriorCollection) -> list[FactoredPrior]:
     return cast(list[FactoredPrior], list(prior.groups))
 
 
-def factors_at(prior: PriorCollection, X_new: Float[Array, "m d"]) -> list[Float[Array, "r m"]]:
+def loadings_at(prior: PriorCollection, X_new: Float[Array, "m d"]) -> list[Factor]:
     """The factor A (rank, m) of each latent at new inputs."""
-    factors = [group.factor_at(X_new)[0] for group in require_factors(prior)]
-    return [A for A, size in zip(factors, prior.sizes, strict=True) for _ in range(size)]
+    loadings = [group.loadings_at(X_new)[0] for group in require_factors(prior)]
+    return [A for A, size in zip(loadings, prior.sizes, strict=True) for _ in range(size)]
+
+
+def factors_at(prior: PriorCollection, X_new: Float[Array, "m d"]) -> list[Float[Array, "r m"]]:
+    """The factors at new inputs as matrices."""
+    return [as_dense(A) for A in loadings_at(prior, X_new)]
 
 
 def has_chain(prior: PriorCollection) -> bool:

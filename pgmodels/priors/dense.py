@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
-from jax.scipy.linalg import cho_solve, solve_triangular
-from jaxtyping import Array, Float
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, Int
 
-from pgmodels.kernels.kernel import Kernel
+from pgmodels.priors import linalg
 from pgmodels.priors.base import (
     Covariance,
     GroupPosterior,
@@ -23,20 +23,6 @@ from pgmodels.priors.base import (
     pad_rows,
     pad_square,
     pad_zeros,
-)
-from pgmodels.priors.linalg import (
-    DenseFactor,
-    dense_covariance,
-    dense_cross_covariance,
-    dense_divergence,
-    dense_factor,
-    dense_variance,
-    dense_variance_and_scaled,
-    dense_weights,
-    factor_root,
-    over_latents,
-    over_states,
-    root_by_rank,
 )
 from pgmodels.runtime.precision import as_array
 
@@ -67,6 +53,15 @@ class FactoredPrior(LatentPrior):
         The residual is k(x, x) - sum A^2, zero where rounding makes it negative (by less than 1e-8 of k(x, x)).
         """
 
+    @property
+    def loadings(self) -> linalg.Factor:
+        """The factor as it is stored: see pgmodels.priors.linalg."""
+        return self.factor
+
+    def loadings_at(self, X_new: Float[Array, "m d"]) -> tuple[linalg.Factor, Float[Array, " m"]]:
+        """``factor_at`` with the factor as it is stored."""
+        return self.factor_at(X_new)
+
     @abstractmethod
     def resized(self, size: int) -> "FactoredPrior":
         """The prior truncated or padded to ``size`` rows; outside ``jit``."""
@@ -84,12 +79,12 @@ class FactoredPrior(LatentPrior):
         """The factorised posterior of one latent."""
 
     @abstractmethod
-    def _cross(self, X_new: Array) -> tuple[Array, Array]:
+    def _cross(self, X_new: Array) -> tuple[linalg.Factor, Array]:
         """Quantities of the prior at new inputs that all latents share."""
 
     def condition(self, sites: Sites) -> "FactoredPosterior":
         potential, constant = centred(sites, self.mean)
-        states = over_latents(self._condition, potential, sites.precision)
+        states = linalg.over_latents(self._condition, potential, sites.precision)
         return FactoredPosterior(self, potential, constant, states)
 
     def moments(self, sites: Sites) -> Moments:
@@ -102,7 +97,7 @@ class FactoredPrior(LatentPrior):
             divergence = state.divergence(self, w, mean, variance)
             return Moments(mean, variance, state.log_normalizer(self, h), divergence)
 
-        mean, variance, log_normalizer, divergence = over_latents(one, potential, sites.precision)
+        mean, variance, log_normalizer, divergence = linalg.over_latents(one, potential, sites.precision)
         return Moments(self.mean + mean.T, variance.T, jnp.sum(log_normalizer + constant), jnp.sum(divergence))
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
@@ -117,8 +112,8 @@ class FactoredPrior(LatentPrior):
     def conditional(
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"]
     ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
-        A, residual = self.factor_at(X_new)
-        return self.mean + jnp.swapaxes(jnp.swapaxes(coordinates, -1, -2) @ A, -1, -2), residual
+        A, residual = self.loadings_at(X_new)
+        return self.mean + linalg.transposed_times(A, coordinates), residual
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
         """The covariance of a latent at new inputs, given its coordinates."""
@@ -130,7 +125,7 @@ class FactoredPrior(LatentPrior):
     ) -> Float[Array, "*batch m l"]:
         # Smaller residual variances are jitter of the roots, or rounding at a row of the data.
         least = 1e-12 * jnp.max(self.kernel.diagonal(X_new))
-        root = root_by_rank(self.residual_covariance(X_new), least)
+        root = linalg.root_by_rank(self.residual_covariance(X_new), least)
         return self.conditional(X_new, coordinates)[0] + root @ noise[..., 0]
 
 
@@ -143,38 +138,38 @@ class FactoredPosterior(GroupPosterior):
     states: Any
 
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        mean, variance = over_states(lambda state: state.moments(self.prior), self.states)
+        mean, variance = linalg.over_states(lambda state: state.moments(self.prior), self.states)
         return self.prior.mean + mean.T, variance.T
 
     def log_normalizer(self) -> Float[Array, ""]:
-        logs = over_states(lambda state, h: state.log_normalizer(self.prior, h), self.states, self.potential.T)
+        logs = linalg.over_states(lambda state, h: state.log_normalizer(self.prior, h), self.states, self.potential.T)
         return jnp.sum(logs + self.constant)
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
         cross = self.prior._cross(X_new)
-        mean, variance = over_states(lambda state: state.predict(self.prior, cross), self.states)
+        mean, variance = linalg.over_states(lambda state: state.predict(self.prior, cross), self.states)
         return self.prior.mean + mean.T, variance.T
 
     def mean_and_deviation(self, key: RandomKey) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
         noise = jax.random.normal(key, (2, self.prior.rank, self.prior.size), dtype=self.prior.mean.dtype)
-        mean, deviation = over_states(
+        mean, deviation = linalg.over_states(
             lambda state, noise: state.mean_and_deviation(self.prior, noise), self.states, jnp.moveaxis(noise, -1, 0)
         )
         return mean.T, deviation.T
 
     def covariance(self) -> Float[Array, "l n n"]:
         """The covariance of each latent at the data, without the residual, which sites do not change."""
-        return over_states(lambda state: state.covariance(self.prior), self.states)
+        return linalg.over_states(lambda state: state.covariance(self.prior), self.states)
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m n"]:
         """The covariance of each latent at new inputs with itself at the data, without the residual."""
         cross = self.prior._cross(X_new)
-        return over_states(lambda state: state.cross_covariance(self.prior, cross), self.states)
+        return linalg.over_states(lambda state: state.cross_covariance(self.prior, cross), self.states)
 
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
         """The covariance of each latent at new inputs."""
         cross = self.prior._cross(X_new)
-        return over_states(lambda state: state.covariance_at(self.prior, X_new, cross), self.states)
+        return linalg.over_states(lambda state: state.covariance_at(self.prior, X_new, cross), self.states)
 
 
 def centred(sites: Sites, mean: Array) -> tuple[Array, Array]:
@@ -197,12 +192,12 @@ WHITENING_JITTER = 1e-8
 class DenseState(NamedTuple):
     """The posterior of one latent: the precisions' factorisation against K, and the beta with E f = K beta."""
 
-    factor: DenseFactor
+    factor: linalg.DenseFactor
     weights: Float[Array, " n"]
 
     def moments(self, prior: "DensePrior") -> tuple[Array, Array]:
         """Mean and variance at X."""
-        return prior.K @ self.weights, dense_variance(prior.K, self.factor)
+        return prior.K @ self.weights, linalg.dense_variance(prior.K, self.factor)
 
     def log_normalizer(self, prior: "DensePrior", h: Array) -> Array:
         """Log of the integral of N(f; 0, K) times the sites."""
@@ -210,25 +205,21 @@ class DenseState(NamedTuple):
 
     def divergence(self, prior: "DensePrior", w: Array, mean: Array, variance: Array) -> Array:
         """KL(q || prior) of the posterior, given its moments."""
-        return dense_divergence(self.factor, self.weights, mean, variance)
+        return linalg.dense_divergence(self.factor, self.weights, mean, variance)
 
     def mean_and_deviation(self, prior: "DensePrior", noise: Array) -> tuple[Array, Array]:
         """The mean of v and, from standard normals (2, r), a draw of its deviation."""
         K, root = prior.K, prior.root
-        moved = dense_weights(K, self.factor, jnp.zeros_like(self.weights), root @ noise[0], noise[1])
+        moved = linalg.dense_weights(K, self.factor, jnp.zeros_like(self.weights), root @ noise[0], noise[1])
         return root.T @ self.weights, noise[0] + root.T @ moved
 
     def covariance(self, prior: "DensePrior") -> Array:
         """Covariance at X."""
-        return dense_covariance(prior.K, self.factor)
+        return linalg.dense_covariance(prior.K, self.factor)
 
     def predict(self, prior: "DensePrior", cross: tuple[Array, Array]) -> tuple[Array, Array]:
         """Mean and variance at new inputs."""
         K_cross, diagonal = cross
-        if prior.is_exact:
-            levels = prior.levels(K_cross)
-            variance = dense_variance(prior.K, self.factor) @ levels
-            return K_cross.T @ self.weights, variance + diagonal * (1.0 - jnp.sum(levels, axis=0))
         V = self.factor.half_solve(self.factor.scale[:, None] * K_cross)
         variance, least = diagonal - jnp.sum(V**2, axis=0), jnp.finfo(diagonal.dtype).eps * diagonal
         # Variances below 1e-10 of the prior's are rounding error of the subtraction: they are at least one unit in the
@@ -238,15 +229,10 @@ class DenseState(NamedTuple):
 
     def cross_covariance(self, prior: "DensePrior", cross: tuple[Array, Array]) -> Array:
         """Covariance of the latents at new inputs with those at X."""
-        return dense_cross_covariance(prior.K, cross[0], self.factor)
+        return linalg.dense_cross_covariance(prior.K, cross[0], self.factor)
 
     def covariance_at(self, prior: "DensePrior", X_new: Array, cross: tuple[Array, Array]) -> Array:
         """Covariance at new inputs, (m, m)."""
-        if prior.is_exact:
-            levels = prior.levels(cross[0])
-            new = 1.0 - jnp.sum(levels, axis=0)
-            variances = dense_variance(prior.K, self.factor)[:, None]
-            return levels.T @ (variances * levels) + new[:, None] * prior.kernel(X_new, X_new) * new
         V = self.factor.half_solve(self.factor.scale[:, None] * cross[0])
         return prior.kernel(X_new, X_new) - V.T @ V
 
@@ -281,11 +267,6 @@ class DensePrior(FactoredPrior):
         )
 
     @property
-    def is_exact(self) -> bool:  # type: ignore[override]
-        """With a diagonal covariance, that of levels of a group."""
-        return isinstance(self.kernel, Kernel) and self.kernel.is_diagonal
-
-    @property
     def approximation_error(self) -> Float[Array, ""]:
         """The jitter."""
         return self.jitter
@@ -308,27 +289,11 @@ class DensePrior(FactoredPrior):
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
         """A = L^-1 K(X, X_new)."""
         K_cross, diagonal = self._cross(X_new)
-        if self.is_exact:
-            levels = self.levels(K_cross)
-            return jnp.diagonal(self.root)[:, None] * levels, diagonal * (1.0 - jnp.sum(levels, axis=0))
         return with_residual(solve_triangular(self.root, K_cross, lower=True), diagonal)
-
-    @staticmethod
-    def levels(K_cross: Array) -> Array:
-        """Indicators of the row that each new input equals, of an exact prior: no subtraction loses its variance."""
-        return (K_cross > 0.0).astype(K_cross.dtype)
 
     def mean_by_pull(self, X_new: Float[Array, "m d"], pull: Float[Array, "n l"]) -> Float[Array, "m l"]:
         """Without a factorisation."""
         return self.mean + self._cross(X_new)[0].T @ pull
-
-    def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
-        """The latents at X."""
-        return self.root @ coordinates
-
-    def basis(self, X_new: Float[Array, "m d"]) -> Float[Array, "m c"]:
-        """Indicators of levels."""
-        return self.levels(self._cross(X_new)[0]).T
 
     def sweep_operations(self) -> float:
         return dense_operations(len(self.K))
@@ -340,17 +305,11 @@ class DensePrior(FactoredPrior):
         return self.root @ whitened
 
     def _condition(self, h: Array, w: Array) -> DenseState:
-        factor = dense_factor(self.K, w)
-        return DenseState(factor, dense_weights(self.K, factor, h))
+        factor = linalg.dense_factor(self.K, w)
+        return DenseState(factor, linalg.dense_weights(self.K, factor, h))
 
     def _cross(self, X_new: Array) -> tuple[Array, Array]:
         return self.row_mask[:, None] * self.kernel(self.X, X_new), self.kernel.diagonal(X_new)
-
-    def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        if not self.is_exact:
-            return super().residual_covariance(X_new)
-        new = 1.0 - jnp.sum(self.levels(self._cross(X_new)[0]), axis=0)
-        return new[:, None] * self.kernel(X_new, X_new) * new
 
 
 def whitened_root(kernel: Covariance, X: Float[Array, "n d"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
@@ -422,7 +381,7 @@ class LowRankState(NamedTuple):
     ``loss`` is sum w residual / 2, None without a residual variance.
     """
 
-    root: Float[Array, "r r"]
+    root: linalg.Root
     centre: Float[Array, " r"]
     pulled: Float[Array, " r"]
     loss: Float[Array, ""] | None
@@ -434,35 +393,35 @@ class LowRankState(NamedTuple):
         return mean, prior.with_residual(variance)
 
     def log_normalizer(self, prior: "SpanPrior", h: Array) -> Array:
-        value = 0.5 * self.pulled @ self.centre - jnp.sum(jnp.log(jnp.diagonal(self.root)))
+        value = 0.5 * self.pulled @ self.centre - linalg.log_determinant(self.root)
         return value if self.loss is None else value - self.loss
 
     def divergence(self, prior: "SpanPrior", w: Array, mean: Array, variance: Array) -> Array:
         residual = prior.residual_variance()
         variance = variance if residual is None else variance - residual
-        return jnp.sum(jnp.log(jnp.diagonal(self.root))) + 0.5 * (self.centre @ self.centre - w @ variance)
+        return linalg.log_determinant(self.root) + 0.5 * (self.centre @ self.centre - w @ variance)
 
     def mean_and_deviation(self, prior: "SpanPrior", noise: Array) -> tuple[Array, Array]:
-        return self.centre, solve_triangular(self.root, noise[0], trans="T", lower=True)
+        return self.centre, linalg.solve_upper(self.root, noise[0])
 
     def covariance(self, prior: "SpanPrior") -> Array:
         U = self._half(prior.kept_factor)
         return U.T @ U
 
-    def predict(self, prior: "SpanPrior", cross: tuple[Array, Array]) -> tuple[Array, Array]:
+    def predict(self, prior: "SpanPrior", cross: tuple[linalg.Factor, Array]) -> tuple[Array, Array]:
         A_new, residual = cross
-        return self.centre @ A_new, residual + jnp.sum(self._half(A_new) ** 2, axis=0)
+        return linalg.transposed_times(A_new, self.centre[:, None])[:, 0], residual + linalg.variances(self.root, A_new)
 
-    def cross_covariance(self, prior: "SpanPrior", cross: tuple[Array, Array]) -> Array:
+    def cross_covariance(self, prior: "SpanPrior", cross: tuple[linalg.Factor, Array]) -> Array:
         return self._half(cross[0]).T @ self._half(prior.kept_factor)
 
-    def covariance_at(self, prior: "SpanPrior", X_new: Array, cross: tuple[Array, Array]) -> Array:
+    def covariance_at(self, prior: "SpanPrior", X_new: Array, cross: tuple[linalg.Factor, Array]) -> Array:
         U = self._half(cross[0])
         return prior.residual_covariance(X_new) + U.T @ U
 
-    def _half(self, A: Float[Array, "r m"]) -> Float[Array, "r m"]:
+    def _half(self, A: linalg.Factor) -> Float[Array, "r m"]:
         """The U with U^T U the posterior covariance of A^T v."""
-        return solve_triangular(self.root, A, lower=True)
+        return linalg.solve_lower(self.root, linalg.as_dense(A))
 
 
 class SpanPrior(FactoredPrior):
@@ -472,10 +431,10 @@ class SpanPrior(FactoredPrior):
         r, n = self.rank, len(self.X)
         return n * r**2 + r**3 / 3 + 6 * n * r + 4 * r**2
 
-    def projected(self, root: Array, centre: Array) -> tuple[Array, Array]:
+    def projected(self, root: linalg.Root, centre: Array) -> tuple[Array, Array]:
         """Mean and variance at X of A^T v, for v of mean ``centre`` and a precision with this root."""
-        A = self.factor
-        return centre @ A, jnp.sum(solve_triangular(root, A, lower=True) ** 2, axis=0)
+        A = self.loadings
+        return linalg.transposed_times(A, centre[:, None])[:, 0], linalg.variances(root, A)
 
     @property
     def kept_factor(self) -> Float[Array, "r n"]:
@@ -496,18 +455,22 @@ class SpanPrior(FactoredPrior):
         return self.with_residual(jnp.sum(self.factor**2, axis=0))
 
     def _colour(self, whitened: Array) -> Array:
-        # This order reads A contiguously: three times faster for few columns.
-        return jnp.swapaxes(jnp.swapaxes(whitened, -1, -2) @ self.factor, -1, -2)
+        return linalg.transposed_times(self.loadings, whitened)
+
+    def _root(self, w: Array) -> linalg.Root:
+        """The root of I + A W A^T."""
+        return linalg.factor_root(self.factor, w)
 
     def _condition(self, h: Array, w: Array) -> LowRankState:
-        A, residual = self.factor, self.residual_variance()
-        root, pulled = factor_root(A, w), A @ h
-        return LowRankState(
-            root, cho_solve((root, True), pulled), pulled, None if residual is None else 0.5 * w @ residual
-        )
+        residual, root, pulled = self.residual_variance(), self._root(w), linalg.times(self.loadings, h)
+        return LowRankState(root, linalg.solve(root, pulled), pulled, None if residual is None else 0.5 * w @ residual)
 
-    def _cross(self, X_new: Array) -> tuple[Array, Array]:
-        return self.factor_at(X_new)
+    def _cross(self, X_new: Array) -> tuple[linalg.Factor, Array]:
+        return self.loadings_at(X_new)
+
+    def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
+        """The coefficients of the kernel's features, of exact priors."""
+        return coordinates
 
 
 class CoefficientPrior(SpanPrior):
@@ -546,12 +509,7 @@ class CoefficientPrior(SpanPrior):
         return A, jnp.zeros(len(X_new), self.A.dtype)
 
     def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
-        """The coefficients of ``basis`` of the latents."""
         return coordinates if self.turn is None else self.turn @ coordinates
-
-    def basis(self, X_new: Float[Array, "m d"]) -> Float[Array, "m c"]:
-        """The kernel's features."""
-        return self.kernel.features(X_new)
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
         """Zero."""
@@ -575,6 +533,81 @@ def turned_features(F: Float[np.ndarray, "n r"]) -> tuple[Float[np.ndarray, "r n
     A = np.zeros(F.shape[::-1])
     A[: len(Q.T)] = (upper * signs[:, None])[: len(Q.T)] @ Q.T
     return A, (turn * signs)[np.argsort(order)]
+
+
+class LevelsPrior(SpanPrior):
+    """A prior with the ``features`` of a kernel times coefficients of each level of a group, exactly, in O(n).
+
+    ``level`` has the index of each row's level, and ``keys`` the levels by their columns of X, the first for padding.
+    """
+
+    is_exact: ClassVar[bool] = True
+
+    kernel: Any
+    mean: Float[Array, ""]
+    X: Float[Array, "n d"]
+    features: Float[Array, "k n"]
+    level: Int[Array, " n"]
+    keys: Float[Array, "count c"]
+    size: int = eqx.field(static=True)
+
+    @property
+    def rank(self) -> int:
+        """The number of coefficients of all levels."""
+        return len(self.keys) * len(self.features)
+
+    @property
+    def num_across(self) -> int:
+        return len(self.features)
+
+    @property
+    def active(self) -> Float[Array, " r"]:
+        """1 for coordinates of levels, 0 for padding."""
+        is_level = jnp.zeros(len(self.keys)).at[self.level].set(1.0)
+        return jnp.repeat(is_level, len(self.features))
+
+    @property
+    def loadings(self) -> linalg.LevelFactor:
+        return self._factor(self.level, self.features)
+
+    def loadings_at(self, X_new: Float[Array, "m d"]) -> tuple[linalg.LevelFactor, Float[Array, " m"]]:
+        level = linalg.find_levels(self.keys, X_new[:, np.array(self._columns)])
+        is_known = level < len(self.keys)
+        features = jnp.where(is_known, self.kernel.features(X_new).T, 0.0)
+        return self._factor(level * is_known, features), jnp.where(is_known, 0.0, self.kernel.diagonal(X_new))
+
+    @property
+    def factor(self) -> Float[Array, "r n"]:
+        return linalg.as_dense(self.loadings)
+
+    def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
+        A, residual = self.loadings_at(X_new)
+        return linalg.as_dense(A), residual
+
+    def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        is_new = linalg.find_levels(self.keys, X_new[:, np.array(self._columns)]) >= len(self.keys)
+        return jnp.where(is_new[:, None] & is_new, self.kernel(X_new, X_new), 0.0)
+
+    def resized(self, size: int) -> "LevelsPrior":
+        X, level, features = (pad_rows(part, size) for part in (self.X, self.level, np.asarray(self.features).T))
+        return replace(self, X=as_array(X), level=as_array(level), features=as_array(features.T))
+
+    def sweep_operations(self) -> float:
+        k, n = len(self.features), len(self.X)
+        return n * (k**2 + 6 * k) + self.rank * k**2 / 3
+
+    @property
+    def _columns(self) -> tuple[int, ...]:
+        return self.kernel.level_columns(self.X.shape[1])
+
+    def _factor(self, level: Array, features: Array) -> linalg.LevelFactor:
+        return linalg.LevelFactor(level, features, len(self.keys), self._columns)
+
+    def _diagonal(self) -> Array:
+        return jnp.sum(self.features**2, axis=0)
+
+    def _root(self, w: Array) -> linalg.LevelRoot:
+        return linalg.LevelRoot.of([self.loadings], w[:, None, None], (0,))
 
 
 class InducingPointPrior(SpanPrior):
@@ -694,7 +727,7 @@ class Expansion(NamedTuple):
 
     def times(self, x: Float[Array, "l n"]) -> Float[Array, "l n"]:
         """Sigma x: the derivative of the mean with respect to the potentials, times x."""
-        return self.isolated * x + self.half * over_states(jnp.matmul, self.scaled, self.half * x)
+        return self.isolated * x + self.half * linalg.over_states(jnp.matmul, self.scaled, self.half * x)
 
     def squares(self) -> Float[Array, "l n n"]:
         """The elementwise square of ``scaled``, for ``times_squares``."""
@@ -702,7 +735,7 @@ class Expansion(NamedTuple):
 
     def times_squares(self, squares: Float[Array, "l n n"], x: Float[Array, "l n"]) -> Float[Array, "l n"]:
         """(Sigma o Sigma) x: minus the derivative of the variances with respect to the precisions, times x."""
-        return self.isolated**2 * x + self.half**2 * over_states(jnp.matmul, squares, self.half**2 * x)
+        return self.isolated**2 * x + self.half**2 * linalg.over_states(jnp.matmul, squares, self.half**2 * x)
 
     def slope(self) -> Float[Array, "n n"]:
         """The derivative of each log normaliser in the prior covariance K, (b b^T - W^1/2 B^-1 W^1/2) / 2."""
@@ -711,7 +744,7 @@ class Expansion(NamedTuple):
             in_covariance = scale[:, None] * scaled * scale - jnp.diag(scale**2)
             return 0.5 * (jnp.outer(weights, weights) + in_covariance)
 
-        return jnp.sum(over_states(one, self.weights, self.scale, self.scaled), axis=0)
+        return jnp.sum(linalg.over_states(one, self.weights, self.scale, self.scaled), axis=0)
 
 
 def expand(prior: DensePrior, sites: Sites) -> Expansion:
@@ -722,12 +755,12 @@ def expand(prior: DensePrior, sites: Sites) -> Expansion:
     least = 1e-7 / diagonal
 
     def one(h: Array, w: Array) -> Expansion:
-        factor = dense_factor(prior.K, w)
-        weights = dense_weights(prior.K, factor, h)
+        factor = linalg.dense_factor(prior.K, w)
+        weights = linalg.dense_weights(prior.K, factor, h)
         mean = prior.K @ weights
-        variance, scaled = dense_variance_and_scaled(prior.K, factor)
-        divergence = dense_divergence(factor, weights, mean, variance)
+        variance, scaled = linalg.dense_variance_and_scaled(prior.K, factor)
+        divergence = linalg.dense_divergence(factor, weights, mean, variance)
         half, isolated = jnp.sqrt(w) / (w + least), diagonal * least / (w + least)
         return Expansion(mean, variance, divergence, weights, factor.scale, half, isolated, scaled)
 
-    return over_latents(one, potential, sites.precision)
+    return linalg.over_latents(one, potential, sites.precision)

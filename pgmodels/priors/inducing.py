@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_whole_number, distinct_rows
 from pgmodels.parameters.parameter import bare_arrays
+from pgmodels.priors import linalg
 from pgmodels.priors.base import Covariance, GroupPosterior, LatentPrior, RandomKey, Sites, pad_rows
 from pgmodels.priors.dense import (
     FactoredPosterior,
@@ -30,22 +31,6 @@ from pgmodels.priors.dense import (
     root_at,
     whitened_root,
     with_residual,
-)
-from pgmodels.priors.linalg import (
-    HELD,
-    JITTERS,
-    RANK_MULTIPLE,
-    ROUNDING,
-    check_gram,
-    each_row,
-    factor_root,
-    gram,
-    inverse_root,
-    jittered_root,
-    over_latents,
-    over_states,
-    solve_columns,
-    summed,
 )
 from pgmodels.priors.representation import EAGER, Binding, Representation, Scalar, as_arrays
 from pgmodels.priors.rows import check_new_inputs
@@ -142,7 +127,7 @@ def greedy(
     weights: np.ndarray | None = None,
     seed: int = 0,
     enough: float = 0.0,
-    held: int = HELD,
+    held: int = linalg.HELD,
 ) -> np.ndarray:
     """Greedy selection: each next row maximises ``weights`` times the residual variance given the previous ones.
 
@@ -291,10 +276,10 @@ class FICPrior(LatentPrior):
         scale = 1.0 + sites.precision * self.residual[:, None]
 
         def one(h: Array, w: Array) -> tuple[Array, Array]:
-            root = factor_root(self.span.A, w)
+            root = linalg.factor_root(self.span.A, w)
             return root, cho_solve((root, True), self.span.A @ h)
 
-        roots, centres = over_latents(one, potential / scale, sites.precision / scale)
+        roots, centres = linalg.over_latents(one, potential / scale, sites.precision / scale)
         return FICGroupPosterior(self, Sites(potential, sites.precision), jnp.sum(constant), roots, centres)
 
 
@@ -333,14 +318,14 @@ class FICGroupPosterior(GroupPosterior):
         ours, theirs = jax.random.split(key)
         noise = jax.random.normal(ours, self.centres.shape, h.dtype)
         turn = partial(solve_triangular, trans="T", lower=True)
-        v, dv = self.centres.T, over_states(turn, self.roots, noise).T
+        v, dv = self.centres.T, linalg.over_states(turn, self.roots, noise).T
         spread = jnp.sqrt(self.prior.residual)[:, None]
         e = spread * (h - w * (v.T @ span.A).T) / scale
         de = jax.random.normal(theirs, h.shape, h.dtype) / jnp.sqrt(scale) - spread * w * (dv.T @ span.A).T / scale
         return jnp.concatenate([v, e]), jnp.concatenate([dv, de])
 
     def _variance(self, A: Float[Array, "r m"]) -> Float[Array, "m l"]:
-        return over_states(lambda root: jnp.sum(solve_triangular(root, A, lower=True) ** 2, axis=0), self.roots).T
+        return linalg.over_states(lambda root: linalg.variances(root, A), self.roots).T
 
 
 class ChunkedInducingPrior(InducingPointPrior):
@@ -373,22 +358,22 @@ class ChunkedInducingPrior(InducingPointPrior):
         return self.kernel.diagonal(self.X)
 
     def _colour(self, whitened: Array) -> Array:
-        weights = inverse_root(self.root).T @ whitened
-        rows = each_row(lambda X: jnp.moveaxis(self.cross(X).T @ weights, -2, 0), self.rank, self.X)
+        weights = linalg.inverse_root(self.root).T @ whitened
+        rows = linalg.each_row(lambda X: jnp.moveaxis(self.cross(X).T @ weights, -2, 0), self.rank, self.X)
         return jnp.moveaxis(rows, 0, -2)
 
-    def projected(self, root: Array, centre: Array) -> tuple[Array, Array]:
-        whitener = inverse_root(self.root)
-        weights, half = whitener.T @ centre, solve_triangular(root, whitener, lower=True)
+    def projected(self, root: linalg.Root, centre: Array) -> tuple[Array, Array]:
+        whitener = linalg.inverse_root(self.root)
+        weights, half = whitener.T @ centre, linalg.solve_lower(root, whitener)
 
         def one(X: Array) -> tuple[Array, Array]:
             K = self.cross(X)
             return weights @ K, jnp.sum((half @ K) ** 2, axis=0)
 
-        return each_row(one, self.rank, self.X)
+        return linalg.each_row(one, self.rank, self.X)
 
     def _condition(self, h: Array, w: Array) -> LowRankState:
-        whitener = inverse_root(self.root)
+        whitener = linalg.inverse_root(self.root)
 
         def chunk_terms(X: Array, h: Array, w: Array) -> tuple[Array, Array]:
             A = whitener @ self.cross(X)
@@ -396,7 +381,7 @@ class ChunkedInducingPrior(InducingPointPrior):
             return scaled @ scaled.T, A @ h
 
         start = jnp.eye(self.rank, dtype=self.root.dtype), jnp.zeros(self.rank, self.root.dtype)
-        precision, pulled = summed(chunk_terms, start, self.rank, self.X, h, w)
+        precision, pulled = linalg.summed(chunk_terms, start, self.rank, self.X, h, w)
         root = jnp.linalg.cholesky(precision)
         return LowRankState(root, cho_solve((root, True), pulled), pulled, 0.5 * w @ self.residual)
 
@@ -412,12 +397,13 @@ def chunked_prior_at(
 ) -> ChunkedInducingPrior:
     """The prior with given inducing inputs; usable under ``jit``."""
     (Z, active, jitter), root = span, root_at(kernel, span)
-    whitener, error = inverse_root(root), jitter * jnp.max(kernel.diagonal(X))
+    whitener, error = linalg.inverse_root(root), jitter * jnp.max(kernel.diagonal(X))
 
     def residual_at(X: Array) -> Array:
         return with_residual(whitener @ (active[:, None] * kernel(Z, X)), kernel.diagonal(X))[1]
 
-    terms = {"root": root, "active": active, "truncation_error": error, "residual": each_row(residual_at, len(Z), X)}
+    residual = linalg.each_row(residual_at, len(Z), X)
+    terms = {"root": root, "active": active, "truncation_error": error, "residual": residual}
     return ChunkedInducingPrior(kernel=kernel, mean=mean, X=X, Z=Z, size=size, **terms)
 
 
@@ -484,7 +470,7 @@ def inducing_by_root(
     The jitter is fixed at 1e-8 of the mean variance at Z.
     """
     root, jitter = whitened_root(kernel, Z)
-    A, ones = solve_columns(root, kernel(Z, X)), jnp.ones(len(Z))
+    A, ones = linalg.solve_columns(root, kernel(Z, X)), jnp.ones(len(Z))
     return _with_residual(
         LowRankPrior(
             kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=ones, truncation_error=jitter, size=size
@@ -499,17 +485,17 @@ def inducing_points_at(kernel: Covariance, Z: ArrayLike, max_error: float = np.i
     remains valid, and continuous in the hyperparameters even for nearly redundant inputs.
     Raises ValueError as ``Representation.bind`` does.
     """
-    K = np.asarray(gram(kernel, as_array(Z)))
-    check_gram(kernel, K)
+    K = np.asarray(linalg.gram(kernel, as_array(Z)))
+    linalg.check_gram(kernel, K)
     variances = own_variances(np.diagonal(K))
     count = len(K)
     # Beyond 1,000 inputs it grows with the rounding error of K(Z, Z), at most a tenth of it for the kernels and
     # dimensions tried.
-    least = float(np.clip(max_error / variances.max(), ROUNDING, 1e-12 * max(1.0, count / 1000) ** 2))
+    least = float(np.clip(max_error / variances.max(), linalg.ROUNDING, 1e-12 * max(1.0, count / 1000) ** 2))
     # A factor of two leaves a margin for other linear algebra libraries.
-    ladder = 0.5 * least * 2.0 ** np.arange(np.ceil(np.log2(JITTERS[-1] / least)) + 1)
-    jitter = 2.0 * jittered_root(kernel, K / np.sqrt(np.outer(variances, variances)), tuple(ladder))[2]
-    rank = -(-count // RANK_MULTIPLE) * RANK_MULTIPLE
+    ladder = 0.5 * least * 2.0 ** np.arange(np.ceil(np.log2(linalg.JITTERS[-1] / least)) + 1)
+    jitter = 2.0 * linalg.jittered_root(kernel, K / np.sqrt(np.outer(variances, variances)), tuple(ladder))[2]
+    rank = -(-count // linalg.RANK_MULTIPLE) * linalg.RANK_MULTIPLE
     padded = np.pad(np.asarray(Z), ((0, rank - count), (0, 0)), mode="edge")
     return InducingPoints(as_array(padded), as_array((np.arange(rank) < count).astype(np.float64)), as_array(jitter))
 
@@ -638,12 +624,12 @@ class Inducing(Representation):
     def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
         if not how.traced:
             Z, (kernel, mean, X) = self.choose(kernel, X), as_arrays(kernel, mean, X)
-            prior = _bound(kernel, mean, X, inducing_points_at(kernel, Z, how.max_error), size, HELD)
+            prior = _bound(kernel, mean, X, inducing_points_at(kernel, Z, how.max_error), size, linalg.HELD)
             check_new_inputs(prior, np.asarray(X), "X (without repeated rows)")
             return prior
         mean, X = as_array(mean), as_array(X)
         if how.points is not None:
-            return inducing_at(kernel, mean, X, how.points, size, HELD)
+            return inducing_at(kernel, mean, X, how.points, size, linalg.HELD)
         if isinstance(self.inputs, int):
             raise ValueError(f"the inducing inputs of {self!r} cannot be chosen in compiled code: pass an array.")
         return inducing_by_root(kernel, mean, X, as_array(np.asarray(self.inputs)), size)

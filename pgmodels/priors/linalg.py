@@ -1,8 +1,9 @@
-"""Linear algebra: Cholesky factors with jitter, loops over LAPACK, Gram matrices in chunks."""
+"""Linear algebra: Cholesky factors with jitter, factors of levels, loops over LAPACK, Gram matrices in chunks."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,10 +11,11 @@ import scipy
 from jax.custom_batching import custom_vmap, sequential_vmap
 from jax.lax.linalg import cholesky, triangular_solve
 from jax.scipy.linalg import cho_solve, solve_triangular
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from pgmodels.priors.base import Covariance
 from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.precision import Module
 
 T = TypeVar("T", bound=PyTree)
 
@@ -308,6 +310,275 @@ def root_by_rank(C: Float[Array, "m m"], least: Float[Array, ""]) -> Float[Array
 
     start = jnp.zeros((), int), jnp.zeros_like(C), jnp.maximum(jnp.diagonal(C), 0.0)
     return jax.lax.while_loop(has_more, add, start)[1].T
+
+
+# Factors of latents that have coordinates for each level of a group, and roots of their precisions.
+
+# With at least this many coordinates of levels, a block's precision is factorised by its structure.
+MANY_COORDINATES = 256
+
+
+class LevelFactor(Module):
+    """The factor A (count k, n) with k nonzero entries in each column, those of the row's level.
+
+    Coordinates are sorted by level. Rows of unknown levels have zero ``features``. Levels are those of ``columns`` of
+    the inputs.
+    """
+
+    level: Int[Array, " n"]
+    features: Float[Array, "k n"]
+    count: int = eqx.field(static=True)
+    columns: tuple[int, ...] = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return self.count * len(self.features)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of coordinates, and of rows."""
+        return len(self), self.features.shape[1]
+
+    def total(self, terms: Float[Array, "n *c"]) -> Float[Array, "count *c"]:
+        """Sums of terms over the rows of each level."""
+        return jax.ops.segment_sum(terms, self.level, self.count)
+
+
+# A dense factor (r, n), or that of levels.
+Factor = Array | LevelFactor
+
+
+def as_dense(A: Factor) -> Float[Array, "r n"]:
+    """The factor as a matrix."""
+    if not isinstance(A, LevelFactor):
+        return A
+    k, n = A.features.shape
+    return jnp.zeros((A.count, k, n)).at[A.level, :, jnp.arange(n)].set(A.features.T).reshape(-1, n)
+
+
+def times(A: Factor, x: Float[Array, "n *c"]) -> Float[Array, "r *c"]:
+    """A x."""
+    if not isinstance(A, LevelFactor):
+        return A @ x
+    return A.total(jnp.einsum("kn,n...->nk...", A.features, x)).reshape(len(A), *x.shape[1:])
+
+
+def transposed_times(A: Factor, v: Float[Array, "*batch r c"]) -> Float[Array, "*batch n c"]:
+    """A^T v."""
+    if not isinstance(A, LevelFactor):
+        # This order reads A contiguously: three times faster for few columns.
+        return jnp.swapaxes(jnp.swapaxes(v, -1, -2) @ A, -1, -2)
+    blocks = v.reshape(*v.shape[:-2], A.count, -1, v.shape[-1])
+    return jnp.einsum("kn,...nkc->...nc", A.features, blocks[..., A.level, :, :])
+
+
+def weighted_product(A: Factor, w: Float[Array, " n"], B: Factor) -> Float[Array, "r s"]:
+    """A W B^T."""
+    if isinstance(A, LevelFactor) and isinstance(B, LevelFactor):
+        terms = jnp.einsum("jn,n,kn->njk", A.features, w, B.features)
+        zeros = jnp.zeros((A.count, B.count, *terms.shape[1:]))
+        return jnp.swapaxes(zeros.at[A.level, B.level].add(terms), 1, 2).reshape(len(A), len(B))
+    if isinstance(A, LevelFactor):
+        return times(A, w[:, None] * as_dense(B).T)
+    return weighted_product(B, w, A).T if isinstance(B, LevelFactor) else (A * w) @ B.T
+
+
+def _products_at_rows(A: Factor, M: Float[Array, "r s"], B: Factor) -> Float[Array, " n"]:
+    """a^T M b for the columns a of A and b of B at each row."""
+    if isinstance(A, LevelFactor) and isinstance(B, LevelFactor):
+        blocks = M.reshape(A.count, len(A.features), B.count, len(B.features))
+        return jnp.einsum("jn,njk,kn->n", A.features, blocks[A.level, :, B.level], B.features)
+    if isinstance(A, LevelFactor):
+        return jnp.sum(transposed_times(A, M) * as_dense(B).T, axis=1)
+    return _products_at_rows(B, M.T, A) if isinstance(B, LevelFactor) else jnp.sum((M.T @ A) * B, axis=0)
+
+
+class LevelRoot(Module):
+    """A root R of the precision P = I + A W A^T of latents of which some have coordinates for each level of one group.
+
+    P is [[D, C^T], [C, B]], where D has a block (q, q) for each level and the ``rest`` are the other coordinates, few:
+    R = [[D^1/2, 0], [across^T, root of B - across^T across]] with ``across`` = D^-1/2 C^T. Vectors are ordered as the
+    coordinates of the latents; ``layout`` has the number of coordinates of each latent, and of those per level, 0 of
+    the rest.
+    """
+
+    of_levels: Float[Array, "m q q"]
+    across: Float[Array, "m q s"]
+    rest: Float[Array, "s s"]
+    layout: tuple[tuple[int, int], ...] = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, factors: Sequence[Factor], W: Float[Array, "n L L"], leading: Sequence[int]) -> "LevelRoot":
+        """The root for the ``factors`` of latents, of which the ``leading`` ones are of the same levels."""
+        led = [(place, cast(LevelFactor, factors[place])) for place in leading]
+        others = [(place, A) for place, A in enumerate(factors) if place not in leading]
+        levels, size = led[0][1], sum(len(A) for _, A in others)
+        features = jnp.concatenate([A.features for _, A in led])
+        of_feature = np.repeat(list(leading), [len(A.features) for _, A in led])
+        D = levels.total(jnp.einsum("jn,njk,kn->njk", features, W[:, of_feature][:, :, of_feature], features))
+        root = _cholesky_of_each(D + jnp.eye(len(features)))
+
+        def beside(a: int, A: Factor) -> Array:
+            products = (weighted_product(A, W[:, a, b], B) for b, B in others)
+            return jnp.concatenate([jnp.zeros((len(A), 0)), *products], axis=1)
+
+        C = [beside(a, A).reshape(levels.count, len(A.features), size) for a, A in led]
+        across = solve_each(root, jnp.concatenate(C, axis=1))
+        B = jnp.concatenate([jnp.zeros((0, size)), *(beside(b, A) for b, A in others)])
+        widths = {place: len(A.features) for place, A in led}
+        layout = tuple((len(A), widths.get(place, 0)) for place, A in enumerate(factors))
+        return cls(root, across, root_of_one_plus(B - jnp.tensordot(across, across, ((0, 1), (0, 1)))), layout)
+
+    def solve_lower(self, right: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
+        """R^-1 b."""
+        levels, rest = self._split(right)
+        levels = solve_each(self.of_levels, levels)
+        rest = rest - jnp.tensordot(self.across, levels, ((0, 1), (0, 1)))
+        return self._join(levels, solve_triangular(self.rest, rest, lower=True))
+
+    def solve_transposed(self, right: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
+        """R^-T b."""
+        levels, rest = self._split(right)
+        rest = solve_triangular(self.rest, rest, lower=True, trans="T")
+        return self._join(solve_each(self.of_levels, levels - jnp.tensordot(self.across, rest, 1), True), rest)
+
+    def transposed_times(self, v: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
+        """R^T v."""
+        levels, rest = self._split(v)
+        turned = jnp.einsum("mji,mj...->mi...", self.of_levels, levels) + jnp.tensordot(self.across, rest, 1)
+        return self._join(turned, jnp.tensordot(self.rest.T, rest, 1))
+
+    def log_determinant(self) -> Float[Array, ""]:
+        """log det R."""
+        diagonals = jnp.diagonal(self.of_levels, axis1=1, axis2=2), jnp.diagonal(self.rest)
+        return sum((jnp.sum(jnp.log(part)) for part in diagonals), jnp.zeros(()))
+
+    def covariances(self, factors: Sequence[Factor]) -> Float[Array, "n L L"]:
+        """A^T P^-1 A at each row, by the entries of P^-1 that a row needs."""
+        identity = jnp.broadcast_to(jnp.eye(self.of_levels.shape[1]), self.of_levels.shape)
+        inverse, rest = solve_each(self.of_levels, identity), inverse_root(self.rest)
+        turned = jnp.tensordot(self.across, rest.T, 1)
+        D = jnp.einsum("mji,mjk,mkl->mil", inverse, identity + turned @ jnp.swapaxes(turned, 1, 2), inverse)
+        C, B = -solve_each(self.of_levels, turned @ rest, True), rest.T @ rest
+        places, starts = [], [0, 0]
+        for size, k in self.layout:
+            width = k or size
+            places.append(slice(starts[bool(k)], starts[bool(k)] + width))
+            starts[bool(k)] += width
+
+        def entries(one: int, other: int) -> Array:
+            A, E, (size, k), (_, is_level) = factors[one], factors[other], self.layout[one], self.layout[other]
+            if k and is_level:
+                of_one, of_other = cast(LevelFactor, A), cast(LevelFactor, E)
+                blocks = D[of_one.level][:, places[one], places[other]]
+                return jnp.einsum("jn,njk,kn->n", of_one.features, blocks, of_other.features)
+            if is_level:
+                return entries(other, one)
+            M = C[:, places[one]].reshape(size, -1)[:, places[other]] if k else B[places[one], places[other]]
+            return _products_at_rows(A, M, E)
+
+        L = len(factors)
+        lower = {(a, b): entries(a, b) for a in range(L) for b in range(a + 1)}
+        return jnp.stack([jnp.stack([lower[max(a, b), min(a, b)] for b in range(L)], axis=1) for a in range(L)], axis=1)
+
+    def _split(self, v: Float[Array, "r *c"]) -> tuple[Float[Array, "m q *c"], Float[Array, "s *c"]]:
+        parts = jnp.split(v, np.cumsum([size for size, _ in self.layout])[:-1])
+        pairs = list(zip(parts, self.layout, strict=True))
+        levels = [part.reshape(-1, k, *v.shape[1:]) for part, (_, k) in pairs if k]
+        return jnp.concatenate(levels, axis=1), jnp.concatenate([v[:0], *(part for part, (_, k) in pairs if not k)])
+
+    def _join(self, levels: Float[Array, "m q *c"], rest: Float[Array, "s *c"]) -> Float[Array, "r *c"]:
+        parts = []
+        for size, k in self.layout:
+            taken, levels, rest = (levels[:, :k], levels[:, k:], rest) if k else (rest[:size], levels, rest[size:])
+            parts.append(taken.reshape(size, *rest.shape[1:]))
+        return jnp.concatenate(parts)
+
+
+# A lower Cholesky root, or that of levels.
+Root = Array | LevelRoot
+
+
+def solve(root: Root, right: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
+    """(R R^T)^-1 b."""
+    if isinstance(root, LevelRoot):
+        return root.solve_transposed(root.solve_lower(right))
+    return cho_solve((root, True), right)
+
+
+def solve_lower(root: Root, right: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
+    """R^-1 b."""
+    return root.solve_lower(right) if isinstance(root, LevelRoot) else solve_triangular(root, right, lower=True)
+
+
+def solve_upper(root: Root, right: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
+    """R^-T b."""
+    if isinstance(root, LevelRoot):
+        return root.solve_transposed(right)
+    return solve_triangular(root, right, lower=True, trans="T")
+
+
+def turn(root: Root, v: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
+    """R^T v."""
+    return root.transposed_times(v) if isinstance(root, LevelRoot) else root.T @ v
+
+
+def log_determinant(root: Root) -> Float[Array, ""]:
+    """log det R."""
+    if isinstance(root, LevelRoot):
+        return root.log_determinant()
+    return jnp.sum(jnp.log(jnp.diagonal(root)))
+
+
+def variances(root: Root, A: Factor) -> Float[Array, " n"]:
+    """The diagonal of A^T (R R^T)^-1 A."""
+    if isinstance(root, LevelRoot):
+        return root.covariances([A])[:, 0, 0]
+    return jnp.sum(solve_triangular(root, as_dense(A), lower=True) ** 2, axis=0)
+
+
+def leading(factors: Sequence[Factor]) -> tuple[int, ...]:
+    """The places of the factors whose levels, of the same columns, have the most coordinates; none if these are few."""
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, A in enumerate(factors):
+        if isinstance(A, LevelFactor):
+            places.setdefault(A.columns, []).append(place)
+    sizes = {columns: sum(len(factors[place]) for place in members) for columns, members in places.items()}
+    most = max(sizes, key=lambda columns: sizes[columns], default=())
+    return tuple(places[most]) if sizes.get(most, 0) >= MANY_COORDINATES else ()
+
+
+def find_levels(keys: Float[Array, "count c"], X: Float[Array, "m c"]) -> Int[Array, " m"]:
+    """The index of the key that each row equals, at least ``count`` for rows that equal none."""
+    rows = jnp.concatenate([keys, X])
+    # The sort is stable: keys come before the rows that equal them, and the first of equal keys comes first.
+    order = jnp.lexsort(rows.T[::-1])
+    ordered = rows[order]
+    begins = jnp.concatenate([jnp.ones(1, bool), jnp.any(ordered[1:] != ordered[:-1], axis=1)])
+    firsts = order[jax.lax.cummax(jnp.where(begins, jnp.arange(len(rows)), 0))]
+    return jnp.zeros(len(rows), firsts.dtype).at[order].set(firsts)[len(keys) :]
+
+
+# Loops over small matrices: batched calls of LAPACK may deadlock.
+
+
+def _cholesky_of_each(matrices: Float[Array, "m q q"]) -> Float[Array, "m q q"]:
+    columns: list[Array] = []
+    for j in range(matrices.shape[-1]):
+        rest = matrices[:, :, j] - sum(column * column[:, j, None] for column in columns)
+        columns.append(jnp.where(jnp.arange(matrices.shape[-1]) < j, 0.0, rest / jnp.sqrt(rest[:, j, None])))
+    return jnp.stack(columns, axis=-1)
+
+
+def solve_each(
+    roots: Float[Array, "n L L"], right: Float[Array, "n L *c"], transposed: bool = False
+) -> Float[Array, "n L *c"]:
+    """R^-1 B of each datum, or R^-T B."""
+    solved: dict[int, Array] = {}
+    entries = roots.reshape(*roots.shape, *[1] * (right.ndim - 2))
+    for i in reversed(range(roots.shape[-1])) if transposed else range(roots.shape[-1]):
+        known = (solved[j] * (entries[:, j, i] if transposed else entries[:, i, j]) for j in solved)
+        solved[i] = (right[:, i] - sum(known)) / entries[:, i, i]
+    return jnp.stack([solved[i] for i in range(len(solved))], axis=1)
 
 
 # The kernel matrix at the data, outside ``jit``: checks, the Cholesky root with jitter, pivoted Cholesky.

@@ -13,28 +13,20 @@ from numpy.typing import ArrayLike
 
 from pgmodels.kernels.kernel import Kernel, unlimited, with_values
 from pgmodels.parameters.parameter import bare_arrays
+from pgmodels.priors import linalg
 from pgmodels.priors.base import Covariance, LatentPrior, pad_rows, padded_size
 from pgmodels.priors.dense import (
     CoefficientPrior,
     DensePrior,
     InducingPoints,
+    LevelsPrior,
     LowRankPrior,
     exact_root,
     low_rank_at,
     traced_dense_prior,
     turned_features,
 )
-from pgmodels.priors.linalg import (
-    ROUNDING,
-    STRIP,
-    TOLERANCE,
-    PivotedFactor,
-    check_gram,
-    gram,
-    jittered_root,
-    pivoted_cholesky,
-    pivoted_columns,
-)
+from pgmodels.priors.rows import Levels
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import as_array
 
@@ -50,14 +42,16 @@ class Binding(NamedTuple):
     Outside ``jit`` its form may depend on the values of the hyperparameters, and jitter and truncation stay below the
     variance ``max_error`` if rounding allows it. If ``traced``, its structure does not depend on these values, so that
     it can be differentiated and used under ``jit``. Then ``row_mask`` (n,) is 0 for padding (see pgmodels.priors.base),
-    ``spanning`` (r, d) are a few inputs that determine a latent everywhere (see pgmodels.priors.rows), ``points`` are
-    pivots or inducing inputs, and with ``for_moments`` the prior need not support draws.
+    ``spanning`` (r, d) are a few inputs that determine a latent everywhere and ``levels`` those of the inputs (see
+    pgmodels.priors.rows), ``points`` are pivots or inducing inputs, and with ``for_moments`` the prior need not support
+    draws.
     """
 
     traced: bool = False
     max_error: float = np.inf
     row_mask: Float[Array, " n"] | None = None
     spanning: Float[Array, "r d"] | None = None
+    levels: Levels | None = None
     points: InducingPoints | None = None
     for_moments: bool = False
 
@@ -75,7 +69,7 @@ class Representation(ABC):
     """
 
     can_pad: ClassVar[bool] = False
-    # Whether ``bind`` reads ``spanning`` inputs.
+    # Whether ``bind`` reads ``spanning`` inputs and ``levels``.
     spans: ClassVar[bool] = False
     # Whether rows that differ only in columns the kernel does not read share one latent value.
     shares: ClassVar[bool] = True
@@ -170,12 +164,13 @@ class Auto(Representation):
     """Dense, or an exact low-rank factor, whichever needs fewer operations per update.
 
     Sums and products of Linear, Line and Constant have coefficients, in which the prior is exact, unless these are far
-    more than the rows. For other kernels, a pivoted Cholesky factorisation of K = kernel(X, X) stops once all residual
-    variances are below 1e-10 of the largest variance, the first jitter of ``Dense``, so that both are equally exact. A
-    smaller ``max_error`` lowers this to rounding; the low-rank factor is then also chosen, at any cost, if the dense
-    form needs more jitter. With sampled kernel parameters it is dense, unless the latent is a sum of functions with few
-    levels, as of crossed groups. For ``vi``, ``cavi``, ``gaussian_vi`` and ``fit``, one latent at more than 2,000
-    distinct times becomes a Markov process: see ``pgmodels.inference.prepare``.
+    more than the rows; so has each level of a group, their product with White, in time linear in the rows. For other
+    kernels, a pivoted Cholesky factorisation of K = kernel(X, X) stops once all residual variances are below 1e-10 of
+    the largest variance, the first jitter of ``Dense``, so that both are equally exact. A smaller ``max_error`` lowers
+    this to rounding; the low-rank factor is then also chosen, at any cost, if the dense form needs more jitter. With
+    sampled kernel parameters it is dense, unless the latent is a sum of functions with few levels, as of crossed
+    groups. For ``vi``, ``cavi``, ``gaussian_vi`` and ``fit``, one latent at more than 2,000 distinct times becomes a
+    Markov process: see ``pgmodels.inference.prepare``.
     """
 
     can_pad: ClassVar[bool] = True
@@ -183,27 +178,33 @@ class Auto(Representation):
     least_subset: ClassVar[int | None] = _LEAST_SUBSET
 
     def memory(self, kernel: Covariance, X: np.ndarray) -> float:
+        if _has_levels(kernel, X):
+            return 0.0
         rank = _known_rank(kernel, X)
         return _MADE * len(X) ** 2 if rank is None else 8.0 * rank * len(X)
 
     def has_coefficients(self, kernel: Covariance, X: ArrayLike) -> bool:
-        if not isinstance(kernel, Kernel):
+        if not isinstance(kernel, Kernel) or kernel.level_columns(np.shape(X)[1]):
             return False
-        shape = jax.eval_shape(_features, with_values(kernel), jax.ShapeDtypeStruct(np.shape(X), np.float64))
+        shape = _features_at(kernel, X)
         # Up to 32 coefficients are used with any number of rows.
         return shape is not None and shape.shape[1] <= max(np.shape(X)[0], 32)
 
     def is_exact(self, kernel: Covariance, X: ArrayLike) -> bool:
-        return self.has_coefficients(kernel, X) or (isinstance(kernel, Kernel) and kernel.is_diagonal)
+        return self.has_coefficients(kernel, X) or _has_levels(kernel, X)
 
     def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
         """Traced, with ``spanning`` inputs Z, by A = L^-1 K(Z, X) with the jitter of ``exact_root``."""
         has_coefficients = how.points is None and self.has_coefficients(kernel, X)
+        has_levels = how.points is None and _has_levels(kernel, X)
         if how.traced:
             mean, X = as_array(mean), as_array(X)
             if has_coefficients:
                 F = cast(Array, cast(Kernel, kernel).features(X))
                 return CoefficientPrior(kernel=kernel, mean=mean, X=X, A=F.T, turn=None, size=size)
+            if has_levels and how.levels is not None:
+                F = cast(Array, cast(Kernel, kernel).features(X))
+                return _of_levels(kernel, mean, X, F.T, how.levels, size)
             Z = how.spanning
             if Z is None or how.points is not None or how.for_moments:
                 return _traced(kernel, mean, X, size, how)
@@ -213,12 +214,15 @@ class Auto(Representation):
         kernel, mean, X = as_arrays(kernel, mean, X)
         if has_coefficients and (exact := _of_coefficients(kernel, mean, X, size)) is not None:
             return exact
+        if has_levels and np.isfinite(features := _evaluated_features(kernel, X)).all():
+            levels = Levels.of(np.asarray(X)[:, cast(Kernel, kernel).level_columns(X.shape[1])], len(X))
+            return _of_levels(kernel, mean, X, as_array(features.T), levels, size)
         factor = _factor_of_few_functions(kernel, X)
         if factor is not None:
             return _low_rank(kernel, mean, X, size, factor, np.asarray(kernel.diagonal(X)))
         K, max_error = _evaluated(kernel, X), how.max_error
-        tolerance = float(np.clip(max_error / np.max(np.diagonal(K)), ROUNDING, TOLERANCE))
-        factor = pivoted_cholesky(K, tolerance)
+        tolerance = float(np.clip(max_error / np.max(np.diagonal(K)), linalg.ROUNDING, linalg.TOLERANCE))
+        factor = linalg.pivoted_cholesky(K, tolerance)
         if _is_cheap(factor) and _is_exact(factor, K, tolerance):
             return _low_rank(kernel, mean, X, size, factor, np.diagonal(K))
         # Free the factor's memory for the dense root.
@@ -227,7 +231,7 @@ class Auto(Representation):
         if not float(dense.jitter) > max_error:
             return dense
         np.fill_diagonal(K, np.diagonal(K) - float(dense.jitter))
-        factor = pivoted_cholesky(K, tolerance)
+        factor = linalg.pivoted_cholesky(K, tolerance)
         if not _is_exact(factor, K, tolerance):
             return dense
         low_rank = _low_rank(kernel, mean, X, size, factor, np.diagonal(K))
@@ -237,10 +241,21 @@ class Auto(Representation):
         factor = _factor_of_few_functions(kernel, X)
         if factor is None:
             K = _evaluated(bare_arrays(kernel), as_array(X))
-            factor = pivoted_cholesky(K, TOLERANCE)
-            if not (_is_cheap(factor) and _is_exact(factor, K, TOLERANCE)):
+            factor = linalg.pivoted_cholesky(K, linalg.TOLERANCE)
+            if not (_is_cheap(factor) and _is_exact(factor, K, linalg.TOLERANCE)):
                 return None
         return _points_of(factor, X)
+
+
+def _has_levels(kernel: Covariance, X: ArrayLike) -> bool:
+    """Whether a kernel is a product of levels and features."""
+    has = isinstance(kernel, Kernel) and kernel.level_columns(np.shape(X)[1])
+    return bool(has) and _features_at(cast(Kernel, kernel), X) is not None
+
+
+def _features_at(kernel: Kernel, X: ArrayLike) -> jax.ShapeDtypeStruct | None:
+    """The shape of a kernel's features."""
+    return jax.eval_shape(_features, with_values(kernel), jax.ShapeDtypeStruct(np.shape(X), np.float64))
 
 
 @compiled
@@ -260,9 +275,17 @@ def as_arrays(kernel: Covariance, mean: Scalar, X: ArrayLike) -> tuple[Covarianc
     return bare_arrays(kernel), mean, X
 
 
+def _of_levels(kernel: Covariance, mean: Array, X: Array, features: Array, levels: Levels, size: int) -> LevelsPrior:
+    return LevelsPrior(kernel=kernel, mean=mean, X=X, features=features, size=size, **vars(levels))
+
+
+def _evaluated_features(kernel: Covariance, X: Array) -> np.ndarray:
+    return np.asarray(_features(cast(Kernel, kernel), as_array(pad_rows(X, padded_size(len(X))))))[: len(X)]
+
+
 def _of_coefficients(kernel: Covariance, mean: Array, X: Array, size: int) -> CoefficientPrior | None:
     """The prior in turned coefficients; None if a variance is not finite or all are zero."""
-    F = np.asarray(_features(cast(Kernel, kernel), as_array(pad_rows(X, padded_size(len(X))))))[: len(X)]
+    F = _evaluated_features(kernel, X)
     with np.errstate(over="ignore", invalid="ignore"):
         variances = np.sum(F**2, axis=1)
     if not (np.isfinite(variances).all() and F.any()):
@@ -274,14 +297,14 @@ def _of_coefficients(kernel: Covariance, mean: Array, X: Array, size: int) -> Co
 def _evaluated(kernel: Covariance, X: Array) -> np.ndarray:
     """The checked kernel matrix as a writable copy."""
     padded = pad_rows(X, padded_size(len(X)))
-    K = np.asarray(gram(kernel, as_array(padded)))
+    K = np.asarray(linalg.gram(kernel, as_array(padded)))
     K = np.array(K[: len(X), : len(X)] if K.shape == 2 * (len(padded),) else K)
-    check_gram(kernel, K)
+    linalg.check_gram(kernel, K)
     return K
 
 
 def _dense(kernel: Covariance, mean: Array, X: Array, K: np.ndarray, size: int) -> DensePrior:
-    K, root, jitter = jittered_root(kernel, K)
+    K, root, jitter = linalg.jittered_root(kernel, K)
     # Convert one array at a time, so that at most K, its root and one copy are in memory.
     root_array = as_array(root)
     del root
@@ -303,23 +326,23 @@ def _known_rank(kernel: Covariance, X: ArrayLike) -> int | None:
     return rank if rank <= 0.05 * len(X) else None
 
 
-def _factor_of_few_functions(kernel: Covariance, X: ArrayLike) -> PivotedFactor | None:
+def _factor_of_few_functions(kernel: Covariance, X: ArrayLike) -> linalg.PivotedFactor | None:
     """The factor of a kernel whose rank is known to be small, without its matrix; None if it is not."""
     rank = _known_rank(kernel, X)
-    return None if rank is None else pivoted_columns(bare_arrays(kernel), as_array(X), ROUNDING, rank)
+    return None if rank is None else linalg.pivoted_columns(bare_arrays(kernel), as_array(X), linalg.ROUNDING, rank)
 
 
-def _is_exact(factor: PivotedFactor, K: np.ndarray, tolerance: float) -> bool:
+def _is_exact(factor: linalg.PivotedFactor, K: np.ndarray, tolerance: float) -> bool:
     """Whether a factor is that of K: an indefinite K also stops the factorisation early.
 
     A semi-definite residual is bounded by its diagonal.
     """
     A, largest = factor.A, 10 * tolerance * np.max(np.diagonal(K))
-    strips = (np.s_[begin : begin + STRIP] for begin in range(0, len(K), STRIP))
+    strips = (np.s_[begin : begin + linalg.STRIP] for begin in range(0, len(K), linalg.STRIP))
     return not any(np.max(np.abs(K[strip] - A[:, strip].T @ A)) > largest for strip in strips)
 
 
-def _points_of(factor: PivotedFactor, X: ArrayLike) -> InducingPoints:
+def _points_of(factor: linalg.PivotedFactor, X: ArrayLike) -> InducingPoints:
     """The pivots of a factor, padded to few sizes."""
     rank, count = factor.padded_rank, len(factor.A)
     Z = np.asarray(X)[np.pad(factor.pivots, (0, rank - count), mode="edge")]
@@ -327,7 +350,7 @@ def _points_of(factor: PivotedFactor, X: ArrayLike) -> InducingPoints:
 
 
 def _low_rank(
-    kernel: Covariance, mean: Array, X: Array, size: int, factor: PivotedFactor, variances: np.ndarray
+    kernel: Covariance, mean: Array, X: Array, size: int, factor: linalg.PivotedFactor, variances: np.ndarray
 ) -> LowRankPrior:
     """The low-rank prior of a factor, whose residual is that of the variances at X."""
     A, rank, count = factor.A, factor.padded_rank, len(factor.A)
@@ -339,7 +362,7 @@ def _low_rank(
     return LowRankPrior(kernel=kernel, mean=mean, X=X, Z=Z, truncation_error=error, size=size, **padded)
 
 
-def _is_cheap(factor: PivotedFactor) -> bool:
+def _is_cheap(factor: linalg.PivotedFactor) -> bool:
     n, r = factor.A.shape[1], factor.padded_rank
     # The product A W A^T, its Cholesky and a triangular solve with n columns; against a dense Cholesky and the inverse
     # of its triangle, n^3 / 3 each, at half the speed of the factor's products.

@@ -1,13 +1,15 @@
 """Distinct inputs, and priors at new inputs."""
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from pgmodels.data.arrays import distinct_rows
 from pgmodels.kernels.columns import check_lookups
@@ -39,11 +41,10 @@ class Copies(Module):
         """Repeat values at the distinct rows for all rows."""
         return values if self.rows is None else values[self.rows]
 
-    def at_rows(self, values: Shaped[Array, "*batch m"], index: int) -> Shaped[Array, "*batch n"]:
+    def at_rows(self, values: PyTree[Shaped[Array, "*_ m"]], index: int) -> PyTree[Shaped[Array, "*_ n"]]:
         """Map values at a group's inputs to the rows of the data."""
-        places = self.places[index]
-        values = values if places is None else values[..., places]
-        return values if self.rows is None else values[..., self.rows]
+        maps = [places for places in (self.places[index], self.rows) if places is not None]
+        return jax.tree.map(lambda part: reduce(lambda at, places: at[..., places], maps, part), values)
 
     def side_by_side(self, by_group: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
         """Join values at each group's inputs into values at the rows of the data."""
@@ -63,17 +64,35 @@ class Copies(Module):
         )
 
 
+class Levels(Module):
+    """The levels of a group in the order of their first rows: the index of each input's, and their ``keys``.
+
+    Keys are the values of the columns that distinguish levels, padded to one of few sizes with the first.
+    """
+
+    level: Int[Array, " m"]
+    keys: Float[Array, "count c"]
+
+    @classmethod
+    def of(cls, X: Float[np.ndarray, "m c"], size: int) -> "Levels":
+        """The levels of inputs, of which the first is repeated up to ``size``."""
+        firsts, level = distinct_rows(X)
+        keys = as_array(pad_rows(X[firsts], padded_size(len(firsts))))
+        return cls(as_array(pad_rows(level.astype(np.int32), size)), keys)
+
+
 class DistinctInputs(Module):
     """The distinct inputs (m, d) of each group, their row masks, and the map from rows of the data.
 
     ``row_mask`` is None without padding: see pgmodels.priors.base. ``spanning`` are few inputs (r, d) whose latent
-    values determine all others, at every value of the kernel's parameters; None if there are none.
+    values determine all others, at every value of the kernel's parameters; None if there are none, like ``levels``.
     """
 
     X: tuple[Float[Array, "_ d"], ...]
     row_mask: tuple[Float[Array, " _"] | None, ...]
     copies: Copies
     spanning: tuple[Float[Array, "_ d"] | None, ...]
+    levels: tuple[Levels | None, ...]
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -90,11 +109,12 @@ class Sharing(NamedTuple):
     """The columns that distinguish a group's inputs, and whether rows that are equal in them share a latent value.
 
     ``can_pad``: whether its inputs can be padded, see pgmodels.priors.base. ``terms`` are the columns of the
-    functions whose sum a latent is; empty if unused.
+    functions whose sum a latent is, and ``levels`` those in which independent latents differ; empty if unused.
     """
 
     columns: tuple[int, ...]
     terms: tuple[tuple[int, ...], ...]
+    levels: tuple[int, ...]
     shares: bool
     can_pad: bool
 
@@ -110,7 +130,7 @@ def find_distinct_inputs(X: np.ndarray, groups: Sequence[Sharing], size: int) ->
     if len(firsts) < len(X):
         rows, X = as_array(pad_rows(equal.astype(np.int32), size)), X[firsts]
         size = padded_size(len(X)) if all(group.can_pad for group in groups) else len(X)
-    inputs, row_mask, places, spanning = [], [], [], []
+    inputs, row_mask, places, spanning, levels = [], [], [], [], []
     for group in groups:
         firsts, equal = distinct_rows(X[:, group.columns] if group.shares else X)
         shared = len(firsts) < len(X)
@@ -120,7 +140,9 @@ def find_distinct_inputs(X: np.ndarray, groups: Sequence[Sharing], size: int) ->
         places.append(as_array(pad_rows(equal.astype(np.int32), size)) if shared else None)
         few = spanning_rows(X[firsts], group.terms)
         spanning.append(None if few is None else as_array(X[firsts][few]))
-    return DistinctInputs(tuple(inputs), tuple(row_mask), Copies(rows, tuple(places)), tuple(spanning))
+        levels.append(Levels.of(X[firsts][:, group.levels], count) if group.levels else None)
+    copies = Copies(rows, tuple(places))
+    return DistinctInputs(tuple(inputs), tuple(row_mask), copies, tuple(spanning), tuple(levels))
 
 
 def spanning_rows(X: np.ndarray, terms: Sequence[tuple[int, ...]]) -> np.ndarray | None:

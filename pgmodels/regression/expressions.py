@@ -131,31 +131,17 @@ _NUMPY = {
 # Functions of formulaic, with the names of their arguments after the column.
 _SPLINE = ("df", "knots", "lower_bound", "upper_bound", "constraints", "extrapolation")
 _TRANSFORMS: dict[str, tuple[str, ...]] = {
-    "I": (),
-    "C": ("contrasts", "levels", "spans_intercept"),
-    "center": (),
-    "scale": ("center", "scale", "ddof"),
-    "standardize": ("center", "rescale", "ddof"),
-    "poly": ("degree", "raw"),
+    "I": (), "C": ("contrasts", "levels", "spans_intercept"), "center": (), "scale": ("center", "scale", "ddof"),
+    "standardize": ("center", "rescale", "ddof"), "poly": ("degree", "raw"),
     "bs": ("df", "knots", "degree", "include_intercept", "lower_bound", "upper_bound", "extrapolation"),
-    "cr": _SPLINE,
-    "cs": _SPLINE,
-    "cc": _SPLINE,
-}
+    "cr": _SPLINE, "cs": _SPLINE, "cc": _SPLINE,
+}  # fmt: skip
 # Contrasts of C, with the names of their arguments.
 _CONTRASTS: dict[str, tuple[str, ...]] = {
-    "contr.treatment": ("base",),
-    "contr.SAS": ("base",),
-    "contr.sum": (),
-    "contr.helmert": ("reverse", "scale"),
-    "contr.diff": ("backward",),
-    "contr.poly": ("scores",),
-    "Treatment": ("reference",),
-    "Sum": (),
-    "Helmert": ("reverse", "scale"),
-    "Diff": ("backward",),
-    "Poly": ("scores",),
-}
+    "contr.treatment": ("base",), "contr.SAS": ("base",), "contr.sum": (), "contr.helmert": ("reverse", "scale"),
+    "contr.diff": ("backward",), "contr.poly": ("scores",), "Treatment": ("reference",), "Sum": (),
+    "Helmert": ("reverse", "scale"), "Diff": ("backward",), "Poly": ("scores",),
+}  # fmt: skip
 _CONSTANTS = {"pi": np.pi, "np.pi": np.pi, "np.e": np.e, "TRUE": True, "FALSE": False, "T": True, "F": False}
 # Numbers of columns beyond which a basis is a mistake.
 _MOST = {"degree": 20, "df": 1000}

@@ -16,7 +16,7 @@ from pgmodels.data.arrays import first_column
 from pgmodels.derivation import derive
 from pgmodels.diagnostics.compare import Comparison
 from pgmodels.diagnostics.diagnose import Diagnosis
-from pgmodels.plots.chains import plot_auxiliaries, plot_convergence, plot_elbo, plot_rank, plot_trace
+from pgmodels.plots.chains import plot_auxiliaries, plot_convergence, plot_elbo
 from pgmodels.plots.latents import plot_latent, plot_probability_map
 from pgmodels.plots.marginals import plot_densities, plot_marginals, plot_reliability
 from pgmodels.report.summaries import (
@@ -156,8 +156,6 @@ def illustrations(comparison: Comparison) -> Iterator[Html]:
         # Fewer draws than four have no effective sample size.
         if result.draws is not None and result.num_samples >= 4:
             yield illustrate("convergence", plot_convergence(result), {"label": label})
-            yield illustrate("traces", plot_trace(result), {"label": label})
-            yield illustrate("ranks", plot_rank(result), {"label": label})
 
 
 def write_report(

@@ -22,6 +22,7 @@ from pgmodels.priors.block_posterior import draw_deviations, draw_gaussian
 from pgmodels.priors.collection import Posterior, PriorCollection, check_covariances, factors_at
 from pgmodels.priors.dense import InducingPointPrior, InducingPoints
 from pgmodels.priors.inducing import inducing_points_at
+from pgmodels.priors.linalg import transposed_times
 from pgmodels.priors.rows import DistinctInputs
 from pgmodels.results.predictive import (
     DrawNodes,
@@ -278,8 +279,8 @@ def _means(
         for group, of_group, c in zip(groups, pulls, coefficients, strict=True):
             means.append(group.mean_by_pull(X_new, of_group.potential))
             if c is not None:
-                basis = group.basis(X_new)
-                means[-1] += basis @ c[: basis.shape[1]]
+                A = group.loadings_at(X_new)[0]
+                means[-1] += transposed_times(A, c[: len(A)])
         return jnp.concatenate(means, axis=1)
 
     return jax.lax.map(mean, steps)

@@ -37,7 +37,7 @@ from pgmodels.priors.base import LatentPrior, Sites, pad_sites
 from pgmodels.priors.block_posterior import BlockPosterior
 from pgmodels.priors.chain_posterior import condition_jointly
 from pgmodels.priors.collection import IndependentPosterior, NewLeaves, Posterior, PriorCollection, padded_prior
-from pgmodels.priors.dense import CoefficientPrior, DensePrior, FactoredPrior, LowRankPrior
+from pgmodels.priors.dense import CoefficientPrior, DensePrior, FactoredPrior, LevelsPrior, LowRankPrior
 from pgmodels.priors.hilbert import Hilbert, HilbertPrior
 from pgmodels.priors.inducing import ChunkedInducingPrior, FICPrior, Inducing, InducingPrior, posterior_of_moments
 from pgmodels.priors.markov import Markov
@@ -83,7 +83,7 @@ _CLASSES: dict[str, Any] = _RESULTS | {
         RBF, Matern12, Matern32, Matern52, RationalQuadratic, Periodic, Cosine, RandomWalk, Line, Linear, Constant,
         White, On, Sphere, Difference, Coregion, Sum, Product, Auto, Dense, Hilbert, Inducing, Markov, GP, Column,
         Missing, Scaling, Sites, FitReport, ParameterUncertainty, DensePrior, LowRankPrior, CoefficientPrior,
-        InducingPrior, ChunkedInducingPrior, FICPrior, HilbertPrior,
+        LevelsPrior, InducingPrior, ChunkedInducingPrior, FICPrior, HilbertPrior,
     )
 }  # fmt: skip
 # Families of the package, and functions of the number of classes or other options.

@@ -495,7 +495,7 @@ def test_limits_hold_with_stages(few_rows, monkeypatch, separable):
 def test_rows_of_a_stage(form, rows, stage):
     gp = pgm.GP(pgm.RBF()) if form is None else pgm.GP(pgm.RBF(), form=form)
     model = pgm.Model(pgm.Bernoulli(), gp)
-    assert search.num_subset_rows(model, rows, objective_of(model, "auto")) == stage
+    assert search.num_subset_rows(model, np.zeros((rows, 1)), objective_of(model, "auto")) == stage
 
 
 @pytest.mark.parametrize(
@@ -504,8 +504,8 @@ def test_rows_of_a_stage(form, rows, stage):
 def test_rows_of_a_stage_of_classes(classes, rows, stage):
     """Learned by quadrature they have fewer; by the augmented bound they have the same as one latent."""
     model = pgm.Model(pgm.LogisticSoftmax(classes), pgm.GP(pgm.RBF(), size=classes))
-    assert search.num_subset_rows(model, rows, objective_of(model, "mean_field")) == stage
-    assert search.num_subset_rows(model, 1023, objective_of(model, "augmented")) is None
+    assert search.num_subset_rows(model, np.zeros((rows, 1)), objective_of(model, "mean_field")) == stage
+    assert search.num_subset_rows(model, np.zeros((1023, 1)), objective_of(model, "augmented")) is None
 
 
 # The uncertainty of learned parameters, against fresh runs at other parameters, closed forms and Monte Carlo.

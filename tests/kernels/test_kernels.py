@@ -28,24 +28,14 @@ pytestmark = pytest.mark.usefixtures("double_precision")
 ARD = np.array([0.7, 1.3, 2.1])
 RADIAL = [RBF, Matern12, Matern32, Matern52, RationalQuadratic]
 ALL = [
-    *(k(1.4, 0.9) for k in RADIAL),
-    RBF(1.4, ARD),
-    Periodic(1.4, 0.9, 2.3),
-    Linear(ARD),
-    Constant(0.3),
-    White(0.2),
-    RBF(1.0, 2.0) + Linear(0.5) * Constant(2.0),
-    (RBF(1.0, 2.0) + White(0.1)) * Matern12(2.0, ARD),
-    CallableKernel(lambda X, Z: (X @ Z.T) ** 2),
-    On(Matern32(1.4, np.array([0.9, 1.7])), [2, 0]),
-    Difference(RBF(1.4, 0.9), [0], [2]),
-    On(Sphere(Matern52(1.4, 500.0)), [2, 0]),
-    On(RBF(Fixed(1.0), 0.9), [0]) * On(Coregion(3, 2), [3]),
-    On(Line(0.7, 1.3, -0.4), [1]),
-    On(Cosine(1.4, 2.3), [1]),
+    *(k(1.4, 0.9) for k in RADIAL), RBF(1.4, ARD), Periodic(1.4, 0.9, 2.3), Linear(ARD), Constant(0.3), White(0.2),
+    RBF(1.0, 2.0) + Linear(0.5) * Constant(2.0), (RBF(1.0, 2.0) + White(0.1)) * Matern12(2.0, ARD),
+    CallableKernel(lambda X, Z: (X @ Z.T) ** 2), On(Matern32(1.4, np.array([0.9, 1.7])), [2, 0]),
+    Difference(RBF(1.4, 0.9), [0], [2]), On(Sphere(Matern52(1.4, 500.0)), [2, 0]),
+    On(RBF(Fixed(1.0), 0.9), [0]) * On(Coregion(3, 2), [3]), On(Line(0.7, 1.3, -0.4), [1]), On(Cosine(1.4, 2.3), [1]),
     On(RandomWalk(0.6, -20.0), [2]),
     TruncatedKernel(On(RBF(1.4, 0.9), [2, 0]) + Constant(0.3), Basis((5, 1, 6), ((-9.0, 9.0), None, (-7.0, 9.0)))),
-]
+]  # fmt: skip
 
 
 def inputs(n=9, m=6, d=3):

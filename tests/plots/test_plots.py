@@ -2,7 +2,6 @@
 
 import base64
 import pickle
-import re
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -60,8 +59,6 @@ FIGURES |= {
     "map of one class": lambda: pgm.plot_probability_map(results("logistic_softmax")["cavi"], 2),
     "elbo": lambda: pgm.plot_elbo(comparison("bernoulli")),
     "skewness": lambda: pgm.plot_skewness(comparison("bernoulli")),
-    "trace": lambda: pgm.plot_trace(results("logistic_softmax")["gibbs"]),
-    "rank": lambda: pgm.plot_rank(results("logistic_softmax")["gibbs"]),
     "convergence": lambda: pgm.plot_convergence(results("heteroscedastic")["gibbs"]),
     "long labels": lambda: pgm.plot_marginals(relabelled("a_label_of_the_kind_that_scripts_make_for_us_by_the_dozen")),
     "dollars": lambda: pgm.plot_elbo({"$x_1$ and $x^2$": results("bernoulli")["cavi"]}),
@@ -103,8 +100,6 @@ def boxes(figure):
         "latents of student_t",
         "map of bernoulli",
         "elbo",
-        "trace",
-        "rank",
         "convergence",
         "long labels",
         "dollars",
@@ -266,67 +261,18 @@ def sticky():
     return replace(draws, stored_latents=f)
 
 
-def test_traces_are_those_of_the_worst_latents():
+def test_draws_that_cannot_be_plotted_are_refused():
     draws = sticky()
-    figure = pgm.plot_trace(draws)
-    traces = figure.axes[::2]
-    assert [axes.get_title() for axes in traces][:2] == ["log p(y | f)", "f[1] at row 5"]
-    for axes, values in zip(traces, (draws.log_likelihood_trace, draws.latents[:, :, 5, 1]), strict=False):
-        np.testing.assert_array_equal([line.get_ydata() for line in axes.lines], values)
-    bulk, tail, _ = convergence_by_latent(draws.latents)
-    worst = np.sort(np.minimum(bulk, tail), axis=None)[3]
-    for axes in traces[1:]:
-        latent, row = map(int, re.fullmatch(r"f\[(\d)\] at row (\d+)", axes.get_title()).groups())
-        assert min(bulk[row, latent], tail[row, latent]) <= worst
-
-
-def test_long_traces_are_thinned_and_say_so():
-    draws = sticky()
-    f = np.tile(draws.latents, (1, 15, 1, 1))
-    long = replace(draws, stored_latents=f, log_likelihood_trace=np.tile(draws.log_likelihood_trace, (1, 15)))
-    axes = pgm.plot_trace(long).axes
-    assert axes[-2].get_xlabel() == "draw (one in 2 is shown)"
-    x, y = axes[0].lines[0].get_data()
-    np.testing.assert_array_equal(y, long.log_likelihood_trace[0, x])
-
-
-def test_ranks_are_counted():
-    draws = sticky()
-    figure = pgm.plot_rank(draws)
-    grid = np.array(figure.axes).reshape(-1, 2)
-    order = np.argsort(draws.latents[:, :, 5, 1], axis=None)
-    chain = order // SAMPLES
-    for c, axes in enumerate(grid[1]):
-        # Chains share 20 bins of 20 ranks.
-        expected = [(chain[start : start + 20] == c).sum() for start in range(0, 400, 20)]
-        assert [patch.get_height() for patch in axes.patches] == expected
-    for axes in grid.ravel():
-        assert sum(patch.get_height() for patch in axes.patches) == SAMPLES
     short = replace(draws, stored_latents=draws.latents[:, :3], log_likelihood_trace=draws.log_likelihood_trace[:, :3])
-    for plot in (pgm.plot_trace, pgm.plot_rank, pgm.plot_convergence):
-        with pytest.raises(ValueError, match="has 3 draws per chain"):
-            plot(short)
-        with pytest.raises(ValueError, match="draws must be a result of gibbs"):
-            plot(results("bernoulli")["cavi"])
-
-
-def test_sampled_hyperparameters_are_traced():
-    scales = np.random.default_rng(6).gamma(3.0, 0.2, (2, SAMPLES, 2))
-    draws = replace(sticky(), hyperparameters={"f[0].lengthscale": scales})
-    axes = pgm.plot_trace(draws).axes
-    assert [a.get_title() for a in axes[2:5:2]] == [f"f[0].lengthscale[{i}]" for i in (0, 1)]
-    np.testing.assert_array_equal([line.get_ydata() for line in axes[4].lines], scales[..., 1])
-
-
-def test_draws_of_some_rows_are_named_by_them():
-    draws = sticky()
+    with pytest.raises(ValueError, match="has 3 draws per chain"):
+        pgm.plot_convergence(short)
+    with pytest.raises(ValueError, match="draws must be a result of gibbs"):
+        pgm.plot_convergence(results("bernoulli")["cavi"])
     rows = np.array([2, 5, 9])
     some = replace(draws, whitened=None, stored_latents=draws.latents[:, :, rows], rows=rows)
-    assert pgm.plot_trace(some).axes[2].get_title() == "f[1] at row 5"
     with pytest.raises(ValueError, match="draws store the latents of 3 rows of 24"):
         auxiliary_means(some)
     none = replace(draws, whitened=None, stored_latents=None)
-    assert [axes.get_title() for axes in pgm.plot_trace(none).axes[::2]] == ["log p(y | f)"]
     with pytest.raises(ValueError, match="were not stored"):
         pgm.plot_convergence(none)
 
@@ -503,7 +449,7 @@ PNG = b"\x89PNG\r\n"
 
 def figures():
     table = made_results.comparison("bernoulli")
-    yield pgm.plot_trace(table.results["gibbs"])
+    yield pgm.plot_convergence(table.results["gibbs"])
     yield pgm.plot_graph(table.results["cavi"].model)
 
 

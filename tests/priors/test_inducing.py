@@ -21,7 +21,7 @@ from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.parameters.vector import trainable
 from pgmodels.plots.latents import plot_latent, plot_probability_map
 from pgmodels.plots.style import inducing_inputs
-from pgmodels.priors import inducing, linalg
+from pgmodels.priors import linalg
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import condition_blocks
 from pgmodels.priors.collection import PriorCollection
@@ -800,7 +800,7 @@ ORDER = 1e-10
 @pytest.fixture
 def without_factor(monkeypatch):
     """No factor is held, and five rows come at a time where there are sixteen coordinates."""
-    monkeypatch.setattr(inducing, "HELD", 0)
+    monkeypatch.setattr(linalg, "HELD", 0)
     monkeypatch.setattr(linalg, "CHUNK", 80)
 
 
@@ -888,7 +888,7 @@ def pair():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CoordinateAscent, "step", sweeps_alone)
         in_memory = pgm.cavi(model, X, LABELS)
-        patch.setattr(inducing, "HELD", 0)
+        patch.setattr(linalg, "HELD", 0)
         patch.setattr(linalg, "CHUNK", 80)
         in_chunks = pgm.cavi(model, X, LABELS)
     assert [type(result.prior.groups[0]) for result in (in_memory, in_chunks)] == [InducingPrior, ChunkedInducingPrior]
@@ -929,7 +929,7 @@ def test_results_are_saved_chunked(pair, tmp_path, without_factor):
 
 def test_the_sampler_holds_the_factor(monkeypatch):
     in_memory = bernoulli(pgm.Inducing(X[:9])).prior(X).for_sampling().groups[0]
-    monkeypatch.setattr(inducing, "HELD", 0)
+    monkeypatch.setattr(linalg, "HELD", 0)
     streamed = bernoulli(pgm.Inducing(X[:9])).prior(X)
     assert isinstance(streamed.groups[0], ChunkedInducingPrior)
     in_chunks = streamed.for_sampling().groups[0]
@@ -942,7 +942,7 @@ def test_the_sampler_holds_the_factor(monkeypatch):
 def test_predictors_that_combine_latents_are_those_with_the_factor(monkeypatch, engine):
     monkeypatch.setattr(CoordinateAscent, "step", sweeps_alone)
     in_memory = engine(varying(pgm.Inducing(X[:9])), X, PAIRS)
-    monkeypatch.setattr(inducing, "HELD", 0)
+    monkeypatch.setattr(linalg, "HELD", 0)
     monkeypatch.setattr(linalg, "CHUNK", 320)
     in_chunks = engine(varying(pgm.Inducing(X[:9])), X, PAIRS)
     assert isinstance(in_chunks.prior.groups[0], ChunkedInducingPrior)

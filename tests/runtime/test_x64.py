@@ -141,10 +141,8 @@ CALLS = {
     "plot_latent": lambda made, folder: pgm.plot_latent(made["approximation"]),
     "plot_marginals": lambda made, folder: pgm.plot_marginals(made["comparison"]),
     "plot_probability_map": lambda made, folder: pgm.plot_probability_map(pgm.cavi(model(), np.hstack([X, X**2]), Y)),
-    "plot_rank": lambda made, folder: pgm.plot_rank(made["draws"]),
     "plot_reliability": lambda made, folder: pgm.plot_reliability(made["comparison"]),
     "plot_skewness": lambda made, folder: pgm.plot_skewness(made["approximation"]),
-    "plot_trace": lambda made, folder: pgm.plot_trace(made["draws"]),
 }  # fmt: skip
 FAST_CALLS = ("stack_outputs", "with_predictor", "to_arviz", "load", "load_formula", "likelihood", "plot_latent")
 # The functions of which CALLS and OBJECTS are made.

@@ -15,19 +15,9 @@ from pgmodels.augmentation.rules.mixtures import (
 from pgmodels.augmentation.rules.rule import DifferenceRule, Rule, SelectionRule
 
 RULES: list[type[Rule]] = [
-    PolyaGammaRule,
-    PoissonRule,
-    GammaRule,
-    GammaMixtureRule,
-    InverseGaussianMixtureRule,
-    IntervalGaussianRule,
-    TruncatedGaussianRule,
-    ArgmaxRule,
-    GaussianRule,
-    SelectionRule,
-    DifferenceRule,
-    MixtureRule,
-]
+    PolyaGammaRule, PoissonRule, GammaRule, GammaMixtureRule, InverseGaussianMixtureRule, IntervalGaussianRule,
+    TruncatedGaussianRule, ArgmaxRule, GaussianRule, SelectionRule, DifferenceRule, MixtureRule,
+]  # fmt: skip
 
 
 def register(rule: type[Rule]) -> type[Rule]:
