@@ -151,18 +151,11 @@ def _run_validate(options: argparse.Namespace) -> int:
         columns = None if options.columns is None else options.columns.split(",")
         studies = (Study(options.data, options.likelihood and _named(options.likelihood), columns, options.target),)
     settings = {
-        "kernel": getattr(kernels, options.kernel),
-        "variance": options.variance,
-        "lengthscale": options.lengthscale,
-        "train_size": options.train_size,
-        "num_samples": options.num_samples,
-        "num_warmup": options.num_warmup,
-        "num_chains": options.num_chains,
-        "seed": options.seed,
-        "output": options.output,
-        "progress": False if options.quiet else None,
-        "command": shlex.join(["pgmodels", *options.arguments]),
-    }
+        "kernel": getattr(kernels, options.kernel), "variance": options.variance, "lengthscale": options.lengthscale,
+        "train_size": options.train_size, "num_samples": options.num_samples, "num_warmup": options.num_warmup,
+        "num_chains": options.num_chains, "seed": options.seed, "output": options.output,
+        "progress": False if options.quiet else None, "command": shlex.join(["pgmodels", *options.arguments]),
+    }  # fmt: skip
     console = Console(width=100 if not Console().is_terminal else None)
     for study in studies:
         validate(study, console=console, **settings)

@@ -357,17 +357,10 @@ def validate(
     for message in warned:
         console.print(f"warning: {message}", markup=False, highlight=False)
     settings = {
-        "command": command,
-        **environment(),
-        "seed": seed,
-        "data": study.data,
-        "columns": None if study.columns is None else list(study.columns),
-        "target": study.target,
-        "train_rows": len(rows.X),
-        "test_rows": len(rows.X_test),
-        "model": repr(approximation.model),
-        **sizes,
-    }
+        "command": command, **environment(), "seed": seed, "data": study.data,
+        "columns": None if study.columns is None else list(study.columns), "target": study.target,
+        "train_rows": len(rows.X), "test_rows": len(rows.X_test), "model": repr(approximation.model), **sizes,
+    }  # fmt: skip
     write_report(
         unfinished / "report.html",
         table,

@@ -442,24 +442,17 @@ class Metric(NamedTuple):
 
 
 METRICS = {
-    "mean_error": Metric("mean |error| of latent means"),
-    "mean_error_max": Metric("largest |error| of latent means"),
+    "mean_error": Metric("mean |error| of latent means"), "mean_error_max": Metric("largest |error| of latent means"),
     "variance_error": Metric("mean |error| of latent variances"),
     "variance_error_max": Metric("largest |error| of latent variances"),
-    "wasserstein": Metric("mean Wasserstein-1 of marginals"),
-    "misclassification": Metric("test misclassification"),
-    "rmse": Metric("test RMSE of predictive mean"),
-    "crps": Metric("test CRPS"),
+    "wasserstein": Metric("mean Wasserstein-1 of marginals"), "misclassification": Metric("test misclassification"),
+    "rmse": Metric("test RMSE of predictive mean"), "crps": Metric("test CRPS"),
     "interval_score": Metric("test interval score (90 %)"),
     "negative_log_density": Metric("test negative log density [nats]"),
-    "calibration_error": Metric("test calibration error (15 bins)"),
-    "elbo": Metric("ELBO [nats]", max),
-    "pareto_k": Metric("Pareto k-hat"),
-    "ess_bulk": Metric("smallest bulk ESS", max),
-    "ess_tail": Metric("smallest tail ESS", max),
-    "rhat": Metric("largest R-hat"),
-    "seconds": Metric("seconds"),
-}
+    "calibration_error": Metric("test calibration error (15 bins)"), "elbo": Metric("ELBO [nats]", max),
+    "pareto_k": Metric("Pareto k-hat"), "ess_bulk": Metric("smallest bulk ESS", max),
+    "ess_tail": Metric("smallest tail ESS", max), "rhat": Metric("largest R-hat"), "seconds": Metric("seconds"),
+}  # fmt: skip
 
 
 @dataclass(eq=False)

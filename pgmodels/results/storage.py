@@ -103,17 +103,9 @@ _LIKELIHOODS: dict[str, Callable[..., Likelihood]] = {
 _BOUNDED = ("interval", "greater_than", "less_than")
 # Of these fields only types and shapes are checked: infinities and NaN say what did not converge or has no value.
 _MAY_BE_INFINITE = (
-    "elbo_trace",
-    "elbos",
-    "k_hats",
-    "log_densities",
-    "log_density",
-    "log_evidence",
-    "log_likelihood_trace",
-    "start_elbos",
-    "statistics",
-    "tuning",
-)
+    "elbo_trace", "elbos", "k_hats", "log_densities", "log_density", "log_evidence", "log_likelihood_trace",
+    "start_elbos", "statistics", "tuning",
+)  # fmt: skip
 # Fields that are rebuilt or stored once for the file, and what is not saved: the state of chains, custom objectives.
 _OTHER_FIELDS = ("model", "posterior", "prior", "run", "custom_objective")
 
