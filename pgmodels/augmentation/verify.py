@@ -75,17 +75,10 @@ from pgmodels.runtime.precision import double_precision
 from pgmodels.runtime.seeds import Seed, as_generator
 
 _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "σ": lambda z: scipy.special.expit(z),
-    "Φ": lambda z: scipy.special.ndtr(z),
-    "φ": lambda z: np.exp(_log_normal(z, 0.0, 1.0)),
-    "Γ": lambda x: scipy.special.gamma(x),
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "tanh": np.tanh,
-    "cosh": np.cosh,
-    "step": lambda z: np.heaviside(z, 0.5),
-}
+    "σ": lambda z: scipy.special.expit(z), "Φ": lambda z: scipy.special.ndtr(z),
+    "φ": lambda z: np.exp(_log_normal(z, 0.0, 1.0)), "Γ": lambda x: scipy.special.gamma(x), "exp": np.exp,
+    "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "cosh": np.cosh, "step": lambda z: np.heaviside(z, 0.5),
+}  # fmt: skip
 _RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "=": np.equal,
     "≠": np.not_equal,
@@ -781,13 +774,6 @@ def _allowed(augmentation: Augmentation, parameters: Mapping[str, float], y: Any
 
 
 CHECKS: tuple[Callable[[Case], Check], ...] = (
-    integrates_back,
-    joint_minus_conditional,
-    site_is_joint,
-    draws_follow_conditional,
-    bound_is_tight,
-    bound_is_below,
-    site_is_gradient,
-    elbo_rises,
-    lambda case: PrintedForm(case).check(),
-)
+    integrates_back, joint_minus_conditional, site_is_joint, draws_follow_conditional, bound_is_tight, bound_is_below,
+    site_is_gradient, elbo_rises, lambda case: PrintedForm(case).check(),
+)  # fmt: skip

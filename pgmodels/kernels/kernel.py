@@ -54,14 +54,16 @@ def median_distance(X: Float[Inputs, "n d"]) -> np.ndarray:
 
     If there are more than 1,000, as many evenly spaced rows are used: half a million pairs, well below a second.
     """
-    from scipy.spatial.distance import pdist
-
     most_rows = 1000
     rows = np.asarray(X, dtype=np.float64)
     rows = rows[distinct_rows(rows)[0]]
     if len(rows) > most_rows:
         rows = rows[np.linspace(0, len(rows) - 1, most_rows).astype(int)]
-    distances = pdist(rows)
+    # By products: the import of SciPy's distances takes a tenth of a first fit.
+    rows = rows - np.mean(rows, axis=0)
+    squares = np.sum(rows**2, axis=1)
+    distances = np.sqrt(np.maximum(squares[:, None] + squares - 2.0 * rows @ rows.T, 0.0))
+    distances = distances[np.triu_indices(len(rows), 1)]
     distances = distances[distances > 0]
     return np.asarray(np.median(distances) if distances.size else 1.0)
 

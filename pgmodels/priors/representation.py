@@ -180,7 +180,8 @@ class Auto(Representation):
     def memory(self, kernel: Covariance, X: np.ndarray) -> float:
         if _has_levels(kernel, X):
             return 0.0
-        rank = _known_rank(kernel, X)
+        has_few = self.has_coefficients(kernel, X)
+        rank = cast(Kernel, kernel).rank_at(X) if has_few else _known_rank(kernel, X)
         return _MADE * len(X) ** 2 if rank is None else 8.0 * rank * len(X)
 
     def has_coefficients(self, kernel: Covariance, X: ArrayLike) -> bool:

@@ -183,8 +183,8 @@ class GaussianResult(GaussianPredictions, Result, ABC):
 
     @property
     def num_iterations(self) -> int:
-        """The number of iterations."""
-        return len(self.elbo_trace) - 1
+        """The number of iterations. Gaussian data need one, which starts and ends the trace."""
+        return max(1, len(self.elbo_trace) - 1)
 
     @property
     def shifts(self) -> Float[np.ndarray, "k n l"]:

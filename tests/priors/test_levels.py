@@ -7,9 +7,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pgmodels as pgm
+from pgmodels.model import check_memory
 from pgmodels.priors import linalg
 from pgmodels.priors.collection import columns
 from pgmodels.priors.representation import Auto
+from pgmodels.runtime import jit
 
 
 @pytest.fixture
@@ -176,3 +178,12 @@ def test_kernels_say_which_columns_have_levels():
         F, levels = np.asarray(kernel.features(X)), X[:, kernel.level_columns(3)]
         equal = (levels[:, None] == levels[None]).all(axis=2)
         assert_allclose(kernel(X, X), np.where(equal, F @ F.T, 0.0), atol=1e-6)
+
+
+def test_crossed_groups_beyond_memory_are_refused_before_any_work(monkeypatch, fits):
+    monkeypatch.setattr(jit, "available_memory", lambda: 1e6)
+    model, X = fits[0].model, rows(4, 416, 300)
+    with pytest.raises(MemoryError, match=r"the covariances of \d+ effects of groups with all \d+ take .* fewer other"):
+        pgm.cavi(model, X, np.zeros(416))
+    only = pgm.Model(pgm.Bernoulli(), pgm.GP(KERNELS["intercept"]))
+    check_memory(only, rows(4, 20_000, 2_000))
