@@ -26,17 +26,8 @@ HELD = "held"
 # Short for modules, as users import them.
 MODULES = {"pgm": "pgmodels", "np": "numpy", "jnp": "jax.numpy", "dist": "numpyro.distributions"}
 ROOTS = (
-    *MODULES,
-    "pgmodels",
-    "numpy",
-    "numpyro",
-    "jax",
-    "equinox",
-    "multiprocessing",
-    "concurrent",
-    "joblib",
-    "pickle",
-)
+    *MODULES, "pgmodels", "numpy", "numpyro", "jax", "equinox", "multiprocessing", "concurrent", "joblib", "pickle",
+)  # fmt: skip
 # Mathematics, in which f(x) is no call of Python's.
 NOTATION = {"p", "q", "P", "E", "KL"}
 # Endings of files that are no attributes.

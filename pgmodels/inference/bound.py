@@ -165,7 +165,10 @@ def collapsed_bound(problem: Problem, state: VariationalState) -> Any:
     Source: math, section 4; Titsias 2009; Passerello 2021, PGPR.
     """
     m, v, sites = jax.lax.stop_gradient((state.mean, state.variance, state.sites))
-    return problem.moments(sites).log_normalizer + problem.local_bound(m, v)
+    if problem.objective.predictors is None and not problem.coupled:
+        return problem.moments(sites).log_normalizer + problem.local_bound(m, v)
+    # Without the moments, whose program would be as large again.
+    return problem.condition(sites).log_normalizer() - problem.floor_loss(sites) + problem.local_bound(m, v)
 
 
 def takes_slopes(problem: Problem) -> bool:

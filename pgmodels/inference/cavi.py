@@ -157,6 +157,8 @@ class CoordinateAscent(Engine):
 
     def step(self, problem: Problem, state: CaviState) -> CaviState:
         """A sweep, preceded by an optimisation of the mean if that is cheap."""
+        if problem.objective.is_gaussian:
+            return self.plain_step(problem, state)
         mean, sites = state.mean, state.sites
         if can_ascend(problem):
             # At a start, the moments do not follow from the sites.

@@ -258,8 +258,8 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     problem = problem_at(approximation, objective_of_result(approximation))
     count = sum(posterior.prior.ranks)
     require_memory(
-        # Four matrices are in memory together.
-        4.0 * 8.0 * count**2,
+        # Four matrices of the coordinates are in memory together, and three of them at each row.
+        32.0 * count**2 + 24.0 * count * objective_of_result(approximation).size * posterior.prior.distinct.num_rows,
         f"the matrices of linear response of {count:,} coordinates",
         "Take the uncorrected result, fewer inducing inputs, as in form=pgm.Inducing(300), or gibbs.",
     )

@@ -187,3 +187,15 @@ def test_crossed_groups_beyond_memory_are_refused_before_any_work(monkeypatch, f
         pgm.cavi(model, X, np.zeros(416))
     only = pgm.Model(pgm.Bernoulli(), pgm.GP(KERNELS["intercept"]))
     check_memory(only, rows(4, 20_000, 2_000))
+
+
+def test_balanced_groups_are_learned_as_in_closed_form():
+    rng = np.random.default_rng(5)
+    y = (0.7 * rng.normal(size=(300, 1)) + 0.4 * rng.normal(size=(300, 4))).ravel()
+    X, by_group = np.repeat(np.arange(300.0), 4)[:, None], y.reshape(300, 4)
+    result = pgm.fit(pgm.Model(pgm.Gaussian(1.0), pgm.GP(pgm.White(), mean=pgm.Fixed(0.0))), X, y, correct=False)
+    noise = by_group.var(axis=1).sum() * 4 / 900
+    assert_allclose(result.fit.values["scale"] ** 2, noise, rtol=1e-4)
+    assert_allclose(result.fit.values["variance"], np.mean(by_group.mean(axis=1) ** 2) - noise / 4, rtol=1e-3)
+    assert result.fit.num_evaluations < 20
+    assert result.num_iterations == 1

@@ -30,16 +30,9 @@ DATA = pd.DataFrame(
 DATA["d"] = DATA["d"].astype(float)
 # Of each term the formula, with the column in place of the braces.
 TERMS = {
-    "linear": "y ~ {0} + x",
-    "C": "y ~ C({0})",
-    "s": "y ~ s({0})",
-    "gp": "y ~ gp({0})",
-    "group": "y ~ (1|{0})",
-    "by": "y ~ gp(x, by=C({0}))",
-    "offset": "y ~ x + offset({0})",
-    "response": "{0} ~ x",
-    "weights": "y ~ x",
-}
+    "linear": "y ~ {0} + x", "C": "y ~ C({0})", "s": "y ~ s({0})", "gp": "y ~ gp({0})", "group": "y ~ (1|{0})",
+    "by": "y ~ gp(x, by=C({0}))", "offset": "y ~ x + offset({0})", "response": "{0} ~ x", "weights": "y ~ x",
+}  # fmt: skip
 # The column that is plain, and how it is written in another way.
 WAYS = {
     "integers of 8 bits": ("k", lambda frame: frame.assign(k=frame["k"].astype("int8"))),

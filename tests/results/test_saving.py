@@ -146,18 +146,9 @@ def results():
 
 
 NAMES = [
-    "cavi",
-    "fit",
-    "combined",
-    "gaussian_vi",
-    "correct",
-    "perturbative",
-    "gibbs",
-    "gibbs, rows",
-    "gibbs, sampled",
-    "nuts",
-    "finer",
-]
+    "cavi", "fit", "combined", "gaussian_vi", "correct", "perturbative", "gibbs", "gibbs, rows", "gibbs, sampled",
+    "nuts", "finer",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
