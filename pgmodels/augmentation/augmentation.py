@@ -357,17 +357,17 @@ def conditional_sites(augmentation: Augmentation, block: int = 0, averaged: bool
             add(before.potential, substitute(h, table)),
             add(before.precision, substitute(w, table)),
         )
-    return _separate(tuple(sites.values()))
+    return _separate(tuple(sites.values()), sorted(positions))
 
 
-def _separate(sites: tuple[LatentSite, ...]) -> tuple[LatentSite, ...]:
-    """Sites of each latent, for formulas with factors of a single latent and factors of all latents."""
+def _separate(sites: tuple[LatentSite, ...], positions: list[int]) -> tuple[LatentSite, ...]:
+    """Sites of the latents at positions, for formulas with factors of a single latent and factors of all latents."""
     vectors = [site for site in sites if isinstance(site.latent, Latents)]
-    if not vectors or len(vectors) == len(sites):
+    if not vectors or (len(vectors) == len(sites) and len(positions) == vectors[0].latent.size):
         return sites
     vector, size = vectors[0], vectors[0].latent.size
     separate = []
-    for position in range(size):
+    for position in positions:
         latent = Latent(position, size)
         h, w = (_element(part, position) for part in (vector.potential, vector.precision))
         for site in sites:

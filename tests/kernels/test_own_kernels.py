@@ -143,7 +143,7 @@ def test_nuts_and_to_numpyro_sample_its_hyperparameter():
     with jax.enable_x64(True):
         trace = numpyro.handlers.trace(numpyro.handlers.seed(pgm.to_numpyro(model, X, Y), 0)).get_trace()
     assert isinstance(trace["scale"]["fn"], dist.LogNormal)
-    draws = pgm.nuts(model, X, Y, num_samples=20, num_warmup=20, num_chains=1, seed=0)
+    draws = pgm.nuts(model, X, Y, num_samples=40, num_warmup=100, num_chains=1, seed=0)
     assert draws.hyperparameters["scale"].std() > 0.01
 
 
