@@ -487,7 +487,9 @@ Z = np.array([[-1.5, -1.0], [-0.5, 0.7], [0.4, -0.6], [1.3, 0.9], [0.1, 0.2]])
 SHARDING_MODEL = pgm.Model(pgm.StudentT(4.0, 0.5), pgm.GP(pgm.RBF(2.0, 1.2), mean=0.3, form=pgm.Inducing(Z)))
 # On four devices three rows fill up each batch, on two one.
 SIZE, FILLED = 61, 64
-SCRIPT = "import sys; from tests.inference import test_svi as t; getattr(t, sys.argv[1])(*sys.argv[2:])"
+SCRIPT = "from tests.inference import test_svi as t; getattr(t, sys.argv[1])(*sys.argv[2:])"
+# Before anything is computed, as the models of this module are.
+JOINED = "if sys.argv[1] == 'work': jax.distributed.initialize(sys.argv[3], 2, int(sys.argv[4]))"
 
 
 def figures(y=Y, checkpoint=None):
@@ -523,7 +525,6 @@ def save(path):
 
 def work(folder, address, process):
     """One of two processes. It saves the figures, is given other rows than the other one, and the second ends early."""
-    jax.distributed.initialize(address, 2, int(process))
     np.savez(f"{folder}/{process}.npz", **figures())
     with pytest.raises(ValueError, match="or checkpoint of process 1 differ from"):
         figures(Y + int(process))
@@ -551,7 +552,7 @@ def alone():
 def start(name, *arguments, flags=""):
     """A function of this module in a process of its own."""
     environment = dict(os.environ, XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip())
-    command = [sys.executable, "-c", SCRIPT, name, *map(str, arguments)]
+    command = [sys.executable, "-c", f"import sys, jax\n{JOINED}\n{SCRIPT}", name, *map(str, arguments)]
     root = Path(__file__).parents[2]
     return subprocess.Popen(command, cwd=root, env=environment, stderr=subprocess.PIPE, encoding="utf-8")
 
@@ -644,7 +645,7 @@ def test_steps_end_at_the_variational_gaussian(name, size):
 
 @pytest.mark.filterwarnings("ignore:the inducing inputs, [0-9]+ in all, are too few")
 @pytest.mark.slow
-def test_precisions_below_zero_are_among_them():
+def test_precisions_below_zero_are_among_them(double_precision):
     model, y = CASES["student_t"]
     exact = pgm.gaussian_vi(model, WAVE_X, y)
     sites = expected_objective(model).local_sites(exact.mean, exact.variance, y, model.parameters)
