@@ -32,15 +32,10 @@ NAMED = (
 KERNELS = ("RBF", "Matern12", "Matern32", "Matern52", "RationalQuadratic")
 # Required arguments of likelihoods: shown in printed derivations, and start values in validation.
 STARTS: dict[str, dict[str, float]] = {
-    "NegativeBinomial": {"dispersion": 2.0},
-    "SigmoidPoisson": {"rate": 10.0},
-    "LogisticSoftmax": {"num_classes": 3},
-    "StickBreaking": {"num_classes": 3},
-    "StudentT": {"df": 4.0, "scale": 1.0},
-    "Laplace": {"scale": 1.0},
-    "Gaussian": {"scale": 1.0},
-    "HeteroscedasticGaussian": {"precision": 1.0},
-}
+    "NegativeBinomial": {"dispersion": 2.0}, "SigmoidPoisson": {"rate": 10.0}, "LogisticSoftmax": {"num_classes": 3},
+    "StickBreaking": {"num_classes": 3}, "StudentT": {"df": 4.0, "scale": 1.0}, "Laplace": {"scale": 1.0},
+    "Gaussian": {"scale": 1.0}, "HeteroscedasticGaussian": {"precision": 1.0},
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
