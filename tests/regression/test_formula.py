@@ -546,13 +546,13 @@ def test_coefficients_with_a_markov_process_have_intervals_by_linear_response():
 
 
 def test_a_fit_with_few_distinct_rows_has_skewed_marginals_at_any_number_of_rows():
-    # Quadrature over both coefficients: slope -9.90, sd 5.60, (-20.34, -3.10), P(y = 1 | x = 1) 0.00495.
+    # Quadrature over both coefficients: slope -9.899, sd 5.601, (-20.331, -3.100), P(y = 1 | x = 1) 0.00495.
     x = (np.arange(1000) % 50 == 0) * 1.0
     y = np.where(x == 1.0, 0, np.random.default_rng(0).random(1000) < 0.4).astype(int)
     priors = {name: dist.Normal(0.0, 10.0) for name in ("Intercept", "x")}
     model = pgm.formula("y ~ x", pd.DataFrame({"y": y, "x": x}), family="bernoulli", priors=priors)
     result = model.fit()
-    np.testing.assert_allclose(result.summary().loc["x"].to_numpy(), [-9.90, 5.60, -20.34, -3.10], atol=0.04)
+    np.testing.assert_allclose(result.summary().loc["x"].to_numpy(), [-9.899, 5.601, -20.331, -3.100], atol=0.04)
     new, _ = model.read(pd.DataFrame({"x": [1.0]}))
     assert result.result.predict(new).mean[0] == pytest.approx(0.00495, rel=0.01)
 
