@@ -428,7 +428,9 @@ class Model(DoublePrecision, Module):
         size, d = num_padded(self, len(X)) if padded else len(X), X.shape[1]
         groups = []
         for gp in self.gps:
-            terms, levels = (gp.kernel.terms(d), gp.kernel.level_columns(d)) if gp.form.spans else ((), ())
+            terms = gp.kernel.terms(d) if gp.form.spans else ()
+            # Those of a smooth function for each level have no coefficients.
+            levels = gp.kernel.level_columns(d) if gp.form.is_exact(gp.kernel, X) else ()
             groups.append(Sharing(gp.kernel.reads(d), terms, levels, gp.form.shares, gp.form.can_pad))
         return find_distinct_inputs(X, groups, size)
 

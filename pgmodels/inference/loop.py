@@ -215,7 +215,8 @@ def run_block(
 
     empty = LoopState(state, jnp.zeros(length), jnp.zeros((), int), jnp.zeros((), bool))
     if problem.objective.is_gaussian:
-        return advance(empty)._replace(converged=jnp.array(True))
+        swept = advance(empty)
+        return swept._replace(converged=jnp.isfinite(swept.state.elbo))
     return jax.lax.while_loop(unfinished, advance, empty)
 
 

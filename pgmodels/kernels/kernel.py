@@ -59,11 +59,8 @@ def median_distance(X: Float[Inputs, "n d"]) -> np.ndarray:
     rows = rows[distinct_rows(rows)[0]]
     if len(rows) > most_rows:
         rows = rows[np.linspace(0, len(rows) - 1, most_rows).astype(int)]
-    # By products: the import of SciPy's distances takes a tenth of a first fit.
-    rows = rows - np.mean(rows, axis=0)
-    squares = np.sum(rows**2, axis=1)
-    distances = np.sqrt(np.maximum(squares[:, None] + squares - 2.0 * rows @ rows.T, 0.0))
-    distances = distances[np.triu_indices(len(rows), 1)]
+    # Importing SciPy's pdist costs more. Differences, not products of matrices: an outlier would drown the others.
+    distances = np.concatenate([np.linalg.norm(rows[i:] - row, axis=1) for i, row in enumerate(rows)])
     distances = distances[distances > 0]
     return np.asarray(np.median(distances) if distances.size else 1.0)
 
@@ -465,6 +462,9 @@ class Product(_Pair):
 
     def level_columns(self, num_columns: int) -> tuple[int, ...]:
         return tuple(sorted({*self.left.level_columns(num_columns), *self.right.level_columns(num_columns)}))
+
+    def rank_at(self, X: Float[Inputs, "n d"]) -> int:
+        return min(len(X), self.left.rank_at(X) * self.right.rank_at(X))
 
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
         left, right = self.left.features(X), self.right.features(X)

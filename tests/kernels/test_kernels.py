@@ -337,6 +337,7 @@ def test_a_line_has_a_correlated_intercept_and_slope():
         (On(Linear(0.5), [0]) + Constant(2.0), 2),
         (On(White(0.4), [3]) * On(Line(0.7, 1.3, -0.4), [1]), 6),
         (On(White(0.4), [3]) + On(Line(0.7, 1.3, -0.4), [1]), 5),
+        (Constant(0.5) * (On(White(0.4), [3]) + On(Line(0.7, 1.3, -0.4), [1])), 5),
         (RBF(1.4, 0.9), 40),
         (On(White(0.2), [3]) * RBF(1.0, 0.9), 40),
         (Linear(ARD) * Matern32(1.0, 0.9), 40),

@@ -185,6 +185,8 @@ def test_crossed_groups_beyond_memory_are_refused_before_any_work(monkeypatch, f
     model, X = fits[0].model, rows(4, 416, 300)
     with pytest.raises(MemoryError, match=r"the covariances of \d+ effects of groups with all \d+ take .* fewer other"):
         pgm.cavi(model, X, np.zeros(416))
+    curves = pgm.Model(pgm.Bernoulli(), pgm.GP(KERNELS["intercept"] * pgm.On(pgm.RBF(), [0])))
+    assert curves.inputs(X).levels == (None,)
     only = pgm.Model(pgm.Bernoulli(), pgm.GP(KERNELS["intercept"]))
     check_memory(only, rows(4, 20_000, 2_000))
 
