@@ -259,7 +259,8 @@ def _from_start(search: BoundSearch) -> tuple[bool, str]:
         return False, "the first steps from the starts used all iterations"
     search.tolerance = SETTINGS.loosest
     if (expected := _expected_curvatures(search.bound)) is not None:
-        _, converged, message = search.refine(np.diag(1.0 / expected))
+        inverse_hessian, *_ = search.refine(np.diag(1.0 / expected))
+        _, converged, message = search.refine(inverse_hessian)
         if converged or search.steps_left <= 0:
             return converged, message
         search.report = partial(search.bar.step, search.bound)

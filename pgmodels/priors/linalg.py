@@ -573,12 +573,15 @@ def solve_each(
     roots: Float[Array, "n L L"], right: Float[Array, "n L *c"], transposed: bool = False
 ) -> Float[Array, "n L *c"]:
     """R^-1 B of each datum, or R^-T B."""
-    solved: dict[int, Array] = {}
-    entries = roots.reshape(*roots.shape, *[1] * (right.ndim - 2))
-    for i in reversed(range(roots.shape[-1])) if transposed else range(roots.shape[-1]):
-        known = (solved[j] * (entries[:, j, i] if transposed else entries[:, i, j]) for j in solved)
-        solved[i] = (right[:, i] - sum(known)) / entries[:, i, i]
-    return jnp.stack([solved[i] for i in range(len(solved))], axis=1)
+    size, rows = roots.shape[-1], jnp.swapaxes(roots, 1, 2) if transposed else roots
+
+    def substitute(number: Array, solved: Array) -> Array:
+        # Rows that are not solved yet are zero.
+        i = size - 1 - number if transposed else number
+        pivot = rows[:, i, i].reshape(-1, *[1] * (right.ndim - 2))
+        return solved.at[:, i].set((right[:, i] - jnp.einsum("nj,nj...->n...", rows[:, i], solved)) / pivot)
+
+    return jax.lax.fori_loop(0, size, substitute, jnp.zeros_like(right))
 
 
 # The kernel matrix at the data, outside ``jit``: checks, the Cholesky root with jitter, pivoted Cholesky.

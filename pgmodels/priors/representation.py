@@ -96,13 +96,9 @@ class Representation(ABC):
         """The representation with what it takes from the data, at the kernel's values, and keeps from then on."""
         return self
 
-    def has_coefficients(self, kernel: Covariance, X: ArrayLike) -> bool:
-        """Whether bound priors at X (n, d) are a ``CoefficientPrior``."""
-        return False
-
     def is_exact(self, kernel: Covariance, X: ArrayLike) -> bool:
         """Whether bound priors at X (n, d) are exact: see LatentPrior."""
-        return self.has_coefficients(kernel, X)
+        return False
 
     def choose(self, kernel: Covariance, X: ArrayLike, weights: np.ndarray | None = None) -> np.ndarray | None:
         """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None by default."""
@@ -185,6 +181,7 @@ class Auto(Representation):
         return _MADE * len(X) ** 2 if rank is None else 8.0 * rank * len(X)
 
     def has_coefficients(self, kernel: Covariance, X: ArrayLike) -> bool:
+        """Whether bound priors at X (n, d) are a ``CoefficientPrior``."""
         if not isinstance(kernel, Kernel) or kernel.level_columns(np.shape(X)[1]):
             return False
         shape = _features_at(kernel, X)
@@ -197,13 +194,12 @@ class Auto(Representation):
     def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
         """Traced, with ``spanning`` inputs Z, by A = L^-1 K(Z, X) with the jitter of ``exact_root``."""
         has_coefficients = how.points is None and self.has_coefficients(kernel, X)
-        has_levels = how.points is None and _has_levels(kernel, X)
         if how.traced:
             mean, X = as_array(mean), as_array(X)
             if has_coefficients:
                 F = cast(Array, cast(Kernel, kernel).features(X))
                 return CoefficientPrior(kernel=kernel, mean=mean, X=X, A=F.T, turn=None, size=size)
-            if has_levels and how.levels is not None:
+            if how.levels is not None and how.points is None:
                 F = cast(Array, cast(Kernel, kernel).features(X))
                 return _of_levels(kernel, mean, X, F.T, how.levels, size)
             Z = how.spanning
@@ -215,7 +211,7 @@ class Auto(Representation):
         kernel, mean, X = as_arrays(kernel, mean, X)
         if has_coefficients and (exact := _of_coefficients(kernel, mean, X, size)) is not None:
             return exact
-        if has_levels and np.isfinite(features := _evaluated_features(kernel, X)).all():
+        if _has_levels(kernel, X) and np.isfinite(features := _evaluated_features(kernel, X)).all():
             levels = Levels.of(np.asarray(X)[:, cast(Kernel, kernel).level_columns(X.shape[1])], len(X))
             return _of_levels(kernel, mean, X, as_array(features.T), levels, size)
         factor = _factor_of_few_functions(kernel, X)
