@@ -634,15 +634,6 @@ def check_memory(model: Model, X: np.ndarray) -> None:
         "Use inducing inputs, as in pgm.GP(kernel, form=pgm.Inducing(300)), form=pgm.Markov() for a Matern kernel "
         "of one column, or batches with pgm.svi; rows with equal inputs count once.",
     )
-    sizes: dict[tuple[int, ...], int] = {}
-    for gp, levels in zip(model.gps, inputs.levels, strict=True):
-        columns = gp.kernel.level_columns(X.shape[1])
-        sizes[columns] = sizes.get(columns, 0) + (0 if levels is None else len(levels.keys))
-    every = sum(sizes.values())
-    others = every - max(sizes.values())
-    # Six matrices of the effects of the largest group and the others, and of the others.
-    what = f"the covariances of {others:,} effects of groups with all {every:,}"
-    require_memory(48.0 * others * every, what, "Only those of the largest group have none: use fewer other levels.")
 
 
 def forms_can_pad(model: Model) -> bool:

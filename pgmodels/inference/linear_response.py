@@ -255,11 +255,11 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     """Covariances by linear response (math: section 5b)."""
     start = time.perf_counter()
     posterior, n = approximation.posterior, len(approximation.y)
-    problem = problem_at(approximation, objective_of_result(approximation))
-    count = sum(posterior.prior.ranks)
+    objective, count = objective_of_result(approximation), sum(posterior.prior.ranks)
+    problem = problem_at(approximation, objective)
     require_memory(
         # Four matrices of the coordinates are in memory together, and three of them at each row.
-        32.0 * count**2 + 24.0 * count * objective_of_result(approximation).size * posterior.prior.distinct.num_rows,
+        32.0 * count**2 + 24.0 * count * objective.size * posterior.prior.distinct.num_rows,
         f"the matrices of linear response of {count:,} coordinates",
         "Take the uncorrected result, fewer inducing inputs, as in form=pgm.Inducing(300), or gibbs.",
     )

@@ -26,7 +26,7 @@ from pgmodels.priors.collection import (
     gather_blocks,
     split_over,
 )
-from pgmodels.priors.linalg import turn
+from pgmodels.priors.linalg import upper_times
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module, as_array
 
@@ -100,7 +100,7 @@ class Preconditioner(Module):
 def constant_preconditioner(surrogate: BlockPosterior, num_unknowns: int) -> Preconditioner:
     """The principal axes of a Gaussian, independent of the hyperparameters."""
     vectors = gather_blocks(surrogate.prior, surrogate.blocks, surrogate.centre)
-    turned = (turn(root, jnp.eye(len(v))) for root, v in zip(surrogate.roots, vectors, strict=True))
+    turned = (upper_times(root, jnp.eye(len(v))) for root, v in zip(surrogate.roots, vectors, strict=True))
     values, axes = zip(*(jnp.linalg.eigh(R.T @ R) for R in turned), strict=True)
     # All are at least 1, up to rounding.
     precisions = jnp.maximum(jnp.concatenate(values), 1.0)
@@ -110,8 +110,8 @@ def constant_preconditioner(surrogate: BlockPosterior, num_unknowns: int) -> Pre
 
 def log_lengths(surrogate: BlockPosterior, axes: tuple[Array, ...]) -> Array:
     """The logarithms of a Gaussian's conditional standard deviations along given axes."""
-    pairs = zip(surrogate.roots, axes, strict=True)
-    return -0.5 * jnp.log(jnp.concatenate([jnp.sum(turn(root, directions) ** 2, axis=0) for root, directions in pairs]))
+    turned = map(upper_times, surrogate.roots, axes)
+    return -0.5 * jnp.log(jnp.concatenate([jnp.sum(directions**2, axis=0) for directions in turned]))
 
 
 # The surrogate of the sampler: the variational Gaussian near its optimum, a little wider.

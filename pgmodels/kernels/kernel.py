@@ -224,9 +224,9 @@ class Kernel(Module):
         return ()
 
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
-        """The F with kernel(x, z) = F(x) F(z)^T for all x and z, or for those of the same level; None without one.
+        """The F with kernel(x, z) = F(x) F(z)^T, for x and z of one level if it has ``level_columns``; else None.
 
-        The latent is F v with v ~ N(0, I), independent of other levels.
+        The latent is F v with coefficients v ~ N(0, I), those of each level independent.
         """
         return None
 

@@ -101,7 +101,7 @@ class BlockPosterior(DependentPosterior):
     def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
         """Standard normal coordinates u = R^T (v - centre) of whitened ones."""
         block_vectors = gather_blocks(self.prior, self.blocks, flat - self.centre)
-        turned = [linalg.turn(root, part) for root, part in zip(self.roots, block_vectors, strict=True)]
+        turned = [linalg.upper_times(root, part) for root, part in zip(self.roots, block_vectors, strict=True)]
         return scatter_blocks(self.prior, self.blocks, turned)
 
     def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
@@ -312,7 +312,7 @@ def condition_blocks(
         for block in blocks:
             of_block, pairs = [factors[a] for a in block], list(combinations_with_replacement(block, 2))
             right = jnp.concatenate([linalg.times(factors[a], h[:, a]) for a in block])
-            if not as_matrices and (led := linalg.leading(of_block)):
+            if not as_matrices and (led := linalg.to_eliminate(of_block)):
                 terms.append((linalg.LevelRoot.of(of_block, W[:, block][:, :, block], led), right))
                 continue
             upper = {(a, b): linalg.weighted_product(factors[a], W[:, a, b], factors[b]) for a, b in pairs}
@@ -344,8 +344,8 @@ def together(posterior: Posterior, share: Float[Array, ""] | float = 1.0) -> Blo
     Its root is a matrix.
     """
     if isinstance(share, float) and share == 1.0 and isinstance(posterior, BlockPosterior):
-        first, *others = posterior.roots
-        if not (others or isinstance(first, linalg.LevelRoot)):
+        is_matrix = [not isinstance(root, linalg.LevelRoot) for root in posterior.roots]
+        if is_matrix == [True]:
             return posterior
     sites = _tempered_sites(posterior, share)
     return condition_blocks(posterior.prior, sites, (tuple(range(sites.potential.shape[1])),), as_matrices=True)

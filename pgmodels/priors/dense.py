@@ -571,7 +571,7 @@ class LevelsPrior(SpanPrior):
         return self._factor(self.level, self.features)
 
     def loadings_at(self, X_new: Float[Array, "m d"]) -> tuple[linalg.LevelFactor, Float[Array, " m"]]:
-        level = linalg.find_levels(self.keys, X_new[:, np.array(self._columns)])
+        level = self._levels_of(X_new)
         is_known = level < len(self.keys)
         features = jnp.where(is_known, self.kernel.features(X_new).T, 0.0)
         return self._factor(level * is_known, features), jnp.where(is_known, 0.0, self.kernel.diagonal(X_new))
@@ -585,7 +585,7 @@ class LevelsPrior(SpanPrior):
         return linalg.as_dense(A), residual
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        is_new = linalg.find_levels(self.keys, X_new[:, np.array(self._columns)]) >= len(self.keys)
+        is_new = self._levels_of(X_new) >= len(self.keys)
         return jnp.where(is_new[:, None] & is_new, self.kernel(X_new, X_new), 0.0)
 
     def resized(self, size: int) -> "LevelsPrior":
@@ -596,12 +596,12 @@ class LevelsPrior(SpanPrior):
         k, n = len(self.features), len(self.X)
         return n * (k**2 + 6 * k) + self.rank * k**2 / 3
 
-    @property
-    def _columns(self) -> tuple[int, ...]:
-        return self.kernel.level_columns(self.X.shape[1])
+    def _levels_of(self, X_new: Array) -> Array:
+        columns = self.kernel.level_columns(X_new.shape[1])
+        return linalg.find_levels(self.keys, X_new[:, np.array(columns)])
 
     def _factor(self, level: Array, features: Array) -> linalg.LevelFactor:
-        return linalg.LevelFactor(level, features, len(self.keys), self._columns)
+        return linalg.LevelFactor(level, features, len(self.keys), self.kernel.level_columns(self.X.shape[1]))
 
     def _diagonal(self) -> Array:
         return jnp.sum(self.features**2, axis=0)

@@ -14,7 +14,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from pgmodels.priors.base import Covariance
-from pgmodels.runtime.jit import compiled
+from pgmodels.runtime.jit import compiled, require_memory
 from pgmodels.runtime.precision import Module
 
 T = TypeVar("T", bound=PyTree)
@@ -407,13 +407,23 @@ class LevelRoot(Module):
     layout: tuple[tuple[int, int], ...] = eqx.field(static=True)
 
     @classmethod
-    def of(cls, factors: Sequence[Factor], W: Float[Array, "n L L"], leading: Sequence[int]) -> "LevelRoot":
-        """The root for the ``factors`` of latents, of which the ``leading`` ones are of the same levels."""
-        led = [(place, cast(LevelFactor, factors[place])) for place in leading]
-        others = [(place, A) for place, A in enumerate(factors) if place not in leading]
+    def of(cls, factors: Sequence[Factor], W: Float[Array, "n L L"], eliminated: Sequence[int]) -> "LevelRoot":
+        """The root for the ``factors`` of latents, of which the ``eliminated`` ones are of the same levels.
+
+        Raises MemoryError, while the program is traced, if its matrices do not fit.
+        """
+        led = [(place, cast(LevelFactor, factors[place])) for place in eliminated]
+        others = [(place, A) for place, A in enumerate(factors) if place not in eliminated]
         levels, size = led[0][1], sum(len(A) for _, A in others)
         features = jnp.concatenate([A.features for _, A in led])
-        of_feature = np.repeat(list(leading), [len(A.features) for _, A in led])
+        # Some six matrices of the coefficients of the largest group and the others, and of the others.
+        count = levels.count * sum(len(A.features) for _, A in led)
+        require_memory(
+            48.0 * size * (count + size),
+            f"the covariances of {size:,} coefficients of the smaller groups and other terms with all {count + size:,}",
+            "Those of the largest group among each other need none: leave out a term, or merge levels of other groups.",
+        )
+        of_feature = np.repeat(list(eliminated), [len(A.features) for _, A in led])
         D = levels.total(jnp.einsum("jn,njk,kn->njk", features, W[:, of_feature][:, :, of_feature], features))
         root = _cholesky_of_each(D + jnp.eye(len(features)))
 
@@ -517,7 +527,7 @@ def solve_upper(root: Root, right: Float[Array, "r *c"]) -> Float[Array, "r *c"]
     return solve_triangular(root, right, lower=True, trans="T")
 
 
-def turn(root: Root, v: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
+def upper_times(root: Root, v: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
     """R^T v."""
     return root.transposed_times(v) if isinstance(root, LevelRoot) else root.T @ v
 
@@ -536,7 +546,7 @@ def variances(root: Root, A: Factor) -> Float[Array, " n"]:
     return jnp.sum(solve_triangular(root, as_dense(A), lower=True) ** 2, axis=0)
 
 
-def leading(factors: Sequence[Factor]) -> tuple[int, ...]:
+def to_eliminate(factors: Sequence[Factor]) -> tuple[int, ...]:
     """The places of the factors whose levels, of the same columns, have the most coordinates; none if these are few."""
     places: dict[tuple[int, ...], list[int]] = {}
     for place, A in enumerate(factors):

@@ -141,8 +141,7 @@ def find_distinct_inputs(X: np.ndarray, groups: Sequence[Sharing], size: int) ->
         few = spanning_rows(X[firsts], group.terms)
         spanning.append(None if few is None else as_array(X[firsts][few]))
         levels.append(Levels.of(X[firsts][:, group.levels], count) if group.levels else None)
-    copies = Copies(rows, tuple(places))
-    return DistinctInputs(tuple(inputs), tuple(row_mask), copies, tuple(spanning), tuple(levels))
+    return DistinctInputs(tuple(inputs), tuple(row_mask), Copies(rows, tuple(places)), tuple(spanning), tuple(levels))
 
 
 def spanning_rows(X: np.ndarray, terms: Sequence[tuple[int, ...]]) -> np.ndarray | None:
@@ -151,7 +150,7 @@ def spanning_rows(X: np.ndarray, terms: Sequence[tuple[int, ...]]) -> np.ndarray
     For example effects of crossed groups: the sum is linear in the values of the functions at the levels of their
     columns, so the number of rows is the rank of the level indicators.
     """
-    levels = [distinct_rows(X[:, term])[1] for term in terms]
+    levels = [distinct_rows(X[:, term])[1] for term in terms] if len(terms) > 1 else []
     ends = np.cumsum([0, *(int(level.max()) + 1 for level in levels)])
     # With more levels per row a factor is more expensive than a dense root.
     if len(terms) < 2 or ends[-1] > 0.5 * len(X):
