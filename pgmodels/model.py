@@ -429,7 +429,7 @@ class Model(DoublePrecision, Module):
         groups = []
         for gp in self.gps:
             terms = gp.kernel.terms(d) if gp.form.spans else ()
-            # Those of a smooth function for each level have no coefficients.
+            # A smooth function by level has no coefficients.
             levels = gp.kernel.level_columns(d) if gp.form.is_exact(gp.kernel, X) else ()
             groups.append(Sharing(gp.kernel.reads(d), terms, levels, gp.form.shares, gp.form.can_pad))
         return find_distinct_inputs(X, groups, size)

@@ -194,7 +194,7 @@ class Augmentation(FormulaObjective):
         return all(rule.auxiliary is None for rule in self.rules)
 
     @property
-    def is_gaussian(self) -> bool:  # type: ignore[override]
+    def has_fixed_sites(self) -> bool:  # type: ignore[override]
         """Whether the formula is Gaussian in latents that are updated together, so that q is the posterior."""
         return len(self.blocks) == 1 and self.is_exact
 

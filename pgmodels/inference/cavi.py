@@ -157,7 +157,7 @@ class CoordinateAscent(Engine):
 
     def step(self, problem: Problem, state: CaviState) -> CaviState:
         """A sweep, preceded by an optimisation of the mean if that is cheap."""
-        if problem.objective.is_gaussian:
+        if problem.objective.has_fixed_sites:
             return self.plain_step(problem, state)
         mean, sites = state.mean, state.sites
         if can_ascend(problem):

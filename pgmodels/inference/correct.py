@@ -315,7 +315,7 @@ def correct_if_reliable(
         return correct(noted(BEFORE_CORRECTION))
     if not objective.is_maximised:
         return noted("none: linear response is that of an optimum, which q is not")
-    if result.model.is_augmentable and result.model.augmentation.is_gaussian:
+    if result.model.is_augmentable and result.model.augmentation.has_fixed_sites:
         return noted("none: the likelihood is Gaussian in f, and so is the posterior")
     if not limits.allow(result, by_scans):
         if limits.allow(result, by_scans=True):

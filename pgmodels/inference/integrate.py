@@ -569,7 +569,7 @@ def _objective(model: Model) -> Objective:
 
     With inducing inputs q is not the posterior, whatever the likelihood.
     """
-    is_gaussian = model.is_augmentable and model.augmentation.is_gaussian
+    is_gaussian = model.is_augmentable and model.augmentation.has_fixed_sites
     has_inputs = any(gp.form.num_inputs for gp in model.gps)
     return model.augmentation if is_gaussian and not has_inputs else expected_objective(model)
 

@@ -214,7 +214,7 @@ def run_block(
         return LoopState(moved, carry.trace.at[carry.num_steps].set(moved.elbo), carry.num_steps + 1, converged)
 
     empty = LoopState(state, jnp.zeros(length), jnp.zeros((), int), jnp.zeros((), bool))
-    if problem.objective.is_gaussian:
+    if problem.objective.has_fixed_sites:
         swept = advance(empty)
         return swept._replace(converged=jnp.isfinite(swept.state.elbo))
     return jax.lax.while_loop(unfinished, advance, empty)

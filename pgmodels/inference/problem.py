@@ -224,7 +224,7 @@ def change_of_elbo(problem: Problem, added: Values | float, mean: Values, varian
 def neglect(problem: Problem, mean: Values, variance: Values, sites: Sites) -> float:
     """First-order error of the ELBO due to the variance that the prior's representation adds or neglects."""
     at, error = jax.tree.map(np.asarray, (mean, variance, sites)), approximation_error(problem.prior)
-    # That of exact priors is not computed, by operations that compile.
+    # Exact priors have none. Eager operations would be compiled one by one.
     most = float(change_of_elbo(problem, error, *at)) if error > 0.0 else 0.0
     # Below a hundredth of a nat the largest neglected variance need not be told from those of the rows.
     if most <= 0.01:

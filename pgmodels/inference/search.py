@@ -53,9 +53,9 @@ class Settings(NamedTuple):
     # as for one predictor.
     growth: int = 16
     least_rows: int = 128
-    # Of coefficients and levels: with fewer rows a stage compiles longer than the search, or costs as much.
+    # Least rows of a subset of a mixed model: with fewer, compiling a stage costs more than the search itself.
     least_of_exact: int = 100_000
-    # With fewer rows evaluations cost nothing, and a search from the Fisher information ends less exactly.
+    # With fewer rows evaluations are cheap, and L-BFGS-B ends nearer to the optimum.
     least_rows_of_levels: int = 1000
     # A subset's optimum is not used if some value is more than a factor of far_out from the starts and the curvature of
     # the bound gives it a standard deviation above flat, in factors of e: steps from a flat region may not lead back.

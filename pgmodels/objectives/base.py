@@ -79,7 +79,7 @@ class Objective(ABC):
     # Whether B is E log p(y | f) itself, and not a bound of it.
     is_exact: bool = False
     # Whether the sites do not depend on q, which one sweep then makes exact.
-    is_gaussian: bool = False
+    has_fixed_sites: bool = False
     # Whether sites are those that maximise the ELBO. If not, steps are accepted by the log posterior density at q's
     # mean, for which the objective has ``predictor_log_density``, and hyperparameters are learned by the scheme
     # "alternating" only.

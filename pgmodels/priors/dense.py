@@ -536,9 +536,9 @@ def turned_features(F: Float[np.ndarray, "n r"]) -> tuple[Float[np.ndarray, "r n
 
 
 class LevelsPrior(SpanPrior):
-    """A prior with the ``features`` of a kernel times coefficients of each level of a group, exactly, in O(n).
+    """Features of each row times independent coefficients of the row's level of a group, exact at a cost of O(n).
 
-    ``level`` has the index of each row's level, and ``keys`` the levels by their columns of X, the first for padding.
+    ``level`` is the index of each row's level. ``keys`` are the levels' values in X, padded with the first.
     """
 
     is_exact: ClassVar[bool] = True

@@ -235,7 +235,7 @@ class IntegratedApproximation(DataResult):
     def _moments_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         from pgmodels.inference.integrate import moments_at
 
-        # Kept for the next call: a table asks for moments and quantiles at the same inputs, seconds of work each.
+        # Cached for the last inputs: a table needs moments and quantiles, each of which would repeat seconds of work.
         inputs, last = self._inputs_at(X_new), vars(self).get("_last")
         if last is None or not np.array_equal(last[0], inputs):
             vars(self)["_last"] = last = np.array(inputs), moments_at(self, inputs)
