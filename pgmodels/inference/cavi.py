@@ -249,15 +249,17 @@ class NaturalGradient(Engine):
     """Steps along the natural gradient, for objectives whose full steps may lower the ELBO."""
 
     def init(self, problem: Problem) -> GaussianState:
-        """The state of the precisions at the prior mean and a variance of at most 1, without gradient.
+        """The precisions at the prior mean and a variance of at most 1, without gradient, and their bound not computed.
 
-        The first step goes along the gradient, halved where the full one makes a rate overflow, as for large counts.
+        The first step computes the bound. The second goes along the gradient, halved where the full one makes a rate
+        overflow, as for large counts.
         """
         mean, variance = problem.marginals()
         largest = jnp.max(variance) if not problem.coupled else jnp.max(jnp.trace(variance, axis1=1, axis2=2))
-        slope = problem.sites(mean, variance / jnp.maximum(1.0, largest))
-        precision = positive_part(slope.precision)
-        return self.state_of(problem, Sites(pull(precision, mean), precision))
+        precision = positive_part(problem.sites(mean, variance / jnp.maximum(1.0, largest)).precision)
+        sites, none = Sites(pull(precision, mean), precision), jnp.zeros((), mean.dtype)
+        memory = empty_history(sites)
+        return GaussianState(mean, variance, sites, sites, sites, none - jnp.inf, none, none + 1.0, memory, none, none)
 
     def state_of(
         self, problem: Problem, sites: Sites, length: Array | float = 1.0, memory: History | None = None

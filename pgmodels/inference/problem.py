@@ -224,12 +224,18 @@ def change_of_elbo(problem: Problem, added: Values | float, mean: Values, varian
 def neglect(problem: Problem, mean: Values, variance: Values, sites: Sites) -> float:
     """First-order error of the ELBO due to the variance that the prior's representation adds or neglects."""
     at, error = jax.tree.map(np.asarray, (mean, variance, sites)), approximation_error(problem.prior)
-    # Exact priors have none. Eager operations would be compiled one by one.
-    most = float(change_of_elbo(problem, error, *at)) if error > 0.0 else 0.0
+    # Eager operations would be compiled one by one: NumPy's where that is all, and one program else.
+    is_plain = problem.objective.predictors is None and not any(problem.prior.copies.shared)
+    change = change_of_elbo if is_plain else _change_of_elbo
+    # Exact priors have none.
+    most = float(change(problem, error, *at)) if error > 0.0 else 0.0
     # Below a hundredth of a nat the largest neglected variance need not be told from those of the rows.
     if most <= 0.01:
         return most
-    return min(most, float(change_of_elbo(problem, np.asarray(neglected_variances(problem.prior)), *at)))
+    return min(most, float(change(problem, np.asarray(neglected_variances(problem.prior)), *at)))
+
+
+_change_of_elbo = compiled(change_of_elbo, optimise=False)
 
 
 def largest_precision(problem: Problem, sites: Sites) -> float:

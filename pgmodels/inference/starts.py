@@ -253,7 +253,7 @@ def _update(
 
 
 def _many_rows(objective: Objective, parameters: dict[str, Array], y: Array, *_: Any) -> bool:
-    return not are_few_rows(len(y), objective.predictors is not None, objective.num_nodes)
+    return not are_few_rows(len(y), False, objective.num_nodes)
 
 
 @partial(compiled, static_argnames="objective", optimise=_many_rows)
