@@ -99,8 +99,7 @@ def _add_validate(command: argparse.ArgumentParser) -> None:
         "successes,trials; text is read as classes",
     )
     command.add_argument(
-        "--columns",
-        help="columns of X, by name or number, such as age,dose or 0,3,7; by default all other columns",
+        "--columns", help="columns of X, by name or number, such as age,dose or 0,3,7; by default all other columns"
     )
     command.add_argument("--likelihood", help=f"one of {', '.join(NAMED)}, or script.py:function")
     command.add_argument("--kernel", default="RBF", choices=KERNELS)

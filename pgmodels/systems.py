@@ -381,11 +381,7 @@ def _gaussian(values: _Values) -> Likelihood:
 _INDUCING = {"kernel": None, "num_inducing": 100}
 _VALUES_TEXTS = {"y": "Observations.", "num_inducing": "Number of inducing inputs."}
 _passerello = partial(
-    _system,
-    engine=fit,
-    kernel=lambda X: RBF(),
-    meanings={"num_inducing": "Number of inducing inputs."},
-    correct=False,
+    _system, engine=fit, kernel=lambda X: RBF(), meanings={"num_inducing": "Number of inducing inputs."}, correct=False
 )
 sgpr = _passerello(
     "sgpr",

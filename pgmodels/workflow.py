@@ -324,11 +324,7 @@ def validate(
             console.print("dimensionless kernel variances have a LogNormal(0, 1) prior", markup=False, highlight=False)
         fitted = approximation.model.fixed()
         results: dict[str, Any] = {}
-        sizes: dict[str, Any] = {
-            "num_samples": num_samples,
-            "num_warmup": num_warmup,
-            "num_chains": num_chains,
-        }
+        sizes: dict[str, Any] = {"num_samples": num_samples, "num_warmup": num_warmup, "num_chains": num_chains}
         # Ordered by cost.
         engines: dict[str, Callable[[], Any]] = {
             "cavi": lambda: approximation,

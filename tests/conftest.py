@@ -27,12 +27,7 @@ CHEAP_TRACES = {"JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0"}
 CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0"}
 
 # Subpackages whose shape annotations are checked at every call. Public functions validate their arguments themselves.
-SHAPED = [
-    "pgmodels.inference.surrogates",
-    "pgmodels.kernels.kernel",
-    "pgmodels.priors",
-    "pgmodels.polya_gamma",
-]
+SHAPED = ["pgmodels.inference.surrogates", "pgmodels.kernels.kernel", "pgmodels.priors", "pgmodels.polya_gamma"]
 
 
 def pytest_addoption(parser):

@@ -75,11 +75,7 @@ EVERY = {
     "fit, expected": fitted("expected", False),
     "fit, expected, linear response": fitted("expected", True),
 }
-NOISY = {
-    "GPC-I": system(systems.gpc_1),
-    "GPC-II": system(systems.gpc_2),
-    "GPC-III": system(systems.gpc_3),
-}
+NOISY = {"GPC-I": system(systems.gpc_1), "GPC-II": system(systems.gpc_2), "GPC-III": system(systems.gpc_3)}
 BINARY = EVERY | {
     "X-GPC": system(systems.x_gpc),
     "SVGPC": system(systems.svgpc),

@@ -353,9 +353,7 @@ def conditional_sites(augmentation: Augmentation, block: int = 0, averaged: bool
             h, w = (Reduction("sum", part) if part.is_vector else part for part in (h, w))
         before = sites.get(z.latent.key, LatentSite(z.latent, ZERO, ZERO))
         sites[z.latent.key] = LatentSite(
-            z.latent,
-            add(before.potential, substitute(h, table)),
-            add(before.precision, substitute(w, table)),
+            z.latent, add(before.potential, substitute(h, table)), add(before.precision, substitute(w, table))
         )
     return _separate(tuple(sites.values()), sorted(positions))
 

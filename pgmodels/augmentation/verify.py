@@ -646,10 +646,7 @@ def _categorical(engine: Categorical, name: str, law: Items, reader: Reader, env
 
 def _truncated(engine: TruncatedNormal, name: str, law: Items, reader: Reader, env: Environment) -> _Pairs:
     # All draws are inside.
-    return [
-        *_location(engine, name, law, reader, env),
-        (1.0 * reader.holds(after(law, "truncated to")), 1.0),
-    ]
+    return [*_location(engine, name, law, reader, env), (1.0 * reader.holds(after(law, "truncated to")), 1.0)]
 
 
 def _interval(engine: IntervalNormal, name: str, law: Items, reader: Reader, env: Environment) -> _Pairs:

@@ -8,15 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from pgmodels.inference.loop import (
-    Ascent,
-    ConvergenceWarning,
-    Engine,
-    LoopState,
-    VariationalState,
-    backtrack,
-    enough,
-)
+from pgmodels.inference.loop import Ascent, ConvergenceWarning, Engine, LoopState, VariationalState, backtrack, enough
 from pgmodels.inference.problem import Problem, Spread, gradient_of
 from pgmodels.numerics.iteration import History, conjugate_gradients, empty_history
 from pgmodels.objectives.base import Objective

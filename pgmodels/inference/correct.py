@@ -190,10 +190,7 @@ class Limits(NamedTuple):
 
 @double_precision
 def correct(
-    approximation: Approximation | CorrectedApproximation,
-    *,
-    method: Method | None = None,
-    progress: bool | None = None,
+    approximation: Approximation | CorrectedApproximation, *, method: Method | None = None, progress: bool | None = None
 ) -> CorrectedApproximation:
     """Correct the means and covariances of a result of ``cavi``, ``gaussian_vi`` or ``fit``.
 
@@ -387,11 +384,7 @@ def _prior_variances(prior: PriorCollection) -> Float[Array, "n L"]:
 
 @double_precision
 def marginals(
-    result: GaussianResult,
-    functional: ArrayLike,
-    *,
-    X_new: ArrayLike | None = None,
-    progress: bool | None = None,
+    result: GaussianResult, functional: ArrayLike, *, X_new: ArrayLike | None = None, progress: bool | None = None
 ) -> GridDensity:
     """The marginal posterior densities of linear functionals of the latents, skewed or heavy-tailed as they are.
 

@@ -32,15 +32,7 @@ from pgmodels.inference.problem import Problem, largest_precision, precisions
 from pgmodels.inference.vi import optimise
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.likelihoods.sampling import checked_unknowns
-from pgmodels.model import (
-    Data,
-    Model,
-    Points,
-    coefficient_groups,
-    has_factors,
-    padded_data,
-    require_model,
-)
+from pgmodels.model import Data, Model, Points, coefficient_groups, has_factors, padded_data, require_model
 from pgmodels.numerics.elementary import smoothed
 from pgmodels.numerics.iteration import Search, hessian
 from pgmodels.numerics.quadrature import SPACINGS, Design, composite, composite_support, grid, grid_support, refined

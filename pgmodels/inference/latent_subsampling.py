@@ -238,10 +238,7 @@ def sampled_marginals(
 
 
 def estimated_bound(
-    sample: LatentSample,
-    batch: Batch,
-    sampled: Sampled,
-    latents: Int[Array, " k"],
+    sample: LatentSample, batch: Batch, sampled: Sampled, latents: Int[Array, " k"]
 ) -> Float[Array, ""]:
     """Unbiased estimate of Σ of the tangents - KL(q || prior) from some rows and latents."""
     bound, share, data = sample.bound, sample.share, (batch.problem.y, batch.problem.parameters)

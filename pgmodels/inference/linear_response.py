@@ -20,12 +20,7 @@ from pgmodels.numerics.iteration import conjugate_gradients
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import weighted
 from pgmodels.priors.block_posterior import together
-from pgmodels.priors.chain_posterior import (
-    ChainResponse,
-    Factors,
-    Layout,
-    response_entries,
-)
+from pgmodels.priors.chain_posterior import ChainResponse, Factors, Layout, response_entries
 from pgmodels.priors.collection import Marginals, Posterior, supports_signed
 from pgmodels.results.approximation import Approximation, LinearResponse
 from pgmodels.results.gaussian import CorrectionWarning, added_moments, is_invalid, warn_invalid

@@ -193,12 +193,7 @@ def maximise(
 
 
 def run_block(
-    step: Step,
-    problem: Problem,
-    state: VariationalState,
-    tolerance: Array | float,
-    limit: Array | int,
-    length: int,
+    step: Step, problem: Problem, state: VariationalState, tolerance: Array | float, limit: Array | int, length: int
 ) -> LoopState:
     """At most ``limit`` <= ``length`` iterations, traceable; see ``maximise``."""
 

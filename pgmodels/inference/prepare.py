@@ -358,11 +358,7 @@ def warn_left_out(
 
 
 def warn_costly(
-    model: Model,
-    nats: float,
-    share: float,
-    effect: str = LOOSE_BOUND,
-    how_many: Callable[[], str] | None = None,
+    model: Model, nats: float, share: float, effect: str = LOOSE_BOUND, how_many: Callable[[], str] | None = None
 ) -> None:
     """Warn if the residual variance is too large, in nats and as a share of the latents' variance at the data.
 

@@ -207,11 +207,13 @@ class Problem(Module):
         return Bound(jnp.sum(terms) - divergence, _DIGIT * sizes + of_means + of_prior)
 
 
+# Eager operations would be compiled one by one.
+@partial(compiled, optimise=False)
 def change_of_elbo(problem: Problem, added: Values | float, mean: Values, variance: Values, sites: Sites) -> Values:
     """First-order change of the ELBO if ``added`` is added to the latents' prior variances.
 
     From the derivative of the log normaliser in the prior covariance: squares of the sites' gradients in the mean,
-    summed over rows that share a latent, and the diagonal of W - W V W for each row. Accepts NumPy arrays too.
+    summed over rows that share a latent, and the diagonal of W - W V W for each row.
     """
     w, pull, predictors = sites.precision, gradient_of(sites, mean), problem.objective.predictors
     curvature = abs((w - w @ variance @ w).diagonal(axis1=1, axis2=2) if sites.coupled else w - w**2 * variance)
@@ -224,18 +226,12 @@ def change_of_elbo(problem: Problem, added: Values | float, mean: Values, varian
 def neglect(problem: Problem, mean: Values, variance: Values, sites: Sites) -> float:
     """First-order error of the ELBO due to the variance that the prior's representation adds or neglects."""
     at, error = jax.tree.map(np.asarray, (mean, variance, sites)), approximation_error(problem.prior)
-    # Eager operations would be compiled one by one: NumPy's where that is all, and one program else.
-    is_plain = problem.objective.predictors is None and not any(problem.prior.copies.shared)
-    change = change_of_elbo if is_plain else _change_of_elbo
     # Exact priors have none.
-    most = float(change(problem, error, *at)) if error > 0.0 else 0.0
+    most = float(change_of_elbo(problem, error, *at)) if error > 0.0 else 0.0
     # Below a hundredth of a nat the largest neglected variance need not be told from those of the rows.
     if most <= 0.01:
         return most
-    return min(most, float(change(problem, np.asarray(neglected_variances(problem.prior)), *at)))
-
-
-_change_of_elbo = compiled(change_of_elbo, optimise=False)
+    return min(most, float(change_of_elbo(problem, np.asarray(neglected_variances(problem.prior)), *at)))
 
 
 def largest_precision(problem: Problem, sites: Sites) -> float:

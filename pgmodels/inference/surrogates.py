@@ -18,14 +18,7 @@ from pgmodels.inference.problem import Problem, couple
 from pgmodels.model import Model
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior
-from pgmodels.priors.collection import (
-    Marginals,
-    NewLeaves,
-    PriorCollection,
-    choose_blocks,
-    gather_blocks,
-    split_over,
-)
+from pgmodels.priors.collection import Marginals, NewLeaves, PriorCollection, choose_blocks, gather_blocks, split_over
 from pgmodels.priors.linalg import upper_times
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import Module, as_array

@@ -173,12 +173,7 @@ def _takes_many_steps(problem: StochasticProblem, state: SviState, rows: DataBat
 @partial(compiled, optimise=_takes_many_steps)
 @shard_rows
 def advance(
-    problem: StochasticProblem,
-    state: SviState,
-    rows: DataBatch,
-    rates: Rates,
-    first: Array | int,
-    last: Array | int,
+    problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Rates, first: Array | int, last: Array | int
 ) -> tuple[SviState, WindowAverage]:
     """Steps ``first`` to ``last`` - 1, cycling through the batches; returns the state and the window's averages."""
     if problem.sample is not None:

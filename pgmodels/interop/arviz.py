@@ -212,11 +212,7 @@ def to_arviz(
         groups["posterior_predictive"] = {"y": replicated}
     except ValueError as error:
         warn(f"posterior_predictive is omitted: {error}", InteropWarning)
-    about = _about(likelihood) | {
-        "method": result.method,
-        "draws_of": draws_of,
-        "sampling_time": float(result.seconds),
-    }
+    about = _about(likelihood) | {"method": result.method, "draws_of": draws_of, "sampling_time": float(result.seconds)}
     attributes = {"/": about} | dict.fromkeys(groups, about)
     if result.labels is not None:
         attributes["observed_data"] = about | {"labels": [str(label) for label in result.labels]}

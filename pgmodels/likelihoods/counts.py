@@ -31,11 +31,7 @@ def _no_zero(f: Expression, dispersion: Expression | None = None) -> Expression:
 
 
 @likelihood(
-    support=Counts(),
-    num_latents=1,
-    mean=lambda y, f: exp(f),
-    variance=lambda y, f: exp(f),
-    sampler=log_poisson,
+    support=Counts(), num_latents=1, mean=lambda y, f: exp(f), variance=lambda y, f: exp(f), sampler=log_poisson
 )
 def Poisson(y: Expression, f: Expression) -> Expression:
     """A count y with mean exp(f).

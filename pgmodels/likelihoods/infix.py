@@ -35,10 +35,7 @@ from pgmodels.likelihoods.printing import (
 
 _FUNCTIONS = {"sigmoid": "σ", "normal_cdf": "Φ", "gamma": "Γ"}
 _SIGNS = {"==": "=", "!=": "≠", "<": "<", "<=": "≤"}
-_ROOTS = (
-    (math.sqrt(2.0 * math.pi), call("sqrt", factors(2, "π"))),
-    (math.sqrt(math.pi), call("sqrt", "π")),
-)
+_ROOTS = ((math.sqrt(2.0 * math.pi), call("sqrt", factors(2, "π"))), (math.sqrt(math.pi), call("sqrt", "π")))
 
 
 def write(expression: Expression, precedence: int = 0) -> Tree:

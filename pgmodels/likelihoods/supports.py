@@ -80,11 +80,7 @@ def outermost(low: np.ndarray, high: np.ndarray, max_points: int) -> tuple[np.nd
 
 
 def cover(
-    log_density: LogDensity,
-    low: np.ndarray,
-    high: np.ndarray,
-    coordinates: np.ndarray,
-    mass: np.ndarray,
+    log_density: LogDensity, low: np.ndarray, high: np.ndarray, coordinates: np.ndarray, mass: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Quadrature points of intervals, dense near the mode and out to the far tails: y and log(p dy/ds), (points, n).
 

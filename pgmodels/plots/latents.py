@@ -52,11 +52,7 @@ class _Curves(NamedTuple):
     predicted: np.ndarray | None
 
 
-def plot_latent(
-    results: Results,
-    X_new: ArrayLike | None = None,
-    covariates: ArrayLike | None = None,
-) -> Figure:
+def plot_latent(results: Results, X_new: ArrayLike | None = None, covariates: ArrayLike | None = None) -> Figure:
     """Plot the posterior mean and central 50 % and 90 % bands of each latent function of a one-dimensional X.
 
     Parameters

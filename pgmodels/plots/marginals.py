@@ -11,13 +11,7 @@ from matplotlib.patches import Patch
 from scipy.special import ndtri
 
 from pgmodels.data.arrays import check_whole_number, first_column, in_units_of
-from pgmodels.diagnostics.compare import (
-    Comparison,
-    HeldOutData,
-    moment_errors,
-    prediction_errors,
-    reliability_bins,
-)
+from pgmodels.diagnostics.compare import Comparison, HeldOutData, moment_errors, prediction_errors, reliability_bins
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import Calibration
 from pgmodels.plots.style import (

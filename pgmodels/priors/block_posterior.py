@@ -471,10 +471,7 @@ def move(
 
 
 def draw_latents(
-    gaussian: PriorCollection | Posterior | CorrectedGaussian,
-    count: int,
-    seed: int,
-    *path: int,
+    gaussian: PriorCollection | Posterior | CorrectedGaussian, count: int, seed: int, *path: int
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """Draws of the latents at the rows of a prior or posterior, (count, n, latents), and their coordinates by group.
 

@@ -37,15 +37,7 @@ from pgmodels.priors.collection import (
     residual_trace,
 )
 from pgmodels.priors.dense import FactoredPrior
-from pgmodels.priors.joint_chain import (
-    Chains,
-    Drawn,
-    Joint,
-    LineSites,
-    by_sign,
-    condition,
-    negative_directions,
-)
+from pgmodels.priors.joint_chain import Chains, Drawn, Joint, LineSites, by_sign, condition, negative_directions
 from pgmodels.priors.linalg import chunks, root_by_rank
 from pgmodels.priors.markov import MarkovPrior, chain_at, gaps_at, is_chain
 from pgmodels.runtime.jit import is_traced

@@ -165,12 +165,7 @@ def heteroscedastic(
 
 
 def sufficient(
-    kernel: Covariance,
-    X: np.ndarray,
-    count: int,
-    weights: np.ndarray | None = None,
-    seed: int = 0,
-    first: int = 100,
+    kernel: Covariance, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0, first: int = 100
 ) -> np.ndarray:
     """Greedy selection by ``weights`` until half of the weighted residual variance is below a twentieth of a nat.
 

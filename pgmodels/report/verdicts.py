@@ -449,7 +449,7 @@ def _of_vsbc(diagnosis: Diagnosis) -> list[str]:
     )
     return [
         f"Simulated data ({vsbc.num_replicates} sets from the prior and the likelihood, z = (f - m) / sd): {bias}; "
-        f"{spread}. This is an average over data sets simulated from the model, not specific to the observed data.",
+        f"{spread}. This is an average over data sets simulated from the model, not specific to the observed data."
     ]
 
 

@@ -537,11 +537,7 @@ _VISIBLE, _SKEWED = 0.1, 0.2
 
 @double_precision
 def averaging(
-    model: Model,
-    y: np.ndarray,
-    corrected: RowMoments,
-    plain: RowMoments,
-    covariates: np.ndarray | None,
+    model: Model, y: np.ndarray, corrected: RowMoments, plain: RowMoments, covariates: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The moments of each row's latents for predicting y, and the rows (m,) with uncorrected ones.
 

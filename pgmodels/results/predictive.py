@@ -493,11 +493,7 @@ class Predictive(DoublePrecision, Picklable):
     """
 
     def __init__(
-        self,
-        likelihood: Likelihood,
-        nodes: Nodes,
-        covariates: ArrayLike | None = None,
-        labels: Labels | None = None,
+        self, likelihood: Likelihood, nodes: Nodes, covariates: ArrayLike | None = None, labels: Labels | None = None
     ):
         self.likelihood, self.nodes, self.labels = likelihood, nodes, labels
         # The likelihood as evaluated at the nodes: its parameters may be drawn together with the latents.

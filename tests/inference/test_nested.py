@@ -361,8 +361,7 @@ def gaussian(name, variance):
 
 
 @pytest.mark.parametrize(
-    ("name", "variance"),
-    [("no counts", 25.0), *(pytest.param(n, 4.0, marks=pytest.mark.slow) for n in CASES)],
+    ("name", "variance"), [("no counts", 25.0), *(pytest.param(n, 4.0, marks=pytest.mark.slow) for n in CASES)]
 )
 def test_a_contrast_and_a_mean_are_those_of_quadrature(name, variance):
     A = np.array([[1.0, 0.0, -1.0], [0.2, 0.3, 0.5]])

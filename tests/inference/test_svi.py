@@ -697,10 +697,7 @@ def test_shifted_nodes_have_the_integral_as_their_mean(predictors):
     shifted = ShiftedQuadrature.of(exact)
     # As wide as 33 nodes, or 16, are too few for and those of the exact rule enough.
     widest = 90.0 if predictors == 1 else 4.0
-    m, v = (
-        WAVE_RNG.normal(0.0, 2.0, (2, predictors)),
-        np.array([[widest], [1.0]]) * np.linspace(1.0, 0.5, predictors),
-    )
+    m, v = (WAVE_RNG.normal(0.0, 2.0, (2, predictors)), np.array([[widest], [1.0]]) * np.linspace(1.0, 0.5, predictors))
     y, count = np.array([1.0, 0.0]), 4000
 
     def each(rows_before):

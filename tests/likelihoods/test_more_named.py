@@ -604,8 +604,7 @@ Y = np.column_stack(
     [stats.fisk.rvs(SURVIVAL_SHAPE, scale=np.exp(np.sin(X[:, 0])), random_state=3), np.arange(12) % 3 > 0]
 )
 MODEL = pgm.Model(
-    log_logistic(pgm.Fixed(SURVIVAL_SHAPE)),
-    pgm.GP(pgm.RBF(pgm.Fixed(1.0), pgm.Fixed(0.9)), mean=pgm.Fixed(0.3)),
+    log_logistic(pgm.Fixed(SURVIVAL_SHAPE)), pgm.GP(pgm.RBF(pgm.Fixed(1.0), pgm.Fixed(0.9)), mean=pgm.Fixed(0.3))
 )
 
 
@@ -696,23 +695,11 @@ def test_what_cannot_be_predicted_says_so(call, message):
     ("likelihood", "y", "message"),
     [
         # New times, all rows, and events only.
-        (
-            log_logistic(),
-            Y[:, ::-1],
-            r"its columns look swapped.*the second other values.*Use y = numpy.array",
-        ),
+        (log_logistic(), Y[:, ::-1], r"its columns look swapped.*the second other values.*Use y = numpy.array"),
         (log_logistic(), Y[Y[:, 1] == 1][:, ::-1], "its columns look swapped"),
         (paced(), np.column_stack([Y[:, ::-1], np.ones(12)]), "its columns look swapped"),
-        (
-            log_logistic(),
-            np.column_stack([Y[:, 0], 1 + Y[:, 1]]),
-            r"y\[1\] must hold 1 where .* got 2 in row 1",
-        ),
-        (
-            log_logistic(),
-            np.column_stack([0 * Y[:, 0], Y[:, 1]]),
-            r"y\[0\] must hold times > 0; got 0 in row 0",
-        ),
+        (log_logistic(), np.column_stack([Y[:, 0], 1 + Y[:, 1]]), r"y\[1\] must hold 1 where .* got 2 in row 1"),
+        (log_logistic(), np.column_stack([0 * Y[:, 0], Y[:, 1]]), r"y\[0\] must hold times > 0; got 0 in row 0"),
         (pgm.Binomial(), [[5.0, 2.0], [3.0, 3.0]], r"5 successes of 2 trials in row 0. The columns look swapped"),
         (pgm.Binomial(), [[5.0, 2.0], [1.0, 3.0]], r"The columns are \(successes, trials\), not \(successes, fail"),
     ],

@@ -405,8 +405,7 @@ def test_greedy_selection_takes_the_largest_variance_that_is_left():
             residual = np.asarray(KERNEL.diagonal(X))
             if count:
                 residual = residual - np.sum(
-                    np.asarray(KERNEL(Z, X)) * np.linalg.solve(KERNEL(Z, Z), KERNEL(Z, X)),
-                    axis=0,
+                    np.asarray(KERNEL(Z, X)) * np.linalg.solve(KERNEL(Z, Z), KERNEL(Z, X)), axis=0
                 )
             np.testing.assert_array_equal(z, X[np.argmax(w * residual)])
         assert count == 5
@@ -492,10 +491,7 @@ def test_every_engine_finds_how_many_inducing_inputs_are_enough(monkeypatch, eng
     monkeypatch.setitem(SELECTIONS, "auto", partial(sufficient, first=3))
     model, fixed = one_scale(pgm.Inducing("auto")), bernoulli(pgm.Inducing("auto"))
     if engine == "fit":
-        sparse, dense = (
-            pgm.fit(model, X, LABELS),
-            pgm.fit(one_scale(pgm.Dense()), X, LABELS),
-        )
+        sparse, dense = (pgm.fit(model, X, LABELS), pgm.fit(one_scale(pgm.Dense()), X, LABELS))
         assert dense.elbo - 0.1 < sparse.elbo < dense.elbo + 1e-6
     elif engine == "gibbs":
         sparse = pgm.gibbs(fixed, X, LABELS, num_samples=2, num_warmup=0, num_chains=1)
@@ -736,30 +732,17 @@ def test_inputs_at_fixed_hyperparameters_are_the_greedy_choice_at_the_last_sites
     assert len(choices) <= 1 + TURNS
     for number, (kernel, weights, Z) in enumerate(choices):
         assert (weights is None) == (number == 0)
-        np.testing.assert_array_equal(
-            Z,
-            dense_greedy(kernel, X, 6, np.ones(len(X)) if weights is None else weights),
-        )
+        np.testing.assert_array_equal(Z, dense_greedy(kernel, X, 6, np.ones(len(X)) if weights is None else weights))
     np.testing.assert_array_equal(np.asarray(result.model.gps[0].form.inputs), choices[-1][2])
     if select == "HGV":
         # The sites are those at the optimum for the inputs chosen before, to the tolerance of that optimum.
-        before = pgm.cavi(
-            bernoulli(pgm.Inducing(choices[-2][2])),
-            X,
-            LABELS,
-        )
+        before = pgm.cavi(bernoulli(pgm.Inducing(choices[-2][2])), X, LABELS)
         np.testing.assert_allclose(np.asarray(before.sites.precision)[:, 0], choices[-1][1], rtol=1e-2)
 
 
 @pytest.mark.parametrize("objective", ["augmented", pytest.param("expected", marks=pytest.mark.slow)])
 def test_fit_alternates_with_the_greedy_choice_of_its_hyperparameters_and_sites(choices, objective):
-    fitted = pgm.fit(
-        one_scale(pgm.Inducing(5, "HGV")),
-        X,
-        LABELS,
-        objective=objective,
-        correct=False,
-    )
+    fitted = pgm.fit(one_scale(pgm.Inducing(5, "HGV")), X, LABELS, objective=objective, correct=False)
     assert fitted.converged
     again = [(kernel, weights, Z) for kernel, weights, Z in choices if weights is not None]
     assert 1 <= len(again) <= 1 + TURNS
@@ -770,10 +753,7 @@ def test_fit_alternates_with_the_greedy_choice_of_its_hyperparameters_and_sites(
 
 
 def test_a_new_choice_replaces_the_last_at_most_ten_times_even_if_it_is_worse(monkeypatch):
-    bound = MarginalBound.of(
-        trainable(one_scale(pgm.Inducing(5, "GV"))),
-        Data(X, LABELS),
-    )
+    bound = MarginalBound.of(trainable(one_scale(pgm.Inducing(5, "GV"))), Data(X, LABELS))
     first = bound.at(bound.learnable.start())
     turns = iter(range(100))
     monkeypatch.setattr(Inducing, "choose", lambda *arguments: X[: 1 + next(turns) % 2])
@@ -823,10 +803,7 @@ def figures(prior):
 @pytest.mark.parametrize("rows", some([1, 5, N], 5), ids="{} at a time".format)
 @pytest.mark.parametrize("count", [7, N], ids="{} inputs".format)
 def test_any_chunks_give_what_the_factor_does(monkeypatch, count, rows):
-    prior, span = (
-        pgm.Inducing(X[:count]).bind(KERNEL, MEAN, X, 2),
-        inducing_points_at(KERNEL, X[:count]),
-    )
+    prior, span = (pgm.Inducing(X[:count]).bind(KERNEL, MEAN, X, 2), inducing_points_at(KERNEL, X[:count]))
     assert isinstance(prior, InducingPrior)
     monkeypatch.setattr(linalg, "CHUNK", rows * prior.rank)
     expected = jax.jit(figures)(prior)
@@ -840,10 +817,7 @@ def test_any_chunks_give_what_the_factor_does(monkeypatch, count, rows):
 
 
 def test_gradients_are_those_with_the_factor(without_factor):
-    arguments, sites = (
-        (jnp.asarray(X), inducing_points_at(KERNEL, X[:7]), 2),
-        some_sites(N),
-    )
+    arguments, sites = ((jnp.asarray(X), inducing_points_at(KERNEL, X[:7]), 2), some_sites(N))
 
     def bound(values, at):
         kernel, mean = values

@@ -14,13 +14,7 @@ import pgmodels as pgm
 from pgmodels.priors.base import Sites, latents_given
 from pgmodels.priors.dense import DensePrior, FactoredPosterior, LowRankPrior
 from pgmodels.priors.inducing import ChunkedInducingPrior
-from pgmodels.priors.linalg import (
-    dense_covariance,
-    dense_factor,
-    dense_variance,
-    vmap_as_loop,
-    vmap_as_loop_if_batched,
-)
+from pgmodels.priors.linalg import dense_covariance, dense_factor, dense_variance, vmap_as_loop, vmap_as_loop_if_batched
 from pgmodels.priors.representation import Auto, Binding
 from tests.covering import some
 from tests.forms import FORMS, MEAN, inputs, kernel, some_sites

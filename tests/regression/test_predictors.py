@@ -463,8 +463,7 @@ def squares(frame):
 
 
 @pytest.mark.parametrize(
-    ("engine", "prior"),
-    some(product(("cavi", "gaussian_vi", "fit"), ("flat", FLAT)), ("cavi", FLAT), ("fit", "flat")),
+    ("engine", "prior"), some(product(("cavi", "gaussian_vi", "fit"), ("flat", FLAT)), ("cavi", FLAT), ("fit", "flat"))
 )
 def test_flat_priors_give_least_squares(engine, prior):
     frame = data()

@@ -118,10 +118,7 @@ CASES = [
     Case("log Poisson", log_poisson(), lambda y, f: y * f[0] - np.exp(f[0]), [0, 0, 0]),
     Case("log Poisson", log_poisson(), lambda y, f: y * f[0] - np.exp(f[0]), [0, 3, 0]),
     Case(
-        "NegativeBinomial(1)",
-        pgm.NegativeBinomial(1.0),
-        lambda y, f: y * log_expit(f[0]) + log_expit(-f[0]),
-        [0, 0, 4],
+        "NegativeBinomial(1)", pgm.NegativeBinomial(1.0), lambda y, f: y * log_expit(f[0]) + log_expit(-f[0]), [0, 0, 4]
     ),
     Case(
         "SigmoidPoisson(6)",

@@ -70,11 +70,7 @@ def approximations(case: Case, variance: float) -> dict[str, Any]:
         warnings.simplefilter("ignore", pgm.CorrectionWarning)
         gaussian = pgm.gaussian_vi(case.model(variance), case.inputs, case.observations, progress=False)
         response = pgm.correct(gaussian, method="linear_response", progress=False)
-        return {
-            GAUSSIAN: gaussian,
-            RESPONSE: response,
-            NESTED: pgm.correct(gaussian, method="nested", progress=False),
-        }
+        return {GAUSSIAN: gaussian, RESPONSE: response, NESTED: pgm.correct(gaussian, method="nested", progress=False)}
 
 
 def divergences(marginals: Any, exact: Truth) -> np.ndarray:

@@ -11,13 +11,7 @@ from pgmodels.datasets import Split
 from validation.papers.measures import Scores, scores
 
 # Of few steps, few inducing inputs, hyperparameters at their limits, and classes that no row has.
-EXPECTED = (
-    pgm.ConvergenceWarning,
-    pgm.CorrectionWarning,
-    pgm.DataWarning,
-    pgm.FitWarning,
-    pgm.InducingWarning,
-)
+EXPECTED = (pgm.ConvergenceWarning, pgm.CorrectionWarning, pgm.DataWarning, pgm.FitWarning, pgm.InducingWarning)
 
 
 class Look(NamedTuple):

@@ -25,15 +25,7 @@ from pgmodels.augmentation.laws import (
     mean_quadratic,
     where,
 )
-from pgmodels.augmentation.normal_form import (
-    Factor,
-    Quadratic,
-    Term,
-    expand,
-    exponent_of,
-    factorise,
-    read_completed,
-)
+from pgmodels.augmentation.normal_form import Factor, Quadratic, Term, expand, exponent_of, factorise, read_completed
 from pgmodels.augmentation.predictors import (
     Allocated,
     Auxiliary,

@@ -167,12 +167,7 @@ class Boundary(Claim):
         handles = [Line2D([], [], color="black")]
         for y, (colour, marker) in enumerate(marks):
             panels[0].scatter(
-                *result.X[result.y == y].T,
-                facecolor=colour,
-                marker=marker,
-                edgecolors="black",
-                linewidths=0.5,
-                s=16,
+                *result.X[result.y == y].T, facecolor=colour, marker=marker, edgecolors="black", linewidths=0.5, s=16
             )
             handles.append(
                 Line2D([], [], linestyle="", color="black", marker=marker, markersize=5, markerfacecolor=colour)
