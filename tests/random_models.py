@@ -3,6 +3,7 @@
 What is right of them is worked out here with explicit matrices and by importance sampling, without the package.
 """
 
+from collections import Counter
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -84,10 +85,9 @@ class RandomModel(NamedTuple):
     def model(self, **options: Any) -> pgm.Model:
         """As the package writes it; GPs of equal kernels and means are one."""
         latents = list(zip(self.kernels, self.means, strict=True))
-        sizes = {latents[0]: len(latents)} if len({*latents}) == 1 else dict.fromkeys(latents, 1)
         gps = [
             pgm.GP(KERNELS[name][0](*values), mean=mean, size=size, **options)
-            for ((name, *values), mean), size in sizes.items()
+            for ((name, *values), mean), size in Counter(latents).items()
         ]
         return pgm.Model(self.case.likelihood(), gps)
 

@@ -76,13 +76,11 @@ def uncertainty_of(
     learned, n = bound.learnable, len(bound.data.y)
     scale = steps(learned, bound.data.X)
     curvature = np.zeros((count, count))
-    pulls, means = np.zeros((2, count, n, result.model.num_latents))
-    # Of predictors that combine latents, the means of these are not known from the runs.
-    combines = bound.family.objective.predictors is not None
+    pulls = np.zeros((count, n, result.model.num_latents))
     moved = np.zeros((count, *_coefficients_of(bound, best).shape))
-    # Central differences by this step, in units of the parameters, are off by 1e-4 of the curvature of a variance's
-    # logarithm, and rounding and the tolerance of q(f) change it less.
-    step = 0.02
+    # Central differences by this step, in units of the parameters, are off by 2e-5 of the curvature of a variance's
+    # logarithm, and rounding and the tolerance of q(f) change it less. Twice the step moves means at the data by 2 %.
+    step = 0.01
     for k, unit in enumerate(np.diag(scale)):
         for share in (0.5 / step, -0.5 / step):
             point = bound.at(best.vector + np.sign(share) * step * unit, best)
@@ -90,7 +88,6 @@ def uncertainty_of(
                 return f"none: the bound is not finite near the value of {names_of(learned)[k]}"
             curvature[k] += share * point.slope * scale
             pulls[k] += share * pull_of_latents(bound, point)
-            means[k] += 0.0 if combines else share * np.asarray(point.state.mean)[:n]
             moved[k] += share * _coefficients_of(bound, point)
     curvature = 0.5 * (curvature + curvature.T)
     # The likelihood's parameters come first: directions of others do not move them.
@@ -116,13 +113,12 @@ def uncertainty_of(
         )
     root = np.zeros((count, len(free)))
     root[free] = scale[free, None] * half
-    along, means, moved = (np.tensordot(half.T, slopes[free], axes=1) for slopes in (pulls, means, moved))
-    pull = pull_of_latents(bound, best)
-    uncertainty = ParameterUncertainty(best.vector, root, pull, along, means, moved if moved.size else None)
-    if not combines:
-        return uncertainty
-    at_data = shifts_at(uncertainty, result.model, result.X, result.posterior.prior, as_array(result.X))
-    return replace(uncertainty, shifts=at_data)
+    along, moved = (np.tensordot(half.T, slopes[free], axes=1) for slopes in (pulls, moved))
+    pull, coefficients = pull_of_latents(bound, best), moved if moved.size else None
+    uncertainty = ParameterUncertainty(best.vector, root, pull, along, along, coefficients)
+    # As at new inputs: the means of the runs are more exact than a covariance times pulls, but not the same.
+    shifts = shifts_at(uncertainty, result.model, result.X, result.posterior.prior, as_array(result.X))
+    return replace(uncertainty, shifts=shifts)
 
 
 def pull_of_latents(bound: MarginalBound, point: Point) -> Float[np.ndarray, "n l"]:
