@@ -66,7 +66,7 @@ class Case:
         """Call a function compiled, one program per shape, instead of operation by operation."""
         if function not in self._programs:
             # A new function each time: JAX would reuse programs of earlier checks even if the rules have changed since.
-            self._programs[function] = compiled(lambda *traced: function(*traced))
+            self._programs[function] = compiled(lambda *traced: function(*traced), optimise=False)
         return self._programs[function](*arguments)
 
     @cached_property
