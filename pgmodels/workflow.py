@@ -43,7 +43,6 @@ from pgmodels.runtime.seeds import Seed, as_seed
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pgmodels.datasets import Dataset
 
 
 @dataclass(frozen=True, eq=False)
@@ -357,13 +356,14 @@ def validate(
         "columns": None if study.columns is None else list(study.columns), "target": study.target,
         "train_rows": len(rows.X), "test_rows": len(rows.X_test), "model": repr(approximation.model), **sizes,
     }  # fmt: skip
+    values = likelihood.support(likelihood.num_latents or 1).values()
     write_report(
         unfinished / "report.html",
         table,
         title=f"{data.name}: {likelihood.name}",
         settings=settings,
         notes=warned,
-        class_names=_class_names(data, likelihood),
+        class_names=data.class_names if values is not None and len(values) == len(data.class_names or ()) else None,
         diagnoses=diagnoses,
     )
     with atomic_write(unfinished / "settings.json") as path:
@@ -394,11 +394,6 @@ def _variances(likelihood: Likelihood, y: np.ndarray) -> list[Any]:
     if likelihood.support(size).is_discrete:
         return [unitless]
     return [float(np.var(y)) or 1.0] + [unitless] * (size - 1)
-
-
-def _class_names(data: Dataset, likelihood: Likelihood) -> tuple[str, ...] | None:
-    values = likelihood.support(likelihood.num_latents or 1).values()
-    return data.class_names if values is not None and len(values) == len(data.class_names or ()) else None
 
 
 def _likelihood(study: Study, y: np.ndarray) -> Likelihood:

@@ -197,10 +197,24 @@ def _probit(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS) -> Express
     return _cumulative(normal_cdf, y, f, cuts)
 
 
-_LINKS = {"logit": _logit, "probit": _probit}
+@likelihood(
+    num_latents=1, sampler=lambda rng, y, f, cuts, disc: np.sum(f + rng.logistic(size=f.shape) / disc > cuts, axis=0)
+)
+def _scaled_logit(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS, disc: Expression = POSITIVE) -> Expression:
+    return _cumulative(lambda z: sigmoid(disc * z), y, f, cuts)
 
 
-def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None) -> Likelihood:
+@likelihood(
+    num_latents=1, sampler=lambda rng, y, f, cuts, disc: np.sum(f + rng.standard_normal(f.shape) / disc > cuts, axis=0)
+)
+def _scaled_probit(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS, disc: Expression = POSITIVE) -> Expression:
+    return _cumulative(lambda z: normal_cdf(disc * z), y, f, cuts)
+
+
+_LINKS = {"logit": (_logit, _scaled_logit), "probit": (_probit, _scaled_probit)}
+
+
+def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None, disc: Any = None) -> Likelihood:
     """An ordered category y: P(y <= k) = F(cuts[k] - f), with F = σ or Φ; one latent. All engines take it.
 
     The cut-points carry the level of f: give the GP the mean ``pgm.Fixed(0.0)``.
@@ -214,6 +228,8 @@ def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None) -> Likeliho
     cuts : array_like, Fixed, Parameter or NumPyro distribution, optional
         The num_classes - 1 cut-points, increasing, in units of f; learned by ``fit``. By default they start where all
         categories are equally likely at f = 0.
+    disc : float, Fixed, Parameter or NumPyro distribution, optional
+        A positive factor of the distances cuts[k] - f, by default 1.
 
     Returns
     -------
@@ -255,7 +271,8 @@ def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None) -> Likeliho
             f"{parameter.value.shape}."
         )
     options = {"num_classes": support.num_classes, "link": link}
-    return replace(_LINKS[link](parameter), name="Ordinal", declared_support=support, options=tuple(options.items()))
+    made = _LINKS[link][0](parameter) if disc is None else _LINKS[link][1](parameter, disc)
+    return replace(made, name="Ordinal", declared_support=support, options=tuple(options.items()))
 
 
 # Likelihoods of times to an event, which may be censored, or truncated by an entry.
@@ -367,8 +384,7 @@ def LogLogistic(shape: Hyperparameter, censoring: str = "right") -> Likelihood:
     shape : float, Fixed, Parameter or NumPyro distribution
         Positive; times have a mean if it is above 1, and a variance if it is above 2.
     censoring : "right", "counting" or "interval"
-        Columns of y: (time, event) as in ``Censored``; (time, event, entry) as in ``LeftTruncated``, for rows that are
-        in the data since their time is above that of entry; or (time, code, second time) as in ``IntervalCensored``.
+        Columns of y, as in ``Weibull``.
 
     Returns
     -------

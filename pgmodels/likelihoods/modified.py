@@ -20,7 +20,7 @@ from pgmodels.likelihoods.expression import (
     VectorSymbol,
 )
 from pgmodels.likelihoods.likelihood import Formula, Likelihood, Sampler
-from pgmodels.likelihoods.operations import as_expression, substitute
+from pgmodels.likelihoods.operations import as_expression, exp, substitute
 from pgmodels.likelihoods.sampling import draw_observations, is_normalised
 from pgmodels.likelihoods.supports import Given, Piece, Real, Support, Undeclared
 from pgmodels.runtime.messages import shorten
@@ -76,6 +76,59 @@ class SummedSampler:
         sums = self.sums.of(list(np.atleast_2d(f)), list(rows[num_columns:]))
         observed = rows[0] if num_columns == 1 else rows[:num_columns]
         return self.sampler(rng, observed, sums[0] if len(sums) == 1 else np.stack(sums), **values)
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """A formula whose parameters ``names`` are their ``lows`` plus exponentials of latents after the first ``size``."""
+
+    formula: Formula
+    size: int
+    names: tuple[str, ...]
+    lows: tuple[float, ...]
+
+    @property
+    def __name__(self) -> str:
+        return self.formula.__name__
+
+    def __call__(self, y: Observation, f: Latents, **parameters: ParameterSymbol | VectorSymbol) -> Expression:
+        rates = [exp(f[self.size + number]) for number in range(len(self.names))]
+        pairs = zip(self.names, self.lows, rates, strict=True)
+        modelled = {name: low + rate if low else rate for name, low, rate in pairs}
+        return self.formula(y, f[0] if self.size == 1 else f, **parameters, **modelled)
+
+
+@dataclass(frozen=True)
+class ModelledSampler:
+    """A sampler of y for such a formula."""
+
+    sampler: Sampler
+    of: Modelled
+
+    def __call__(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray, **values: np.ndarray) -> np.ndarray:
+        size, names = self.of.size, self.of.names
+        modelled = dict(zip(names, np.array(self.of.lows)[:, None] + np.exp(f[size:]), strict=True))
+        return self.sampler(rng, y, f[0] if size == 1 else f[:size], **values, **modelled)
+
+
+def modelled(likelihood: Likelihood, size: int, lows: Mapping[str, float]) -> Likelihood:
+    """A likelihood with ``size`` latents, and one more for each of its positive parameters ``lows``.
+
+    Each of these is its value in ``lows`` plus the exponential of its latent.
+    """
+    formulas = (likelihood.function, likelihood.conditional_mean, likelihood.conditional_variance)
+    function, mean, variance = (one and Modelled(one, size, tuple(lows), tuple(lows.values())) for one in formulas)
+    assert function is not None
+    return replace(
+        likelihood,
+        parameters={name: value for name, value in likelihood.parameters.items() if name not in lows},
+        function=function,
+        declared_support=likelihood.support(size),
+        conditional_mean=mean,
+        conditional_variance=variance,
+        num_latents=size + len(lows),
+        sampler=likelihood.sampler and ModelledSampler(likelihood.sampler, function),
+    )
 
 
 def with_predictor(likelihood: Likelihood, terms: int | Sequence[int], offset: bool = False) -> Likelihood:

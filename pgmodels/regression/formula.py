@@ -26,6 +26,7 @@ from pgmodels.regression.response import (
     AdditivePredictor,
     FamilyArguments,
     FormulaResponse,
+    NamedLatents,
     PredictorStart,
     check_response,
     family_of,
@@ -74,8 +75,10 @@ def formula(
     ----------
     formula : str or sequence of str
         ``response ~ term + term``, such as ``"p(ill, n) ~ gp(lon, lat) + s(age) + treat * sex + (1|herd)"``, of
-        columns, numbers, operators and the functions under Notes. Further formulas, ``"f[1] ~ s(t)"``, are of further
-        latents of the family, which are constant without one.
+        columns, numbers, operators and the functions under Notes. Further formulas are of positive parameters by their
+        names or those of brms, with a log link, ``"sigma ~ x"``, "shape", "phi", "disc" of "cumulative" and "nu" (above
+        1), and of further latents of the family, ``"zi ~ x"`` and "hu", or in general ``"f[1] ~ s(t)"``, which are
+        constant without one.
     data : data frame
         Of pandas, polars or pyarrow.
     family : str, Likelihood or likelihood family
@@ -88,7 +91,7 @@ def formula(
         {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(mean, sd)``,
         ``dist.StudentT(df, mean, scale)`` for ``integrate``, ``gibbs`` and ``nuts``, or ``"flat"``, where the data
         alone bound it; by name for a parameter of the family, such as ``"shape"``; that of the scale of noise is
-        ``"sigma"`` or ``"scale"``. Terms of ``f[1]`` are named ``"f[1]: (1|herd)"``.
+        ``"sigma"`` or ``"scale"``. Terms of further formulas are named ``"f[1]: (1|herd)"`` or ``"sigma: x"``.
     weights : str or array_like, shape (n,), optional
         A column, or powers of the rows' likelihoods: how often a row counts, in default priors too. Rows of weight 0
         are left out.
@@ -187,13 +190,20 @@ def formula(
         y[~observed, 1:] = response.covariates(frame[~observed], y.shape[1] - 1, "data")
     num_levels = check_response(chosen, family, response, y[observed])
     scale, level = chosen.start(y[observed], counts[observed])
-    likelihood = chosen.make(FamilyArguments(scale, unused, response, num_levels))
-    num_latents = likelihood.num_latents or max(parsed) + 1
-    _check_predictors(parsed, num_latents, chosen.classes is not None, likelihood.name)
-    first, constant = PredictorStart(scale, level, not chosen.is_ordered), Parsed()
+    named = [name for name in parsed if name in unused]
+    if named:
+        raise ValueError(
+            f"priors has {named[0]!r}, which has a formula: name its terms, as in '{named[0]}: Intercept'."
+        )
+    if chosen.classes is not None and len(parsed) > 1:
+        raise ValueError("formula: the classes of family 'categorical' have the same terms; give one formula.")
+    made = chosen.make(FamilyArguments(scale, unused, response, num_levels, parsed))
+    first = PredictorStart(scale, level, not chosen.is_ordered)
+    likelihood, by_number, latents, starts = NamedLatents.of(made, chosen, parsed, first)
     predictors = [
-        read_predictor(parsed.get(k, constant), k, PredictorStart() if k else first, training, unused)
-        for k in range(1 if chosen.classes is not None else num_latents)
+        read_predictor(by_number.get(number, Parsed()), number, name, start, training, unused)
+        for number, (name, start) in enumerate(zip(latents, starts, strict=True))
+        if number == 0 or chosen.classes is None
     ]
     if unused:
         known: list[str] = []
@@ -340,6 +350,11 @@ class Regression(DoublePrecision):
         return self.predictors[number // len(self.classes)].offset(frame, name)
 
     def _run(self, engine: Callable[..., EngineResult], options: dict[str, Any]) -> RegressionResult:
+        if engine is not nuts and self.family == "weibull" and len(self.predictors) > 1:
+            raise ValueError(
+                "formula: under a Gaussian the expected log density of a Weibull time whose shape varies is infinite. "
+                "Use nuts, or family='loglogistic'."
+            )
         if np.isnan(self.y).any():
             options = {"missing": "predict"} | options
         result = engine(self.model, self.X, self.y, weights=self.weights, **options)
@@ -352,17 +367,6 @@ class Regression(DoublePrecision):
         for term, gp in zip(self.terms, self.model.gps, strict=True):
             lines.append(f"  {term.name}: {gp.kernel!r}" + (f", mean {term.mean:.4g}" if term.mean else ""))
         return "\n".join(lines)
-
-
-def _check_predictors(parsed: Mapping[int, Parsed], num_latents: int, is_categorical: bool, name: str) -> None:
-    if is_categorical and len(parsed) > 1:
-        raise ValueError("formula: the classes of family 'categorical' have the same terms; give one formula.")
-    beyond = [number for number in parsed if number >= num_latents]
-    if beyond:
-        raise ValueError(
-            f"formula: there is no f[{beyond[0]}]; {name} has {num_latents} latent{'s' if num_latents > 1 else ''}, "
-            f"f[0] to f[{num_latents - 1}]."
-        )
 
 
 def _without_holes(

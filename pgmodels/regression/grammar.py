@@ -92,22 +92,23 @@ class Parsed(NamedTuple):
         return [*names, *(name for group in self.groups for name in group.columns)]
 
 
-def parse_all(formulas: object) -> tuple[Observed, dict[int, Parsed]]:
-    """The response of a formula, and its terms and those of further ones, as in ``"f[1] ~ x"``, by predictor."""
+def parse_all(formulas: object) -> tuple[Observed, dict[int | str, Parsed]]:
+    """The response, its terms, and those of further formulas: of ``"f[1] ~ x"`` by 1, of ``"sigma ~ x"`` by name."""
     texts = [formulas] if not isinstance(formulas, list | tuple) else list(formulas)
     if not texts:
         raise ValueError(f"formula must be text such as 'y ~ x + gp(t) + (1|group)'; got {formulas!r}.")
     response, first = parse(texts[0])
-    by_predictor = {0: first}
+    by_predictor: dict[int | str, Parsed] = {0: first}
     for text in texts[1:]:
         target, second = _sides(text)
-        name = re.fullmatch(r"f\[(\d{1,4})\]", target)
-        if name is None or int(name[1]) in by_predictor:
+        name = re.fullmatch(r"f\[(\d{1,4})\]|([A-Za-z]\w*)", target)
+        key = None if name is None else name[2] or int(name[1])
+        if key is None or key in by_predictor:
             raise ValueError(
-                f"formula: after the first, formulas are of further latents of the family, each once, as in "
-                f"'f[1] ~ x'; got {text!r}."
+                "formula: after the first, formulas are of parameters or further latents of the family, each once, as "
+                f"in 'sigma ~ x' or 'f[1] ~ x'; got {text!r}."
             )
-        by_predictor[int(name[1])] = _Terms(second).read()
+        by_predictor[key] = _Terms(second).read()
     return response, by_predictor
 
 

@@ -1,9 +1,9 @@
 """The response of a formula, its family and its predictors."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpyro.distributions as dist
@@ -23,6 +23,7 @@ from pgmodels.likelihoods.counts import (
     ZeroInflatedPoisson,
 )
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood, trace
+from pgmodels.likelihoods.modified import modelled
 from pgmodels.likelihoods.named import (
     Bernoulli,
     Beta,
@@ -248,12 +249,13 @@ _RELATIONS = {"f": _IDENTITY, "f[0]": _IDENTITY, "exp(f)": _LOG_MEAN, "exp(f[0])
 
 
 class FamilyArguments(NamedTuple):
-    """What a family is made of: the scale of its first latent, priors of parameters, and the response."""
+    """What a family is made of: the scale of its first latent, priors of parameters, the response, named formulas."""
 
     scale: float
     priors: dict[str, Any]
     response: FormulaResponse
     num_levels: int
+    named: Container[int | str] = ()
 
     def positive(self, name: str, start: float, prior: dist.Distribution | None = None) -> Any:
         """A positive parameter: as in the priors, or with a prior, by default log-normal about the start value."""
@@ -275,7 +277,8 @@ class Family(NamedTuple):
     """A likelihood by its settings, how its first latent relates to y, and whether y has labels or levels.
 
     ``is_ordered``: without an intercept, which cutpoints have; ``classes``: those that have a latent of each term;
-    ``kinds``: those of its responses, or None for any; ``is_censored``: whether y has times and their codes.
+    ``kinds``: those of its responses, or None for any; ``is_censored``: whether y has times and their codes;
+    ``latents``: the names of its latents after the first.
     """
 
     make: Callable[[FamilyArguments], Likelihood]
@@ -284,6 +287,7 @@ class Family(NamedTuple):
     classes: slice | None = None
     kinds: tuple[str, ...] | None = ("column",)
     is_censored: bool = False
+    latents: tuple[str, ...] = ()
 
     @property
     def has_levels(self) -> bool:
@@ -315,7 +319,7 @@ def _gaussian(settings: FamilyArguments) -> Likelihood:
 def _ordinal(link: str) -> Callable[[FamilyArguments], Likelihood]:
     def make(settings: FamilyArguments) -> Likelihood:
         cuts = settings.priors.pop("cuts", dist.StudentT(3.0, 0.0, 2.5))
-        return Ordinal(settings.num_levels, link=link, cuts=cuts)
+        return Ordinal(settings.num_levels, link=link, cuts=cuts, disc=Fixed(1.0) if "disc" in settings.named else None)
 
     return make
 
@@ -330,9 +334,10 @@ def _survival(constructor: Callable[..., Likelihood]) -> Family:
 
 def _with(
     constructor: Callable[..., Likelihood], parameter: str, start: float, relation: str = _LOG_MEAN,
-    kinds: tuple[str, ...] = ("column",),
+    kinds: tuple[str, ...] = ("column",), latents: tuple[str, ...] = (),
 ) -> Family:  # fmt: skip
-    return Family(lambda settings: constructor(settings.positive(parameter, start)), relation, kinds=kinds)
+    make = lambda settings: constructor(settings.positive(parameter, start))  # noqa: E731
+    return Family(make, relation, kinds=kinds, latents=latents)
 
 
 @likelihood
@@ -349,6 +354,8 @@ def _classes(constructor: Callable[..., Likelihood], first: int | None = None, l
     return Family(lambda settings: constructor(settings.num_levels), classes=slice(first, last))
 
 
+# Parameters of families by the names that brms has for them.
+_PARAMETERS: Mapping[Any, str] = {"sigma": "scale", "shape": "dispersion", "phi": "precision", "nu": "df"}
 # How responses are written, and what to use for one of another family.
 _WRITTEN = {
     "column": "a column or a function of one",
@@ -375,10 +382,10 @@ _FAMILIES: dict[str, dict[str, Family]] = {
     "beta_binomial": {"logit": _with(BetaBinomial, "precision", 5.0, _OTHER, ("p",))},
     "poisson": {"log": Family(lambda _: Poisson(), _LOG_MEAN)},
     "negbinomial": {"log": _with(NegativeBinomial2, "dispersion", 1.0)},
-    "zero_inflated_poisson": {"log": Family(lambda _: ZeroInflatedPoisson(), _LOG_MEAN)},
-    "zero_inflated_negbinomial": {"log": _with(ZeroInflatedNegativeBinomial, "dispersion", 1.0)},
-    "hurdle_poisson": {"log": Family(lambda _: HurdlePoisson(), _LOG_MEAN)},
-    "hurdle_negbinomial": {"log": _with(HurdleNegativeBinomial, "dispersion", 1.0)},
+    "zero_inflated_poisson": {"log": Family(lambda _: ZeroInflatedPoisson(), _LOG_MEAN, latents=("zi",))},
+    "zero_inflated_negbinomial": {"log": _with(ZeroInflatedNegativeBinomial, "dispersion", 1.0, latents=("zi",))},
+    "hurdle_poisson": {"log": Family(lambda _: HurdlePoisson(), _LOG_MEAN, latents=("hu",))},
+    "hurdle_negbinomial": {"log": _with(HurdleNegativeBinomial, "dispersion", 1.0, latents=("hu",))},
     "categorical": {
         "softmax": _classes(_multinomial_logit, 1),
         "logistic_softmax": _classes(LogisticSoftmax),
@@ -468,14 +475,54 @@ class PredictorStart(NamedTuple):
     has_intercept: bool = True
 
 
+class NamedLatents(NamedTuple):
+    """A likelihood with latents for parameters; formulas by the number of the latent; names and starts of latents."""
+
+    likelihood: Likelihood
+    parsed: dict[int, Parsed]
+    names: list[str]
+    starts: list[PredictorStart]
+
+    @classmethod
+    def of(
+        cls, likelihood: Likelihood, family: Family, parsed: Mapping[int | str, Parsed], first: PredictorStart
+    ) -> Self:
+        """The latents of formulas; ValueError for a formula of what is neither a latent nor a positive parameter."""
+        size = likelihood.num_latents or 1 + max(number for number in parsed if isinstance(number, int))
+        names, starts = ["", *(f"f[{number}]" for number in range(1, size))], [first, *[PredictorStart()] * (size - 1)]
+        is_positive = {name: bool(p.positive) and p.length is None for name, p in likelihood.parameters.items()}
+        by_number: dict[int, Parsed] = {}
+        lows: dict[str, float] = {}
+        for key, one in parsed.items():
+            number, name = key, _PARAMETERS.get(key, key) if key not in is_positive else key
+            if key in family.latents:
+                number = 1 + family.latents.index(str(key))
+                names[number] = str(key)
+            elif isinstance(name, str) and is_positive.get(name, False):
+                number = size + len(lows)
+                # The degrees of freedom of Student's t are above 1, as brms has them.
+                lows[name] = 1.0 if name == "df" else 0.0
+                level = math.log(float(likelihood.parameters[name].value) - lows[name])
+                names, starts = [*names, str(key)], [*starts, PredictorStart(1.0, level)]
+            if not isinstance(number, int) or number >= size + len(lows) or number in by_number:
+                others = [key for key, name in _PARAMETERS.items() if is_positive.get(name)]
+                there_are = [f"f[{number}]" for number in range(size)] + [*family.latents, *is_positive, *others]
+                raise ValueError(
+                    f"formula: {f'f[{key}]' if key == number else key} is no latent and no positive parameter of "
+                    f"{likelihood.name}, or has a formula already; there are {', '.join(dict.fromkeys(there_are))}."
+                )
+            by_number[number] = one
+        return cls(modelled(likelihood, size, lows) if lows else likelihood, by_number, names, starts)
+
+
 def read_predictor(
-    parsed: Parsed, number: int, start: PredictorStart, data: TrainingData, priors: dict[str, Any]
+    parsed: Parsed, number: int, latent: str, start: PredictorStart, data: TrainingData, priors: dict[str, Any]
 ) -> AdditivePredictor:
-    """The predictor of a parsed formula; priors of its terms are taken out of ``priors``.
+    """The predictor of a parsed formula of a latent; priors of its terms are taken out of ``priors``.
 
     Default priors are of data in which each row occurs as often as it counts.
     """
-    prefix = f"f[{number}]: " if number else ""
+    prefix = f"{latent}: " if latent else ""
     for call in parsed.calls:
         check_call(call)
     offsets = [Numbers(call.arguments, data, call.text) for call in parsed.calls if call.name == "offset"]
@@ -495,7 +542,7 @@ def read_predictor(
     terms += [group_term(group, data, start.scale, chosen) for group in parsed.groups]
     for text in set(keys) - set(chosen):
         del priors[keys[text]]
-    return AdditivePredictor([term._replace(predictor=number) for term in terms], offsets)
+    return AdditivePredictor([term._replace(predictor=number, latent=latent) for term in terms], offsets)
 
 
 def _same_term(name: str, texts: Sequence[str]) -> str:

@@ -447,7 +447,8 @@ class Coefficients(NamedTuple):
 class FormulaTerm(NamedTuple):
     """A term: its text, its columns, and the kernel of these; ``mean`` is the constant prior mean of its latent.
 
-    ``predictor`` is the number of the likelihood's latent that it is a part of; linear terms have ``coefficients``.
+    ``predictor`` is the number of the likelihood's latent that it is a part of, and ``latent`` its name, such as "f[1]"
+    or "sigma", empty for the first; linear terms have ``coefficients``.
     ``names`` are those that summaries have for hyperparameters of the kernel, standard deviations for variances.
     """
 
@@ -458,6 +459,7 @@ class FormulaTerm(NamedTuple):
     form: Any = Auto()
     mean: float = 0.0
     predictor: int = 0
+    latent: str = ""
     coefficients: Coefficients | None = None
 
     @property
@@ -468,7 +470,7 @@ class FormulaTerm(NamedTuple):
     @property
     def prefix(self) -> str:
         """What names of a further latent of the likelihood begin with."""
-        return f"f[{self.predictor}]: " if self.predictor else ""
+        return f"{self.latent}: " if self.latent else ""
 
     @property
     def is_linear(self) -> bool:

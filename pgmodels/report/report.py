@@ -281,14 +281,13 @@ def _derivation(comparison: Comparison) -> Html:
 
 
 def _reproduction(settings: Mapping[str, Any]) -> Html:
-    rows = table([], [(name, _setting(value)) for name, value in settings.items() if name != "command"])
+    def text_of(value: object) -> str:
+        if isinstance(value, Mapping):
+            return ", ".join(f"{name} {entry}" for name, entry in value.items())
+        return value if isinstance(value, str) else json.dumps(value, default=str)
+
+    rows = table([], [(name, text_of(value)) for name, value in settings.items() if name != "command"])
     if "command" not in settings:
         return rows
     text = "This command reproduces the figures except times, given the same data and versions:"
     return join([element("p", text), element("pre", element("code", settings["command"])), rows])
-
-
-def _setting(value: object) -> Html:
-    if isinstance(value, Mapping):
-        return join((f"{name} {entry}" for name, entry in value.items()), ", ")
-    return html(value if isinstance(value, str) else json.dumps(value, default=str))

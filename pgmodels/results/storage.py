@@ -286,8 +286,13 @@ def _blocks(posterior: Posterior) -> Blocks:
 
 def _own_groups(result: Approximation | Draws, stored: Mapping[str, Any]) -> tuple[LatentPrior | None, ...]:
     """The groups of a result's prior, None for those that the model binds at its data."""
+
+    def same(one: LatentPrior, other: LatentPrior) -> bool:
+        pairs = ((getattr(one, name), getattr(other, name)) for name in _array_fields(one))
+        return type(one) is type(other) and all(eqx.tree_equal(*pair) for pair in pairs)
+
     pairs = zip(result.prior.groups, _bound_prior(result.model, stored).groups, strict=True)
-    return tuple(None if _same(*pair) else pair[0] for pair in pairs)
+    return tuple(None if same(*pair) else pair[0] for pair in pairs)
 
 
 def _unnamed(value: object, place: str) -> ValueError:
@@ -310,12 +315,6 @@ def _bound_prior(model: Model, values: Mapping[str, Any]) -> PriorCollection:
 def _array_fields(group: LatentPrior) -> list[str]:
     """The names of the fields of a prior but those that come from the model and the data."""
     return [field.name for field in fields(group) if field.name not in ("kernel", "mean", "X", "size")]
-
-
-def _same(one: LatentPrior, other: LatentPrior) -> bool:
-    """Whether two priors have the same class and the same arrays."""
-    pairs = ((getattr(one, name), getattr(other, name)) for name in _array_fields(one))
-    return type(one) is type(other) and all(eqx.tree_equal(*pair) for pair in pairs)
 
 
 def _stored_distribution(value: dist.Distribution, place: str) -> dict[str, Any]:
@@ -386,7 +385,9 @@ def _named_likelihood(
     accepted, arguments = [] if maker is None else _arguments(maker), {**options, **parameters}
     if "num_classes" in accepted and not options:
         arguments["num_classes"] = max(2, size + (name == "StickBreaking"))
-    return maker(**arguments) if maker is not None and accepted == sorted(arguments) else None
+    # Ordinal has a disc or not.
+    fits = maker is not None and accepted == sorted({*arguments, *({"disc"} & {*accepted})})
+    return maker(**arguments) if maker is not None and fits else None
 
 
 def _arguments(likelihood: Likelihood | LikelihoodFamily | Callable[..., Likelihood]) -> list[str]:

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from numpyro.distributions import constraints
-from scipy import stats
+from scipy import optimize, stats
 from scipy.special import expit
 
 import pgmodels as pgm
@@ -38,8 +38,8 @@ def test_formulas_of_further_latents_are_read():
     _, parsed = parse_all(["y ~ x", "f[2] ~ s(t)"])
     assert sorted(parsed) == [0, 2]
     assert parsed[2].calls[0].arguments == ("t",)
-    for texts in (["y ~ x", "sigma ~ x"], ["y ~ x", "f[0] ~ x"], ["y ~ x", "f[1] ~ x", "f[1] ~ g"]):
-        with pytest.raises(ValueError, match="after the first, formulas are of further latents"):
+    for texts in (["y ~ x", "2 ~ x"], ["y ~ x", "f[0] ~ x"], ["y ~ x", "f[1] ~ x", "f[1] ~ g"]):
+        with pytest.raises(ValueError, match="after the first, formulas are of parameters or further latents"):
             parse_all(texts)
 
 
@@ -110,8 +110,64 @@ def test_without_a_formula_a_further_latent_is_constant():
     regression = pgm.formula("count ~ x", DATA, family="zero_inflated_negbinomial")
     assert [term.name for term in regression.terms] == ["linear", "f[1]: linear"]
     np.testing.assert_allclose(regression.X[:, 2:], 1.0)
-    with pytest.raises(ValueError, match=r"there is no f\[2\]; ZeroInflatedNegativeBinomial has 2 latents"):
+    with pytest.raises(ValueError, match=r"f\[2\] is no latent .* there are f\[0\], f\[1\], zi, disp"):
         pgm.formula(["count ~ x", "f[2] ~ x"], DATA, family="zero_inflated_negbinomial")
+
+
+CUTS = np.array([-np.inf, -1.0, 1.0, np.inf])
+# The names of parameters, and log p(y) at the first latent m and that of the parameter, t.
+NAMED = {
+    "gaussian": ("sigma", lambda y, m, t: stats.norm.logpdf(y, m, np.exp(t))),
+    "student": ("nu", lambda y, m, t: stats.t.logpdf(y, 1.0 + np.exp(t), m, 0.7)),
+    "lognormal": ("sigma", lambda y, m, t: stats.lognorm.logpdf(y, np.exp(t), scale=np.exp(m))),
+    "gamma": ("shape", lambda y, m, t: stats.gamma.logpdf(y, np.exp(t), scale=np.exp(m - t))),
+    "negbinomial": ("shape", lambda y, m, t: stats.nbinom.logpmf(y, np.exp(t), 1 / (1 + np.exp(m - t)))),
+    "beta": ("phi", lambda y, m, t: stats.beta.logpdf(y, expit(m) * np.exp(t), expit(-m) * np.exp(t))),
+    "zero_inflated_poisson": (
+        "zi", lambda y, m, t: np.log(expit(t) * (y == 0) + expit(-t) * stats.poisson.pmf(y, np.exp(m)))),
+    "cumulative": (
+        "disc", lambda y, m, t: np.log(expit(np.exp(t) * (CUTS[y + 1] - m)) - expit(np.exp(t) * (CUTS[y] - m)))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", NAMED)
+def test_parameters_have_formulas_by_their_names(family):
+    (name, expected), (m, t) = NAMED[family], RNG.normal(0.2, 0.7, (2, 40))
+    y = {"cumulative": np.arange(40) % 3, "beta": RNG.uniform(0.1, 0.9, 40)}.get(family, RNG.integers(1, 9, 40))
+    data = pd.DataFrame({"y": y, "x": m, "z": t})
+    priors = {"student": {"scale": pgm.Fixed(0.7)}, "cumulative": {"cuts": pgm.Fixed(CUTS[1:3])}}.get(family, {})
+    regression = pgm.formula(["y ~ x", f"{name} ~ z + (1|x)"], data, family=family, priors=priors)
+    assert [term.name for term in regression.terms] == ["linear", f"{name}: linear", f"{name}: (1|x)"]
+    likelihood, f = regression.model.likelihood, np.column_stack([m, t - 0.3, np.full(40, 0.3)])
+    np.testing.assert_allclose(log_density(likelihood, regression.y, f), expected(y, m, t), rtol=1e-9)
+    if likelihood.sampler is not None:
+        # Of y, which p = F(y) makes uniform: the share below the first value.
+        below = np.mean([likelihood.draw(RNG, regression.y, f) <= y for _ in range(4000)], axis=0)
+        values = np.arange(61) if family != "cumulative" else np.arange(3)
+        if regression.model.support.is_discrete:
+            with np.errstate(divide="ignore"):
+                p = [np.exp(expected(np.full(40, value), m, t)) * (value <= y) for value in values]
+            np.testing.assert_allclose(below, np.sum(p, axis=0), atol=0.04)
+
+
+def test_the_scale_of_noise_has_the_estimates_of_maximum_likelihood(tmp_path):
+    x, z, noise = RNG.normal(size=(3, 200))
+    data = pd.DataFrame({"x": x, "z": z, "y": 1.0 + 2.0 * x + np.exp(-0.5 + 0.7 * z) * noise})
+    names = ["Intercept", "x", "sigma: Intercept", "sigma: z"]
+    result = pgm.formula(["y ~ x", "sigma ~ z"], data, priors=dict.fromkeys(names, "flat")).fit()
+    loss = lambda v: -stats.norm.logpdf(data["y"], v[0] + v[1] * x, np.exp(v[2] + v[3] * z)).sum()  # noqa: E731
+    best, table = optimize.minimize(loss, np.zeros(4)), result.summary()
+    # Posterior means are beside the maximum by the skew.
+    np.testing.assert_allclose(table["mean"], best.x, atol=0.02)
+    np.testing.assert_allclose(table["sd"], np.sqrt(np.diag(best.hess_inv)), rtol=0.08)
+    pd.testing.assert_frame_equal(pgm.load_formula(result.save(tmp_path / "f.npz")).summary(), table)
+    for texts, family in ((["y ~ x", "shape ~ z"], "gaussian"), (["y ~ x", "sigma ~ z", "scale ~ x"], "gaussian")):
+        with pytest.raises(ValueError, match="is no latent and no positive parameter of Gaussian"):
+            pgm.formula(texts, data, family=family)
+    with pytest.raises(ValueError, match="name its terms, as in 'sigma: Intercept'"):
+        pgm.formula(["y ~ x", "sigma ~ z"], data, priors={"sigma": dist.HalfNormal(1.0)})
+    with pytest.raises(ValueError, match="the expected log density of a Weibull time whose shape varies is infinite"):
+        pgm.formula(["Surv(exp(y)) ~ x", "shape ~ z"], data, family="weibull").fit()
 
 
 @pytest.mark.slow
