@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-
 @dataclass(frozen=True, eq=False)
 class Check:
     """What ``check`` computed, each part as of the public call of its name.

@@ -164,10 +164,6 @@ MECHANISMS: dict[str, tuple[dict[str, Any], dict[str, Case]]] = {
         {f"{INFERENCE}.cavi:can_ascend": lambda problem: False},
         {"cavi, separable classes": cavi_blobs},
     ),
-    "second-order sweeps": (
-        {f"{INFERENCE}.bound:can_expand": lambda problem: False},
-        {"fit, Student-t, dense, 900 rows": lambda: fit_rough(900), "fit, 1,500 rows": lambda: fit_labels(1500)},
-    ),
     "subset warm start": (
         {f"{INFERENCE}.search:num_subset_rows": lambda model, rows, terms: None},
         {

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from pgmodels.inference.cavi import ascend_expanded, can_expand, expanded_bound, expansions_at, is_simple
 from pgmodels.inference.loop import MANY, Ascent, LoopState, VariationalState, run_block, without_bound
 from pgmodels.inference.prepare import (
     SHARPER,
@@ -113,7 +112,7 @@ def points_at(
     """The inducing points of groups with inducing ``inputs``, else the pivots of groups that have a low-rank form.
 
     Pivots are chosen at the model's hyperparameters, and only if there are enough rows for a low-rank form to be
-    faster. Where dense groups have sweeps with fewer factorisations, all groups have pivots or none has.
+    faster.
     """
     none = (None,) * len(model.gps)
     if any(Z is not None for Z in inputs):
@@ -126,19 +125,12 @@ def points_at(
     if many < MANY_ROWS:
         return none
     points: list[InducingPoints | None] = []
-    expands = objective.is_monotone and is_simple(objective)
     for gp, X in zip(model.gps, distinct, strict=True):
         if gp.form.is_exact(gp.kernel, X):
             points.append(None)
             continue
-        # Above a quarter of the rows, a dozen low-rank factorisations take longer than a few dense ones, unless the
-        # rank is small.
-        most = max(64, 0.25 * len(X)) if expands else np.inf
         pivots = gp.form.pivots(gp.kernel, X)
-        is_low = pivots is not None and len(pivots.Z) <= most
-        if expands and not is_low:
-            return none
-        if pivots is None or not is_low:
+        if pivots is None:
             points.append(None)
             continue
         # The rank is padded to a multiple of 128 where a program, a second or two, takes longer than the padding: of
@@ -172,17 +164,22 @@ def collapsed_bound(problem: Problem, state: VariationalState) -> Any:
 
 
 def takes_slopes(problem: Problem) -> bool:
-    """Whether ``sloped_bound`` holds: sites couple latents, whose priors are dense, at the rows themselves."""
+    """Whether ``sloped_bound`` holds: of latents with dense priors, and at the rows themselves if sites couple them.
+
+    Independent latents have at most 0.8 GB of covariances, of which there are several arrays.
+    """
     groups, places = problem.prior.groups, problem.prior.copies.places
-    is_plain = all(group.is_dense for group in groups) and all(place is None for place in places)
-    return problem.coupled and problem.objective.predictors is None and is_plain
+    if problem.objective.predictors is not None or not all(group.is_dense for group in groups):
+        return False
+    size = sum(group.size * len(group.X) ** 2 for group in groups)
+    return all(place is None for place in places) if problem.coupled else size <= 10**8
 
 
 def sloped_bound(problem: Problem, state: VariationalState) -> Callable[[Problem], Any]:
     """A function with the gradient of ``collapsed_bound`` at the hyperparameters of a problem.
 
     From the derivatives of the log normaliser in the prior covariances and means: differentiating through the roots of
-    covariances takes four times as long.
+    covariances takes four times as long, and loses digits if potentials are much larger than the sites' gradients.
     """
     posterior: Any = problem.condition(state.sites)
     slopes = jax.lax.stop_gradient(posterior.log_normalizer_slopes())
@@ -211,17 +208,10 @@ def _ascend(
     The gradients are in the vector and, if inducing inputs move, in the inducing points.
     """
     problem = family.problem(vector, points)
-    if family.objective.is_monotone and not family.has_few_rows and can_expand(problem):
-        ascent, expanded = ascend_expanded(problem, start, tolerance, MANY)
-        bound: Callable[[Problem], Any] = partial(expanded_bound, state=expanded.state, expansions=expanded.expansions)
-    else:
-        ascent = run_block(engine_of(family.objective).step, problem, start, tolerance, MANY, MANY)
-        bound = partial(collapsed_bound, state=ascent.state)
-        if takes_slopes(problem):
-            bound = sloped_bound(problem, ascent.state)
-        elif can_expand(problem):
-            bound = partial(expanded_bound, state=ascent.state, expansions=expansions_at(problem, ascent.state.sites))
-
+    ascent = run_block(engine_of(family.objective).step, problem, start, tolerance, MANY, MANY)
+    bound: Callable[[Problem], Any] = partial(collapsed_bound, state=ascent.state)
+    if takes_slopes(problem):
+        bound = sloped_bound(problem, ascent.state)
     log_prior = family.parameters.log_prior_unconstrained
 
     def penalised(vector: Array, points: Points) -> Array:

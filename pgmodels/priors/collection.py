@@ -180,6 +180,10 @@ class IndependentPosterior(Posterior):
     def log_normalizer(self) -> Float[Array, ""]:
         return sum((group.log_normalizer() for group in self.groups), jnp.zeros(()))
 
+    def log_normalizer_slopes(self) -> list[tuple[Float[Array, "n n"], Array]]:
+        """The derivatives of the log normaliser in each dense group's covariance and mean."""
+        return [group.log_normalizer_slopes() for group in self.groups]  # type: ignore[attr-defined]
+
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
         means, variances = zip(*(group.predict(X_new) for group in self.groups), strict=True)
         return jnp.concatenate(means, axis=1), jnp.concatenate(variances, axis=1)

@@ -145,6 +145,11 @@ class FactoredPosterior(GroupPosterior):
         logs = linalg.over_states(lambda state, h: state.log_normalizer(self.prior, h), self.states, self.potential.T)
         return jnp.sum(logs + self.constant)
 
+    def log_normalizer_slopes(self) -> tuple[Float[Array, "n n"], Array]:
+        """The derivatives of the log normaliser of a dense prior in its covariance and mean."""
+        by_covariance = linalg.over_states(lambda state: state.log_normalizer_slope(), self.states)
+        return jnp.sum(by_covariance, axis=0), jnp.sum(self.states.weights)
+
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
         cross = self.prior._cross(X_new)
         mean, variance = linalg.over_states(lambda state: state.predict(self.prior, cross), self.states)
@@ -202,6 +207,10 @@ class DenseState(NamedTuple):
     def log_normalizer(self, prior: "DensePrior", h: Array) -> Array:
         """Log of the integral of N(f; 0, K) times the sites."""
         return -jnp.sum(jnp.log(jnp.diagonal(self.factor.root))) + 0.5 * h @ (prior.K @ self.weights)
+
+    def log_normalizer_slope(self) -> Array:
+        """The derivative of the log normaliser in K: (b b^T - (K + W^-1)^-1) / 2, with b the weights."""
+        return 0.5 * (jnp.outer(self.weights, self.weights) - linalg.dense_precision(self.factor))
 
     def divergence(self, prior: "DensePrior", w: Array, mean: Array, variance: Array) -> Array:
         """KL(q || prior) of the posterior, given its moments."""
@@ -702,65 +711,3 @@ def own_variances(diagonal: Array | np.ndarray) -> Any:
     xp: Any = np if isinstance(diagonal, np.ndarray) else jnp
     positive = diagonal > 0.0
     return xp.where(positive, diagonal, xp.min(diagonal, where=positive, initial=xp.inf))
-
-
-# First-order derivatives of dense posteriors' moments with respect to sites, as products with their covariances.
-
-
-class Expansion(NamedTuple):
-    """Posteriors of independent latents with one dense prior, and derivatives of their moments in the sites.
-
-    ``mean`` (prior mean subtracted) and ``variance`` at the data are (l, n), KL(q || prior) is (l,). The covariance is
-    stored as ``scaled`` = W^1/2 Sigma W^1/2 = I - B^-1 (l, n, n), with Sigma = half scaled half, ``half`` = W^-1/2.
-    Latents whose precision is negligible have zero covariance with others there and the variance ``isolated``.
-    ``weights`` are K^-1 mean, ``scale`` is W^1/2.
-    """
-
-    mean: Float[Array, "l n"]
-    variance: Float[Array, "l n"]
-    divergence: Float[Array, " l"]
-    weights: Float[Array, "l n"]
-    scale: Float[Array, "l n"]
-    half: Float[Array, "l n"]
-    isolated: Float[Array, "l n"]
-    scaled: Float[Array, "l n n"]
-
-    def times(self, x: Float[Array, "l n"]) -> Float[Array, "l n"]:
-        """Sigma x: the derivative of the mean with respect to the potentials, times x."""
-        return self.isolated * x + self.half * linalg.over_states(jnp.matmul, self.scaled, self.half * x)
-
-    def squares(self) -> Float[Array, "l n n"]:
-        """The elementwise square of ``scaled``, for ``times_squares``."""
-        return self.scaled**2
-
-    def times_squares(self, squares: Float[Array, "l n n"], x: Float[Array, "l n"]) -> Float[Array, "l n"]:
-        """(Sigma o Sigma) x: minus the derivative of the variances with respect to the precisions, times x."""
-        return self.isolated**2 * x + self.half**2 * linalg.over_states(jnp.matmul, squares, self.half**2 * x)
-
-    def slope(self) -> Float[Array, "n n"]:
-        """The derivative of each log normaliser in the prior covariance K, (b b^T - W^1/2 B^-1 W^1/2) / 2."""
-
-        def one(weights: Array, scale: Array, scaled: Array) -> Array:
-            in_covariance = scale[:, None] * scaled * scale - jnp.diag(scale**2)
-            return 0.5 * (jnp.outer(weights, weights) + in_covariance)
-
-        return jnp.sum(linalg.over_states(one, self.weights, self.scale, self.scaled), axis=0)
-
-
-def expand(prior: DensePrior, sites: Sites) -> Expansion:
-    """The expansion at sites (n, l), with one factorisation per latent."""
-    potential, _ = centred(sites, prior.mean)
-    diagonal = jnp.diagonal(prior.K)
-    # Sites with a precision below this fraction of the prior precision have negligible influence on other latents.
-    least = 1e-7 / diagonal
-
-    def one(h: Array, w: Array) -> Expansion:
-        factor = linalg.dense_factor(prior.K, w)
-        weights = linalg.dense_weights(prior.K, factor, h)
-        mean = prior.K @ weights
-        variance, scaled = linalg.dense_variance_and_scaled(prior.K, factor)
-        divergence = linalg.dense_divergence(factor, weights, mean, variance)
-        half, isolated = jnp.sqrt(w) / (w + least), diagonal * least / (w + least)
-        return Expansion(mean, variance, divergence, weights, factor.scale, half, isolated, scaled)
-
-    return linalg.over_latents(one, potential, sites.precision)

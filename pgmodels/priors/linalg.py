@@ -202,26 +202,18 @@ def dense_variance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, 
     Equals the diagonal from ``dense_half_covariance`` at less cost: at a weak point, with R the root of B, the column
     of R^-1 W^1/2 K is the column of R^T - R^-1 over W^1/2, an upper triangle and a lower one.
     """
-    return _variance_from(K, factor, _inverse_squares(factor.root.T)[1])
-
-
-def dense_variance_and_scaled(
-    K: Float[Array, "n n"], factor: DenseFactor
-) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
-    """``dense_variance``, and I - B^-1 = W^1/2 Sigma W^1/2 for half as much work again."""
-    inverse, below = _inverse_squares(factor.root.T)
-    diagonal = jnp.arange(len(K))
-    return _variance_from(K, factor, below), (-_times_transpose(inverse)).at[diagonal, diagonal].add(1.0)
-
-
-def _variance_from(K: Float[Array, "n n"], factor: DenseFactor, below: Float[Array, " n"]) -> Float[Array, " n"]:
-    upper = factor.root.T
+    upper, below = factor.root.T, _inverse_squares(factor.root.T)[1]
     diagonal = jnp.diagonal(upper)
     strong = (1.0 - below - 1.0 / diagonal**2) / factor.strong_scale**2
     reduction = jnp.sum(jnp.triu(upper, 1) ** 2, axis=0) + (diagonal - 1.0 / diagonal) ** 2 + below
     # W^1/2 at weak points and 1 elsewhere is safe to divide by.
     weak_scale = jnp.where(factor.strong, 1.0, jnp.sqrt(_above_zero(factor.scale**2)))
     return jnp.where(factor.strong, strong, jnp.diagonal(K) - reduction / weak_scale**2)
+
+
+def dense_precision(factor: DenseFactor) -> Float[Array, "n n"]:
+    """(K + W^-1)^-1 = W^1/2 B^-1 W^1/2."""
+    return factor.scale[:, None] * _times_transpose(_inverse_squares(factor.root.T)[0]) * factor.scale
 
 
 def _inverse_squares(upper: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
