@@ -306,26 +306,6 @@ def test_pivots_give_the_dense_bound_and_gradient(monkeypatch, likelihood, laten
     np.testing.assert_allclose(low.slope, dense.slope, rtol=1e-5, atol=1e-5)
 
 
-def test_a_rank_that_is_a_large_share_of_the_rows_is_not_worth_its_form(monkeypatch):
-    """Of 300 rows in the plane a rank of 192: dense covariances are factorised less often, and cost no more.
-
-    Where predictors couple latents they are factorised as often, and the low-rank form is taken.
-    """
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1.5, 1.5, (300, 2))
-    monkeypatch.setattr(problem_family, "MANY_ROWS", 300)
-    with jax.enable_x64(True):
-        rough = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, 0.6)))
-        smooth = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, 2.0)))
-        coupled = pgm.Model(additive(), [pgm.GP(pgm.RBF(1.7, 0.6)), pgm.GP(pgm.RBF(0.8, 0.7))])
-        ranks = []
-        for model in (rough, smooth, coupled):
-            terms = objective_of(model, "augmented")
-            pivots = points_at(terms, model.bare(), [X] * len(model.gps), (None,) * len(model.gps))
-            ranks.append([None if points is None else int(np.sum(points.active)) for points in pivots])
-    assert ranks == [[None], [51], [182, 153]]
-
-
 @pytest.mark.slow
 def test_the_bound_of_inducing_inputs_has_no_steps():
     """What it gains between two vectors is its slope along the way, where ever fewer inputs tell of more than others.
