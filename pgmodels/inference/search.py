@@ -302,8 +302,7 @@ def _expected_curvatures(bound: MarginalBound) -> np.ndarray | None:
     if is_free or len(bound.data.y) < SETTINGS.least_rows_of_levels or not is_mixed(learnable.model, bound.data.X):
         return None
     counts = [1 if levels is None else len(levels.keys) for levels in inputs.levels]
-    curvatures = [2.0 * len(bound.data.y) if index < 0 else max(1.0, 0.5 * counts[index]) for index in learnable.gps]
-    return np.repeat(curvatures, [int(np.prod(shape)) for shape in learnable.free_shapes])
+    return np.array([2.0 * len(bound.data.y) if at < 0 else max(1.0, 0.5 * counts[at]) for at in learnable.gps])
 
 
 def is_mixed(model: Model, X: np.ndarray) -> bool:

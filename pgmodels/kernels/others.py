@@ -167,6 +167,10 @@ class Linear(Kernel):
     variance : float, array_like, Fixed, Parameter or NumPyro distribution
         Prior variance of the slopes, in squared units of the latent over those of X: one number, or one per column,
         shape (d,).
+    root : array_like, Fixed, Parameter or NumPyro distribution, optional
+        The lower Cholesky root (d, d) of the slopes' correlations, such as ``dist.LKJCholesky(d, 1.0)``; by default
+        slopes are independent. Times ``White`` of a column of groups it is that of (x + z | group) in regression
+        formulas.
     """
 
     positive_semidefinite: ClassVar[bool] = True
@@ -174,20 +178,36 @@ class Linear(Kernel):
     by_column: ClassVar[tuple[str, ...]] = ("variance",)
 
     variance: Parameter
+    root: Parameter | None
 
-    def __init__(self, variance: Hyperparameter = 1.0):
-        self.variance = as_parameter(variance, "variance of Linear")
+    def __init__(self, variance: Hyperparameter = 1.0, root: Hyperparameter | None = None):
+        from numpyro.distributions.constraints import corr_cholesky
+
+        self.variance, self.root = as_parameter(variance, "variance of Linear"), None
+        if root is not None:
+            declared = Parameter(np.eye(np.size(self.variance.value)), constraint=corr_cholesky)
+            self.root = as_declared(root, declared, "root of Linear", positive=False)
+            if np.shape(self.root.value) != np.shape(declared.value):
+                raise ValueError(
+                    f"root of Linear must have the shape {np.shape(declared.value)}, a row for each variance; got "
+                    f"{np.shape(self.root.value)}."
+                )
 
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n d"]:
-        return as_array(X) * jnp.sqrt(as_array(self.variance.value))
+        scaled = as_array(X) * jnp.sqrt(as_array(self.variance.value))
+        return scaled if self.root is None else scaled @ as_array(self.root.value)
 
     def to_state_space(self) -> StateSpace:
         return LineState(as_array(self.variance.value).reshape(()))
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        if self.root is not None:
+            return self.features(X) @ self.features(Z).T
         return (as_array(X) * as_array(self.variance.value)) @ as_array(Z).T
 
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        if self.root is not None:
+            return jnp.sum(jnp.square(self.features(X)), axis=1)
         return jnp.sum(as_array(self.variance.value) * jnp.square(as_array(X)), axis=1)
 
 

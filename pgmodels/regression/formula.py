@@ -1,7 +1,7 @@
 """Regression by a formula: `formula`, and its files."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -125,7 +125,7 @@ def formula(
     -----
     Terms: columns, interactions and functions of columns, with independent normal priors; ``gp(x, z, by=,
     cov=, iso=, period=, k=, markov=)``, a Gaussian process, of each level with ``by`` a factor; ``s(x)``, a Matern52
-    process beside a line; ``(1|g)``, ``(0 + x|g)``, ``(1 + x|g)`` and ``(x||g)``, effects of groups, nested as
+    process beside a line; ``(1|g)``, ``(0 + x|g)``, ``(x + z|g)`` and ``(x||g)``, effects of groups, nested as
     ``(1|a/b)``; ``ar1(t)``; ``offset(x)``. Each GP is a latent of its own, and their sum is the predictor.
 
     A Matern term of one column with 5,000 values or more is a Markov process by default (``pgm.Markov()``), the one
@@ -154,7 +154,7 @@ def formula(
     prior mean of the levels of a factor without an intercept. A prior that is given to the intercept, or such a level,
     is at the columns' origin. Standard deviations of groups, smooths, processes and noise are the positive half of
     StudentT(3, 0, 2.5 s), of slopes over sd(x); variances, which are the parameters, have these as priors of their
-    roots, ``pgm.sd(...)``. Precisions, dispersions and shapes are log-normal with a log-sd of 3; correlations uniform;
+    roots, ``pgm.sd(...)``. Precisions, dispersions and shapes are log-normal with a log-sd of 3; correlations LKJ(1), which is uniform for two;
     lengthscales log-normal with 98 % between the 2 % quantile of distances, for ``s`` a tenth of the range, and the
     range.
 
@@ -226,10 +226,18 @@ def formula(
 
 
 class Printed(NamedTuple):
-    """The name of a hyperparameter in summaries, and whether its root is what they have."""
+    """The name of a hyperparameter in summaries, or one of each entry, and the function of its values they have."""
 
-    name: str
-    is_root: bool
+    name: str | tuple[str, ...]
+    function: Callable[[Any], Any] = np.asarray
+
+    def of(self, entries: Iterable[str]) -> list[str]:
+        """The names of entries, "" for one that summaries leave out."""
+        return [self.name + entry for entry in entries] if isinstance(self.name, str) else list(self.name)
+
+
+def _correlations(roots: np.ndarray) -> np.ndarray:
+    return roots @ np.swapaxes(roots, -1, -2)
 
 
 class Regression(DoublePrecision):
@@ -319,13 +327,17 @@ class Regression(DoublePrecision):
         match = re.fullmatch(r"f\[(\d+)[^]]*\]\.(.*)", name)
         if match is None and "." not in name:
             # With a single latent names of kernels have no number; those of the likelihood have no dot.
-            return Printed("sigma" if name == "scale" and isinstance(self.family, str) else name, False)
+            return Printed("sigma" if name == "scale" and isinstance(self.family, str) else name)
         latent, text = (0, name) if match is None else (int(match[1]), match[2])
         term = next(term for term, latents in zip(self.terms, self.latents, strict=True) if latent in latents)
         field = text.rpartition(".")[2]
         if field not in term.names:
-            return Printed(f"{term.name} {text}", False)
-        return Printed(term.prefix + term.names[field], field.endswith("variance"))
+            return Printed(f"{term.name} {text}")
+        shown = term.names[field]
+        named = term.prefix + shown if isinstance(shown, str) else tuple(one and term.prefix + one for one in shown)
+        return Printed(
+            named, np.sqrt if field.endswith("variance") else _correlations if field == "root" else np.asarray
+        )
 
     def read(self, newdata: Any) -> tuple[np.ndarray, pd.DataFrame]:
         """Inputs (m, d) of new data, and the data as a frame of pandas."""

@@ -48,13 +48,13 @@ class By(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A term (1 | factor), (0 + slope | factor), or (1 + slope | factor) with both, correlated.
+    """A term (effects | factor) of products of factors, () for the intercept, which may be correlated.
 
     The factor is of the combinations of the levels of ``columns``.
     """
 
     columns: tuple[str, ...]
-    slope: FormulaExpression | None
+    effects: tuple[tuple[FormulaExpression, ...], ...]
     text: str
     is_correlated: bool = False
 
@@ -86,7 +86,7 @@ class Parsed(NamedTuple):
         """The columns that it reads, among other names."""
         expressions = [factor for product in self.linear for factor in product]
         expressions += [argument for call in self.calls for argument in call.arguments]
-        expressions += [group.slope for group in self.groups if group.slope is not None]
+        expressions += [factor for group in self.groups for product in group.effects for factor in product]
         names = [name for one in expressions for name in one.names]
         names += [call.options["by"].column for call in self.calls if "by" in call.options]
         return [*names, *(name for group in self.groups for name in group.columns)]
@@ -441,29 +441,15 @@ def _groups(effects: _Sum, factor: _Sum, is_uncorrelated: bool, text: str, facto
             f"formula: in {text}, the factor must be a column; got {factor_text}. Its values are levels already, "
             "numbers too; compute another factor as a column of data."
         )
-    has_intercept = frozenset() in effects.products
-    slopes = [product for product in effects.products.values() if product]
-    products = [product for product in slopes if len(product) > 1]
-    if products:
-        raise ValueError(
-            f"formula: in {text}, a slope must be of one column; write a product as I({' * '.join(products[0])})."
-        )
-    if len(slopes) > 1 and not is_uncorrelated:
-        plain = text[1:-1].partition("|")[0].strip()
-        raise ValueError(
-            f"formula: {text} has correlations between several slopes, which are not available. Use "
-            f"({plain} || {factor_text}) for independent ones."
-        )
+    products = tuple(effects.products.values())
     groups = []
     for product in factor.products.values():
-        columns = tuple(product)
-        name = ":".join(quoted(column) for column in columns)
-        if slopes and has_intercept and not is_uncorrelated:
-            slope = slopes[0][0]
-            groups.append(Group(columns, slope, f"(1 + {written(slope)}|{name})", True))
-            continue
-        groups += [Group(columns, None, f"(1|{name})")] * has_intercept
-        groups += [Group(columns, slope, f"(0 + {written(slope)}|{name})") for (slope,) in slopes]
+        name = ":".join(quoted(column) for column in product)
+        for some in [(one,) for one in products] if is_uncorrelated else [products]:
+            terms = [":".join(map(written, one)) for one in some if one]
+            first = ["1" if () in some else "0"]
+            effect = "1" if not terms else " + ".join(first + terms)
+            groups.append(Group(tuple(product), some, f"({effect}|{name})", len(some) > 1 or not is_uncorrelated))
     return groups
 
 

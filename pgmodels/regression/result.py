@@ -472,7 +472,12 @@ class RegressionResult(DoublePrecision):
     def VarCorr(self) -> pd.DataFrame:
         """The rows of ``summary`` for standard deviations and correlations of groups, and for the noise."""
         groups = [term for term in self.regression.terms if isinstance(term.columns[0], Levels)]
-        names = ["sigma", *(term.prefix + name for term in groups for name in term.names.values())]
+        several = [
+            (term.prefix, (names,) if isinstance(names, str) else names)
+            for term in groups
+            for names in term.names.values()
+        ]
+        names = ["sigma", *(prefix + name for prefix, each in several for name in each)]
         rows = pd.concat([intervals.of_value([]), *_hyperparameters(self.regression, self.result)])
         return rows[rows.index.isin(names)]
 
@@ -608,10 +613,19 @@ class RegressionResult(DoublePrecision):
         for group in {"posterior", "prior"} & set(tree.children):
             drawn = tree[group].to_dataset()
             for path, printed in regression.names.items():
-                if path in drawn and printed.name != path:
-                    values = np.sqrt(drawn[path]) if printed.is_root else drawn[path]
-                    # Files of netCDF have no slash in names.
-                    drawn = drawn.assign({printed.name.replace("/", " over "): values})
+                if path not in drawn or printed.name == path:
+                    continue
+                values, dims = printed.function(drawn[path].to_numpy()), drawn[path].dims
+                named = [printed.name] if isinstance(printed.name, str) else printed.name
+                parts = (
+                    [values]
+                    if isinstance(printed.name, str)
+                    else np.moveaxis(values.reshape(*values.shape[:2], -1), 2, 0)
+                )
+                for name, part in zip(named, parts, strict=True):
+                    if name:
+                        # Files of netCDF have no slash in names.
+                        drawn = drawn.assign({name.replace("/", " over "): (dims[: part.ndim], part)})
             tree[group] = drawn
         return tree
 
@@ -786,13 +800,11 @@ def _table_of_line(sampler: LatentSampler, line: LinearCoefficients, latent: int
 def _hyperparameters(regression: "Regression", result: EngineResult) -> list[pd.DataFrame]:
     """The tables of hyperparameters that were sampled, integrated out or learned."""
     names, report = regression.names, getattr(result, "fit", None)
-    estimates = result.estimates_of({name: np.sqrt for name, printed in names.items() if printed.is_root})
+    estimates = result.estimates_of({name: printed.function for name, printed in names.items()})
     uncertain = getattr(result, "hyperparameters", None) or ({} if report is None else report.values)
     columns = ["mean", "sd", *intervals.names()]
-    return [
-        estimates[name][columns].set_axis([names[name].name + entry for entry in estimates[name].index])
-        for name in uncertain
-    ]
+    tables = [estimates[name][columns].set_axis(names[name].of(estimates[name].index)) for name in uncertain]
+    return [table[table.index != ""] for table in tables]
 
 
 def _effects_of_groups(sampler: LatentSampler, coefficients: Sequence[LinearCoefficients]) -> pd.DataFrame:
@@ -817,14 +829,14 @@ def _effects_of_levels(sampler: LatentSampler, number: int, line: LinearCoeffici
     block, (factor, *slopes) = list(regression.blocks[number]), term.columns
     assert isinstance(factor, Levels)
     # The latent at these ends is the effects times ``design``.
-    far = float(np.abs(regression.X[:, block[-1]]).max()) or 1.0
-    names, ends = [str(slope.names[0]) for slope in slopes], [far] * len(slopes)
-    design = np.array([ends]).T
+    far = np.abs(regression.X[:, block[1:]]).max(axis=0, initial=0.0)
+    names, ends = [name for slope in slopes for name in slope.names], np.diag(np.where(far > 0.0, far, 1.0))
+    design = ends
     if not slopes or "correlation" in term.names:
-        names, ends = ["Intercept", *names], [0.0, *ends]
-        design = np.column_stack([np.ones(len(ends)), *[ends] * len(slopes)])
+        names, ends = ["Intercept", *names], np.concatenate([np.zeros((1, len(far))), ends])
+        design = np.column_stack([np.ones(len(ends)), ends])
     inputs, size = np.zeros((len(ends), regression.X.shape[1])), len(regression.classes)
-    inputs[:, block[1:]] = np.array(ends)[:, None]
+    inputs[:, block[1:]] = ends
     fixed, shifts = np.zeros(len(ends)), np.zeros(len(ends))
     if line is not None:
         for place, name in enumerate(regression.terms[line.number].columns[0].names):

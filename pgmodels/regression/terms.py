@@ -449,13 +449,14 @@ class FormulaTerm(NamedTuple):
 
     ``predictor`` is the number of the likelihood's latent that it is a part of, and ``latent`` its name, such as "f[1]"
     or "sigma", empty for the first; linear terms have ``coefficients``.
-    ``names`` are those that summaries have for hyperparameters of the kernel, standard deviations for variances.
+    ``names`` are those that summaries have for hyperparameters of the kernel, standard deviations for variances and
+    correlations for their root; of several entries a name each, "" for one that they leave out.
     """
 
     text: str
     columns: tuple[TermColumns, ...]
     kernel: Kernel
-    names: dict[str, str]
+    names: Mapping[str, str | tuple[str, ...]]
     form: Any = Auto()
     mean: float = 0.0
     predictor: int = 0
@@ -638,16 +639,19 @@ def call_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str
 
 
 def group_term(group: Group, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
-    """An effect of each level of a factor, or a slope of each."""
+    """An effect of each level of a factor, a slope of each, or several, which are correlated as in lme4 and brms."""
     levels = Levels(group.columns, data.frame, group.text)
-    factor = levels.names[0]
-    intercept, slope = f"sd(Intercept | {factor})", f"sd({group.slope} | {factor})"
-    if group.slope is None:
+    factor, slopes = levels.names[0], [product for product in group.effects if product]
+    intercept = f"sd(Intercept | {factor})"
+    if not slopes:
         kernel = _with_priors(White, {"variance": _variance(scale)}, group.text, priors)
         return FormulaTerm(group.text, (levels,), kernel, {"variance": intercept})
-    numbers = Numbers([group.slope], data, group.text)
+    if len(slopes) > 1 or len(slopes[0]) > 1 or _has_columns(slopes[0][0], data):
+        return _block_of_effects(group, levels, data, scale, priors)
+    (slope,) = slopes[0]
+    numbers, of_slope = Numbers([slope], data, group.text), f"sd({slope} | {factor})"
     spread = _spread(numbers, data)
-    if group.is_correlated:
+    if len(group.effects) > 1:
         values = {
             "variance": _variance(scale),
             "slope_variance": _variance(scale / spread),
@@ -655,12 +659,48 @@ def group_term(group: Group, data: TrainingData, scale: float, priors: dict[str,
         }
         line = _with_priors(Line, values, group.text, priors)
         kernel = On(White(Fixed(1.0)), [0]) * On(line, [1])
-        correlation = f"cor(Intercept, {group.slope} | {factor})"
-        names = {"variance": intercept, "slope_variance": slope, "correlation": correlation}
+        names = {
+            "variance": intercept,
+            "slope_variance": of_slope,
+            "correlation": f"cor(Intercept, {slope} | {factor})",
+        }
         return FormulaTerm(group.text, (levels, numbers), kernel, names)
     white = _with_priors(White, {"variance": _variance(scale / spread)}, group.text, priors)
     kernel = On(white, [0]) * On(Linear(Fixed(1.0)), [1])
-    return FormulaTerm(group.text, (levels, numbers), kernel, {"variance": slope})
+    return FormulaTerm(group.text, (levels, numbers), kernel, {"variance": of_slope})
+
+
+def _has_columns(factor: FormulaExpression, data: TrainingData) -> bool:
+    """Whether a factor is of levels, or has several columns, such as a polynomial."""
+    if factor.is_name:
+        return factor in data.frame.columns and kind_of_column(data.frame[factor]) in (LEVEL, ORDERED)
+    return factor.startswith("C(") or len(DesignMatrix(((factor,),), data, True).names) > 1
+
+
+def _block_of_effects(
+    group: Group, levels: Levels, data: TrainingData, scale: float, priors: dict[str, Any], largest: int = 8
+) -> FormulaTerm:
+    """Several effects of each level, coded as in the linear terms; a slope's standard deviation is in its units."""
+    design, factor = DesignMatrix(group.effects, data, True), levels.names[0]
+    X, names = design.read(data.frame), design.names
+    if len(names) > largest:
+        raise ValueError(
+            f"formula: {group.text} has {len(names)} effects of each level, {', '.join(names)}, and a covariance of at "
+            f"most {largest}. Write a slope of a factor as (1|{factor}:column)."
+        )
+    # Indicators are as they are.
+    is_plain = np.isin(X, (0.0, 1.0)).all(axis=0) | (np.ptp(X, axis=0) == 0.0)
+    spread = np.where(is_plain, 1.0, moments(X, data.counts)[1])
+    values: dict[str, Any] = {"variance": _variance(scale / spread)}
+    if group.is_correlated and len(names) > 1:
+        values["root"] = dist.LKJCholesky(len(names), 1.0)
+    linear = _with_priors(Linear, values, group.text, priors)
+    kernel = On(White(Fixed(1.0)), [0]) * On(linear, range(1, 1 + len(names)))
+    correlations = [
+        f"cor({names[j]}, {names[i]} | {factor})" if j < i else "" for i in range(len(names)) for j in range(len(names))
+    ]
+    shown = {"variance": tuple(f"sd({name} | {factor})" for name in names), "root": tuple(correlations)}
+    return FormulaTerm(group.text, (levels, design), kernel, shown)
 
 
 def _form(call: TermCall) -> Any:
@@ -736,18 +776,18 @@ def _spread(column: Numbers, data: TrainingData) -> float:
 
 
 @double_precision
-def half_student(scale: float) -> dist.StudentT:
+def half_student(scale: float | np.ndarray) -> dist.StudentT:
     """The default prior of standard deviations of a scale, of which the positive half is meant: wide, as in brms."""
     return dist.StudentT(3.0, 0.0, SPREAD * scale)
 
 
-def _variance(scale: float) -> Parameter:
+def _variance(scale: float | np.ndarray) -> Parameter:
     """Of a latent, which starts at a deviation of 0.6 times the scale."""
     # Squares of smaller ones, times those of a prior, are far from the largest number.
-    if scale > 1e150:
+    if np.any(scale > 1e150):
         raise ValueError(
-            f"data: effects have a scale of {scale:.3g}, that of the response over that of a column, so that their "
-            "variance overflows double precision. Change the units of the response or of the columns."
+            f"data: effects have a scale of {np.max(scale):.3g}, that of the response over that of a column, so that "
+            "their variance overflows double precision. Change the units of the response or of the columns."
         )
     return Parameter(np.exp(2.0 * np.log(scale) - 1.0), prior=sd(half_student(scale)))
 

@@ -264,6 +264,8 @@ def _stored_fields(value: Any, place: str) -> tuple[str, dict[str, Any]]:
         raise _unnamed(value, place)
     names = [field.name for field in fields(value) if field.init] if is_dataclass(value) else value._fields
     stored = {name: getattr(value, name) for name in names if name not in _OTHER_FIELDS}
+    if isinstance(value, Linear) and value.root is None:
+        del stored["root"]
     match value:
         case Approximation():
             stored |= {"sites": value.sites, "blocks": _blocks(value.posterior), "groups": _own_groups(value, stored)}

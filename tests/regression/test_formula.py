@@ -53,8 +53,8 @@ def test_a_formula_is_read():
         ("offset", ("log(days)",)),
     ]
     assert parsed.calls[0].options == {"cov": "rbf"}
-    groups = [(group.columns, group.slope) for group in parsed.groups]
-    assert groups == [(("a",), None), (("a", "b"), None), (("g",), None), (("g",), "x")]
+    groups = [(group.columns, group.effects) for group in parsed.groups]
+    assert groups == [(("a",), ((),)), (("a", "b"), ((),)), (("g",), ((),)), (("g",), (("x",),))]
 
 
 def test_a_smooth_is_not_rougher_than_a_tenth_of_its_range():
@@ -77,6 +77,60 @@ def test_an_intercept_and_a_slope_of_a_group_are_correlated():
     np.testing.assert_allclose(group(regression.X, regression.X), expected, rtol=1e-6)
 
 
+def test_several_effects_of_each_level_are_correlated():
+    text = "weight ~ age + (age + lat|herd) + (0 + treat|sex)"
+    R = np.array([[1.0, 0.3, -0.5], [0.3, 1.0, 0.2], [-0.5, 0.2, 1.0]])
+    of_herd = {"variance": pgm.Fixed([4.0, 0.3, 0.8]), "root": pgm.Fixed(np.linalg.cholesky(R))}
+    priors = {"sigma": pgm.Fixed(0.7), "(1+age+lat | herd)": of_herd}
+    priors |= {"(0 + treat|sex)": {"variance": pgm.Fixed([2.0, 0.5]), "root": pgm.Fixed(np.eye(2))}}
+    result = pgm.formula(text, DATA, priors=priors).gaussian_vi()
+    X, herd = np.column_stack([np.ones(N), DATA[["age", "lat"]]]), DATA["herd"].to_numpy()
+    treat, sex = pd.get_dummies(DATA["treat"]).to_numpy(float), DATA["sex"].to_numpy()
+    deviations = np.sqrt([4.0, 0.3, 0.8])
+    line, others = result.regression.terms[0], result.regression.terms[1:]
+    assert [term.name for term in others] == ["(1 + age + lat|herd)", "(0 + treat|sex)"]
+    B = result.regression.X[:, result.regression.blocks[0]]
+    K = B @ np.diag(np.asarray(line.kernel.variance.value)) @ B.T + 0.49 * np.eye(N)
+    K += (X * deviations) @ R @ (X * deviations).T * (herd[:, None] == herd)
+    K += (treat * [2.0, 0.5]) @ treat.T * (sex[:, None] == sex)
+    expected = stats.multivariate_normal(np.full(N, line.mean), K).logpdf(DATA["weight"])
+    assert result.result.elbo == pytest.approx(expected, abs=1e-6)
+    # Effects: E b = D R D X^T K^-1 (y - mean) over the rows of a level.
+    pull = np.linalg.solve(K, DATA["weight"] - line.mean)
+    level = herd[0]
+    effects = np.outer(deviations, deviations) * R @ (X[herd == level].T @ pull[herd == level])
+    table = result.ranef()
+    rows = table[(table["term"] == "(1 + age + lat|herd)") & (table["group"] == level)]
+    assert list(rows["effect"]) == ["Intercept", "age", "lat"]
+    np.testing.assert_allclose(rows["mean"], effects, atol=1e-6)
+    with pytest.raises(ValueError, match="has 9 effects of each level"):
+        pgm.formula("weight ~ (poly(age, 9) - 1|herd)", DATA)
+
+
+def test_correlations_of_effects_are_learned():
+    rng, groups, size = np.random.default_rng(1), 40, 800
+    S = np.array([[1.0, 0.5, -0.3], [0.5, 0.6, 0.1], [-0.3, 0.1, 0.4]])
+    b, g, (x, z, noise) = (
+        rng.multivariate_normal(np.zeros(3), S, groups),
+        rng.integers(0, groups, size),
+        rng.normal(size=(3, size)),
+    )
+    data = pd.DataFrame(
+        {"x": x, "z": z, "g": g.astype(str), "y": 1.0 + b[g, 0] + b[g, 1] * x + b[g, 2] * z + 0.5 * noise}
+    )
+    result = pgm.formula("y ~ x + z + (x + z|g)", data).fit()
+    names = ["Intercept", "x", "z"]
+    deviations = result.VarCorr()["mean"].loc[[f"sd({name} | g)" for name in names]]
+    pairs = [(1, 0), (2, 0), (2, 1)]
+    correlations = result.summary()["mean"].loc[[f"cor({names[j]}, {names[i]} | g)" for i, j in pairs]]
+    # The covariance of the effects themselves, which 20 rows of each level tell closely.
+    C = np.cov(b[np.unique(g)].T)
+    np.testing.assert_allclose(deviations, np.sqrt(np.diag(C)), rtol=0.1)
+    np.testing.assert_allclose(correlations, [C[i, j] / np.sqrt(C[i, i] * C[j, j]) for i, j in pairs], atol=0.1)
+    tree = result.to_arviz(num_draws=20)
+    assert {"cor(x, z | g)", "sd(z | g)"} <= set(tree["posterior"].data_vars)
+
+
 def test_summaries_name_standard_deviations_and_correlations():
     terms = "(1|sex) + (1 + age|herd) + (0 + lon|treat) + (1|sex:treat) + s(lat) + gp(lon, cov='own')"
     context = {"own": pgm.RBF(1.0, 1.0) * pgm.Matern52(1.0, 1.0)}
@@ -88,7 +142,7 @@ def test_summaries_name_standard_deviations_and_correlations():
         *("sd(Intercept | sex)", "sd(Intercept | herd)", "sd(age | herd)", "cor(Intercept, age | herd)"),
         *("sd(lon | treat)", "sd(Intercept | sex:treat)"),
     ]
-    roots = [printed.name for printed in regression.names.values() if printed.is_root]
+    roots = [printed.name for printed in regression.names.values() if printed.function is np.sqrt]
     assert all(name.startswith("sd(") for name in roots)
     assert len(roots) == 6
     # Parameters of likelihoods that a user made have the names that the user gave.

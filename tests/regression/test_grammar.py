@@ -236,8 +236,6 @@ REFUSED = {
     "ar1(z, by=k)": r"Write by=C\(k\)",
     "gp(x, by=log(z))": "by must be a column",
     "(1|g + k)": r"as \(1\|a\) \+ \(1\|b\)",
-    "(0 + x + z|g)": r"Use \(0 \+ x \+ z \|\| g\)",
-    "(x:z|g)": r"write a product as I\(x \* z\)",
     "(1|log(z))": "the factor must be a column; got log",
     "1|g": r"must be in parentheses, as in \(1\|g\)",
     "x +": "the end is not expected",
