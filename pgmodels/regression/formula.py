@@ -154,7 +154,7 @@ def formula(
     prior mean of the levels of a factor without an intercept. A prior that is given to the intercept, or such a level,
     is at the columns' origin. Standard deviations of groups, smooths, processes and noise are the positive half of
     StudentT(3, 0, 2.5 s), of slopes over sd(x); variances, which are the parameters, have these as priors of their
-    roots, ``pgm.sd(...)``. Precisions, dispersions and shapes are log-normal with a log-sd of 3; correlations LKJ(1), which is uniform for two;
+    roots, ``pgm.sd(...)``. Precisions, dispersions and shapes are log-normal with a log-sd of 3; correlations LKJ(1);
     lengthscales log-normal with 98 % between the 2 % quantile of distances, for ``s`` a tenth of the range, and the
     range.
 
