@@ -197,6 +197,11 @@ def _probit(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS) -> Express
     return _cumulative(normal_cdf, y, f, cuts)
 
 
+@likelihood(num_latents=1, sampler=lambda rng, y, f, cuts: np.sum(f - rng.gumbel(size=f.shape) > cuts, axis=0))
+def _cloglog(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS) -> Expression:
+    return _cumulative(lambda z: 1 - exp(-exp(z)), y, f, cuts)
+
+
 @likelihood(
     num_latents=1, sampler=lambda rng, y, f, cuts, disc: np.sum(f + rng.logistic(size=f.shape) / disc > cuts, axis=0)
 )
@@ -211,11 +216,27 @@ def _scaled_probit(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS, dis
     return _cumulative(lambda z: normal_cdf(disc * z), y, f, cuts)
 
 
-_LINKS = {"logit": (_logit, _scaled_logit), "probit": (_probit, _scaled_probit)}
+@likelihood(
+    num_latents=1, sampler=lambda rng, y, f, cuts, disc: np.sum(f - rng.gumbel(size=f.shape) / disc > cuts, axis=0)
+)
+def _scaled_cloglog(
+    y: Expression, f: Expression, cuts: VectorSymbol = _CUTS, disc: Expression = POSITIVE
+) -> Expression:
+    return _cumulative(lambda z: 1 - exp(-exp(disc * z)), y, f, cuts)
+
+
+# Formulas without and with disc, and the quantile function of the noise.
+_LINKS: dict[str, tuple[Any, Any, Callable[[np.ndarray], np.ndarray]]] = {
+    "logit": (_logit, _scaled_logit, scipy.special.logit),
+    "probit": (_probit, _scaled_probit, scipy.special.ndtri),
+    "cloglog": (_cloglog, _scaled_cloglog, lambda p: np.log(-np.log1p(-p))),
+}
 
 
 def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None, disc: Any = None) -> Likelihood:
-    """An ordered category y: P(y <= k) = F(cuts[k] - f), with F = σ or Φ; one latent. All engines take it.
+    """An ordered category y: P(y <= k) = F(cuts[k] - f), with F = σ, Φ or 1 - exp(-exp(z)); one latent.
+
+    All engines take it, but with "cloglog", which has no augmentation.
 
     The cut-points carry the level of f: give the GP the mean ``pgm.Fixed(0.0)``.
 
@@ -223,8 +244,8 @@ def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None, disc: Any =
     ----------
     num_classes : int
         Number of categories, at least 2; y is 0 to num_classes - 1, in order.
-    link : "logit" or "probit"
-        Proportional odds, or a category of f plus standard normal noise.
+    link : "logit", "probit" or "cloglog"
+        Proportional odds, a category of f plus standard normal noise, or proportional hazards.
     cuts : array_like, Fixed, Parameter or NumPyro distribution, optional
         The num_classes - 1 cut-points, increasing, in units of f; learned by ``fit``. By default they start where all
         categories are equally likely at f = 0.
@@ -259,10 +280,9 @@ def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None, disc: Any =
 
     support = Classes(num_classes)
     if link not in _LINKS:
-        raise ValueError(f"link of Ordinal must be 'logit' or 'probit'; got {link!r}.")
-    quantile = scipy.special.logit if link == "logit" else scipy.special.ndtri
+        raise ValueError(f"link of Ordinal must be one of {', '.join(map(repr, _LINKS))}; got {link!r}.")
     count = support.num_classes - 1
-    start = quantile(np.arange(1, count + 1) / support.num_classes)
+    start = _LINKS[link][2](np.arange(1, count + 1) / support.num_classes)
     declared = Parameter(start, constraint=ordered_vector)
     parameter = as_declared(start if cuts is None else cuts, declared, "cuts of Ordinal", positive=False)
     if parameter.value.shape != (count,):

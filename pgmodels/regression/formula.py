@@ -101,8 +101,8 @@ def formula(
     context : dict, optional
         Further functions, kernels and values that the formula names.
     link : str, optional
-        "logit" or "probit" for "bernoulli" and "cumulative"; "softmax", "logistic_softmax" or "stick_breaking" for
-        "categorical".
+        "logit", "probit" (not of "binomial") or "cloglog" for "bernoulli", "binomial" and "cumulative"; "softmax",
+        "logistic_softmax" or "stick_breaking" for "categorical".
 
     Returns
     -------

@@ -22,6 +22,7 @@ from pgmodels.likelihoods.counts import (
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
+from pgmodels.likelihoods.expression import Expression, Observation
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood, trace
 from pgmodels.likelihoods.modified import modelled
 from pgmodels.likelihoods.named import (
@@ -37,9 +38,10 @@ from pgmodels.likelihoods.named import (
     Probit,
     StickBreaking,
     StudentT,
+    binomial_coefficient,
 )
 from pgmodels.likelihoods.operations import exp, positions, prod, sum_
-from pgmodels.likelihoods.supports import Censored, Classes, IntervalCensored
+from pgmodels.likelihoods.supports import Binary, Censored, Classes, IntervalCensored, SuccessesOfTrials
 from pgmodels.parameters.parameter import Fixed, Parameter
 from pgmodels.regression.expressions import FAMILIES, Computed
 from pgmodels.regression.grammar import Observed, Parsed, parse
@@ -340,6 +342,21 @@ def _with(
     return Family(make, relation, kinds=kinds, latents=latents)
 
 
+@likelihood(support=Binary(), num_latents=1)
+def bernoulli_cloglog(y: Expression, f: Expression) -> Expression:
+    """A label y with probability 1 - exp(-exp(f)): of an event by proportional hazards."""
+    return (1 - exp(-exp(f))) ** y * exp(-exp(f)) ** (1 - y)
+
+
+@likelihood(
+    support=SuccessesOfTrials(), num_latents=1, mean=lambda y, f: y[1] * (1 - exp(-exp(f))),
+    variance=lambda y, f: y[1] * (1 - exp(-exp(f))) * exp(-exp(f)),
+)  # fmt: skip
+def binomial_cloglog(y: Observation, f: Expression) -> Expression:
+    """y = (successes, trials), with probability 1 - exp(-exp(f)) of a success."""
+    return binomial_coefficient(y[1], y[0]) * (1 - exp(-exp(f))) ** y[0] * exp(-exp(f)) ** (y[1] - y[0])
+
+
 @likelihood
 def multinomial_logit(y: Any, f: Any) -> Any:
     """A class y with log odds f[c - 1] of class c and class 0, the reference."""
@@ -377,8 +394,15 @@ _FAMILIES: dict[str, dict[str, Family]] = {
     "lognormal": {"identity": Family(lambda one: LogNormal(one.noise()), _LOG)},
     "gamma": {"log": _with(Gamma, "shape", 1.0)},
     "beta": {"logit": _with(Beta, "precision", 5.0, _OTHER)},
-    "bernoulli": {"logit": Family(lambda _: Bernoulli()), "probit": Family(lambda _: Probit())},
-    "binomial": {"logit": Family(lambda _: Binomial(), kinds=("p",))},
+    "bernoulli": {
+        "logit": Family(lambda _: Bernoulli()),
+        "probit": Family(lambda _: Probit()),
+        "cloglog": Family(lambda _: bernoulli_cloglog()),
+    },
+    "binomial": {
+        "logit": Family(lambda _: Binomial(), kinds=("p",)),
+        "cloglog": Family(lambda _: binomial_cloglog(), kinds=("p",)),
+    },
     "beta_binomial": {"logit": _with(BetaBinomial, "precision", 5.0, _OTHER, ("p",))},
     "poisson": {"log": Family(lambda _: Poisson(), _LOG_MEAN)},
     "negbinomial": {"log": _with(NegativeBinomial2, "dispersion", 1.0)},
@@ -394,6 +418,7 @@ _FAMILIES: dict[str, dict[str, Family]] = {
     "cumulative": {
         "logit": Family(_ordinal("logit"), is_ordered=True),
         "probit": Family(_ordinal("probit"), is_ordered=True),
+        "cloglog": Family(_ordinal("cloglog"), is_ordered=True),
     },
     "weibull": {"log": _survival(Weibull)},
     "loglogistic": {"log": _survival(LogLogistic)},

@@ -150,6 +150,27 @@ def test_parameters_have_formulas_by_their_names(family):
             np.testing.assert_allclose(below, np.sum(p, axis=0), atol=0.04)
 
 
+@pytest.mark.parametrize(
+    ("family", "response"), [("bernoulli", "y"), ("binomial", "p(y, n)"), ("cumulative", "y")], ids=str
+)
+def test_complementary_log_log_links(family, response):
+    x, n = RNG.normal(0.1, 0.8, 40), 1 if family == "bernoulli" else 6
+    y = {"cumulative": np.arange(40) % 3, "binomial": np.arange(40) % 7}.get(family, np.arange(40) % 2)
+    priors = {"cuts": pgm.Fixed(CUTS[1:3])} if family == "cumulative" else None
+    data = pd.DataFrame({"y": y, "x": x, "n": n})
+    regression = pgm.formula(f"{response} ~ x", data, family=family, link="cloglog", priors=priors)
+    P = lambda z: -np.expm1(-np.exp(z))  # noqa: E731
+    expected = np.log(P(CUTS[y + 1] - x) - P(CUTS[y] - x)) if priors else stats.binom.logpmf(y, n, P(x))
+    likelihood, f = regression.model.likelihood, x[:, None]
+    np.testing.assert_allclose(log_density(likelihood, regression.y, f), expected, rtol=1e-9)
+    if family == "cumulative":
+        below = np.mean([likelihood.draw(RNG, regression.y, f) <= y for _ in range(4000)], axis=0)
+        np.testing.assert_allclose(below, P(CUTS[y + 1] - x), atol=0.04)
+    else:
+        mean, variance = likelihood.moments(regression.y, f, 1) or (P(x), P(x) * (1 - P(x)))
+        np.testing.assert_allclose([mean, variance], [n * P(x), n * P(x) * (1 - P(x))], rtol=1e-9)
+
+
 def test_the_scale_of_noise_has_the_estimates_of_maximum_likelihood(tmp_path):
     x, z, noise = RNG.normal(size=(3, 200))
     data = pd.DataFrame({"x": x, "z": z, "y": 1.0 + 2.0 * x + np.exp(-0.5 + 0.7 * z) * noise})
@@ -159,7 +180,10 @@ def test_the_scale_of_noise_has_the_estimates_of_maximum_likelihood(tmp_path):
     best, table = optimize.minimize(loss, np.zeros(4)), result.summary()
     # Posterior means are beside the maximum by the skew.
     np.testing.assert_allclose(table["mean"], best.x, atol=0.02)
-    np.testing.assert_allclose(table["sd"], np.sqrt(np.diag(best.hess_inv)), rtol=0.08)
+    X, Z, precision = np.stack([np.ones(200), x]), np.stack([np.ones(200), z]), np.exp(-2 * (best.x[2] + best.x[3] * z))
+    information = [(X * precision) @ X.T, 2.0 * Z @ Z.T]
+    deviations = np.concatenate([np.sqrt(np.diag(np.linalg.inv(each))) for each in information])
+    np.testing.assert_allclose(table["sd"], deviations, rtol=0.08)
     pd.testing.assert_frame_equal(pgm.load_formula(result.save(tmp_path / "f.npz")).summary(), table)
     for texts, family in ((["y ~ x", "shape ~ z"], "gaussian"), (["y ~ x", "sigma ~ z", "scale ~ x"], "gaussian")):
         with pytest.raises(ValueError, match="is no latent and no positive parameter of Gaussian"):
