@@ -93,8 +93,8 @@ def formula(
         alone bound it; by name for a parameter of the family, such as ``"shape"``; that of the scale of noise is
         ``"sigma"`` or ``"scale"``. Terms of further formulas are named ``"f[1]: (1|herd)"`` or ``"sigma: x"``.
     weights : str or array_like, shape (n,), optional
-        A column, or powers of the rows' likelihoods: how often a row counts, in default priors too. Rows of weight 0
-        are left out.
+        A column, which the formula may name too, ``"y | weights(w) ~ x"``, or powers of the rows' likelihoods: how
+        often a row counts, in default priors too. Rows of weight 0 are left out.
     missing : {"raise", "drop", "predict"}
         What to do with rows that have no value in a column of the formula. "predict" keeps those without a response,
         for predictions.
@@ -172,6 +172,9 @@ def formula(
         raise ValueError(f"priors must be a dict by the text of a term, a coefficient or a parameter; got {priors!r}.")
     (read, parsed), names, unused = parse_all(formula), dict(context or {}), dict(priors or {})
     texts = [formula] if isinstance(formula, str) else list(formula)
+    if read.weights is not None and weights is not None:
+        raise ValueError(f"weights: {read.text} has weights too: give one of both.")
+    weights = weights if read.weights is None else read.weights
     used = [name for one in parsed.values() for name in one.names] + ([weights] if isinstance(weights, str) else [])
     frame = read_frame(data, "data", {*used, *read.names})
     powers = _weights(weights, frame)
@@ -431,7 +434,7 @@ def save_formula(result: RegressionResult, path: str | PathLike[str]) -> Path:
     """
     regression = result.regression
     response, predictors = parse_all(regression.formula)
-    names = {*response.names, *(name for parsed in predictors.values() for name in parsed.names)}
+    names = {*response.names, *(name for parsed in predictors.values() for name in parsed.names), response.weights}
     stored = {
         "formula": tuple(regression.formula),
         "family": regression.family if isinstance(regression.family, str) else None,
@@ -492,7 +495,7 @@ def load_formula(
     with faults_of(path, unsuitable=ValueError):
         regression: Regression = formula(
             texts, frame, family=named or family, link=link, context=context, missing="predict", priors=priors,
-            weights=weights,
+            weights=None if parse_all(texts)[0].weights else weights,
         )  # fmt: skip
     result: Any = load(path, likelihood=regression.model.likelihood)
     with faults_of(path):

@@ -60,13 +60,17 @@ class Group(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """A response: the name of its call or "column", its arguments, the level that is modelled, options and text."""
+    """A response: the name of its call or "column", its arguments, the level that is modelled, options and text.
+
+    ``weights`` is the column of its weights, where the formula has them.
+    """
 
     kind: str
     arguments: tuple[FormulaExpression, ...]
     level: Any
     options: dict[str, Any]
     text: str
+    weights: str | None = None
 
     @property
     def names(self) -> list[str]:
@@ -463,14 +467,25 @@ def read_response(text: str) -> Observed:
     node = tree(text)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         kinds = {"trials": "p", "se": "se"}
-        call = node.right
-        name = call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
-        if not isinstance(call, ast.Call) or name not in kinds or len(call.args) != 1 or call.keywords:
-            raise ValueError(
-                f"formula: {text} has {shortened(ast.unparse(call))} after the bar; there are trials(n) and se(sd). "
-                "Weights are the argument weights, rates an offset(log()) term, and times Surv(time, 1 - censored)."
-            )
-        return Observed(kinds[name], (expression(node.left), expression(call.args[0])), None, {}, text)
+        calls = [node.right]
+        while isinstance(calls[0], ast.BinOp) and isinstance(calls[0].op, ast.Add):
+            calls[:1] = [calls[0].left, calls[0].right]
+        observed = read_response(ast.unparse(node.left))
+        for call in calls:
+            name = call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
+            if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords:
+                name = ""
+            argument = expression(call.args[0]) if isinstance(call, ast.Call) and name else None
+            if name == "weights" and argument is not None and argument.is_name and observed.weights is None:
+                observed = observed._replace(weights=str(argument))
+            elif name in kinds and argument is not None and observed.kind == "column":
+                observed = observed._replace(kind=kinds[name], arguments=(*observed.arguments, argument))
+            else:
+                raise ValueError(
+                    f"formula: {text} has {shortened(ast.unparse(call))} after the bar; there are trials(n), se(sd) "
+                    "and weights(column). Rates are an offset(log()) term, and times Surv(time, 1 - censored)."
+                )
+        return observed._replace(text=text)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("cbind", *_RESPONSES):
         # R's names of the arguments, in their order.
         named = {one.arg: one.value for one in node.keywords} if node.func.id == "Surv" else {}

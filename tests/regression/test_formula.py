@@ -107,6 +107,16 @@ def test_several_effects_of_each_level_are_correlated():
         pgm.formula("weight ~ (poly(age, 9) - 1|herd)", DATA)
 
 
+def test_weights_are_in_the_formula(tmp_path):
+    data = DATA.assign(w=np.arange(N) % 3)
+    result = pgm.formula("p(ill, n) | weights(w) ~ age", data, family="binomial").gaussian_vi()
+    expected = pgm.formula("ill | trials(n) ~ age", data, family="binomial", weights="w").gaussian_vi().summary()
+    for one in (result, pgm.load_formula(result.save(tmp_path / "f.npz"))):
+        pd.testing.assert_frame_equal(one.summary(), expected)
+    with pytest.raises(ValueError, match="has weights too: give one of both"):
+        pgm.formula("weight | weights(w) ~ age", data, weights="w")
+
+
 def test_correlations_of_effects_are_learned():
     rng, groups, size = np.random.default_rng(1), 40, 800
     S = np.array([[1.0, 0.5, -0.3], [0.5, 0.6, 0.1], [-0.3, 0.1, 0.4]])
