@@ -394,11 +394,33 @@ def over_predictors(formula: Expression, num_latents: int) -> tuple[Expression, 
 def rewrite_if_fewer(formula: Expression, num_latents: int) -> tuple[Expression, Predictors | None]:
     """The formula over its predictors if they are fewer than the latents, else the formula itself and None."""
     try:
-        over, predictors = over_predictors(formula, num_latents)
+        over, predictors = _over_basis(*over_predictors(formula, num_latents))
     except NoAugmentationError:
         return formula, None
     is_smaller = len(predictors.rows) < num_latents and not predictors.only_select
     return (over, predictors) if is_smaller else (formula, None)
+
+
+def _over_basis(over: Expression, predictors: Predictors) -> tuple[Expression, Predictors]:
+    """The formula over the first predictors that span all, where their coefficients are numbers.
+
+    Of f[0] + f[1], f[2] and f[2] - f[0] - f[1] these are two.
+    """
+    rows, size = predictors.rows, predictors.num_latents
+    if not all(isinstance(entry, Constant) for row in rows for entry in row.values()):
+        return over, predictors
+    entries = [[getattr(row.get(latent, ZERO), "value", 0.0) for latent in range(size)] for row in rows]
+    matrix, basis = np.array(entries, float).reshape(len(rows), size), list[int]()
+    for number in range(len(rows)):
+        if np.linalg.matrix_rank(matrix[[*basis, number]]) > len(basis):
+            basis.append(number)
+    if len(basis) == len(rows):
+        return over, predictors
+    fewer = Predictors(tuple(rows[number] for number in basis), size)
+    weights = np.round(np.linalg.lstsq(matrix[basis].T, matrix.T)[0].T, 12)
+    symbols = [fewer.symbol(number) for number in range(len(basis))]
+    spanned = [add(*(multiply(float(w), z) for w, z in zip(row, symbols, strict=True) if w)) for row in weights]
+    return algebra.substitute(over, spanned), fewer
 
 
 class _PredictorCollector:

@@ -609,8 +609,11 @@ def exp(x: Operand) -> Expression:
 
 
 def log(x: Operand) -> Expression:
-    """The natural logarithm."""
-    return Call("log", as_expression(x))
+    """The natural logarithm; of exp(z) it is z."""
+    expression = as_expression(x)
+    if isinstance(expression, Call) and expression.name == "exp":
+        return expression.argument
+    return Call("log", expression)
 
 
 def sqrt(x: Operand) -> Expression:

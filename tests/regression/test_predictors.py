@@ -138,6 +138,8 @@ def test_parameters_have_formulas_by_their_names(family):
     priors = {"student": {"scale": pgm.Fixed(0.7)}, "cumulative": {"cuts": pgm.Fixed(CUTS[1:3])}}.get(family, {})
     regression = pgm.formula(["y ~ x", f"{name} ~ z + (1|x)"], data, family=family, priors=priors)
     assert [term.name for term in regression.terms] == ["linear", f"{name}: linear", f"{name}: (1|x)"]
+    # Latents of one predictor are not independent.
+    assert objective_of(regression.model, "auto", 40).name == "expected"
     likelihood, f = regression.model.likelihood, np.column_stack([m, t - 0.3, np.full(40, 0.3)])
     np.testing.assert_allclose(log_density(likelihood, regression.y, f), expected(y, m, t), rtol=1e-9)
     if likelihood.sampler is not None:
