@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from pgmodels.inference.cavi import positive
 from pgmodels.inference.linear_response import at_data, correct_by_response, halves, mixing_of, problem_at
-from pgmodels.inference.objectives import expected_objective, objective_of_result
+from pgmodels.inference.objectives import expected_objective, is_joint, objective_of_result
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.vi import vi
 from pgmodels.model import Data
@@ -430,7 +430,7 @@ def correct_by_nesting(
 
 def variational_gaussian(approximation: Approximation) -> Approximation:
     """The maximum of the expected log density with the same hyperparameters."""
-    if objective_of_result(approximation).is_exact:
+    if is_joint(objective_of_result(approximation)):
         return approximation
     gaussian = vi(
         approximation.model, approximation.X, approximation.y, objective="expected", weights=approximation.weights,

@@ -212,6 +212,11 @@ def known_objective(result: GaussianResult | SparseApproximation) -> Objective |
     return objective_of(result.model, result.objective) if result.objective in OBJECTIVES else None
 
 
+def is_joint(objective: Objective) -> bool:
+    """Whether q maximises the expected log density itself, with the posterior covariances of a datum's predictors."""
+    return objective.is_exact and (objective.takes_covariances or objective.num_latents == 1)
+
+
 def objective_of_result(result: GaussianResult | SparseApproximation) -> Objective:
     """The objective that a result maximises.
 

@@ -18,7 +18,7 @@ from scipy.special import ndtri
 
 from pgmodels.data.arrays import DATE, DURATION, NUMBER, ZONED, kind_of_column
 from pgmodels.inference.correct import marginals
-from pgmodels.inference.objectives import objective_of_result
+from pgmodels.inference.objectives import is_joint, objective_of_result
 from pgmodels.likelihoods.supports import Classes, Given
 from pgmodels.plots.style import Style, literal, new_panels, open_axes, styles
 from pgmodels.regression.terms import Levels
@@ -303,7 +303,8 @@ class LatentSampler:
         """The coefficients of a corrected result whose marginals are skewed."""
         result = self.result
         skewed: list[Skewed] = []
-        if not isinstance(result, LinearResponse) or not objective_of_result(result).is_exact:
+        # Where q has independent latents, linear response widens them whatever their skew.
+        if not isinstance(result, LinearResponse) or not is_joint(objective_of_result(result)):
             return skewed
         # Of the variances by linear response and of the variational Gaussian: 2.8 where a column separates the labels,
         # 1.01 for the others in the same model.
