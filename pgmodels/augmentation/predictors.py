@@ -404,7 +404,8 @@ def rewrite_if_fewer(formula: Expression, num_latents: int) -> tuple[Expression,
 def _over_basis(over: Expression, predictors: Predictors) -> tuple[Expression, Predictors]:
     """The formula over the first predictors that span all, where their coefficients are numbers.
 
-    Of f[0] + f[1], f[2] and f[2] - f[0] - f[1] these are two.
+    Of f[0] + f[1], f[2] and f[2] - f[0] - f[1] these are two. Joint quadrature of more takes minutes, where independent
+    latents, corrected by linear response, take seconds.
     """
     rows, size = predictors.rows, predictors.num_latents
     if not all(isinstance(entry, Constant) for row in rows for entry in row.values()):
@@ -414,7 +415,7 @@ def _over_basis(over: Expression, predictors: Predictors) -> tuple[Expression, P
     for number in range(len(rows)):
         if np.linalg.matrix_rank(matrix[[*basis, number]]) > len(basis):
             basis.append(number)
-    if len(basis) == len(rows):
+    if len(basis) == len(rows) or len(basis) > 2:
         return over, predictors
     fewer = Predictors(tuple(rows[number] for number in basis), size)
     weights = np.round(np.linalg.lstsq(matrix[basis].T, matrix.T)[0].T, 12)

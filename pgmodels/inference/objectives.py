@@ -53,16 +53,11 @@ def expected_objective(model: Model, coarse: bool = False) -> Quadrature | Expec
 
 
 def mean_field_objective(model: Model) -> Objective:
-    """The expected log density of predictors that are independent under q; ValueError if predictors share latents."""
+    """The expected log density of latents that are independent under q, also where the formula reads their sums."""
     expected = expected_objective(model)
     if not isinstance(expected, Quadrature) or expected.size == 1:
         return expected
-    if expected.predictors is not None:
-        raise ValueError(
-            f"objective='mean_field' expects a formula of the latents themselves; {model.likelihood.name} reads sums "
-            "of latents, which are correlated under q if they share one. Choose objective='expected'."
-        )
-    return MeanField(expected.formula, expected.size)
+    return MeanField(model.likelihood.formula(model.num_latents), model.num_latents)
 
 
 def additive_noise_objective(model: Model) -> AdditiveNoise:
@@ -172,6 +167,8 @@ def _automatic(model: Model, num_rows: int) -> ObjectiveName:
         if predictors is not None:
             if size == 2 and is_affordable:
                 return "expected"
+            if size > 2 and derived is None:
+                return "mean_field"
         elif derived is None:
             return "mean_field" if size > 2 else "expected"
         elif is_affordable:

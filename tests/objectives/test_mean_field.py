@@ -120,13 +120,17 @@ def test_fit_records_its_choice():
     assert "mean-field" in str(result)
 
 
-def test_latents_that_a_factor_combines_are_refused():
+def test_linear_response_restores_covariances_of_latents_that_a_factor_combines():
     @pgm.likelihood
     def two_sums(y, f):
-        return pgm.normal_pdf(y, f[0] + f[1], pgm.exp(f[1] + f[2]))
+        return pgm.normal_pdf(y, f[0] + f[1], pgm.exp(0.1 * f[1] + 0.1 * f[2]))
 
-    with pytest.raises(ValueError, match="objective='expected'"):
-        pgm.vi(pgm.Model(two_sums(), pgm.GP(pgm.RBF(), size=3)), np.zeros((2, 1)), np.zeros(2), objective="mean_field")
+    rng = np.random.default_rng(0)
+    X, kernels = np.arange(12.0)[:, None] % 5, (pgm.Constant(9.0), pgm.White(1.0), pgm.White(0.5))
+    model, y = pgm.Model(two_sums(), [pgm.GP(kernel) for kernel in kernels]), rng.normal(size=12)
+    joint, apart = pgm.gaussian_vi(model, X, y), pgm.vi(model, X, y, objective="mean_field")
+    assert np.all(apart.variance[:, 0] < 0.5 * joint.variance[:, 0])
+    np.testing.assert_allclose(pgm.correct(apart).variance, joint.variance, rtol=0.1)
 
 
 def test_one_latent_is_the_expected_log_density():
