@@ -18,6 +18,7 @@ from pgmodels.model import GP, Data, Model, check_memory, fixed_groups, require_
 from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import have_fixed_kernels
 from pgmodels.priors.representation import Auto, Binding
+from pgmodels.priors.rows import Levels
 from pgmodels.results.approximation import Approximation, GaussianResult
 from pgmodels.results.nested import require_result
 from pgmodels.runtime.precision import as_array, double_precision
@@ -113,6 +114,11 @@ class Program:
         self.formula, self.y = self.powers.likelihood.formula(model.num_latents), as_array(rows.y)
         inputs = model.inputs(data.X)
         self.copies, self.spanning = inputs.copies, inputs.spanning
+        # Without padding.
+        self.levels = [
+            levels and Levels(levels.level[:count], levels.keys[: 1 + int(np.max(levels.level))])
+            for levels, count in zip(inputs.levels, inputs.counts, strict=True)
+        ]
         self.inputs = [X[:count] for X, count in zip(inputs.X, inputs.counts, strict=True)]
         # Factors that do not depend on sampled parameters are computed once.
         self.fixed_groups = fixed_groups(model, data.X, have_fixed_kernels(model))
@@ -127,8 +133,8 @@ class Program:
     @property
     def whitened_shapes(self) -> list[tuple[int, int]]:
         """The shape (r, size) of the whitened coordinates of each group."""
-        groups = zip(self.unknowns.model.gps, self.factors, self.inputs, self.spanning, strict=True)
-        return [(_bound(gp, X, rows).rank if A is None else len(A), gp.size) for gp, A, X, rows in groups]
+        groups = zip(self.unknowns.model.gps, self.factors, self.inputs, self.spanning, self.levels, strict=True)
+        return [(_bound(gp, *at).rank if A is None else len(A), gp.size) for gp, A, *at in groups]
 
     def __call__(self) -> Any:
         pairs = zip(self.unknowns.names, self.unknowns.parameters, strict=True)
@@ -150,14 +156,15 @@ class Program:
     def latents(self, model: Model, whitened: Sequence[Array]) -> Array:
         """The latents f = mean + A^T v (n, latents) of whitened coordinates v by group."""
         latents = []
-        for gp, A, X, rows, v in zip(model.gps, self.factors, self.inputs, self.spanning, whitened, strict=True):
-            latents.append(_bound(gp, X, rows).latents(v) if A is None else as_array(gp.mean.value) + A.T @ v)
+        groups = zip(whitened, model.gps, self.factors, self.inputs, self.spanning, self.levels, strict=True)
+        for v, gp, A, *at in groups:
+            latents.append(_bound(gp, *at).latents(v) if A is None else as_array(gp.mean.value) + A.T @ v)
         return self.copies.side_by_side(latents)
 
 
-def _bound(gp: GP, X: Any, rows: Any) -> Any:
+def _bound(gp: GP, X: Any, rows: Any, levels: Any) -> Any:
     """The prior of a group at its distinct inputs."""
-    how = Binding(traced=True, spanning=rows)
+    how = Binding(traced=True, spanning=rows, levels=levels)
     return _REPRESENTATION.bind(bare(gp.kernel), as_array(gp.mean.value), X, gp.size, how)
 
 

@@ -94,8 +94,8 @@ class Modelled:
     def __call__(self, y: Observation, f: Latents, **parameters: ParameterSymbol | VectorSymbol) -> Expression:
         rates = [exp(f[self.size + number]) for number in range(len(self.names))]
         pairs = zip(self.names, self.lows, rates, strict=True)
-        modelled = {name: low + rate if low else rate for name, low, rate in pairs}
-        return self.formula(y, f[0] if self.size == 1 else f, **parameters, **modelled)
+        values = {name: low + rate if low else rate for name, low, rate in pairs}
+        return self.formula(y, f[0] if self.size == 1 else f, **parameters, **values)
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ def modelled(likelihood: Likelihood, size: int, lows: Mapping[str, float]) -> Li
 
     Each of these is its value in ``lows`` plus the exponential of its latent.
     """
-    formulas = (likelihood.function, likelihood.conditional_mean, likelihood.conditional_variance)
-    function, mean, variance = (one and Modelled(one, size, tuple(lows), tuple(lows.values())) for one in formulas)
-    assert function is not None
+    function = Modelled(likelihood.function, size, tuple(lows), tuple(lows.values()))
+    moments = likelihood.conditional_mean, likelihood.conditional_variance
+    mean, variance = (one and replace(function, formula=one) for one in moments)
     return replace(
         likelihood,
         parameters={name: value for name, value in likelihood.parameters.items() if name not in lows},

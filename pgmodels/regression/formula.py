@@ -365,7 +365,8 @@ class Regression(DoublePrecision):
         return self.predictors[number // len(self.classes)].offset(frame, name)
 
     def _run(self, engine: Callable[..., EngineResult], options: dict[str, Any]) -> RegressionResult:
-        if engine is not nuts and self.family == "weibull" and len(self.predictors) > 1:
+        likelihood = self.model.likelihood
+        if engine is not nuts and likelihood.name == "Weibull" and "shape" not in likelihood.parameters:
             raise ValueError(
                 "formula: under a Gaussian the expected log density of a Weibull time whose shape varies is infinite. "
                 "Use nuts, or family='loglogistic'."

@@ -453,7 +453,7 @@ def _groups(effects: _Sum, factor: _Sum, is_uncorrelated: bool, text: str, facto
             terms = [":".join(map(written, one)) for one in some if one]
             first = ["1" if () in some else "0"]
             effect = "1" if not terms else " + ".join(first + terms)
-            groups.append(Group(tuple(product), some, f"({effect}|{name})", len(some) > 1 or not is_uncorrelated))
+            groups.append(Group(tuple(product), some, f"({effect}|{name})", not is_uncorrelated))
     return groups
 
 

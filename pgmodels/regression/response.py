@@ -527,7 +527,10 @@ class NamedLatents(NamedTuple):
                 number = size + len(lows)
                 # The degrees of freedom of Student's t are above 1, as brms has them.
                 lows[name] = 1.0 if name == "df" else 0.0
-                level = math.log(float(likelihood.parameters[name].value) - lows[name])
+                start = float(likelihood.parameters[name].value) - lows[name]
+                if start <= 0.0:
+                    raise ValueError(f"family: {name} of {likelihood.name} must start above 1 if {key} has a formula.")
+                level = math.log(start)
                 names, starts = [*names, str(key)], [*starts, PredictorStart(1.0, level)]
             if not isinstance(number, int) or number >= size + len(lows) or number in by_number:
                 others = [key for key, name in _PARAMETERS.items() if is_positive.get(name)]

@@ -694,6 +694,16 @@ def _block_of_effects(
     values: dict[str, Any] = {"variance": _variance(scale / spread)}
     if group.is_correlated and len(names) > 1:
         values["root"] = dist.LKJCholesky(len(names), 1.0)
+    chosen = priors.get(group.text)
+    if isinstance(chosen, dict) and "variance" in chosen and "root" in values:
+        given = chosen["variance"]
+        shape = np.shape(getattr(given, "value", given)) if not isinstance(given, dist.Distribution) else given.shape()
+        if shape != (len(names),):
+            raise ValueError(
+                f"priors: the variance of {group.text} must have {len(names)} entries, of {', '.join(names)}; got the "
+                f"shape {shape}. Write a list of numbers, or a distribution of arrays, "
+                f"pgm.sd(dist.HalfNormal(np.full({len(names)}, 1.0)))."
+            )
     linear = _with_priors(Linear, values, group.text, priors)
     kernel = On(White(Fixed(1.0)), [0]) * On(linear, range(1, 1 + len(names)))
     correlations = [
