@@ -801,7 +801,8 @@ def _table_of_line(sampler: LatentSampler, line: LinearCoefficients, latent: int
 def _hyperparameters(regression: "Regression", result: EngineResult) -> list[pd.DataFrame]:
     """The tables of hyperparameters that were sampled, integrated out or learned."""
     names, report = regression.names, getattr(result, "fit", None)
-    estimates = result.estimates_of({name: printed.function for name, printed in names.items()})
+    changed = {name: printed.function for name, printed in names.items() if printed.function is not np.asarray}
+    estimates = result.estimates_of(changed)
     uncertain = getattr(result, "hyperparameters", None) or ({} if report is None else report.values)
     columns = ["mean", "sd", *intervals.names()]
     tables = [estimates[name][columns].set_axis(names[name].of(estimates[name].index)) for name in uncertain]

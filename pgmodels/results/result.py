@@ -226,7 +226,9 @@ class Marginal:
         return self.of(np.log)
 
     def of(self, function: Callable[[Any], Any]) -> "Marginal":
-        """The marginal of an increasing function of the hyperparameter, which is positive."""
+        """The marginal of an increasing function of the hyperparameter, which is positive, or of a matrix."""
+        if self.values.ndim > 2:
+            return Marginal(function(self.values), self.mass)
         with np.errstate(divide="ignore"):
             low, high = (function(np.maximum(bound, 0.0)) for bound in self.bounds or (0.0, np.inf))
         return Marginal(function(self.values), self.mass, (low, high))
