@@ -404,21 +404,22 @@ def rewrite_if_fewer(formula: Expression, num_latents: int) -> tuple[Expression,
 def _over_basis(over: Expression, predictors: Predictors) -> tuple[Expression, Predictors]:
     """The formula over the first predictors that span all, where their coefficients are numbers.
 
-    Of f[0] + f[1], f[2] and f[2] - f[0] - f[1] these are two. Joint quadrature of more takes minutes, where independent
-    latents, corrected by linear response, take seconds.
+    For example two for f[0] + f[1], f[2] and f[2] - f[0] - f[1].
     """
     rows, size = predictors.rows, predictors.num_latents
     if not all(isinstance(entry, Constant) for row in rows for entry in row.values()):
         return over, predictors
-    entries = [[getattr(row.get(latent, ZERO), "value", 0.0) for latent in range(size)] for row in rows]
-    matrix, basis = np.array(entries, float).reshape(len(rows), size), list[int]()
+    entries = [[split_number(row.get(latent, ZERO))[0] for latent in range(size)] for row in rows]
+    matrix, basis = np.array(entries).reshape(len(rows), size), list[int]()
     for number in range(len(rows)):
         if np.linalg.matrix_rank(matrix[[*basis, number]]) > len(basis):
             basis.append(number)
-    if len(basis) == len(rows) or len(basis) > 2:
+    if len(basis) == len(rows):
         return over, predictors
     fewer = Predictors(tuple(rows[number] for number in basis), size)
-    weights = np.round(np.linalg.lstsq(matrix[basis].T, matrix.T)[0].T, 12)
+    weights = np.linalg.lstsq(matrix[basis].T, matrix.T)[0].T
+    # Whole numbers up to rounding are exact, 0 among them.
+    weights = np.where(np.abs(weights - np.round(weights)) < 1e-12, np.round(weights), weights)
     symbols = [fewer.symbol(number) for number in range(len(basis))]
     spanned = [add(*(multiply(float(w), z) for w, z in zip(row, symbols, strict=True) if w)) for row in weights]
     return algebra.substitute(over, spanned), fewer

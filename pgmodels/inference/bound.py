@@ -179,7 +179,7 @@ def sloped_bound(problem: Problem, state: VariationalState) -> Callable[[Problem
     """A function with the gradient of ``collapsed_bound`` at the hyperparameters of a problem.
 
     From the derivatives of the log normaliser in the prior covariances and means: differentiating through the roots of
-    covariances takes four times as long, and loses digits if potentials are much larger than the sites' gradients.
+    covariances costs four times as much, and loses digits if potentials are much larger than the sites' gradients.
     """
     posterior: Any = problem.condition(state.sites)
     slopes = jax.lax.stop_gradient(posterior.log_normalizer_slopes())

@@ -248,8 +248,11 @@ class NaturalGradient(Engine):
         largest = jnp.max(variance) if not problem.coupled else jnp.max(jnp.trace(variance, axis1=1, axis2=2))
         precision = positive_part(problem.sites(mean, variance / jnp.maximum(1.0, largest)).precision)
         sites, none = Sites(pull(precision, mean), precision), jnp.zeros((), mean.dtype)
-        memory = empty_history(sites)
-        return GaussianState(mean, variance, sites, sites, sites, none - jnp.inf, none, none + 1.0, memory, none, none)
+        # No bound yet, and a first step of full length, to the sites themselves.
+        return GaussianState(
+            mean, variance, sites, slope=sites, target=sites, elbo=none - jnp.inf, rounding=none, length=none + 1.0,
+            memory=empty_history(sites), excess=none, missed=none,
+        )  # fmt: skip
 
     def state_of(
         self, problem: Problem, sites: Sites, length: Array | float = 1.0, memory: History | None = None

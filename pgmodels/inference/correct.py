@@ -353,7 +353,8 @@ def check_against_prior(
     remedy = "Take gaussian_vi uncorrected, or gibbs. Kinks of one latent are exact where written as abs(y - f)."
     if np.any(variance > 1.01 * prior) and _is_concave_at(model, y, marginals):
         raise ValueError(f"{engine}: {what}, and a log-concave likelihood allows none. {remedy}")
-    warn(f"{engine}: {what}, which a likelihood that is not log-concave seldom does. {remedy}", CorrectionWarning)
+    why = "which is seldom if the likelihood is not log-concave, and an error of the correction if it is"
+    warn(f"{engine}: {what}, {why}. {remedy}", CorrectionWarning)
 
 
 def _is_concave_at(model: Model, y: np.ndarray, marginals: Callable[[], tuple[np.ndarray, np.ndarray]]) -> bool:

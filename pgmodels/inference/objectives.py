@@ -163,16 +163,13 @@ def _automatic(model: Model, num_rows: int) -> ObjectiveName:
     if derived is not None and derived.is_exact:
         return "augmented"
     if size > 1 and not _reads_largest(formula) and not _is_any(jumps(formula)):
-        is_affordable = derived is not None and num_rows * size <= MOST_PREDICTORS
-        if predictors is not None:
-            if size == 2 and is_affordable:
-                return "expected"
-            if size > 2 and derived is None:
-                return "mean_field"
-        elif derived is None:
+        if derived is None:
             return "mean_field" if size > 2 else "expected"
-        elif is_affordable:
-            return "mean_field"
+        if num_rows * size <= MOST_PREDICTORS:
+            if predictors is None:
+                return "mean_field"
+            if size == 2:
+                return "expected"
     return "expected" if size == 1 or derived is None else "augmented"
 
 

@@ -226,7 +226,7 @@ class Kernel(Module):
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
         """The F with kernel(x, z) = F(x) F(z)^T, for x and z of one level if it has ``level_columns``; else None.
 
-        The latent is F v with coefficients v ~ N(0, I), those of each level independent.
+        The latent is F v with coefficients v ~ N(0, I), independent between levels.
         """
         return None
 

@@ -169,8 +169,8 @@ class Linear(Kernel):
         shape (d,).
     root : array_like, Fixed, Parameter or NumPyro distribution, optional
         The lower Cholesky root (d, d) of the slopes' correlations, such as ``dist.LKJCholesky(d, 1.0)``; by default
-        slopes are independent. Times ``White`` of a column of groups it is that of (x + z | group) in regression
-        formulas.
+        slopes are independent. The product with ``White`` of a column of groups is the kernel of (x + z | group) in
+        regression formulas.
     """
 
     positive_semidefinite: ClassVar[bool] = True

@@ -75,10 +75,10 @@ def formula(
     ----------
     formula : str or sequence of str
         ``response ~ term + term``, such as ``"p(ill, n) ~ gp(lon, lat) + s(age) + treat * sex + (1|herd)"``, of
-        columns, numbers, operators and the functions under Notes. Further formulas are of positive parameters by their
-        names or those of brms, with a log link, ``"sigma ~ x"``, "shape", "phi", "disc" of "cumulative" and "nu" (above
-        1), and of further latents of the family, ``"zi ~ x"`` and "hu", or in general ``"f[1] ~ s(t)"``, which are
-        constant without one.
+        columns, numbers, operators and the functions under Notes. Further formulas model positive parameters
+        with a log link, ``"sigma ~ x"``, "shape", "phi", "disc" of "cumulative" and "nu" (above 1), by the names of
+        brms or of the likelihood; and further latents of the family, ``"zi ~ x"``, "hu" or in general
+        ``"f[1] ~ s(t)"``, which are constant without a formula.
     data : data frame
         Of pandas, polars or pyarrow.
     family : str, Likelihood or likelihood family

@@ -97,7 +97,7 @@ class Parsed(NamedTuple):
 
 
 def parse_all(formulas: object) -> tuple[Observed, dict[int | str, Parsed]]:
-    """The response, its terms, and those of further formulas: of ``"f[1] ~ x"`` by 1, of ``"sigma ~ x"`` by name."""
+    """The response, and the terms of each formula by its latent, 0 for the first, or by the name of its parameter."""
     texts = [formulas] if not isinstance(formulas, list | tuple) else list(formulas)
     if not texts:
         raise ValueError(f"formula must be text such as 'y ~ x + gp(t) + (1|group)'; got {formulas!r}.")

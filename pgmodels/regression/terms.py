@@ -696,8 +696,8 @@ def _block_of_effects(
         values["root"] = dist.LKJCholesky(len(names), 1.0)
     chosen = priors.get(group.text)
     if isinstance(chosen, dict) and "variance" in chosen and "root" in values:
-        given = chosen["variance"]
-        shape = np.shape(getattr(given, "value", given)) if not isinstance(given, dist.Distribution) else given.shape()
+        given: Any = chosen["variance"]
+        shape = given.shape() if isinstance(given, dist.Distribution) else np.shape(getattr(given, "value", given))
         if shape != (len(names),):
             raise ValueError(
                 f"priors: the variance of {group.text} must have {len(names)} entries, of {', '.join(names)}; got the "

@@ -137,6 +137,9 @@ def test_correlations_of_effects_are_learned():
     C = np.cov(b[np.unique(g)].T)
     np.testing.assert_allclose(deviations, np.sqrt(np.diag(C)), rtol=0.1)
     np.testing.assert_allclose(correlations, [C[i, j] / np.sqrt(C[i, i] * C[j, j]) for i, j in pairs], atol=0.1)
+    # All engines bind the levels.
+    draws = pgm.formula("y ~ x + (x + z|g)", data[:40]).nuts(num_samples=4, num_warmup=4, progress=False)
+    assert list(draws.summary().index) == list(result.summary().index)
     tree = result.to_arviz(num_draws=20)
     assert {"cor(x, z | g)", "sd(z | g)"} <= set(tree["posterior"].data_vars)
 

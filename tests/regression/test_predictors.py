@@ -169,7 +169,9 @@ def test_complementary_log_log_links(family, response):
         below = np.mean([likelihood.draw(RNG, regression.y, f) <= y for _ in range(4000)], axis=0)
         np.testing.assert_allclose(below, P(CUTS[y + 1] - x), atol=0.04)
     else:
-        mean, variance = likelihood.moments(regression.y, f, 1) or (P(x), P(x) * (1 - P(x)))
+        moments = likelihood.moments(regression.y, f, 1)
+        assert (moments is None) == (family == "bernoulli")
+        mean, variance = moments or (P(x), P(x) * (1 - P(x)))
         np.testing.assert_allclose([mean, variance], [n * P(x), n * P(x) * (1 - P(x))], rtol=1e-9)
 
 
