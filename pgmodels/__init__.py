@@ -30,7 +30,7 @@ from pgmodels.inference.vi import MeanFieldWarning, cavi, gaussian_vi, vi
 from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.kernels.columns import Coregion, Difference, On, Sphere
 from pgmodels.kernels.kernel import Kernel
-from pgmodels.kernels.others import Constant, Cosine, Line, Linear, Periodic, RandomWalk, White
+from pgmodels.kernels.others import Constant, Cosine, Linear, Periodic, RandomWalk, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.likelihoods.counts import (
     BetaBinomial,
@@ -151,7 +151,7 @@ __all__ = [
     "FormulaWarning", "GPClassifier", "GPRegressor", "Gamma", "Gaussian", "GibbsKernel", "Given",
     "HeteroscedasticGaussian", "Hilbert", "HurdleNegativeBinomial", "HurdlePoisson", "Inducing", "InducingGap",
     "InducingWarning", "InstallationWarning", "IntegratedApproximation", "InteropWarning", "IntervalCensored",
-    "IterableRows", "IterationInfo", "Kernel", "KnownNoise", "Laplace", "LeftTruncated", "Likelihood", "Line",
+    "IterableRows", "IterationInfo", "Kernel", "KnownNoise", "Laplace", "LeftTruncated", "Likelihood",
     "Linear", "LogLogistic", "LogNormal", "LogisticSoftmax", "Marginal", "Markov", "Matern12", "Matern32", "Matern52",
     "MeanFieldWarning", "MixingWarning", "Model", "MultinomialProbit", "NegativeBinomial", "NegativeBinomial2",
     "NoAugmentationError", "Objective", "On", "Ordinal", "Parameter", "ParquetRows", "Periodic", "PgmodelsWarning",

@@ -139,7 +139,7 @@ MARKOV_SUM = pgm.Matern52(1.7, 0.8) + pgm.Matern12(0.4, 2.0) * pgm.Constant(0.9)
 # Sines enough, and ends of the interval far enough, that what they leave out is rounding.
 HILBERT_SUM = pgm.On(pgm.RBF(1.7, 0.8), [1]) * pgm.Constant(0.6) + pgm.On(pgm.RBF(0.5, [1.1]), [0]) + pgm.Constant(0.4)
 COEFFICIENTS = pgm.Linear([0.3, 0.8]) + pgm.Constant(0.9)
-LEVELS = pgm.On(pgm.White(1.3), [1]) * pgm.On(pgm.Line(0.5, 0.3, 0.4), [0])
+LEVELS = pgm.On(pgm.White(1.3), [1]) * (pgm.Constant(0.5) + pgm.On(pgm.Linear(0.3), [0]))
 TWICE = np.concatenate([inputs(6), inputs(6)[:3]])
 Z = inputs(7, seed=6)
 FORMS = {

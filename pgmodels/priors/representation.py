@@ -159,7 +159,7 @@ class Dense(Representation):
 class Auto(Representation):
     """Dense, or an exact low-rank factor, whichever needs fewer operations per update.
 
-    Sums and products of Linear, Line and Constant have coefficients, in which the prior is exact, unless these are far
+    Sums and products of Linear and Constant have coefficients, in which the prior is exact, unless these are far
     more than the rows; so has each level of a group, their product with White, in time linear in the rows. For other
     kernels, a pivoted Cholesky factorisation of K = kernel(X, X) stops once all residual variances are below 1e-10 of
     the largest variance, the first jitter of ``Dense``, so that both are equally exact. A smaller ``max_error`` lowers

@@ -832,11 +832,9 @@ def _effects_of_levels(sampler: LatentSampler, number: int, line: LinearCoeffici
     assert isinstance(factor, Levels)
     # The latent at these ends is the effects times ``design``.
     far = np.abs(regression.X[:, block[1:]]).max(axis=0, initial=0.0)
-    names, ends = [name for slope in slopes for name in slope.names], np.diag(np.where(far > 0.0, far, 1.0))
-    design = ends
-    if not slopes or "correlation" in term.names:
-        names, ends = ["Intercept", *names], np.concatenate([np.zeros((1, len(far))), ends])
-        design = np.column_stack([np.ones(len(ends)), ends])
+    names = [name for slope in slopes for name in slope.names] or ["Intercept"]
+    design = np.diag(np.where(far > 0.0, far, 1.0)) if slopes else np.ones((1, 1))
+    ends = design[:, : len(far)]
     inputs, size = np.zeros((len(ends), regression.X.shape[1])), len(regression.classes)
     inputs[:, block[1:]] = ends
     fixed, shifts = np.zeros(len(ends)), np.zeros(len(ends))

@@ -41,7 +41,7 @@ from pgmodels.data.arrays import (
 )
 from pgmodels.kernels.columns import On, Sphere
 from pgmodels.kernels.kernel import Kernel
-from pgmodels.kernels.others import Line, Linear, Periodic, White
+from pgmodels.kernels.others import Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52
 from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.model import GP
@@ -638,79 +638,46 @@ def call_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str
     return FormulaTerm(call.text, columns, kernel, names, _form(call))
 
 
-def group_term(group: Group, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
-    """An effect of each level of a factor, a slope of each, or several, which are correlated as in lme4 and brms."""
-    levels = Levels(group.columns, data.frame, group.text)
-    factor, slopes = levels.names[0], [product for product in group.effects if product]
-    intercept = f"sd(Intercept | {factor})"
-    if not slopes:
-        kernel = _with_priors(White, {"variance": _variance(scale)}, group.text, priors)
-        return FormulaTerm(group.text, (levels,), kernel, {"variance": intercept})
-    if len(slopes) > 1 or len(slopes[0]) > 1 or _has_columns(slopes[0][0], data):
-        return _block_of_effects(group, levels, data, scale, priors)
-    (slope,) = slopes[0]
-    numbers, of_slope = Numbers([slope], data, group.text), f"sd({slope} | {factor})"
-    spread = _spread(numbers, data)
-    if len(group.effects) > 1:
-        values = {
-            "variance": _variance(scale),
-            "slope_variance": _variance(scale / spread),
-            "correlation": dist.Uniform(-1.0, 1.0),
-        }
-        line = _with_priors(Line, values, group.text, priors)
-        kernel = On(White(Fixed(1.0)), [0]) * On(line, [1])
-        names = {
-            "variance": intercept,
-            "slope_variance": of_slope,
-            "correlation": f"cor(Intercept, {slope} | {factor})",
-        }
-        return FormulaTerm(group.text, (levels, numbers), kernel, names)
-    white = _with_priors(White, {"variance": _variance(scale / spread)}, group.text, priors)
-    kernel = On(white, [0]) * On(Linear(Fixed(1.0)), [1])
-    return FormulaTerm(group.text, (levels, numbers), kernel, {"variance": of_slope})
+def group_term(group: Group, data: TrainingData, scale: float, priors: dict[str, Any], largest: int = 8) -> FormulaTerm:
+    """Effects of each level of a factor, coded as in the linear terms, several with a covariance as in lme4 and brms.
 
-
-def _has_columns(factor: FormulaExpression, data: TrainingData) -> bool:
-    """Whether a factor is of levels, or has several columns, such as a polynomial."""
-    if factor.is_name:
-        return factor in data.frame.columns and kind_of_column(data.frame[factor]) in (LEVEL, ORDERED)
-    return factor.startswith("C(") or len(DesignMatrix(((factor,),), data, True).names) > 1
-
-
-def _block_of_effects(
-    group: Group, levels: Levels, data: TrainingData, scale: float, priors: dict[str, Any], largest: int = 8
-) -> FormulaTerm:
-    """Several effects of each level, coded as in the linear terms; a slope's standard deviation is in its units."""
-    design, factor = DesignMatrix(group.effects, data, True), levels.names[0]
-    X, names = design.read(data.frame), design.names
-    if len(names) > largest:
+    The standard deviation of a slope is in its units.
+    """
+    levels, text = Levels(group.columns, data.frame, group.text), group.text
+    factor = levels.names[0]
+    if group.effects == ((),):
+        kernel = _with_priors(White, {"variance": _variance(scale)}, text, priors)
+        return FormulaTerm(text, (levels,), kernel, {"variance": f"sd(Intercept | {factor})"})
+    design = DesignMatrix(group.effects, data, True)
+    names, count = design.names, len(design.names)
+    if count > largest:
         raise ValueError(
-            f"formula: {group.text} has {len(names)} effects of each level, {', '.join(names)}, and a covariance of at "
-            f"most {largest}. Write a slope of a factor as (1|{factor}:column)."
+            f"formula: {text} has {count} effects of each level, {', '.join(names)}, and a covariance of at most "
+            f"{largest}. Write a slope of a factor as (1|{factor}:column)."
         )
-    # Indicators are as they are.
-    is_plain = np.isin(X, (0.0, 1.0)).all(axis=0) | (np.ptp(X, axis=0) == 0.0)
-    spread = np.where(is_plain, 1.0, moments(X, data.counts)[1])
-    values: dict[str, Any] = {"variance": _variance(scale / spread)}
-    if group.is_correlated and len(names) > 1:
-        values["root"] = dist.LKJCholesky(len(names), 1.0)
-    chosen = priors.get(group.text)
+    deviations = data.moments(design)[1]
+    spread = np.where(deviations > 0.0, deviations, 1.0)
+    values: dict[str, Any] = {"variance": _variance(scale / spread if count > 1 else scale / spread[0])}
+    if group.is_correlated and count > 1:
+        values["root"] = dist.LKJCholesky(count, 1.0)
+    chosen = priors.get(text)
     if isinstance(chosen, dict) and "variance" in chosen and "root" in values:
         given: Any = chosen["variance"]
         shape = given.shape() if isinstance(given, dist.Distribution) else np.shape(getattr(given, "value", given))
-        if shape != (len(names),):
+        if shape != (count,):
             raise ValueError(
-                f"priors: the variance of {group.text} must have {len(names)} entries, of {', '.join(names)}; got the "
-                f"shape {shape}. Write a list of numbers, or a distribution of arrays, "
-                f"pgm.sd(dist.HalfNormal(np.full({len(names)}, 1.0)))."
+                f"priors: the variance of {text} must have {count} entries, of {', '.join(names)}; got the shape "
+                f"{shape}. Write a list of numbers, or a distribution of arrays, "
+                f"pgm.sd(dist.HalfNormal(np.full({count}, 1.0)))."
             )
-    linear = _with_priors(Linear, values, group.text, priors)
-    kernel = On(White(Fixed(1.0)), [0]) * On(linear, range(1, 1 + len(names)))
+    linear = _with_priors(Linear, values, text, priors)
+    kernel = On(White(Fixed(1.0)), [0]) * On(linear, range(1, 1 + count))
     correlations = [
-        f"cor({names[j]}, {names[i]} | {factor})" if j < i else "" for i in range(len(names)) for j in range(len(names))
+        f"cor({names[j]}, {names[i]} | {factor})" if j < i else "" for i in range(count) for j in range(count)
     ]
-    shown = {"variance": tuple(f"sd({name} | {factor})" for name in names), "root": tuple(correlations)}
-    return FormulaTerm(group.text, (levels, design), kernel, shown)
+    named = tuple(f"sd({name} | {factor})" for name in names)
+    shown = {"variance": named if count > 1 else named[0], "root": tuple(correlations)}
+    return FormulaTerm(text, (levels, design), kernel, shown)
 
 
 def _form(call: TermCall) -> Any:

@@ -275,38 +275,31 @@ class Table(pgm.Kernel):
         return self.entries.value[X[:, 0].astype(int), X[:, 0].astype(int)]
 
 
-# By kernel: the row that is refused, and the range of its column.
+# By kernel: the row that is refused, and the entry that it would be.
 INVALID = [
-    (looked_up, -1.0, "from 0 to 2 there; got -1"),
-    (looked_up, 3.0, "from 0 to 2 there; got 3"),
-    (looked_up, 1.5, "from 0 to 2 there; got 1.5"),
-    (moved, 0.0, "from 1 to 3 there; got 0"),
-    (moved, 4.0, "from 1 to 3 there; got 4"),
-    (each_pair, -1.0, "from 0 to 2 there; got -1"),
-    (each_pair, 3.0, "from 0 to 2 there; got 3"),
-    (taken, -1.0, "from 0 to 2; -1 in row 2 gives -1"),
-    (taken, 2.6, "from 0 to 2; 2.6 in row 2 gives 3"),
-    (Table(pgm.Fixed(TABLE)), -1.0, "from 0 to 2 there; got -1"),
-]
+    (looked_up, -1.0, "entry -1"), (looked_up, 3.0, "entry 3"), (moved, 0.0, "entry -1"), (moved, 4.0, "entry 3"),
+    (each_pair, -1.0, "entry -1"), (each_pair, 3.0, "entry 3"), (taken, -1.0, "entry -1"), (taken, 2.6, "entry 3"),
+    (Table(pgm.Fixed(TABLE)), -1.0, "entry -1"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kernel", "value", "words"), INVALID)
-def test_a_row_outside_a_kernels_table_is_refused_with_column_and_range(kernel, value, words):
+def test_a_row_outside_a_kernels_table_is_refused_with_row_and_range(kernel, value, words):
     rows = np.array([[1.0], [2.0], [value]])
     for call in (
         lambda: pgm.cavi(model_of(kernel), rows, Y, progress=False),
         lambda: pgm.prior_predictive(model_of(kernel), rows, num_draws=2),
         lambda: pgm.cavi(model_of(kernel), rows[:2], Y[:2], progress=False).predict_latent(rows),
     ):
-        with pytest.raises(ValueError, match=f"column 0 of X.*must (have|give) whole numbers {words}") as caught:
+        with pytest.raises(ValueError, match=f"{words} of an array of 3 entries at row 2 of X") as caught:
             call()
-        assert "row 2" in str(caught.value)
+        assert f"column 0 is {value:g}. Entries are 0 to 2." in str(caught.value)
         assert len(str(caught.value)) < 500
 
 
 def test_a_frames_column_is_named_where_its_values_are_no_entries_of_a_table():
     frame = pd.DataFrame({"t": [0.1, 0.2, 0.3], "site": [0, -1, 2]})
-    with pytest.raises(ValueError, match=r"column 'site' of X, which must have .* from 0 to 2 there; got -1 in row 1"):
+    with pytest.raises(ValueError, match=r"entry -1 of an array of 3 entries at row 1 of X, where .* 'site' is -1"):
         pgm.cavi(model_of(pgm.On(looked_up, ["site"]) * pgm.On(pgm.RBF(), ["t"])), frame, Y, progress=False)
 
 
@@ -350,7 +343,7 @@ def test_models_and_messages_have_no_long_arrays():
     assert "Fixed(<30 x 30 numbers from 0.5 to 1.5>)" in repr(model)
     assert len(str(model)) < 500
     rows = np.array([[0.0], [29.0], [30.0]])
-    with pytest.raises(ValueError, match=r"whole numbers from 0 to 29 there; got 30 in row 2") as caught:
+    with pytest.raises(ValueError, match=r"entry 30 of an array of 30 entries at row 2 of X") as caught:
         pgm.cavi(model_of(kernel), rows, Y, progress=False)
     assert len(str(caught.value)) < 500
 

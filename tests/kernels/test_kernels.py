@@ -15,7 +15,7 @@ from sklearn.gaussian_process import kernels as sk
 import pgmodels as pgm
 from pgmodels.kernels.columns import Coregion, Difference, On, Sphere
 from pgmodels.kernels.kernel import CallableKernel, as_kernel, check_traced, squared_distance
-from pgmodels.kernels.others import Constant, Cosine, Line, Linear, Periodic, RandomWalk, White
+from pgmodels.kernels.others import Constant, Cosine, Linear, Periodic, RandomWalk, White
 from pgmodels.kernels.state_space import harmonic_shares, incomplete_gammas
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.parameters.parameter import Fixed, bare, bare_arrays
@@ -32,7 +32,8 @@ ALL = [
     RBF(1.0, 2.0) + Linear(0.5) * Constant(2.0), (RBF(1.0, 2.0) + White(0.1)) * Matern12(2.0, ARD),
     CallableKernel(lambda X, Z: (X @ Z.T) ** 2), On(Matern32(1.4, np.array([0.9, 1.7])), [2, 0]),
     Difference(RBF(1.4, 0.9), [0], [2]), On(Sphere(Matern52(1.4, 500.0)), [2, 0]),
-    On(RBF(Fixed(1.0), 0.9), [0]) * On(Coregion(3, 2), [3]), On(Line(0.7, 1.3, -0.4), [1]), On(Cosine(1.4, 2.3), [1]),
+    On(RBF(Fixed(1.0), 0.9), [0]) * On(Coregion(3, 2), [3]),
+    On(Linear([0.7, 1.3], [[1.0, 0.0], [-0.6, 0.8]]), [1, 0]), On(Cosine(1.4, 2.3), [1]),
     On(RandomWalk(0.6, -20.0), [2]),
     TruncatedKernel(On(RBF(1.4, 0.9), [2, 0]) + Constant(0.3), Basis((5, 1, 6), ((-9.0, 9.0), None, (-7.0, 9.0)))),
 ]  # fmt: skip
@@ -318,26 +319,14 @@ def test_limits_are_those_of_all_components():
     np.testing.assert_array_equal(Difference(walk, [0], [2]).limits(3)[:, 0], [1.0, -np.inf, 1.0])
 
 
-def test_a_line_has_a_correlated_intercept_and_slope():
-    X, Z = inputs()
-    covariance = np.array([[0.7, -0.4 * np.sqrt(0.7 * 1.3)], [-0.4 * np.sqrt(0.7 * 1.3), 1.3]])
-    features = [np.column_stack([np.ones(len(A)), A[:, 1]]) for A in (X, Z)]
-    kernel = On(Line(0.7, 1.3, -0.4), [1])
-    np.testing.assert_allclose(kernel(X, Z), features[0] @ covariance @ features[1].T, rtol=1e-12)
-    with pytest.raises(ValueError, match="correlation of Line"):
-        Line(correlation=1.5)
-    with pytest.raises(ValueError, match="Line reads one column; got 3"):
-        Line().check(3)
-
-
 @pytest.mark.parametrize(
     ("kernel", "rank"),
     [
         (Linear(ARD), 3),
         (On(Linear(0.5), [0]) + Constant(2.0), 2),
-        (On(White(0.4), [3]) * On(Line(0.7, 1.3, -0.4), [1]), 6),
-        (On(White(0.4), [3]) + On(Line(0.7, 1.3, -0.4), [1]), 5),
-        (Constant(0.5) * (On(White(0.4), [3]) + On(Line(0.7, 1.3, -0.4), [1])), 5),
+        (On(White(0.4), [3]) * (Constant(0.7) + On(Linear(1.3), [1])), 6),
+        (On(White(0.4), [3]) + Constant(0.7) + On(Linear(1.3), [1]), 5),
+        (Constant(0.5) * (On(White(0.4), [3]) + Constant(0.7) + On(Linear(1.3), [1])), 5),
         (RBF(1.4, 0.9), 40),
         (On(White(0.2), [3]) * RBF(1.0, 0.9), 40),
         (Linear(ARD) * Matern32(1.0, 0.9), 40),

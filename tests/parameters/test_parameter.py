@@ -198,7 +198,7 @@ TYPED = {
         pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, dist.LogNormal(0.0, np.array([0.5, 1.0]))))
     ),
     "standard deviations": lambda: pgm.Model(
-        pgm.Bernoulli(), pgm.GP(pgm.Line(pgm.sd(dist.HalfNormal(2.5)), pgm.sd(dist.HalfCauchy(0.1))))
+        pgm.Bernoulli(), pgm.GP(pgm.RBF(pgm.sd(dist.HalfNormal(2.5))) + pgm.Linear(pgm.sd(dist.HalfCauchy(0.1))))
     ),
     "expanded": lambda: pgm.Model(
         pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, pgm.Parameter([1.0, 2.0], prior=dist.InverseGamma(3.0, 1.0))))

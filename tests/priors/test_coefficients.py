@@ -38,9 +38,9 @@ def linear(sds, **options):
 KERNELS = {
     "linear": pgm.Linear([0.5, 2.0, 3.0]),
     "constant": pgm.Constant(0.7),
-    "line": pgm.On(pgm.Line(2.0, 0.5, correlation=-0.6), [1]),
+    "correlated": pgm.On(pgm.Linear([2.0, 0.5], [[1.0, 0.0], [-0.6, 0.8]]), [1, 0]),
     "sum": pgm.On(pgm.Linear(0.5), [2]) + pgm.Constant(0.3),
-    "product": pgm.On(pgm.Line(2.0, 0.5, correlation=0.4), [2]) * (pgm.On(pgm.Linear(1.5), [0]) + pgm.Constant(0.3)),
+    "product": (pgm.Constant(2.0) + pgm.On(pgm.Linear(0.5), [2])) * (pgm.On(pgm.Linear(1.5), [0]) + pgm.Constant(0.3)),
     "difference": pgm.Difference(pgm.Linear(0.5), [0], [2]),
 }
 

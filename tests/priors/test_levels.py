@@ -87,11 +87,11 @@ def test_levels_of_new_rows_are_found(x64):
 
 KERNELS = {
     "intercept": pgm.On(pgm.White(0.7), [1]),
-    "line": pgm.On(pgm.White(1.0), [1]) * pgm.On(pgm.Line(0.5, 0.3, 0.4), [0]),
+    "line": pgm.On(pgm.White(1.0), [1]) * (pgm.Constant(0.5) + pgm.On(pgm.Linear(0.3), [0])),
     "sum": pgm.On(pgm.White(0.7), [1]) + pgm.On(pgm.Linear(0.3), [0]) * pgm.On(pgm.White(1.0), [1]),
     "crossed": pgm.On(pgm.White(0.4), [2]),
     "nested": pgm.On(pgm.White(0.2), [1, 2]),
-    "slopes": pgm.On(pgm.Line(1.0, 0.5, 0.2), [0]),
+    "slopes": pgm.Constant(1.0) + pgm.On(pgm.Linear(0.5), [0]),
 }
 
 

@@ -191,7 +191,9 @@ def test_equal_shapes_share_one_program(case):
 def test_few_functions_at_many_rows_need_no_matrix():
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.normal(size=(2500, 2)), rng.integers(0, 7, 2500)])
-    kernel = pgm.On(pgm.Linear([0.5, 2.0]), [0, 1]) + pgm.On(pgm.White(0.3), [2]) * pgm.On(pgm.Line(1.0, 0.5, 0.4), [0])
+    kernel = pgm.On(pgm.Linear([0.5, 2.0]), [0, 1]) + pgm.On(pgm.White(0.3), [2]) * (
+        pgm.Constant(1.0) + pgm.On(pgm.Linear(0.5), [0])
+    )
     assert Auto().memory(kernel, X) < 1e6
     prior = Auto().bind(kernel, MEAN, X, 1)
     assert isinstance(prior, LowRankPrior)

@@ -253,11 +253,11 @@ def test_term_that_means_something_else_elsewhere_is_refused_with_a_remedy(text)
 
 
 def test_slope_of_a_group_is_a_function_with_a_sum_in_it():
-    priors = {"(1 + log(z + 1)|g)": {"variance": 0.5, "slope_variance": 0.2, "correlation": pgm.Fixed(0.4)}}
+    priors = {"(1 + log(z + 1)|g)": {"variance": [0.5, 0.2], "root": pgm.Fixed([[1.0, 0.0], [0.6, 0.8]])}}
     regression = pgm.formula("y ~ 0 + x + (log(z+1)|g)", DATA, priors=priors | {"x": dist.Normal(0.0, 1.0)})
     kernel = regression.model.gps[1].kernel
     features = np.column_stack([np.ones(N), np.log(Z + 1.0)])
-    covariance = np.array([[0.5, 0.4 * np.sqrt(0.1)], [0.4 * np.sqrt(0.1), 0.2]])
+    covariance = np.array([[0.5, 0.6 * np.sqrt(0.1)], [0.6 * np.sqrt(0.1), 0.2]])
     same = DATA["g"].to_numpy()[:, None] == DATA["g"].to_numpy()
     expected = same * (features @ covariance @ features.T)
     np.testing.assert_allclose(kernel(regression.X, regression.X), expected, rtol=1e-6)
@@ -281,7 +281,7 @@ def test_names_in_backticks_are_columns_in_every_term():
     column, group = DATA["my x"].to_numpy(), (DATA["my g"] == "v").to_numpy(float)
     pairs = np.unique(DATA["g"] + DATA["my g"], return_inverse=True)[1]
     linear = centred([np.ones(N), column])
-    expected = np.column_stack([linear, column, group, column, group, pairs, column])
+    expected = np.column_stack([linear, column, group, column, group, pairs, np.ones(N), column])
     np.testing.assert_allclose(regression.X, expected)
 
 
@@ -417,7 +417,7 @@ def test_response_of_another_family_is_refused_with_a_remedy(response, family, m
     [
         ("(1 | g)", "y ~ x + (1|g)"),
         ("1|g", "y ~ x + (1 |g)"),
-        ("( x|g )", "y ~ (1 + x|g)"),
+        ("( 0+x|g )", "y ~ (0 + x|g)"),
         ("gp(x,by = g)", "y ~ gp(x, by=g)"),
         ("f[1]: (1 | g)", ["y ~ x", "f[1] ~ (1|g)"]),
     ],

@@ -468,9 +468,8 @@ def grouped():
         "Intercept": dist.Normal(3.0, 2.0),
         "x": dist.Normal(1.5, 0.3),
         "(1 + x|g)": {
-            "variance": pgm.Fixed(first),
-            "slope_variance": pgm.Fixed(second),
-            "correlation": pgm.Fixed(CORRELATION),
+            "variance": pgm.Fixed([first, second]),
+            "root": pgm.Fixed([[1.0, 0.0], [CORRELATION, np.sqrt(1.0 - CORRELATION**2)]]),
         },
         "(0 + z|g:h)": {"variance": pgm.Fixed(SD_OF_Z**2)},
         "sigma": pgm.Fixed(SCALE),
@@ -561,7 +560,7 @@ def test_varcorr_without_priors_is_that_of_lme4():
     if not path.is_file():
         pytest.skip("sleepstudy.csv is not in the folder r of PGMODELS_DATA")
     # Start values without priors, and coefficients with wide ones, are integrated out: REML.
-    values = {"variance": 500.0, "slope_variance": 30.0, "correlation": 0.1}
+    values = {"variance": [500.0, 30.0], "root": [[1.0, 0.0], [0.1, np.sqrt(0.99)]]}
     priors = {"(1 + Days|Subject)": values, "sigma": 20.0}
     frame = pd.read_csv(path, dtype={"Subject": str})
     result = pgm.formula("Reaction ~ Days + (1 + Days|Subject)", frame, priors=priors).fit(correct=False)

@@ -168,7 +168,6 @@ KERNELS = {
     "RBF": pgm.RBF(1.0, 1.0), "Matern12": pgm.Matern12(1.0, 1.0), "Matern32": pgm.Matern32(1.0, 1.0),
     "Matern52": pgm.Matern52(1.0, 1.0), "RationalQuadratic": pgm.RationalQuadratic(1.0, 1.0), "White": pgm.White(1.0),
     "Constant": pgm.Constant(1.0), "Cosine": pgm.Cosine(1.0), "Linear": pgm.Linear(1.0),
-    "Line": pgm.Line(1.0, 1.0, 0.5),
     "Periodic": pgm.Periodic(1.0, 1.0, 2.0), "RandomWalk": pgm.RandomWalk(1.0, 1.0),
     "Sphere": pgm.Sphere(pgm.RBF(1.0, 1.0)),
     "Coregion": pgm.Coregion(2), "On": pgm.On(pgm.RBF(1.0, 1.0), [0]),
