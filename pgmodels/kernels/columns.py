@@ -1,7 +1,7 @@
-"""Kernels on columns of the inputs, on levels, on the sphere, and coregionalisation."""
+"""Kernels on columns of the inputs, on the sphere, of outputs, and of levels with known covariances."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from pgmodels.kernels.kernel import (
     Change,
@@ -22,11 +23,12 @@ from pgmodels.kernels.kernel import (
     as_kernel,
     in_columns,
     is_positive_semidefinite,
+    scalar,
     with_parameter,
     with_values,
 )
 from pgmodels.kernels.state_space import StateSpace
-from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_parameter, is_parameter
+from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_declared, as_parameter, is_parameter
 from pgmodels.runtime.jit import double_outside_jit
 from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import as_array
@@ -584,3 +586,221 @@ def _start(num_outputs: int, rank: int) -> np.ndarray:
     """
     falling = 1.0 - 0.5 * np.arange(num_outputs) / num_outputs
     return np.stack([np.roll(falling, column) for column in range(rank)], axis=1) / np.sqrt(rank)
+
+
+# Of a mixture: no independent part.
+_ALL = Fixed(1.0)
+
+
+@final
+class Structured(Kernel):
+    """Effects of levels whose covariances are known but for scale and mixture: of areas, pedigrees, random walks.
+
+    With B the ``basis`` and w the ``weights``, the covariances of the levels are ``variance`` times B diag(s) Bᵀ: with
+    s = mixing · w + 1 - mixing, a mixture with independent effects, or, for a ``precision``, s = 1 / (1 - mixing · w).
+    ``Structured.of`` and ``Structured.car`` make both. Columns of X have numbers of levels, 0 to K - 1; the effect of
+    a row with several is the mean of theirs, as of members of several groups.
+
+    Parameters
+    ----------
+    basis : array_like, shape (K, r)
+    weights : array_like, shape (r,)
+        Numbers that are not learned.
+    variance : float, Fixed, Parameter or NumPyro distribution
+        Prior variance, in squared units of the latent.
+    mixing : float, Fixed, Parameter or NumPyro distribution
+        Between 0 and 1.
+    precision : bool, default False
+        Whether mixing is part of precisions, not of covariances.
+
+    References
+    ----------
+    Besag, York and Mollié 1991; Riebler et al. 2016 (``of`` with ``icar_covariance``, the model BYM2); Gelfand and
+    Vounatsou 2003 (``car``); Rue and Held 2005, chapter 3 (``walk_covariance``).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> kernel = pgm.Structured.of([[1.0, 0.5], [0.5, 1.0]], variance=2.0)
+    >>> kernel(np.array([[0.0], [1.0]]), np.array([[1.0]])).round(6)
+    array([[1.],
+           [2.]])
+    """
+
+    positive_semidefinite: ClassVar[bool] = True
+    column_use: ClassVar[Use] = "levels"
+
+    basis: Parameter
+    weights: Parameter
+    variance: Parameter
+    mixing: Parameter
+    precision: bool = eqx.field(static=True)
+
+    def __init__(
+        self, basis: ArrayLike | Parameter, weights: ArrayLike | Parameter, variance: Hyperparameter = 1.0,
+        mixing: Hyperparameter = _ALL, precision: bool = False,
+    ):  # fmt: skip
+        from numpyro.distributions.constraints import interval
+
+        self.variance = scalar(variance, "variance", self)
+        between = Parameter(0.5, constraint=interval(0.0, 1.0))
+        self.mixing = as_declared(mixing, between, "mixing of Structured", positive=False)
+        known = [np.asarray(one.value if isinstance(one, Parameter) else one, np.float64) for one in (basis, weights)]
+        made = [Parameter(one, positive=False, fixed=True) for one in known]
+        self.basis, self.weights = made
+        self.precision = precision
+        if known[0].ndim != 2 or known[1].shape != known[0].shape[1:]:
+            raise ValueError(
+                f"basis and weights of Structured must have shapes (K, r) and (r,); got {known[0].shape} and "
+                f"{known[1].shape}. Structured.of(covariance) and Structured.car(neighbours) compute both."
+            )
+
+    @classmethod
+    def of(cls, covariance: ArrayLike, variance: Hyperparameter = 1.0, mixing: Hyperparameter = _ALL) -> "Structured":
+        """The kernel of levels with covariances (K, K), such as relatedness, times ``variance``.
+
+        Raises ValueError unless they are symmetric and positive semidefinite.
+        """
+        C = np.asarray(covariance, dtype=np.float64)
+        if C.ndim != 2 or C.shape[0] != C.shape[1] or not np.isfinite(C).all() or not np.allclose(C, C.T):
+            raise ValueError(f"covariance of Structured must be a symmetric matrix of numbers; got shape {C.shape}.")
+        weights, basis = np.linalg.eigh(C)
+        # What is smaller is rounding.
+        least = 1e-10 * max(weights.max(), 0.0)
+        if weights.min() < -1e4 * least or weights.max() <= 0.0:
+            raise ValueError(
+                f"covariance of Structured must be positive semidefinite; its least eigenvalue is {weights.min():.3g}."
+            )
+        kept = weights > least if isinstance(mixing, Fixed) and mixing.value == 1.0 else weights > -np.inf
+        return cls(basis[:, kept], np.maximum(weights[kept], 0.0), variance, mixing)
+
+    @classmethod
+    def car(cls, neighbours: ArrayLike, variance: Hyperparameter = 1.0, mixing: Hyperparameter = 0.5) -> "Structured":
+        """The kernel of a proper conditional autoregression, of precisions (D - mixing · W) / variance.
+
+        W, the ``neighbours`` (K, K), is 1 of areas that share a border, and D has their numbers, 1 of an island.
+        """
+        W = np.asarray(neighbours, dtype=np.float64)
+        roots = 1.0 / np.sqrt(np.maximum(W.sum(axis=1), 1.0))
+        weights, basis = np.linalg.eigh(roots[:, None] * W * roots)
+        return cls(roots[:, None] * basis, weights, variance, mixing, precision=True)
+
+    def having(self, variance: Hyperparameter, mixing: Hyperparameter = _ALL) -> "Structured":
+        """The kernel of these levels with other hyperparameters."""
+        return Structured(self.basis, self.weights, variance, mixing, self.precision)
+
+    def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"]:
+        mixing, weights = as_array(self.mixing.value), as_array(self.weights.value)
+        s = 1.0 / (1.0 - mixing * weights) if self.precision else mixing * weights + 1.0 - mixing
+        effects = as_array(self.basis.value) * jnp.sqrt(as_array(self.variance.value) * s)
+        return jnp.mean(effects[as_array(X).astype(int)], axis=1)
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        return self.features(X) @ self.features(Z).T
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        return jnp.sum(jnp.square(self.features(X)), axis=1)
+
+    def check_values(self, X: np.ndarray, name: str) -> None:
+        size = len(np.asarray(self.basis.value))
+        bad = np.argwhere(~np.isin(X, np.arange(size)))
+        if len(bad):
+            raise ValueError(
+                f"{name} must have levels from 0 to {size - 1} where Structured reads it; got {X[tuple(bad[0])]:g} in "
+                f"row {bad[0][0]}."
+            )
+
+    def __repr__(self) -> str:
+        K, r = np.shape(self.basis.value)
+        return f"Structured(variance={self.variance!r}, mixing={self.mixing!r}, {K} levels, rank {r})"
+
+
+# Covariances of levels.
+
+
+def icar_covariance(neighbours: ArrayLike, scaled: bool = True) -> np.ndarray:
+    """The covariances (K, K) of an intrinsic conditional autoregression, given a matrix (K, K) of neighbours.
+
+    In each connected part effects have the sum 0. If ``scaled``, the geometric mean of their variances is 1; a part of
+    one area, an island, has an independent effect, of variance 1 (Freni-Sterrantino, Ventrucci and Rue 2018).
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    W = np.asarray(neighbours, dtype=np.float64)
+    covariance = np.eye(len(W))
+    count, part = connected_components(W, directed=False)
+    for one in range(count):
+        members = np.flatnonzero(part == one)
+        if len(members) > 1:
+            inner = W[np.ix_(members, members)]
+            covariance[np.ix_(members, members)] = _inverse(np.diag(inner.sum(axis=1)) - inner, 1, scaled)
+    return covariance
+
+
+def walk_covariance(places: ArrayLike, order: int, scaled: bool = False) -> np.ndarray:
+    """The covariances (K, K) of a random walk of order 1 or 2 at increasing places (K,), without its constant or line.
+
+    Steps over h have the variance h; with order 2 it is the change of the slope that has.
+    """
+    x = np.asarray(places, dtype=np.float64)
+    if len(x) <= order:
+        raise ValueError(f"a random walk of order {order} needs {order + 1} places or more; got {len(x)}.")
+    h = np.diff(x)
+    D, spans = np.diff(np.eye(len(x)), axis=0) / h[:, None], h
+    if order == 2:
+        spans = 0.5 * (h[:-1] + h[1:])
+        D = np.diff(D, axis=0) / spans[:, None]
+    return _inverse(D.T @ (D * spans[:, None]), order, scaled)
+
+
+def _inverse(Q: np.ndarray, deficiency: int, scaled: bool) -> np.ndarray:
+    """The inverse of a precision on the complement of its null space."""
+    weights, basis = np.linalg.eigh(Q)
+    covariance = (basis[:, deficiency:] / weights[deficiency:]) @ basis[:, deficiency:].T
+    return covariance / np.exp(np.mean(np.log(np.diag(covariance)))) if scaled else covariance
+
+
+def adjacency(graph: object) -> tuple[np.ndarray, list[Any] | None]:
+    """The matrix of neighbours (K, K) and the labels of areas, None if they have none.
+
+    ``graph`` is a symmetric matrix of zeros and ones, also sparse or a data frame with labels on both axes; pairs of
+    labels, as a list or a data frame of two columns; a dict of lists of neighbours; or a GeoDataFrame, whose index has
+    the labels, and in which areas that touch are neighbours. Raises ValueError for others.
+    """
+    labels: list[Any] | None = None
+    pairs: list[tuple[Any, Any]] | None = None
+    table: Any = graph
+    if hasattr(table, "geometry") and hasattr(table, "sindex"):
+        labels, shapes = list(table.index), table.geometry
+        first, second = shapes.sindex.query(shapes.values, predicate="touches")
+        pairs = [(labels[a], labels[b]) for a, b in zip(first, second, strict=True)]
+    elif isinstance(table, Mapping) and all(isinstance(others, Iterable) for others in table.values()):
+        labels, pairs = list(table), [(one, other) for one, others in table.items() for other in others]
+    elif hasattr(table, "columns") and set(table.columns) != set(table.index) and len(table.columns) == 2:
+        pairs = list(map(tuple, table.to_numpy(dtype=object).tolist()))
+    elif hasattr(table, "columns"):
+        labels = list(table.index)
+        table = table.reindex(columns=labels) if set(table.columns) == set(labels) else table
+    elif isinstance(table, list | tuple) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in table):
+        is_matrix = len(table) == 2 and np.array_equal(np.ravel(table), [0, 1, 1, 0])
+        pairs = None if is_matrix else list(map(tuple, table))
+    if pairs is not None:
+        labels = list(dict.fromkeys([*(labels or ()), *(label for pair in pairs for label in pair)]))
+        W = np.zeros((len(labels), len(labels)))
+        for one, other in pairs:
+            a, b = labels.index(one), labels.index(other)
+            W[a, b] = W[b, a] = 1.0
+        np.fill_diagonal(W, 0.0)
+        return W, labels
+    try:
+        W = np.array(table.toarray() if hasattr(table, "toarray") else table, dtype=np.float64, ndmin=2)
+    except (TypeError, ValueError):
+        W = np.full((1, 1), np.nan)
+    if W.ndim != 2 or not np.isin(W, (0.0, 1.0)).all() or not np.array_equal(W, W.T) or np.diag(W).any():
+        raise ValueError(
+            "the graph must be a symmetric matrix of 0 and 1 with zeros on its diagonal (a data frame with labels on "
+            f"both axes names the areas), pairs of labels, a dict of neighbours, or a GeoDataFrame; got "
+            f"{shorten(graph)}."
+        )
+    return W, labels

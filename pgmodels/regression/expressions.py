@@ -21,7 +21,7 @@ _SURFACE = "write gp(x, z, iso=False) for a surface, with a lengthscale of each 
 _GROUPS = "is not available; write an effect of each group, (1|g)."
 _ORDINAL = "write the column as numbers in s(x), or as ordered categories in gp(x)."
 _SERIES = "write ar1(t) for an autoregression in the predictor, or gp(t, cov='matern32')."
-_SPACE = "is not available; write gp(x, z) of the coordinates of places, or (1|place)."
+_SPACE = "write icar(area, W), bym2(area, W) or car(area, W) of neighbours, or gp(x, z) of coordinates."
 _ERRORS = "is not available: columns have no errors and no missing values."
 _DATA = "compute it as a column of data."
 _WEIGHTS = "is the argument weights of pgm.formula, as in weights='w'."
@@ -30,13 +30,14 @@ _CENSORED = (
     "Surv(lower, upper, type='interval2') for intervals."
 )
 _TERM = (
-    "gp, s, ar1, offset and (1|g) must be terms by themselves. For a function of each level use by=, as in gp(x, by=g)."
+    "gp, s, ar1, rw1, rw2, car, icar, bym2, offset and (1|g) must be terms by themselves. For a function of each level "
+    "use by=, as in gp(x, by=g)."
 )
 _RESPONSE = "is for the response, on the left of ~."
 
 # What to write for a function.
 REMEDIES: dict[str, str] = {
-    **dict.fromkeys(("gp", "s", "ar1", "offset"), _TERM),
+    **dict.fromkeys(("gp", "s", "ar1", "rw1", "rw2", "car", "icar", "bym2", "offset"), _TERM),
     **dict.fromkeys(("p", "Surv", "se", "trials"), _RESPONSE),
     **dict.fromkeys(("factor", "as.factor", "as_factor", "category", "ordered", "as.ordered", "relevel"), _FACTOR),
     **dict.fromkeys(("as.numeric", "as.integer", "as.character", "cut", "interaction", "hashed", "lag"), _DATA),
@@ -45,12 +46,13 @@ REMEDIES: dict[str, str] = {
     **dict.fromkeys(("ns", "rcs", "rcspline", "ps", "lo", "loess", "lspline", "pspline", "spline"), _BASIS),
     **dict.fromkeys(("te", "ti", "t2"), _SURFACE),
     "hsgp": "write gp(x, k=20), with k inducing inputs.",
-    "f": "write s(x) for INLA's rw2, ar1(t), gp(x, z) for spde, gp(t, period=12) for seasonal, and (1|g) for iid. A "
-    "function f of your own is passed by context={'f': f}.",
+    "f": "write rw2(t) or s(x), ar1(t), bym2(area, W), gp(x, z) for spde, gp(t, period=12) for seasonal, and "
+    "(1|g) for iid. A function f of your own is passed by context={'f': f}.",
     "fs": "write s(x, by=g).",
-    **dict.fromkeys(("mm", "gr", "re", "us", "diag", "cs_group", "fcor"), _GROUPS),
-    **dict.fromkeys(("car", "sar", "mrf", "besag", "bym2", "mat", "exp_cov"), _SPACE),
-    **dict.fromkeys(("ar", "ma", "arma", "cosy", "unstr", "ou", "AR1", "corAR1", "rw1", "rw2"), _SERIES),
+    **dict.fromkeys(("mm", "gr"), "is the factor of effects of groups, as in (1|gr(g, cov=A)) and (1|mm(g1, g2))."),
+    **dict.fromkeys(("re", "us", "diag", "cs_group", "fcor"), _GROUPS),
+    **dict.fromkeys(("sar", "mrf", "besag", "bym", "mat", "exp_cov"), _SPACE),
+    **dict.fromkeys(("ar", "ma", "arma", "cosy", "unstr", "ou", "AR1", "corAR1"), _SERIES),
     **dict.fromkeys(("mo",), _ORDINAL),
     **dict.fromkeys(("me", "mi", "subset"), _ERRORS),
     **dict.fromkeys(("weights", "weighted"), _WEIGHTS),
@@ -80,7 +82,7 @@ OPTIONS: dict[str, str] = {
     "function of each level, and (1|g) an effect of each.",
     **dict.fromkeys(("m", "c", "df", "num_basis"), "Write k=20 for inducing inputs, which have no basis."),
     **dict.fromkeys(("kernel", "covfn", "cov_function"), "Write gp(x, cov='rbf')."),
-    "model": "Write ar1(t), s(x) for rw2, gp(x, z) for spde, and (1|g) for iid.",
+    "model": "Write ar1(t), rw1(t), rw2(t), bym2(area, W), gp(x, z) for spde, and (1|g) for iid.",
     "gr": "Equal rows share the value of a process already.",
     "scale": "Lengthscales are in the units of the columns.",
     **dict.fromkeys(("replicate", "group"), "Write by=g."),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import BOOLEAN, DATE, DURATION, NUMBER, ZONED, floats_in, kind_of_column
@@ -17,7 +18,7 @@ from pgmodels.inference.gibbs import gibbs
 from pgmodels.inference.integrate import integrate
 from pgmodels.inference.nuts import nuts
 from pgmodels.inference.vi import cavi, gaussian_vi
-from pgmodels.likelihoods.likelihood import Likelihood, check_weights
+from pgmodels.likelihoods.likelihood import Likelihood, check_weights, log_density
 from pgmodels.likelihoods.modified import summed
 from pgmodels.model import Model
 from pgmodels.parameters.vector import trainable
@@ -44,7 +45,6 @@ from pgmodels.regression.terms import (
     check_kinds,
     read_frame,
     require_columns,
-    require_proper,
     with_chain,
     with_plain_types,
 )
@@ -126,10 +126,19 @@ def formula(
     Terms: columns, interactions and functions of columns, with independent normal priors; ``gp(x, z, by=,
     cov=, iso=, period=, k=, markov=)``, a Gaussian process, of each level with ``by`` a factor; ``s(x)``, a Matern52
     process beside a line; ``(1|g)``, ``(0 + x|g)``, ``(x + z|g)`` and ``(x||g)``, effects of groups, nested as
-    ``(1|a/b)``; ``ar1(t)``; ``offset(x)``. Each GP is a latent of its own, and their sum is the predictor.
+    ``(1|a/b)``, of levels with covariances A as ``(1|gr(g, cov=A))``, with deviations by h as ``(1|gr(g, by=h))``, and
+    of members of several groups, which count equally, as ``(1|mm(g1, g2))``; ``icar(area, W)``, ``bym2(area, W)``, whose
+    ``rho`` is the share of the spatial part, and ``car(area, W)``, of precisions D - rho W, of areas with the
+    neighbours W (see below); ``rw1(t)``, and ``rw2(t)`` beside a line, of the values in the data; ``ar1(t)``;
+    ``offset(x)``. Each GP is a latent of its own, and their sum is the predictor.
 
     A Matern term of one column with 5,000 values or more is a Markov process by default (``pgm.Markov()``), the one
     with the most values; ``markov=True`` or ``False`` chooses.
+
+    Neighbours in ``context`` are a matrix of 0 and 1 (a data frame with labels on both axes), pairs of labels, a dict
+    of lists, or a GeoDataFrame. Effects of ``icar`` and of the spatial part of ``bym2`` have the sum 0 in each connected
+    part, and one of an island is independent. The sd of ``icar`` is that given the neighbours, times the root of their
+    number; that of ``bym2`` is of an effect; those of walks are of steps over 1.
 
     Functions: ``log``, ``log1p``, ``log2``, ``log10``, ``exp``, ``expm1``, ``exp2``, ``sqrt``, ``cbrt``, ``square``,
     ``abs``, ``sign``, ``floor``, ``ceil``, ``sin``, ``cos``, ``tan``, ``arcsin``, ``arccos``, ``arctan``, ``sinh``,
@@ -285,7 +294,7 @@ class Regression(DoublePrecision):
         y = np.column_stack([y, *columns])
         self.y = y[:, 0] if y.shape[1] == 1 else y
         for number in range(len(self.terms)):
-            require_proper(self, number)
+            _require_proper(self, number)
 
     def fit(self, **options: Any) -> RegressionResult:
         """Learn hyperparameters, with priors as penalties: see ``pgmodels.fit``."""
@@ -542,3 +551,95 @@ def _decoded(
         return array.astype(f"timedelta64[{unit}]")
     column = pd.Series(pd.Categorical.from_codes(array, [*levels], ordered))
     return column if kind == "category" else column.astype(object)
+
+
+# Flat priors.
+
+
+def _require_proper(regression: Regression, number: int) -> None:
+    """Raise ValueError if the data do not bound coefficients of a term with flat priors, in any of their directions."""
+    term: FormulaTerm = regression.terms[number]
+    if term.coefficients is None:
+        return
+    names = term.columns[0].names
+    priors = term.coefficients.priors
+    flat = [place for place, name in enumerate(names) if name in priors and priors[name].scale == np.inf]
+    if not flat:
+        return
+    listed = [term.prefix + names[place] for place in flat]
+    if len(regression.classes) > 1:
+        raise ValueError(
+            f"priors: that of {listed[0]} is flat, and the classes of {regression.family!r} have the same terms, which "
+            "such priors do not tell apart: give it dist.Normal(mean, sd)."
+        )
+    y = regression.y.reshape(len(regression.X), -1)
+    observed = ~np.isnan(y).any(axis=1)
+    above, below = _tails(regression, number, observed)
+    X = regression.X[observed][:, regression.blocks[number]][:, flat]
+    rows = above | below
+    norms = np.linalg.norm(X[rows], axis=0)
+    normalised = X[rows] / np.where(norms > 0.0, norms, 1.0)
+    # Smaller singular values of normalised columns are rounding, as are smaller entries of directions.
+    kernel = scipy.linalg.null_space(np.linalg.qr(normalised, mode="r"), rcond=1e-10)
+    if kernel.size:
+        chosen = [name for name, row in zip(listed, kernel, strict=True) if np.abs(row).max() > 1e-6]
+        raise ValueError(
+            f"priors: the data do not determine {', '.join(chosen)}, whose priors are flat: their columns are linearly "
+            "dependent in the rows that bear on them. Give one of them dist.Normal(mean, sd), or leave it out."
+        )
+    if _is_unbounded(normalised, above[rows], below[rows]):
+        # Those without which the others are bounded; all if there is none.
+        one_less = [_is_unbounded(np.delete(normalised, k, axis=1), above[rows], below[rows]) for k in range(len(flat))]
+        chosen = [name for name, is_worse in zip(listed, one_less, strict=True) if not is_worse] or listed
+        raise ValueError(
+            f"priors: the data do not bound {', '.join(chosen)}, whose priors are flat: along a direction of them the "
+            "likelihood falls in no row, as where a column separates y. Give one of them dist.Normal(mean, sd)."
+            if len(chosen) > 1
+            else f"priors: the data do not bound {chosen[0]}, whose prior is flat: in a direction of it the likelihood "
+            "falls in no row, as where a column separates y. Give it dist.Normal(mean, sd)."
+        )
+
+
+def _tails(regression: Regression, number: int, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whether the likelihood of each observed row falls as the term's latent goes up, and as it goes down.
+
+    It falls if it loses ``fall`` nats between a latent that is ``far`` from its prior mean, in units or deviations of
+    y, and one that is twice as far.
+    """
+    far, fall = 1e3, 1e-6
+    model, y = regression.model, regression.y[observed]
+    means = np.concatenate([np.full(gp.size, float(gp.mean.value)) for gp in model.gps])
+    first = y if y.ndim == 1 else y[:, 0]
+    distance = far * max(1.0, float(np.std(first)), float(np.max(np.abs(first - means[number]))))
+
+    def at(step: float) -> np.ndarray:
+        f = np.tile(means, (len(y), 1))
+        f[:, number] += step
+        with np.errstate(all="ignore"):
+            values = np.asarray(log_density(model.likelihood, y, f))
+        return np.where(np.isfinite(values), values, -np.inf)
+
+    def falls(sign: float) -> np.ndarray:
+        nearer, farther = at(sign * distance), at(2.0 * sign * distance)
+        return np.isneginf(farther) | (farther < nearer - fall)
+
+    return falls(1.0), falls(-1.0)
+
+
+def _is_unbounded(X: np.ndarray, above: np.ndarray, below: np.ndarray) -> bool:
+    """Whether there is a direction b along which no row's likelihood falls, and X b is not zero."""
+    codes = np.unique(np.column_stack([X, above, below]), axis=0)
+    above, below = codes[:, -2] > 0.0, codes[:, -1] > 0.0
+    Q = np.linalg.qr(codes[:, :-2])[0] * np.sqrt(len(codes))
+    # A row whose likelihood falls upwards alone allows X b <= 0; at most 1, to limit b.
+    signs = np.where(above & ~below, -1.0, np.where(below & ~above, 1.0, 0.0))
+    one_sided = signs != 0.0
+    if not (one_sided.any() and Q.size):
+        return False
+    sided, others = signs[one_sided, None] * Q[one_sided], Q[~one_sided]
+    limits = np.concatenate([np.ones(len(sided)), np.zeros(len(sided))])
+    fixed = (others, np.zeros(len(others))) if len(others) else (None, None)
+    A = np.concatenate([sided, -sided])
+    solved = scipy.optimize.linprog(-sided.sum(axis=0), A, limits, *fixed, bounds=(None, None))
+    # A smaller sum is rounding.
+    return solved.x is not None and -solved.fun > 1e-6

@@ -18,7 +18,7 @@ from pgmodels.regression.expressions import (
 )
 
 # Calls that are terms by themselves; everything else is a linear term.
-SPECIAL = ("gp", "s", "ar1", "offset")
+SPECIAL = ("gp", "s", "ar1", "rw1", "rw2", "car", "icar", "bym2", "offset")
 # Names before a parenthesis that are a response of several columns, not functions, with the numbers of columns.
 _RESPONSES = {"p": (2, 2), "Surv": (1, 3), "c": (1, 99)}
 _SURV = ("time", "time2", "event", "type")
@@ -50,13 +50,17 @@ class By(NamedTuple):
 class Group(NamedTuple):
     """A term (effects | factor) of products of factors, () for the intercept, which may be correlated.
 
-    The factor is of the combinations of the levels of ``columns``.
+    The factor is of the combinations of the levels of ``columns``, or of the members that they all are: gr(g, cov=A)
+    and mm(g1, g2). ``covariance`` is the name of that of the levels, and effects of a ``by`` have its levels.
     """
 
     columns: tuple[str, ...]
     effects: tuple[tuple[FormulaExpression, ...], ...]
     text: str
     is_correlated: bool = False
+    covariance: str | None = None
+    of_members: bool = False
+    by: str | None = None
 
 
 class Observed(NamedTuple):
@@ -251,7 +255,7 @@ class _Terms:
                 total.products.update((key, product) for key, product in products.items() if key not in total.products)
                 total.gps.extend(term.gps)
                 # A smooth is a GP beside a line.
-                lines = [gp.arguments[0] for gp in term.gps if isinstance(gp, TermCall) and gp.name == "s"]
+                lines = [gp.arguments[0] for gp in term.gps if isinstance(gp, TermCall) and gp.name in ("s", "rw2")]
                 total.products.update({frozenset([line]): (line,) for line in lines})
             if len(total.products) > self.max_products:
                 raise self._too_many()
@@ -439,21 +443,56 @@ def _by(node: ast.expr, text: str) -> By:
 def _groups(effects: _Sum, factor: _Sum, is_uncorrelated: bool, text: str, factor_text: str) -> list[Group]:
     if effects.gps or factor.gps:
         raise ValueError(f"formula: in {text}, {REMEDIES['gp']}")
+    calls = [one.node for product in factor.products.values() for one in product if isinstance(one.node, ast.Call)]
+    if len(calls) == 1 and isinstance(calls[0].func, ast.Name) and calls[0].func.id in ("gr", "mm"):
+        return _special_groups(effects, calls[0], is_uncorrelated)
     not_columns = [one for product in factor.products.values() for one in product if not one.is_name]
     if not_columns or factor.number is not None:
         raise ValueError(
             f"formula: in {text}, the factor must be a column; got {factor_text}. Its values are levels already, "
             "numbers too; compute another factor as a column of data."
         )
+    names = {":".join(quoted(column) for column in product): tuple(product) for product in factor.products.values()}
+    return [
+        Group(columns, some, f"({_effect(some)}|{name})", not is_uncorrelated)
+        for name, columns in names.items()
+        for some in _parts(effects, is_uncorrelated)
+    ]
+
+
+def _parts(effects: _Sum, is_uncorrelated: bool) -> list[tuple[tuple[FormulaExpression, ...], ...]]:
+    """The effects of each term."""
     products = tuple(effects.products.values())
+    return [(one,) for one in products] if is_uncorrelated else [products]
+
+
+def _effect(products: tuple[tuple[FormulaExpression, ...], ...]) -> str:
+    terms = [":".join(map(written, one)) for one in products if one]
+    return "1" if not terms else " + ".join(["1" if () in products else "0", *terms])
+
+
+def _special_groups(effects: _Sum, call: ast.Call, is_uncorrelated: bool) -> list[Group]:
+    """The terms of gr(g, cov=A, by=h), of levels with covariances and of other deviations, and of mm(g1, g2)."""
+    assert isinstance(call.func, ast.Name)
+    columns = tuple(expression(one) for one in call.args)
+    options = {str(one.arg): expression(one.value) for one in call.keywords}
+    of_members, text, named = call.func.id == "mm", ast.unparse(call), [*columns, *options.values()]
+    is_right = len(columns) > 1 and not options if of_members else len(columns) == 1 and set(options) <= {"cov", "by"}
+    if not is_right or not all(one.is_name for one in named) or len(set(options)) < len(call.keywords):
+        raise ValueError(
+            f"formula: {text} must be gr(g), gr(g, cov=A), gr(g, by=h) or mm(g1, g2), of names of columns and, as cov, "
+            "of a matrix in context. Members count equally."
+        )
+    by = options.get("by")
     groups = []
-    for product in factor.products.values():
-        name = ":".join(quoted(column) for column in product)
-        for some in [(one,) for one in products] if is_uncorrelated else [products]:
-            terms = [":".join(map(written, one)) for one in some if one]
-            first = ["1" if () in some else "0"]
-            effect = "1" if not terms else " + ".join(first + terms)
-            groups.append(Group(tuple(product), some, f"({effect}|{name})", not is_uncorrelated))
+    for some in _parts(effects, is_uncorrelated):
+        if by is not None and len(some) > 1:
+            raise ValueError(f"formula: effects of {text} are not correlated: write ({_effect(some)}||{text}).")
+        effect = _effect(some)
+        inner = tuple((by, *product) for product in some) if by is not None else some
+        covariance = str(options["cov"]) if "cov" in options else None
+        is_correlated = not is_uncorrelated and by is None
+        groups.append(Group(columns, inner, f"({effect}|{text})", is_correlated, covariance, of_members, by))
     return groups
 
 

@@ -55,6 +55,7 @@ from pgmodels.regression.terms import (
     check_call,
     group_term,
     half_student,
+    level_term,
     linear_term,
     moments,
     with_plain_types,
@@ -566,7 +567,10 @@ def read_predictor(
             keys[text] = name
     chosen = {text: priors[name] for text, name in keys.items()}
     terms = [linear_term(design, data, start.scale, level, chosen)] if design.names else []
-    terms += [call_term(call, data, start.scale, chosen) for call in parsed.calls if call.name != "offset"]
+    for call in parsed.calls:
+        if call.name != "offset":
+            make = call_term if call.name in ("gp", "s", "ar1") else level_term
+            terms.append(make(call, data, start.scale, chosen))
     terms += [group_term(group, data, start.scale, chosen) for group in parsed.groups]
     for text in set(keys) - set(chosen):
         del priors[keys[text]]

@@ -828,15 +828,16 @@ def _effects_of_groups(sampler: LatentSampler, coefficients: Sequence[LinearCoef
 def _effects_of_levels(sampler: LatentSampler, number: int, line: LinearCoefficients | None) -> Iterator[pd.DataFrame]:
     """Tables of the effects of some levels each, plus the coefficients of a line."""
     regression, term, num_draws = sampler.regression, sampler.regression.terms[number], 4000
-    block, (factor, *slopes) = list(regression.blocks[number]), term.columns
-    assert isinstance(factor, Levels)
+    members = [part for part in term.columns if isinstance(part, Levels)]
+    block, slopes, factor = list(regression.blocks[number]), term.columns[len(members) :], members[0]
+    of_slopes = block[len(members) :]
     # The latent at these ends is the effects times ``design``.
-    far = np.abs(regression.X[:, block[1:]]).max(axis=0, initial=0.0)
+    far = np.abs(regression.X[:, of_slopes]).max(axis=0, initial=0.0)
     names = [name for slope in slopes for name in slope.names] or ["Intercept"]
     design = np.diag(np.where(far > 0.0, far, 1.0)) if slopes else np.ones((1, 1))
     ends = design[:, : len(far)]
     inputs, size = np.zeros((len(ends), regression.X.shape[1])), len(regression.classes)
-    inputs[:, block[1:]] = ends
+    inputs[:, of_slopes] = ends
     fixed, shifts = np.zeros(len(ends)), np.zeros(len(ends))
     if line is not None:
         for place, name in enumerate(regression.terms[line.number].columns[0].names):
@@ -848,7 +849,7 @@ def _effects_of_levels(sampler: LatentSampler, number: int, line: LinearCoeffici
     for at in range(0, len(factor.codes), step):
         keys = list(factor.codes)[at : at + step]
         X = np.tile(inputs, (len(keys), 1))
-        X[:, block[0]] = np.repeat([factor.codes[key] for key in keys], len(ends))
+        X[:, block[: len(members)]] = np.repeat([factor.codes[key] for key in keys], len(ends))[:, None]
         f = sampler.latents(X, num_draws).draws
         if not sampler.skewed:
             f += sampler.result.predict_latent(X)[0] - f.mean(axis=0)

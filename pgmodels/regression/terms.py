@@ -1,4 +1,4 @@
-"""Terms of a formula, their columns, and flat priors."""
+"""Terms of a formula, and their columns."""
 
 import ast
 from abc import ABC, abstractmethod
@@ -10,7 +10,6 @@ import narwhals.stable.v2 as nw
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
-import scipy
 from numpyro.distributions import constraints
 
 from pgmodels.data.arrays import (
@@ -39,11 +38,10 @@ from pgmodels.data.arrays import (
     read_column,
     read_inputs,
 )
-from pgmodels.kernels.columns import On, Sphere
+from pgmodels.kernels.columns import On, Sphere, Structured, adjacency, icar_covariance, walk_covariance
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.others import Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52
-from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.model import GP
 from pgmodels.parameters.parameter import Fixed, Parameter, middle_of
 from pgmodels.parameters.prior import sd
@@ -55,7 +53,7 @@ from pgmodels.regression.grammar import By, Group, TermCall, written
 from pgmodels.runtime.precision import double_precision
 
 if TYPE_CHECKING:
-    from pgmodels.regression.formula import Regression
+    pass
 
 
 class TrainingData(NamedTuple):
@@ -283,6 +281,53 @@ class Levels(TermColumns):
         return list(zip(*(firsts[factor].tolist() for factor in self.factors), strict=True)), places
 
 
+class KnownLevels(Levels):
+    """The number of the level of a factor, of ``size`` known ones, labelled or else sorted; others are refused."""
+
+    def __init__(self, factor: str, frame: pd.DataFrame, term: str, size: int, labels: Sequence[Any] | None):
+        super().__init__([factor], frame, term)
+        if labels is None:
+            column = frame[factor]
+            labels = list(column.cat.categories) if hasattr(column, "cat") else sorted(column.unique())
+            if len(labels) != size:
+                raise ValueError(
+                    f"data, column {factor!r}, has {len(labels)} levels, and the matrix of {term} {size} rows without "
+                    "labels. Give a data frame with labels on both axes, or a categorical column with all levels."
+                )
+        self.codes = {(label,): code for code, label in enumerate(labels)}
+        self.read(frame)
+
+    def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
+        codes = super().read(frame, name)
+        beyond = np.flatnonzero(codes[:, 0] >= len(self.codes))
+        if len(beyond):
+            (factor,), levels = self.factors, [label for (label,) in self.codes]
+            raise ValueError(
+                f"{name} has {as_python(frame[factor].iloc[beyond[0]])!r} in row {beyond[0]}, column {factor!r}, which "
+                f"is not a level of {self.term}; there are {listed(levels)}."
+            )
+        return codes
+
+
+class Places(TermColumns):
+    """The number of each place of a random walk, in increasing order."""
+
+    def __init__(self, numbers: Numbers, frame: pd.DataFrame):
+        self.numbers, self.names = numbers, numbers.names
+        self.reads = numbers.reads
+        self.places = np.unique(numbers.read(frame))
+
+    def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
+        values = self.numbers.read(frame, name)
+        beyond = np.flatnonzero(~np.isin(values, self.places))
+        if len(beyond):
+            raise ValueError(
+                f"{name} has {values[beyond[0], 0]:g} in row {beyond[0]}, {self.numbers.term}, where the data have no "
+                "row. Add one without a response, with missing='predict', or write s(x), a smooth function."
+            )
+        return np.searchsorted(self.places, values).astype(np.float64)
+
+
 def read_frame(data: object, name: str, used: Collection[str]) -> pd.DataFrame:
     """A data frame of any library with columns as ``read_column`` has them, and rows numbered from 0.
 
@@ -416,7 +461,7 @@ _COVARIANCES: dict[str, type[Kernel]] = {
 }  # fmt: skip
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "gp": ("by", "cov", "iso", "period", "k", "sphere", "markov"), "s": ("by", "k", "markov"),
-    "ar1": ("by", "markov"), "offset": ()
+    "ar1": ("by", "markov"), "offset": (), **dict.fromkeys(("rw1", "rw2", "car", "icar", "bym2"), ())
 }  # fmt: skip
 # Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi.
 SPREAD = 2.5
@@ -598,7 +643,12 @@ def check_call(call: TermCall) -> None:
             f"formula: {call.text}: a function of {column} for each level of {group} is written "
             f"{call.name}({column}, by={group})."
         )
-    if call.name != "gp" and len(call.arguments) != 1:
+    if call.name in ("car", "icar", "bym2"):
+        if len(call.arguments) != 2 or not all(one.is_name for one in call.arguments):
+            raise ValueError(
+                f"formula: {call.text} must be {call.name}(area, W), of a column and the name of a graph in context."
+            )
+    elif call.name != "gp" and len(call.arguments) != 1:
         remedy = f" For a function of each level of a factor g write {call.name}(x, by=g)." * (
             "by" in _OPTIONS[call.name]
         )
@@ -638,16 +688,58 @@ def call_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str
     return FormulaTerm(call.text, columns, kernel, names, _form(call))
 
 
+def level_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
+    """The effects of ``car``, ``icar`` and ``bym2`` of areas with neighbours, and of ``rw1`` and ``rw2``."""
+    columns: TermColumns
+    if call.name in ("rw1", "rw2"):
+        columns = places = Places(Numbers(call.arguments, data, call.text), data.frame)
+        order = int(call.name[2])
+        if len(places.places) <= order:
+            raise ValueError(f"formula: {call.text} needs {order + 1} or more different values.")
+        known = Structured.of(walk_covariance(places.places, order))
+    else:
+        area, graph = call.arguments
+        W, labels = adjacency(from_context(graph, data.context, call.text))
+        columns = KnownLevels(area, data.frame, call.text, len(W), labels)
+        is_car, is_mixture = call.name == "car", call.name == "bym2"
+        mixing = Parameter(0.5) if is_mixture else Fixed(1.0)
+        known = Structured.car(W) if is_car else Structured.of(icar_covariance(W, is_mixture), mixing=mixing)
+    values, names = {"variance": _variance(scale / _typical(known))}, {"variance": f"sd({call.text})"}
+    if call.name in ("car", "bym2"):
+        values["mixing"], names["mixing"] = dist.Uniform(0.0, 1.0), f"rho({call.text})"
+    kernel = _with_priors(lambda **values: known.having(**values), values, call.text, priors)
+    return FormulaTerm(call.text, (columns,), kernel, names)
+
+
+def _typical(known: Structured) -> float:
+    """The deviation of an effect of variance 1: the prior of the sd is that of effects, as it is of slopes."""
+    variances = np.asarray(known.diagonal(np.arange(len(known.basis.value))[:, None]))
+    return float(np.exp(0.5 * np.mean(np.log(variances))))
+
+
+def from_context(name: str, context: Mapping[str, Any], term: str) -> Any:
+    """A matrix or graph that a term names."""
+    if name not in context:
+        raise ValueError(
+            f"formula: {term} reads {name}, which is not in context: pass it, as in context={{{name!r}: W}}."
+        )
+    return context[name]
+
+
 def group_term(group: Group, data: TrainingData, scale: float, priors: dict[str, Any], largest: int = 8) -> FormulaTerm:
     """Effects of each level of a factor, coded as in the linear terms, several with a covariance as in lme4 and brms.
 
     The standard deviation of a slope is in its units.
     """
-    levels, text = Levels(group.columns, data.frame, group.text), group.text
-    factor = levels.names[0]
+    text = group.text
+    members, of_levels, typical = _members(group, data)
+    scale, places = scale / typical, list(range(len(members)))
+    factor = f"mm({', '.join(group.columns)})" if group.of_members else members[0].names[0]
     if group.effects == ((),):
-        kernel = _with_priors(White, {"variance": _variance(scale)}, text, priors)
-        return FormulaTerm(text, (levels,), kernel, {"variance": f"sd(Intercept | {factor})"})
+        kernel = _with_priors(of_levels, {"variance": _variance(scale)}, text, priors)
+        return FormulaTerm(text, members, kernel, {"variance": f"sd(Intercept | {factor})"})
+    if group.by is not None and kind_of_column(data.frame[group.by]) not in (LEVEL, ORDERED, BOOLEAN):
+        raise ValueError(f"formula: in {text}, by must be a column of text or categories; {group.by} has numbers.")
     design = DesignMatrix(group.effects, data, True)
     names, count = design.names, len(design.names)
     if count > largest:
@@ -671,13 +763,31 @@ def group_term(group: Group, data: TrainingData, scale: float, priors: dict[str,
                 f"pgm.sd(dist.HalfNormal(np.full({count}, 1.0)))."
             )
     linear = _with_priors(Linear, values, text, priors)
-    kernel = On(White(Fixed(1.0)), [0]) * On(linear, range(1, 1 + count))
+    kernel = On(of_levels(Fixed(1.0)), places) * On(linear, range(len(members), len(members) + count))
     correlations = [
         f"cor({names[j]}, {names[i]} | {factor})" if j < i else "" for i in range(count) for j in range(count)
     ]
     named = tuple(f"sd({name} | {factor})" for name in names)
     shown = {"variance": named if count > 1 else named[0], "root": tuple(correlations)}
-    return FormulaTerm(text, (levels, design), kernel, shown)
+    return FormulaTerm(text, (*members, design), kernel, shown)
+
+
+def _members(group: Group, data: TrainingData) -> tuple[tuple[Levels, ...], Callable[..., Kernel], float]:
+    """The columns of the levels of a group, their kernel by its variance, and the sd of effects of variance 1."""
+    frame, text = data.frame, group.text
+    labels: list[Any] | None = None
+    if group.of_members:
+        labels = sorted(pd.concat([frame[column] for column in group.columns]).unique(), key=str)
+        known = Structured.of(np.eye(len(labels)))
+    elif group.covariance is not None:
+        matrix = from_context(group.covariance, data.context, text)
+        labels = list(matrix.index) if isinstance(matrix, pd.DataFrame) else None
+        known = Structured.of(np.asarray(matrix, dtype=np.float64))
+    else:
+        return (Levels(group.columns, frame, text),), White, 1.0
+    size = len(known.basis.value)
+    members = tuple(KnownLevels(column, frame, text, size, labels) for column in group.columns)
+    return members, lambda variance: known.having(variance=variance), _typical(known)
 
 
 def _form(call: TermCall) -> Any:
@@ -793,7 +903,7 @@ def _distances(X: np.ndarray) -> tuple[float, float]:
     return low, max(high, 2.0 * low)
 
 
-def _with_priors(cls: type[Kernel], values: dict[str, Any], text: str, priors: dict[str, Any]) -> Kernel:
+def _with_priors(make: Callable[..., Kernel], values: dict[str, Any], text: str, priors: dict[str, Any]) -> Kernel:
     """A kernel with default priors, or those of ``priors`` for the term.
 
     A prior without a median or a mean starts at the default's start value, in the units of the data.
@@ -808,93 +918,4 @@ def _with_priors(cls: type[Kernel], values: dict[str, Any], text: str, priors: d
         start = getattr(values[name], "value", None)
         is_weak = start is not None and isinstance(prior, dist.Distribution) and middle_of(prior) is None
         values[name] = Parameter(start, prior=prior) if is_weak and np.all(prior.support(start)) else prior
-    return cls(**values)
-
-
-def require_proper(regression: "Regression", number: int) -> None:
-    """Raise ValueError if the data do not bound coefficients of a term with flat priors, in any of their directions."""
-    term: FormulaTerm = regression.terms[number]
-    if term.coefficients is None:
-        return
-    names = term.columns[0].names
-    priors = term.coefficients.priors
-    flat = [place for place, name in enumerate(names) if name in priors and priors[name].scale == np.inf]
-    if not flat:
-        return
-    listed = [term.prefix + names[place] for place in flat]
-    if len(regression.classes) > 1:
-        raise ValueError(
-            f"priors: that of {listed[0]} is flat, and the classes of {regression.family!r} have the same terms, which "
-            "such priors do not tell apart: give it dist.Normal(mean, sd)."
-        )
-    y = regression.y.reshape(len(regression.X), -1)
-    observed = ~np.isnan(y).any(axis=1)
-    above, below = _tails(regression, number, observed)
-    X = regression.X[observed][:, regression.blocks[number]][:, flat]
-    rows = above | below
-    norms = np.linalg.norm(X[rows], axis=0)
-    normalised = X[rows] / np.where(norms > 0.0, norms, 1.0)
-    # Smaller singular values of normalised columns are rounding, as are smaller entries of directions.
-    kernel = scipy.linalg.null_space(np.linalg.qr(normalised, mode="r"), rcond=1e-10)
-    if kernel.size:
-        chosen = [name for name, row in zip(listed, kernel, strict=True) if np.abs(row).max() > 1e-6]
-        raise ValueError(
-            f"priors: the data do not determine {', '.join(chosen)}, whose priors are flat: their columns are linearly "
-            "dependent in the rows that bear on them. Give one of them dist.Normal(mean, sd), or leave it out."
-        )
-    if _is_unbounded(normalised, above[rows], below[rows]):
-        # Those without which the others are bounded; all if there is none.
-        one_less = [_is_unbounded(np.delete(normalised, k, axis=1), above[rows], below[rows]) for k in range(len(flat))]
-        chosen = [name for name, is_worse in zip(listed, one_less, strict=True) if not is_worse] or listed
-        raise ValueError(
-            f"priors: the data do not bound {', '.join(chosen)}, whose priors are flat: along a direction of them the "
-            "likelihood falls in no row, as where a column separates y. Give one of them dist.Normal(mean, sd)."
-            if len(chosen) > 1
-            else f"priors: the data do not bound {chosen[0]}, whose prior is flat: in a direction of it the likelihood "
-            "falls in no row, as where a column separates y. Give it dist.Normal(mean, sd)."
-        )
-
-
-def _tails(regression: "Regression", number: int, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whether the likelihood of each observed row falls as the term's latent goes up, and as it goes down.
-
-    It falls if it loses ``fall`` nats between a latent that is ``far`` from its prior mean, in units or deviations of
-    y, and one that is twice as far.
-    """
-    far, fall = 1e3, 1e-6
-    model, y = regression.model, regression.y[observed]
-    means = np.concatenate([np.full(gp.size, float(gp.mean.value)) for gp in model.gps])
-    first = y if y.ndim == 1 else y[:, 0]
-    distance = far * max(1.0, float(np.std(first)), float(np.max(np.abs(first - means[number]))))
-
-    def at(step: float) -> np.ndarray:
-        f = np.tile(means, (len(y), 1))
-        f[:, number] += step
-        with np.errstate(all="ignore"):
-            values = np.asarray(log_density(model.likelihood, y, f))
-        return np.where(np.isfinite(values), values, -np.inf)
-
-    def falls(sign: float) -> np.ndarray:
-        nearer, farther = at(sign * distance), at(2.0 * sign * distance)
-        return np.isneginf(farther) | (farther < nearer - fall)
-
-    return falls(1.0), falls(-1.0)
-
-
-def _is_unbounded(X: np.ndarray, above: np.ndarray, below: np.ndarray) -> bool:
-    """Whether there is a direction b along which no row's likelihood falls, and X b is not zero."""
-    codes = np.unique(np.column_stack([X, above, below]), axis=0)
-    above, below = codes[:, -2] > 0.0, codes[:, -1] > 0.0
-    Q = np.linalg.qr(codes[:, :-2])[0] * np.sqrt(len(codes))
-    # A row whose likelihood falls upwards alone allows X b <= 0; at most 1, to limit b.
-    signs = np.where(above & ~below, -1.0, np.where(below & ~above, 1.0, 0.0))
-    one_sided = signs != 0.0
-    if not (one_sided.any() and Q.size):
-        return False
-    sided, others = signs[one_sided, None] * Q[one_sided], Q[~one_sided]
-    limits = np.concatenate([np.ones(len(sided)), np.zeros(len(sided))])
-    fixed = (others, np.zeros(len(others))) if len(others) else (None, None)
-    A = np.concatenate([sided, -sided])
-    solved = scipy.optimize.linprog(-sided.sum(axis=0), A, limits, *fixed, bounds=(None, None))
-    # A smaller sum is rounding.
-    return solved.x is not None and -solved.fun > 1e-6
+    return make(**values)

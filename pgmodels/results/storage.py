@@ -23,7 +23,7 @@ from numpyro.distributions.constraints import Constraint
 
 from pgmodels.data.arrays import Column, Missing
 from pgmodels.data.sources import Scaling
-from pgmodels.kernels.columns import Coregion, Difference, On, Sphere
+from pgmodels.kernels.columns import Coregion, Difference, On, Sphere, Structured
 from pgmodels.kernels.kernel import Product, Sum
 from pgmodels.kernels.others import Constant, Cosine, Linear, Periodic, RandomWalk, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
@@ -81,8 +81,8 @@ _CLASSES: dict[str, Any] = _RESULTS | {
     cls.__name__: cls
     for cls in (
         RBF, Matern12, Matern32, Matern52, RationalQuadratic, Periodic, Cosine, RandomWalk, Linear, Constant,
-        White, On, Sphere, Difference, Coregion, Sum, Product, Auto, Dense, Hilbert, Inducing, Markov, GP, Column,
-        Missing, Scaling, Sites, FitReport, ParameterUncertainty, DensePrior, LowRankPrior, CoefficientPrior,
+        White, On, Sphere, Difference, Coregion, Structured, Sum, Product, Auto, Dense, Hilbert, Inducing, Markov, GP,
+        Column, Missing, Scaling, Sites, FitReport, ParameterUncertainty, DensePrior, LowRankPrior, CoefficientPrior,
         LevelsPrior, InducingPrior, ChunkedInducingPrior, FICPrior, HilbertPrior,
     )
 }  # fmt: skip
