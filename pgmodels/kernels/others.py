@@ -1,4 +1,4 @@
-"""Kernels that are not stationary on the real line."""
+"""Kernels that are not stationary on the real line, and functions less their line or of levels."""
 
 from typing import ClassVar, final
 
@@ -6,10 +6,13 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.scipy.linalg import cho_solve
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_whole_number
 from pgmodels.kernels.kernel import (
+    Change,
     Inputs,
     Kernel,
     Spectra,
@@ -32,7 +35,7 @@ from pgmodels.kernels.state_space import (
     harmonic_shares,
     harmonics_for,
 )
-from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_declared, as_parameter
+from pgmodels.parameters.parameter import Fixed, Hyperparameter, Parameter, as_declared, as_parameter, is_parameter
 from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import as_array
 
@@ -372,3 +375,133 @@ class RandomWalk(Kernel):
                 "start of RandomWalk is None, to be set from the data: call kernel.resolve(X) first, or pass a number."
             )
         return as_array(self.start.value)
+
+
+@final
+class Centred(Kernel):
+    """The kernel of a function less its constant and, with ``line``, its line, over nodes.
+
+    A function g of another kernel is replaced by g less the least-squares fit of these at the ``nodes``: what is left
+    is a wiggle beside a line with coefficients of its own. With ``levels`` the last column of X has numbers of levels,
+    each with a constant and a line of its own.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel of g.
+    nodes : array_like, shape (m, d)
+        Rows at which squares are summed, such as the data or a part of them; numbers that are not learned.
+    line : bool, default True
+    levels : int, default 0
+        The number of levels.
+
+    References
+    ----------
+    Wood 2017, section 5.4.1, of constraints on smooths.
+    """
+
+    positive_semidefinite: ClassVar[bool] = True
+
+    kernel: Kernel
+    nodes: Parameter
+    line: bool = eqx.field(static=True)
+    levels: int = eqx.field(static=True)
+
+    def __init__(self, kernel: Kernel, nodes: ArrayLike | Parameter, line: bool = True, levels: int = 0):
+        self.kernel, self.line, self.levels = kernel, line, levels
+        known = np.asarray(nodes.value if isinstance(nodes, Parameter) else nodes, np.float64)
+        self.nodes = Parameter(known, positive=False, fixed=True)
+        if known.ndim != 2 or not len(known):
+            raise ValueError(f"nodes of Centred must be rows (m, d) of inputs; got shape {known.shape}.")
+
+    def reads(self, num_columns: int, use: Use | None = None) -> tuple[int, ...]:
+        return self.kernel.reads(num_columns, use)
+
+    def scaled(self, factor: float) -> Kernel:
+        return Centred(self.kernel.scaled(factor), self.nodes, self.line, self.levels)
+
+    def _functions(self, X: Float[Inputs, "n d"]) -> Float[Array, "n p"]:
+        """The functions that are taken out, of columns in units of the nodes' deviations."""
+        nodes, X = as_array(self.nodes.value), as_array(X)
+        count = X.shape[1] - (self.levels > 0)
+        functions = jnp.ones((len(X), 1))
+        if self.line:
+            deviations = jnp.std(nodes[:, :count], axis=0)
+            centred = (X[:, :count] - jnp.mean(nodes[:, :count], axis=0)) / jnp.where(deviations > 0.0, deviations, 1.0)
+            functions = jnp.concatenate([functions, centred], axis=1)
+        if not self.levels:
+            return functions
+        members = X[:, -1:] == jnp.arange(self.levels)
+        return (members[:, :, None] * functions[:, None, :]).reshape(len(X), -1)
+
+    def _weights(self, X: Float[Inputs, "n d"]) -> Float[Array, "n m"]:
+        """The weights of the nodes' values in the fit at rows of X."""
+        B = self._functions(as_array(self.nodes.value))
+        # A level at which all inputs are equal has no line.
+        gram = B.T @ B + 1e-10 * len(B) * jnp.eye(B.shape[1])
+        return self._functions(X) @ cho_solve((jnp.linalg.cholesky(gram), True), B.T)
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        nodes, left, right = as_array(self.nodes.value), self._weights(X), self._weights(Z)
+        moved = self.kernel(X, Z) - left @ self.kernel(nodes, Z)
+        return moved - (self.kernel(X, nodes) - left @ self.kernel(nodes, nodes)) @ right.T
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        nodes, weights = as_array(self.nodes.value), self._weights(X)
+        inner = weights @ self.kernel(nodes, nodes) - 2.0 * self.kernel(X, nodes)
+        return jnp.maximum(self.kernel.diagonal(X) + jnp.sum(weights * inner, axis=1), 0.0)
+
+
+@final
+class ByLevel(Kernel):
+    """The kernel of independent functions, one of each level, with variances and lengthscales of their own.
+
+    The last column of X has numbers of levels, 0 to K - 1.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel of each function in units of its lengthscale, of variance 1.
+    variance, lengthscale : array_like, Fixed, Parameter or NumPyro distribution
+        Shape (K,), or one number or distribution of each entry, in squared units of the latent and in units of X.
+    num_levels : int
+        K.
+    """
+
+    positive_semidefinite: ClassVar[bool] = True
+    column_use: ClassVar[Use] = "values"
+
+    kernel: Kernel
+    variance: Parameter
+    lengthscale: Parameter
+    num_levels: int = eqx.field(static=True)
+
+    def __init__(self, kernel: Kernel, variance: Hyperparameter, lengthscale: Hyperparameter, num_levels: int):
+        self.kernel, self.num_levels = kernel, num_levels
+        for name, value in (("variance", variance), ("lengthscale", lengthscale)):
+            parameter = as_parameter(value, f"{name} of ByLevel")
+            if not np.ndim(parameter.value):
+                parameter = parameter.with_value(np.full(num_levels, parameter.value))
+            vars(self)[name] = parameter
+
+    def map_components(self, change: Change, X: Float[Inputs, "n d"]) -> Kernel:
+        inner = change(self.kernel, X[:, :-1])
+        return eqx.tree_at(lambda by: by.kernel, self, inner, is_leaf=is_parameter)
+
+    def check(self, num_columns: int) -> None:
+        self.kernel.check(num_columns - 1)
+
+    def _scaled_inputs(self, X: Float[Inputs, "n d"]) -> tuple[Array, Array, Array]:
+        """The inputs in units of the lengthscales, the levels and the standard deviations."""
+        X = as_array(X)
+        level = X[:, -1].astype(int)
+        lengthscales = as_array(self.lengthscale.value)[level]
+        return X[:, :-1] / lengthscales[:, None], level, jnp.sqrt(as_array(self.variance.value))[level]
+
+    def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
+        (x, left, sds), (z, right, others) = self._scaled_inputs(X), self._scaled_inputs(Z)
+        return jnp.where(left[:, None] == right, self.kernel(x, z) * sds[:, None] * others, 0.0)
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        x, _, sds = self._scaled_inputs(X)
+        return jnp.square(sds) * self.kernel.diagonal(x)

@@ -17,7 +17,7 @@ from pgmodels.data.arrays import days_in, floats_in
 
 _BASIS = "write s(x), a Matern52 process beside a line, or a basis bs(x, df=5), cr(x, df=5) or cc(x, df=5)."
 _FACTOR = "write C(g) among linear terms, and the name of the column alone in (1|g) and by=."
-_SURFACE = "write gp(x, z, iso=False) for a surface, with a lengthscale of each column."
+_SURFACE = "write te(x, z), or s(x) + s(z) + ti(x, z) with main effects of their own."
 _GROUPS = "is not available; write an effect of each group, (1|g)."
 _ORDINAL = "write the column as numbers in s(x), or as ordered categories in gp(x)."
 _SERIES = "write ar1(t) for an autoregression in the predictor, or gp(t, cov='matern32')."
@@ -30,25 +30,25 @@ _CENSORED = (
     "Surv(lower, upper, type='interval2') for intervals."
 )
 _TERM = (
-    "gp, s, ar1, rw1, rw2, car, icar, bym2, offset and (1|g) must be terms by themselves. For a function of each level "
-    "use by=, as in gp(x, by=g)."
+    "gp, s, te, ti, ar1, rw1, rw2, car, icar, bym2, offset and (1|g) must be terms by themselves. For a function of "
+    "each level use by=, as in gp(x, by=g)."
 )
 _RESPONSE = "is for the response, on the left of ~."
 
 # What to write for a function.
 REMEDIES: dict[str, str] = {
-    **dict.fromkeys(("gp", "s", "ar1", "rw1", "rw2", "car", "icar", "bym2", "offset"), _TERM),
+    **dict.fromkeys(("gp", "s", "te", "ti", "ar1", "rw1", "rw2", "car", "icar", "bym2", "offset"), _TERM),
     **dict.fromkeys(("p", "Surv", "se", "trials"), _RESPONSE),
     **dict.fromkeys(("factor", "as.factor", "as_factor", "category", "ordered", "as.ordered", "relevel"), _FACTOR),
     **dict.fromkeys(("as.numeric", "as.integer", "as.character", "cut", "interaction", "hashed", "lag"), _DATA),
     **dict.fromkeys(("round", "rank", "ntile", "cumsum", "diff", "mean", "sd", "min", "max", "sum", "len"), _DATA),
     **dict.fromkeys(("pd.cut", "np.digitize", "np.round", "np.mean", "np.std", "np.log10p"), _DATA),
     **dict.fromkeys(("ns", "rcs", "rcspline", "ps", "lo", "loess", "lspline", "pspline", "spline"), _BASIS),
-    **dict.fromkeys(("te", "ti", "t2"), _SURFACE),
+    "t2": _SURFACE,
     "hsgp": "write gp(x, k=20), with k inducing inputs.",
     "f": "write rw2(t) or s(x), ar1(t), bym2(area, W), gp(x, z) for spde, gp(t, period=12) for seasonal, and "
     "(1|g) for iid. A function f of your own is passed by context={'f': f}.",
-    "fs": "write s(x, by=g).",
+    "fs": "write s(x, g, bs='fs').",
     **dict.fromkeys(("mm", "gr"), "is the factor of effects of groups, as in (1|gr(g, cov=A)) and (1|mm(g1, g2))."),
     **dict.fromkeys(("re", "us", "diag", "cs_group", "fcor"), _GROUPS),
     **dict.fromkeys(("sar", "mrf", "besag", "bym", "mat", "exp_cov"), _SPACE),
@@ -78,8 +78,6 @@ REMEDIES: dict[str, str] = {
 }
 # What to write for an option of gp, s and ar1.
 OPTIONS: dict[str, str] = {
-    "bs": "s(x) is a Matern52 process beside a line; gp(x, period=12) is cyclic, gp(x, z) a surface, gp(x, by=g) a "
-    "function of each level, and (1|g) an effect of each.",
     **dict.fromkeys(("m", "c", "df", "num_basis"), "Write k=20 for inducing inputs, which have no basis."),
     **dict.fromkeys(("kernel", "covfn", "cov_function"), "Write gp(x, cov='rbf')."),
     "model": "Write ar1(t), rw1(t), rw2(t), bym2(area, W), gp(x, z) for spde, and (1|g) for iid.",

@@ -123,22 +123,25 @@ def formula(
 
     Notes
     -----
-    Terms: columns, interactions and functions of columns, with independent normal priors; ``gp(x, z, by=,
-    cov=, iso=, period=, k=, markov=)``, a Gaussian process, of each level with ``by`` a factor; ``s(x)``, a Matern52
-    process beside a line; ``(1|g)``, ``(0 + x|g)``, ``(x + z|g)`` and ``(x||g)``, effects of groups, nested as
+    Terms: columns, interactions and functions of columns, with independent normal priors; ``gp(x, z, by=, cov=, iso=,
+    period=, k=, markov=)``, a Gaussian process, of each level with ``by`` a factor; ``s(x)``, a Matern52 process beside
+    a line, which it does not contain: the coefficient of the line is the trend; ``s(x, z)`` and ``te(x, z)``, surfaces
+    with one lengthscale or several, and ``ti(x, z)`` without main effects; ``s(x, by=g)``, a smooth with a lengthscale
+    for each level, centred, so that g needs a term of its own, and ``s(x, g, bs="fs")``, whose levels share theirs;
+    ``s(x, period=12)``; ``(1|g)``, ``(0 + x|g)``, ``(x + z|g)`` and ``(x||g)``, effects of groups, nested as
     ``(1|a/b)``, of levels with covariances A as ``(1|gr(g, cov=A))``, with deviations by h as ``(1|gr(g, by=h))``, and
-    of members of several groups, which count equally, as ``(1|mm(g1, g2))``; ``icar(area, W)``, ``bym2(area, W)``, whose
-    ``rho`` is the share of the spatial part, and ``car(area, W)``, of precisions D - rho W, of areas with the
-    neighbours W (see below); ``rw1(t)``, and ``rw2(t)`` beside a line, of the values in the data; ``ar1(t)``;
-    ``offset(x)``. Each GP is a latent of its own, and their sum is the predictor.
+    of members of several groups, which count equally, as ``(1|mm(g1, g2))``; ``icar(area, W)``, ``bym2(area, W)``,
+    whose ``rho`` is the share of the spatial part, and ``car(area, W)``, of precisions D - rho W, of areas with the
+    neighbours W; ``rw1(t)``, and ``rw2(t)`` beside a line, of the values in the data; ``ar1(t)``; ``offset(x)``. Each
+    GP is a latent of its own, and their sum is the predictor.
 
     A Matern term of one column with 5,000 values or more is a Markov process by default (``pgm.Markov()``), the one
     with the most values; ``markov=True`` or ``False`` chooses.
 
     Neighbours in ``context`` are a matrix of 0 and 1 (a data frame with labels on both axes), pairs of labels, a dict
-    of lists, or a GeoDataFrame. Effects of ``icar`` and of the spatial part of ``bym2`` have the sum 0 in each connected
-    part, and one of an island is independent. The sd of ``icar`` is that given the neighbours, times the root of their
-    number; that of ``bym2`` is of an effect; those of walks are of steps over 1.
+    of lists, or a GeoDataFrame. Effects of ``icar`` and of the spatial part of ``bym2`` have the sum 0 in each
+    connected part, and one of an island is independent. The sd of ``icar`` is that given the neighbours, times the root
+    of their number; that of ``bym2`` is of an effect; those of walks are of steps over 1.
 
     Functions: ``log``, ``log1p``, ``log2``, ``log10``, ``exp``, ``expm1``, ``exp2``, ``sqrt``, ``cbrt``, ``square``,
     ``abs``, ``sign``, ``floor``, ``ceil``, ``sin``, ``cos``, ``tan``, ``arcsin``, ``arccos``, ``arctan``, ``sinh``,

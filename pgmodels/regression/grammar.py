@@ -18,7 +18,7 @@ from pgmodels.regression.expressions import (
 )
 
 # Calls that are terms by themselves; everything else is a linear term.
-SPECIAL = ("gp", "s", "ar1", "rw1", "rw2", "car", "icar", "bym2", "offset")
+SPECIAL = ("gp", "s", "te", "ti", "ar1", "rw1", "rw2", "car", "icar", "bym2", "offset")
 # Names before a parenthesis that are a response of several columns, not functions, with the numbers of columns.
 _RESPONSES = {"p": (2, 2), "Surv": (1, 3), "c": (1, 99)}
 _SURV = ("time", "time2", "event", "type")
@@ -254,9 +254,6 @@ class _Terms:
             else:
                 total.products.update((key, product) for key, product in products.items() if key not in total.products)
                 total.gps.extend(term.gps)
-                # A smooth is a GP beside a line.
-                lines = [gp.arguments[0] for gp in term.gps if isinstance(gp, TermCall) and gp.name in ("s", "rw2")]
-                total.products.update({frozenset([line]): (line,) for line in lines})
             if len(total.products) > self.max_products:
                 raise self._too_many()
             is_first = False

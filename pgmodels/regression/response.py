@@ -57,7 +57,9 @@ from pgmodels.regression.terms import (
     half_student,
     level_term,
     linear_term,
+    lines_of,
     moments,
+    smooth_term,
     with_plain_types,
 )
 
@@ -556,7 +558,8 @@ def read_predictor(
         check_call(call)
     offsets = [Numbers(call.arguments, data, call.text) for call in parsed.calls if call.name == "offset"]
     level = start.level - sum(float(data.moments(offset)[0][0]) for offset in offsets)
-    design = DesignMatrix(parsed.linear, data, start.has_intercept)
+    lines = {call.text: lines_of(call, data) for call in parsed.calls}
+    design = DesignMatrix(parsed.linear, data, start.has_intercept, [one for some in lines.values() for one in some])
     texts = [*design.names, *(call.text for call in parsed.calls), *(group.text for group in parsed.groups)]
     keys: dict[str, str] = {}
     for name in priors:
@@ -569,8 +572,10 @@ def read_predictor(
     terms = [linear_term(design, data, start.scale, level, chosen)] if design.names else []
     for call in parsed.calls:
         if call.name != "offset":
-            make = call_term if call.name in ("gp", "s", "ar1") else level_term
-            terms.append(make(call, data, start.scale, chosen))
+            make = {"gp": call_term, "ar1": call_term, "s": smooth_term, "te": smooth_term, "ti": smooth_term}
+            term = make.get(call.name, level_term)(call, data, start.scale, chosen)
+            names = [name for line in lines[call.text] for name in line.names]
+            terms.append(term._replace(lines=tuple(map(design.names.index, names))))
     terms += [group_term(group, data, start.scale, chosen) for group in parsed.groups]
     for text in set(keys) - set(chosen):
         del priors[keys[text]]

@@ -1,9 +1,8 @@
 """Results of a formula by term, and their figures."""
 
-import re
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import product
 from os import PathLike
 from pathlib import Path
@@ -21,7 +20,7 @@ from pgmodels.inference.correct import marginals
 from pgmodels.inference.objectives import is_joint, objective_of_result
 from pgmodels.likelihoods.supports import Classes, Given
 from pgmodels.plots.style import Style, literal, new_panels, open_axes, styles
-from pgmodels.regression.terms import Levels
+from pgmodels.regression.terms import FormulaTerm, Levels
 from pgmodels.report.summaries import result_status
 from pgmodels.results import result as intervals
 from pgmodels.results.approximation import GaussianResult, LinearResponse
@@ -106,34 +105,61 @@ def _typical(column: pd.Series, is_compared: bool, counts: np.ndarray | None) ->
 
 def figure_of_effects(result: "RegressionResult") -> Figure:
     """Draw the figure of ``RegressionResult.plot_effects``."""
-    terms = [
-        term
-        for number, term in enumerate(result.regression.terms)
-        if len(term.columns) == 1 and len(term.columns[0].names) == 1 and not term.is_linear
-    ]
-    if not terms:
-        raise ValueError("plot_effects shows terms of one column, such as s(x) and (1|g); the formula has none.")
-    most = max((len(term.columns[0].codes) for term in terms if isinstance(term.columns[0], Levels)), default=0)
-    inches_of_level = 0.2
-    figure, panels = _panels(len(terms), max(2.9, 0.8 + inches_of_level * most))
-    for axes, term in zip(panels, terms, strict=False):
-        column = term.columns[0]
-        data, by = result.regression.data, "level" if len(result.regression.classes) > 1 else None
-        x = term.read(data)[:, 0]
-        # Dates are shown as such.
-        shown = data[column.names[0]] if column.names[0] in data.columns else x
-        table = result.effects(term.name)
-        repeated = {
-            name: np.repeat(np.asarray(part), len(table) // len(x)) for name, part in (("x", x), ("shown", shown))
-        }
-        table = table.assign(**repeated).drop_duplicates(["x", *[by] * (by is not None)])
-        if isinstance(column, Levels):
-            _points(axes, table, [":".join(map(str, key)) for key in column.codes], by, is_upright=False)
-            open_axes(axes, title=literal(term.name), xlabel="effect")
+    regression, rows = result.regression, _rows(result.regression, None)
+    # A panel of each term or of each effect of groups: its title, what draws it, and the axis of effects.
+    drawn: list[tuple[str, Callable[[Axes], None], str]] = []
+    most = 0
+    for term in regression.terms:
+        first = term.columns[0]
+        if term.is_linear:
+            continue
+        if isinstance(first, Levels):
+            table, by = result.ranef(), "level" if len(regression.classes) > 1 else None
+            table, names = table[table["term"] == term.name], [":".join(map(str, key)) for key in first.codes]
+            table = table.assign(x=table["group"].astype(str).map({name: x for x, name in enumerate(names)}))
+            most = max(most, len(names))
+            for effect in dict.fromkeys(table["effect"]):
+                title = term.name if len(set(table["effect"])) == 1 else f"{term.name}, {effect}"
+                some = table[table["effect"] == effect]
+                drawn.append((title, partial(_points, table=some, names=names, by=by, is_upright=False), "x"))
         else:
-            _lines(axes, table.sort_values("x").assign(x=lambda rows: rows["shown"]), by)
-            open_axes(axes, title=literal(term.name), xlabel=literal(column.names[0]), ylabel="effect")
+            table = result.effects(term.name)
+            is_surface = sum(len(part.names) for part in term.columns if not isinstance(part, Levels)) > 1
+            drawn.append((term.name, partial(_effect, term=term, table=table, rows=rows), "" if is_surface else "y"))
+    if not drawn:
+        raise ValueError("plot_effects shows terms such as s(x) and (1|g); the formula has none.")
+    inches_of_level = 0.2
+    figure, panels = _panels(len(drawn), max(2.9, 0.8 + inches_of_level * most))
+    for axes, (title, draw, axis) in zip(panels, drawn, strict=True):
+        draw(axes)
+        open_axes(axes, title=literal(title), **({"xlabel": "effect"} if axis == "x" else {}))
+    pairs = [(axes, axis) for axes, (_, _, axis) in zip(panels, drawn, strict=True) if axis]
+    limits = np.array([getattr(axes, f"get_{axis}lim")() for axes, axis in pairs]).reshape(-1, 2)
+    for axes, axis in pairs:
+        getattr(axes, f"set_{axis}lim")(limits[:, 0].min(), limits[:, 1].max())
     return figure
+
+
+def _effect(axes: Axes, term: FormulaTerm, table: pd.DataFrame, rows: "NewRows") -> None:
+    """The effect of a term of numbers: lines, of each level with a factor, or colours at two columns."""
+    frame, names = rows.frame, [name for part in term.columns for name in part.names]
+    parts = np.concatenate([part.read(frame) for part in term.columns], axis=1)
+    each = len(table) // len(frame)
+    # Dates are shown as such.
+    shown = frame[names[0]] if names[0] in frame.columns else pd.Series(parts[:, 0])
+    table = table.assign(x=np.repeat(shown.to_numpy(), each), at=np.repeat(parts[:, 0], each))
+    by = "level" if "level" in table.columns else None
+    if len(term.columns) == 2 and isinstance(term.columns[1], Levels):
+        by = names[1]
+    elif parts.shape[1] > 1:
+        z = np.repeat(frame[names[1]].to_numpy() if names[1] in frame.columns else parts[:, 1], each)
+        points = axes.scatter(table["x"], z, c=table["mean"], s=12.0, cmap="viridis")
+        axes.figure.colorbar(points, ax=axes, label="effect")
+        open_axes(axes, xlabel=literal(names[0]), ylabel=literal(names[1]))
+        return
+    keys = [*([] if by is None else [by]), "at"]
+    _lines(axes, table.drop_duplicates(keys).sort_values(keys), by)
+    open_axes(axes, xlabel=literal(names[0]), ylabel="effect")
 
 
 def figure_over_grid(table: pd.DataFrame, label: str) -> Figure:
@@ -358,18 +384,20 @@ class LatentSampler:
     def values(self, rows: NewRows, target: str, nodes: DrawNodes | None = None) -> Values:
         """Draws of a target: see ``RegressionResult``."""
         regression = self.regression
-        predictor = re.fullmatch(r"f\[(\d+)\]", target)
+        named = {term.latent: term.predictor for term in regression.terms if term.latent}
+        named |= {f"f[{number}]": number for number in range(len(regression.sums))}
         if target == "response":
             return Values(self.responses(rows, _DRAWS, 0, nodes)[:, :, None])
-        if target not in ("mean", "linear") and (predictor is None or int(predictor[1]) >= len(regression.sums)):
-            raise ValueError(f"target must be 'mean', 'linear', 'response' or a predictor, 'f[1]'; got {target!r}.")
+        if target not in ("mean", "linear", *named):
+            names = ", ".join(map(repr, ("mean", "linear", "response", *named)))
+            raise ValueError(f"target must be one of {names}; got {target!r}.")
         nodes = self._excluded(self.latents(rows.X) if nodes is None else nodes, rows)
         if target == "mean":
             predictive = self._predictive(rows, nodes)
             if self.class_names is not None:
                 return Values(predictive.probabilities_given(nodes.draws), self.class_names)
             return Values(np.asarray(predictive.moments_given(slice(None), nodes.draws)[0])[:, :, None])
-        number = 0 if predictor is None else int(predictor[1])
+        number = named.get(target, 0)
         return Values(regression.linear_predictor(rows.frame, nodes.draws, number)[:, :, None])
 
     def _predictive(self, rows: NewRows, nodes: DrawNodes) -> Predictive:
@@ -393,7 +421,7 @@ class RegressionResult(DoublePrecision):
     ``conditional``, columns that vary over a grid while the others stay at their means or most frequent levels, as a
     name, names, or a dict with values, such as ``{"age": [20, 40], "sex": None}``. Groups that a grid does not name are
     left out. ``target`` is "mean", the mean of y given the latents (of one trial; of a class its probability);
-    "linear", the first predictor; or another one by name, such as "f[1]".
+    "linear", the first predictor; or another one by name, such as "f[1]" or "sigma", the logarithm of a parameter.
 
     Predictions of rows cost memory for a part of them at a time. Averages over rows, comparisons, slopes and effects
     are by draws that are joint over distinct rows, whose number counts squared: they raise MemoryError where these do
@@ -430,18 +458,23 @@ class RegressionResult(DoublePrecision):
         Parameters
         ----------
         term : str
-            The text of the term, as in the formula; "linear" for all linear terms together. Terms of a further
-            predictor as in ``"f[1]: s(t)"``.
+            The text of the term, as in the formula; of a smooth its line is a part. "linear" for all linear terms
+            together. Terms of a further predictor as in ``"f[1]: s(t)"``.
         newdata : data frame, optional
             By default the data.
         """
         regression = self.regression
         number = _number(regression, term)
         rows = _rows(regression, newdata)
-        f = self._sampler.latents(rows.X).draws[:, :, list(regression.latents[number])]
-        coefficients = regression.terms[number].coefficients
-        if coefficients is not None:
-            f = f + (rows.X[:, regression.blocks[number]] @ coefficients.means)[:, None]
+        X, parts = rows.X.copy(), {number, *_lines_of(regression, number)}
+        for line in parts - {number}:
+            X[:, np.delete(np.array(regression.blocks[line]), regression.terms[number].lines)] = 0.0
+        draws = self._sampler.latents(X).draws
+        f = np.sum([draws[:, :, list(regression.latents[part])] for part in parts], axis=0)
+        for part in parts:
+            coefficients = regression.terms[part].coefficients
+            if coefficients is not None:
+                f += (X[:, regression.blocks[part]] @ coefficients.means)[:, None]
         columns = [name for part in regression.terms[number].columns for name in part.names]
         labels = rows.frame[[name for name in columns if name in rows.frame.columns]]
         levels = regression.classes
@@ -640,17 +673,17 @@ class RegressionResult(DoublePrecision):
         return save_formula(self, path)
 
     def plot_effects(self) -> Figure:
-        """The contribution of each term of one column, with intervals: lines of numbers, points of levels.
+        """The contribution of each term that is not linear: lines, points of levels, or colours at two columns.
 
         Returns
         -------
         matplotlib.figure.Figure
-            A panel for each term.
+            A panel for each term, or for each effect of groups; intervals are ArviZ's.
 
         Raises
         ------
         ValueError
-            If all terms have several columns.
+            If all terms are linear.
         """
         return figure_of_effects(self)
 
@@ -695,9 +728,9 @@ def _rows(
     """The rows of new data, or of a grid; its groups are left out but for those that it names or that are changed."""
     left_out = {_number(regression, term) for term in exclude}
     if conditional is None:
-        if newdata is not None:
-            return NewRows(*regression.read(newdata), tuple(left_out))
-        return NewRows(regression.X, regression.data, tuple(left_out), counts=regression.weights)
+        X, frame = (regression.X, regression.data) if newdata is None else regression.read(newdata)
+        counts = regression.weights if newdata is None else None
+        return NewRows(_without_lines(regression, X, left_out), frame, tuple(left_out), counts=counts)
     frame = regression.data if newdata is None else regression.read(newdata)[1]
     counts = regression.weights if newdata is None else None
     grid, by = conditional_grid(frame, conditional, regression.kinds, regression.compared, counts)
@@ -706,7 +739,16 @@ def _rows(
         if isinstance(factor, Levels) and not set(factor.factors) <= {*by, changed}:
             left_out.add(number)
     X, grid = regression.read(grid)
-    return NewRows(X, grid, tuple(left_out), by)
+    return NewRows(_without_lines(regression, X, left_out), grid, tuple(left_out), by)
+
+
+def _without_lines(regression: "Regression", X: np.ndarray, left_out: Collection[int]) -> np.ndarray:
+    """Inputs at which the lines of smooths that are left out are at their means."""
+    X = X.copy()
+    for number in left_out:
+        for line in _lines_of(regression, number):
+            X[:, np.array(regression.blocks[line])[list(regression.terms[number].lines)]] = 0.0
+    return X
 
 
 def _number(regression: "Regression", term: str) -> int:
@@ -796,6 +838,14 @@ def _table_of_line(sampler: LatentSampler, line: LinearCoefficients, latent: int
             mean[at], variance[at] = marginal.mean, marginal.variance
             ends[:, at] = marginal.quantiles([low, high])[:, None]
     return intervals.table(mean - line.shift, np.sqrt(variance), ends - line.shift)
+
+
+def _lines_of(regression: "Regression", number: int) -> list[int]:
+    """The number of the linear terms that have the line of a smooth."""
+    terms, term = regression.terms, regression.terms[number]
+    return [
+        place for place, one in enumerate(terms) if term.lines and one.is_linear and one.predictor == term.predictor
+    ]
 
 
 def _hyperparameters(regression: "Regression", result: EngineResult) -> list[pd.DataFrame]:

@@ -1,9 +1,11 @@
 """Terms of a formula, and their columns."""
 
 import ast
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import narwhals.stable.v2 as nw
@@ -40,7 +42,7 @@ from pgmodels.data.arrays import (
 )
 from pgmodels.kernels.columns import On, Sphere, Structured, adjacency, icar_covariance, walk_covariance
 from pgmodels.kernels.kernel import Kernel
-from pgmodels.kernels.others import Linear, Periodic, White
+from pgmodels.kernels.others import ByLevel, Centred, Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52
 from pgmodels.model import GP
 from pgmodels.parameters.parameter import Fixed, Parameter, middle_of
@@ -79,9 +81,12 @@ class TermColumns(ABC):
 
 
 class DesignMatrix(TermColumns):
-    """The design matrix of linear terms, by formulaic."""
+    """The design matrix of linear terms, by formulaic, and the columns of ``lines``, of smooths."""
 
-    def __init__(self, products: Sequence[tuple[FormulaExpression, ...]], data: TrainingData, has_intercept: bool):
+    def __init__(
+        self, products: Sequence[tuple[FormulaExpression, ...]], data: TrainingData, has_intercept: bool,
+        lines: Sequence["Lines"] = (),
+    ):  # fmt: skip
         try:
             import formulaic
             from formulaic.parser import types
@@ -132,6 +137,9 @@ class DesignMatrix(TermColumns):
         # Without an intercept factors are coded as if there were one.
         self.kept = [number for number, name in enumerate(matrix.columns) if has_intercept or name != "Intercept"]
         self.names = tuple(matrix.columns[self.kept])
+        self.lines = [line for line in lines if not set(line.names) <= set(self.names)]
+        self.reads += [name for line in self.lines for name in line.reads]
+        self.names += tuple(name for line in self.lines for name in line.names)
 
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
         if not self.names:
@@ -143,7 +151,7 @@ class DesignMatrix(TermColumns):
         matrix = _evaluated(lambda: self.spec.get_model_matrix(data, context=computed), self.formula)
         values = np.asarray(matrix, dtype=np.float64)[:, self.kept]
         check_finite(values, f"{name}, {self.formula}")
-        return values
+        return np.concatenate([values, *(line.read(frame, name) for line in self.lines)], axis=1)
 
     def _values(self, frame: pd.DataFrame, name: str) -> dict[str, Any]:
         computed = {}
@@ -161,7 +169,7 @@ class DesignMatrix(TermColumns):
         if "Intercept" in self.names:
             return np.array([name == "Intercept" for name in self.names])
         for indices in self.spec.term_indices.values():
-            columns = np.isin(self.kept, indices)
+            columns = np.pad(np.isin(self.kept, indices), (0, X.shape[1] - len(self.kept)))
             if np.isin(X[:, columns], (0.0, 1.0)).all() and (X[:, columns].sum(axis=1) == 1.0).all():
                 return columns
         return np.zeros(len(self.names), dtype=bool)
@@ -207,26 +215,26 @@ class Numbers(TermColumns):
 
     def __init__(self, expressions: Sequence[FormulaExpression], data: TrainingData, term: str):
         frame, self.names, self.term = data.frame, tuple(expressions), term
-        self.reads = [str(name) for expression in expressions for name in expression.names]
+        self.reads = [str(name) for one in expressions for name in one.names]
         self.readers: list[Any] = []
-        for expression in expressions:
-            if expression.is_name and expression not in data.context:
-                require_columns(frame, [expression], "data", term)
-            if expression in frame.columns:
-                known = columns_of(nw.from_native(frame[[str(expression)]], eager_only=True), "data")
+        for one in expressions:
+            if one.is_name and one not in data.context:
+                require_columns(frame, [one], "data", term)
+            if one in frame.columns:
+                known = columns_of(nw.from_native(frame[[str(one)]], eager_only=True), "data")
                 if known[0].kind == IDENTIFIER:
                     # Raises.
-                    floats_in(frame[expression], f"formula: in {term}, {expression}")
+                    floats_in(frame[one], f"formula: in {term}, {one}")
                 if known[0].kind == "level":
                     raise ValueError(
-                        f"formula: {term} needs numbers, dates or ordered categories; {expression} has levels without "
+                        f"formula: {term} needs numbers, dates or ordered categories; {one} has levels without "
                         "an order. Use (1|...) for an effect of each level, or by= for a function of each."
                     )
                 self.readers.append(known)
             else:
-                computed = _learned(expression, data)
+                computed = _learned(one, data)
                 computed.column(frame)
-                self.readers.append((computed, [name for name in expression.names if name in frame.columns]))
+                self.readers.append((computed, [name for name in one.names if name in frame.columns]))
 
     def last(self, count: int) -> "Numbers":
         """The last ``count`` columns."""
@@ -236,15 +244,15 @@ class Numbers(TermColumns):
 
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
         columns = []
-        for expression, reader in zip(self.names, self.readers, strict=True):
+        for one, reader in zip(self.names, self.readers, strict=True):
             if isinstance(reader[0], Computed):
                 computed, names = reader
                 require_values(frame, names, name, self.term)
                 columns.append(computed.column(frame)[:, None])
-                check_finite(columns[-1], f"{name}, {expression} in {self.term}")
+                check_finite(columns[-1], f"{name}, {one} in {self.term}")
                 continue
-            require_columns(frame, [expression], name, self.term)
-            values, _ = read_inputs(frame[[str(expression)]], name, reader, is_new=True)
+            require_columns(frame, [one], name, self.term)
+            values, _ = read_inputs(frame[[str(one)]], name, reader, is_new=True)
             check_finite(values, name, reader)
             columns.append(values)
         return np.concatenate(columns, axis=1)
@@ -279,6 +287,36 @@ class Levels(TermColumns):
         places = frame.groupby(self.factors, sort=False, observed=True).ngroup().to_numpy()
         firsts = frame.loc[~pd.Series(places).duplicated().to_numpy(), self.factors]
         return list(zip(*(firsts[factor].tolist() for factor in self.factors), strict=True)), places
+
+
+class Lines(TermColumns):
+    """The lines of a smooth: columns less their means, for each level of ``by``, or times it and itself."""
+
+    def __init__(self, numbers: Numbers, by: "Numbers | Levels | None", data: TrainingData):
+        self.numbers, self.by, names = numbers, by, list(map(str, numbers.names))
+        self.reads = numbers.reads + ([] if by is None else by.reads if isinstance(by, Numbers) else by.factors)
+        X, members = numbers.read(data.frame), self._members(data.frame, "data")
+        with np.errstate(invalid="ignore"):
+            weights = data.counts[:, None] * (np.ones_like(members) if isinstance(by, Numbers) else members)
+            self.means = np.nan_to_num(weights.T @ X / weights.sum(axis=0)[:, None])
+        if isinstance(by, Numbers):
+            names = [str(by.names[0]), *(f"{name}:{by.names[0]}" for name in names)]
+        elif by is not None:
+            names = [f"{name}:{by.names[0]}[{key}]" for (key,) in by.codes for name in names]
+        self.names = tuple(names)
+
+    def _members(self, frame: pd.DataFrame, name: str) -> np.ndarray:
+        """What multiplies the columns: ones, the numbers of ``by``, or indicators of its levels."""
+        if self.by is None:
+            return np.ones((len(frame), 1))
+        values = self.by.read(frame, name)
+        return values if isinstance(self.by, Numbers) else (values == np.arange(len(self.by.codes))).astype(float)
+
+    def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
+        X, members = self.numbers.read(frame, name), self._members(frame, name)
+        columns = members[:, :, None] * (X[:, None, :] - self.means)
+        columns = columns.reshape(len(X), -1)
+        return np.concatenate([members, columns], axis=1) if isinstance(self.by, Numbers) else columns
 
 
 class KnownLevels(Levels):
@@ -460,8 +498,9 @@ _COVARIANCES: dict[str, type[Kernel]] = {
     "rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52, "periodic": Periodic
 }  # fmt: skip
 _OPTIONS: dict[str, tuple[str, ...]] = {
-    "gp": ("by", "cov", "iso", "period", "k", "sphere", "markov"), "s": ("by", "k", "markov"),
-    "ar1": ("by", "markov"), "offset": (), **dict.fromkeys(("rw1", "rw2", "car", "icar", "bym2"), ())
+    "gp": ("by", "cov", "iso", "period", "k", "sphere", "markov"), "s": ("by", "k", "markov", "bs", "period"),
+    "te": ("by", "k"), "ar1": ("by", "markov"),
+    **dict.fromkeys(("ti", "rw1", "rw2", "car", "icar", "bym2", "offset"), ()),
 }  # fmt: skip
 # Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi.
 SPREAD = 2.5
@@ -494,6 +533,7 @@ class FormulaTerm(NamedTuple):
 
     ``predictor`` is the number of the likelihood's latent that it is a part of, and ``latent`` its name, such as "f[1]"
     or "sigma", empty for the first; linear terms have ``coefficients``.
+    ``lines`` are the columns of the design of the linear terms that are the line of a smooth.
     ``names`` are those that summaries have for hyperparameters of the kernel, standard deviations for variances and
     correlations for their root; of several entries a name each, "" for one that they leave out.
     """
@@ -507,6 +547,7 @@ class FormulaTerm(NamedTuple):
     predictor: int = 0
     latent: str = ""
     coefficients: Coefficients | None = None
+    lines: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -648,7 +689,9 @@ def check_call(call: TermCall) -> None:
             raise ValueError(
                 f"formula: {call.text} must be {call.name}(area, W), of a column and the name of a graph in context."
             )
-    elif call.name != "gp" and len(call.arguments) != 1:
+    elif call.name in ("te", "ti") and len(call.arguments) < 2:
+        raise ValueError(f"formula: {call.text} must have two columns or more; write s(x) for one.")
+    elif call.name not in ("gp", "s", "te", "ti") and len(call.arguments) != 1:
         remedy = f" For a function of each level of a factor g write {call.name}(x, by=g)." * (
             "by" in _OPTIONS[call.name]
         )
@@ -656,7 +699,7 @@ def check_call(call: TermCall) -> None:
 
 
 def call_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
-    """The GP of ``gp``, ``s`` or ``ar1``."""
+    """The GP of ``gp`` or ``ar1``."""
     numbers = Numbers(call.arguments, data, call.text)
     X = numbers.read(data.frame)
     is_sphere = bool(call.options.get("sphere", False))
@@ -665,8 +708,7 @@ def call_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str
     chosen = _covariance(call, data.context, priors)
     places = Sphere(RBF()).inputs(X) if is_sphere else X
     is_isotropic = is_sphere or bool(call.options.get("iso", True))
-    # A smooth bends as often as the ten basis functions that mgcv has by default.
-    lengthscale = _lengthscales(places[data.counts > 0.0], is_isotropic, 0.1 if call.name == "s" else 0.0)
+    lengthscale = _lengthscales(places[data.counts > 0.0], is_isotropic, 0.0)
     by = call.options.get("by")
     columns: tuple[TermColumns, ...] = (numbers,)
     if by is not None:
@@ -686,6 +728,100 @@ def call_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str
         kernel = On(kernel, range(width)) * On(part, [width])
     names = {"variance": f"sd({call.text})"} if isinstance(chosen, type) else {}
     return FormulaTerm(call.text, columns, kernel, names, _form(call))
+
+
+# Bases of mgcv that are smooth functions of columns without periods.
+_BASES = ("tp", "ts", "cr", "cs", "ps", "ds", "gp", "bs")
+
+
+def has_line(call: TermCall) -> bool:
+    """Whether a term is a GP beside lines, which it does not contain itself."""
+    is_smooth = call.name in ("s", "te") and "period" not in call.options and call.options.get("bs", "tp") in _BASES
+    return is_smooth or call.name == "rw2"
+
+
+def lines_of(call: TermCall, data: TrainingData) -> list[Lines]:
+    """The lines beside a smooth."""
+    if not has_line(call):
+        return []
+    by = None if "by" not in call.options else _by(call.options["by"], data, call.text)[0]
+    return [Lines(Numbers(call.arguments, data, call.text), by, data)]
+
+
+def smooth_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
+    """The GP of ``s``, ``te`` or ``ti``: what is left beside lines, or beside a constant."""
+    basis, by, arguments, text = call.options.get("bs", "tp"), call.options.get("by"), call.arguments, call.text
+    if basis == "fs":
+        if by is not None or len(arguments) != 2 or not arguments[1].is_name:
+            raise ValueError(f"formula: {text} must be s(x, g, bs='fs'), of a column and a factor.")
+        by, arguments = By(arguments[1], "C"), arguments[:1]
+    elif basis not in (*_BASES, "cc", "cp"):
+        raise ValueError(
+            f"formula: {text}: bs must be one of {', '.join(map(repr, (*_BASES, 'cc', 'cp', 'fs')))}. An effect of "
+            "each level is (1|g), one of areas icar(area, W), and a function on the sphere gp(lon, lat, sphere=True)."
+        )
+    numbers = Numbers(arguments, data, text)
+    X, is_used, period = numbers.read(data.frame), data.counts > 0.0, call.options.get("period")
+    if period is None and basis in ("cc", "cp"):
+        period = float(np.ptp(X[is_used]))
+    if period is not None and X.shape[1] != 1:
+        raise ValueError(f"formula: {text} must have one column, since it has a period.")
+    other, of_by = (None, None) if by is None else _by(by, data, text)
+    if isinstance(other, Numbers):
+        scale /= _spread(other, data)
+    columns: tuple[TermColumns, ...] = (numbers,) if other is None else (numbers, other)
+    # A smooth bends as often as the ten basis functions that mgcv has by default.
+    lengthscale = _lengthscales(X[is_used], call.name == "s", 0.1)
+    values: dict[str, Any] = {"variance": _variance(scale), "lengthscale": lengthscale}
+    names: dict[str, Any] = {"variance": f"sd({text})"}
+    width, is_line = X.shape[1], has_line(call)
+    make: Callable[..., Kernel] = Matern52
+    if period is not None:
+        make = partial(Periodic, period=Fixed(float(period)))
+        values["lengthscale"] = dist.LogNormal(0.0, 0.5)
+    if by is None and call.name == "ti":
+        # A product of functions without constants has no main effects.
+        def made(variance: Any, **lengthscales: Any) -> Kernel:
+            variances = [variance] + [Fixed(1.0)] * (width - 1)
+            parts = [
+                On(Centred(Matern52(v, one), _nodes(X[is_used][:, [j]]), False), [j])
+                for j, (v, one) in enumerate(zip(variances, lengthscales.values(), strict=True))
+            ]
+            return reduce(operator.mul, parts)
+
+        each = [dist.LogNormal(lengthscale.loc[j], lengthscale.scale[j]) for j in range(width)]
+        values = {"variance": values["variance"], **{f"lengthscale_{j}": one for j, one in enumerate(each)}}
+        return FormulaTerm(text, columns, _with_priors(made, values, text, priors), names, _form(call))
+    if isinstance(other, Levels) and is_line:
+        other = KnownLevels(other.factors[0], data.frame, text, len(other.codes), [key for (key,) in other.codes])
+        levels, codes = [key for (key,) in other.codes], other.read(data.frame)[:, 0]
+        of_levels = [X[is_used & (codes == code)] for code in range(len(levels))]
+        priors_of = [_lengthscales(rows if len(rows) else X[is_used], True, 0.1) for rows in of_levels]
+        loc, width_of = (np.array([getattr(prior, name) for prior in priors_of]) for name in ("loc", "scale"))
+        values = {"variance": _variance(np.full(len(levels), scale)), "lengthscale": dist.LogNormal(loc, width_of)}
+        nodes = [
+            np.column_stack([_nodes(rows), np.full(min(len(rows), 50), code)])
+            for code, rows in enumerate(of_levels)
+            if len(rows)
+        ]
+        unit = Matern52(Fixed(1.0), Fixed(1.0))
+        kernel = _with_priors(lambda **given: ByLevel(unit, num_levels=len(levels), **given), values, text, priors)
+        labelled = {f"sd({text})[{level}]": f"{text} lengthscale[{level}]" for level in levels}
+        names = {"variance": tuple(labelled), "lengthscale": tuple(labelled.values())}
+        kernel = Centred(kernel, np.concatenate(nodes), True, len(levels))
+        return FormulaTerm(text, (numbers, other), kernel, names, _form(call))
+    kernel = _with_priors(make, values, text, priors)
+    if not (call.options.get("markov") or basis == "fs"):
+        kernel = Centred(kernel, _nodes(X[is_used]), is_line)
+    if of_by is not None:
+        kernel = On(kernel, range(width)) * On(of_by, [width])
+    return FormulaTerm(text, columns, kernel, names, _form(call))
+
+
+def _nodes(X: np.ndarray, most: int = 50) -> np.ndarray:
+    """Rows that stand for all, evenly spaced in their order."""
+    ordered = X[np.lexsort(X.T[::-1])]
+    return ordered[np.linspace(0, len(X) - 1, min(most, len(X))).round().astype(int)]
 
 
 def level_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
@@ -804,22 +940,28 @@ def with_chain(terms: list[FormulaTerm], frame: pd.DataFrame, min_values: int = 
 
     With as many as by default a dense sweep takes minutes, and gibbs and integrate, which need a factor, hours.
     """
-    chains = Matern12, Matern32, Matern52
+    # Of a smooth, which is then not centred.
+    kernels = [term.kernel.kernel if isinstance(term.kernel, Centred) else term.kernel for term in terms]
     places = [
         place
-        for place, term in enumerate(terms)
-        if isinstance(term.kernel, chains) and term.form == Auto() and len(term.columns) == 1
+        for place, (term, kernel) in enumerate(zip(terms, kernels, strict=True))
+        if isinstance(kernel, Matern12 | Matern32 | Matern52)
+        and term.form == Auto()
+        and [len(part.names) for part in term.columns] == [1]
     ]
     counts = [len(np.unique(terms[place].read(frame))) for place in places]
     if any(term.form == Markov() for term in terms) or max(counts, default=0) < min_values:
         return terms
     chosen = places[int(np.argmax(counts))]
-    return [term._replace(form=Markov()) if place == chosen else term for place, term in enumerate(terms)]
+    return [
+        term._replace(form=Markov(), kernel=kernels[place]) if place == chosen else term
+        for place, term in enumerate(terms)
+    ]
 
 
 def _covariance(call: TermCall, context: Mapping[str, Any], priors: dict[str, Any]) -> Any:
     if call.name != "gp":
-        return Matern12 if call.name == "ar1" else Matern52
+        return Matern12
     name = call.options.get("cov", "periodic" if "period" in call.options else "matern52")
     chosen = _COVARIANCES.get(name, context.get(name))
     if chosen is None or not (isinstance(chosen, Kernel) or chosen in _COVARIANCES.values()):
@@ -843,7 +985,7 @@ def _covariance(call: TermCall, context: Mapping[str, Any], priors: dict[str, An
     return chosen
 
 
-def _by(by: By, data: TrainingData, text: str) -> tuple[TermColumns, Kernel]:
+def _by(by: By, data: TrainingData, text: str) -> tuple[Numbers | Levels, Kernel]:
     require_columns(data.frame, [by.column], "data", text)
     column = data.frame[by.column]
     is_number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)

@@ -25,7 +25,7 @@ from pgmodels.data.arrays import Column, Missing
 from pgmodels.data.sources import Scaling
 from pgmodels.kernels.columns import Coregion, Difference, On, Sphere, Structured
 from pgmodels.kernels.kernel import Product, Sum
-from pgmodels.kernels.others import Constant, Cosine, Linear, Periodic, RandomWalk, White
+from pgmodels.kernels.others import ByLevel, Centred, Constant, Cosine, Linear, Periodic, RandomWalk, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from pgmodels.likelihoods import counts, named
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, trace
@@ -80,10 +80,10 @@ _RESULTS: dict[str, Any] = {
 _CLASSES: dict[str, Any] = _RESULTS | {
     cls.__name__: cls
     for cls in (
-        RBF, Matern12, Matern32, Matern52, RationalQuadratic, Periodic, Cosine, RandomWalk, Linear, Constant,
-        White, On, Sphere, Difference, Coregion, Structured, Sum, Product, Auto, Dense, Hilbert, Inducing, Markov, GP,
-        Column, Missing, Scaling, Sites, FitReport, ParameterUncertainty, DensePrior, LowRankPrior, CoefficientPrior,
-        LevelsPrior, InducingPrior, ChunkedInducingPrior, FICPrior, HilbertPrior,
+        RBF, Matern12, Matern32, Matern52, RationalQuadratic, Periodic, Cosine, RandomWalk, Linear, Constant, White,
+        On, Sphere, Difference, Coregion, Structured, Centred, ByLevel, Sum, Product, Auto, Dense, Hilbert,
+        Inducing, Markov, GP, Column, Missing, Scaling, Sites, FitReport, ParameterUncertainty, DensePrior,
+        LowRankPrior, CoefficientPrior, LevelsPrior, InducingPrior, ChunkedInducingPrior, FICPrior, HilbertPrior,
     )
 }  # fmt: skip
 # Families of the package, and functions of the number of classes or other options.

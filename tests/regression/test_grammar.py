@@ -332,15 +332,16 @@ def test_regression_of_expressions_is_a_pickle_with_the_same_predictions():
 
 # What R, brms, mgcv, lme4, INLA, rstanarm and bambi have, as terms, responses, families and options.
 FOREIGN = {
-    "factor(k)": r"write C\(g\)", "as.factor(k)": r"write C\(g\)", "x + te(x, z)": r"write gp\(x, z, iso=False\)",
-    "t2(x, z)": r"write gp\(x, z, iso=False\)", "ns(x, 3)": r"write s\(x\).*bs\(x, df=5\)",
+    "factor(k)": r"write C\(g\)", "as.factor(k)": r"write C\(g\)", "x + te(x)": "must have two columns or more",
+    "t2(x, z)": r"write te\(x, z\)", "ns(x, 3)": r"write s\(x\).*bs\(x, df=5\)",
     "cut(x, 3)": "compute it as a column of data", "mo(k)": r"s\(x\), or as ordered categories",
-    "mm(g, k)": r"\(1\|g\)", "hsgp(x, m=10, c=2)": r"write gp\(x, k=20\)",
-    "f(x, model='rw2')": r"write s\(x\) for INLA's rw2", "ar(time=x)": r"write ar1\(t\)", "car(g)": r"\(1\|place\)",
+    "mm(g, k)": r"\(1\|mm\(g1, g2\)\)", "hsgp(x, m=10, c=2)": r"write gp\(x, k=20\)",
+    "f(x, model='rw2')": r"write rw2\(t\) or s\(x\)", "ar(time=x)": r"write ar1\(t\)",
+    "car(g)": r"must be car\(area, W\)",
     "me(x, z)": "columns have no errors", "ifelse(x > 0, 1, 0)": r"write np.where\(",
     "pmax(x, z)": r"write np.maximum\(", "log(s(x))": "must be terms by themselves",
     "gp(x):z": "must be terms by themselves", "weights(z)": "weights='w'",
-    "s(x, bs='cc')": r"gp\(x, period=12\) is cyclic", "gp(x, m=20)": "Write k=20",
+    "s(g, bs='re')": r"bs must be one of .*\(1\|g\)", "gp(x, m=20)": "Write k=20",
     "gp(x, cov='exp_quad')": "cov must be one of 'rbf', 'matern12'.* Write cov='rbf'",
     "gp(x, cov='matern15')": "Write cov='matern32'",
     "gp(x, kernel='rbf')": r"has no option 'kernel'; gp takes by, cov, iso, period, k.* Write gp\(x, cov='rbf'\)",

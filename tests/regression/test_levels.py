@@ -99,7 +99,7 @@ def test_a_term_has_the_covariances_of_its_levels_and_its_posterior(text, tmp_pa
     np.testing.assert_allclose(regression.model.gps[1].kernel(regression.X, regression.X), K, atol=1e-9)
     # Against conjugate Gaussians, at new rows in another order, also from a file.
     new = DATA.iloc[[7, 3, 25]]
-    B = DATA[["x", "t"] if text == "rw2(t)" else ["x"]].to_numpy()
+    B = np.column_stack([DATA["x"], *([DATA["t"] - DATA["t"].mean()] if text == "rw2(t)" else [])])
     L = np.concatenate([B * [0.3, 1.0][: B.shape[1]], np.linalg.cholesky(K + 1e-10 * np.eye(N))], axis=1)
     total, means = L @ L.T, 0.2 * DATA["x"].to_numpy()
     solved = np.linalg.solve(total + 0.25 * np.eye(N), np.column_stack([DATA["y"] - means, total]))

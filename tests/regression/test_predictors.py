@@ -473,7 +473,7 @@ def test_the_response_is_drawn(result):
     mean = result.predictions(GRIDS_DATA.head(5))["mean"].astype(float)
     np.testing.assert_allclose(table["mean"], mean, atol=5 * np.sqrt(0.25 / 1000))
     np.testing.assert_allclose(table["sd"], np.sqrt(mean * (1 - mean)), atol=0.05)
-    with pytest.raises(ValueError, match="target must be 'mean', 'linear', 'response' or a predictor"):
+    with pytest.raises(ValueError, match="target must be one of 'mean', 'linear', 'response'"):
         result.predictions(target="f[1]")
 
 
