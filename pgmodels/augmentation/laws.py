@@ -262,11 +262,7 @@ def normals_of_largest(key: Array, mean: Array, chosen: Array) -> Array:
 
 
 def _largest(key: Array, mean: Array, chosen: Array) -> Array:
-    """The largest x + mean_k of the above, (..., 1), of density φ(x) Π_c Φ(x + mean_k - mean_c) over c ≠ k.
-
-    By rejection from a hat of three tangents, which lies above it since it is log-concave. More than 4 of 5 proposals
-    are accepted.
-    """
+    """The largest x + mean_k of the above, (..., 1), by rejection from a hat of three tangents to its log density."""
     centre = jnp.sum(jnp.where(chosen, mean, 0.0), axis=-1, keepdims=True)
     gap = centre - mean
 

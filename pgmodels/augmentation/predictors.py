@@ -402,10 +402,7 @@ def rewrite_if_fewer(formula: Expression, num_latents: int) -> tuple[Expression,
 
 
 def _over_basis(over: Expression, predictors: Predictors) -> tuple[Expression, Predictors]:
-    """The formula over the first predictors that span all, where their coefficients are numbers.
-
-    For example two for f[0] + f[1], f[2] and f[2] - f[0] - f[1].
-    """
+    """The formula over the first predictors that span all, as two for f[0] + f[1], f[2] and f[2] - f[0] - f[1]."""
     rows, size = predictors.rows, predictors.num_latents
     if not all(isinstance(entry, Constant) for row in rows for entry in row.values()):
         return over, predictors

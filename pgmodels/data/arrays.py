@@ -637,10 +637,7 @@ def coded(y: object, labels: Labels, name: str, rows: np.ndarray | None = None) 
 
 
 def _entries(y: Any, as_it_is: bool = False) -> tuple[np.ndarray | None, Labels | None]:
-    """The entries (n,) of y and its categories; no entries if y is not one column of text, booleans or categories.
-
-    ``as_it_is`` takes entries of every kind.
-    """
+    """The entries (n,) of y and its categories; None for other entries, unless taken ``as_it_is``."""
     categories: Any = getattr(getattr(y, "dtype", None), "categories", None)
     if not isinstance(y, np.ndarray | list | tuple):
         import narwhals.stable.v2 as nw

@@ -203,10 +203,7 @@ def many_rows(family: ProblemFamily, *_: Any) -> bool:
 def _ascend(
     family: ProblemFamily, vector: Array, points: Points, start: VariationalState, tolerance: Array | float, moves: bool
 ) -> tuple[LoopState, Array, tuple[Array, Points], Array]:
-    """Optimise q(f): final loop state, bound plus log prior, its gradients, and the floor's loss (``floor_loss``).
-
-    The gradients are in the vector and, if inducing inputs move, in the inducing points.
-    """
+    """Optimise q(f): final loop state, bound plus log prior, its gradients, and the floor's loss (``floor_loss``)."""
     problem = family.problem(vector, points)
     ascent = run_block(engine_of(family.objective).step, problem, start, tolerance, MANY, MANY)
     bound: Callable[[Problem], Any] = partial(collapsed_bound, state=ascent.state)
@@ -423,10 +420,7 @@ def _site_precisions(bound: MarginalBound, model: Model, point: Point) -> np.nda
 def _take_choice(
     bound: MarginalBound, best: Point, selection: Selection, chosen: Inputs, limit: float
 ) -> tuple[Point, Selection, bool]:
-    """Replace the inducing inputs at most TURNS times, until they or the best value settle.
-
-    Source: Passerello 2021, section 3.3.2.
-    """
+    """Replace the inducing inputs at most TURNS times, until they settle (Passerello 2021, section 3.3.2)."""
     settled = abs(best.value - selection.before) <= limit
     if settled or selection.num_choices == TURNS or same_inputs(chosen, best.inputs):
         return best, selection, False

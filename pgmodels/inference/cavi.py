@@ -396,10 +396,7 @@ def pull(precision: Array, mean: Array) -> Array:
 
 
 def _is_stalled(problem: Problem, state: GaussianState) -> bool:
-    """Whether steps are short or zero although sites are far from the optimal ones at the marginals.
-
-    By more than a hundredth in posterior standard deviations.
-    """
+    """Whether steps are short although sites are over 0.01 posterior deviations from the marginals' optimal ones."""
     if float(state.length) > 1e-3:
         return False
     m, sites = state.mean, state.sites

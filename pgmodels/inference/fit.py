@@ -134,10 +134,7 @@ def pull_of_latents(bound: MarginalBound, point: Point) -> Float[np.ndarray, "n 
 
 
 def _coefficients_of(bound: MarginalBound, point: Point) -> Float[np.ndarray, "c l"]:
-    """The means of the coefficients of each latent, of its kernel, where their variances are known.
-
-    At a wide prior they are lost in the product of the pull with the covariance.
-    """
+    """The means of the coefficients of each latent, which rounding loses in the pull at a wide prior."""
     groups, sizes = bound.family.fixed_groups, [gp.size for gp in bound.learnable.model.gps]
     known: list[Any] = [(place, group) for place, group in enumerate(groups) if group is not None]
     means = np.zeros((max((group.rank for _, group in known), default=0), sum(sizes)))
@@ -396,10 +393,7 @@ def fit(
 
 
 def _result(final: Model, maximum: Maximum, tolerance: float) -> Approximation:
-    """The result at the learned values, without the lower limit on variances.
-
-    From q(f) at the optimum, since a fresh start could converge to another one.
-    """
+    """The result from q(f) at the optimum, without the lower limit on variances."""
     bound, best = maximum.bound, maximum.best
     if not best.ascent.converged or best.tolerance > tolerance:
         best = bound.at(best.vector, best, tolerance) or best

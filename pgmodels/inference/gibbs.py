@@ -422,10 +422,7 @@ def _named(unknowns: ParameterVector, vectors: np.ndarray) -> dict[str, np.ndarr
 
 @partial(compiled, optimise=False, on_one_thread=True)
 def _inducing_residuals(target: Target, vector: Array) -> tuple[Array, Array, Array]:
-    """Residual prior variance given the inducing inputs, site precision and posterior variance of each latent.
-
-    The posterior variance is variational: sites do not reduce the residual variance.
-    """
+    """Residual prior variance given the inducing inputs, site precision and q's variance of each latent."""
     surrogate = target.surrogate(vector)
     spans = surrogate.prior.spans()
     residual = surrogate.prior.marginals()[1] - spans.marginals()[1]

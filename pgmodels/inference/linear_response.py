@@ -111,10 +111,7 @@ def _read_at_data(problem: Problem, posterior: Posterior) -> tuple[Float[Array, 
 
 
 def _sensitivity(problem: Problem, mean: Float[Array, "n P"], spread: Spread, clipped: bool) -> Sensitivity:
-    """The second derivatives of the objective at the marginals of an optimum, times row weights (math: section 5b).
-
-    ``clipped`` is whether precisions below zero are held at zero.
-    """
+    """The objective's second derivatives at an optimum, times row weights; ``clipped`` ones are not negative."""
     size = problem.objective.size
     slopes, H = problem.objective.second_derivatives(mean, spread, problem.y, problem.parameters)
     mixed, curved = H[:, size:, :size], H[:, size:, size:]
@@ -193,10 +190,7 @@ def _added(
     pairs: tuple[tuple[int, int], ...],
     with_products: bool | None,
 ) -> tuple[Float[Array, "D D"], Float[Array, ""]]:
-    """U M U^T, M = gain + B_mu (I - Q B_uu)^-1 Q B_um with Q the response of covariances to precisions.
-
-    Also the residual of the solve, which is 0 with matrices.
-    """
+    """U M U^T, M = gain + B_mu (I - Q B_uu)^-1 Q B_um (Q: covariances by precisions), and the solve's residual."""
     rank, n, size = U.shape
     count = n * len(pairs)
     direct = jnp.einsum("dip,ipq,eiq->de", U, gain, U)
@@ -239,10 +233,7 @@ def problem_at(approximation: Approximation, objective: Objective) -> Problem:
 
 
 def _moves_means(objective: Objective) -> bool:
-    """Whether means are corrected: not of the variational Gaussian, nor with several predictors per datum.
-
-    The former need no shift, and with the latter it is inaccurate.
-    """
+    """Whether means are corrected: not of the variational Gaussian, nor with several predictors per datum."""
     return objective.has_auxiliaries and objective.size == 1
 
 

@@ -496,10 +496,7 @@ class Pinning:
         progress: bool | None,
         places: np.ndarray | slice = slice(None),
     ) -> GridDensity:
-        """The densities, at ``places``, of functionals with mean (...), half (..., D) and residual variance (...).
-
-        With a warning if some have not fallen far enough at an end of their grid, or the grid does not resolve them.
-        """
+        """Densities at ``places`` of functionals of mean (...), half (..., D) and residual variance (...), or warn."""
         shape, count, settings = mean.shape, mean.size, self.settings
         mean, half, residual = mean.ravel(), half.reshape(count, -1), residual.ravel()
         scale = settings.first_width * np.sqrt(np.sum(half**2, axis=1) + residual)
@@ -540,10 +537,7 @@ class Pinning:
         return marginals[places]
 
     def _log_densities(self, functionals: Functional) -> tuple[np.ndarray, np.ndarray]:
-        """The log densities at the grids of functionals, (k, grid), by as many nodes as each of them needs.
-
-        Also which of them need more than there are.
-        """
+        """The log densities (k, grid) of functionals by as many nodes as each needs, and which of them need more."""
         log_density, coarse = np.empty((len(functionals.mean), len(GRID))), np.arange(len(functionals.mean))
         for num_nodes in self.settings.num_nodes:
             remaining = functionals.at(coarse)
@@ -582,10 +576,7 @@ class Pinning:
 
 
 def _better_grids(log_density: np.ndarray, settings: Settings) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Centre and length, in units of the present ones, of grids on which densities (k, grid) fall far enough.
-
-    Also by how many nats they fall on the present grids, at the end where they fall less.
-    """
+    """Centre and length, in present units, of grids where densities (k, grid) fall enough, and their present fall."""
 
     def beyond(log_density: np.ndarray) -> np.ndarray:
         """How far below the first point densities have fallen, by their slope there."""

@@ -226,10 +226,7 @@ def objective_of_result(result: GaussianResult | SparseApproximation) -> Objecti
 
 
 def _kinks(expression: Expression) -> list[Kink]:
-    """The kinks of a formula: zeros of affine arguments of abs and step, and vertices under fractional powers.
-
-    The root of a quadratic has a nearly sharp kink at its vertex if the constant added to the square is small.
-    """
+    """The zeros of affine arguments of abs and step, and vertices of quadratics under fractional powers."""
     if expression.latent_free:
         return []
     kinks = [kink for child in expression.children for kink in _kinks(child)]

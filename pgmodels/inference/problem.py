@@ -90,10 +90,7 @@ class Problem(Module):
         return self._sites(*self.objective.local_sites(mean, self._spread(variance), self.y, self.parameters))
 
     def _spread(self, variance: Spread) -> Spread:
-        """The variances or covariances passed to the objective.
-
-        1 in padding rows, whose terms and derivatives must be finite although their weight is 0.
-        """
+        """The variances or covariances passed to the objective: 1 in padding rows, so that terms there are finite."""
         if self.row_weights is not None:
             is_datum = self.row_weights.reshape(-1, *[1] * (variance.ndim - 1)) > 0
             variance = jnp.where(is_datum, variance, jnp.eye(variance.shape[-1]) if self.coupled else 1.0)

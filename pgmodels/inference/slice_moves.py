@@ -206,10 +206,7 @@ def _ellipse_step(
     other: tuple[Array, Array],
     log_ratio: Callable[[Array], Array],
 ) -> tuple[Chain, Array, Array]:
-    """The chain after a step on the ellipse through it and a deviation, its log ratio, and the number of shrinkages.
-
-    ``centre`` and ``other`` are coordinates and latents of the ellipse's centre and of the deviation from it.
-    """
+    """The chain after a step on the ellipse through it, ``centre`` and ``other``, its log ratio, and shrinkages."""
     key, uniform_key = jax.random.split(chain.key)
     uniforms = Uniforms.draw(uniform_key)
     here = chain.coordinates, chain.latents

@@ -339,11 +339,7 @@ def _reduced_rate(
     problem: StochasticProblem,
     settings: Settings,
 ) -> float:
-    """Adam's next learning rate: halved if steps are noise or the bound does not rise, and finally 0.
-
-    It is 0 once the averages of two windows differ by a tenth of the tolerance, or after four halvings. Inducing inputs
-    keep moving in directions that hardly change the bound: they count only if nothing else is learned.
-    """
+    """Adam's next rate: halved up to 4 times if steps are noise or gain nothing, and 0 once averages settle."""
     counts = slice(len(problem.parameters.gps) or None)
     moved = np.abs(np.asarray(now.vector - before.vector))[counts]
     if np.all(moved <= 0.1 * settings.tolerance * np.asarray(problem.units)[counts]):
@@ -355,10 +351,7 @@ def _reduced_rate(
 
 
 def _has_converged(before: WindowAverage, now: WindowAverage, tolerance: float) -> bool:
-    """Whether the averages of E v over two windows differ by less than the tolerance.
-
-    Source: Wenzel et al. 2019, who look at a window of global parameters.
-    """
+    """Whether averages of E v over two windows differ by less than the tolerance (Wenzel et al. 2019)."""
     centre = np.asarray(now.centre)
     moved = np.linalg.norm(centre - np.asarray(before.centre))
     return bool(moved <= tolerance * float(now.share) * np.linalg.norm(centre))
@@ -573,10 +566,7 @@ def warn_gaining(settings: Settings, gain: float | None) -> None:
 
 
 def _stacks(source: Source, settings: Settings) -> Iterator[tuple[DataBatch, int, int]]:
-    """All rows in stacks of equal batches, with the number and the size of the batches.
-
-    Incomplete stacks are padded with the last batch, so that one compiled program serves all.
-    """
+    """All rows in stacks of equal batches, the last padded, with the number and the size of the batches."""
     several: list[Block] = []
 
     def stacked(length: int) -> tuple[DataBatch, int, int]:
@@ -604,10 +594,7 @@ def _new_history(naturals: tuple[NaturalParameters, ...]) -> History:
 def _extrapolate(
     history: History, now: tuple[NaturalParameters, ...], image: tuple[NaturalParameters, ...]
 ) -> tuple[History, tuple[NaturalParameters, ...], Array]:
-    """The history with one more step, q with extrapolated mean, and whether the history was used.
-
-    The precision is not extrapolated: the mean converges more slowly, and is small in comparison.
-    """
+    """The history with one more step, q with extrapolated mean (not precision), and whether the history was used."""
     was_started, before = history.started, [to_moments(each)[1] for each in now]
     history = history.after(before, [to_moments(each)[1] for each in image])
     means = jnp.split(history.combined(), np.cumsum([len(each.potential) for each in image])[:-1])

@@ -440,10 +440,7 @@ class StochasticProblem(Module):
 
 
 def _by_latent(function: Callable[[int, Tree], R], batch: Batch, values: Sequence[Tree]) -> list[R]:
-    """``function(latent, value)`` for each latent, which those that share a factor compute in one loop.
-
-    A loop is compiled in the time of one or two of its turns: up to two are computed without it.
-    """
+    """``function(latent, value)`` for each latent, in one loop for three or more that share a factor."""
     results: list[R] = []
     while len(results) < len(values):
         first = len(results)

@@ -144,10 +144,7 @@ def mode_of_largest(
 
 
 def _domain(gap: Array, ratio: Array, chosen: Array) -> tuple[Array, Array, Array, Array]:
-    """The mode of the integrand, and the left end, the width of the first cell and the length of the nodes, (..., 1).
-
-    Nodes reach 8 deviations beyond the mode, and 7 beyond each step of the factors.
-    """
+    """The integrand's mode, and the left end, width of the first cell and length of the nodes, (..., 1)."""
     mode, _ = mode_of_largest(gap, ratio, chosen)
     ends = jnp.where(chosen, -jnp.inf, jnp.minimum(mode, -gap / ratio) - 7.0 / ratio)
     begin = jnp.maximum(jnp.max(ends, axis=-1, keepdims=True), mode - 8.0)

@@ -155,10 +155,7 @@ class Search(Generic[P]):
         self.num_iterations, self.num_evaluations, self.left_box = 0, 1, False
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        """The value and its gradient.
-
-        Outside the box, and where they are not finite, a larger value and the gradient that sends a line search back.
-        """
+        """The value and its gradient; where not finite or outside the box, ones that send a line search back."""
         best, away = self.best, x - self.x
         if best is None:
             return np.inf, np.zeros_like(x)

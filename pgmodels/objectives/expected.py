@@ -269,11 +269,7 @@ def _where_defined(total: Array, undefined: Array) -> Array:
 def _finite_log_densities(
     objective: Quadrature, z: Array, m: Array, y: Array, parameters: Parameters
 ) -> tuple[Array, Array]:
-    """log p(y | z) at nodes z (nodes, n, P), 0 where it is not finite, and whether it is finite, (nodes, n).
-
-    Far out a formula may underflow: such nodes have negligible weight and are omitted, and so are their derivatives.
-    The log density at the means ``m`` (n, P) is finite. Data ``y`` are constants: there is no derivative in them.
-    """
+    """log p(y | z) at nodes z (nodes, n, P), 0 where not finite, and whether it is finite, (nodes, n)."""
     values = objective.predictor_log_density(y, z, parameters)
     finite = jnp.isfinite(values)
     return jnp.where(finite, values, 0.0), finite
@@ -297,10 +293,7 @@ def _derivatives_of_finite(
 
 
 def _finite_slopes(objective: Quadrature, z: Array, y: Array, parameters: Parameters) -> tuple[Array, Array, Array]:
-    """log p(y | z) and its derivatives in z, (nodes, n, P), 0 where it is not finite, and whether it is finite.
-
-    The gradient is masked, where the derivative of a masked value would be zero times infinity.
-    """
+    """log p(y | z) and its derivatives in z, (nodes, n, P), 0 where not finite, and whether it is finite."""
     values, pull_back = jax.vjp(lambda z: objective.predictor_log_density(y, z, parameters), z)
     finite = jnp.isfinite(values)
     slopes = jnp.where(finite[..., None], pull_back(jnp.ones_like(values))[0], 0.0)

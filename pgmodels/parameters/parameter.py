@@ -406,10 +406,7 @@ def _constrained(value: Any, name: str, constraint: "Constraint", positive: bool
 
 
 def _with_prior(value: ArrayLike | None, prior: Any, name: str, positive: bool) -> Parameter:
-    """A parameter with a prior of the same shape, at a start value or at the prior's centre.
-
-    Raises ValueError if the prior has no density over arrays of this shape, or none at the start value.
-    """
+    """A parameter with a prior of its shape; raises ValueError if the prior has no density at the start value."""
     _check_prior(prior, name, positive)
     with jax.enable_x64(True):
         start = _centre(prior, name) if value is None else as_parameter(value, name, positive=positive).value
@@ -518,10 +515,7 @@ def middle_of(prior: "Distribution") -> np.ndarray | None:
 
 
 def _mode(prior: "Distribution", name: str) -> np.ndarray:
-    """The highest value of a grid by the density on the unconstrained scale; its middle where this has no maximum.
-
-    Entries with a joint density are all the same there.
-    """
+    """The highest value of a grid by the density on the unconstrained scale; its middle where this has no maximum."""
     from numpyro.distributions import Independent
 
     base = prior

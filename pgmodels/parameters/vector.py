@@ -215,10 +215,7 @@ class ParameterVector(Picklable):
 
 
 def _is_traceable(parameter: Parameter) -> bool:
-    """Whether compiled code has the numbers of a parameter's prior as arguments.
-
-    Those of the transform are static, and users' classes may have code that depends on their numbers.
-    """
+    """Whether compiled code has the numbers of a parameter's prior as arguments; those of transforms are static."""
     prior = parameter.prior
     if prior is None or (parameter.constraint is None and parameter.transform not in (IDENTITY, EXPONENTIAL)):
         return False

@@ -231,10 +231,7 @@ class BlockPosterior(DependentPosterior):
 
     @staticmethod
     def _half(block: tuple[int, ...], root: linalg.Root, factors: Sequence[Array]) -> Float[Array, "D b m"]:
-        """The U with U^T U the covariance of a block's latents, without residuals.
-
-        The columns of a latent are zero above its first coordinate; only the rows below are solved for.
-        """
+        """The U with U^T U the covariance of a block's latents, without residuals."""
         if isinstance(root, linalg.LevelRoot):
             A = stacked([factors[latent] for latent in block])
             return root.solve_lower(A).reshape(len(A), len(block), -1)

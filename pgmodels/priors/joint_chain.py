@@ -293,10 +293,7 @@ def negative_directions(gained: Float[Array, "*sites"], precision: Float[Array, 
 
 
 def _log_determinant(gained: Float[Array, "*sites"], precision: Float[Array, "*sites"]) -> Float[Array, ""]:
-    """log det(I + K W) from ``gained`` of each site; NaN if K^-1 + W is not positive definite.
-
-    The ratios 1 + w p0 of sites of negative precision may be negative, if later sites make up for them.
-    """
+    """log det(I + K W) from ``gained`` of each site; NaN if K^-1 + W is not positive definite."""
     logs = jnp.log1p(jnp.where(1.0 + gained <= 0.0, -2.0 - gained, gained))
     return jnp.where(jnp.sum(negative_directions(gained, precision)) == 0.0, jnp.sum(logs), jnp.nan)
 

@@ -217,11 +217,7 @@ def dense_precision(factor: DenseFactor) -> Float[Array, "n n"]:
 
 
 def _inverse_squares(upper: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
-    """The inverse of an upper triangle, and the sums of squares of its rows off the diagonal.
-
-    Two thirds of the work of a solve with the identity, most of it products: of [[A, B], [0, C]] it is A^-1, C^-1 and
-    -A^-1 B C^-1. The compiler removes unused results.
-    """
+    """The inverse of an upper triangle by halves, and the sums of squares of its rows off the diagonal."""
     n, half = len(upper), len(upper) // 2
     if n <= _LEAF:
         inverse = solve_triangular(upper, jnp.eye(n, dtype=upper.dtype))

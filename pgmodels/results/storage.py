@@ -305,10 +305,7 @@ def _unnamed(value: object, place: str) -> ValueError:
 
 
 def _bound_prior(model: Model, values: Mapping[str, Any]) -> PriorCollection:
-    """The prior at the data as engines bind it, from the fields of a result.
-
-    Engines may have used a more accurate prior; files have the arrays of groups that differ from this.
-    """
+    """The prior at the data as engines bind it; files have the arrays of groups that differ from it."""
     in_program = bool(values.get("hyperparameters")) or values["method"] == "nuts"
     prior = model.prior(values["X"], traced=True) if in_program else model.prior(values["X"])
     return prior.for_sampling() if values["method"] == "gibbs" else prior
@@ -320,10 +317,7 @@ def _array_fields(group: LatentPrior) -> list[str]:
 
 
 def _stored_distribution(value: dist.Distribution, place: str) -> dict[str, Any]:
-    """A distribution by its name, arguments and floating-point precision.
-
-    Raises ValueError if these do not rebuild it: some distributions transform their arguments.
-    """
+    """A distribution by name, arguments and precision; raises ValueError if these do not rebuild it."""
     kind = type(value)
     names = [name for name in inspect.signature(kind).parameters if name != "validate_args"]
     if (sd if kind is sd else getattr(dist, kind.__name__, None)) is kind and all(hasattr(value, n) for n in names):
@@ -469,10 +463,7 @@ class _Reader:
         return cls(model=model, prior=prior, **values)
 
     def _model(self, counted: list[int]) -> Model:
-        """The model. Raises ValueError unless its GPs have as many latents as the arrays, by group or in all.
-
-        Before it is built, since a file may claim any number of GPs.
-        """
+        """The model; raises ValueError, before it is built, unless the arrays have its number of latents."""
         sizes = [gp["fields"]["size"] for gp in self.document["model"]["fields"]["gps"]]
         if not all(type(size) is int and size > 0 for size in sizes):
             raise ValueError("sizes of GPs should be whole numbers >= 1")

@@ -206,10 +206,7 @@ def _escaped(cell: object) -> object:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A regular file that fits into memory, open to read.
-
-    Raises OSError for others: a pipe or a device may have no end.
-    """
+    """A regular file that fits into memory, open to read; raises OSError for others, such as endless pipes."""
     _require_regular(os.stat(path))
     # The file may have been replaced since: opening a pipe would wait for its writer.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
