@@ -63,10 +63,7 @@ class Plate:
 
 @dataclass(frozen=True)
 class Node:
-    """A variable. ``kind`` is observed, latent, auxiliary, process, parameter or hyperparameter.
-
-    ``plate`` is the id of its innermost plate, None if it is not replicated.
-    """
+    """A variable: observed, latent, auxiliary, process, parameter or hyperparameter; ``plate`` is its id or None."""
 
     id: str
     symbol: Tree

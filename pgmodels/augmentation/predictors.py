@@ -381,10 +381,7 @@ class Predictors:
 
 
 def over_predictors(formula: Expression, num_latents: int) -> tuple[Expression, Predictors]:
-    """Rewrite a formula over its predictors; returns the new formula and the predictors.
-
-    Raises NoAugmentationError if the formula uses both the vector of latents and combinations of single latents.
-    """
+    """A formula over its predictors, and these; NoAugmentationError if it has all latents and combinations of some."""
     collector = _PredictorCollector(num_latents)
     collector.collect(formula)
     predictors = Predictors(tuple(collector.rows), num_latents)

@@ -164,10 +164,7 @@ def collapsed_bound(problem: Problem, state: VariationalState) -> Any:
 
 
 def takes_slopes(problem: Problem) -> bool:
-    """Whether ``sloped_bound`` holds: of latents with dense priors, and at the rows themselves if sites couple them.
-
-    Independent latents have at most 0.8 GB of covariances, of which there are several arrays.
-    """
+    """Whether ``sloped_bound`` holds: for dense priors within 0.8 GB, at the rows themselves if sites couple them."""
     groups, places = problem.prior.groups, problem.prior.copies.places
     if problem.objective.predictors is not None or not all(group.is_dense for group in groups):
         return False
@@ -359,10 +356,7 @@ class MarginalBound:
 
 
 class Selection(NamedTuple):
-    """Progress of the choice of inducing inputs: the factor of the site precisions that choose them.
-
-    And for forms that take every choice the number of choices and the value before the last one.
-    """
+    """Progress of the choice of inducing inputs: a factor of the precisions, the number of choices, the last value."""
 
     sharpness: float = 1.0
     num_choices: int = 0

@@ -133,10 +133,7 @@ class CoordinateAscent(Engine):
     """CAVI, for monotone objectives: full steps to the sites at the marginals, block by block of predictors."""
 
     def init(self, problem: Problem) -> CaviState:
-        """Start from the sites at the prior mean and the prior variance, the latter at most 1.
-
-        With much larger variances the first sites are so flat that models with several latents end in a poor optimum.
-        """
+        """Start at the prior mean and a variance of at most 1: flatter first sites may lead to a poor optimum."""
         m, v = problem.marginals()
         return start_at(problem, m, jnp.minimum(v, 1.0))
 

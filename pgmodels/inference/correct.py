@@ -77,10 +77,7 @@ def joint_expansion(
     y: Array,
     parameters: Parameters,
 ) -> tuple[Float[Array, "n P"], Float[Array, "n P P"]]:
-    """E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) for predictors z ~ N(m, V) of a datum that are correlated.
-
-    ``residual`` is as in ``expansion``, (n, P, P).
-    """
+    """``expansion`` for correlated predictors z ~ N(m, V): E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P)."""
     H = augmentation.hessian_of_datum(m, jnp.diagonal(V, axis1=1, axis2=2), y, parameters)
     V = V - residual
     h_mm, h_ms, h_ss = H[:, :, 0, :, 0], H[:, :, 0, :, 1], H[:, :, 1, :, 1]

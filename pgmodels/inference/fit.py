@@ -404,10 +404,7 @@ def _result(final: Model, maximum: Maximum, tolerance: float) -> Approximation:
 
 
 def hold_unnormalised(model: Model, engine: str) -> Model:
-    """Fix the likelihood's parameters if the formula omits a factor that may depend on them.
-
-    The FitWarning names the engine and points at the user's call of it.
-    """
+    """Fix, with a FitWarning, the likelihood's parameters if the formula omits a factor that may depend on them."""
     names = [name for name, parameter in model.likelihood.parameters.items() if parameter.learned]
     if not names or is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is True:
         return model
@@ -561,10 +558,7 @@ def warn_flat(undetermined: dict[str, str], num_tried: int, remedy: str) -> None
 
 
 def loss_at(bound: MarginalBound, vector: np.ndarray, best: Point) -> float:
-    """By how much the bound at a vector is below the best one, exact enough to compare with FELT nats.
-
-    Both without the loss due to the lower limit on variances; infinite where the bound is not finite.
-    """
+    """By how much the bound at a vector is below the best one, without the floor's loss; infinite if not finite."""
     loss = np.inf
     for tolerance in (1e-5, 1e-7, _INNER_TOLERANCE):
         point = bound.at(vector, best, tolerance)

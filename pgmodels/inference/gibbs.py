@@ -226,10 +226,7 @@ class GibbsRun(Picklable):
                     saved.save(self, final=self.number >= until)
 
     def warn(self) -> None:
-        """Warn with PrecisionWarning of an inaccurate prior, and with MixingWarning of chains that differ.
-
-        Also with MixingWarning of failed fits in warm-up, and with InducingWarning of too few inducing inputs.
-        """
+        """Warn of an inaccurate prior, failed fits, too few inducing inputs, and chains that differ."""
         warn_inaccurate(self.prior, self.precision)
         rows = len(self.data.y)
         if have_factors(self.prior.spans()) and not have_factors(self.prior):

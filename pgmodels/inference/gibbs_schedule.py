@@ -359,10 +359,7 @@ _MIXING_WELL, _MIXING_BADLY = (0.1, 50), (1.0, 10)
 
 
 def default_schedule(moves: Sequence[Move], prior: PriorCollection) -> Schedule:
-    """Schedule before any pilot; kept if there is no warm-up.
-
-    Hamiltonian steps are tried if they cost no more than the slice steps that they would replace.
-    """
+    """The schedule before any pilot, with Hamiltonian steps if they cost no more than the slice steps they replace."""
     schedule = Schedule.first(moves)
     hamiltonian, slices = schedule.of(Hamiltonian), schedule.of(SurrogateSlice)
     if hamiltonian is None or slices is None:

@@ -376,10 +376,7 @@ def log_densities(
     num_nodes: int,
     settings: Settings,
 ) -> tuple[Float[Array, "k grid"], Bool[Array, " k"], Float[Array, " k"]]:
-    """The bounds of log p(y, u = x) less the ELBO of several functionals at their grids, one after another.
-
-    Also whether the expansion of the rows far from each converges, and errors of interpolation: see ``_Pinned``.
-    """
+    """The bounds of log p(y, u = x) less the ELBO at functionals' grids, convergence and errors: see ``_Pinned``."""
     tilt = Tilt(objective, q, parameters)
     return jax.lax.map(lambda functional: _Pinned(tilt, functional, num_nodes, settings).log_density(), functionals)
 
@@ -397,10 +394,7 @@ def _diagonal(blocks: Float[Array, "*batch P P"]) -> Float[Array, "*batch P"]:
 def correct_by_nesting(
     approximation: Approximation, progress: bool | None, settings: Settings | None = None
 ) -> NestedApproximation:
-    """The marginals of all latents at the data (math: section 5c).
-
-    They are relative to the variational Gaussian, which is computed first from a result of another objective.
-    """
+    """The marginals of all latents at the data, relative to the variational Gaussian (math: section 5c)."""
     start = time.perf_counter()
     gaussian = variational_gaussian(approximation)
     # Only its correlations are used.

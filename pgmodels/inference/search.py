@@ -318,10 +318,7 @@ def warm_start(
     name: str, start: Model, inverse_hessian: np.ndarray, box: np.ndarray, data: Data, terms: Objective, limits: Limits,
     bar: SearchBar,
 ) -> Maximum | None:  # fmt: skip
-    """BFGS from a start near the optimum, with an initial inverse Hessian; None if the bound is not finite there.
-
-    Not converged if the bound still rises at the limits.
-    """
+    """BFGS from a start near the optimum; None if not finite there, not converged if it still rises at the limits."""
     bound = MarginalBound.of(trainable(start), data, terms)
     first = bound.at(bound.learnable.start(), tolerance=SETTINGS.loosest)
     if first is None:
@@ -421,10 +418,7 @@ def check_moving(model: Model) -> None:
 
 
 def move_inputs(maximum: Maximum, limits: Limits, bar: SearchBar) -> Maximum:
-    """Continue a search over hyperparameters and inducing inputs jointly, by L-BFGS-B from its optimum.
-
-    Source: Titsias 2009; Passerello 2021, PGPR GO and HGV GO.
-    """
+    """Continue a search over values and inducing inputs jointly, by L-BFGS-B (Titsias 2009; Passerello 2021)."""
     bound, first, size = maximum.bound, maximum.best, len(maximum.best.vector)
     units = input_steps(first.inputs, bound.data.X)
     entries = _joined((), first.inputs)

@@ -197,10 +197,7 @@ def advance(
 def initial_ascent(
     problem: StochasticProblem, sample: Data, stream: Stream, settings: Settings
 ) -> tuple[Ascent, dict[str, float]]:
-    """The initial state, and the bounds of the starts.
-
-    If hyperparameters are trained, the state after a few trial steps from the start with the largest bound.
-    """
+    """The initial state, after a few trial steps from the best start if values are trained, and the starts' bounds."""
     rows = DataBatch.of(next(stream(0)))
     first = rows.first(_RATE_BATCHES)
 
@@ -288,10 +285,7 @@ def _advanced(
 
 
 def last_window(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
-    """The last steps, which fill no window: averaged with the previous pool or, without one, over their later half.
-
-    They are not used to judge convergence.
-    """
+    """The last steps, which fill no window: averaged with the previous pool, or else over their later half."""
     count = settings.steps - len(ascent.trace) * settings.window
     half = count // 2 if ascent.window is None else 0
     if half:
@@ -368,10 +362,7 @@ def is_flat(bounds: np.ndarray) -> bool:
 
 
 class Source(NamedTuple):
-    """A data source: the rows, their number, the standardisation and names of their inputs, and a digest.
-
-    The digest is empty if all rows are in memory.
-    """
+    """A source: rows, their number, the standardisation and names of inputs, and a digest, empty if all in memory."""
 
     rows: Rows
     num_rows: int
@@ -483,10 +474,7 @@ def shuffled(source: Source, settings: Settings, key: RandomKey) -> Stream:
 
 
 class PassStatistics(NamedTuple):
-    """Statistics of a pass over all rows: the bound of q, the optimal q given its marginals, and the inducing loss.
-
-    See ``StochasticProblem.inducing_loss``.
-    """
+    """Of a pass over all rows: the bound of q, the optimal q given its marginals, and the inducing loss."""
 
     bound: Array
     targets: tuple[NaturalParameters, ...]

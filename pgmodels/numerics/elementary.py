@@ -161,10 +161,7 @@ _LARGE = 16.0
 
 @jax.custom_jvp
 def factorised_share(p: RealArray, log_r: RealArray) -> Array:
-    """G(p, t) = (α - p) (1 - ψ(α)) + log Γ(α) - log Γ(p) at α = ``gamma_shape``; t = 1 - r. Zero for p = 0.
-
-    G is at most -p log r, its value for the joint law of the auxiliary variables.
-    """
+    """G(p, t) = (α - p) (1 - ψ(α)) + log Γ(α) - log Γ(p) <= -p log r, t = 1 - r, α = ``gamma_shape``; 0 at p = 0."""
     positive = jnp.where(p > 0, p, 1.0)
     alpha = gamma_shape(positive, log_r)
     small = jnp.minimum(alpha, _LARGE)

@@ -25,10 +25,7 @@ def gauss_legendre(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def trapezoid_normal(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (count^size, size) and weights of a standard normal: a grid of ``count`` points on (-8, 8) per dimension.
-
-    Exact to rounding for smooth integrands, and of second order in the spacing for integrands with kinks.
-    """
+    """Nodes (count^size, size) and weights of a standard normal: ``count`` points on (-8, 8) per dimension."""
     line = np.linspace(-8.0, 8.0, count)
     density = np.exp(-0.5 * line**2) / np.sqrt(2 * np.pi) * (line[1] - line[0])
     nodes = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
@@ -128,10 +125,7 @@ LogDensity = Callable[[np.ndarray, int | None], float]
 
 
 def grid(density: LogDensity, size: int, max_points: int | None = None) -> Design:
-    """A grid about the origin that grows until the density has fallen off on all sides.
-
-    ``is_complete`` is False where the maximum number of points was reached before.
-    """
+    """A grid about the origin that grows until the density has fallen off on all sides, if ``is_complete``."""
     spacing, max_points = SPACINGS[size], max_points or _MAX_POINTS[size]
     steps = [np.array(step) * sign for step in np.eye(size, dtype=int) for sign in (1, -1)]
     log_densities: dict[tuple[int, ...], float] = {(0,) * size: density(np.zeros(size), None)}

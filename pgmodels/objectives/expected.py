@@ -195,10 +195,7 @@ class Quadrature(FormulaObjective):
         return (rate * by_deviation)[:, None], H
 
     def is_concave(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
-        """Whether each datum's log density is concave along chords between nodes of the coarse quadrature, (n,).
-
-        At predictors with means and variances (n, P). Whole chords detect kinks, short ones the local curvature.
-        """
+        """Whether each log density is concave along chords between coarse nodes, at means and variances (n, P)."""
 
         def log_density(z: Array) -> Array:
             return self.predictor_log_density(y, z, parameters)
@@ -371,10 +368,7 @@ class ShiftedQuadrature(Quadrature):
 
 
 def irrationals(size: int) -> np.ndarray:
-    """Numbers (size,) whose multiples modulo 1 fill the unit cube evenly: powers of the root of x^(size + 1) = x + 1.
-
-    Source: Roberts 2018, the generalised golden ratio.
-    """
+    """Powers of the root of x^(size + 1) = x + 1, whose multiples modulo 1 fill the cube evenly (Roberts 2018)."""
     root = 2.0
     for _ in range(60):
         root = (1.0 + root) ** (1.0 / (size + 1))

@@ -99,10 +99,7 @@ class Fixed:
 
 
 class Hashable(Picklable):
-    """A hashable wrapper of a NumPyro distribution or constraint, equal to another with the same numbers.
-
-    Static fields of a pytree must be hashable, and must not expose arrays.
-    """
+    """A hashable wrapper of a NumPyro distribution or constraint, for static fields, equal for equal numbers."""
 
     def __init__(self, distribution: "Distribution | Constraint"):
         from pgmodels.runtime.io import digest

@@ -181,10 +181,7 @@ class ParameterVector(Picklable):
         return sum((jnp.sum(prior.log_prob(v)) for prior, v in pairs if prior is not None), jnp.zeros(()))
 
     def log_prior_unconstrained(self, vector: Array | np.ndarray) -> Array:
-        """The log prior density of an unconstrained vector, summed over the parameters that have a prior.
-
-        It includes the log Jacobian of their transforms, so that it does not depend on the parametrisation.
-        """
+        """The log prior density of an unconstrained vector, with the log Jacobian of the transforms."""
         if not self.leaf_indices:
             return jnp.zeros(())
         total = self.log_prior(self.constrain(vector))

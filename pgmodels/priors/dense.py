@@ -385,10 +385,7 @@ def dense_operations(n: int) -> float:
 
 
 class LowRankState(NamedTuple):
-    """The posterior of one latent of few coordinates: the root of P = I + A W A^T, E v and A h.
-
-    ``loss`` is sum w residual / 2, None without a residual variance.
-    """
+    """Given sites, a latent's root of P = I + A W A^T, E v, A h, and ``loss`` sum w residual / 2 or None."""
 
     root: linalg.Root
     centre: Float[Array, " r"]
@@ -658,10 +655,7 @@ class InducingPointPrior(SpanPrior):
 
 
 class LowRankPrior(InducingPointPrior):
-    """The prior with a pivoted Cholesky factor, K = A^T A up to ``truncation_error``, the largest residual variance.
-
-    Z are the pivots' inputs.
-    """
+    """The prior with a pivoted factor, K = A^T A up to ``truncation_error``, a variance; Z are the pivots' inputs."""
 
     A: Float[Array, "r n"]
 
@@ -687,10 +681,7 @@ class InducingPoints(NamedTuple):
 def low_rank_at(
     kernel: Covariance, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
 ) -> LowRankPrior:
-    """The prior with given inducing inputs; usable under ``jit``.
-
-    Differentiable in the hyperparameters at fixed pivots: the truncation error stays small near where they were chosen.
-    """
+    """The prior at fixed pivots, differentiable in the hyperparameters near where they were chosen; jittable."""
     Z, active, _ = span
     root, error = root_at(kernel, span), span.jitter * jnp.max(kernel.diagonal(X))
     A = solve_triangular(root, active[:, None] * kernel(Z, X), lower=True)

@@ -456,10 +456,7 @@ def inducing_at(
 def inducing_by_root(
     kernel: Covariance, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], size: int
 ) -> InducingPrior:
-    """The prior with given inducing inputs at any value of the hyperparameters; usable under ``jit``.
-
-    The jitter is fixed at 1e-8 of the mean variance at Z.
-    """
+    """The prior with given inducing inputs at any hyperparameters, with jitter 1e-8 of the mean variance; jittable."""
     root, jitter = whitened_root(kernel, Z)
     A, ones = linalg.solve_columns(root, kernel(Z, X)), jnp.ones(len(Z))
     return _with_residual(

@@ -103,10 +103,7 @@ class Chains(Module):
 
 
 class LineSites(NamedTuple):
-    """K sites exp(h z - w z^2 / 2) a row, on z = a . x + b . v of the observed entries x.
-
-    ``direction`` has a, and ``slope`` b by columns, the first of which is zero.
-    """
+    """K sites exp(h z - w z^2 / 2) a row, z = a . x + b . v of entries x: a ``direction``, columns b ``slope``."""
 
     direction: Float[Array, "*n k H"]
     slope: Float[Array, "*n k c"]
@@ -210,10 +207,7 @@ class Joint(Module):
         return 0.5 * (log_determinant + jnp.sum(z[..., 0] * pull[..., 0])) + log_roots
 
     def log_normalizer(self) -> Float[Array, ""]:
-        """Log of the integral of the prior times the sites.
-
-        Its derivative, as a function of chains and sites, is that by the adjoints: no scan is differentiated.
-        """
+        """Log of the integral of prior times sites, whose derivative is by the adjoints, not through scans."""
         return _log_normalizer(self.chains, self.sites, jax.lax.stop_gradient(self))
 
     def mean_and_deviation(
@@ -224,10 +218,7 @@ class Joint(Module):
         of_sites: Float[Array, "n k"],
         is_signed: bool,
     ) -> tuple[Drawn, Drawn]:
-        """Means, and draws of the deviations from them by standard normals and ``roots`` of the steps' noise.
-
-        With ``is_signed`` precisions may have any sign; otherwise they are >= 0.
-        """
+        """Means, and deviations by standard normals and ``roots`` of the noise; ``is_signed`` allows w < 0."""
         chains, (a, slope, _, w), forward, vector = self.chains, self.sites, self.forward, self.adjoint.vector
         if is_signed:
             on_states = chains.placed(a)

@@ -26,10 +26,7 @@ HELD = 2**24
 
 
 def chunks(width: int, X: Float[Array, "n *d"], *terms: Float[Array, "n *_"]) -> tuple[Array, ...]:
-    """Inputs and terms of each row, in equal chunks along a new first axis; ``width`` is the numbers per row.
-
-    The last chunk is padded with its last row and zero terms.
-    """
+    """Inputs and terms of rows of ``width`` numbers in equal chunks along a new axis, padded with zero terms."""
     n = len(X)
     count = max(1, -(-n * width // CHUNK))
     length = -(-n // count)
@@ -147,10 +144,7 @@ class DenseFactor(NamedTuple):
 
 
 def root_of_one_plus(S: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """Lower Cholesky root of I + S for symmetric S, of which only the lower triangle is read.
-
-    No identity matrix is formed: XLA would hoist it out of an enclosing loop and read it in each iteration.
-    """
+    """Lower Cholesky root of I + S for symmetric S, of which only the lower triangle is read, without an identity."""
     diagonal = jnp.arange(len(S))
     return cholesky(S.at[diagonal, diagonal].add(1.0), symmetrize_input=False)
 
@@ -187,10 +181,7 @@ def dense_divergence(
 
 
 def dense_half_covariance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, "n n"]:
-    """The U with Sigma = D - U^T U.
-
-    D is K between two weak points, W^-1 between two strong ones and 0 between a weak and a strong one.
-    """
+    """The U with Sigma = D - U^T U, D being K between weak points, W^-1 between strong ones and else 0."""
     identity = jnp.eye(len(K), dtype=K.dtype)
     solved = factor.half_solve(jnp.where(factor.strong, identity, factor.scale[:, None] * K))
     return jnp.where(factor.strong, -1.0, 1.0) / factor.strong_scale * solved
@@ -650,10 +641,7 @@ def pivoted_columns(kernel: Covariance, X: Array, tolerance: float, most: int) -
 def jittered_root(
     kernel: Covariance, K: np.ndarray, jitters: tuple[float, ...] = JITTERS
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """K + jitter I, its root and the jitter: the first, relative to the mean variance, with a Cholesky root.
-
-    K is modified in place. Raises ValueError if no jitter suffices.
-    """
+    """K + jitter I (in place), its root and the jitter, the first that has a root; ValueError if none does."""
     variances = np.diagonal(K).copy()
     for relative in jitters:
         jitter = relative * float(np.mean(variances))

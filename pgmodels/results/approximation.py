@@ -144,10 +144,7 @@ class GaussianResult(GaussianPredictions, Result, ABC):
     def draw_with_density(
         self, num_draws: int, seed: Seed = 0, share: float = 1.0
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray]:
-        """Joint draws of ``gaussian(share)`` and their coordinates, as ``draw_at_data``, and the logs of its density.
-
-        Densities (draws,) are relative to that of the prior.
-        """
+        """``draw_at_data`` of ``gaussian(share)``, and logs (draws,) of its density relative to the prior's."""
         require_draws(num_draws, *self.mean.shape)
         gaussian = self.gaussian(share)
         f, coordinates = draw_latents(gaussian, num_draws, as_seed(seed))

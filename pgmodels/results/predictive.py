@@ -118,10 +118,7 @@ class Nodes(DoublePrecision, Picklable, ABC):
 
 
 class GaussianNodes(Nodes):
-    """Gaussian marginals of each row's latents, in the standardised directions that the likelihood depends on.
-
-    Gauss-Hermite for one direction, scrambled Sobol for several.
-    """
+    """Gaussian marginals of latents: Gauss-Hermite for one standardised direction, scrambled Sobol for several."""
 
     mean: np.ndarray
     num_directions: int

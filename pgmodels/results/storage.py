@@ -198,10 +198,7 @@ class _UnsuitableError(ValueError):
 
 @contextmanager
 def faults_of(path: Path, unsuitable: type[ValueError] = _UnsuitableError) -> Iterator[None]:
-    """Within the context, errors about what a file holds become one ValueError that names it.
-
-    Errors of the type ``unsuitable`` are those of files that are not damaged.
-    """
+    """Turn errors about a file's contents into a ValueError that names it; ``unsuitable`` ones are of intact files."""
     try:
         yield
     except unsuitable as error:

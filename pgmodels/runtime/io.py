@@ -145,10 +145,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], Arrays]:
 
 
 def remove_temporary(folder: Path, names: str) -> None:
-    """Remove what killed processes left behind of files with these names, a regular expression.
-
-    No other process may be writing them.
-    """
+    """Remove files of these names (a regular expression) that killed processes left, with no other writing them."""
     temporary = re.compile(rf"\.({names})\.[0-9a-f]{{16}}\.tmp")
     for entry in folder.iterdir():
         if temporary.fullmatch(entry.name):
