@@ -337,11 +337,6 @@ class Predictors:
         nodes = (node for row in self.rows for entry in row.values() for node in subexpressions(entry))
         return frozenset(node.column or 0 for node in nodes if isinstance(node, Observation))
 
-    @property
-    def only_select(self) -> bool:
-        """Whether each predictor is one latent, with an index from the data, which couples none."""
-        return all(isinstance(entry, Comparison) for row in self.rows for entry in row.values())
-
     def check(self, blocks: tuple[tuple[int, ...], ...]) -> None:
         """Raise NoAugmentationError if predictors that multiply share a latent, which would then be in two blocks."""
         for first, second in combinations(blocks, 2):
@@ -394,7 +389,9 @@ def rewrite_if_fewer(formula: Expression, num_latents: int) -> tuple[Expression,
         over, predictors = _over_basis(*over_predictors(formula, num_latents))
     except NoAugmentationError:
         return formula, None
-    is_smaller = len(predictors.rows) < num_latents and not predictors.only_select
+    # Predictors that are one latent each, with an index from the data, couple none.
+    only_select = all(isinstance(entry, Comparison) for row in predictors.rows for entry in row.values())
+    is_smaller = len(predictors.rows) < num_latents and not only_select
     return (over, predictors) if is_smaller else (formula, None)
 
 

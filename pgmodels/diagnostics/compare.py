@@ -330,7 +330,10 @@ def crps(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def interval_score(draws: np.ndarray, y: np.ndarray, level: float = 0.9, is_discrete: bool = False) -> np.ndarray:
-    """Width plus 2 / (1 - level) times y's distance from the central interval (Gneiting and Raftery 2007), (m,)."""
+    """The interval score of each row's central interval, (m,), in units of y, from draws (draws, m).
+
+    Its width, plus 2 / (1 - level) times the distance of y from it (Gneiting and Raftery 2007, equation 43).
+    """
     tail = 0.5 * (1.0 - level)
     method: Literal["inverted_cdf", "linear"] = "inverted_cdf" if is_discrete else "linear"
     low, high = np.quantile(draws, [tail, 1.0 - tail], axis=0, method=method)

@@ -254,7 +254,6 @@ class NaturalGradient(Engine):
     def state_of(
         self, problem: Problem, sites: Sites, length: Array | float = 1.0, memory: History | None = None
     ) -> GaussianState:
-        """The state of given sites."""
         mean, variance, _, divergence = problem.moments(sites)
         elbo, slope, coupling = problem.elbo_and_sites(mean, variance, divergence, sites)
         excess = jnp.zeros_like(elbo.value)

@@ -58,6 +58,7 @@ from pgmodels.priors.base import RandomKey, Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.collection import NewLeaves, PriorCollection, can_pad, have_factors, padded_prior, require_coupling
 from pgmodels.results.draws import Draws
+from pgmodels.results.gaussian import constrained
 from pgmodels.runtime.io import digest
 from pgmodels.runtime.jit import compiled, one_thread_if_small, one_thread_up_to, require_draws
 from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, warn
@@ -412,7 +413,7 @@ def _note(records: Sequence[Record]) -> str:
 
 def _named(unknowns: ParameterVector, vectors: np.ndarray) -> dict[str, np.ndarray]:
     """Hyperparameters by name, (chains, draws, ...), from unconstrained ones (chains, draws, d)."""
-    values = _constrain(unknowns, as_array(vectors.reshape(-1, vectors.shape[-1])))
+    values = constrained(unknowns, as_array(vectors.reshape(-1, vectors.shape[-1])))
     arrays = [np.asarray(value).reshape(*vectors.shape[:2], *value.shape[1:]) for value in values]
     return dict(zip(unknowns.names, arrays, strict=True))
 
@@ -434,11 +435,6 @@ def _to_draw_from(surrogate: BlockPosterior) -> NewLeaves:
 
 
 _split_key = compiled(jax.random.split, static_argnames="num", on_one_thread=True)
-
-
-@compiled
-def _constrain(unknowns: ParameterVector, vectors: Array) -> list[Array]:
-    return jax.vmap(unknowns.constrain)(vectors)
 
 
 _DRAWS_FILE, _STATE_FILE = re.compile(r"draws-\d{6}\.npz"), re.compile(r"state-\d{9}\.npz")

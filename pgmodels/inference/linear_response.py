@@ -369,6 +369,4 @@ def factors_of(problem: Problem, posterior: Posterior) -> Factors:
     return Factors(precision, slope, Phi)
 
 
-@compiled
-def _moments(response: ChainResponse) -> Marginals:
-    return response.moments()
+_moments = compiled(ChainResponse.moments)

@@ -585,14 +585,7 @@ def posterior(
     return IndependentPosterior(prior, Sites(h, h), tuple(groups))
 
 
-@partial(compiled, optimise=False)
-def _prior_at(problem: StochasticProblem, vector: Array, X: Float[Array, "1 d"]) -> PriorCollection:
-    return problem.prior_at(vector, X)
-
-
-@partial(compiled, optimise=False)
-def _to_moments(naturals: NaturalParameters) -> tuple[Array, Array]:
-    return to_moments(naturals)
+_prior_at, _to_moments = compiled(StochasticProblem.prior_at, optimise=False), compiled(to_moments, optimise=False)
 
 
 @partial(compiled, optimise=False)

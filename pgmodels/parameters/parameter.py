@@ -50,11 +50,9 @@ class Exponential(Identity):
         return _library_of(x).exp(x)
 
     def inv(self, y: Numbers) -> Numbers:
-        """The inverse of ``__call__``."""
         return _library_of(y).log(y)
 
     def log_abs_det_jacobian(self, x: Numbers, y: Numbers) -> Numbers:
-        """The log of the derivative at ``x``, where the value is ``y``."""
         return x
 
 

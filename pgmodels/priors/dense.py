@@ -116,7 +116,6 @@ class FactoredPrior(LatentPrior):
         return self.mean + linalg.transposed_times(A, coordinates), residual
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        """The covariance of a latent at new inputs, given its coordinates."""
         A, _ = self.factor_at(X_new)
         return self.kernel(X_new, X_new) - A.T @ A
 
@@ -213,8 +212,9 @@ class DenseState(NamedTuple):
         return 0.5 * (jnp.outer(self.weights, self.weights) - linalg.dense_precision(self.factor))
 
     def divergence(self, prior: "DensePrior", w: Array, mean: Array, variance: Array) -> Array:
-        """KL(q || prior) of the posterior, given its moments."""
-        return linalg.dense_divergence(self.factor, self.weights, mean, variance)
+        """KL(q || prior) of the posterior, given its moments: tr K^-1 Sigma is n less the sum of w variance."""
+        log_root = jnp.sum(jnp.log(jnp.diagonal(self.factor.root)))
+        return log_root + 0.5 * (self.weights @ mean - self.factor.scale**2 @ variance)
 
     def mean_and_deviation(self, prior: "DensePrior", noise: Array) -> tuple[Array, Array]:
         """The mean of v and, from standard normals (2, r), a draw of its deviation."""
@@ -238,7 +238,9 @@ class DenseState(NamedTuple):
 
     def cross_covariance(self, prior: "DensePrior", cross: tuple[Array, Array]) -> Array:
         """Covariance of the latents at new inputs with those at X."""
-        return linalg.dense_cross_covariance(prior.K, cross[0], self.factor)
+        K_cross, factor = cross[0], self.factor
+        V = factor.half_solve(factor.scale[:, None] * K_cross)
+        return jnp.where(factor.strong, 0.0, K_cross.T) - V.T @ linalg.dense_half_covariance(prior.K, factor)
 
     def covariance_at(self, prior: "DensePrior", X_new: Array, cross: tuple[Array, Array]) -> Array:
         """Covariance at new inputs, (m, m)."""
@@ -277,7 +279,6 @@ class DensePrior(FactoredPrior):
 
     @property
     def approximation_error(self) -> Float[Array, ""]:
-        """The jitter."""
         return self.jitter
 
     @property
@@ -287,7 +288,6 @@ class DensePrior(FactoredPrior):
 
     @property
     def rank(self) -> int:
-        """The number of whitened coordinates of one latent, n."""
         return len(self.root)
 
     @property
@@ -497,7 +497,6 @@ class CoefficientPrior(SpanPrior):
 
     @property
     def rank(self) -> int:
-        """The number of features."""
         return len(self.A)
 
     @property
@@ -518,7 +517,6 @@ class CoefficientPrior(SpanPrior):
         return coordinates if self.turn is None else self.turn @ coordinates
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        """Zero."""
         return jnp.zeros((len(X_new), len(X_new)), self.A.dtype)
 
     def resized(self, size: int) -> "CoefficientPrior":
@@ -559,7 +557,6 @@ class LevelsPrior(SpanPrior):
 
     @property
     def rank(self) -> int:
-        """The number of coefficients of all levels."""
         return len(self.keys) * len(self.features)
 
     @property
@@ -636,12 +633,10 @@ class InducingPointPrior(SpanPrior):
 
     @property
     def approximation_error(self) -> Float[Array, ""]:
-        """The truncation error of the pivots."""
         return self.truncation_error
 
     @property
     def rank(self) -> int:
-        """The number of whitened coordinates of one latent, padding included."""
         return len(self.Z)
 
     def cross(self, X_new: Float[Array, "m d"]) -> Float[Array, "r m"]:

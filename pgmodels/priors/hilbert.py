@@ -117,7 +117,6 @@ class HilbertPrior(SpanPrior):
 
     @property
     def rank(self) -> int:
-        """The number of basis functions."""
         return len(self.scale)
 
     @property

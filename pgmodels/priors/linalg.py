@@ -172,14 +172,6 @@ def dense_weights(
     return b + factor.scale * cho_solve((factor.root, True), a - factor.scale * (prior_draw + K @ b))
 
 
-def dense_divergence(
-    factor: DenseFactor, weights: Float[Array, " n"], mean: Float[Array, " n"], variance: Float[Array, " n"]
-) -> Float[Array, ""]:
-    """KL(N(K beta, Sigma) || N(0, K)), from its mean and variance: tr K^-1 Sigma is n less the sum of w variance."""
-    log_root = jnp.sum(jnp.log(jnp.diagonal(factor.root)))
-    return log_root + 0.5 * (weights @ mean - factor.scale**2 @ variance)
-
-
 def dense_half_covariance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, "n n"]:
     """The U with Sigma = D - U^T U, D being K between weak points, W^-1 between strong ones and else 0."""
     identity = jnp.eye(len(K), dtype=K.dtype)
@@ -241,14 +233,6 @@ def dense_covariance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array
     weak = ~factor.strong
     D = jnp.where(weak[:, None] & weak, K, 0.0) + jnp.diag(jnp.where(weak, 0.0, 1 / factor.strong_scale**2))
     return D - U.T @ U
-
-
-def dense_cross_covariance(
-    K: Float[Array, "n n"], K_cross: Float[Array, "n m"], factor: DenseFactor
-) -> Float[Array, "m n"]:
-    """Posterior covariance of new latents with f, from their prior covariance ``K_cross``."""
-    V = factor.half_solve(factor.scale[:, None] * K_cross)
-    return jnp.where(factor.strong, 0.0, K_cross.T) - V.T @ dense_half_covariance(K, factor)
 
 
 def factor_root(A: Float[Array, "r n"], w: Float[Array, " n"]) -> Float[Array, "r r"]:

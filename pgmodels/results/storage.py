@@ -607,21 +607,15 @@ def _posterior(prior: PriorCollection, sites: Sites, blocks: Blocks) -> Posterio
     # Padded, as in the engines, so that the result is the same to the last bit.
     padded = padded_prior(prior)
     sites = pad_sites(Sites(*map(as_array, sites)), padded.num_rows)
-    leaves = _condition(padded, sites) if blocks is None else _condition_coupled(padded, sites, blocks)
-    posterior: Posterior = leaves.completed(padded)
+    posterior: Posterior = _condition(padded, sites, blocks).completed(padded)
     return posterior
 
 
 # Engines compute the sites of coupled latents and the posterior in one program; here the sites are read from the file.
 # The order of sums differs, so coupled posteriors agree to rounding. All others are the same to the last bit.
-@partial(compiled, optimise=False)
-def _condition(prior: PriorCollection, sites: Sites) -> NewLeaves:
-    return NewLeaves.of(prior, prior.condition(sites))
-
-
 @partial(compiled, static_argnames="blocks", optimise=False)
-def _condition_coupled(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> NewLeaves:
-    return NewLeaves.of(prior, condition_jointly(prior, sites, blocks))
+def _condition(prior: PriorCollection, sites: Sites, blocks: Blocks) -> NewLeaves:
+    return NewLeaves.of(prior, prior.condition(sites) if blocks is None else condition_jointly(prior, sites, blocks))
 
 
 # Checks of values against the annotations of fields, and of the fields of a result against each other.
