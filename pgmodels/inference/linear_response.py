@@ -108,7 +108,7 @@ def _read_at_data(problem: Problem, posterior: Posterior) -> tuple[Float[Array, 
 
 
 def _sensitivity(problem: Problem, mean: Float[Array, "n P"], spread: Spread, clipped: bool) -> Sensitivity:
-    """The objective's second derivatives at an optimum, times row weights; ``clipped`` ones are not negative."""
+    """The objective's second derivatives at an optimum, times row weights; ``clipped`` holds precisions at 0."""
     size = problem.objective.size
     slopes, H = problem.objective.second_derivatives(mean, spread, problem.y, problem.parameters)
     mixed, curved = H[:, size:, :size], H[:, size:, size:]

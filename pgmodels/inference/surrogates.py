@@ -138,7 +138,7 @@ def _first_sites(problem: Problem) -> Sites:
 def fit_surrogate(
     model: Model, prior: PriorCollection, y: Array, row_mask: Array | None, start: Sites | None = None
 ) -> Fit:
-    """The variational Gaussian of ``fitting_problem`` from given sites, or the first ones of ``cavi`` if it can."""
+    """The variational Gaussian of ``fitting_problem`` from given sites, by default ``cavi``'s first."""
     problem = fitting_problem(model, prior, y, row_mask)
     if start is None:
         initial = replace(problem, objective=model.augmentation, coupled=False) if model.is_augmentable else problem

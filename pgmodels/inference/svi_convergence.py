@@ -334,6 +334,7 @@ def _reduced_rate(
     settings: Settings,
 ) -> float:
     """Adam's next rate: halved up to 4 times if steps are noise or gain nothing, and 0 once averages settle."""
+    # Inducing inputs keep moving in directions that hardly change the bound: they count if nothing else is learned.
     counts = slice(len(problem.parameters.gps) or None)
     moved = np.abs(np.asarray(now.vector - before.vector))[counts]
     if np.all(moved <= 0.1 * settings.tolerance * np.asarray(problem.units)[counts]):

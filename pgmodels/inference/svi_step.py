@@ -80,6 +80,7 @@ def retraction_step(now: NaturalParameters, toward: NaturalParameters, rate: Arr
 
     def retracted() -> NaturalParameters:
         root, centre = to_moments(now)
+        # P + r G + r² G P^-1 G / 2 is positive definite.
         half = rate * solve_triangular(root, toward.precision, lower=True)
         bend = 0.5 * half.T @ half
         return NaturalParameters(moved.precision + bend, moved.potential + bend @ centre)

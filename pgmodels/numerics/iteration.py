@@ -99,7 +99,7 @@ def _flat(sites: Iterable[Array]) -> Float[Array, " size"]:
 
 
 def hessian(gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray, *, central: bool) -> np.ndarray:
-    """The symmetric Hessian at x (d,) by differences of the gradient, 2 d if ``central``, in units of one."""
+    """The symmetric Hessian at x (d,), of unit scale, by d + 1 gradients, or 2 d to second order if ``central``."""
     at, step = None if central else gradient(x), 0.05
     moves = step * np.eye(len(x))
     slopes = [gradient(x + move) - (gradient(x - move) if at is None else at) for move in moves]

@@ -205,6 +205,8 @@ def composite(density: LogDensity, size: int) -> Design:
 
 def _corners(size: int) -> np.ndarray:
     """A fractional factorial design of resolution V on {-1, 1}^size (Sanchez and Sanchez 2005)."""
+    # The sign of axis k at a corner is the parity of the bits that the corner's index shares with the k-th word; no
+    # four or fewer words sum to 0 modulo 2, so that no pair of axes is confounded with another.
     words: list[int] = []
     for word in count(1):
         if len(words) == size:

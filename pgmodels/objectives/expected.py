@@ -267,6 +267,8 @@ def _finite_log_densities(
     objective: Quadrature, z: Array, m: Array, y: Array, parameters: Parameters
 ) -> tuple[Array, Array]:
     """log p(y | z) at nodes z (nodes, n, P), 0 where not finite, and whether it is finite, (nodes, n)."""
+    # Far out a formula may underflow: such nodes have negligible weight. The log density at the means m is finite, and
+    # there is no derivative in the data y.
     values = objective.predictor_log_density(y, z, parameters)
     finite = jnp.isfinite(values)
     return jnp.where(finite, values, 0.0), finite

@@ -103,7 +103,10 @@ class Chains(Module):
 
 
 class LineSites(NamedTuple):
-    """K sites exp(h z - w z^2 / 2) a row, z = a . x + b . v of entries x: a ``direction``, columns b ``slope``."""
+    """K sites exp(h z - w z^2 / 2) a row, on z = a . x + b . v of the observed entries x.
+
+    ``direction`` has a, and ``slope`` b by columns, the first of which is zero.
+    """
 
     direction: Float[Array, "*n k H"]
     slope: Float[Array, "*n k c"]
