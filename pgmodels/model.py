@@ -656,10 +656,7 @@ def padded_data(model: Model, data: Data) -> tuple[DistinctInputs, Array, Array]
 
 
 def check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:
-    """ValueError if observations violate a requirement of the derivation's rules, or have no finite log density.
-
-    Also if the formula does not allow negative values of a real parameter.
-    """
+    """ValueError if observations violate the derivation's requirements, or have no finite log density."""
     _check_allowed(likelihood, num_latents, y, name)
     for parameter_name, parameter in likelihood.parameters.items():
         if parameter.fixed or parameter.positive or parameter.constraint is not None:
@@ -721,10 +718,7 @@ def require_model(model: object) -> Model:
 
 
 def with_powers(model: Model, data: Data) -> tuple[Model, Data]:
-    """The model with the likelihood to the power of the row's weight, and data with weights as the last column of y.
-
-    Without weights, both are returned unchanged.
-    """
+    """The model with the likelihood to the power of the weight, the last column of y; unchanged without weights."""
     if data.weights is None:
         return model, data
     powers = Model(to_power(model.likelihood, model.num_latents), model.gps)

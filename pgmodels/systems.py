@@ -144,10 +144,7 @@ def _system(
     select: str = "kmeans",
     **fixed: Any,
 ) -> Callable[..., _Result]:
-    """The function of a row of the table: an engine with its ``fixed`` options, for the model of its arguments.
-
-    ``likelihood`` maps the values of the arguments to the likelihood, and ``kernel`` maps X to the default kernel.
-    """
+    """The function of a row of the table: an engine with ``fixed`` options, for the model of its arguments."""
     accepted = signature(engine)
     options_type, options_text, returns = _ENGINES[engine]
 

@@ -148,10 +148,7 @@ def _indices(expression: Expression) -> Iterator[Expression]:
 
 
 class Augmentation(FormulaObjective):
-    """The augmentation of one likelihood: its rules in the order in which their auxiliaries are drawn.
-
-    Two augmentations of equal formulas are equal, so that compiled code is shared between them.
-    """
+    """The augmentation of a likelihood: rules in the order in which auxiliaries are drawn; equal for equal formulas."""
 
     name = "augmented"
     title = "CAVI's bound"
@@ -232,10 +229,7 @@ class Augmentation(FormulaObjective):
         block: int = 0,
         known: Mapping[str, Array] = MappingProxyType({}),
     ) -> dict[str, Array]:
-        """Draw the auxiliaries of a block of latents given all latents; returns values by name.
-
-        Those in ``known`` are conditioned on instead.
-        """
+        """Draw the auxiliaries of a block given all latents and ``known`` auxiliaries; returns values by name."""
         values = {**parameters, **known}
         drawn = {}
         keys = jax.random.split(key, len(self.rules))

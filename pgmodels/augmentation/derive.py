@@ -71,10 +71,7 @@ def softmax_formula(size: int, weighted: bool = False) -> Expression:
 
 
 class Deriver:
-    """Builds one augmentation, factor by factor; matching rules append themselves to ``rules``.
-
-    ``pending`` are the factors, all with the same parent, that have not been matched yet.
-    """
+    """Builds an augmentation, factor by factor, from ``pending`` factors; rules that match append themselves."""
 
     def __init__(self, formula: Expression, size: int):
         self.formula, self.size = formula, size
@@ -236,10 +233,7 @@ def _merged(factors: list[Factor]) -> list[Factor]:
 
 
 def derive_formula(formula: Expression, size: int) -> Augmentation:
-    """Derive the augmentation of a formula over ``size`` latents.
-
-    If a factor combines latents, the formula is first rewritten over its predictors.
-    """
+    """Derive the augmentation of a formula over ``size`` latents, or its predictors if factors combine latents."""
     try:
         return Deriver(formula, size).derive()
     except SharedPredictorError:

@@ -63,10 +63,7 @@ class Plate:
 
 @dataclass(frozen=True)
 class Node:
-    """A variable. ``kind`` is observed, latent, auxiliary, process, parameter or hyperparameter.
-
-    ``plate`` is the id of its innermost plate, None if it is not replicated.
-    """
+    """A variable: observed, latent, auxiliary, process, parameter or hyperparameter; ``plate`` is its id or None."""
 
     id: str
     symbol: Tree
@@ -591,10 +588,7 @@ def _elbo(augmentation: Augmentation) -> list[Line]:
 
 
 def _wrap(line: str) -> list[str]:
-    """A line in lines of at most 100 columns, with continuation lines indented by four.
-
-    Broken at spaces outside brackets; if that is not enough, inside brackets of the smallest possible depth.
-    """
+    """Break a line at spaces, outside brackets if possible, to 100 columns; continuations are indented by four."""
     hanging, width = " " * (len(line) - len(line.lstrip(" ")) + 4), 100
     lines = [line]
     for depth in range(1, 10):

@@ -97,10 +97,7 @@ class Marginal(Expression):
 
 
 class Expected(Expression):
-    """The expectation of an auxiliary under q, read from the parameter of the same name, such as ``E[ω]``.
-
-    For a mixture component it is the probability, such as ``q(j = 1)``.
-    """
+    """The expectation of an auxiliary under q by name, as ``E[ω]``, or a component's probability, as ``q(j = 1)``."""
 
     nonnegative = True  # type: ignore[assignment]
 
@@ -262,11 +259,7 @@ def normals_of_largest(key: Array, mean: Array, chosen: Array) -> Array:
 
 
 def _largest(key: Array, mean: Array, chosen: Array) -> Array:
-    """The largest x + mean_k of the above, (..., 1), of density φ(x) Π_c Φ(x + mean_k - mean_c) over c ≠ k.
-
-    By rejection from a hat of three tangents, which lies above it since it is log-concave. More than 4 of 5 proposals
-    are accepted.
-    """
+    """The largest x + mean_k of the above, (..., 1), by rejection from a hat of three tangents to its log density."""
     centre = jnp.sum(jnp.where(chosen, mean, 0.0), axis=-1, keepdims=True)
     gap = centre - mean
 
@@ -310,10 +303,7 @@ def _normal_quantile(log_p: Array) -> Array:
 
 
 def inverse_gaussian(key: Array, mean: Array, shape: Array) -> Array:
-    """Draws of the inverse Gaussian distribution (Michael, Schucany and Haas 1976), without cancellation.
-
-    The mean may be infinite, which makes it the Lévy distribution.
-    """
+    """Draws of the inverse Gaussian without cancellation (Michael, Schucany and Haas 1976); Lévy at infinite means."""
     normal_key, uniform_key = jax.random.split(key)
     half = jax.random.normal(normal_key, mean.shape, mean.dtype) ** 2 / (2.0 * shape)
     inverse = 1.0 / mean
@@ -773,10 +763,7 @@ def _limits(interval: Interval, variable: Part) -> Tree:
 
 
 class IntervalMass(Expression):
-    """log(Φ(upper - z) - Φ(lower - z)) of the selected interval, 0 where the law is switched off.
-
-    It is evaluated once for all intervals.
-    """
+    """log(Φ(upper - z) - Φ(lower - z)) of the selected interval, evaluated once for all; 0 where the law is off."""
 
     def __init__(self, law: IntervalNormal):
         self.law = law

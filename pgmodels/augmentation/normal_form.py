@@ -317,10 +317,7 @@ class Linear:
 
 
 def read_quadratic(terms: list[Term]) -> tuple[Quadratic, tuple[Linear, ...]] | None:
-    """Sort terms into constant + squares of predictors, and terms linear in a latent.
-
-    None if a term is neither constant, linear nor the square of a predictor.
-    """
+    """Sort terms into constant + squares of predictors, and terms linear in a latent; None if a term is neither."""
     constant: Expression = ZERO
     squares: list[Square] = []
     linear: list[Linear] = []

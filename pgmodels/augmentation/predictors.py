@@ -337,11 +337,6 @@ class Predictors:
         nodes = (node for row in self.rows for entry in row.values() for node in subexpressions(entry))
         return frozenset(node.column or 0 for node in nodes if isinstance(node, Observation))
 
-    @property
-    def only_select(self) -> bool:
-        """Whether each predictor is one latent, with an index from the data, which couples none."""
-        return all(isinstance(entry, Comparison) for row in self.rows for entry in row.values())
-
     def check(self, blocks: tuple[tuple[int, ...], ...]) -> None:
         """Raise NoAugmentationError if predictors that multiply share a latent, which would then be in two blocks."""
         for first, second in combinations(blocks, 2):
@@ -381,10 +376,7 @@ class Predictors:
 
 
 def over_predictors(formula: Expression, num_latents: int) -> tuple[Expression, Predictors]:
-    """Rewrite a formula over its predictors; returns the new formula and the predictors.
-
-    Raises NoAugmentationError if the formula uses both the vector of latents and combinations of single latents.
-    """
+    """A formula over its predictors, and these; NoAugmentationError if it has all latents and combinations of some."""
     collector = _PredictorCollector(num_latents)
     collector.collect(formula)
     predictors = Predictors(tuple(collector.rows), num_latents)
@@ -397,15 +389,14 @@ def rewrite_if_fewer(formula: Expression, num_latents: int) -> tuple[Expression,
         over, predictors = _over_basis(*over_predictors(formula, num_latents))
     except NoAugmentationError:
         return formula, None
-    is_smaller = len(predictors.rows) < num_latents and not predictors.only_select
+    # Predictors that are one latent each, with an index from the data, couple none.
+    only_select = all(isinstance(entry, Comparison) for row in predictors.rows for entry in row.values())
+    is_smaller = len(predictors.rows) < num_latents and not only_select
     return (over, predictors) if is_smaller else (formula, None)
 
 
 def _over_basis(over: Expression, predictors: Predictors) -> tuple[Expression, Predictors]:
-    """The formula over the first predictors that span all, where their coefficients are numbers.
-
-    For example two for f[0] + f[1], f[2] and f[2] - f[0] - f[1].
-    """
+    """The formula over the first predictors that span all, as two for f[0] + f[1], f[2] and f[2] - f[0] - f[1]."""
     rows, size = predictors.rows, predictors.num_latents
     if not all(isinstance(entry, Constant) for row in rows for entry in row.values()):
         return over, predictors

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -69,7 +69,7 @@ from pgmodels.likelihoods.printing import (
     to_text,
 )
 from pgmodels.likelihoods.supports import Support
-from pgmodels.numerics.elementary import EQUAL_NODES, RealArray, log_probability_of_largest
+from pgmodels.numerics.elementary import EQUAL_NODES, log_probability_of_largest
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import double_precision
 from pgmodels.runtime.seeds import Seed, as_generator
@@ -304,9 +304,7 @@ def arguments(argument: Tree) -> list[tuple[Tree, ...]]:
     return [tuple(i for i in part if not isinstance(i, Words)) for part in split(items_of(body), ",", ";")]
 
 
-@compiled
-def _log_largest(latents: RealArray, noise: RealArray, chosen: RealArray) -> Array:
-    return log_probability_of_largest(latents, noise, chosen, EQUAL_NODES)
+_log_largest = compiled(partial(log_probability_of_largest, nodes=EQUAL_NODES))
 
 
 def _log_polya_gamma(value: np.ndarray, shape: np.ndarray, tilt: np.ndarray) -> np.ndarray:

@@ -353,10 +353,7 @@ def site_is_joint(case: Case) -> Check:
 
 
 def draws_follow_conditional(case: Case) -> Check:
-    """Over draws of the sites at f, the mean of exp(h δ - w ((f + δ)^2 - f^2) / 2) is p(y | f + δ) / p(y | f).
-
-    This tests the generating function of the sites, one latent at a time; δ is small enough for a finite variance.
-    """
+    """The mean of exp(h δ - w ((f + δ)^2 - f^2) / 2) over draws of the sites at f is p(y | f + δ) / p(y | f)."""
     size = case.augmentation.size
     f = np.broadcast_to(case.f, (DRAWS, *case.f.shape))
     log_density_at_f, error_at_f = case.log_density(case.f)

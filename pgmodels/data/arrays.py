@@ -304,10 +304,7 @@ def as_frame(value: Any) -> "nw.DataFrame[Any] | None":
 
 
 def as_identifiers(value: object, known: Columns | None = None) -> "nw.DataFrame[Any] | None":
-    """An array (n, d) as a data frame if it has whole numbers that float64 does not hold, or ``known`` columns have.
-
-    None for others, whose entries may become float64 as they are.
-    """
+    """An array (n, d) as a data frame if it, or ``known`` columns, have whole numbers beyond float64; else None."""
     try:
         array = value if isinstance(value, np.ndarray) else np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
@@ -507,10 +504,7 @@ def read_inputs(
 
 
 def as_inputs(X: object, name: str, num_columns: int | None = None, columns: Columns | None = None) -> np.ndarray:
-    """Inputs as a finite float64 array (n, d), with ``num_columns`` columns if given, or ValueError.
-
-    ``columns`` are for messages.
-    """
+    """Inputs as a finite float64 array (n, d), with ``num_columns`` if given, or ValueError naming ``columns``."""
     array = as_array_code(X, name)
     X, of_frame = read_inputs(X, name, is_new=num_columns is not None)
     columns = columns or of_frame
@@ -559,10 +553,7 @@ def in_units_of(scale: ArrayLike, values: ArrayLike, known: float = 0.0) -> np.n
 
 
 def distinct_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Indices (m,) of the first occurrence of each distinct row of X (n, d), in order, and the inverse indices (n,).
-
-    Without columns all rows are equal.
-    """
+    """Indices (m,) of the first occurrence of each distinct row of X (n, d), in order, and the inverse indices (n,)."""
     # If all rows differ, a weighted sum of each shows it in a tenth of the time.
     sums = sum((np.sqrt(2.0 + column) * X[:, column] for column in range(X.shape[1])), np.zeros(len(X)))
     if np.all(np.diff(np.sort(sums)) > 0.0):
@@ -617,10 +608,7 @@ def labels_of(y: object, name: str, num_labels: int, rows: np.ndarray | None = N
 
 
 def coded(y: object, labels: Labels, name: str, rows: np.ndarray | None = None) -> np.ndarray:
-    """The codes (n,) of y by the labels of the training data, NaN where it has none.
-
-    Raises ValueError for an unknown label in ``rows``, by default all.
-    """
+    """The codes (n,) of y by the training data's labels, NaN for none; ValueError for an unknown one in ``rows``."""
     if labels == _BOOLEANS:
         return as_numbers(y, name)
     entries, _ = _entries(y, as_it_is=True)
@@ -637,10 +625,7 @@ def coded(y: object, labels: Labels, name: str, rows: np.ndarray | None = None) 
 
 
 def _entries(y: Any, as_it_is: bool = False) -> tuple[np.ndarray | None, Labels | None]:
-    """The entries (n,) of y and its categories; no entries if y is not one column of text, booleans or categories.
-
-    ``as_it_is`` takes entries of every kind.
-    """
+    """The entries (n,) of y and its categories; None for other entries, unless taken ``as_it_is``."""
     categories: Any = getattr(getattr(y, "dtype", None), "categories", None)
     if not isinstance(y, np.ndarray | list | tuple):
         import narwhals.stable.v2 as nw
@@ -872,10 +857,7 @@ def days_in(column: "pd.Series", origin: str = "1970-01-01") -> np.ndarray:
 
 
 def floats_in(column: "pd.Series", place: str) -> np.ndarray:
-    """A column of numbers or booleans as float64, NaN where there is none; ValueError for what float64 does not hold.
-
-    ``place`` names the column, for messages.
-    """
+    """A column of numbers or booleans as float64, NaN where there is none; ValueError, with ``place``, beyond it."""
     if inexact(column):
         raise ValueError(
             f"{place} has whole numbers beyond 2^53, which float64 does not hold exactly. Subtract a constant from "

@@ -256,10 +256,7 @@ def batches(
 
 
 def in_order(rows: Rows, scaling: Scaling, num_rows: int, size: int) -> Iterator[Block]:
-    """All rows once, in order, in batches of ``size`` rows; the last batch has the remaining rows.
-
-    Raises ValueError if the number of rows has changed.
-    """
+    """All rows once, in order, in batches of ``size`` rows but the last; ValueError if their number has changed."""
     rest = yield from _one_pass(rows, scaling, size, None)
     if len(rest[1]) != num_rows % size:
         raise ValueError(

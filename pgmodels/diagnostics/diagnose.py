@@ -91,10 +91,7 @@ def _bound_and_sites(
 
 
 def _adaptive(divergence: _Divergence, tolerance: float = 1e-11, max_halvings: int = 40) -> Gap:
-    """One latent: two Gauss-Legendre rules on intervals of (-12, 12) standard deviations, halved until both agree.
-
-    ``tolerance`` is relative to the terms' size. Around a kink or spike, 40 halvings reach the rounding error.
-    """
+    """One latent: Gauss-Legendre rules on intervals within 12 standard deviations, halved until they agree."""
     n, edges = divergence.nodes.num_rows, np.linspace(-12.0, 12.0, 13)
     rows = np.repeat(np.arange(n), len(edges) - 1)
     low, high = np.tile(edges[:-1], n), np.tile(edges[1:], n)

@@ -164,10 +164,7 @@ def collapsed_bound(problem: Problem, state: VariationalState) -> Any:
 
 
 def takes_slopes(problem: Problem) -> bool:
-    """Whether ``sloped_bound`` holds: of latents with dense priors, and at the rows themselves if sites couple them.
-
-    Independent latents have at most 0.8 GB of covariances, of which there are several arrays.
-    """
+    """Whether ``sloped_bound`` holds: for dense priors within 0.8 GB, at the rows themselves if sites couple them."""
     groups, places = problem.prior.groups, problem.prior.copies.places
     if problem.objective.predictors is not None or not all(group.is_dense for group in groups):
         return False
@@ -203,10 +200,7 @@ def many_rows(family: ProblemFamily, *_: Any) -> bool:
 def _ascend(
     family: ProblemFamily, vector: Array, points: Points, start: VariationalState, tolerance: Array | float, moves: bool
 ) -> tuple[LoopState, Array, tuple[Array, Points], Array]:
-    """Optimise q(f): final loop state, bound plus log prior, its gradients, and the floor's loss (``floor_loss``).
-
-    The gradients are in the vector and, if inducing inputs move, in the inducing points.
-    """
+    """Optimise q(f): final loop state, bound plus log prior, its gradients, and the floor's loss (``floor_loss``)."""
     problem = family.problem(vector, points)
     ascent = run_block(engine_of(family.objective).step, problem, start, tolerance, MANY, MANY)
     bound: Callable[[Problem], Any] = partial(collapsed_bound, state=ascent.state)
@@ -362,10 +356,7 @@ class MarginalBound:
 
 
 class Selection(NamedTuple):
-    """Progress of the choice of inducing inputs: the factor of the site precisions that choose them.
-
-    And for forms that take every choice the number of choices and the value before the last one.
-    """
+    """Progress of the choice of inducing inputs: a factor of the precisions, the number of choices, the last value."""
 
     sharpness: float = 1.0
     num_choices: int = 0
@@ -423,10 +414,7 @@ def _site_precisions(bound: MarginalBound, model: Model, point: Point) -> np.nda
 def _take_choice(
     bound: MarginalBound, best: Point, selection: Selection, chosen: Inputs, limit: float
 ) -> tuple[Point, Selection, bool]:
-    """Replace the inducing inputs at most TURNS times, until they or the best value settle.
-
-    Source: Passerello 2021, section 3.3.2.
-    """
+    """Replace the inducing inputs at most TURNS times, until they settle (Passerello 2021, section 3.3.2)."""
     settled = abs(best.value - selection.before) <= limit
     if settled or selection.num_choices == TURNS or same_inputs(chosen, best.inputs):
         return best, selection, False

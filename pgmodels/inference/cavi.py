@@ -133,10 +133,7 @@ class CoordinateAscent(Engine):
     """CAVI, for monotone objectives: full steps to the sites at the marginals, block by block of predictors."""
 
     def init(self, problem: Problem) -> CaviState:
-        """Start from the sites at the prior mean and the prior variance, the latter at most 1.
-
-        With much larger variances the first sites are so flat that models with several latents end in a poor optimum.
-        """
+        """Start at the prior mean and a variance of at most 1: flatter first sites may lead to a poor optimum."""
         m, v = problem.marginals()
         return start_at(problem, m, jnp.minimum(v, 1.0))
 
@@ -257,7 +254,6 @@ class NaturalGradient(Engine):
     def state_of(
         self, problem: Problem, sites: Sites, length: Array | float = 1.0, memory: History | None = None
     ) -> GaussianState:
-        """The state of given sites."""
         mean, variance, _, divergence = problem.moments(sites)
         elbo, slope, coupling = problem.elbo_and_sites(mean, variance, divergence, sites)
         excess = jnp.zeros_like(elbo.value)
@@ -396,10 +392,7 @@ def pull(precision: Array, mean: Array) -> Array:
 
 
 def _is_stalled(problem: Problem, state: GaussianState) -> bool:
-    """Whether steps are short or zero although sites are far from the optimal ones at the marginals.
-
-    By more than a hundredth in posterior standard deviations.
-    """
+    """Whether steps are short although sites are over 0.01 posterior deviations from the marginals' optimal ones."""
     if float(state.length) > 1e-3:
         return False
     m, sites = state.mean, state.sites

@@ -21,13 +21,14 @@ from pgmodels.objectives.base import ExpectedIndicator, Parameters
 from pgmodels.objectives.expected import Quadrature
 from pgmodels.priors.base import pad_rows, padded_size, weighted
 from pgmodels.priors.chain_posterior import response_entries
-from pgmodels.priors.collection import Marginals, Posterior, PriorCollection, check_covariances, has_chain
+from pgmodels.priors.collection import Posterior, PriorCollection, check_covariances, has_chain
 from pgmodels.results.approximation import (
     BEFORE_CORRECTION,
     Approximation,
     CorrectedApproximation,
     GaussianResult,
     PerturbativeApproximation,
+    marginals_at_data,
 )
 from pgmodels.results.gaussian import (
     CorrectionWarning,
@@ -77,10 +78,7 @@ def joint_expansion(
     y: Array,
     parameters: Parameters,
 ) -> tuple[Float[Array, "n P"], Float[Array, "n P P"]]:
-    """E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) for predictors z ~ N(m, V) of a datum that are correlated.
-
-    ``residual`` is as in ``expansion``, (n, P, P).
-    """
+    """``expansion`` for correlated predictors z ~ N(m, V): E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P)."""
     H = augmentation.hessian_of_datum(m, jnp.diagonal(V, axis1=1, axis2=2), y, parameters)
     V = V - residual
     h_mm, h_ms, h_ss = H[:, :, 0, :, 0], H[:, :, 0, :, 1], H[:, :, 1, :, 1]
@@ -140,16 +138,11 @@ def _expansion(
     residual = as_array(np.zeros(m.shape)) if residual_variance is None else residual_variance
     if Phi is None:
         return (m, v), expansion(model.augmentation, as_array(m), as_array(v), residual, y, model.parameters)
-    f, V = _marginals(posterior)
+    f, V = marginals_at_data(posterior)
     z, S = jnp.einsum("ipl,il->ip", Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", Phi, V, Phi)
     of_predictors = jnp.einsum("ipl,il,iql->ipq", Phi, residual, Phi)
     expanded = joint_expansion(model.augmentation, z, S, of_predictors, y, model.parameters)
     return (np.asarray(f), np.asarray(V)), expanded
-
-
-@compiled
-def _marginals(posterior: Posterior) -> Marginals:
-    return posterior.marginals()
 
 
 @compiled

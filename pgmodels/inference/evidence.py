@@ -79,10 +79,7 @@ def particle_runs(
     num_particles: int,
     layout: Layout,
 ) -> Float[Array, " runs"]:
-    """log p(y) under a model without priors, for each key, by particles that move by the posterior.
-
-    The posterior is given sites on each row's latents.
-    """
+    """log p(y) under a model without priors, for each key, by particles moved by the posterior of sites on latents."""
     formula, parameters = model.likelihood.formula(model.num_latents), model.parameters
     weights = jnp.ones(len(y)) if row_weights is None else row_weights
     order, moves = moves_along(posterior, weights, layout)

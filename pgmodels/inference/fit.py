@@ -134,10 +134,7 @@ def pull_of_latents(bound: MarginalBound, point: Point) -> Float[np.ndarray, "n 
 
 
 def _coefficients_of(bound: MarginalBound, point: Point) -> Float[np.ndarray, "c l"]:
-    """The means of the coefficients of each latent, of its kernel, where their variances are known.
-
-    At a wide prior they are lost in the product of the pull with the covariance.
-    """
+    """The means of the coefficients of each latent, which rounding loses in the pull at a wide prior."""
     groups, sizes = bound.family.fixed_groups, [gp.size for gp in bound.learnable.model.gps]
     known: list[Any] = [(place, group) for place, group in enumerate(groups) if group is not None]
     means = np.zeros((max((group.rank for _, group in known), default=0), sum(sizes)))
@@ -396,10 +393,7 @@ def fit(
 
 
 def _result(final: Model, maximum: Maximum, tolerance: float) -> Approximation:
-    """The result at the learned values, without the lower limit on variances.
-
-    From q(f) at the optimum, since a fresh start could converge to another one.
-    """
+    """The result from q(f) at the optimum, without the lower limit on variances."""
     bound, best = maximum.bound, maximum.best
     if not best.ascent.converged or best.tolerance > tolerance:
         best = bound.at(best.vector, best, tolerance) or best
@@ -410,10 +404,7 @@ def _result(final: Model, maximum: Maximum, tolerance: float) -> Approximation:
 
 
 def hold_unnormalised(model: Model, engine: str) -> Model:
-    """Fix the likelihood's parameters if the formula omits a factor that may depend on them.
-
-    The FitWarning names the engine and points at the user's call of it.
-    """
+    """Fix, with a FitWarning, the likelihood's parameters if the formula omits a factor that may depend on them."""
     names = [name for name, parameter in model.likelihood.parameters.items() if parameter.learned]
     if not names or is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is True:
         return model
@@ -567,10 +558,7 @@ def warn_flat(undetermined: dict[str, str], num_tried: int, remedy: str) -> None
 
 
 def loss_at(bound: MarginalBound, vector: np.ndarray, best: Point) -> float:
-    """By how much the bound at a vector is below the best one, exact enough to compare with FELT nats.
-
-    Both without the loss due to the lower limit on variances; infinite where the bound is not finite.
-    """
+    """By how much the bound at a vector is below the best one, without the floor's loss; infinite if not finite."""
     loss = np.inf
     for tolerance in (1e-5, 1e-7, _INNER_TOLERANCE):
         point = bound.at(vector, best, tolerance)

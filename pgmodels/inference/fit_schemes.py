@@ -113,10 +113,7 @@ class _Slopes(NamedTuple):
 
 
 class Scheme(ABC):
-    """A way to learn hyperparameters on ``tangent_bound``, a function of them and local parameters; counts its steps.
-
-    ``start_elbo`` is the first ELBO computed, with the log prior.
-    """
+    """A way to learn hyperparameters and local parameters on ``tangent_bound``; ``start_elbo`` is the first ELBO."""
 
     # Whether all local parameters change together, which needs a bound convex in all of them.
     needs_one_block: ClassVar[bool]

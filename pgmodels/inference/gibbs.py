@@ -58,6 +58,7 @@ from pgmodels.priors.base import RandomKey, Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.collection import NewLeaves, PriorCollection, can_pad, have_factors, padded_prior, require_coupling
 from pgmodels.results.draws import Draws
+from pgmodels.results.gaussian import constrained
 from pgmodels.runtime.io import digest
 from pgmodels.runtime.jit import compiled, one_thread_if_small, one_thread_up_to, require_draws
 from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, warn
@@ -226,10 +227,7 @@ class GibbsRun(Picklable):
                     saved.save(self, final=self.number >= until)
 
     def warn(self) -> None:
-        """Warn with PrecisionWarning of an inaccurate prior, and with MixingWarning of chains that differ.
-
-        Also with MixingWarning of failed fits in warm-up, and with InducingWarning of too few inducing inputs.
-        """
+        """Warn of an inaccurate prior, failed fits, too few inducing inputs, and chains that differ."""
         warn_inaccurate(self.prior, self.precision)
         rows = len(self.data.y)
         if have_factors(self.prior.spans()) and not have_factors(self.prior):
@@ -415,17 +413,14 @@ def _note(records: Sequence[Record]) -> str:
 
 def _named(unknowns: ParameterVector, vectors: np.ndarray) -> dict[str, np.ndarray]:
     """Hyperparameters by name, (chains, draws, ...), from unconstrained ones (chains, draws, d)."""
-    values = _constrain(unknowns, as_array(vectors.reshape(-1, vectors.shape[-1])))
+    values = constrained(unknowns, as_array(vectors.reshape(-1, vectors.shape[-1])))
     arrays = [np.asarray(value).reshape(*vectors.shape[:2], *value.shape[1:]) for value in values]
     return dict(zip(unknowns.names, arrays, strict=True))
 
 
 @partial(compiled, optimise=False, on_one_thread=True)
 def _inducing_residuals(target: Target, vector: Array) -> tuple[Array, Array, Array]:
-    """Residual prior variance given the inducing inputs, site precision and posterior variance of each latent.
-
-    The posterior variance is variational: sites do not reduce the residual variance.
-    """
+    """Residual prior variance given the inducing inputs, site precision and q's variance of each latent."""
     surrogate = target.surrogate(vector)
     spans = surrogate.prior.spans()
     residual = surrogate.prior.marginals()[1] - spans.marginals()[1]
@@ -440,11 +435,6 @@ def _to_draw_from(surrogate: BlockPosterior) -> NewLeaves:
 
 
 _split_key = compiled(jax.random.split, static_argnames="num", on_one_thread=True)
-
-
-@compiled
-def _constrain(unknowns: ParameterVector, vectors: Array) -> list[Array]:
-    return jax.vmap(unknowns.constrain)(vectors)
 
 
 _DRAWS_FILE, _STATE_FILE = re.compile(r"draws-\d{6}\.npz"), re.compile(r"state-\d{9}\.npz")

@@ -239,10 +239,7 @@ def _num_steps(move_schedule: MoveSchedule, number: Array | int) -> Array:
 def _run_moves(
     target: Target, schedule: Schedule, indices: Sequence[int], number: Array | int, lift: Lift, state: State
 ) -> tuple[State, list[tuple[Any, Array]], Array]:
-    """Consecutive moves of the schedule; ``lift`` lifts a function of one chain to the chains of ``state``.
-
-    Also returns each move's summed ``info`` and its squared jumps in the hyperparameters.
-    """
+    """Run moves on all chains (``lift``); also their summed ``info`` and squared jumps in the hyperparameters."""
     chain, reference, move_states = state
     sums, finite = [], lift(lambda _: jnp.array(True))(chain.unknowns)
     for index in indices:
@@ -362,10 +359,7 @@ _MIXING_WELL, _MIXING_BADLY = (0.1, 50), (1.0, 10)
 
 
 def default_schedule(moves: Sequence[Move], prior: PriorCollection) -> Schedule:
-    """Schedule before any pilot; kept if there is no warm-up.
-
-    Hamiltonian steps are tried if they cost no more than the slice steps that they would replace.
-    """
+    """The schedule before any pilot, with Hamiltonian steps if they cost no more than the slice steps they replace."""
     schedule = Schedule.first(moves)
     hamiltonian, slices = schedule.of(Hamiltonian), schedule.of(SurrogateSlice)
     if hamiltonian is None or slices is None:
@@ -441,11 +435,7 @@ def _hamiltonian_goes_further(
 
 
 def _sweep_every(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStats], schedule: Schedule) -> int:
-    """Number of iterations from one sweep to the next.
-
-    If slice steps about the surrogate give enough effective draws, sweeps are only a safeguard for regions where the
-    surrogate is far from the posterior; otherwise they may cost as much as the other moves.
-    """
+    """The iterations from one sweep to the next: more if slice steps about the surrogate suffice."""
     # Slice steps on hyperparameters cost more than a sweep, and sweeps also work where the Gaussian is far off.
     if sampled:
         return 1

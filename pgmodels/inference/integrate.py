@@ -157,10 +157,7 @@ def _evaluate(family: ProblemFamily, vector: Array, points: Points, start: Sites
 
 @partial(compiled, optimise=many_rows)
 def _evaluate_exactly(family: ProblemFamily, vector: Array, points: Points) -> tuple[_PointFit, Array]:
-    """The posterior at a point for a likelihood that is Gaussian in the latents, and the slope of the log density.
-
-    Its sites do not depend on the marginals, and the ELBO is the log evidence.
-    """
+    """The posterior at a point for a likelihood that is Gaussian in the latents, and the slope of the log density."""
 
     def log_density(vector: Array) -> tuple[Array, _PointFit]:
         problem = family.problem(vector, points)
@@ -191,10 +188,7 @@ def _corrected(problem: Problem, sites: Sites) -> tuple[Any, Array]:
 def _marginals(
     family: ProblemFamily, vector: Array, points: Points, mean: Array, covariance: Array
 ) -> tuple[Array, Array | None, tuple[Array, Array]]:
-    """Prior variances (n, L) of the latents, their residuals under inducing inputs (None without any).
-
-    And moments (n, P) of the predictors given the latents' means and covariances.
-    """
+    """Prior variances (n, L), their inducing residuals or None, and moments (n, P) of the predictors."""
     problem = replace(family.problem(vector, points), coupled=False)
     return problem.prior.marginals()[1], problem.prior.residual_variances(), problem.of_latents(mean, covariance)
 
@@ -557,10 +551,7 @@ class _Integration:
 
 
 def _objective(model: Model) -> Objective:
-    """The expected log density, in closed form (and ``is_monotone``) where the posterior is Gaussian.
-
-    With inducing inputs q is not the posterior, whatever the likelihood.
-    """
+    """The expected log density, in closed form (and ``is_monotone``) where the posterior is Gaussian."""
     is_gaussian = model.is_augmentable and model.augmentation.has_fixed_sites
     has_inputs = any(gp.form.num_inputs for gp in model.gps)
     return model.augmentation if is_gaussian and not has_inputs else expected_objective(model)

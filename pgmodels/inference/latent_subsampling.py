@@ -312,10 +312,7 @@ def advance(
     first: Array | int,
     last: Array | int,
 ) -> tuple[SviState, WindowAverage]:
-    """Steps ``first`` to ``last`` - 1, cycling through the batches.
-
-    The averages of a latent are over its own steps in the window.
-    """
+    """Steps ``first`` to ``last`` - 1, cycling through the batches; averages of a latent are over its own steps."""
     zeros = lambda tree: jax.tree.map(jnp.zeros_like, tree)  # noqa: E731
     start, values = state, jnp.zeros_like(state.values.vector)
     q = state.naturals[0]

@@ -96,10 +96,7 @@ def mixing_of(problem: Problem) -> Float[Array, "n P L"] | None:
 
 
 def at_data(problem: Problem, posterior: Posterior) -> tuple[Float[Array, "n P"], Spread]:
-    """The predictors' means and each datum's variances or covariances, including the residual of a sparse prior.
-
-    The response involves only the latents' coordinates, but the objective depends on their full variance.
-    """
+    """The predictors' means and each datum's variances or covariances, including the residual of a sparse prior."""
     return problem.of_latents(*posterior.marginals()) if posterior.is_coupled else posterior.moments()
 
 
@@ -111,10 +108,7 @@ def _read_at_data(problem: Problem, posterior: Posterior) -> tuple[Float[Array, 
 
 
 def _sensitivity(problem: Problem, mean: Float[Array, "n P"], spread: Spread, clipped: bool) -> Sensitivity:
-    """The second derivatives of the objective at the marginals of an optimum, times row weights (math: section 5b).
-
-    ``clipped`` is whether precisions below zero are held at zero.
-    """
+    """The objective's second derivatives at an optimum, times row weights; ``clipped`` holds precisions at 0."""
     size = problem.objective.size
     slopes, H = problem.objective.second_derivatives(mean, spread, problem.y, problem.parameters)
     mixed, curved = H[:, size:, :size], H[:, size:, size:]
@@ -174,10 +168,7 @@ def linear_response(problem: Problem, posterior: Posterior, with_products: bool 
 def halves(
     posterior: Posterior, Phi: Float[Array, "n P L"] | None, factors: Sequence[Array] | None = None
 ) -> tuple[Float[Array, "D D"], Float[Array, "D n P"]]:
-    """The R with C = R^-T R^-1, and the U with U^T U the predictors' covariance without its residual.
-
-    U is at the inputs of the ``factors`` of the latents, by default those of the posterior.
-    """
+    """The R with C = R^-T R^-1, and the U with U^T U the predictors' covariance at ``factors``, without residual."""
     (R,) = cast(tuple[Array], together(posterior).roots)
     factors = posterior.prior.factors() if factors is None else factors
     size = len(factors)
@@ -193,10 +184,7 @@ def _added(
     pairs: tuple[tuple[int, int], ...],
     with_products: bool | None,
 ) -> tuple[Float[Array, "D D"], Float[Array, ""]]:
-    """U M U^T, M = gain + B_mu (I - Q B_uu)^-1 Q B_um with Q the response of covariances to precisions.
-
-    Also the residual of the solve, which is 0 with matrices.
-    """
+    """U M U^T, M = gain + B_mu (I - Q B_uu)^-1 Q B_um (Q: covariances by precisions), and the solve's residual."""
     rank, n, size = U.shape
     count = n * len(pairs)
     direct = jnp.einsum("dip,ipq,eiq->de", U, gain, U)
@@ -239,10 +227,7 @@ def problem_at(approximation: Approximation, objective: Objective) -> Problem:
 
 
 def _moves_means(objective: Objective) -> bool:
-    """Whether means are corrected: not of the variational Gaussian, nor with several predictors per datum.
-
-    The former need no shift, and with the latter it is inaccurate.
-    """
+    """Whether means are corrected: not of the variational Gaussian, nor with several predictors per datum."""
     return objective.has_auxiliaries and objective.size == 1
 
 
@@ -292,10 +277,7 @@ def _corrected(
 
 
 def check_covariance(response: Response, half: Callable[[], Array], num_rows: int) -> bool:
-    """Whether the response is a covariance; if not, a CorrectionWarning names the rows where it fails.
-
-    ``half`` returns U (D, n, P), where U^T U is the covariance of the predictors under q.
-    """
+    """Whether the response is a covariance; else a CorrectionWarning names rows. ``half`` returns U (D, n, P) of q."""
     kept, where = np.asarray(response.kept), ""
     if np.isfinite(kept).all():
         try:
@@ -341,10 +323,7 @@ def corrected_moments(posterior: Posterior, shift: Float[Array, " D"], response:
 
 
 def correct_by_scans(approximation: Approximation) -> ChainCorrection:
-    """Covariances of each datum's latents by linear response, by scans over the rows.
-
-    Raises ValueError if a latent is neither a Markov chain nor has a factor, or chains are of different columns.
-    """
+    """Covariances of each datum's latents by scans over rows; ValueError without chains of one column or factors."""
     start, n, posterior = time.perf_counter(), len(approximation.y), approximation.posterior
     problem = problem_at(approximation, objective_of_result(approximation))
     require_memory(
@@ -390,6 +369,4 @@ def factors_of(problem: Problem, posterior: Posterior) -> Factors:
     return Factors(precision, slope, Phi)
 
 
-@compiled
-def _moments(response: ChainResponse) -> Marginals:
-    return response.moments()
+_moments = compiled(ChainResponse.moments)

@@ -56,10 +56,7 @@ Step = Callable[[Problem, Any], Any]
 
 
 class Ascent(NamedTuple):
-    """Last state, trace of the bound (from the start, if it has one), and whether the bound converged.
-
-    A bound that is not finite ends the loop and is the last of the trace.
-    """
+    """Last state, trace of the bound (from the start, if it has one; not finite at its end), whether it converged."""
 
     state: Any
     trace: np.ndarray

@@ -187,10 +187,7 @@ latents_at = vmap_as_loop(lambda target, vector, coordinates: target.latents(vec
 
 
 def fit_again(target: Target, vectors: np.ndarray, preconditioned: bool) -> tuple[SurrogatePath | None, str]:
-    """The Gaussian fitted at the mean of hyperparameters (draws, d), with its dependence on them.
-
-    None if it cannot be fitted. Also returns a description of the fault, if any.
-    """
+    """The Gaussian fitted at the mean of hyperparameters (draws, d), None if that fails, and the fault in words."""
 
     def fit_at(vector: np.ndarray, start: Sites | None = None) -> Fit:
         model = target.family.model_at(as_array(vector))
@@ -514,10 +511,7 @@ _mean_and_deviation = vmap_as_loop(lambda prior, key, sites: prior.condition(sit
 
 @dataclass(frozen=True)
 class ClassByClass(GibbsSweep):
-    """For each class c, ω_c given all latents, then f_c given ω_c and the other latents.
-
-    Source: Polson, Scott and Windle 2013, section on the multinomial logit; see ``OneVersusRest``.
-    """
+    """For each class, ω_c given all latents, then f_c given ω_c and the others (Polson, Scott and Windle 2013)."""
 
     name: ClassVar[str] = "one_vs_rest"
     state: ClassVar[Literal["prior"]] = "prior"

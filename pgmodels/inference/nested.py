@@ -376,10 +376,7 @@ def log_densities(
     num_nodes: int,
     settings: Settings,
 ) -> tuple[Float[Array, "k grid"], Bool[Array, " k"], Float[Array, " k"]]:
-    """The bounds of log p(y, u = x) less the ELBO of several functionals at their grids, one after another.
-
-    Also whether the expansion of the rows far from each converges, and errors of interpolation: see ``_Pinned``.
-    """
+    """The bounds of log p(y, u = x) less the ELBO at functionals' grids, convergence and errors: see ``_Pinned``."""
     tilt = Tilt(objective, q, parameters)
     return jax.lax.map(lambda functional: _Pinned(tilt, functional, num_nodes, settings).log_density(), functionals)
 
@@ -397,10 +394,7 @@ def _diagonal(blocks: Float[Array, "*batch P P"]) -> Float[Array, "*batch P"]:
 def correct_by_nesting(
     approximation: Approximation, progress: bool | None, settings: Settings | None = None
 ) -> NestedApproximation:
-    """The marginals of all latents at the data (math: section 5c).
-
-    They are relative to the variational Gaussian, which is computed first from a result of another objective.
-    """
+    """The marginals of all latents at the data, relative to the variational Gaussian (math: section 5c)."""
     start = time.perf_counter()
     gaussian = variational_gaussian(approximation)
     # Only its correlations are used.
@@ -496,10 +490,7 @@ class Pinning:
         progress: bool | None,
         places: np.ndarray | slice = slice(None),
     ) -> GridDensity:
-        """The densities, at ``places``, of functionals with mean (...), half (..., D) and residual variance (...).
-
-        With a warning if some have not fallen far enough at an end of their grid, or the grid does not resolve them.
-        """
+        """Densities at ``places`` of functionals of mean (...), half (..., D) and residual variance (...), or warn."""
         shape, count, settings = mean.shape, mean.size, self.settings
         mean, half, residual = mean.ravel(), half.reshape(count, -1), residual.ravel()
         scale = settings.first_width * np.sqrt(np.sum(half**2, axis=1) + residual)
@@ -540,10 +531,7 @@ class Pinning:
         return marginals[places]
 
     def _log_densities(self, functionals: Functional) -> tuple[np.ndarray, np.ndarray]:
-        """The log densities at the grids of functionals, (k, grid), by as many nodes as each of them needs.
-
-        Also which of them need more than there are.
-        """
+        """The log densities (k, grid) of functionals by as many nodes as each needs, and which of them need more."""
         log_density, coarse = np.empty((len(functionals.mean), len(GRID))), np.arange(len(functionals.mean))
         for num_nodes in self.settings.num_nodes:
             remaining = functionals.at(coarse)
@@ -582,10 +570,7 @@ class Pinning:
 
 
 def _better_grids(log_density: np.ndarray, settings: Settings) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Centre and length, in units of the present ones, of grids on which densities (k, grid) fall far enough.
-
-    Also by how many nats they fall on the present grids, at the end where they fall less.
-    """
+    """Centre and length, in present units, of grids where densities (k, grid) fall enough, and their present fall."""
 
     def beyond(log_density: np.ndarray) -> np.ndarray:
         """How far below the first point densities have fallen, by their slope there."""

@@ -208,10 +208,7 @@ class GibbsInfo(NamedTuple):
 
 
 class GibbsSteps(NamedTuple):
-    """``init(rng_key)`` gives a state, and ``step(rng_key, state)`` the next one and its info.
-
-    Both are functions in JAX; ``state.z`` has the latents ``f`` (n, latents) and the sampled hyperparameters by name.
-    """
+    """Functions in JAX, ``init(rng_key)`` for a state and ``step(rng_key, state)`` for the next one and its info."""
 
     init: Callable[[RandomKey], GibbsKernelState]
     step: Callable[[RandomKey, GibbsKernelState], tuple[GibbsKernelState, GibbsInfo]]

@@ -139,10 +139,7 @@ def check_objective(objective: str | Objective, *, auto: bool = False) -> None:
 
 
 def objective_of(model: Model, objective: str | Objective, num_rows: int = 0) -> Objective:
-    """The objective of a model by name, or the object itself if it has the model's number of latents.
-
-    ``"auto"`` is the choice of ``fit`` for a number of rows.
-    """
+    """The objective of a model by name (``"auto"`` as ``fit``), or the object itself if it has as many latents."""
     check_objective(objective, auto=True)
     if isinstance(objective, Objective):
         if objective.num_latents != model.num_latents:
@@ -212,10 +209,7 @@ def is_joint(objective: Objective) -> bool:
 
 
 def objective_of_result(result: GaussianResult | SparseApproximation) -> Objective:
-    """The objective that a result maximises.
-
-    Raises ValueError for a loaded result of a user-defined objective that was not passed to ``pgm.load``.
-    """
+    """The objective of a result; ValueError for a loaded one whose own objective was not passed to ``pgm.load``."""
     objective = known_objective(result)
     if objective is None:
         raise ValueError(
@@ -226,10 +220,7 @@ def objective_of_result(result: GaussianResult | SparseApproximation) -> Objecti
 
 
 def _kinks(expression: Expression) -> list[Kink]:
-    """The kinks of a formula: zeros of affine arguments of abs and step, and vertices under fractional powers.
-
-    The root of a quadratic has a nearly sharp kink at its vertex if the constant added to the square is small.
-    """
+    """The zeros of affine arguments of abs and step, and vertices of quadratics under fractional powers."""
     if expression.latent_free:
         return []
     kinks = [kink for child in expression.children for kink in _kinks(child)]

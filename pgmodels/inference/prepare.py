@@ -38,10 +38,7 @@ FEW = 2_000
 
 
 def with_chain(model: Model, X: np.ndarray) -> Model:
-    """The model with its one latent as a Markov process, where that is exact and cheaper and the default form is asked.
-
-    Several latents, which formulas and corrections may combine, keep their form, and so do kernels of low rank.
-    """
+    """The model with its only latent, of default form, as a Markov process where that is exact and cheaper."""
     if len(X) <= FEW or model.num_latents > 1 or model.gps[0].form != Auto():
         return model
     gp, form, num_columns = model.gps[0], Markov(), X.shape[1]
@@ -79,10 +76,7 @@ class PrecisionWarning(PgmodelsWarning):
 
 
 def accurate_prior(model: Model, data: Data, prior: PriorCollection, precision: float) -> PriorCollection:
-    """The prior itself if it is accurate enough for sites of a given precision, else a more accurate one.
-
-    Raises ValueError if its variances overflow.
-    """
+    """The prior, or a more accurate one for sites of a given precision; ValueError if its variances overflow."""
     if not np.isfinite(approximation_error(prior)):
         raise ValueError(
             "X: the kernel's variances at the data overflow double precision. Check the scale of X and the kernel's "
@@ -151,10 +145,7 @@ def engine_of(objective: Objective) -> Engine:
 
 
 def variational_problem(model: Model, data: Data, objective: Objective, prior: PriorCollection) -> Problem:
-    """The problem of a resolved model.
-
-    If the objective allows it and it is cheap, predictors of a datum are coupled, or precisions have any sign.
-    """
+    """The problem of a resolved model, with predictors coupled or precisions of any sign where allowed and cheap."""
     problem = problem_of(model, data, prior, objective)
     wanted = couples(objective) or is_signed_apart(objective)
     return problem.with_coupled_sites() if wanted and is_affordable(objective, problem.prior) else problem
@@ -191,10 +182,7 @@ def selecting(model: Model, objective: Objective) -> Objective:
 def nearly_converged(
     model: Model, data: Data, objective: Objective | None = None, by: Objective | None = None
 ) -> tuple[float, np.ndarray]:
-    """The ELBO near the optimum and the marginal precisions of its sites on the latents, (n, latents).
-
-    The objective is the derived bound by default; ``by`` is another objective whose sites are returned.
-    """
+    """The ELBO near an objective's optimum, and precisions (n, latents) of its sites, or of those of ``by``."""
     objective = objective or model.augmentation
     if by is not None and by != objective:
         return nearly_converged(model, data, objective)[0], nearly_converged(model, data, by)[1]
@@ -270,10 +258,7 @@ class InducingWarning(PgmodelsWarning):
 
 
 def choose_inputs(model: Model, X: np.ndarray, precisions: np.ndarray | None = None) -> Inputs:
-    """The inducing inputs that each group's form chooses at the kernel's values, from precisions (n, latents).
-
-    Precisions of padding rows are ignored.
-    """
+    """The inducing inputs that each group's form chooses at the kernel's values, from precisions (n, latents)."""
     inputs: list[np.ndarray | None] = []
     for gp, part in _groups(model):
         weights = None if precisions is None else _site_precisions(precisions, X, part)

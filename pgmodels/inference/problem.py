@@ -90,10 +90,7 @@ class Problem(Module):
         return self._sites(*self.objective.local_sites(mean, self._spread(variance), self.y, self.parameters))
 
     def _spread(self, variance: Spread) -> Spread:
-        """The variances or covariances passed to the objective.
-
-        1 in padding rows, whose terms and derivatives must be finite although their weight is 0.
-        """
+        """The variances or covariances passed to the objective: 1 in padding rows, so that terms there are finite."""
         if self.row_weights is not None:
             is_datum = self.row_weights.reshape(-1, *[1] * (variance.ndim - 1)) > 0
             variance = jnp.where(is_datum, variance, jnp.eye(variance.shape[-1]) if self.coupled else 1.0)
@@ -158,10 +155,7 @@ class Problem(Module):
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...] | None:
-        """The blocks of latents that sites of the form (n, p, p) couple; None to choose by size.
-
-        Sites of an objective of independent predictors couple no latents but those of one predictor.
-        """
+        """The blocks of latents that sites (n, p, p) couple, those of one predictor; None to choose by size."""
         return separate_blocks(self.objective) if self._has_single_sites else None
 
     def elbo(self, mean: Array, variance: Spread, divergence: Array, sites: Sites) -> Bound:
@@ -264,10 +258,7 @@ def are_few_rows(count: int, joint: bool, num_nodes: int = 1) -> bool:
 def problem_of(
     model: Model, data: Data, prior: PriorCollection | None = None, objective: Objective | None = None
 ) -> Problem:
-    """The problem of a resolved model and checked data; prior and objective default to the model's.
-
-    Rows are padded to a few sizes if the prior can be padded.
-    """
+    """The problem of a resolved model and checked data, padded to few sizes; prior and objective as the model's."""
     prior = model.prior(data.X) if prior is None else prior
     prior = padded_prior(prior) if forms_can_pad(model) else prior
     y, row_weights = data.padded(prior.num_rows)
@@ -312,10 +303,7 @@ def couple(
     parameters: dict[str, Any],
     blocks: tuple[tuple[int, ...], ...] | None = None,
 ) -> DependentPosterior:
-    """The posterior of latents coupled by sites, directly or through predictors that combine latents.
-
-    ``blocks`` are the latents that coupled sites couple, by default chosen by size.
-    """
+    """The posterior of latents coupled by sites or predictors, in ``blocks``, by default chosen by size."""
     blocks = blocks or choose_blocks(prior)
     if predictors is None:
         return condition_jointly(prior, sites.as_coupled(), blocks)

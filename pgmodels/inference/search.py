@@ -292,11 +292,8 @@ def _from_start(search: BoundSearch) -> tuple[bool, str]:
 
 
 def _expected_curvatures(bound: MarginalBound) -> np.ndarray | None:
-    """The Fisher information of mixed models' values, at most; None for other models and few rows.
-
-    Of a log variance half its number of coefficients, of a likelihood's log scale twice the number of rows. With three
-    variances of 14 to 2,972 levels a search needs 19 evaluations of the bound, and 27 without it.
-    """
+    """The Fisher information of mixed models' values, at most; None for other models and few rows."""
+    # With three variances of 14 to 2,972 levels a search needs 19 evaluations of the bound, and 27 without this.
     learnable, inputs = bound.learnable, bound.family.inputs
     is_free = any(gp.mean.is_free for gp in learnable.model.gps)
     if is_free or len(bound.data.y) < SETTINGS.least_rows_of_levels or not is_mixed(learnable.model, bound.data.X):
@@ -322,10 +319,7 @@ def warm_start(
     name: str, start: Model, inverse_hessian: np.ndarray, box: np.ndarray, data: Data, terms: Objective, limits: Limits,
     bar: SearchBar,
 ) -> Maximum | None:  # fmt: skip
-    """BFGS from a start near the optimum, with an initial inverse Hessian; None if the bound is not finite there.
-
-    Not converged if the bound still rises at the limits.
-    """
+    """BFGS from a start near the optimum; None if not finite there, not converged if it still rises at the limits."""
     bound = MarginalBound.of(trainable(start), data, terms)
     first = bound.at(bound.learnable.start(), tolerance=SETTINGS.loosest)
     if first is None:
@@ -425,10 +419,7 @@ def check_moving(model: Model) -> None:
 
 
 def move_inputs(maximum: Maximum, limits: Limits, bar: SearchBar) -> Maximum:
-    """Continue a search over hyperparameters and inducing inputs jointly, by L-BFGS-B from its optimum.
-
-    Source: Titsias 2009; Passerello 2021, PGPR GO and HGV GO.
-    """
+    """Continue a search over values and inducing inputs jointly, by L-BFGS-B (Titsias 2009; Passerello 2021)."""
     bound, first, size = maximum.bound, maximum.best, len(maximum.best.vector)
     units = input_steps(first.inputs, bound.data.X)
     entries = _joined((), first.inputs)

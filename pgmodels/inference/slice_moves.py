@@ -48,10 +48,7 @@ DENSITY = 150.0
 
 
 class Uniforms(NamedTuple):
-    """The uniform numbers of a slice step: for its height, its first proposal, and the shrinkages.
-
-    All are drawn at once: random draws within a loop take far longer to compile.
-    """
+    """The uniform numbers of a slice step, drawn outside loops: for its height, first proposal, and shrinkages."""
 
     height: Array
     first: Array
@@ -97,10 +94,7 @@ def slice_step(
     density: Array,
     at: Callable[[Array], tuple[State, Array]],
 ) -> tuple[Array, State]:
-    """A slice step from a vector with its state and log density; ``at(vector)`` computes those of another.
-
-    It moves on an ellipse of the t distribution. Source: Neal 2003; Nishihara, Murray and Adams 2014.
-    """
+    """A slice step on an ellipse of the t distribution (Neal 2003; Nishihara, Murray and Adams 2014)."""
     middle, law = ellipse.middle, EllipticalT(ellipse)
     normal_key, uniform_key = jax.random.split(key)
     normals = jax.random.normal(normal_key, (2 * len(vector) + law.freedom,))
@@ -206,10 +200,7 @@ def _ellipse_step(
     other: tuple[Array, Array],
     log_ratio: Callable[[Array], Array],
 ) -> tuple[Chain, Array, Array]:
-    """The chain after a step on the ellipse through it and a deviation, its log ratio, and the number of shrinkages.
-
-    ``centre`` and ``other`` are coordinates and latents of the ellipse's centre and of the deviation from it.
-    """
+    """The chain after a step on the ellipse through it, ``centre`` and ``other``, its log ratio, and shrinkages."""
     key, uniform_key = jax.random.split(chain.key)
     uniforms = Uniforms.draw(uniform_key)
     here = chain.coordinates, chain.latents
@@ -482,9 +473,6 @@ def acceptance(stats: MoveStats) -> float:
 
 
 def choose_step(step: float, probability: float) -> float:
-    """Step size with acceptance probability 0.95, from the acceptance probability of another step size.
-
-    In many dimensions it is 2 Φ(-c step^2) (Beskos, Pillai, Roberts, Sanz-Serna and Stuart 2013).
-    """
+    """The step size with acceptance probability 0.95, by 2 Φ(-c step^2) (Beskos et al. 2013), from that of another."""
     quantile = -scipy.special.ndtri(np.clip(probability, 1e-3, 0.999) / 2.0)
     return step * float(np.clip(np.sqrt(-scipy.special.ndtri(0.95 / 2.0) / quantile), 0.4, 1.6))

@@ -226,11 +226,7 @@ def constant_latents(model: Model, data: Data, objective: Objective) -> Constant
 def _update(
     bound: Callable[..., Any], location: np.ndarray, variance: np.ndarray, latent: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Update one latent; return all locations and variances, and the sites (n, L) before the update.
-
-    Halved until the ELBO under a flat prior does not fall: updates of CAVI's bound never lower it, but those of an
-    expected log density may overshoot far beyond the data, for example with a log link.
-    """
+    """Update one latent, halved until the ELBO under a flat prior does not fall; also the sites (n, L) before it."""
 
     def elbo(value: Array, variance: np.ndarray) -> float:
         return float(value) + 0.5 * float(np.sum(np.log(variance)))

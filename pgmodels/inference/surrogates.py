@@ -124,10 +124,7 @@ class Fit(NamedTuple):
 
 
 def fitting_problem(model: Model, prior: PriorCollection, y: Array, row_mask: Array | None) -> Problem:
-    """The problem of the fit: the expected log density with few nodes, at a model's values and prior.
-
-    ``row_mask`` is 0 at padding rows, which get no factors; None if there are none.
-    """
+    """The problem of the fit: the expected log density with few nodes, without factors at rows of mask 0."""
     objective = expected_objective(model, coarse=True)
     problem = Problem(objective, prior, y, model.parameters, row_weights=row_mask)
     return problem.with_coupled_sites() if objective.size > 1 and len(choose_blocks(prior)) == 1 else problem
@@ -141,10 +138,7 @@ def _first_sites(problem: Problem) -> Sites:
 def fit_surrogate(
     model: Model, prior: PriorCollection, y: Array, row_mask: Array | None, start: Sites | None = None
 ) -> Fit:
-    """The variational Gaussian of ``fitting_problem`` by natural-gradient steps, from given sites.
-
-    By default from the first sites of ``cavi``, whose bound does not overflow, if there is an augmentation.
-    """
+    """The variational Gaussian of ``fitting_problem`` from given sites, by default ``cavi``'s first."""
     problem = fitting_problem(model, prior, y, row_mask)
     if start is None:
         initial = replace(problem, objective=model.augmentation, coupled=False) if model.is_augmentable else problem

@@ -101,10 +101,7 @@ class SviCheckpoint(EngineCheckpoint):
         return None if ascent is None else (ascent, starts)
 
     def save(self, ascent: Ascent, starts: dict[str, float], num_steps: int | None, final: bool) -> None:
-        """Save the state of the steps, unless the last save was a moment ago and steps remain.
-
-        ``num_steps`` is the number of all steps if the last ones fill no window, else None.
-        """
+        """Save the state, unless the last save was a moment ago; ``num_steps`` is of all if the last fill no window."""
         if num_steps is None:
             self.full = ascent
         if not self.is_due(final):

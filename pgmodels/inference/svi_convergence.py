@@ -197,10 +197,7 @@ def advance(
 def initial_ascent(
     problem: StochasticProblem, sample: Data, stream: Stream, settings: Settings
 ) -> tuple[Ascent, dict[str, float]]:
-    """The initial state, and the bounds of the starts.
-
-    If hyperparameters are trained, the state after a few trial steps from the start with the largest bound.
-    """
+    """The initial state, after a few trial steps from the best start if values are trained, and the starts' bounds."""
     rows = DataBatch.of(next(stream(0)))
     first = rows.first(_RATE_BATCHES)
 
@@ -288,10 +285,7 @@ def _advanced(
 
 
 def last_window(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
-    """The last steps, which fill no window: averaged with the previous pool or, without one, over their later half.
-
-    They are not used to judge convergence.
-    """
+    """The last steps, which fill no window: averaged with the previous pool, or else over their later half."""
     count = settings.steps - len(ascent.trace) * settings.window
     half = count // 2 if ascent.window is None else 0
     if half:
@@ -339,11 +333,8 @@ def _reduced_rate(
     problem: StochasticProblem,
     settings: Settings,
 ) -> float:
-    """Adam's next learning rate: halved if steps are noise or the bound does not rise, and finally 0.
-
-    It is 0 once the averages of two windows differ by a tenth of the tolerance, or after four halvings. Inducing inputs
-    keep moving in directions that hardly change the bound: they count only if nothing else is learned.
-    """
+    """Adam's next rate: halved up to 4 times if steps are noise or gain nothing, and 0 once averages settle."""
+    # Inducing inputs keep moving in directions that hardly change the bound: they count if nothing else is learned.
     counts = slice(len(problem.parameters.gps) or None)
     moved = np.abs(np.asarray(now.vector - before.vector))[counts]
     if np.all(moved <= 0.1 * settings.tolerance * np.asarray(problem.units)[counts]):
@@ -355,10 +346,7 @@ def _reduced_rate(
 
 
 def _has_converged(before: WindowAverage, now: WindowAverage, tolerance: float) -> bool:
-    """Whether the averages of E v over two windows differ by less than the tolerance.
-
-    Source: Wenzel et al. 2019, who look at a window of global parameters.
-    """
+    """Whether averages of E v over two windows differ by less than the tolerance (Wenzel et al. 2019)."""
     centre = np.asarray(now.centre)
     moved = np.linalg.norm(centre - np.asarray(before.centre))
     return bool(moved <= tolerance * float(now.share) * np.linalg.norm(centre))
@@ -375,10 +363,7 @@ def is_flat(bounds: np.ndarray) -> bool:
 
 
 class Source(NamedTuple):
-    """A data source: the rows, their number, the standardisation and names of their inputs, and a digest.
-
-    The digest is empty if all rows are in memory.
-    """
+    """A source: rows, their number, the standardisation and names of inputs, and a digest, empty if all in memory."""
 
     rows: Rows
     num_rows: int
@@ -490,10 +475,7 @@ def shuffled(source: Source, settings: Settings, key: RandomKey) -> Stream:
 
 
 class PassStatistics(NamedTuple):
-    """Statistics of a pass over all rows: the bound of q, the optimal q given its marginals, and the inducing loss.
-
-    See ``StochasticProblem.inducing_loss``.
-    """
+    """Of a pass over all rows: the bound of q, the optimal q given its marginals, and the inducing loss."""
 
     bound: Array
     targets: tuple[NaturalParameters, ...]
@@ -573,10 +555,7 @@ def warn_gaining(settings: Settings, gain: float | None) -> None:
 
 
 def _stacks(source: Source, settings: Settings) -> Iterator[tuple[DataBatch, int, int]]:
-    """All rows in stacks of equal batches, with the number and the size of the batches.
-
-    Incomplete stacks are padded with the last batch, so that one compiled program serves all.
-    """
+    """All rows in stacks of equal batches, the last padded, with the number and the size of the batches."""
     several: list[Block] = []
 
     def stacked(length: int) -> tuple[DataBatch, int, int]:
@@ -604,10 +583,7 @@ def _new_history(naturals: tuple[NaturalParameters, ...]) -> History:
 def _extrapolate(
     history: History, now: tuple[NaturalParameters, ...], image: tuple[NaturalParameters, ...]
 ) -> tuple[History, tuple[NaturalParameters, ...], Array]:
-    """The history with one more step, q with extrapolated mean, and whether the history was used.
-
-    The precision is not extrapolated: the mean converges more slowly, and is small in comparison.
-    """
+    """The history with one more step, q with extrapolated mean (not precision), and whether the history was used."""
     was_started, before = history.started, [to_moments(each)[1] for each in now]
     history = history.after(before, [to_moments(each)[1] for each in image])
     means = jnp.split(history.combined(), np.cumsum([len(each.potential) for each in image])[:-1])

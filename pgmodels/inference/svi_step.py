@@ -42,10 +42,7 @@ if TYPE_CHECKING:
 
 
 class NaturalParameters(NamedTuple):
-    """q of the whitened coordinates v of a block of latents: P - I and P E v, with P the precision.
-
-    With latent subsampling, one q for each latent along the first axis.
-    """
+    """q of the whitened coordinates v of a block of latents: P - I and P E v, with P the precision."""
 
     precision: Float[Array, "*latents D D"]
     potential: Float[Array, "*latents D"]
@@ -78,14 +75,12 @@ def natural_step(now: NaturalParameters, toward: NaturalParameters, rate: Array)
 
 
 def retraction_step(now: NaturalParameters, toward: NaturalParameters, rate: Array) -> NaturalParameters:
-    """The same step if its precision is positive definite, else by retraction: P + r G + r² G P^-1 G / 2 always is.
-
-    Source: Lin, Schmidt and Khan 2020, the improved rule.
-    """
+    """``natural_step``, by retraction if its precision is not positive definite (Lin, Schmidt and Khan 2020)."""
     moved = natural_step(now, toward, rate)
 
     def retracted() -> NaturalParameters:
         root, centre = to_moments(now)
+        # P + r G + r² G P^-1 G / 2 is positive definite.
         half = rate * solve_triangular(root, toward.precision, lower=True)
         bend = 0.5 * half.T @ half
         return NaturalParameters(moved.precision + bend, moved.potential + bend @ centre)
@@ -97,10 +92,7 @@ def retraction_step(now: NaturalParameters, toward: NaturalParameters, rate: Arr
 
 
 class GradientStatistics(NamedTuple):
-    """Running averages of a natural gradient and of its square, and the number of steps that they average.
-
-    Source: Ranganath, Wang, Blei and Xing 2013.
-    """
+    """Running averages of a natural gradient and its square, and their number of steps (Ranganath et al. 2013)."""
 
     gradient: Any
     square: Float[Array, ""]
@@ -121,10 +113,7 @@ class Rates(NamedTuple):
 
 
 def adapt(averages: GradientStatistics, gradient: PyTree[Array]) -> tuple[Array, GradientStatistics]:
-    """The rate that minimises the expected distance to the optimum, and the averages after a gradient.
-
-    Source: Ranganath, Wang, Blei and Xing 2013, algorithm 1.
-    """
+    """The rate of least expected distance to the optimum, and new averages (Ranganath et al. 2013, algorithm 1)."""
     share = 1.0 / averages.memory
     mean = jax.tree.map(lambda old, new: (1.0 - share) * old + share * new, averages.gradient, gradient)
     square = (1.0 - share) * averages.square + share * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient))
@@ -163,10 +152,7 @@ class DataBatch(NamedTuple):
 
 
 def shard_rows(function: Callable[..., R]) -> Callable[..., R]:
-    """``function(problem, start, rows, *others)``, to be compiled, with the rows of the batches on all devices.
-
-    XLA adds up their sums. What it returns is the same on each device.
-    """
+    """``function(problem, start, rows, *others)``, to be compiled, with the rows of the batches on all devices."""
 
     @wraps(function)
     def call(problem: "StochasticProblem", start: PyTree, rows: DataBatch, *others: PyTree) -> R:
@@ -180,10 +166,7 @@ def shard_rows(function: Callable[..., R]) -> Callable[..., R]:
 
 
 def to_host(tree: Tree) -> Tree:
-    """Results of sharded functions as arrays on the default device, those of the first process in all processes.
-
-    Machines may round differently, and have to decide alike.
-    """
+    """Results of sharded functions on the default device, of the first process: machines may round differently."""
     if jax.device_count() == 1:
         return tree
     return jax.tree.map(as_array, broadcast_one_to_all(jax.tree.map(np.asarray, tree)))
@@ -271,10 +254,7 @@ class Batch(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Mean and variance of the predictors of a batch under q, E v, and KL(q || prior).
-
-    In whitened coordinates the divergence does not depend on the hyperparameters.
-    """
+    """Mean and variance of the predictors of a batch under q, E v, and KL(q || prior) in whitened coordinates."""
 
     mean: Float[Array, "b p"]
     variance: Spread
@@ -402,10 +382,7 @@ class StochasticProblem(Module):
         return Moments(mean, variance, jnp.concatenate(centres), sum(divergences, jnp.zeros(())))
 
     def inducing_loss(self, batch: Batch, moments: Moments) -> Float[Array, "2"]:
-        """The loss of the bound by inducing inputs, Σ w residual / 2, and the mean share of the predictors' variance.
-
-        The rows are weighted to represent all.
-        """
+        """The loss Σ w residual / 2 of the bound for all rows, and the mean share of the predictors' variance."""
         problem, residual = batch.problem, jnp.stack(batch.residuals, axis=1)
         if self.objective.predictors is not None:
             residual = push_values(self.objective.predictors.matrix(problem.y, problem.parameters) ** 2, residual)
@@ -440,10 +417,7 @@ class StochasticProblem(Module):
 
 
 def _by_latent(function: Callable[[int, Tree], R], batch: Batch, values: Sequence[Tree]) -> list[R]:
-    """``function(latent, value)`` for each latent, which those that share a factor compute in one loop.
-
-    A loop is compiled in the time of one or two of its turns: up to two are computed without it.
-    """
+    """``function(latent, value)`` for each latent, in one loop for three or more that share a factor."""
     results: list[R] = []
     while len(results) < len(values):
         first = len(results)
@@ -458,10 +432,7 @@ def _by_latent(function: Callable[[int, Tree], R], batch: Batch, values: Sequenc
 
 
 def first_state(problem: StochasticProblem, vector: Array, rows: DataBatch) -> SviState:
-    """The initial state, as that of CAVI, from the first batch; averages of adaptive rates are over all batches.
-
-    See ``pgmodels.inference.cavi.CoordinateAscent.init``. Negative precisions are set to zero.
-    """
+    """The initial state, as that of ``CoordinateAscent.init``, from the first batch; adaptive averages over all."""
     batch = problem.batch(vector, rows.number(0))
     mean = jnp.broadcast_to(batch.means, (len(batch.problem.y), len(batch.factors)))
     pairs = zip(batch.factors, batch.residuals, strict=True)
@@ -506,10 +477,7 @@ class StepInfo(NamedTuple):
 def penalised_bound(
     problem: StochasticProblem, naturals: Sequence[NaturalParameters], vector: Array, rows: DataBatch
 ) -> tuple[Float[Array, ""], tuple[Batch, Moments]]:
-    """Minibatch estimate of Σ B - KL(q || prior) + log prior of the values, with its Batch and Moments.
-
-    Source: math, section 4; Hensman, Matthews and Ghahramani 2015.
-    """
+    """Minibatch estimate of Σ B - KL(q || prior) + log prior, with its Batch and Moments (Hensman et al. 2015)."""
     batch = problem.batch(vector, rows)
     bound, moments = _bound_at(problem, batch, naturals)
     return bound + problem.log_prior_at(vector), (batch, moments)
@@ -618,14 +586,7 @@ def posterior(
     return IndependentPosterior(prior, Sites(h, h), tuple(groups))
 
 
-@partial(compiled, optimise=False)
-def _prior_at(problem: StochasticProblem, vector: Array, X: Float[Array, "1 d"]) -> PriorCollection:
-    return problem.prior_at(vector, X)
-
-
-@partial(compiled, optimise=False)
-def _to_moments(naturals: NaturalParameters) -> tuple[Array, Array]:
-    return to_moments(naturals)
+_prior_at, _to_moments = compiled(StochasticProblem.prior_at, optimise=False), compiled(to_moments, optimise=False)
 
 
 @partial(compiled, optimise=False)

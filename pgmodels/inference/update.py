@@ -184,10 +184,7 @@ def _chains(posterior: Posterior) -> tuple[MarkovPosterior, ...]:
 
 
 def _prior_after(prior: MarkovPrior, posterior: MarkovPosterior, row: int, latent: int) -> tuple[MarkovPrior, Array]:
-    """The prior of a latent at later inputs, given a posterior's sites up to and with its sorted row ``row``.
-
-    Its chain is of the deviations from the states' means (n, d), which are returned too, less the prior's mean.
-    """
+    """The prior of a latent's deviations after the sorted row ``row`` of a posterior, and their means (n, d)."""
     mean, covariance = (part[row, latent] for part in posterior.scans.forward[:2])
     centre, chain, means = _steps(prior, posterior.prior.sorted_inputs[row], mean[:, 0], covariance)
     return replace(prior, mean=centre, chain=chain, size=1), means
@@ -213,11 +210,7 @@ def _posterior_of(
     count: int,
     sites: Sites,
 ) -> MarkovPosterior:
-    """The posterior of a series: the first ``kept`` sorted rows of a posterior, then the first ``count`` of ``ends``.
-
-    ``ends`` are those of each latent given what came before, with the means of ``_prior_after``. ``sites`` are at the
-    rows of the series' prior. What the later rows tell about the kept ones is as before.
-    """
+    """The first ``kept`` sorted rows of a posterior, then the first ``count`` of each latent's ``ends``."""
     end = kept + count
 
     def join(old: Array, *new: Array) -> np.ndarray:

@@ -109,10 +109,7 @@ def _sites_by_curvature(
 
 
 def warn_narrow(engine: str, approximation: GaussianResult) -> None:
-    """Warn, in an engine's name, if the variances of a latent are below half of the correct ones in the median row.
-
-    Only for converged results without a correction: otherwise non-convergence has its own warning.
-    """
+    """Warn, for an engine, if variances of a converged result are below half of the correct ones in the median row."""
     if not (approximation.converged and isinstance(approximation, Approximation)):
         return
     ratio = variance_ratio(approximation)
@@ -432,10 +429,7 @@ def converge(
     callback: Callback | None = None,
     start_time: float | None = None,
 ) -> Approximation:
-    """Iterate to the tolerance from a state, from sites, or from where the engine starts.
-
-    Sites are those of the first rows; further rows start with zero sites.
-    """
+    """Iterate to the tolerance from a state, from sites of the first rows, or from where the engine starts."""
     start_time = time.perf_counter() if start_time is None else start_time
     problem = _problem_for(start, model, data, objective, model.prior(data.X))
     warn_independent(name, problem)
@@ -507,10 +501,7 @@ def optimise(
     progress: bool | None = False,
     callback: Callback | None = None,
 ) -> tuple[Problem, Ascent]:
-    """Maximise to the tolerance; if precisions are clipped at zero, continue with coupled sites, which are not clipped.
-
-    Near the optimum clipped precisions allow only very short steps, which take many halvings.
-    """
+    """Maximise to the tolerance; where clipped precisions hinder, go on with coupled sites, which are not clipped."""
     step, start_time = engine_of(problem.objective).step, time.perf_counter()
 
     def ascend(problem: Problem, state: VariationalState, tolerance: float, before: np.ndarray | None = None) -> Ascent:

@@ -144,10 +144,7 @@ def mode_of_largest(
 
 
 def _domain(gap: Array, ratio: Array, chosen: Array) -> tuple[Array, Array, Array, Array]:
-    """The mode of the integrand, and the left end, the width of the first cell and the length of the nodes, (..., 1).
-
-    Nodes reach 8 deviations beyond the mode, and 7 beyond each step of the factors.
-    """
+    """The integrand's mode, and the left end, width of the first cell and length of the nodes, (..., 1)."""
     mode, _ = mode_of_largest(gap, ratio, chosen)
     ends = jnp.where(chosen, -jnp.inf, jnp.minimum(mode, -gap / ratio) - 7.0 / ratio)
     begin = jnp.maximum(jnp.max(ends, axis=-1, keepdims=True), mode - 8.0)
@@ -164,10 +161,7 @@ _LARGE = 16.0
 
 @jax.custom_jvp
 def factorised_share(p: RealArray, log_r: RealArray) -> Array:
-    """G(p, t) = (α - p) (1 - ψ(α)) + log Γ(α) - log Γ(p) at α = ``gamma_shape``; t = 1 - r. Zero for p = 0.
-
-    G is at most -p log r, its value for the joint law of the auxiliary variables.
-    """
+    """G(p, t) = (α - p) (1 - ψ(α)) + log Γ(α) - log Γ(p) <= -p log r, t = 1 - r, α = ``gamma_shape``; 0 at p = 0."""
     positive = jnp.where(p > 0, p, 1.0)
     alpha = gamma_shape(positive, log_r)
     small = jnp.minimum(alpha, _LARGE)

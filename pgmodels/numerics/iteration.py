@@ -32,10 +32,7 @@ def initial_adam(vector: Float[Array, " values"]) -> Adam:
 def adam_step(
     state: Adam, slope: Float[Array, " values"], rate: Float[Array, ""], units: Float[Array, " values"]
 ) -> Adam:
-    """An ascent step of about ``rate`` times ``units`` in each value.
-
-    Source: Kingma and Ba 2015, algorithm 1.
-    """
+    """An ascent step of about ``rate`` times ``units`` in each value (Kingma and Ba 2015, algorithm 1)."""
     beta_1, beta_2, epsilon = 0.9, 0.999, 1e-8
     num_steps = state.num_steps + 1.0
     mean = beta_1 * state.mean + (1.0 - beta_1) * slope
@@ -45,10 +42,7 @@ def adam_step(
 
 
 class History(NamedTuple):
-    """The latest image under the map and its residual, and the last differences of these two.
-
-    ``latest`` is zero before the first iterate, and so are missing differences.
-    """
+    """The latest image under the map and its residual, and the last differences of these; zero where missing."""
 
     latest: Float[Array, "2 size"]
     moves: Float[Array, "depth 2 size"]
@@ -66,10 +60,7 @@ class History(NamedTuple):
         return History(latest, jnp.concatenate([self.moves[1:], move[None]]))
 
     def combined(self) -> Float[Array, " size"]:
-        """The combination of images whose residual is smallest; the latest image if there are no differences.
-
-        Source: Walker and Ni 2011, equation 2.3.
-        """
+        """The combination of images of least residual (Walker and Ni 2011, equation 2.3), or else the latest image."""
         vector, residual = self.latest
         R = self.moves[:, 1]
         squares = R @ R.T
@@ -108,10 +99,7 @@ def _flat(sites: Iterable[Array]) -> Float[Array, " size"]:
 
 
 def hessian(gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray, *, central: bool) -> np.ndarray:
-    """The symmetric Hessian at x (d,) by differences of the gradient, for entries of unit scale.
-
-    ``central`` differences need 2 d gradients instead of d + 1, and have an error of second order.
-    """
+    """The symmetric Hessian at x (d,), of unit scale, by d + 1 gradients, or 2 d to second order if ``central``."""
     at, step = None if central else gradient(x), 0.05
     moves = step * np.eye(len(x))
     slopes = [gradient(x + move) - (gradient(x - move) if at is None else at) for move in moves]
@@ -155,10 +143,7 @@ class Search(Generic[P]):
         self.num_iterations, self.num_evaluations, self.left_box = 0, 1, False
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        """The value and its gradient.
-
-        Outside the box, and where they are not finite, a larger value and the gradient that sends a line search back.
-        """
+        """The value and its gradient; where not finite or outside the box, ones that send a line search back."""
         best, away = self.best, x - self.x
         if best is None:
             return np.inf, np.zeros_like(x)
@@ -188,17 +173,11 @@ class Search(Generic[P]):
 
     @property
     def height(self) -> float:
-        """The divisor of the values with which a first step, as long as the gradient, is at most a unit long.
-
-        A longer one may end far from any optimum.
-        """
+        """The divisor of the values with which a first step, as long as the gradient, is at most a unit long."""
         return 1.0 if self.best is None else max(1.0, float(np.linalg.norm(self.best.slope * self.units)))
 
     def converge(self, max_iterations: int, tolerance: float) -> bool:
-        """Search anew until a search gains less than a relative tolerance; whether the iterations were enough.
-
-        A new search, without the curvature of the last one, confirms its end.
-        """
+        """Search anew until a search gains less than a relative tolerance; whether the iterations were enough."""
         while self.num_iterations < max_iterations:
             before = self.point.value
             self.lbfgs(max_iterations - self.num_iterations, tolerance)

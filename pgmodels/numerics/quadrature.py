@@ -25,10 +25,7 @@ def gauss_legendre(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def trapezoid_normal(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (count^size, size) and weights of a standard normal: a grid of ``count`` points on (-8, 8) per dimension.
-
-    Exact to rounding for smooth integrands, and of second order in the spacing for integrands with kinks.
-    """
+    """Nodes (count^size, size) and weights of a standard normal: ``count`` points on (-8, 8) per dimension."""
     line = np.linspace(-8.0, 8.0, count)
     density = np.exp(-0.5 * line**2) / np.sqrt(2 * np.pi) * (line[1] - line[0])
     nodes = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
@@ -128,10 +125,7 @@ LogDensity = Callable[[np.ndarray, int | None], float]
 
 
 def grid(density: LogDensity, size: int, max_points: int | None = None) -> Design:
-    """A grid about the origin that grows until the density has fallen off on all sides.
-
-    ``is_complete`` is False where the maximum number of points was reached before.
-    """
+    """A grid about the origin that grows until the density has fallen off on all sides, if ``is_complete``."""
     spacing, max_points = SPACINGS[size], max_points or _MAX_POINTS[size]
     steps = [np.array(step) * sign for step in np.eye(size, dtype=int) for sign in (1, -1)]
     log_densities: dict[tuple[int, ...], float] = {(0,) * size: density(np.zeros(size), None)}
@@ -210,11 +204,9 @@ def composite(density: LogDensity, size: int) -> Design:
 
 
 def _corners(size: int) -> np.ndarray:
-    """A fractional factorial design of resolution V on {-1, 1}^size: no pair of axes is confounded with another.
-
-    The sign of axis k at a corner is the parity of the bits that the corner's index shares with the k-th word; words
-    are chosen so that no four or fewer sum to 0 modulo 2 (Sanchez and Sanchez 2005).
-    """
+    """A fractional factorial design of resolution V on {-1, 1}^size (Sanchez and Sanchez 2005)."""
+    # The sign of axis k at a corner is the parity of the bits that the corner's index shares with the k-th word; no
+    # four or fewer words sum to 0 modulo 2, so that no pair of axes is confounded with another.
     words: list[int] = []
     for word in count(1):
         if len(words) == size:

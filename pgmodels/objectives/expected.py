@@ -195,10 +195,7 @@ class Quadrature(FormulaObjective):
         return (rate * by_deviation)[:, None], H
 
     def is_concave(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
-        """Whether each datum's log density is concave along chords between nodes of the coarse quadrature, (n,).
-
-        At predictors with means and variances (n, P). Whole chords detect kinks, short ones the local curvature.
-        """
+        """Whether each log density is concave along chords between coarse nodes, at means and variances (n, P)."""
 
         def log_density(z: Array) -> Array:
             return self.predictor_log_density(y, z, parameters)
@@ -269,11 +266,9 @@ def _where_defined(total: Array, undefined: Array) -> Array:
 def _finite_log_densities(
     objective: Quadrature, z: Array, m: Array, y: Array, parameters: Parameters
 ) -> tuple[Array, Array]:
-    """log p(y | z) at nodes z (nodes, n, P), 0 where it is not finite, and whether it is finite, (nodes, n).
-
-    Far out a formula may underflow: such nodes have negligible weight and are omitted, and so are their derivatives.
-    The log density at the means ``m`` (n, P) is finite. Data ``y`` are constants: there is no derivative in them.
-    """
+    """log p(y | z) at nodes z (nodes, n, P), 0 where not finite, and whether it is finite, (nodes, n)."""
+    # Far out a formula may underflow: such nodes have negligible weight. The log density at the means m is finite, and
+    # there is no derivative in the data y.
     values = objective.predictor_log_density(y, z, parameters)
     finite = jnp.isfinite(values)
     return jnp.where(finite, values, 0.0), finite
@@ -297,10 +292,7 @@ def _derivatives_of_finite(
 
 
 def _finite_slopes(objective: Quadrature, z: Array, y: Array, parameters: Parameters) -> tuple[Array, Array, Array]:
-    """log p(y | z) and its derivatives in z, (nodes, n, P), 0 where it is not finite, and whether it is finite.
-
-    The gradient is masked, where the derivative of a masked value would be zero times infinity.
-    """
+    """log p(y | z) and its derivatives in z, (nodes, n, P), 0 where not finite, and whether it is finite."""
     values, pull_back = jax.vjp(lambda z: objective.predictor_log_density(y, z, parameters), z)
     finite = jnp.isfinite(values)
     slopes = jnp.where(finite[..., None], pull_back(jnp.ones_like(values))[0], 0.0)
@@ -378,10 +370,7 @@ class ShiftedQuadrature(Quadrature):
 
 
 def irrationals(size: int) -> np.ndarray:
-    """Numbers (size,) whose multiples modulo 1 fill the unit cube evenly: powers of the root of x^(size + 1) = x + 1.
-
-    Source: Roberts 2018, the generalised golden ratio.
-    """
+    """Powers of the root of x^(size + 1) = x + 1, whose multiples modulo 1 fill the cube evenly (Roberts 2018)."""
     root = 2.0
     for _ in range(60):
         root = (1.0 + root) ** (1.0 / (size + 1))

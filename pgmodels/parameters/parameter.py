@@ -50,11 +50,9 @@ class Exponential(Identity):
         return _library_of(x).exp(x)
 
     def inv(self, y: Numbers) -> Numbers:
-        """The inverse of ``__call__``."""
         return _library_of(y).log(y)
 
     def log_abs_det_jacobian(self, x: Numbers, y: Numbers) -> Numbers:
-        """The log of the derivative at ``x``, where the value is ``y``."""
         return x
 
 
@@ -99,10 +97,7 @@ class Fixed:
 
 
 class Hashable(Picklable):
-    """A hashable wrapper of a NumPyro distribution or constraint, equal to another with the same numbers.
-
-    Static fields of a pytree must be hashable, and must not expose arrays.
-    """
+    """A hashable wrapper of a NumPyro distribution or constraint, for static fields, equal for equal numbers."""
 
     def __init__(self, distribution: "Distribution | Constraint"):
         from pgmodels.runtime.io import digest
@@ -406,10 +401,7 @@ def _constrained(value: Any, name: str, constraint: "Constraint", positive: bool
 
 
 def _with_prior(value: ArrayLike | None, prior: Any, name: str, positive: bool) -> Parameter:
-    """A parameter with a prior of the same shape, at a start value or at the prior's centre.
-
-    Raises ValueError if the prior has no density over arrays of this shape, or none at the start value.
-    """
+    """A parameter with a prior of its shape; raises ValueError if the prior has no density at the start value."""
     _check_prior(prior, name, positive)
     with jax.enable_x64(True):
         start = _centre(prior, name) if value is None else as_parameter(value, name, positive=positive).value
@@ -518,10 +510,7 @@ def middle_of(prior: "Distribution") -> np.ndarray | None:
 
 
 def _mode(prior: "Distribution", name: str) -> np.ndarray:
-    """The highest value of a grid by the density on the unconstrained scale; its middle where this has no maximum.
-
-    Entries with a joint density are all the same there.
-    """
+    """The highest value of a grid by the density on the unconstrained scale; its middle where this has no maximum."""
     from numpyro.distributions import Independent
 
     base = prior

@@ -72,7 +72,8 @@ class sd(Distribution):  # noqa: N801  as users type it
             )
         self.prior = prior
         is_positive = bool(np.all(np.asarray(getattr(prior.support, "lower_bound", -1.0)) >= 0.0))
-        if not self._is_half and (prior.event_shape or prior.support.is_discrete or not is_positive):
+        is_half = isinstance(prior, _SYMMETRIC) and bool(np.all(np.asarray(prior.loc) == 0.0))
+        if not is_half and (prior.event_shape or prior.support.is_discrete or not is_positive):
             remedy = (
                 "give it the location 0, or truncate it, as in dist.TruncatedNormal(1.0, 2.0, low=0.0)"
                 if isinstance(prior, _SYMMETRIC)
@@ -83,10 +84,6 @@ class sd(Distribution):  # noqa: N801  as users type it
                 f"sd: a standard deviation is positive, and {type(prior).__name__} is on {prior.support}: {remedy}."
             )
         super().__init__(prior.batch_shape)
-
-    @property
-    def _is_half(self) -> bool:
-        return isinstance(self.prior, _SYMMETRIC) and bool(np.all(np.asarray(self.prior.loc) == 0.0))
 
     @property
     def support(self) -> Constraint:

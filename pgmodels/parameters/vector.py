@@ -181,10 +181,7 @@ class ParameterVector(Picklable):
         return sum((jnp.sum(prior.log_prob(v)) for prior, v in pairs if prior is not None), jnp.zeros(()))
 
     def log_prior_unconstrained(self, vector: Array | np.ndarray) -> Array:
-        """The log prior density of an unconstrained vector, summed over the parameters that have a prior.
-
-        It includes the log Jacobian of their transforms, so that it does not depend on the parametrisation.
-        """
+        """The log prior density of an unconstrained vector, with the log Jacobian of the transforms."""
         if not self.leaf_indices:
             return jnp.zeros(())
         total = self.log_prior(self.constrain(vector))
@@ -215,10 +212,7 @@ class ParameterVector(Picklable):
 
 
 def _is_traceable(parameter: Parameter) -> bool:
-    """Whether compiled code has the numbers of a parameter's prior as arguments.
-
-    Those of the transform are static, and users' classes may have code that depends on their numbers.
-    """
+    """Whether compiled code has the numbers of a parameter's prior as arguments; those of transforms are static."""
     prior = parameter.prior
     if prior is None or (parameter.constraint is None and parameter.transform not in (IDENTITY, EXPONENTIAL)):
         return False

@@ -114,10 +114,7 @@ def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figur
 
 
 def lay_out(graph: AugmentedGraph) -> Layout:
-    """Layers by longest paths, from left to right in each: inner plates, then what is around them.
-
-    Ancestors of a plate's nodes are above its rectangle, descendants below.
-    """
+    """Layers by longest paths, with ancestors of a plate's nodes above its rectangle and descendants below."""
     layers = _layers(graph)
     places: dict[str, tuple[float, float]] = {}
     plates: dict[str, Box] = {}

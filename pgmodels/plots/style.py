@@ -143,10 +143,7 @@ def line_handle(style: Style, marker: bool = False) -> Line2D:
 
 
 def labelled(results: Results) -> tuple[dict[str, Result], str | None]:
-    """Results by label, and the label of a comparison's reference; one result has the name of its method.
-
-    Raises ValueError for an empty mapping, or a value that is not a result.
-    """
+    """Results by label, and the label of a comparison's reference; ValueError for none, or what is not a result."""
     if isinstance(results, Comparison):
         return dict(results.results), results.reference
     if isinstance(results, BaseResult):
@@ -237,10 +234,7 @@ def require_comparison(comparison: Comparison) -> Comparison:
 
 
 def inducing_inputs(result: Result) -> tuple[np.ndarray, str]:
-    """The distinct inducing inputs of the priors, (k, d), and their name in legends; none for dense priors.
-
-    They include the pivots of low-rank priors.
-    """
+    """The distinct inducing inputs, or pivots, of the priors, (k, d), and their name in legends; none if dense."""
     priors: list[Any] = [group for group in result.prior.spans().groups if group.has_points]
     Z = [np.asarray(prior.Z)[np.asarray(prior.active) > 0] for prior in priors]
     exact = all(prior.residual_variance() is None for prior in priors)

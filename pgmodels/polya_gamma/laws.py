@@ -14,10 +14,7 @@ from pgmodels.runtime.precision import as_array
 
 
 def namespace(array: ArrayLike) -> ModuleType:
-    """NumPy for NumPy arrays, jax.numpy for everything else.
-
-    Lets the samplers in JAX and those on the host share formulas: code that runs in a callback must not call JAX.
-    """
+    """NumPy for NumPy arrays, as in host callbacks, which must not call JAX; jax.numpy for everything else."""
     return np if isinstance(array, np.ndarray) else jnp
 
 
@@ -148,10 +145,7 @@ class TangentHat(NamedTuple):
 
 
 def tangent_hat(points: RealArray, heights: RealArray, slopes: RealArray) -> TangentHat:
-    """The hat from ``points``, in increasing order, and the log density and its slope there, three of each.
-
-    The first slope must be positive and the last negative.
-    """
+    """The hat from three increasing ``points`` with log densities and slopes there, from positive to negative."""
     xp = namespace(points)
     gaps = heights[1:] - heights[:-1] + slopes[:-1] * points[:-1] - slopes[1:] * points[1:]
     edges = gaps / (slopes[:-1] - slopes[1:])

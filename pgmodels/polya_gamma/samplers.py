@@ -131,10 +131,7 @@ def _by_rejection(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) 
 
 
 def _first_passage(normal: AnyArray, uniform: AnyArray, h: AnyArray, z: AnyArray) -> AnyArray:
-    """When a Brownian motion with drift z >= 0 first reaches h > 0 (Michael, Schucany and Haas 1976).
-
-    An inverse Gaussian with mean h/z and shape h², written without the cancellation between the roots; Lévy at z = 0.
-    """
+    """When a Brownian motion with drift z >= 0 reaches h > 0, stably (Michael, Schucany and Haas 1976)."""
     xp = namespace(h)
     w = normal**2 / 2
     root = h * z + w + xp.sqrt(w * (w + 2 * h * z))

@@ -138,10 +138,7 @@ class LatentPrior(Module):
 
     @property
     def approximation_error(self) -> Float[Array, ""]:
-        """The largest variance that the representation adds (jitter) or omits (truncation); 0 means rounding only.
-
-        It affects a posterior only where its product with a site's precision is not small against 1.
-        """
+        """The largest variance that the form adds (jitter) or omits (truncation); 0 is rounding only."""
         return jnp.zeros(())
 
     def neglected_variance(self) -> Float[Array, " n"]:
@@ -246,10 +243,7 @@ def no_factor(prior: LatentPrior) -> ValueError:
 
 
 def padded_size(count: int) -> int:
-    """The smallest of the sizes that is not below ``count``: larger by at most an eighth, or by at most seven rows.
-
-    Beyond 16,384 rows each number is its own size.
-    """
+    """The smallest of the sizes not below ``count``, larger by up to 1/8 or seven rows; itself beyond 16,384."""
     # Above this many rows the computation takes longer than the compilation, and a padded copy would be expensive.
     if count > 16384:
         return count

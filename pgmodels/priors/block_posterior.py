@@ -231,10 +231,7 @@ class BlockPosterior(DependentPosterior):
 
     @staticmethod
     def _half(block: tuple[int, ...], root: linalg.Root, factors: Sequence[Array]) -> Float[Array, "D b m"]:
-        """The U with U^T U the covariance of a block's latents, without residuals.
-
-        The columns of a latent are zero above its first coordinate; only the rows below are solved for.
-        """
+        """The U with U^T U the covariance of a block's latents, without residuals."""
         if isinstance(root, linalg.LevelRoot):
             A = stacked([factors[latent] for latent in block])
             return root.solve_lower(A).reshape(len(A), len(block), -1)
@@ -339,10 +336,7 @@ def condition_blocks(
 
 
 def together(posterior: Posterior, share: Float[Array, ""] | float = 1.0) -> BlockPosterior:
-    """The posterior with the same mean and ``share`` times the sites' precisions, with all latents in one block.
-
-    Its root is a matrix.
-    """
+    """The posterior with the same mean and ``share`` times the sites' precisions, all latents in one block."""
     if isinstance(share, float) and share == 1.0 and isinstance(posterior, BlockPosterior):
         is_matrix = [not isinstance(root, linalg.LevelRoot) for root in posterior.roots]
         if is_matrix == [True]:
@@ -418,10 +412,7 @@ def _fic_groups(prior: PriorCollection) -> list[FICPrior | None]:
 
 
 class CorrectedGaussian(Module):
-    """A Gaussian of the latents' whitened coordinates, v = centre + half u with u standard normal.
-
-    ``log_determinant`` is log |det half|.
-    """
+    """Whitened coordinates v = centre + half u with u standard normal; ``log_determinant`` is log |det half|."""
 
     prior: PriorCollection
     centre: Float[Array, " D"]

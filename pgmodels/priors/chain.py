@@ -85,10 +85,7 @@ def roots_of(matrices: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]
 
 
 def solve(matrices: Float[Array, "*batch d d"], right: Float[Array, "*batch d k"]) -> Float[Array, "*batch d k"]:
-    """Solutions for positive semi-definite matrices and right-hand sides in their range.
-
-    Not LAPACK's: see pgmodels.priors.linalg.
-    """
+    """Solutions for positive semi-definite matrices and right-hand sides in their range, without LAPACK."""
     L = roots_of(matrices)
     d = L.shape[-1]
     pivots = jnp.diagonal(L, axis1=-2, axis2=-1)

@@ -430,10 +430,7 @@ class ChainPosterior(DependentPosterior):
 
 
 def condition_chains(prior: PriorCollection, Phi: Float[Array, "n K L"], sites: Sites) -> ChainPosterior:
-    """The posterior given independent sites (n, K) on predictors Phi f.
-
-    Raises ValueError if a group is neither a chain nor has a factor, or chains read different columns.
-    """
+    """The posterior given sites (n, K) on Phi f; ValueError for chains of different columns or missing factors."""
     require_coupling(prior)
     check_columns(prior)
     (h, w), means = sites, prior.means()

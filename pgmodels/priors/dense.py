@@ -116,7 +116,6 @@ class FactoredPrior(LatentPrior):
         return self.mean + linalg.transposed_times(A, coordinates), residual
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        """The covariance of a latent at new inputs, given its coordinates."""
         A, _ = self.factor_at(X_new)
         return self.kernel(X_new, X_new) - A.T @ A
 
@@ -213,8 +212,9 @@ class DenseState(NamedTuple):
         return 0.5 * (jnp.outer(self.weights, self.weights) - linalg.dense_precision(self.factor))
 
     def divergence(self, prior: "DensePrior", w: Array, mean: Array, variance: Array) -> Array:
-        """KL(q || prior) of the posterior, given its moments."""
-        return linalg.dense_divergence(self.factor, self.weights, mean, variance)
+        """KL(q || prior) of the posterior, given its moments: tr K^-1 Sigma is n less the sum of w variance."""
+        log_root = jnp.sum(jnp.log(jnp.diagonal(self.factor.root)))
+        return log_root + 0.5 * (self.weights @ mean - self.factor.scale**2 @ variance)
 
     def mean_and_deviation(self, prior: "DensePrior", noise: Array) -> tuple[Array, Array]:
         """The mean of v and, from standard normals (2, r), a draw of its deviation."""
@@ -238,7 +238,9 @@ class DenseState(NamedTuple):
 
     def cross_covariance(self, prior: "DensePrior", cross: tuple[Array, Array]) -> Array:
         """Covariance of the latents at new inputs with those at X."""
-        return linalg.dense_cross_covariance(prior.K, cross[0], self.factor)
+        K_cross, factor = cross[0], self.factor
+        V = factor.half_solve(factor.scale[:, None] * K_cross)
+        return jnp.where(factor.strong, 0.0, K_cross.T) - V.T @ linalg.dense_half_covariance(prior.K, factor)
 
     def covariance_at(self, prior: "DensePrior", X_new: Array, cross: tuple[Array, Array]) -> Array:
         """Covariance at new inputs, (m, m)."""
@@ -277,7 +279,6 @@ class DensePrior(FactoredPrior):
 
     @property
     def approximation_error(self) -> Float[Array, ""]:
-        """The jitter."""
         return self.jitter
 
     @property
@@ -287,7 +288,6 @@ class DensePrior(FactoredPrior):
 
     @property
     def rank(self) -> int:
-        """The number of whitened coordinates of one latent, n."""
         return len(self.root)
 
     @property
@@ -385,10 +385,7 @@ def dense_operations(n: int) -> float:
 
 
 class LowRankState(NamedTuple):
-    """The posterior of one latent of few coordinates: the root of P = I + A W A^T, E v and A h.
-
-    ``loss`` is sum w residual / 2, None without a residual variance.
-    """
+    """Given sites, a latent's root of P = I + A W A^T, E v, A h, and ``loss`` sum w residual / 2 or None."""
 
     root: linalg.Root
     centre: Float[Array, " r"]
@@ -500,7 +497,6 @@ class CoefficientPrior(SpanPrior):
 
     @property
     def rank(self) -> int:
-        """The number of features."""
         return len(self.A)
 
     @property
@@ -521,7 +517,6 @@ class CoefficientPrior(SpanPrior):
         return coordinates if self.turn is None else self.turn @ coordinates
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        """Zero."""
         return jnp.zeros((len(X_new), len(X_new)), self.A.dtype)
 
     def resized(self, size: int) -> "CoefficientPrior":
@@ -562,7 +557,6 @@ class LevelsPrior(SpanPrior):
 
     @property
     def rank(self) -> int:
-        """The number of coefficients of all levels."""
         return len(self.keys) * len(self.features)
 
     @property
@@ -639,12 +633,10 @@ class InducingPointPrior(SpanPrior):
 
     @property
     def approximation_error(self) -> Float[Array, ""]:
-        """The truncation error of the pivots."""
         return self.truncation_error
 
     @property
     def rank(self) -> int:
-        """The number of whitened coordinates of one latent, padding included."""
         return len(self.Z)
 
     def cross(self, X_new: Float[Array, "m d"]) -> Float[Array, "r m"]:
@@ -658,10 +650,7 @@ class InducingPointPrior(SpanPrior):
 
 
 class LowRankPrior(InducingPointPrior):
-    """The prior with a pivoted Cholesky factor, K = A^T A up to ``truncation_error``, the largest residual variance.
-
-    Z are the pivots' inputs.
-    """
+    """The prior with a pivoted factor, K = A^T A up to ``truncation_error``, a variance; Z are the pivots' inputs."""
 
     A: Float[Array, "r n"]
 
@@ -687,10 +676,7 @@ class InducingPoints(NamedTuple):
 def low_rank_at(
     kernel: Covariance, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
 ) -> LowRankPrior:
-    """The prior with given inducing inputs; usable under ``jit``.
-
-    Differentiable in the hyperparameters at fixed pivots: the truncation error stays small near where they were chosen.
-    """
+    """The prior at fixed pivots, differentiable in the hyperparameters near where they were chosen; jittable."""
     Z, active, _ = span
     root, error = root_at(kernel, span), span.jitter * jnp.max(kernel.diagonal(X))
     A = solve_triangular(root, active[:, None] * kernel(Z, X), lower=True)

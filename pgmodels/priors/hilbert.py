@@ -60,10 +60,7 @@ class Basis:
 
 @final
 class TruncatedKernel(Kernel):
-    """The covariance sum_j s_j^2 phi_j(x) phi_j(z) that approximates a kernel, s_j^2 its density at j's frequency.
-
-    Source: Solin and Särkkä 2020, equation 20.
-    """
+    """The approximation sum_j s_j^2 phi_j(x) phi_j(z) by spectral densities (Solin and Särkkä 2020, equation 20)."""
 
     positive_semidefinite: ClassVar[bool] = True
 
@@ -120,7 +117,6 @@ class HilbertPrior(SpanPrior):
 
     @property
     def rank(self) -> int:
-        """The number of basis functions."""
         return len(self.scale)
 
     @property

@@ -91,11 +91,7 @@ def _residual_variance(kernel: Covariance, X: np.ndarray, Z: np.ndarray, jitter:
 
 
 def _rates(kernel: Covariance, X: np.ndarray) -> np.ndarray:
-    """Rate of change of the kernel along each column, (d,), relative to the fastest; 1 if it is constant.
-
-    By finite differences of the squared feature distance |φ(x) - φ(x')|² at 100 rows, with one column moved by 0.01 of
-    its standard deviation; contributions that do not depend on the distance, such as noise, cancel.
-    """
+    """The kernel's relative rate of change along each column, (d,), by differences of |φ(x) - φ(x')|² at 100 rows."""
     rows = X[np.linspace(0, len(X) - 1, min(100, len(X))).astype(int)]
     variances, squared = np.asarray(kernel.diagonal(as_array(rows))), np.zeros(X.shape[1])
     for column, deviation in enumerate(X.std(axis=0)):
@@ -460,10 +456,7 @@ def inducing_at(
 def inducing_by_root(
     kernel: Covariance, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], size: int
 ) -> InducingPrior:
-    """The prior with given inducing inputs at any value of the hyperparameters; usable under ``jit``.
-
-    The jitter is fixed at 1e-8 of the mean variance at Z.
-    """
+    """The prior with given inducing inputs at any hyperparameters, with jitter 1e-8 of the mean variance; jittable."""
     root, jitter = whitened_root(kernel, Z)
     A, ones = linalg.solve_columns(root, kernel(Z, X)), jnp.ones(len(Z))
     return _with_residual(

@@ -210,10 +210,7 @@ class Joint(Module):
         return 0.5 * (log_determinant + jnp.sum(z[..., 0] * pull[..., 0])) + log_roots
 
     def log_normalizer(self) -> Float[Array, ""]:
-        """Log of the integral of the prior times the sites.
-
-        Its derivative, as a function of chains and sites, is that by the adjoints: no scan is differentiated.
-        """
+        """Log of the integral of prior times sites, whose derivative is by the adjoints, not through scans."""
         return _log_normalizer(self.chains, self.sites, jax.lax.stop_gradient(self))
 
     def mean_and_deviation(
@@ -224,10 +221,7 @@ class Joint(Module):
         of_sites: Float[Array, "n k"],
         is_signed: bool,
     ) -> tuple[Drawn, Drawn]:
-        """Means, and draws of the deviations from them by standard normals and ``roots`` of the steps' noise.
-
-        With ``is_signed`` precisions may have any sign; otherwise they are >= 0.
-        """
+        """Means, and deviations by standard normals and ``roots`` of the noise; ``is_signed`` allows w < 0."""
         chains, (a, slope, _, w), forward, vector = self.chains, self.sites, self.forward, self.adjoint.vector
         if is_signed:
             on_states = chains.placed(a)
@@ -293,10 +287,7 @@ def negative_directions(gained: Float[Array, "*sites"], precision: Float[Array, 
 
 
 def _log_determinant(gained: Float[Array, "*sites"], precision: Float[Array, "*sites"]) -> Float[Array, ""]:
-    """log det(I + K W) from ``gained`` of each site; NaN if K^-1 + W is not positive definite.
-
-    The ratios 1 + w p0 of sites of negative precision may be negative, if later sites make up for them.
-    """
+    """log det(I + K W) from ``gained`` of each site; NaN if K^-1 + W is not positive definite."""
     logs = jnp.log1p(jnp.where(1.0 + gained <= 0.0, -2.0 - gained, gained))
     return jnp.where(jnp.sum(negative_directions(gained, precision)) == 0.0, jnp.sum(logs), jnp.nan)
 

@@ -26,10 +26,7 @@ HELD = 2**24
 
 
 def chunks(width: int, X: Float[Array, "n *d"], *terms: Float[Array, "n *_"]) -> tuple[Array, ...]:
-    """Inputs and terms of each row, in equal chunks along a new first axis; ``width`` is the numbers per row.
-
-    The last chunk is padded with its last row and zero terms.
-    """
+    """Inputs and terms of rows of ``width`` numbers in equal chunks along a new axis, padded with zero terms."""
     n = len(X)
     count = max(1, -(-n * width // CHUNK))
     length = -(-n // count)
@@ -147,10 +144,7 @@ class DenseFactor(NamedTuple):
 
 
 def root_of_one_plus(S: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """Lower Cholesky root of I + S for symmetric S, of which only the lower triangle is read.
-
-    No identity matrix is formed: XLA would hoist it out of an enclosing loop and read it in each iteration.
-    """
+    """Lower Cholesky root of I + S for symmetric S, of which only the lower triangle is read, without an identity."""
     diagonal = jnp.arange(len(S))
     return cholesky(S.at[diagonal, diagonal].add(1.0), symmetrize_input=False)
 
@@ -178,19 +172,8 @@ def dense_weights(
     return b + factor.scale * cho_solve((factor.root, True), a - factor.scale * (prior_draw + K @ b))
 
 
-def dense_divergence(
-    factor: DenseFactor, weights: Float[Array, " n"], mean: Float[Array, " n"], variance: Float[Array, " n"]
-) -> Float[Array, ""]:
-    """KL(N(K beta, Sigma) || N(0, K)), from its mean and variance: tr K^-1 Sigma is n less the sum of w variance."""
-    log_root = jnp.sum(jnp.log(jnp.diagonal(factor.root)))
-    return log_root + 0.5 * (weights @ mean - factor.scale**2 @ variance)
-
-
 def dense_half_covariance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, "n n"]:
-    """The U with Sigma = D - U^T U.
-
-    D is K between two weak points, W^-1 between two strong ones and 0 between a weak and a strong one.
-    """
+    """The U with Sigma = D - U^T U, D being K between weak points, W^-1 between strong ones and else 0."""
     identity = jnp.eye(len(K), dtype=K.dtype)
     solved = factor.half_solve(jnp.where(factor.strong, identity, factor.scale[:, None] * K))
     return jnp.where(factor.strong, -1.0, 1.0) / factor.strong_scale * solved
@@ -217,11 +200,7 @@ def dense_precision(factor: DenseFactor) -> Float[Array, "n n"]:
 
 
 def _inverse_squares(upper: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
-    """The inverse of an upper triangle, and the sums of squares of its rows off the diagonal.
-
-    Two thirds of the work of a solve with the identity, most of it products: of [[A, B], [0, C]] it is A^-1, C^-1 and
-    -A^-1 B C^-1. The compiler removes unused results.
-    """
+    """The inverse of an upper triangle by halves, and the sums of squares of its rows off the diagonal."""
     n, half = len(upper), len(upper) // 2
     if n <= _LEAF:
         inverse = solve_triangular(upper, jnp.eye(n, dtype=upper.dtype))
@@ -254,14 +233,6 @@ def dense_covariance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array
     weak = ~factor.strong
     D = jnp.where(weak[:, None] & weak, K, 0.0) + jnp.diag(jnp.where(weak, 0.0, 1 / factor.strong_scale**2))
     return D - U.T @ U
-
-
-def dense_cross_covariance(
-    K: Float[Array, "n n"], K_cross: Float[Array, "n m"], factor: DenseFactor
-) -> Float[Array, "m n"]:
-    """Posterior covariance of new latents with f, from their prior covariance ``K_cross``."""
-    V = factor.half_solve(factor.scale[:, None] * K_cross)
-    return jnp.where(factor.strong, 0.0, K_cross.T) - V.T @ dense_half_covariance(K, factor)
 
 
 def factor_root(A: Float[Array, "r n"], w: Float[Array, " n"]) -> Float[Array, "r r"]:
@@ -654,10 +625,7 @@ def pivoted_columns(kernel: Covariance, X: Array, tolerance: float, most: int) -
 def jittered_root(
     kernel: Covariance, K: np.ndarray, jitters: tuple[float, ...] = JITTERS
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """K + jitter I, its root and the jitter: the first, relative to the mean variance, with a Cholesky root.
-
-    K is modified in place. Raises ValueError if no jitter suffices.
-    """
+    """K + jitter I (in place), its root and the jitter, the first that has a root; ValueError if none does."""
     variances = np.diagonal(K).copy()
     for relative in jitters:
         jitter = relative * float(np.mean(variances))

@@ -312,10 +312,7 @@ def _dense(kernel: Covariance, mean: Array, X: Array, K: np.ndarray, size: int) 
 
 
 def _known_rank(kernel: Covariance, X: ArrayLike) -> int | None:
-    """A bound of the rank of the matrix at many inputs, as of lines and groups; None if it is not small.
-
-    From 2,048 rows on, kernels whose rank is below 5 % of their number are factorised without the matrix.
-    """
+    """A bound of the rank of the matrix at many inputs, below 5 % of their number; None if it is not small."""
     X = np.asarray(X)
     if len(X) < 2048 or not isinstance(kernel, Kernel):
         return None
@@ -330,10 +327,7 @@ def _factor_of_few_functions(kernel: Covariance, X: ArrayLike) -> linalg.Pivoted
 
 
 def _is_exact(factor: linalg.PivotedFactor, K: np.ndarray, tolerance: float) -> bool:
-    """Whether a factor is that of K: an indefinite K also stops the factorisation early.
-
-    A semi-definite residual is bounded by its diagonal.
-    """
+    """Whether a factor is that of K: an indefinite K also stops the factorisation early."""
     A, largest = factor.A, 10 * tolerance * np.max(np.diagonal(K))
     strips = (np.s_[begin : begin + linalg.STRIP] for begin in range(0, len(K), linalg.STRIP))
     return not any(np.max(np.abs(K[strip] - A[:, strip].T @ A)) > largest for strip in strips)

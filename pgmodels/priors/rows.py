@@ -225,15 +225,12 @@ def _reject(group: FactoredPrior, fault: str) -> None:
 
 @compiled
 def _variances(group: FactoredPrior, X_new: Float[Array, "m d"]) -> tuple[Array, Array, Array]:
-    """Variances at new inputs (m,), the part explained by the coordinates, and a bound on its rounding error.
-
-    With a = L^-T A, an error E of the coordinates' matrix L L^T changes the explained part by a^T E a. Entries of E are
-    eps times an entry's size times a power of the number of rows, here the first.
-    """
+    """Variances at new inputs (m,), the part explained by the coordinates, and a bound on its rounding error."""
     A, _ = group.factor_at(X_new)
     root = getattr(group, "root", jnp.eye(len(A)))
     weights = jnp.sum(jnp.abs(solve_triangular(root, A, lower=True, trans="T")), axis=0)
     scale = jnp.max(jnp.sum(root**2, axis=1))
+    # An error E of the coordinates' matrix L L^T changes the explained part by a^T E a, a = L^-T A.
     rounding = len(A) * float(np.finfo(np.float64).eps) * scale
     return group.kernel.diagonal(X_new), jnp.sum(A**2, axis=0), rounding * weights**2
 

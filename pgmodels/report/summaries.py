@@ -74,10 +74,7 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: object 
 
 
 def picture(figure: Figure, alt: str) -> Html:
-    """A figure as embedded SVG, or PNG if SVG is large and PNG smaller, with alternative text ``alt``.
-
-    The figure's layout is fixed afterwards.
-    """
+    """A figure, its layout now fixed, as embedded SVG, or PNG if that is much smaller, with ``alt`` as text."""
     from pgmodels.plots.style import image, settle
 
     # Otherwise the layout would be computed again for each saved file.

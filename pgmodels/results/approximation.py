@@ -18,7 +18,7 @@ from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.base import Sites, pad_rows, pad_sites, pad_zeros, padded_size
 from pgmodels.priors.block_posterior import CorrectedGaussian, draw_deviations, draw_latents, move
-from pgmodels.priors.collection import Posterior, PriorCollection, factors_at
+from pgmodels.priors.collection import Marginals, Posterior, PriorCollection, factors_at
 from pgmodels.results.gaussian import (
     GaussianPredictions,
     MixedPredictive,
@@ -114,7 +114,6 @@ class GaussianResult(GaussianPredictions, Result, ABC):
 
     @property
     def conditional(self) -> "GaussianResult":
-        """The result with its parameters held at their learned values, without their uncertainty."""
         return self
 
     @property
@@ -144,10 +143,7 @@ class GaussianResult(GaussianPredictions, Result, ABC):
     def draw_with_density(
         self, num_draws: int, seed: Seed = 0, share: float = 1.0
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray]:
-        """Joint draws of ``gaussian(share)`` and their coordinates, as ``draw_at_data``, and the logs of its density.
-
-        Densities (draws,) are relative to that of the prior.
-        """
+        """``draw_at_data`` of ``gaussian(share)``, and logs (draws,) of its density relative to the prior's."""
         require_draws(num_draws, *self.mean.shape)
         gaussian = self.gaussian(share)
         f, coordinates = draw_latents(gaussian, num_draws, as_seed(seed))
@@ -252,7 +248,7 @@ class Approximation(DataResult, GaussianResult):
         """The result with an uncertainty of its parameters, None to hold them."""
         if uncertainty is None:
             return self
-        covariance = np.asarray(_marginals_at_data(self.posterior)[1])[: len(self.y)]
+        covariance = np.asarray(marginals_at_data(self.posterior)[1])[: len(self.y)]
         learned = LearnedApproximation(
             uncorrected=self, mean=self.mean, variance=self.variance, covariance=covariance, seconds=self.seconds,
             num_nonpositive=0,
@@ -267,7 +263,7 @@ class Approximation(DataResult, GaussianResult):
     def nodes(self) -> GaussianNodes:
         if not self.posterior.is_coupled:
             return IndependentNodes(self.mean, self.variance)
-        mean, covariance = (np.asarray(part)[: len(self.y)] for part in _marginals_at_data(self.posterior))
+        mean, covariance = (np.asarray(part)[: len(self.y)] for part in marginals_at_data(self.posterior))
         return PredictorNodes(mean, covariance, self.mixing)
 
     def gaussian(self, share: float = 1.0) -> Posterior:
@@ -509,7 +505,6 @@ class ResponseApproximation(CorrectedApproximation):
 
     @cached_property
     def nodes(self) -> GaussianNodes:
-        """What integrates over the latents of each datum."""
         if self.mean.shape[1] == 1:
             return IndependentNodes(self.mean, self.variance)
         return PredictorNodes(self.mean, self.covariance, self.mixing)
@@ -635,5 +630,6 @@ def _log_density_ratio(
 
 
 @compiled
-def _marginals_at_data(posterior: Posterior) -> tuple[Array, Array]:
+def marginals_at_data(posterior: Posterior) -> Marginals:
+    """The means and covariances of each datum's latents, and of padding rows."""
     return posterior.marginals()

@@ -354,6 +354,4 @@ def _pad_rank(draws: np.ndarray, rank: int) -> np.ndarray:
     return np.pad(draws, ((0, 0), (0, rank - draws.shape[1]), (0, 0)))
 
 
-@compiled
-def _latents(prior: PriorCollection, whitened: tuple[Array, ...]) -> Float[Array, "draws n l"]:
-    return prior.latents(whitened)
+_latents = compiled(PriorCollection.latents)

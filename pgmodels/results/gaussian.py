@@ -181,7 +181,7 @@ class ParameterUncertainty:
     def values(self, model: Model, scores: Float[np.ndarray, "s k"]) -> dict[str, np.ndarray]:
         """The parameters by name, (s, ...), at standard normal scores."""
         learned = trainable(model)
-        values = _constrained(learned, as_array(self.vector + scores @ self.root.T))
+        values = constrained(learned, as_array(self.vector + scores @ self.root.T))
         return {name: np.asarray(value) for name, value in zip(learned.names, values, strict=True)}
 
     def of_likelihood(self, model: Model, scores: Float[np.ndarray, "s k"]) -> dict[str, np.ndarray]:
@@ -287,7 +287,8 @@ def _means(
 
 
 @partial(compiled, optimise=False)
-def _constrained(learned: ParameterVector, vectors: Float[Array, "s p"]) -> Sequence[Array]:
+def constrained(learned: ParameterVector, vectors: Float[Array, "s p"]) -> list[Array]:
+    """The constrained values of each parameter, (s, ...), from unconstrained vectors."""
     return jax.vmap(learned.constrain)(vectors)
 
 

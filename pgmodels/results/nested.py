@@ -16,7 +16,7 @@ from pgmodels.objectives.base import Objective
 from pgmodels.priors import chain_posterior as chain_response
 from pgmodels.priors.base import pad_rows, pad_zeros
 from pgmodels.priors.chain_posterior import ChainResponse, Factors, Layout
-from pgmodels.priors.collection import Marginals, Posterior, PriorCollection, check_covariances
+from pgmodels.priors.collection import Posterior, PriorCollection, check_covariances
 from pgmodels.results.approximation import FitReport, JointResponse, NodesOf, ResponseApproximation
 from pgmodels.results.gaussian import (
     GaussianPredictions,
@@ -71,12 +71,7 @@ class ChainCorrection(ResponseApproximation):
         )
 
 
-respond = compiled(chain_response.respond, "layout")
-
-
-@compiled
-def _predicted(response: ChainResponse, inputs: Array) -> Marginals:
-    return response.predict(inputs)
+respond, _predicted = compiled(chain_response.respond, "layout"), compiled(ChainResponse.predict)
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -194,7 +189,6 @@ class NestedApproximation(JointResponse):
 
     @property
     def method(self) -> str:
-        """The method of ``correct``."""
         return "nested"
 
     @cached_property
@@ -241,7 +235,6 @@ class NestedApproximation(JointResponse):
 
     @cached_property
     def nodes(self) -> CopulaNodes:
-        """What integrates over the latents of each datum."""
         if self.mixing is None:
             return CopulaNodes(self.marginals, self.mean, self.covariance)
         at_data = self._nodes_by(self._inputs_at(self.X), self.mixing)

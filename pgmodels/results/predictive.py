@@ -118,10 +118,7 @@ class Nodes(DoublePrecision, Picklable, ABC):
 
 
 class GaussianNodes(Nodes):
-    """Gaussian marginals of each row's latents, in the standardised directions that the likelihood depends on.
-
-    Gauss-Hermite for one direction, scrambled Sobol for several.
-    """
+    """Gaussian marginals of latents: Gauss-Hermite for one standardised direction, scrambled Sobol for several."""
 
     mean: np.ndarray
     num_directions: int
@@ -402,13 +399,7 @@ class IntegratedLikelihood(DoublePrecision, Picklable):
     def _integrate_windows(
         self, nodes: GaussianNodes, y: np.ndarray, rows: np.ndarray, result: np.ndarray, places: np.ndarray
     ) -> np.ndarray:
-        """Integrate kinked or narrow integrands of one direction on windows about their mass; returns the last changes.
-
-        The observations y belong to ``rows`` of X_new, and their integrals to ``places`` of the result.
-
-        The trapezoid rule converges exponentially for smooth integrands that vanish at both ends, and as the square
-        of the spacing across a kink.
-        """
+        """Integrate kinked or narrow integrands on windows about their mass; returns the last changes."""
         levels = (1025, 4097, 16385)
         # A window ends where the integrand is exp(-depth) of its peak.
         depth = 32.0
@@ -757,11 +748,7 @@ class Predictive(DoublePrecision, Picklable):
         return np.exp(np.stack([np.asarray(part) for part in each], axis=-1))
 
     def _moments_of_times(self, level: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of a time to an event by the trapezoid rule in its logarithm; they may be infinite.
-
-        Beyond the window, where the survival probability is exp(-100), the tail is a power of time, so that the
-        remaining terms of the rule are a geometric series.
-        """
+        """Mean and variance, maybe infinite, of a time to an event by the trapezoid rule in its logarithm."""
         num_rows = self.nodes.num_rows
 
         def log_time_where(least: float) -> np.ndarray:

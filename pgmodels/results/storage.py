@@ -198,10 +198,7 @@ class _UnsuitableError(ValueError):
 
 @contextmanager
 def faults_of(path: Path, unsuitable: type[ValueError] = _UnsuitableError) -> Iterator[None]:
-    """Within the context, errors about what a file holds become one ValueError that names it.
-
-    Errors of the type ``unsuitable`` are those of files that are not damaged.
-    """
+    """Turn errors about a file's contents into a ValueError that names it; ``unsuitable`` ones are of intact files."""
     try:
         yield
     except unsuitable as error:
@@ -305,10 +302,7 @@ def _unnamed(value: object, place: str) -> ValueError:
 
 
 def _bound_prior(model: Model, values: Mapping[str, Any]) -> PriorCollection:
-    """The prior at the data as engines bind it, from the fields of a result.
-
-    Engines may have used a more accurate prior; files have the arrays of groups that differ from this.
-    """
+    """The prior at the data as engines bind it; files have the arrays of groups that differ from it."""
     in_program = bool(values.get("hyperparameters")) or values["method"] == "nuts"
     prior = model.prior(values["X"], traced=True) if in_program else model.prior(values["X"])
     return prior.for_sampling() if values["method"] == "gibbs" else prior
@@ -320,10 +314,7 @@ def _array_fields(group: LatentPrior) -> list[str]:
 
 
 def _stored_distribution(value: dist.Distribution, place: str) -> dict[str, Any]:
-    """A distribution by its name, arguments and floating-point precision.
-
-    Raises ValueError if these do not rebuild it: some distributions transform their arguments.
-    """
+    """A distribution by name, arguments and precision; raises ValueError if these do not rebuild it."""
     kind = type(value)
     names = [name for name in inspect.signature(kind).parameters if name != "validate_args"]
     if (sd if kind is sd else getattr(dist, kind.__name__, None)) is kind and all(hasattr(value, n) for n in names):
@@ -469,10 +460,7 @@ class _Reader:
         return cls(model=model, prior=prior, **values)
 
     def _model(self, counted: list[int]) -> Model:
-        """The model. Raises ValueError unless its GPs have as many latents as the arrays, by group or in all.
-
-        Before it is built, since a file may claim any number of GPs.
-        """
+        """The model; raises ValueError, before it is built, unless the arrays have its number of latents."""
         sizes = [gp["fields"]["size"] for gp in self.document["model"]["fields"]["gps"]]
         if not all(type(size) is int and size > 0 for size in sizes):
             raise ValueError("sizes of GPs should be whole numbers >= 1")
@@ -619,21 +607,15 @@ def _posterior(prior: PriorCollection, sites: Sites, blocks: Blocks) -> Posterio
     # Padded, as in the engines, so that the result is the same to the last bit.
     padded = padded_prior(prior)
     sites = pad_sites(Sites(*map(as_array, sites)), padded.num_rows)
-    leaves = _condition(padded, sites) if blocks is None else _condition_coupled(padded, sites, blocks)
-    posterior: Posterior = leaves.completed(padded)
+    posterior: Posterior = _condition(padded, sites, blocks).completed(padded)
     return posterior
 
 
 # Engines compute the sites of coupled latents and the posterior in one program; here the sites are read from the file.
 # The order of sums differs, so coupled posteriors agree to rounding. All others are the same to the last bit.
-@partial(compiled, optimise=False)
-def _condition(prior: PriorCollection, sites: Sites) -> NewLeaves:
-    return NewLeaves.of(prior, prior.condition(sites))
-
-
 @partial(compiled, static_argnames="blocks", optimise=False)
-def _condition_coupled(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> NewLeaves:
-    return NewLeaves.of(prior, condition_jointly(prior, sites, blocks))
+def _condition(prior: PriorCollection, sites: Sites, blocks: Blocks) -> NewLeaves:
+    return NewLeaves.of(prior, prior.condition(sites) if blocks is None else condition_jointly(prior, sites, blocks))
 
 
 # Checks of values against the annotations of fields, and of the fields of a result against each other.

@@ -145,10 +145,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], Arrays]:
 
 
 def remove_temporary(folder: Path, names: str) -> None:
-    """Remove what killed processes left behind of files with these names, a regular expression.
-
-    No other process may be writing them.
-    """
+    """Remove files of these names (a regular expression) that killed processes left, with no other writing them."""
     temporary = re.compile(rf"\.({names})\.[0-9a-f]{{16}}\.tmp")
     for entry in folder.iterdir():
         if temporary.fullmatch(entry.name):
@@ -206,10 +203,7 @@ def _escaped(cell: object) -> object:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A regular file that fits into memory, open to read.
-
-    Raises OSError for others: a pipe or a device may have no end.
-    """
+    """A regular file that fits into memory, open to read; raises OSError for others, such as endless pipes."""
     _require_regular(os.stat(path))
     # The file may have been replaced since: opening a pipe would wait for its writer.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:

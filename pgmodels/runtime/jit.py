@@ -100,11 +100,7 @@ def num_cores() -> int:
 
 
 class _OneThread:
-    """A context of one BLAS thread, shared by Python threads: the first to enter sets it, the last to exit restores.
-
-    The number of BLAS threads is global in a process: separate contexts in overlapping threads could restore the 1 that
-    another thread has set.
-    """
+    """One BLAS thread, shared by Python threads: the first to enter sets it, the last to exit restores the number."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

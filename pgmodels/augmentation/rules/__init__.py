@@ -21,10 +21,7 @@ RULES: list[type[Rule]] = [
 
 
 def register(rule: type[Rule]) -> type[Rule]:
-    """Class decorator that registers a user's rule, matched before the built-in ones.
-
-    Raises TypeError if ``rule`` is not a subclass of ``Rule``.
-    """
+    """Class decorator: a user's rule, matched before the built-in ones; TypeError unless a subclass of ``Rule``."""
     if not (isinstance(rule, type) and issubclass(rule, Rule)):
         raise TypeError(f"rule must be a subclass of pgmodels.augmentation.rules.Rule; got {rule!r}.")
     RULES.insert(0, rule)

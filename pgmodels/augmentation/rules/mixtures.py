@@ -149,10 +149,7 @@ class PolyaGammaRule(Rule):
 
 
 class PoissonRule(Rule):
-    """exp(-R σ(z)), R >= 0, with k ~ Poisson(R σ(-z)) (Galy-Fajou et al. 2019, section 3.1, augmentation 2).
-
-    R is a coefficient, an auxiliary of an earlier rule, or a non-negative quadratic in other latents.
-    """
+    """exp(-R σ(z)), R >= 0, with k ~ Poisson(R σ(-z)) (Galy-Fajou et al. 2019, section 3.1, augmentation 2)."""
 
     title = "Poisson"
     rank = 4

@@ -78,10 +78,7 @@ class Rule(ABC):
 
     @abstractmethod
     def augmented(self) -> Part:
-        """The augmented factor, without the factors that later rules augment, as a formula.
-
-        An expression, or a tree of ``likelihoods.printing`` if it must not be simplified.
-        """
+        """The augmented factor, without those of later rules: a formula, or a printed tree to keep as it is."""
 
     def conditional(self) -> Chain | None:
         """The complete conditional of the auxiliary, as a formula; None if there is none."""
@@ -91,10 +88,7 @@ class Rule(ABC):
         return line(self.auxiliary, "|", conditioning, "~", self.law.notation(self.auxiliary))
 
     def complete(self, children: Sequence[Auxiliary]) -> Law | None:
-        """The law of the auxiliary given those of the factors that the rule returned, its ``children``.
-
-        ``law`` is the law with these integrated out. None if a rule does not provide it.
-        """
+        """The law of the auxiliary with those of the ``children``, the rule's factors, integrated out, or None."""
         del children
         return None
 
