@@ -373,13 +373,37 @@ class GPRegressor(RegressorMixin, _GPEstimator):
         starts at the median distance between inputs.
     likelihood : str, Likelihood or likelihood family, optional
         "gaussian" (the default), "student", "laplace", "negative_binomial", or a likelihood of numbers.
-    method, learn, inducing, mean, max_iter, tol, random_state, verbose
-        As of GPClassifier.
+    method : {"fit", "cavi", "gaussian_vi", "svi", "gibbs", "integrate"}
+        How the posterior is computed: see GPClassifier.
+    learn : bool
+        Whether hyperparameters are learned. If not they keep the values of ``kernel`` and ``likelihood``.
+    inducing : "auto", None, int or array of shape (n_inducing, n_features)
+        Inducing inputs. "auto" takes none up to 2,000 rows, and beyond or with "svi" a number found by the bound.
+    mean : float, Parameter or Fixed, optional
+        The mean of the latents. By default learned for one latent, and 0 for several.
+    max_iter : int
+        Maximum number of iterations of the search.
+    tol : float
+        Relative change of the bound below which the search has converged.
+    random_state : int, RandomState or None
+        Seed of random choices, and of draws by "gibbs".
+    verbose : bool
+        Whether to show a progress bar.
 
     Attributes
     ----------
-    n_features_in_, feature_names_in_, model_, kernel_, result_, n_iter_
-        As of GPClassifier.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of features, if X was a data frame with text as column names.
+    model_ : Model
+        The model with the learned values.
+    kernel_ : Kernel
+        The kernel with the learned values.
+    result_ : Approximation, Draws or IntegratedApproximation
+        The result of the method, for ``pgmodels.correct``, ``compare``, ``diagnose`` and ArviZ.
+    n_iter_ : int
+        Number of iterations.
 
     Examples
     --------
