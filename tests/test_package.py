@@ -239,26 +239,6 @@ def test_the_main_calls(data, tmp_path):
     np.testing.assert_allclose(mcmc.mean, mcmc.latents.mean(axis=(0, 1)), rtol=1e-12)
 
 
-@pytest.mark.slow
-def test_a_likelihood_of_ones_own(data):
-    X, y, *_ = data
-
-    @pgm.likelihood
-    def logistic_softmax(y, f):
-        return pgm.sigmoid(f[y]) / pgm.sum(pgm.sigmoid(f))
-
-    @pgm.likelihood
-    def negative_binomial(y, f, dispersion=pgm.Parameter(2.0, positive=True)):
-        return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** dispersion
-
-    model = pgm.Model(logistic_softmax(), pgm.GP(pgm.Matern52(lengthscale=2.0), size=3))
-    classes = y + (X[:, 1] > 1)
-    named = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.Matern52(lengthscale=2.0), size=3))
-    np.testing.assert_allclose(pgm.cavi(model, X, classes).mean, pgm.cavi(named, X, classes).mean, rtol=1e-9)
-    counts = pgm.Model(negative_binomial(), pgm.GP(pgm.RBF()))
-    assert pgm.cavi(counts, X, y).converged
-
-
 def test_kernels_add_multiply_and_may_be_any_callable(data):
     X, y, *_ = data
     kernel = pgm.RBF(1.0, [1.0, 2.0]) * pgm.Periodic(period=3.0) + pgm.Constant(0.5) + pgm.White(1e-3)

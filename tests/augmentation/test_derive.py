@@ -173,11 +173,6 @@ def test_branching_is_refused():
             branch()
 
 
-def test_comparing_latents_is_refused():
-    with pytest.raises(ValueError, match="compares latent values"):
-        F > 0  # noqa: B015
-
-
 @pytest.mark.parametrize("position", [3, -4])
 def test_an_index_out_of_range_says_how_many_latents_are_needed(position):
     with pytest.raises(ValueError, match=r"has 3 latent GPs: give it a GP with size=4"):

@@ -27,10 +27,11 @@ from pgmodels.likelihoods.operations import Call, Sum
 from pgmodels.likelihoods.printing import density, factors, integral, inverse_power, line
 from pgmodels.model import GP, Model
 from pgmodels.numerics.elementary import factorised_share, gamma_shape
-from pgmodels.runtime.precision import double_precision
 from tests.inference.test_cavi import wine
 from tests.registry import CASES
 from tests.statistical.reference import effective_sizes, standard_error
+
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 # Below this a test of a fixed seed would be a false alarm in ten thousand.
 ALPHA = 1e-4
@@ -67,7 +68,6 @@ def distribution_of_largest(t, mean):
     return np.interp(t, nodes, cumulated / mass.sum())
 
 
-@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("size", [2, 3, 10])
 def test_draws_have_the_density(size):
     mean, n = means(size), 2000
@@ -86,7 +86,6 @@ def test_draws_have_the_density(size):
         assert np.max(np.abs(np.corrcoef(uniform)[0, 1:])) < 4.9 / np.sqrt(n)
 
 
-@pytest.mark.usefixtures("double_precision")
 def test_draws_of_many_classes_are_nan_where_a_mean_is_nan():
     mean = np.random.default_rng(0).normal(0.0, 5.0, (4, 3000))
     chosen = np.arange(3000) == np.argmin(mean, axis=1)[:, None]
@@ -101,7 +100,6 @@ def moments():
     return rng.normal(0.4, 1.5, (6, 3)), rng.uniform(0.2, 2.0, (6, 3)), np.array([0.0, 1.0, 2.0, 2.0, 0.0, 1.0])
 
 
-@pytest.mark.usefixtures("double_precision")
 def test_bound_is_below_the_expected_log_density():
     m, v, y = moments()
     augmentation = model_of(noisy()).augmentation
@@ -116,7 +114,6 @@ def test_bound_is_below_the_expected_log_density():
     np.testing.assert_allclose(tight, LOG_DENSITY(y, m / np.sqrt(NOISE)), rtol=1e-12)
 
 
-@pytest.mark.usefixtures("double_precision")
 def test_sites_are_means_of_the_gaussians():
     m, v, y = moments()
     m[0, 1], m[1, 2] = -40.0, 40.0
@@ -134,7 +131,6 @@ def test_sites_are_means_of_the_gaussians():
         np.testing.assert_allclose(h[row] * np.sqrt(NOISE), expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.usefixtures("double_precision")
 def test_two_classes_are_a_probit_of_the_difference():
     """Its auxiliaries say more than that of the probit, which is free of the sum: hence the quarter."""
     rng = np.random.default_rng(3)
@@ -149,7 +145,6 @@ def test_two_classes_are_a_probit_of_the_difference():
     np.testing.assert_allclose(both.local_bound(m, 0 * v, y, {}), density, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize(
     ("formula", "message"),
     [
@@ -162,7 +157,6 @@ def test_other_forms_have_no_augmentation(formula, message):
         pgm.cavi(model_of(pgm.likelihood(formula, support=pgm.Classes(3))()), np.zeros((3, 1)), np.arange(3.0))
 
 
-@pytest.mark.usefixtures("double_precision")
 def test_noise_in_the_data_is_positive():
     @pgm.likelihood
     def measured(y, f):
@@ -173,7 +167,6 @@ def test_noise_in_the_data_is_positive():
         pgm.cavi(model_of(measured()), X, y)
 
 
-@pytest.mark.usefixtures("double_precision")
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["auto", "sweep"])
 def test_gibbs_agrees_with_quadrature(scheme):
@@ -193,7 +186,6 @@ def test_gibbs_agrees_with_quadrature(scheme):
     assert effective_sizes(draws.latents).min() > 400
 
 
-@pytest.mark.usefixtures("double_precision")
 @pytest.mark.slow
 def test_gibbs_of_two_classes_is_that_of_a_probit():
     X, y = CASES["probit"].data(25, seed=5)
@@ -233,7 +225,6 @@ def complete_laws_product(y, f):
     return pgm.prod(pgm.sigmoid(f) ** (y == 1) / (0.5 + 1.7 * pgm.sigmoid(f)) ** 2)
 
 
-@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize(
     "likelihood", [CASES["logistic_softmax"].likelihood, background, weighted_sum, complete_laws_product]
 )
@@ -255,7 +246,6 @@ def test_the_density_given_the_counts_is_the_joint_density_up_to_a_constant(like
     np.testing.assert_allclose(ratios[1:], [ratios[0]] * 2, atol=1e-11)
 
 
-@pytest.mark.usefixtures("double_precision")
 def test_only_gamma_rules_have_a_complete_law():
     assert {name for name, case in CASES.items() if case.model().augmentation.complete_laws} == {
         "logistic_softmax",
@@ -303,7 +293,6 @@ def log_dual(m, v, sign):
     return sign * m / 2 - np.logaddexp(c / 2, -c / 2)
 
 
-@double_precision
 def test_the_bound_is_the_largest_free_energy_and_the_sites_are_the_published_ones():
     objective = objective_of(softmax_model(), "factorised")
     bound = objective.local_bound(M, V, Y, {})
@@ -317,7 +306,6 @@ def test_the_bound_is_the_largest_free_energy_and_the_sites_are_the_published_on
         np.testing.assert_allclose(precision, (chosen + counts) * np.tanh(c / 2) / (2 * c), atol=1e-5)
 
 
-@double_precision
 def test_a_sum_with_a_constant_and_weights_to_another_power():
     def formula(y, f):
         return (0.3 + 0.5 * pgm.sigmoid(f[0]) + y * pgm.sigmoid(-f[1])) ** -2.5 * pgm.sigmoid(f[1]) ** 2
@@ -346,7 +334,6 @@ def in_many_digits(p, log_r):
         return [float(value) for value in (alpha, share, by_p, by_log_r)]
 
 
-@double_precision
 def test_the_shape_and_its_share_in_many_digits():
     p, log_r = map(np.ravel, np.meshgrid([0.01, 1.0, 2.5, 40.0], [-1e-12, -0.05, -1.2, -3.0, -25.0, -60.0]))
     alpha, share, by_p, by_log_r = np.transpose([in_many_digits(*point) for point in zip(p, log_r, strict=True)])
@@ -388,7 +375,6 @@ def test_factorised_bound_is_below_the_augmented_bound_and_the_evidence(n):
 
 
 @pytest.mark.slow
-@double_precision
 def test_factorised_bound_is_finite_for_far_latents():
     objective = objective_of(softmax_model(), "factorised")
     m = jnp.array([[40.0, -40.0, 0.0], [-40.0, -40.0, -40.0], [40.0, 40.0, 40.0]])

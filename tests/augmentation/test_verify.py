@@ -26,7 +26,20 @@ from pgmodels.augmentation.rules.mixtures import (
 )
 from pgmodels.augmentation.rules.rule import quadratic_sites
 from pgmodels.augmentation.verify import PrintedForm, verify_augmentation
-from pgmodels.augmentation.verify_cases import ROWS, Case, Check
+from pgmodels.augmentation.verify_cases import (
+    BELOW,
+    DRAWN,
+    GRADIENT,
+    INTEGRATES,
+    JOINT,
+    PRINTED,
+    RISES,
+    ROWS,
+    SITE,
+    TIGHT,
+    Case,
+    Check,
+)
 from pgmodels.likelihoods import infix
 from pgmodels.likelihoods.expression import Environment, Latents, ParameterSymbol
 from pgmodels.likelihoods.operations import exp, largest, log, multiply, normal_cdf, normal_pdf, sigmoid, sqrt, sum_
@@ -34,8 +47,6 @@ from pgmodels.likelihoods.printing import call, line, tree, words
 from pgmodels.likelihoods.supports import Binary, Counts, Real, Undeclared
 from tests.covering import some
 from tests.rules import F3, FORMULAS, PARAMETERS, F, R, Y
-
-PLANTED = {}
 
 
 def check(name, seed=0, y=None):
@@ -91,7 +102,7 @@ def test_changes_no_global_state():
 
 def test_takes_observations():
     y = np.array([[3.0, 0.4], [0.0, -1.2], [1.0, 2.5]])
-    assert check("offset", y=y).figures[verify_cases.TIGHT] <= verify_cases.ROUNDING
+    assert check("offset", y=y).figures[TIGHT] <= verify_cases.ROUNDING
 
 
 # Symbols of auxiliaries, and formulas with a parameter that is read after the auxiliary of that symbol is drawn.
@@ -145,201 +156,171 @@ def test_asks_for_observations_where_none_are_found():
             verify_augmentation(augmentation, {}, Counts())
 
 
-def planted(name, formula, expected):
-    """Register a change that plants an error, the formula that shows it and the check that must name it."""
-
-    def register(change):
-        PLANTED[name] = (change, formula, expected)
-        return change
-
-    return register
-
-
-def patch_result(monkeypatch, owner, method, change):
-    """Replace a method by a change of its result."""
+def result_of(owner, method, change):
+    """A method that is replaced by a change of its result."""
     original = getattr(owner, method)
-    monkeypatch.setattr(owner, method, lambda self, *args: change(self, original(self, *args), *args))
+    return owner, method, lambda self, *args: change(self, original(self, *args), *args)
 
 
-@planted("Poisson auxiliary at σ(z), throughout", "sigmoid poisson", verify_cases.JOINT)
-def poisson_sign(monkeypatch):
-    with_another_law(monkeypatch, PoissonRule, lambda law, rule: Poisson(rule.rate.expression * rule.up))
-
-
-@planted("Poisson auxiliary drawn at σ(z)", "logistic softmax", verify_cases.DRAWN)
-def poisson_draw_sign(monkeypatch):
-    class Wrong(Poisson):
-        def draw(self, key, env):
-            return Poisson(self.wrong).draw(key, env)
-
-    def wrong(law, rule):
-        law = Wrong(law.rate)
-        object.__setattr__(law, "wrong", rule.rate.expression * rule.up)
-        return law
-
-    with_another_law(monkeypatch, PoissonRule, wrong)
-
-
-def with_another_law(monkeypatch, owner, change):
-    """Replace the law of a rule's auxiliary."""
+def with_law(owner, change):
+    """A rule with another law of its auxiliary."""
     original = owner.__init__
 
     def init(self, *args):
         original(self, *args)
         self.law = change(self.law, self)
 
-    monkeypatch.setattr(owner, "__init__", init)
+    return owner, "__init__", init
 
 
-@planted("a doubled precision", "bernoulli", verify_cases.SITE)
-def doubled_precision(monkeypatch):
-    def change(self, sites):
-        return tuple(replace(site, precision=2 * site.precision) for site in sites)
-
-    patch_result(monkeypatch, PolyaGammaRule, "sites", change)
+class DrawnElsewhere(Poisson):
+    def draw(self, key, env):
+        return Poisson(self.wrong).draw(key, env)
 
 
-@planted("a doubled precision of the bound's site", "student t", verify_cases.GRADIENT)
-def doubled_variational_precision(monkeypatch):
-    patch_result(monkeypatch, Augmentation, "local_sites", lambda self, site, *args: (site[0], 2 * site[1]))
+def drawn_elsewhere(law, rule):
+    law = DrawnElsewhere(law.rate)
+    object.__setattr__(law, "wrong", rule.rate.expression * rule.up)
+    return law
 
 
-@planted("a missing log 2 in the joint", "negative binomial", verify_cases.INTEGRATES)
-def missing_log_two(monkeypatch):
-    def change(self, log_joint, env):
-        return log_joint + self.total.evaluate(env) * jnp.log(2.0)
-
-    patch_result(monkeypatch, PolyaGammaRule, "log_joint", change)
+def site_without_offset(self, h, w, env):
+    scale = self.scale.evaluate(env)
+    return self._scatter(scale * h), self._scatter(scale**2 * w)
 
 
-@planted("a missing log 2 in the bound", "bernoulli", verify_cases.TIGHT)
-def missing_log_two_in_the_bound(monkeypatch):
-    original = laws.log_sigmoid_tilde
-    monkeypatch.setattr(laws, "log_sigmoid_tilde", lambda mean, variance: original(mean, variance) + jnp.log(2.0))
+def factor_without_offset(self, log_factor, env, known=()):
+    z = self.predictor.expression
+    without = Environment(env.y, env.f - self.predictor.shift.evaluate(env), env.parameters)
+    a, b = self.a.evaluate(env), self.b.evaluate(env)
+    return a * sigmoid(z).log_evaluate(without) + b * sigmoid(-z).log_evaluate(without)
 
 
-@planted("an offset dropped from the site", "offset", verify_cases.SITE)
-def offset_dropped_from_site(monkeypatch):
-    def site(self, h, w, env):
-        scale = self.scale.evaluate(env)
-        return self._scatter(scale * h), self._scatter(scale**2 * w)
-
-    monkeypatch.setattr(Predictor, "site", site)
+def doubled_precisions(self, sites, *args):
+    return tuple(replace(site, precision=2 * site.precision) for site in sites)
 
 
-@planted("an offset dropped from the moments", "offset", verify_cases.TIGHT)
-def offset_dropped_from_moments(monkeypatch):
-    original = laws.mean_of
-    monkeypatch.setattr(laws, "mean_of", lambda predictor: original(predictor) - predictor.shift)
-
-
-@planted("an offset dropped from the value", "offset", verify_cases.INTEGRATES)
-def offset_dropped_from_value(monkeypatch):
-    def change(self, log_factor, env, known=()):
-        z = self.predictor.expression
-        without = Environment(env.y, env.f - self.predictor.shift.evaluate(env), env.parameters)
-        a, b = self.a.evaluate(env), self.b.evaluate(env)
-        return a * sigmoid(z).log_evaluate(without) + b * sigmoid(-z).log_evaluate(without)
-
-    patch_result(monkeypatch, PolyaGammaRule, "log_factor", change)
-
-
-@planted("a wrong shape of the Gamma auxiliary", "logistic softmax", verify_cases.DRAWN)
-def gamma_shape(monkeypatch):
-    # Shape 2 for shape 1.
-    monkeypatch.setattr(Gamma, "draw", lambda self, key, env: double_gamma(key, self.rate.evaluate(env)))
+def other_mixing_law(self, log_joint, env):
+    return log_joint + 0.5 * jnp.log(self.auxiliary.evaluate(env))
 
 
 def double_gamma(key, rate):
     return jax.random.gamma(key, jnp.full(rate.shape, 2.0)) / rate
 
 
-@planted("a wrong scale of the mixing Gamma", "student t", verify_cases.DRAWN)
-def mixing_shape(monkeypatch):
-    patch_result(monkeypatch, Gamma, "draw", lambda self, drawn, *args: 1.25 * drawn)
+def largest_alone(self, log_joint, env):
+    value, z = self.auxiliary.evaluate(env), self.predictor.expression.evaluate(env)
+    return jnp.sum(jnp.where(self.node.chosen(env), norm.logpdf(value, z), 0.0), axis=-1, keepdims=True)
 
 
-@planted("a wrong shape of the inverse Gaussian", "laplace", verify_cases.DRAWN)
-def inverse_gaussian_shape(monkeypatch):
-    monkeypatch.setattr(laws, "inverse_gaussian", lambda key, mean, shape: inverse_gaussian(key, mean, 2 * shape))
+def uniform_allocation(self, drawn, key, env):
+    other = 1.0 + jax.random.randint(key, drawn.shape, 0, len(self.weights))
+    return jnp.where(drawn > 0, other, 0.0)
 
 
-@planted("a wrong mixing law", "laplace", verify_cases.INTEGRATES)
-def mixing_law(monkeypatch):
-    def change(self, log_joint, env):
-        return log_joint + 0.5 * jnp.log(self.auxiliary.evaluate(env))
-
-    patch_result(monkeypatch, InverseGaussianMixtureRule, "log_joint", change)
-
-
-@planted("a truncated Gaussian that is not truncated", "probit", verify_cases.DRAWN)
-def no_truncation(monkeypatch):
-    monkeypatch.setattr(laws, "truncated_normal", lambda key, mean: mean + jax.random.normal(key, mean.shape))
-
-
-@planted("an interval that is not an interval", "ordered probit", verify_cases.DRAWN)
-def no_interval(monkeypatch):
-    monkeypatch.setattr(laws, "interval_normal", lambda key, low, high: jax.random.normal(key, low.shape))
-
-
-@planted("the largest not larger", "multinomial probit", verify_cases.DRAWN)
-def not_the_largest(monkeypatch):
-    def normals(key, mean, chosen):
-        return mean + jax.random.normal(key, mean.shape)
-
-    monkeypatch.setattr(laws, "normals_of_largest", normals)
-
-
-@planted("the largest alone in the joint", "multinomial probit", verify_cases.INTEGRATES)
-def largest_alone(monkeypatch):
-    def change(self, log_joint, env):
-        value, z = self.auxiliary.evaluate(env), self.predictor.expression.evaluate(env)
-        return jnp.sum(jnp.where(self.node.chosen(env), norm.logpdf(value, z), 0.0), axis=-1, keepdims=True)
-
-    patch_result(monkeypatch, ArgmaxRule, "log_joint", change)
-
-
-@planted("an allocation that ignores the weights", "label noise", verify_cases.DRAWN)
-def uniform_allocation(monkeypatch):
-    def change(self, drawn, key, env):
-        other = 1.0 + jax.random.randint(key, drawn.shape, 0, len(self.weights))
-        return jnp.where(drawn > 0, other, 0.0)
-
-    patch_result(monkeypatch, laws.Categorical, "draw", change)
-
-
-@planted("a bound without the weight of a component", "zero inflated", verify_cases.TIGHT)
-def unweighted_component(monkeypatch):
-    monkeypatch.setattr(MixtureRule, "share", lambda self: LogMixture(tuple(share - 0.1 for share in self.shares)))
-
-
-@planted("a bound without its variance", "probit", verify_cases.BELOW)
-def bound_without_variance(monkeypatch):
-    def change(self, share):
-        return share + 0.5 * self.exponent * laws.variance_of(self.predictor)
-
-    patch_result(monkeypatch, TruncatedGaussianRule, "share", change)
-
-
-@planted("an exponent forgotten", "binomial", verify_cases.INTEGRATES)
-def forgotten_exponent(monkeypatch):
-    monkeypatch.setattr(PolyaGammaRule, "log_factor", lambda self, env, known=(): jnp.zeros((1, 1)))
-
-
-@planted("the coupling's site at σ(-g)", "heteroscedastic", verify_cases.SITE)
-def coupling_sign(monkeypatch):
-    def coupled_sites(self, averaged=False):
-        return quadratic_sites(self.rate, self.down)
-
-    monkeypatch.setattr(PoissonRule, "coupled_sites", coupled_sites)
+log_sigmoid_tilde, mean_of = laws.log_sigmoid_tilde, laws.mean_of
+# Errors: the formula that shows one, the check that must name it, what is replaced, and by what.
+PLANTED = {
+    "Poisson auxiliary at σ(z), throughout": (
+        *("sigmoid poisson", JOINT),
+        *with_law(PoissonRule, lambda law, rule: Poisson(rule.rate.expression * rule.up)),
+    ),
+    "Poisson auxiliary drawn at σ(z)": ("logistic softmax", DRAWN, *with_law(PoissonRule, drawn_elsewhere)),
+    "a doubled precision": ("bernoulli", SITE, *result_of(PolyaGammaRule, "sites", doubled_precisions)),
+    "a doubled precision of the bound's site": (
+        *("student t", GRADIENT),
+        *result_of(Augmentation, "local_sites", lambda self, site, *args: (site[0], 2 * site[1])),
+    ),
+    "a missing log 2 in the joint": (
+        *("negative binomial", INTEGRATES),
+        *result_of(PolyaGammaRule, "log_joint", lambda self, p, env: p + self.total.evaluate(env) * jnp.log(2.0)),
+    ),
+    "a missing log 2 in the bound": (
+        *("bernoulli", TIGHT, laws, "log_sigmoid_tilde"),
+        lambda mean, variance: log_sigmoid_tilde(mean, variance) + jnp.log(2.0),
+    ),
+    "an offset dropped from the site": ("offset", SITE, Predictor, "site", site_without_offset),
+    "an offset dropped from the moments": (
+        "offset",
+        TIGHT,
+        laws,
+        "mean_of",
+        lambda predictor: mean_of(predictor) - predictor.shift,
+    ),
+    "an offset dropped from the value": (
+        "offset",
+        INTEGRATES,
+        *result_of(PolyaGammaRule, "log_factor", factor_without_offset),
+    ),
+    "a wrong shape of the Gamma auxiliary": (
+        *("logistic softmax", DRAWN, Gamma, "draw"),
+        # Shape 2 for shape 1.
+        lambda self, key, env: double_gamma(key, self.rate.evaluate(env)),
+    ),
+    "a wrong scale of the mixing Gamma": (
+        "student t",
+        DRAWN,
+        *result_of(Gamma, "draw", lambda self, drawn, *args: 1.25 * drawn),
+    ),
+    "a wrong shape of the inverse Gaussian": (
+        *("laplace", DRAWN, laws, "inverse_gaussian"),
+        lambda key, mean, shape: inverse_gaussian(key, mean, 2 * shape),
+    ),
+    "a wrong mixing law": (
+        *("laplace", INTEGRATES),
+        *result_of(InverseGaussianMixtureRule, "log_joint", other_mixing_law),
+    ),
+    "a truncated Gaussian that is not truncated": (
+        *("probit", DRAWN, laws, "truncated_normal"),
+        lambda key, mean: mean + jax.random.normal(key, mean.shape),
+    ),
+    "an interval that is not an interval": (
+        *("ordered probit", DRAWN, laws, "interval_normal"),
+        lambda key, low, high: jax.random.normal(key, low.shape),
+    ),
+    "the largest not larger": (
+        *("multinomial probit", DRAWN, laws, "normals_of_largest"),
+        lambda key, mean, chosen: mean + jax.random.normal(key, mean.shape),
+    ),
+    "the largest alone in the joint": (
+        "multinomial probit",
+        INTEGRATES,
+        *result_of(ArgmaxRule, "log_joint", largest_alone),
+    ),
+    "an allocation that ignores the weights": (
+        "label noise",
+        DRAWN,
+        *result_of(laws.Categorical, "draw", uniform_allocation),
+    ),
+    "a bound without the weight of a component": (
+        *("zero inflated", TIGHT, MixtureRule, "share"),
+        lambda self: LogMixture(tuple(share - 0.1 for share in self.shares)),
+    ),
+    "a bound without its variance": (
+        *("probit", BELOW),
+        *result_of(
+            TruncatedGaussianRule,
+            "share",
+            lambda self, share: share + 0.5 * self.exponent * laws.variance_of(self.predictor),
+        ),
+    ),
+    "an exponent forgotten": (
+        *("binomial", INTEGRATES, PolyaGammaRule, "log_factor"),
+        lambda self, env, known=(): jnp.zeros((1, 1)),
+    ),
+    "the coupling's site at σ(-g)": (
+        *("heteroscedastic", SITE, PoissonRule, "coupled_sites"),
+        lambda self, averaged=False: quadratic_sites(self.rate, self.down),
+    ),
+}
 
 
 @pytest.mark.parametrize(
     "error", some(PLANTED, "Poisson auxiliary drawn at σ(z)", "a doubled precision", "an exponent forgotten")
 )
 def test_catches(error, monkeypatch):
-    change, formula, expected = PLANTED[error]
-    change(monkeypatch)
+    formula, expected, *replaced = PLANTED[error]
+    monkeypatch.setattr(*replaced)
     with pytest.raises(VerificationError) as raised:
         check(formula)
     message = str(raised.value)
@@ -350,9 +331,10 @@ def test_catches(error, monkeypatch):
 
 def test_catches_an_elbo_that_falls(monkeypatch):
     # A wrong site is not the gradient either, which would be found first.
-    patch_result(monkeypatch, Augmentation, "local_sites", lambda self, site, *args: (3 * site[0], site[1]))
+    wrong = result_of(Augmentation, "local_sites", lambda self, site, *args: (3 * site[0], site[1]))
+    monkeypatch.setattr(*wrong)
     monkeypatch.setattr(verify, "CHECKS", (verify_cases.elbo_rises,))
-    with pytest.raises(VerificationError, match=verify_cases.RISES):
+    with pytest.raises(VerificationError, match=RISES):
         check("bernoulli")
 
 
@@ -415,44 +397,6 @@ def test_the_printed_form_of_nested_rules_is_what_is_computed(name):
     assert form(NESTINGS[nesting](FACTORS[factor]) * sqrt(REST), 3, y).unread == []
 
 
-PLANTED_IN_PRINT = {}
-
-
-def planted_in_print(name, formula):
-    """Register a change that plants an error in the printed form, and the formula that shows it."""
-
-    def register(change):
-        PLANTED_IN_PRINT[name] = (change, formula)
-        return change
-
-    return register
-
-
-@planted_in_print("another likelihood", "probit")
-def printed_likelihood(monkeypatch):
-    monkeypatch.setitem(infix._FUNCTIONS, "normal_cdf", "σ")
-
-
-@planted_in_print("an identity without its factor", "bernoulli")
-def printed_identity(monkeypatch):
-    monkeypatch.setattr(mixtures, "inverse_power", lambda base, exponent: tree(1))
-
-
-@planted_in_print("an identity that holds for some data only", "noisy or")
-def printed_condition_of_identity(monkeypatch):
-    monkeypatch.setattr(mixtures, "where", lambda switch: ())
-
-
-@planted_in_print("a joint of another mixing law", "laplace")
-def printed_joint(monkeypatch):
-    patch_result(monkeypatch, InverseGaussianMixtureRule, "augmented", lambda self, augmented: tree(1))
-
-
-@planted_in_print("a joint without the interval", "ordered probit")
-def printed_joint_of_interval(monkeypatch):
-    monkeypatch.setattr(IntervalGaussianRule, "augmented", lambda self: self.density())
-
-
 # For each law: a formula, and its notation with an error.
 NOTATIONS = {
     "PolyaGamma": ("binomial", lambda law, variable: call("PG", law.tilt, law.shape)),
@@ -498,85 +442,60 @@ def test_the_mean_of_an_interval_in_a_mixture_is_that_given_its_component():
     np.testing.assert_allclose(values["E[u]"], expected, rtol=1e-12)
 
 
-def notation_of(name):
-    formula, notation = NOTATIONS[name]
-
-    @planted_in_print(f"the law {name}", formula)
-    def change(monkeypatch):
-        monkeypatch.setattr(getattr(laws, name), "notation", notation)
-
-
-for law_name in NOTATIONS:
-    notation_of(law_name)
-
-
-@planted_in_print("an allocation where none is drawn", "noisy or")
-def printed_allocation(monkeypatch):
-    monkeypatch.setattr(laws.Categorical, "notation", NOTATIONS["Categorical"][1])
-
-
-@planted_in_print("a condition of a truncated Gaussian", "probit")
-def printed_condition(monkeypatch):
-    monkeypatch.setattr(laws, "where", lambda switch: ())
-
-
-@planted_in_print("a law that is not conditioned on what it reads", "sigmoid poisson")
-def printed_conditioning(monkeypatch):
-    monkeypatch.setattr(rule, "auxiliaries_of", lambda expression: [])
-
-
-@planted_in_print("a site given the auxiliaries", "bernoulli")
-def printed_site(monkeypatch):
-    with_another_potential(monkeypatch, averaged=False)
-
-
-@planted_in_print("a site of CAVI", "bernoulli")
-def printed_update(monkeypatch):
-    with_another_potential(monkeypatch, averaged=True)
-
-
-def with_another_potential(monkeypatch, averaged):
+def other_potential(averaged):
     original = explain.conditional_sites
 
     def sites(augmentation, block=0, of=False):
         sites = original(augmentation, block, of)
         return tuple(replace(s, potential=-s.potential) for s in sites) if of == averaged else sites
 
-    monkeypatch.setattr(explain, "conditional_sites", sites)
+    return explain, "conditional_sites", sites
 
 
-@planted_in_print("an expectation", "bernoulli")
-def printed_expectation(monkeypatch):
+def every_responsibility(self):
+    return tuple((Expected(part), Responsibility(self.shares, k)) for k, part in enumerate(self.allocated))
+
+
+# Errors in print: the formula that shows one, what is replaced, and by what.
+PLANTED_IN_PRINT = {
+    "another likelihood": ("probit", infix, "_FUNCTIONS", infix._FUNCTIONS | {"normal_cdf": "σ"}),
+    "an identity without its factor": ("bernoulli", mixtures, "inverse_power", lambda base, exponent: tree(1)),
+    "an identity that holds for some data only": ("noisy or", mixtures, "where", lambda switch: ()),
+    "a joint of another mixing law": ("laplace", InverseGaussianMixtureRule, "augmented", lambda self: tree(1)),
+    "a joint without the interval": ("ordered probit", IntervalGaussianRule, "augmented", lambda self: self.density()),
+    **{f"the law {name}": (shown, getattr(laws, name), "notation", text) for name, (shown, text) in NOTATIONS.items()},
+    "an allocation where none is drawn": ("noisy or", laws.Categorical, "notation", NOTATIONS["Categorical"][1]),
+    "a condition of a truncated Gaussian": ("probit", laws, "where", lambda switch: ()),
+    "a law that is not conditioned on what it reads": (
+        "sigmoid poisson",
+        rule,
+        "auxiliaries_of",
+        lambda expression: [],
+    ),
+    "a site given the auxiliaries": ("bernoulli", *other_potential(averaged=False)),
+    "a site of CAVI": ("bernoulli", *other_potential(averaged=True)),
     # Also that of the diagnostics, which the draws show.
-    patch_result(monkeypatch, laws.PolyaGamma, "mean", lambda self, mean: multiply(2.0, mean))
-
-
-@planted_in_print("a probability of an allocation where none is drawn", "noisy or")
-def printed_responsibility(monkeypatch):
-    def expectations(self):
-        return tuple((Expected(part), Responsibility(self.shares, k)) for k, part in enumerate(self.allocated))
-
-    monkeypatch.setattr(MixtureRule, "expectations", expectations)
-
-
-@planted_in_print("a symbol without a definition", "bernoulli")
-def printed_symbol(monkeypatch):
-    monkeypatch.setattr(explain, "subexpressions", lambda expression: [])
-
-
-@planted_in_print("another mean of an interval", "interval censored")
-def printed_mean(monkeypatch):
-    monkeypatch.setattr(laws.IntervalMean, "notation", lambda self, precedence=0: self.law.location.notation())
-
-
-@planted_in_print("another bound", "zero inflated")
-def printed_bound(monkeypatch):
-    monkeypatch.setattr(LogMixture, "notation", lambda self, precedence=0: self.children[0].notation(precedence))
-
-
-@planted_in_print("definitions with the signs exchanged", "bernoulli")
-def printed_definition(monkeypatch):
-    monkeypatch.setattr(laws.Tilde, "notation", lambda self, precedence=0: call("σ̃₊", self.predictor.expression))
+    "an expectation": ("bernoulli", *result_of(laws.PolyaGamma, "mean", lambda self, mean: multiply(2.0, mean))),
+    "a probability of an allocation where none is drawn": (
+        "noisy or",
+        MixtureRule,
+        "expectations",
+        every_responsibility,
+    ),
+    "a symbol without a definition": ("bernoulli", explain, "subexpressions", lambda expression: []),
+    "another mean of an interval": (
+        *("interval censored", laws.IntervalMean, "notation"),
+        lambda self, precedence=0: self.law.location.notation(),
+    ),
+    "another bound": (
+        *("zero inflated", LogMixture, "notation"),
+        lambda self, precedence=0: self.children[0].notation(precedence),
+    ),
+    "definitions with the signs exchanged": (
+        *("bernoulli", laws.Tilde, "notation"),
+        lambda self, precedence=0: call("σ̃₊", self.predictor.expression),
+    ),
+}
 
 
 # Each formula of the table is read as it is in test_verify.py.
@@ -592,9 +511,9 @@ def printed_definition(monkeypatch):
     ),
 )
 def test_an_error_in_the_printed_form_is_found(error, monkeypatch):
-    change, name = PLANTED_IN_PRINT[error]
+    name, *replaced = PLANTED_IN_PRINT[error]
     case = FORMULAS[name]
     y = case.support.examples(np.random.default_rng(0), ROWS)
-    change(monkeypatch)
-    with pytest.raises(VerificationError, match=f"^{verify_cases.PRINTED}: .*\n.*\n.*\n  printed: "):
+    monkeypatch.setattr(*replaced)
+    with pytest.raises(VerificationError, match=f"^{PRINTED}: .*\n.*\n.*\n  printed: "):
         form(case.formula, case.size, y)

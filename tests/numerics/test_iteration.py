@@ -14,12 +14,12 @@ from pgmodels.inference.problem import problem_of
 from pgmodels.inference.vi import cavi
 from pgmodels.numerics.iteration import Search, conjugate_gradients, empty_history, hessian
 from pgmodels.priors.base import Sites
-from pgmodels.runtime.precision import double_precision
 from tests.covering import some
 from tests.registry import CASES
 
+pytestmark = pytest.mark.usefixtures("double_precision")
 
-@double_precision
+
 def test_an_affine_map_is_solved_in_as_many_moves_as_it_has_dimensions():
     """Anderson's iteration is GMRES there: exact after four moves in four dimensions (Walker and Ni 2011)."""
     rng = np.random.default_rng(2)
@@ -43,7 +43,6 @@ def test_an_affine_map_is_solved_in_as_many_moves_as_it_has_dimensions():
     np.testing.assert_allclose(np.concatenate([part.ravel() for part in sites]), expected, atol=1e-6)
 
 
-@double_precision
 def test_without_a_past_it_is_the_image():
     sites = Sites(jnp.ones((3, 1)), jnp.full((3, 1), 2.0))
     mapped = Sites(jnp.full((3, 1), -1.0), jnp.full((3, 1), 0.5))
@@ -52,7 +51,6 @@ def test_without_a_past_it_is_the_image():
     np.testing.assert_array_equal(again.precision, mapped.precision)
 
 
-@double_precision
 def test_precisions_stay_positive():
     """From 1 to 0.5 to 0.1: what they tend to is below zero."""
     memory = empty_history(Sites(jnp.zeros((1, 1)), jnp.zeros((1, 1))))
@@ -71,7 +69,6 @@ def plain(problem, state):
 
 # Latents of variance 16, of which q knows too much: by a factor of five, linear response says.
 @pytest.mark.filterwarnings("ignore::pgmodels.CorrectionWarning")
-@double_precision
 @pytest.mark.parametrize(
     ("name", "faster"), some([("sigmoid_poisson", 3.0), ("additive", 1.5)], ("sigmoid_poisson", 3.0))
 )
@@ -92,7 +89,6 @@ def test_fewer_sweeps_to_a_higher_bound(name, faster):
 
 
 @pytest.mark.slow
-@double_precision
 def test_where_going_further_goes_down_the_sweep_counts():
     """A past of another problem sends it astray: the ELBO rises all the same, by the sweep, and the past is dropped."""
     case = CASES["bernoulli"]

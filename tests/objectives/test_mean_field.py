@@ -14,7 +14,8 @@ from pgmodels.inference.objectives import MOST_PREDICTORS, expected_objective, m
 from pgmodels.inference.prepare import variational_problem
 from pgmodels.objectives import expected
 from pgmodels.objectives.expected import MeanField, independent_nodes
-from pgmodels.runtime.precision import double_precision
+
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 MEANS = np.array([[0.5, -1.0, 2.0], [3.0, 2.0, -4.0]])
 VARIANCES = np.array([[0.4, 2.0, 1.0], [5.0, 0.1, 9.0]])
@@ -27,7 +28,6 @@ def of_classes(likelihood, variance=4.0):
 
 
 @pytest.mark.parametrize("name", SQUASHED)
-@double_precision
 def test_terms_are_averages_over_independent_latents(name):
     likelihood, squash = SQUASHED[name]
     z = MEANS + np.sqrt(VARIANCES) * np.random.default_rng(0).standard_normal((200_000, 2, 3))
@@ -39,7 +39,6 @@ def test_terms_are_averages_over_independent_latents(name):
     assert (abs(np.asarray(terms) - log_p.mean(axis=0)) < 4.0 * error + 0.016).all()
 
 
-@double_precision
 def test_two_latents_are_on_a_grid():
     model = pgm.Model(pgm.HeteroscedasticGaussian(1.5), pgm.GP(pgm.RBF(), size=2))
     arguments = *map(jnp.asarray, (MEANS[:, :2], VARIANCES[:, 1:], [0.7, -2.0])), model.parameters
@@ -139,7 +138,6 @@ def test_one_latent_is_the_expected_log_density():
     assert not isinstance(mean_field_objective(model), MeanField)
 
 
-@double_precision
 def test_derivatives_pass_by_nodes_without_a_density():
     """log(1 - exp(f)) has none above 0; derivatives are those of the average over the other nodes."""
 
@@ -177,7 +175,6 @@ def test_derivatives_pass_by_nodes_without_a_density():
 
 @pytest.mark.parametrize("chunk", [False, True])
 @pytest.mark.parametrize("name", SQUASHED)
-@double_precision
 def test_sites_and_couplings_are_derivatives(name, chunk, monkeypatch):
     if chunk:
         monkeypatch.setattr(expected, "chunk_length", lambda width: 100)
@@ -197,7 +194,6 @@ def test_sites_and_couplings_are_derivatives(name, chunk, monkeypatch):
         np.testing.assert_allclose(coupling[row], -(hessian - jnp.diag(jnp.diag(hessian))), atol=0.01)
 
 
-@double_precision
 def test_means_of_all_classes_move_by_one_newton_step():
     """Target sites with responses, against the dense Newton equations of all classes."""
     rng = np.random.default_rng(1)
@@ -231,7 +227,6 @@ def test_means_of_all_classes_move_by_one_newton_step():
 
 
 @pytest.mark.parametrize("size", [2, 3])
-@double_precision
 def test_latents_without_variance_have_no_curvature(size):
     model = pgm.Model(pgm.LogisticSoftmax(size), pgm.GP(pgm.RBF(), size=size))
     m, v = jnp.asarray(MEANS[:, :size]), jnp.zeros((2, size)).at[1].set(1.0)
@@ -255,7 +250,6 @@ def test_a_row_without_prior_variance():
     np.testing.assert_allclose(result.variance[1:], dense.variance[1:], rtol=1e-3)
 
 
-@double_precision
 def test_more_predictors_than_points():
     nodes, weights = independent_nodes(200)
     np.testing.assert_allclose(nodes.T @ (weights[:, None] * nodes), np.eye(200), atol=1e-12)

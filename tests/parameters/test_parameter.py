@@ -361,14 +361,8 @@ NAMED = {
         pgm.Bernoulli(),
         pgm.GP(RBF * pgm.Periodic() + pgm.On(RBF, [1])),
         [
-            "RBF[0].variance",
-            "RBF[0].lengthscale",
-            "Periodic.variance",
-            "Periodic.lengthscale",
-            "period",
-            "RBF[1].variance",
-            "RBF[1].lengthscale",
-            "mean",
+            *["RBF[0].variance", "RBF[0].lengthscale", "Periodic.variance", "Periodic.lengthscale", "period"],
+            *["RBF[1].variance", "RBF[1].lengthscale", "mean"],
         ],
     ),
     "several latents": (

@@ -127,8 +127,7 @@ def test_crossed_terms_are_factorised_by_their_structure(fits):
     assert_allclose(fits[0].elbo, fits[1].elbo, rtol=1e-10)
     X_new = rows(1, 416, 300, is_new=True)
     for X in (fits[0].X, X_new):
-        for got, expected in zip(*(fit.predict_latent(X) for fit in fits), strict=True):
-            assert_allclose(got, expected, atol=1e-8)
+        assert_allclose(*(fit.predict_latent(X) for fit in fits), atol=1e-8)
     corrected = [pgm.correct(fit) for fit in fits]
     for got, expected in zip(*((one.mean, one.variance, *one.predict_latent(X_new)) for one in corrected), strict=True):
         assert_allclose(got, expected, atol=1e-8)

@@ -260,8 +260,7 @@ def test_a_form_that_knows_nothing_of_filling_up_is_sampled():
     assert draws.latents.shape == (1, 3, 41, 1)
     mean, variance = draws.predict_latent(X)
     # At the data nothing is left but jitter, of a deviation of 1e-4: the draws themselves.
-    np.testing.assert_allclose(mean, draws.mean, rtol=0, atol=4e-4)
-    np.testing.assert_allclose(variance, draws.variance, rtol=0, atol=4e-4)
+    np.testing.assert_allclose((mean, variance), (draws.mean, draws.variance), rtol=0, atol=4e-4)
 
 
 # Joint draws of a Markov process at new inputs given its states at the data, against the covariance matrix.
