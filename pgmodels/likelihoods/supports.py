@@ -316,6 +316,22 @@ class Counts(Support):
         return rng.poisson(2.0, n).astype(float)
 
 
+class PositiveCounts(Counts):
+    """A count 1, 2, ..."""
+
+    def check(self, y: np.ndarray) -> None:
+        check_whole(y, "counts")
+        bad = np.flatnonzero(y < 1)
+        if bad.size:
+            raise ValueError(f"y must hold counts of 1 or more; got {y[bad[0]]:g} in row {bad[0]}.")
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [Piece(1, np.inf, is_discrete=True)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return 1.0 + super().examples(rng, n)
+
+
 class SuccessesOfTrials(Support):
     """Successes out of trials: y of shape (n, 2)."""
 
@@ -400,6 +416,27 @@ class UnitInterval(Support):
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         return rng.beta(1.5, 2.5, n)
+
+
+class WithEnds(Support):
+    """A number of another support, the interval from ``low`` to ``high``, or one of the ``ends`` exactly."""
+
+    def __init__(self, inside: Support, *ends: float):
+        self.inside, self.ends = inside, ends
+
+    def check(self, y: np.ndarray) -> None:
+        rows = np.flatnonzero(~np.isin(y, self.ends))
+        try:
+            self.inside.check(y[rows])
+        except ValueError as error:
+            ends = " and ".join(f"{end:g}" for end in self.ends)
+            raise ValueError(f"y other than {ends}: {error}") from error
+
+    def pieces(self, y: np.ndarray) -> Sequence[Piece]:
+        return [*(Piece(end, end, is_discrete=True) for end in self.ends), *self.inside.pieces(y)]
+
+    def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return np.where(rng.random(n) < 0.3, rng.choice(self.ends, n), self.inside.examples(rng, n))
 
 
 class Given(Support):

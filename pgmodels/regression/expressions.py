@@ -111,7 +111,7 @@ FAMILIES: dict[str, str] = {
         ("zinb", "zero_inflated_nb", "zero_inflated_negative_binomial", "zeroinflatednegativebinomial"),
         "zero_inflated_negbinomial",
     ),
-    **dict.fromkeys(("hurdle", "truncated_poisson"), "hurdle_poisson"),
+    **dict.fromkeys(("hurdle",), "hurdle_poisson"),
     **dict.fromkeys(("hurdle_negative_binomial", "hurdle_nb"), "hurdle_negbinomial"),
     **dict.fromkeys(("multinomial", "multinom", "softmax", "multinomial_logit"), "categorical"),
     **dict.fromkeys(("ordinal", "ordered", "ocat", "polr", "cumulative_logit", "ordered_logistic"), "cumulative"),

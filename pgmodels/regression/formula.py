@@ -43,6 +43,7 @@ from pgmodels.regression.terms import (
     Numbers,
     TrainingData,
     check_kinds,
+    moments,
     read_frame,
     require_columns,
     with_chain,
@@ -82,10 +83,13 @@ def formula(
     data : data frame
         Of pandas, polars or pyarrow.
     family : str, Likelihood or likelihood family
-        "gaussian", "student", "laplace", "lognormal", "gamma", "beta"; "bernoulli", "binomial", "beta_binomial";
-        "poisson", "negbinomial", and these two with "zero_inflated" or "hurdle" and an underscore before them, whose
-        ``f[1]`` is the logit of the probability of an (excess) zero; "categorical"; "cumulative" for ordered levels;
-        "weibull", "loglogistic" for ``Surv(time, event)``; or a likelihood of pgmodels.
+        "gaussian", "student", "laplace", "lognormal", "gamma", "beta", "skew_normal", with the slant "alpha", and
+        "asym_laplace", of the "quantile" in ``priors``; "bernoulli", "binomial", "beta_binomial"; "poisson",
+        "negbinomial", of variance mean + mean² / shape, and "nbinom1", of variance mean (1 + phi); these with
+        "zero_inflated" (binomial too), "hurdle" (gamma and lognormal too) or "truncated" and an underscore before them,
+        whose "zi" or "hu" is the logit of the probability of an (excess) zero; "zero_one_inflated_beta", with "zoi" of
+        0 or 1 and "coi" of 1 then; "categorical"; "cumulative", "sratio" and "acat" for ordered levels; "weibull",
+        "loglogistic" and "lognormal" for ``Surv(time, event)``; or a likelihood of pgmodels.
     priors : dict, optional
         By term, the text of the term as in the formula: a dict of NumPyro distributions, as in ``{"(1|herd)":
         {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(mean, sd)``,
@@ -101,8 +105,8 @@ def formula(
     context : dict, optional
         Further functions, kernels and values that the formula names.
     link : str, optional
-        "logit", "probit" (not of "binomial") or "cloglog" for "bernoulli", "binomial" and "cumulative"; "softmax",
-        "logistic_softmax" or "stick_breaking" for "categorical".
+        "logit", "probit" (not of "binomial") or "cloglog" for "bernoulli", "binomial" and "cumulative"; "log" of the
+        mean for "gaussian"; "softmax", "logistic_softmax" or "stick_breaking" for "categorical".
 
     Returns
     -------
@@ -212,7 +216,9 @@ def formula(
         )
     if chosen.classes is not None and len(parsed) > 1:
         raise ValueError("formula: the classes of family 'categorical' have the same terms; give one formula.")
-    made = chosen.make(FamilyArguments(scale, unused, response, num_levels, parsed))
+    middle, deviation = map(float, moments(y[observed, 0], counts[observed]))
+    skewness = float(np.average((y[observed, 0] - middle) ** 3, weights=counts[observed]))
+    made = chosen.make(FamilyArguments(scale, unused, response, num_levels, deviation or 1.0, skewness, parsed))
     first = PredictorStart(scale, level, not chosen.is_ordered)
     likelihood, by_number, latents, starts = NamedLatents.of(made, chosen, parsed, first)
     predictors = [

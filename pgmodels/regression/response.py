@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
+from numpyro.distributions import constraints
 
 from pgmodels.data.arrays import DATE, LEVEL, ORDERED, ZONED, check_finite, kind_of_column
 from pgmodels.likelihoods.counts import (
@@ -22,10 +23,11 @@ from pgmodels.likelihoods.counts import (
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
-from pgmodels.likelihoods.expression import Expression, Observation
+from pgmodels.likelihoods.expression import Expression, Latents, Observation, VectorSymbol
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood, trace
 from pgmodels.likelihoods.modified import modelled
 from pgmodels.likelihoods.named import (
+    POSITIVE,
     Bernoulli,
     Beta,
     Binomial,
@@ -40,8 +42,32 @@ from pgmodels.likelihoods.named import (
     StudentT,
     binomial_coefficient,
 )
-from pgmodels.likelihoods.operations import exp, positions, prod, sum_
-from pgmodels.likelihoods.supports import Binary, Censored, Classes, IntervalCensored, SuccessesOfTrials
+from pgmodels.likelihoods.operations import (
+    exp,
+    gamma,
+    log,
+    normal_cdf,
+    normal_pdf,
+    positions,
+    prod,
+    sigmoid,
+    sqrt,
+    sum_,
+)
+from pgmodels.likelihoods.supports import (
+    Binary,
+    Censored,
+    Classes,
+    Counts,
+    IntervalCensored,
+    LeftTruncated,
+    Positive,
+    PositiveCounts,
+    Real,
+    SuccessesOfTrials,
+    UnitInterval,
+    WithEnds,
+)
 from pgmodels.parameters.parameter import Fixed, Parameter
 from pgmodels.regression.expressions import FAMILIES, Computed
 from pgmodels.regression.grammar import Observed, Parsed, parse
@@ -254,12 +280,17 @@ _RELATIONS = {"f": _IDENTITY, "f[0]": _IDENTITY, "exp(f)": _LOG_MEAN, "exp(f[0])
 
 
 class FamilyArguments(NamedTuple):
-    """What a family is made of: the scale of its first latent, priors of parameters, the response, named formulas."""
+    """What a family is made of: the scale of its first latent, priors of parameters, the response, named formulas.
+
+    ``deviation`` and ``skewness`` are of y.
+    """
 
     scale: float
     priors: dict[str, Any]
     response: FormulaResponse
     num_levels: int
+    deviation: float
+    skewness: float
     named: Container[int | str] = ()
 
     def positive(self, name: str, start: float, prior: dist.Distribution | None = None) -> Any:
@@ -268,6 +299,12 @@ class FamilyArguments(NamedTuple):
         default = dist.LogNormal(math.log(start), 3.0) if prior is None else prior
         chosen = self.priors.pop(name, default)
         return Parameter(start, positive=True, prior=chosen) if isinstance(chosen, dist.Distribution) else chosen
+
+    def real(self, name: str, start: float, prior: dist.Distribution) -> Any:
+        """A parameter of any sign: as in the priors, or with a prior."""
+        chosen = self.priors.pop(name, prior)
+        is_prior = isinstance(chosen, dist.Distribution)
+        return Parameter(start, positive=False, prior=chosen) if is_prior else _fixed(chosen)
 
     def noise(self) -> Any:
         """The scale of noise, in units of the first latent, which summaries call sigma."""
@@ -305,7 +342,7 @@ class Family(NamedTuple):
         The scale is the standard deviation of y or, where the latent is a logarithm, of that, and then at least 1.
         Censored rows count only where there are no others.
         """
-        known = counts * (y[:, 1] == 1.0) if self.is_censored else counts
+        known = counts * (y[:, 1] == 1.0) if self.is_censored and y.shape[1] > 1 else counts
         counts, y = known if known.any() else counts, y[:, 0]
         mean, deviation = moments(y, counts)
         if self.relation == _IDENTITY:
@@ -315,6 +352,32 @@ class Family(NamedTuple):
         # Counts of 0 have no logarithm.
         middle, deviation = moments(np.log(np.where(y > 0, y, 0.5)), counts)
         return max(1.0, float(deviation)), float(middle) if self.relation == _LOG else math.log(mean)
+
+
+def _fixed(value: Any) -> Fixed:
+    return value if isinstance(value, Fixed) else Fixed(value)
+
+
+def _lognormal(settings: FamilyArguments) -> Likelihood:
+    times = {
+        None: LogNormal,
+        "right": censored_lognormal,
+        "counting": truncated_lognormal,
+        "interval": interval_lognormal,
+    }
+    return times[settings.response.censoring](settings.noise())
+
+
+def _steps(constructor: LikelihoodFamily) -> Family:
+    def make(settings: FamilyArguments) -> Likelihood:
+        prior = settings.priors.pop("cuts", dist.StudentT(3.0, 0.0, 2.5))
+        cuts = np.linspace(-1.0, 1.0, settings.num_levels - 1)
+        made = constructor(
+            Parameter(cuts, prior=prior, positive=False) if isinstance(prior, dist.Distribution) else prior
+        )
+        return replace(made, declared_support=Classes(settings.num_levels))
+
+    return Family(make, is_ordered=True)
 
 
 def _gaussian(settings: FamilyArguments) -> Likelihood:
@@ -360,6 +423,151 @@ def binomial_cloglog(y: Observation, f: Expression) -> Expression:
     return binomial_coefficient(y[1], y[0]) * (1 - exp(-exp(f))) ** y[0] * exp(-exp(f)) ** (y[1] - y[0])
 
 
+@likelihood(
+    support=SuccessesOfTrials(), num_latents=2, mean=lambda y, f: y[1] * sigmoid(-f[1]) * sigmoid(f[0]),
+    variance=lambda y, f: (
+        y[1] * sigmoid(-f[1]) * sigmoid(f[0]) * (sigmoid(-f[0]) + y[1] * sigmoid(f[0]) * sigmoid(f[1]))
+    ),
+)  # fmt: skip
+def zero_inflated_binomial(y: Observation, f: Latents) -> Expression:
+    """y = (successes, trials): no success with probability σ(f[1]), otherwise binomial with log odds f[0]."""
+    return sigmoid(f[1]) * (y[0] == 0) + sigmoid(-f[1]) * Binomial.function(y, f[0])
+
+
+@likelihood(
+    support=Counts(), num_latents=1, mean=lambda y, f, phi: exp(f), variance=lambda y, f, phi: exp(f) * (1 + phi),
+    sampler=lambda rng, y, f, phi: rng.negative_binomial(np.exp(f) / phi, 1 / (1 + phi)),
+)  # fmt: skip
+def nbinom1(y: Expression, f: Expression, phi: Expression = POSITIVE) -> Expression:
+    """A count y with mean exp(f) and variance mean (1 + phi)."""
+    size = exp(f) / phi
+    return gamma(y + size) / (gamma(size) * gamma(y + 1)) * exp(y * log(phi) - (y + size) * log(1 + phi))
+
+
+@likelihood(
+    support=PositiveCounts(), num_latents=1, mean=lambda y, f: exp(f) / (1 - exp(-exp(f))),
+    variance=lambda y, f: exp(f) / (1 - exp(-exp(f))) * (1 + exp(f) - exp(f) / (1 - exp(-exp(f)))),
+)  # fmt: skip
+def truncated_poisson(y: Expression, f: Expression) -> Expression:
+    """A count y of 1 or more, Poisson of parameter exp(f) without its zeros."""
+    return Poisson.function(y, f) / (1 - exp(-exp(f)))
+
+
+@likelihood(support=PositiveCounts(), num_latents=1)
+def truncated_negbinomial(y: Expression, f: Expression, dispersion: Expression = POSITIVE) -> Expression:
+    """A count y of 1 or more, ``NegativeBinomial2`` without its zeros."""
+    no_zero = 1 - sigmoid(log(dispersion) - f) ** dispersion
+    return NegativeBinomial2.function(y, f, dispersion) / no_zero
+
+
+def _hurdle(y: Expression, f: Latents, density: Expression) -> Expression:
+    return sigmoid(f[1]) ** (y == 0) * (sigmoid(-f[1]) * density) ** (y > 0)
+
+
+@likelihood(
+    support=WithEnds(Positive(), 0.0), num_latents=2, mean=lambda y, f, shape: sigmoid(-f[1]) * exp(f[0]),
+    variance=lambda y, f, shape: sigmoid(-f[1]) * exp(2 * f[0]) * (1 + 1 / shape - sigmoid(-f[1])),
+)  # fmt: skip
+def hurdle_gamma(y: Expression, f: Latents, shape: Expression = POSITIVE) -> Expression:
+    """A number y, 0 with probability σ(f[1]), otherwise gamma with mean exp(f[0]) and variance mean² / shape."""
+    return _hurdle(y, f, Gamma.function(y + (y == 0), f[0], shape))
+
+
+@likelihood(
+    support=WithEnds(Positive(), 0.0), num_latents=2,
+    mean=lambda y, f, scale: sigmoid(-f[1]) * exp(f[0] + scale**2 / 2),
+    variance=lambda y, f, scale: sigmoid(-f[1]) * exp(2 * f[0] + scale**2) * (exp(scale**2) - sigmoid(-f[1])),
+)  # fmt: skip
+def hurdle_lognormal(y: Expression, f: Latents, scale: Expression = POSITIVE) -> Expression:
+    """A number y, 0 with probability σ(f[1]), otherwise log-normal with the median exp(f[0])."""
+    return _hurdle(y, f, LogNormal.function(y + (y == 0), f[0], scale))
+
+
+@likelihood(support=WithEnds(UnitInterval(), 0.0, 1.0), num_latents=3)
+def zero_one_inflated_beta(y: Expression, f: Latents, precision: Expression = POSITIVE) -> Expression:
+    """A share y, with probability σ(f[1]) 0 or 1, of which 1 with σ(f[2]), otherwise beta with mean σ(f[0])."""
+    end = (y == 0) + (y == 1)
+    ends = sigmoid(f[1]) ** end * sigmoid(f[2]) ** (y == 1) * sigmoid(-f[2]) ** (y == 0)
+    return ends * (sigmoid(-f[1]) * Beta.function((1 - end) * y + end / 2, f[0], precision)) ** (1 - end)
+
+
+_SHARE: Any = Parameter(0.5, constraint=constraints.unit_interval)
+_SLANT: Any = Parameter(0.0, positive=False)
+
+
+@likelihood(
+    support=Real(), num_latents=1,
+    mean=lambda y, f, scale, quantile: f + scale * (1 - 2 * quantile) / (quantile * (1 - quantile)),
+    variance=lambda y, f, scale, quantile: (
+        scale**2 * (1 - 2 * quantile + 2 * quantile**2) / (quantile * (1 - quantile)) ** 2
+    ),
+)  # fmt: skip
+def asym_laplace(
+    y: Expression, f: Expression, scale: Expression = POSITIVE, quantile: Expression = _SHARE
+) -> Expression:
+    """A number y, of which f is a quantile (Yu and Moyeed 2001)."""
+    lost = abs(y - f) + (2 * quantile - 1) * (y - f)
+    return quantile * (1 - quantile) / scale * exp(-lost / (2 * scale))
+
+
+@likelihood(
+    support=Real(), num_latents=1, mean=lambda y, f, scale, alpha: f, variance=lambda y, f, scale, alpha: scale**2
+)
+def skew_normal(y: Expression, f: Expression, scale: Expression = POSITIVE, alpha: Expression = _SLANT) -> Expression:
+    """A number y, skew-normal with mean f, standard deviation ``scale`` and slant alpha (Azzalini 1985)."""
+    delta = alpha / sqrt(1 + alpha**2)
+    omega = scale / sqrt(1 - 2 / math.pi * delta**2)
+    z = (y - f) / omega + math.sqrt(2 / math.pi) * delta
+    return 2 / omega * normal_pdf(z, 0, 1) * normal_cdf(alpha * z)
+
+
+@likelihood(support=Real(), num_latents=1, mean=lambda y, f, scale: exp(f), variance=lambda y, f, scale: scale**2)
+def gaussian_log(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Expression:
+    """y = exp(f) + Gaussian noise."""
+    return normal_pdf(y, exp(f), scale)
+
+
+_CUTS: Any = Parameter(np.zeros(2), positive=False)
+
+
+@likelihood(num_latents=1)
+def sratio(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS) -> Expression:
+    """A level y that is reached step by step: P(y = k | y >= k) = σ(cuts[k] - f)."""
+    return prod(sigmoid(cut - f) ** (y == k) * sigmoid(f - cut) ** (y > k) for k, cut in enumerate(cuts))
+
+
+@likelihood(num_latents=1)
+def acat(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS) -> Expression:
+    """A level y with log odds f - cuts[k] of level k + 1 and level k."""
+    weights: list[Any] = [1]
+    for cut in cuts:
+        weights.append(weights[-1] * exp(f - cut))
+    return sum_(weight * (y == k) for k, weight in enumerate(weights)) / sum_(weights)
+
+
+@likelihood(support=Censored(), num_latents=1, sampler=lambda rng, y, f, scale: np.exp(rng.normal(f, scale)))
+def censored_lognormal(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
+    """y = (time, event): a log-normal time with median exp(f), which may be right-censored."""
+    return LogNormal.function(y[0], f, scale) ** y[1] * normal_cdf((f - log(y[0])) / scale) ** (1 - y[1])
+
+
+@likelihood(support=LeftTruncated(), num_latents=1, sampler=lambda rng, y, f, scale: np.exp(rng.normal(f, scale)))
+def truncated_lognormal(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
+    """y = (time, event, entry), as ``censored_lognormal``, of rows whose time is above that of entry."""
+    none = y[2] == 0
+    return censored_lognormal.function(y, f, scale) / normal_cdf((f - log(y[2] + none)) / scale) ** (1 - none)
+
+
+@likelihood(support=IntervalCensored(), num_latents=1, sampler=lambda rng, y, f, scale: np.exp(rng.normal(f, scale)))
+def interval_lognormal(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
+    """y = (time, code, second time), as ``censored_lognormal``, of intervals too."""
+    above, event, below, between = ((y[1] == code) for code in range(4))
+    z = (log(y[0]) - f) / scale
+    end = z + (between * (log(y[2]) - log(y[0])) + 1 - between) / scale
+    beyond = normal_cdf(-z) ** above * normal_cdf(z) ** below
+    return LogNormal.function(y[0], f, scale) ** event * beyond * (normal_cdf(end) - normal_cdf(z)) ** between
+
+
 @likelihood
 def multinomial_logit(y: Any, f: Any) -> Any:
     """A class y with log odds f[c - 1] of class c and class 0, the reference."""
@@ -387,16 +595,35 @@ _REMEDIES = {
     "column": "For labels of single trials use family='bernoulli'.",
     "se": "Known noise needs family='gaussian'.",
     "p": "Successes of trials need family='binomial' or 'beta_binomial'.",
-    "Surv": "Times need family='weibull' or 'loglogistic'.",
+    "Surv": "Times need family='weibull', 'loglogistic' or 'lognormal'.",
     "c": "Further columns are for a likelihood of your own.",
 }
 _FAMILIES: dict[str, dict[str, Family]] = {
-    "gaussian": {"identity": Family(_gaussian, _IDENTITY, kinds=("column", "se"))},
+    "gaussian": {
+        "identity": Family(_gaussian, _IDENTITY, kinds=("column", "se")),
+        "log": Family(lambda one: gaussian_log(one._replace(scale=one.deviation).noise()), _LOG_MEAN),
+    },
+    "skew_normal": {
+        "identity": Family(
+            lambda one: skew_normal(
+                one.noise(), one.real("alpha", 2.0 * (-1.0) ** (one.skewness < 0.0), dist.Normal(0.0, 4.0))
+            ),
+            _IDENTITY,
+        )
+    },
+    "asym_laplace": {
+        "identity": Family(lambda one: asym_laplace(one.noise(), _fixed(one.priors.pop("quantile", 0.5))), _IDENTITY)
+    },
     "student": {"identity": Family(lambda one: StudentT(Fixed(4.0), one.noise()), _IDENTITY)},
     "laplace": {"identity": Family(lambda one: Laplace(one.noise()), _IDENTITY)},
-    "lognormal": {"identity": Family(lambda one: LogNormal(one.noise()), _LOG)},
+    "lognormal": {"identity": Family(_lognormal, _LOG, kinds=("column", "Surv"), is_censored=True)},
+    "hurdle_lognormal": {"identity": Family(lambda one: hurdle_lognormal(one.noise()), _LOG, latents=("hu",))},
+    "hurdle_gamma": {"log": _with(hurdle_gamma, "shape", 1.0, latents=("hu",))},
     "gamma": {"log": _with(Gamma, "shape", 1.0)},
     "beta": {"logit": _with(Beta, "precision", 5.0, _OTHER)},
+    "zero_one_inflated_beta": {
+        "logit": _with(zero_one_inflated_beta, "precision", 5.0, _OTHER, latents=("zoi", "coi"))
+    },
     "bernoulli": {
         "logit": Family(lambda _: Bernoulli()),
         "probit": Family(lambda _: Probit()),
@@ -406,9 +633,13 @@ _FAMILIES: dict[str, dict[str, Family]] = {
         "logit": Family(lambda _: Binomial(), kinds=("p",)),
         "cloglog": Family(lambda _: binomial_cloglog(), kinds=("p",)),
     },
+    "zero_inflated_binomial": {"logit": Family(lambda _: zero_inflated_binomial(), kinds=("p",), latents=("zi",))},
     "beta_binomial": {"logit": _with(BetaBinomial, "precision", 5.0, _OTHER, ("p",))},
     "poisson": {"log": Family(lambda _: Poisson(), _LOG_MEAN)},
     "negbinomial": {"log": _with(NegativeBinomial2, "dispersion", 1.0)},
+    "nbinom1": {"log": _with(nbinom1, "phi", 1.0)},
+    "truncated_poisson": {"log": Family(lambda _: truncated_poisson(), _LOG_MEAN)},
+    "truncated_negbinomial": {"log": _with(truncated_negbinomial, "dispersion", 1.0)},
     "zero_inflated_poisson": {"log": Family(lambda _: ZeroInflatedPoisson(), _LOG_MEAN, latents=("zi",))},
     "zero_inflated_negbinomial": {"log": _with(ZeroInflatedNegativeBinomial, "dispersion", 1.0, latents=("zi",))},
     "hurdle_poisson": {"log": Family(lambda _: HurdlePoisson(), _LOG_MEAN, latents=("hu",))},
@@ -423,6 +654,8 @@ _FAMILIES: dict[str, dict[str, Family]] = {
         "probit": Family(_ordinal("probit"), is_ordered=True),
         "cloglog": Family(_ordinal("cloglog"), is_ordered=True),
     },
+    "sratio": {"logit": _steps(sratio)},
+    "acat": {"logit": _steps(acat)},
     "weibull": {"log": _survival(Weibull)},
     "loglogistic": {"log": _survival(LogLogistic)},
 }
