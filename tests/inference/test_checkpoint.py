@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -72,24 +73,31 @@ def test_a_killed_process_is_taken_up_bit_for_bit(problem, tmp_path):
     assert np.array_equal(resumed.log_likelihood_trace, uninterrupted.log_likelihood_trace)
 
 
-@pytest.mark.parametrize(
-    ("failing", "at"),
-    some([("replace", 1), ("fsync", 2), ("replace", 3), ("fsync", 5), ("replace", 8)], ("replace", 3)),
-)
-def test_a_failure_in_the_midst_of_saving_loses_nothing_saved(problem, tmp_path, monkeypatch, eager, failing, at):
-    uninterrupted = pgm.gibbs(*problem, num_samples=260, **OPTIONS)
-    original, calls = getattr(os, failing), []
+@contextmanager
+def interrupted(name, at):
+    """Interrupt a call of a function of ``os``, of which there must be so many."""
+    original, calls = getattr(os, name), []
 
-    def interrupted(*arguments):
+    def interrupting(*arguments):
         calls.append(arguments)
         if len(calls) == at:
             raise KeyboardInterrupt
         return original(*arguments)
 
-    monkeypatch.setattr(os, failing, interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, name, interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+@pytest.mark.parametrize(
+    ("failing", "at"),
+    some([("replace", 1), ("fsync", 2), ("replace", 3), ("fsync", 5), ("replace", 8)], ("replace", 3)),
+)
+def test_a_failure_in_the_midst_of_saving_loses_nothing_saved(problem, tmp_path, eager, failing, at):
+    uninterrupted = pgm.gibbs(*problem, num_samples=260, **OPTIONS)
+    with interrupted(failing, at):
         pgm.gibbs(*problem, num_samples=260, checkpoint=tmp_path, **OPTIONS)
-    monkeypatch.setattr(os, failing, original)
     resumed = pgm.gibbs(*problem, num_samples=260, checkpoint=tmp_path, **OPTIONS)
     assert np.array_equal(resumed.latents, uninterrupted.latents)
 

@@ -1,6 +1,7 @@
 """Small, degenerate, large and far-out data; and that nothing compiles twice."""
 
 import logging
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -91,8 +92,7 @@ def test_duplicated_rows_are_as_good_as_trials():
     trials = np.column_stack([labels.sum(axis=1), np.full(10, 5.0)])
     grouped = cavi(CASES["binomial"].model(), X, trials, tolerance=1e-13)
     # The singular covariance needs its jitter or truncation of 1e-10.
-    np.testing.assert_allclose(single.mean[::5], grouped.mean, atol=1e-7)
-    np.testing.assert_allclose(single.variance[::5], grouped.variance, atol=1e-7)
+    np.testing.assert_allclose((single.mean[::5], single.variance[::5]), (grouped.mean, grouped.variance), atol=1e-7)
 
 
 @pytest.mark.slow
@@ -138,26 +138,17 @@ def test_a_prior_that_reaches_forty(name):
 
 
 @pytest.mark.slow
-def test_two_thousand_rows_with_a_dense_prior():
+@pytest.mark.parametrize("is_dense", [True, False])
+def test_two_thousand_rows(is_dense):
     rng = np.random.default_rng(0)
-    X = rng.uniform(-3, 3, (2000, 2))
+    X = rng.uniform(-3, 3, (2000, 2 if is_dense else 1))
     y = (rng.random(2000) < sigma(2 * np.sin(X[:, 0]))).astype(float)
-    model = Model(Bernoulli(), GP(Matern12(2.0, 1.0)))
-    with pytest.warns(ConvergenceWarning):
-        result = cavi(model, X, y, max_iterations=3)
-    assert_finite(result, gibbs(model, X, y, num_samples=2, num_warmup=1, num_chains=1))
-    assert result.prior.groups[0].rank == 2000
-
-
-@pytest.mark.slow
-def test_two_thousand_rows_with_a_low_rank_prior():
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-3, 3, (2000, 1))
-    y = (rng.random(2000) < sigma(2 * np.sin(X[:, 0]))).astype(float)
-    model = Model(Bernoulli(), GP(RBF(2.0, 1.0)))
-    result, draws = cavi(model, X, y), gibbs(model, X, y, num_samples=20, num_warmup=10, num_chains=2)
-    assert_finite(result, draws)
-    assert result.prior.groups[0].rank < 100
+    model = Model(Bernoulli(), GP(Matern12(2.0, 1.0) if is_dense else RBF(2.0, 1.0)))
+    with pytest.warns(ConvergenceWarning) if is_dense else nullcontext():
+        result = cavi(model, X, y, max_iterations=3 if is_dense else 1000)
+    assert_finite(result, gibbs(model, X, y, num_samples=2, num_warmup=1, num_chains=1 if is_dense else 2))
+    rank = result.prior.groups[0].rank
+    assert rank == 2000 if is_dense else rank < 100
 
 
 class Compilations(logging.Handler):

@@ -1,5 +1,4 @@
 import re
-from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -34,9 +33,7 @@ def test_a_list_of_gps_is_the_same_model_as_one_gp_of_that_size():
     together = gibbs(case.model(), X, y, num_samples=600, num_warmup=100, seed=2)
     apart = gibbs(listed, X, y, num_samples=600, num_warmup=100, seed=1)
     assert apart.latents.shape == (4, 600, 40, 2)
-    mean, variance = z_scores(apart.latents, together.latents)
-    assert np.abs(mean).max() < 4.0
-    assert np.abs(variance).max() < 4.0
+    assert np.max(np.abs(z_scores(apart.latents, together.latents))) < 4.0
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +86,6 @@ def test_extend_leaves_the_first_draws_as_they_are(binary):
     assert np.array_equal(longer.latents[:, :30], before)
     with pytest.raises(ValueError, match="num_samples must be a whole number >= 1"):
         first.extend(0)
-
-
-def test_draws_of_another_engine_cannot_be_extended(binary):
-    draws = replace(gibbs(*binary, num_samples=2, num_warmup=0, num_chains=2, seed=4), run=None, method="nuts")
-    with pytest.raises(ValueError, match="these draws are by nuts"):
-        draws.extend(5)
 
 
 @pytest.mark.parametrize("keep", some(["moments", [3, 0, 17]], "moments"))
@@ -167,19 +158,6 @@ def test_with_hyperparameters_sampled_one_kind_of_move_is_kept_and_nothing_is_co
     with jax.log_compiles():
         run(33, 9)
     assert not compiled(caplog) & {"run_chunk", "start_chains", "renew_surrogates", "_compiled_prior", "_refine"}
-
-
-@pytest.mark.parametrize("name", ["num_samples", "num_warmup", "num_chains"])
-@pytest.mark.parametrize("value", [-1, 1.5, True, "ten"])
-def test_refuses_bad_counts(binary, name, value):
-    with pytest.raises(ValueError, match=f"{name} must be a whole number >= "):
-        gibbs(*binary, **{name: value})
-
-
-@pytest.mark.parametrize("seed", [None, 1.5, "zero", True])
-def test_refuses_bad_seeds(binary, seed):
-    with pytest.raises(ValueError, match=r"seed must be a whole number .*, or one JAX key such as jax.random.key\(0\)"):
-        gibbs(*binary, num_samples=1, num_warmup=0, seed=seed)
 
 
 EXACT_X = np.random.default_rng(1).uniform(-1, 1, (60, 1))
@@ -332,11 +310,14 @@ def test_rows_with_equal_inputs_share_their_latents(scheme):
     draws = pgm.gibbs(EVERY[name].model(), X, y, scheme=scheme, num_samples=800, **OPTIONS)
     assert np.array_equal(draws.latents[:, :, 10:], draws.latents[:, :, :10])
     if scheme != "one_vs_rest":
-        mean, variance = z_scores(
-            draws.latents, pgm.gibbs(EVERY[name].model(), X, y, num_samples=800, **OPTIONS).latents
+        assert (
+            np.max(
+                np.abs(
+                    z_scores(draws.latents, pgm.gibbs(EVERY[name].model(), X, y, num_samples=800, **OPTIONS).latents)
+                )
+            )
+            < 4.0
         )
-        assert np.abs(mean).max() < 4.0
-        assert np.abs(variance).max() < 4.0
 
 
 @pytest.mark.slow
@@ -348,9 +329,7 @@ def test_agrees_with_the_default_which_mixes_better(scheme):
     default = pgm.gibbs(model, X, y, num_samples=2000, num_warmup=200, seed=2, progress=False)
     # Four joint standard errors at 240 comparisons; with fewer effective draws they are not known to 7 %.
     assert effective_sizes(draws.latents).min() > 100
-    mean, variance = z_scores(draws.latents, default.latents)
-    assert np.abs(mean).max() < 4.0
-    assert np.abs(variance).max() < 4.0
+    assert np.max(np.abs(z_scores(draws.latents, default.latents))) < 4.0
     rates = [np.median(effective_sizes(run.latents)) / run.num_samples for run in (draws, default)]
     assert rates[0] < rates[1]
 
@@ -364,9 +343,7 @@ def test_one_class_after_another_agrees_with_nuts():
     )
     referee = pgm.nuts(case.model(), X, y, num_samples=600, num_warmup=300, seed=2, progress=False)
     assert effective_sizes(draws.latents).min() > 100
-    mean, variance = z_scores(draws.latents, referee.latents)
-    assert np.abs(mean).max() < 4.0
-    assert np.abs(variance).max() < 4.0
+    assert np.max(np.abs(z_scores(draws.latents, referee.latents))) < 4.0
 
 
 @pytest.mark.parametrize("scheme", some(SCHEMES, "four_block"))

@@ -569,16 +569,9 @@ def test_classes_that_are_sure():
 @pytest.mark.parametrize("y", [[1.0], [40.0]])
 def test_one_datum(y):
     """And one far out, whose bound is not concave: with itself as inducing input, what the dense prior gives."""
-    result, dense = (
-        pgm.cavi(
-            pgm.Model(pgm.StudentT(4.0, 1.0), pgm.GP(pgm.RBF(3.0, 1.0), mean=0.5, form=form)),
-            np.array([[0.1]]),
-            np.array(y),
-            tolerance=1e-14,
-            progress=False,
-        )
-        for form in (pgm.Inducing([[0.1]]), pgm.Dense())
-    )
+    gps = [pgm.GP(pgm.RBF(3.0, 1.0), mean=0.5, form=form) for form in (pgm.Inducing([[0.1]]), pgm.Dense())]
+    models = [pgm.Model(pgm.StudentT(4.0, 1.0), gp) for gp in gps]
+    result, dense = (pgm.cavi(model, [[0.1]], y, tolerance=1e-14) for model in models)
     assert result.converged
     np.testing.assert_allclose(result.elbo, dense.elbo, rtol=1e-10)
     # To the root of the ELBO's tolerance.

@@ -184,29 +184,29 @@ def test_products_with_the_covariance(form):
 # Joint draws of latents at new inputs against the covariances of explicit matrices.
 
 
-JOINT_DRAWS_RNG = np.random.default_rng(4)
-JOINT_DRAWS_N, L = 30, 3
-JOINT_DRAWS_X = JOINT_DRAWS_RNG.uniform(-1.5, 1.5, (JOINT_DRAWS_N, 2))
+DRAWN_RNG = np.random.default_rng(4)
+DRAWN_N, L = 30, 3
+DRAWN_X = DRAWN_RNG.uniform(-1.5, 1.5, (DRAWN_N, 2))
 # Two rows of the data again, and one new row twice.
-NEW = np.vstack([JOINT_DRAWS_RNG.uniform(-2.0, 2.0, (3, 2)), JOINT_DRAWS_X[[4, 11]]])
+NEW = np.vstack([DRAWN_RNG.uniform(-2.0, 2.0, (3, 2)), DRAWN_X[[4, 11]]])
 NEW = np.vstack([NEW, NEW[1]])
-H, W = JOINT_DRAWS_RNG.normal(0.5, 1.0, (JOINT_DRAWS_N, L)), JOINT_DRAWS_RNG.gamma(2.0, 0.4, (JOINT_DRAWS_N, L))
+H, W = DRAWN_RNG.normal(0.5, 1.0, (DRAWN_N, L)), DRAWN_RNG.gamma(2.0, 0.4, (DRAWN_N, L))
 # Precisions that couple the first latent of a datum with the third.
-HALF = JOINT_DRAWS_RNG.normal(0.0, 0.5, (JOINT_DRAWS_N, L, L)) * np.array([[1, 0, 1], [0, 1, 0], [1, 0, 1]])
+HALF = DRAWN_RNG.normal(0.0, 0.5, (DRAWN_N, L, L)) * np.array([[1, 0, 1], [0, 1, 0], [1, 0, 1]])
 COUPLED = HALF @ np.swapaxes(HALF, 1, 2)
-JOINT_DRAWS_MEANS = np.array([0.7, -0.4, -0.4])
-JOINT_DRAWS_KERNELS = [pgm.Matern32(1.4, [0.6, 1.7]), *[pgm.On(pgm.RBF(0.9, 1.5), [0])] * 2]
+DRAWN_MEANS = np.array([0.7, -0.4, -0.4])
+DRAWN_KERNELS = [pgm.Matern32(1.4, [0.6, 1.7]), *[pgm.On(pgm.RBF(0.9, 1.5), [0])] * 2]
 MODEL = pgm.Model(
     pgm.LogisticSoftmax(3),
-    [pgm.GP(JOINT_DRAWS_KERNELS[0], mean=0.7, form=pgm.Dense()), pgm.GP(JOINT_DRAWS_KERNELS[1], mean=-0.4, size=2)],
+    [pgm.GP(DRAWN_KERNELS[0], mean=0.7, form=pgm.Dense()), pgm.GP(DRAWN_KERNELS[1], mean=-0.4, size=2)],
 )
-Y = JOINT_DRAWS_RNG.integers(0, 3, JOINT_DRAWS_N).astype(float)
+Y = DRAWN_RNG.integers(0, 3, DRAWN_N).astype(float)
 
 
 def prior_at(inputs):
     """The prior covariance of all latents at inputs, latent after latent."""
     K = np.zeros((L * len(inputs),) * 2)
-    for latent, kernel in enumerate(JOINT_DRAWS_KERNELS):
+    for latent, kernel in enumerate(DRAWN_KERNELS):
         block = slice(latent * len(inputs), (latent + 1) * len(inputs))
         K[block, block] = kernel(inputs, inputs)
     return K
@@ -217,26 +217,26 @@ def brute_force(potential, precision):
 
     By the matrix of all latents everywhere.
     """
-    rows = JOINT_DRAWS_N + len(NEW)
-    K = prior_at(np.vstack([JOINT_DRAWS_X, NEW]))
-    Phi = np.zeros((JOINT_DRAWS_N, L, L, rows))
-    Phi[np.arange(JOINT_DRAWS_N)[:, None], np.arange(L), np.arange(L), np.arange(JOINT_DRAWS_N)[:, None]] = 1.0
-    F = Phi.reshape(JOINT_DRAWS_N * L, L * rows)
-    P = np.zeros((JOINT_DRAWS_N, L, JOINT_DRAWS_N, L))
-    P[np.arange(JOINT_DRAWS_N), :, np.arange(JOINT_DRAWS_N)] = precision
-    P = P.reshape(JOINT_DRAWS_N * L, JOINT_DRAWS_N * L)
-    mu = np.repeat(JOINT_DRAWS_MEANS, rows)
-    S = np.linalg.solve(np.eye(JOINT_DRAWS_N * L) + P @ F @ K @ F.T, P @ F @ K)
+    rows = DRAWN_N + len(NEW)
+    K = prior_at(np.vstack([DRAWN_X, NEW]))
+    Phi = np.zeros((DRAWN_N, L, L, rows))
+    Phi[np.arange(DRAWN_N)[:, None], np.arange(L), np.arange(L), np.arange(DRAWN_N)[:, None]] = 1.0
+    F = Phi.reshape(DRAWN_N * L, L * rows)
+    P = np.zeros((DRAWN_N, L, DRAWN_N, L))
+    P[np.arange(DRAWN_N), :, np.arange(DRAWN_N)] = precision
+    P = P.reshape(DRAWN_N * L, DRAWN_N * L)
+    mu = np.repeat(DRAWN_MEANS, rows)
+    S = np.linalg.solve(np.eye(DRAWN_N * L) + P @ F @ K @ F.T, P @ F @ K)
     covariance = K - K @ F.T @ S
     mean = mu + covariance @ F.T @ (potential.ravel() - P @ F @ mu)
-    new = (np.arange(L)[:, None] * rows + JOINT_DRAWS_N + np.arange(len(NEW))).ravel()
-    cross = (covariance @ F.T)[new].reshape(L, len(NEW), JOINT_DRAWS_N, L)
+    new = (np.arange(L)[:, None] * rows + DRAWN_N + np.arange(len(NEW))).ravel()
+    cross = (covariance @ F.T)[new].reshape(L, len(NEW), DRAWN_N, L)
     return mean[new].reshape(L, -1).T, covariance[np.ix_(new, new)].reshape(L, len(NEW), L, len(NEW)), cross
 
 
 @cache
 def posterior(coupled):
-    prior = MODEL.prior(JOINT_DRAWS_X)
+    prior = MODEL.prior(DRAWN_X)
     assert [type(group) for group in prior.groups] == [DensePrior, LowRankPrior]
     if coupled:
         return jax.jit(partial(condition_blocks, blocks=((0, 2), (1,))))(prior, Sites(H, COUPLED))
@@ -246,7 +246,7 @@ def posterior(coupled):
 @cache
 def approximation(coupled):
     mean, variance = map(np.asarray, jax.jit(lambda posterior: posterior.moments())(posterior(coupled)))
-    common = {"model": MODEL, "X": JOINT_DRAWS_X, "y": Y, "seconds": 0.0, "method": "cavi", "elbo_trace": np.zeros(2)}
+    common = {"model": MODEL, "X": DRAWN_X, "y": Y, "seconds": 0.0, "method": "cavi", "elbo_trace": np.zeros(2)}
     q = {"mean": mean, "variance": variance, "posterior": posterior(coupled)}
     return pgm.Approximation(**common, **q, converged=True, tolerance=1e-9)
 
@@ -297,19 +297,15 @@ def test_draws_have_this_covariance(coupled):
 @pytest.mark.parametrize("coupled", [False, True])
 def test_linear_response_reaches_across_rows(coupled):
     mean, covariance, cross = brute_force(H, precision_of(coupled))
-    root = np.random.default_rng(8).normal(0.0, 0.1, (JOINT_DRAWS_N * L, JOINT_DRAWS_N * L))
+    root = np.random.default_rng(8).normal(0.0, 0.1, (DRAWN_N * L, DRAWN_N * L))
     T = root @ root.T
     # The same in whitened coordinates, whose covariance with the latents at the data is R^-T U.
     R, U = (np.asarray(part) for part in jax.jit(halves)(posterior(coupled), None))
-    turned = np.linalg.solve(R.T, U.reshape(len(R), JOINT_DRAWS_N * L))
-    correction = {
-        "shift": np.zeros(len(R)),
-        "covariance": np.zeros((JOINT_DRAWS_N, L, L)),
-        "response": turned @ T @ turned.T,
-    }
+    turned = np.linalg.solve(R.T, U.reshape(len(R), DRAWN_N * L))
+    correction = {"shift": np.zeros(len(R)), "covariance": np.zeros((DRAWN_N, L, L)), "response": turned @ T @ turned.T}
     correction |= {"residual": 0.0}
     corrected = corrected_by(LinearResponse, coupled, **correction, is_positive=True)
-    flat = cross.reshape(L * len(NEW), JOINT_DRAWS_N * L)
+    flat = cross.reshape(L * len(NEW), DRAWN_N * L)
     covariance = covariance + (flat @ T @ flat.T).reshape(covariance.shape)
     # Sums of 90 terms of size 1 at most, of covariances to 1e-7.
     np.testing.assert_allclose(corrected._covariance_at(jnp.asarray(NEW)), covariance, atol=1e-5)
@@ -325,7 +321,7 @@ def draws(count, **sampled):
     _, whitened = approximation(True).draw_at_data(count, seed=1)
     return pgm.Draws(
         model=sampled_model() if sampled else MODEL,
-        X=JOINT_DRAWS_X,
+        X=DRAWN_X,
         y=Y,
         seconds=0.0,
         method="gibbs",
@@ -355,14 +351,14 @@ def sampled_model():
 
 def test_each_draw_of_a_sampler_has_its_own_hyperparameters():
     variances = np.array([0.3, 4.0])
-    v = np.random.default_rng(5).normal(size=(1, 2, JOINT_DRAWS_N, 1))
-    prior = sampled_model().prior(JOINT_DRAWS_X, traced=True)
+    v = np.random.default_rng(5).normal(size=(1, 2, DRAWN_N, 1))
+    prior = sampled_model().prior(DRAWN_X, traced=True)
     result = dataclasses.replace(draws(2, variance=variances[None]), prior=prior, whitened=(v,))
     drawn = result.draw_latents(NEW, 4000, seed=2)
     # Given coordinates v, f = mean + L v at the data, and elsewhere the conditional of it.
     for number, variance in enumerate(variances):
         kernel = pgm.Matern32(variance, [0.6, 1.7])
-        K, cross, at_new = kernel(JOINT_DRAWS_X, JOINT_DRAWS_X), kernel(NEW, JOINT_DRAWS_X), kernel(NEW, NEW)
+        K, cross, at_new = kernel(DRAWN_X, DRAWN_X), kernel(NEW, DRAWN_X), kernel(NEW, NEW)
         f = np.linalg.cholesky(K) @ v[0, number, :, 0]
         mean = 0.7 + cross @ np.linalg.solve(K, f)
         rest = at_new - cross @ np.linalg.solve(K, cross.T)
@@ -379,7 +375,7 @@ def test_each_draw_of_a_sampler_has_its_own_hyperparameters():
 
 
 def test_what_has_no_joint_covariance_says_so():
-    correction = {"shift": np.zeros((JOINT_DRAWS_N, L)), "curvature": np.zeros((JOINT_DRAWS_N, L))}
+    correction = {"shift": np.zeros((DRAWN_N, L)), "curvature": np.zeros((DRAWN_N, L))}
     corrected = corrected_by(PerturbativeApproximation, False, **correction)
     with pytest.raises(ValueError, match=r"corrects each row separately.*pgm.correct\(result\)"):
         corrected.draw_latents(NEW)
