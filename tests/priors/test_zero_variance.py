@@ -441,7 +441,7 @@ def test_what_variances_neglected_do_to_an_elbo_is_that_of_all_copies_together()
     """Of y far out, by the derivative of the log evidence in the covariance, with explicit matrices of all rows."""
     y, added = 1e3 * (EQUAL_Y + 2.0), 1e-3
     with jax.enable_x64(True):
-        problem = problem_of(apart().resolve(EQUAL_X), Data(EQUAL_X, y))
+        problem = problem_of(apart(form=pgm.Dense()).resolve(EQUAL_X), Data(EQUAL_X, y))
         first, second = problem.prior.groups
         coarse = PriorCollection((first, replace(second, jitter=jnp.asarray(added))), problem.prior.copies)
         rows = as_array(pad_rows(y, problem.prior.num_rows))[:, None] * problem.row_weights[:, None]
