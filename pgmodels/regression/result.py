@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import product
+from itertools import combinations, product
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -400,6 +400,12 @@ class LatentSampler:
         number = named.get(target, 0)
         return Values(regression.linear_predictor(rows.frame, nodes.draws, number)[:, :, None])
 
+    def moments(self, rows: NewRows) -> tuple[np.ndarray, np.ndarray]:
+        """Draws (draws, m) of the mean of y and of its variance given the latents."""
+        nodes = self.latents(rows.X)
+        mean, variance = self._predictive(rows, nodes).moments_given(slice(None), nodes.draws)
+        return np.asarray(mean), np.asarray(variance)
+
     def _predictive(self, rows: NewRows, nodes: DrawNodes) -> Predictive:
         return Predictive(self.result.likelihood, nodes, self.regression.covariates(rows.frame))
 
@@ -549,7 +555,7 @@ class RegressionResult(DoublePrecision):
 
     def comparisons(
         self,
-        contrast: Mapping[str, Sequence[Any]],
+        contrast: Mapping[str, Sequence[Any] | None],
         newdata: Any = None,
         *,
         conditional: Conditional | None = None,
@@ -562,7 +568,9 @@ class RegressionResult(DoublePrecision):
         Parameters
         ----------
         contrast : dict
-            A column and its two values, as in ``{"treat": ["no", "yes"]}``: the second is compared with the first.
+            A column and its values, as in ``{"treat": ["no", "yes"]}``: the second is compared with the first. Of
+            several values, or of all in the data with ``{"treat": None}``, each pair is; intervals are of each pair by
+            itself, not adjusted for the number of pairs.
         newdata, conditional
             New data, or a grid, which has a comparison in each row: see the class.
         comparison : {"diff", "ratio", "lift"}
@@ -572,10 +580,6 @@ class RegressionResult(DoublePrecision):
         average_by : str or sequence of str, optional
             Columns: averages over the rows of each combination of their values, not over all rows.
         """
-        if len(contrast) != 1 or len(pair := list(next(iter(contrast.values())))) != 2:
-            raise ValueError(
-                f"contrast must be a dict of one column and its two values; got {shorten(dict(contrast))}."
-            )
         operations: dict[str, tuple[str, Any]] = {
             "diff": ("-", lambda low, high: high - low),
             "ratio": ("/", lambda low, high: high / low),
@@ -583,17 +587,37 @@ class RegressionResult(DoublePrecision):
         }
         if comparison not in operations:
             raise ValueError(f"comparison must be 'diff', 'ratio' or 'lift'; got {comparison!r}.")
-        name, (sign, operation) = next(iter(contrast)), operations[comparison]
+        (name, chosen), (sign, operation) = next(iter([*contrast.items(), ("", ())])), operations[comparison]
         rows = _rows(self.regression, newdata, conditional, changed=name)
         if name not in rows.frame.columns:
             raise ValueError(f"the data have no column {name!r}; they have {list(rows.frame.columns)}.")
-        both = pd.concat([rows.frame.assign(**{name: value}) for value in pair], ignore_index=True)
-        values = self._sampler.values(rows._replace(X=self.regression.read(both)[0], frame=both), target)
+        if chosen is None:
+            column = self.regression.data[name]
+            chosen = _values(column, name not in self.regression.compared and _is_continuous(column), False)
+        if len(contrast) != 1 or len(points := list(chosen)) < 2:
+            raise ValueError(f"contrast must be a dict of one column and two values or more; got {shorten(contrast)}.")
+        every = pd.concat([rows.frame.assign(**{name: value}) for value in points], ignore_index=True)
+        values = self._sampler.values(rows._replace(X=self.regression.read(every)[0], frame=every), target)
         labels, groups = _averages(rows, average_by)
-        sides = np.split(values.draws, 2, axis=1)
-        low, high = (Values(side, values.levels).averaged(groups, rows.counts) for side in sides)
-        text = f"{name}: {pair[1]} {sign} {pair[0]}"
-        return Values(operation(low.draws, high.draws), values.levels).as_table(labels, contrast=text)
+        sides = [
+            Values(side, values.levels).averaged(groups, rows.counts).draws
+            for side in np.split(values.draws, len(points), axis=1)
+        ]
+        tables = [
+            Values(operation(low, high), values.levels).as_table(labels, contrast=f"{name}: {after} {sign} {before}")
+            for (before, low), (after, high) in combinations(zip(points, sides, strict=True), 2)
+        ]
+        return pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
+
+    def r2(self) -> pd.DataFrame:
+        """The share of the variance of y over the data that its mean explains (Gelman et al. 2019)."""
+        if self._sampler.class_names is not None:
+            raise ValueError("r2 needs y with a mean; the response has levels.")
+        rows = _rows(self.regression, None)
+        mean, noise = self._sampler.moments(rows)
+        middle = np.average(mean, axis=1, weights=rows.counts)[:, None]
+        explained, left = (np.average(part, axis=1, weights=rows.counts) for part in (np.square(mean - middle), noise))
+        return Values((explained / (explained + left))[:, None, None]).as_table(pd.DataFrame(index=[0]))
 
     def slopes(
         self,

@@ -662,3 +662,22 @@ def test_files_hold_student_and_flat_priors(tmp_path):
     result = pgm.formula("y ~ x + z", data(), priors=priors).cavi()
     again = pgm.load_formula(result.save(tmp_path / "student.npz"))
     pd.testing.assert_frame_equal(again.summary(), result.summary())
+
+
+def test_all_pairs_of_levels_are_compared():
+    frame = pd.DataFrame({"g": np.repeat(["u", "v", "w"], 20), "y": np.repeat([0.0, 1.0, 3.0], 20)})
+    frame["y"] += 0.1 * np.random.default_rng(1).normal(size=60)
+    result = pgm.formula("y ~ g", frame, priors={"sigma": pgm.Fixed(0.1)}).cavi()
+    table = result.comparisons({"g": None})
+    assert list(table["contrast"]) == ["g: v - u", "g: w - u", "g: w - v"]
+    np.testing.assert_allclose(table["mean"], [1.0, 3.0, 2.0], atol=0.15)
+    pair = result.comparisons({"g": ["u", "w"]})
+    np.testing.assert_allclose(pair["mean"], table["mean"][1], atol=0.01)
+    with pytest.raises(ValueError, match="one column and two values or more"):
+        result.comparisons({"g": ["u"]})
+    # Of the mean of each row: the share of its variance in that of y.
+    means = frame.groupby("g")["y"].transform("mean")
+    share = means.var(ddof=0) / (means.var(ddof=0) + 0.01)
+    assert result.r2()["mean"][0] == pytest.approx(share, abs=2e-3)
+    with pytest.raises(ValueError, match="r2 needs y with a mean"):
+        pgm.formula("g ~ y", frame, family="categorical", link="logistic_softmax").cavi().r2()

@@ -125,7 +125,7 @@ ROWS = {
         "Intercept": (1.0779, 0.2208), "fac[T.2]": (-1.5423, 0.3223), "fac[T.3]": (1.8983, 0.3057)}),
 }  # fmt: skip
 # Parts of standard errors by which means may differ, and by which these may: of few groups the posterior is wider.
-MEAN, SD = 0.25, 0.2
+MEAN, LOW, HIGH = 0.25, 0.9, 1.3
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -140,4 +140,4 @@ def test_estimates_and_errors_are_those_of_r(name):
     shifts, ratios = (here[:, 0] - there[:, 0]) / there[:, 1], here[:, 1] / there[:, 1]
     print(name, np.round(shifts, 2), np.round(ratios, 2))
     assert np.abs(shifts).max() < MEAN
-    assert np.abs(ratios - 1.0).max() < SD
+    assert LOW < ratios.min() <= ratios.max() < HIGH
