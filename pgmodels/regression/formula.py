@@ -66,6 +66,7 @@ def formula(
     family: Any = "gaussian",
     priors: Mapping[str, Any] | None = None,
     weights: str | ArrayLike | None = None,
+    weights_kind: str = "frequency",
     missing: str = "raise",
     context: Mapping[str, Any] | None = None,
     link: str | None = None,
@@ -99,6 +100,8 @@ def formula(
     weights : str or array_like, shape (n,), optional
         A column, which the formula may name too, ``"y | weights(w) ~ x"``, or powers of the rows' likelihoods: how
         often a row counts, in default priors too. Rows of weight 0 are left out.
+    weights_kind : {"frequency", "precision"}
+        What weights are: "precision", of family "gaussian", divides the variance of the noise by them, as R's lm does.
     missing : {"raise", "drop", "predict"}
         What to do with rows that have no value in a column of the formula. "predict" keeps those without a response,
         for predictions.
@@ -186,6 +189,8 @@ def formula(
         raise ValueError(f"missing must be 'raise', 'drop' or 'predict'; got {missing!r}.")
     if priors is not None and not (isinstance(priors, Mapping) and all(isinstance(name, str) for name in priors)):
         raise ValueError(f"priors must be a dict by the text of a term, a coefficient or a parameter; got {priors!r}.")
+    if weights_kind not in ("frequency", "precision"):
+        raise ValueError(f"weights_kind must be 'frequency' or 'precision'; got {weights_kind!r}.")
     (read, parsed), names, unused = parse_all(formula), dict(context or {}), dict(priors or {})
     texts = [formula] if isinstance(formula, str) else list(formula)
     if read.weights is not None and weights is not None:
@@ -198,7 +203,13 @@ def formula(
     powers = powers[rows]
     chosen = family_of(family, link)
     observed = has_value(read, frame, names)
-    counts = np.where(observed, powers, 0.0)
+    is_precise = weights_kind == "precision"
+    if is_precise and (weights is None or family != "gaussian" or link == "log" or read.kind != "column"):
+        raise ValueError(
+            "weights_kind='precision' needs weights, family='gaussian' and a column as the response; other families "
+            "have a parameter of their own, as in 'shape ~ offset(log(w))'."
+        )
+    counts = np.where(observed, 1.0 if is_precise else powers, 0.0)
     if not observed.any():
         raise ValueError(f"data: no row has a value of the response {read.text}.")
     training = TrainingData(frame, names, counts)
@@ -218,7 +229,8 @@ def formula(
         raise ValueError("formula: the classes of family 'categorical' have the same terms; give one formula.")
     middle, deviation = map(float, moments(y[observed, 0], counts[observed]))
     skewness = float(np.average((y[observed, 0] - middle) ** 3, weights=counts[observed]))
-    made = chosen.make(FamilyArguments(scale, unused, response, num_levels, deviation or 1.0, skewness, parsed))
+    settings = FamilyArguments(scale, unused, response, num_levels, deviation or 1.0, skewness, is_precise, parsed)
+    made = chosen.make(settings)
     first = PredictorStart(scale, level, not chosen.is_ordered)
     likelihood, by_number, latents, starts = NamedLatents.of(made, chosen, parsed, first)
     predictors = [
@@ -241,8 +253,9 @@ def formula(
     read_of_new = {*used, *(read.names if response.has_covariates else ())}
     kinds = {name: kind_of_column(frame[name]) for name in frame.columns if name in read_of_new}
     return Regression(
-        texts, likelihood, predictors, classes, response, frame, y, None if weights is None else powers, family, link,
-        index, kinds,
+        texts, likelihood, predictors, classes, response, frame,
+        np.column_stack([y, powers]) if is_precise else y, None if weights is None or is_precise else powers, family,
+        link, index, kinds, weights_kind,
     )  # fmt: skip
 
 
@@ -273,10 +286,10 @@ class Regression(DoublePrecision):
     def __init__(
         self, formula: list[str], likelihood: Likelihood, predictors: list[AdditivePredictor], classes: list[Any],
         response: FormulaResponse, data: pd.DataFrame, y: np.ndarray, weights: np.ndarray | None, family: Any,
-        link: str | None, index: np.ndarray, kinds: dict[str, str],
+        link: str | None, index: np.ndarray, kinds: dict[str, str], weights_kind: str = "frequency",
     ):  # fmt: skip
         self.formula, self.response, self.data, self.weights = formula, response, data, weights
-        self.kinds = kinds
+        self.kinds, self.weights_kind = kinds, weights_kind
         self.predictors, self.classes = predictors, classes
         self.family, self.link, self.index = family, link, index
         self.terms: list[FormulaTerm] = with_chain([term for predictor in predictors for term in predictor.terms], data)
@@ -458,7 +471,8 @@ def save_formula(result: RegressionResult, path: str | PathLike[str]) -> Path:
         "formula": tuple(regression.formula),
         "family": regression.family if isinstance(regression.family, str) else None,
         "link": regression.link,
-        "weights": regression.weights,
+        "weights": regression.weights if regression.weights_kind == "frequency" else regression.y[:, 1],
+        "weights_kind": regression.weights_kind,
         "names": {name: printed.name for name, printed in regression.names.items()},
         "columns": {name: _coded(regression.data[name]) for name in regression.data.columns if name in names},
         "priors": {
@@ -514,7 +528,7 @@ def load_formula(
     with faults_of(path, unsuitable=ValueError):
         regression: Regression = formula(
             texts, frame, family=named or family, link=link, context=context, missing="predict", priors=priors,
-            weights=None if parse_all(texts)[0].weights else weights,
+            weights=None if parse_all(texts)[0].weights else weights, weights_kind=stored["weights_kind"],
         )  # fmt: skip
     result: Any = load(path, likelihood=regression.model.likelihood)
     with faults_of(path):

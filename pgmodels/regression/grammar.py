@@ -508,18 +508,22 @@ def read_response(text: str) -> Observed:
             calls[:1] = [calls[0].left, calls[0].right]
         observed = read_response(ast.unparse(node.left))
         for call in calls:
-            name = call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
-            if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords:
-                name = ""
-            argument = expression(call.args[0]) if isinstance(call, ast.Call) and name else None
-            if name == "weights" and argument is not None and argument.is_name and observed.weights is None:
+            name, argument, options = "", None, {}
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and len(call.args) == 1:
+                name, argument = call.func.id, expression(call.args[0])
+                options = {str(one.arg): _option(one.value, text) for one in call.keywords}
+            known = {"sigma"} if name == "se" else set()
+            if name == "weights" and not options and argument and argument.is_name and observed.weights is None:
                 observed = observed._replace(weights=str(argument))
-            elif name in kinds and argument is not None and observed.kind == "column":
-                observed = observed._replace(kind=kinds[name], arguments=(*observed.arguments, argument))
+            elif name in kinds and argument and observed.kind == "column" and set(options) <= known:
+                observed = observed._replace(
+                    kind=kinds[name], arguments=(*observed.arguments, argument), options=options
+                )
             else:
                 raise ValueError(
-                    f"formula: {text} has {shortened(ast.unparse(call))} after the bar; there are trials(n), se(sd) "
-                    "and weights(column). Rates are an offset(log()) term, and times Surv(time, 1 - censored)."
+                    f"formula: {text} has {shortened(ast.unparse(call))} after the bar; there are trials(n), se(sd), "
+                    "se(sd, sigma=True) and weights(column). Rates are an offset(log()) term, and times "
+                    "Surv(time, 1 - censored)."
                 )
         return observed._replace(text=text)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("cbind", *_RESPONSES):

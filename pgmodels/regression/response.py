@@ -59,6 +59,7 @@ from pgmodels.likelihoods.supports import (
     Censored,
     Classes,
     Counts,
+    Given,
     IntervalCensored,
     LeftTruncated,
     Positive,
@@ -104,7 +105,7 @@ class FormulaResponse:
     def __init__(self, observed: Observed, data: TrainingData, has_levels: bool):
         frame = with_plain_types(data.frame)
         data = data._replace(frame=frame)
-        self.text, self.kind = observed.text, observed.kind
+        self.text, self.kind, self.has_sigma = observed.text, observed.kind, bool(observed.options.get("sigma"))
         self.levels: tuple[Any, ...] = ()
         self.censoring: str | None = None
         expressions = observed.arguments
@@ -291,6 +292,7 @@ class FamilyArguments(NamedTuple):
     num_levels: int
     deviation: float
     skewness: float
+    has_precisions: bool
     named: Container[int | str] = ()
 
     def positive(self, name: str, start: float, prior: dist.Distribution | None = None) -> Any:
@@ -381,7 +383,11 @@ def _steps(constructor: LikelihoodFamily) -> Family:
 
 
 def _gaussian(settings: FamilyArguments) -> Likelihood:
-    return KnownNoise() if settings.response.kind == "se" else Gaussian(settings.noise())
+    if settings.has_precisions:
+        return weighted_gaussian(settings.noise())
+    if settings.response.kind == "se":
+        return partly_known_noise(settings.noise()) if settings.response.has_sigma else KnownNoise()
+    return Gaussian(settings.noise())
 
 
 def _ordinal(link: str) -> Callable[[FamilyArguments], Likelihood]:
@@ -519,6 +525,24 @@ def skew_normal(y: Expression, f: Expression, scale: Expression = POSITIVE, alph
     omega = scale / sqrt(1 - 2 / math.pi * delta**2)
     z = (y - f) / omega + math.sqrt(2 / math.pi) * delta
     return 2 / omega * normal_pdf(z, 0, 1) * normal_cdf(alpha * z)
+
+
+@likelihood(
+    support=Given(Real(), Positive()), num_latents=1, mean=lambda y, f, scale: f,
+    variance=lambda y, f, scale: scale**2 / y[1],
+)  # fmt: skip
+def weighted_gaussian(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
+    """y = (value, weight): f + Gaussian noise of variance scale² / weight."""
+    return normal_pdf(y[0], f, scale / sqrt(y[1]))
+
+
+@likelihood(
+    support=Given(Real(), Positive()), num_latents=1, mean=lambda y, f, scale: f,
+    variance=lambda y, f, scale: y[1] ** 2 + scale**2,
+)  # fmt: skip
+def partly_known_noise(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
+    """y = (value, noise): f + Gaussian noise of variance noise² + scale²."""
+    return normal_pdf(y[0], f, sqrt(y[1] ** 2 + scale**2))
 
 
 @likelihood(support=Real(), num_latents=1, mean=lambda y, f, scale: exp(f), variance=lambda y, f, scale: scale**2)

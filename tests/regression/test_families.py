@@ -132,3 +132,30 @@ def test_the_slant_of_skewed_data_is_found():
     alpha, location, omega = stats.skewnorm.fit(y)
     assert summary.loc["alpha", "mean"] == pytest.approx(alpha, abs=1.0)
     assert summary.loc["Intercept", "mean"] == pytest.approx(stats.skewnorm(alpha, location, omega).mean(), abs=0.05)
+
+
+def test_weights_of_precisions_and_known_parts_of_noise(tmp_path):
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame({"x": rng.normal(size=40), "w": rng.uniform(0.2, 5.0, 40)})
+    frame["y"] = 1.0 + 2.0 * frame["x"] + rng.normal(size=40) / np.sqrt(frame["w"])
+    frame["s"] = np.sqrt(1.0 / frame["w"])
+    # As lm(y ~ x, weights = w): the normal equations, and the residual variance of 38 degrees of freedom.
+    B, W = np.column_stack([np.ones(40), frame["x"]]), np.diag(frame["w"])
+    beta = np.linalg.solve(B.T @ W @ B, B.T @ W @ frame["y"])
+    left = frame["y"] - B @ beta
+    errors = np.sqrt(np.diag(np.linalg.inv(B.T @ W @ B)) * (frame["w"] @ left**2 / 38.0))
+    result = pgm.formula("y ~ x", frame, weights="w", weights_kind="precision").fit()
+    summary = result.summary()
+    np.testing.assert_allclose(summary["mean"][:2].astype(float), beta, atol=0.01)
+    np.testing.assert_allclose(summary["sd"][:2].astype(float), errors, rtol=0.05)
+    loaded = pgm.load_formula(result.save(tmp_path / "fit.npz"))
+    pd.testing.assert_frame_equal(loaded.predictions(frame[:3]), result.predictions(frame[:3]))
+    # A known standard deviation and one that is learned: here that is next to nothing.
+    known = pgm.formula("y | se(s) ~ x", frame).fit().summary()
+    partly = pgm.formula("y | se(s, sigma=True) ~ x", frame).fit().summary()
+    np.testing.assert_allclose(partly["mean"][:2].astype(float), known["mean"][:2].astype(float), atol=0.03)
+    assert partly.loc["sigma", "mean"] < 0.4
+    with pytest.raises(ValueError, match="weights_kind='precision' needs weights, family='gaussian'"):
+        pgm.formula("y ~ x", frame, weights_kind="precision")
+    with pytest.raises(ValueError, match="weights_kind must be 'frequency' or 'precision'"):
+        pgm.formula("y ~ x", frame, weights="w", weights_kind="lm")
