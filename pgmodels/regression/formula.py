@@ -139,8 +139,8 @@ def formula(
     ``(1|a/b)``, of levels with covariances A as ``(1|gr(g, cov=A))``, with deviations by h as ``(1|gr(g, by=h))``, and
     of members of several groups, which count equally, as ``(1|mm(g1, g2))``; ``icar(area, W)``, ``bym2(area, W)``,
     whose ``rho`` is the share of the spatial part, and ``car(area, W)``, of precisions D - rho W, of areas with the
-    neighbours W; ``rw1(t)``, and ``rw2(t)`` beside a line, of the values in the data; ``ar1(t)``; ``offset(x)``. Each
-    GP is a latent of its own, and their sum is the predictor.
+    neighbours W; ``rw1(t)``, and ``rw2(t)`` beside a line, of the values in the data; ``ar1(t)``; a product of two of
+    these, ``icar(area, W):ar1(t)``; ``offset(x)``. Each GP is a latent of its own, and their sum is the predictor.
 
     A Matern term of one column with 5,000 values or more is a Markov process by default (``pgm.Markov()``), the one
     with the most values; ``markov=True`` or ``False`` chooses.

@@ -19,6 +19,8 @@ from pgmodels.regression.expressions import (
 
 # Calls that are terms by themselves; everything else is a linear term.
 SPECIAL = ("gp", "s", "te", "ti", "ar1", "rw1", "rw2", "car", "icar", "bym2", "offset")
+# Those of which products are processes too.
+PROCESSES = ("gp", "ar1", "rw1", "rw2", "car", "icar", "bym2")
 # Names before a parenthesis that are a response of several columns, not functions, with the numbers of columns.
 _RESPONSES = {"p": (2, 2), "Surv": (1, 3), "c": (1, 99)}
 _SURV = ("time", "time2", "event", "type")
@@ -281,6 +283,9 @@ class _Terms:
         while self._next.text in (":", "%in%"):
             self._take()
             second = self._power()
+            if len(first.gps) == len(second.gps) == 1 and not (first.products or second.products):
+                first = _Sum({}, [_separable(first.gps[0], second.gps[0], self._since(start))])
+                continue
             self._check_factors(first, second, self._since(start))
             first = _Sum(self._crossed(first.products, second.products), [])
         return first
@@ -398,6 +403,14 @@ class _Terms:
         factor_text = self._since(factor_start)
         self._take()
         return _Sum({}, _groups(effects, factor, bar == "||", self._since(start), factor_text))
+
+
+def _separable(first: Any, second: Any, text: str) -> TermCall:
+    """The product of two processes of columns, such as areas and times."""
+    for part in (first, second):
+        if not isinstance(part, TermCall) or part.name not in (*PROCESSES, ":") or "by" in part.options:
+            raise ValueError(f"formula: in {text}, a product is of two of {', '.join(PROCESSES)}, without by.")
+    return TermCall(":", (*first.arguments, *second.arguments), {"parts": (first, second)}, text)
 
 
 def _joined(products: list[tuple[FormulaExpression, ...]]) -> Products:

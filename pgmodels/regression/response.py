@@ -78,15 +78,13 @@ from pgmodels.regression.terms import (
     Numbers,
     TermColumns,
     TrainingData,
-    call_term,
     check_call,
     group_term,
     half_student,
-    level_term,
     linear_term,
     lines_of,
     moments,
-    smooth_term,
+    process_term,
     with_plain_types,
 )
 
@@ -829,8 +827,7 @@ def read_predictor(
     terms = [linear_term(design, data, start.scale, level, chosen)] if design.names else []
     for call in parsed.calls:
         if call.name != "offset":
-            make = {"gp": call_term, "ar1": call_term, "s": smooth_term, "te": smooth_term, "ti": smooth_term}
-            term = make.get(call.name, level_term)(call, data, start.scale, chosen)
+            term = process_term(call, data, start.scale, chosen)
             names = [name for line in lines[call.text] for name in line.names]
             terms.append(term._replace(lines=tuple(map(design.names.index, names))))
     terms += [group_term(group, data, start.scale, chosen) for group in parsed.groups]

@@ -113,7 +113,7 @@ def figure_of_effects(result: "RegressionResult") -> Figure:
         first = term.columns[0]
         if term.is_linear:
             continue
-        if isinstance(first, Levels):
+        if term.is_group and isinstance(first, Levels):
             table, by = result.ranef(), "level" if len(regression.classes) > 1 else None
             table, names = table[table["term"] == term.name], [":".join(map(str, key)) for key in first.codes]
             table = table.assign(x=table["group"].astype(str).map({name: x for x, name in enumerate(names)}))
@@ -142,14 +142,16 @@ def figure_of_effects(result: "RegressionResult") -> Figure:
 
 def _effect(axes: Axes, term: FormulaTerm, table: pd.DataFrame, rows: "NewRows") -> None:
     """The effect of a term of numbers: lines, of each level with a factor, or colours at two columns."""
-    frame, names = rows.frame, [name for part in term.columns for name in part.names]
-    parts = np.concatenate([part.read(frame) for part in term.columns], axis=1)
+    # Levels after numbers.
+    columns = sorted(term.columns, key=lambda part: isinstance(part, Levels))
+    frame, names = rows.frame, [name for part in columns for name in part.names]
+    parts = np.concatenate([part.read(frame) for part in columns], axis=1)
     each = len(table) // len(frame)
     # Dates are shown as such.
     shown = frame[names[0]] if names[0] in frame.columns else pd.Series(parts[:, 0])
     table = table.assign(x=np.repeat(shown.to_numpy(), each), at=np.repeat(parts[:, 0], each))
     by = "level" if "level" in table.columns else None
-    if len(term.columns) == 2 and isinstance(term.columns[1], Levels):
+    if len(columns) == 2 and isinstance(columns[1], Levels):
         by = names[1]
     elif parts.shape[1] > 1:
         z = np.repeat(frame[names[1]].to_numpy() if names[1] in frame.columns else parts[:, 1], each)
@@ -511,7 +513,7 @@ class RegressionResult(DoublePrecision):
 
     def VarCorr(self) -> pd.DataFrame:
         """The rows of ``summary`` for standard deviations and correlations of groups, and for the noise."""
-        groups = [term for term in self.regression.terms if isinstance(term.columns[0], Levels)]
+        groups = [term for term in self.regression.terms if term.is_group]
         several = [
             (term.prefix, (names,) if isinstance(names, str) else names)
             for term in groups
@@ -760,7 +762,7 @@ def _rows(
     grid, by = conditional_grid(frame, conditional, regression.kinds, regression.compared, counts)
     for number, term in enumerate(regression.terms):
         factor = term.columns[0]
-        if isinstance(factor, Levels) and not set(factor.factors) <= {*by, changed}:
+        if term.is_group and isinstance(factor, Levels) and not set(factor.factors) <= {*by, changed}:
             left_out.add(number)
     X, grid = regression.read(grid)
     return NewRows(_without_lines(regression, X, left_out), grid, tuple(left_out), by)
@@ -890,7 +892,7 @@ def _effects_of_groups(sampler: LatentSampler, coefficients: Sequence[LinearCoef
     tables = [
         table
         for number, term in enumerate(terms)
-        if isinstance(term.columns[0], Levels)
+        if term.is_group
         for table in _effects_of_levels(sampler, number, lines.get(term.predictor))
     ]
     if not tables:

@@ -8,6 +8,7 @@ from copy import copy
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import equinox as eqx
 import narwhals.stable.v2 as nw
 import numpy as np
 import numpyro.distributions as dist
@@ -45,7 +46,7 @@ from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.others import ByLevel, Centred, Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52
 from pgmodels.model import GP
-from pgmodels.parameters.parameter import Fixed, Parameter, middle_of
+from pgmodels.parameters.parameter import Fixed, Parameter, is_parameter, middle_of
 from pgmodels.parameters.prior import sd
 from pgmodels.priors.inducing import Inducing
 from pgmodels.priors.markov import Markov
@@ -564,6 +565,12 @@ class FormulaTerm(NamedTuple):
         """Whether these are the linear terms of a predictor."""
         return self.coefficients is not None
 
+    @property
+    def is_group(self) -> bool:
+        """Whether these are effects of the levels of a group."""
+        first, *others = self.columns
+        return isinstance(first, Levels) and all(isinstance(part, Levels | DesignMatrix) for part in others)
+
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
         """Its columns of X (n, k)."""
         X = np.concatenate([part.read(frame, name) for part in self.columns], axis=1)
@@ -660,6 +667,10 @@ def _read_prior(name: str, prior: object) -> LocationScale:
 
 def check_call(call: TermCall) -> None:
     """Raise ValueError for options that a term does not have, and for several columns where it takes one."""
+    if call.name == ":":
+        for part in call.options["parts"]:
+            check_call(part)
+        return
     unknown = sorted(set(call.options) - set(_OPTIONS[call.name]))
     if unknown:
         known, remedy = ", ".join(_OPTIONS[call.name]) or "none", OPTIONS.get(unknown[0], "")
@@ -845,6 +856,31 @@ def level_term(call: TermCall, data: TrainingData, scale: float, priors: dict[st
         values["mixing"], names["mixing"] = dist.Uniform(0.0, 1.0), f"rho({call.text})"
     kernel = _with_priors(lambda **values: known.having(**values), values, call.text, priors)
     return FormulaTerm(call.text, (columns,), kernel, names)
+
+
+def separable_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
+    """The product of two processes: the covariance of a latent at areas and times, say; the first has its variance."""
+    calls, given = call.options["parts"], priors.pop(call.text, {})
+    first, second = (process_term(part, data, scale, {}) for part in calls)
+    if isinstance(given, dict) and given:
+        # Of the first, or of the second where the first has none of that name.
+        of_first = {name: prior for name, prior in given.items() if hasattr(first.kernel, name)}
+        of_second = {name: prior for name, prior in given.items() if name not in of_first}
+        chosen = zip(calls, (of_first, of_second), strict=True)
+        first, second = (process_term(part, data, scale, {part.text: some} if some else {}) for part, some in chosen)
+    if not hasattr(second.kernel, "variance"):
+        raise ValueError(f"formula: in {call.text}, {second.text} has no variance that could be 1: put it first.")
+    unit = eqx.tree_at(lambda kernel: kernel.variance, second.kernel, Parameter(1.0, fixed=True), is_leaf=is_parameter)
+    widths = [sum(len(part.names) for part in term.columns) for term in (first, second)]
+    kernel = On(first.kernel, range(widths[0])) * On(unit, range(widths[0], sum(widths)))
+    names = {**second.names, **first.names, "variance": f"sd({call.text})"}
+    return FormulaTerm(call.text, (*first.columns, *second.columns), kernel, names)
+
+
+def process_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
+    """The GP of a term that is one."""
+    makers = {":": separable_term, "gp": call_term, "ar1": call_term, **dict.fromkeys(("s", "te", "ti"), smooth_term)}
+    return makers.get(call.name, level_term)(call, data, scale, priors)
 
 
 def _typical(known: Structured) -> float:

@@ -1,5 +1,7 @@
 """Terms of levels with known covariances: areas, random walks, pedigrees and members."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
@@ -78,13 +80,15 @@ def expected(kind):
         "(0 + x|gr(area, cov=A))": (ONE @ A.to_numpy() @ ONE.T) * np.outer(DATA["x"], DATA["x"]),
         "(1|gr(area))": ONE @ ONE.T,
         "(1|mm(area, other))": (ONE + OTHER) @ (ONE + OTHER).T / 4.0,
+        "icar(area, W):rw1(t)": (ONE @ icar_covariance(W, scaled=False) @ ONE.T)
+        * (PLACES @ walk_covariance([1.0, 2.0, 4.0, 7.0], 1) @ PLACES.T),
         "(1|gr(area, by=h))": (ONE @ ONE.T) * (np.outer(U, U) + 2.0 * np.outer(1.0 - U, 1.0 - U)),
     }[kind]
 
 
 TERMS = (
     "icar(area, W)", "bym2(area, W)", "car(area, W)", "rw1(t)", "rw2(t)", "(1|gr(area, cov=A))",
-    "(0 + x|gr(area, cov=A))", "(1|gr(area))", "(1|mm(area, other))", "(1|gr(area, by=h))",
+    "icar(area, W):rw1(t)", "(0 + x|gr(area, cov=A))", "(1|gr(area))", "(1|mm(area, other))", "(1|gr(area, by=h))",
 )  # fmt: skip
 
 
@@ -111,7 +115,9 @@ def test_a_term_has_the_covariances_of_its_levels_and_its_posterior(text, tmp_pa
         table = one.predictions(new, target="linear")
         np.testing.assert_allclose(table["mean"], mean, atol=0.06)
         np.testing.assert_allclose(table["sd"], np.sqrt(variance), rtol=0.1)
-    if text.startswith(("rw", "(0")):
+    if text.startswith(("rw", "(0", "icar(area, W):")):
+        with pytest.raises(ValueError, match="need a term of groups") if text[0] != "(" else nullcontext():
+            result.ranef()
         return
     effects = result.ranef()
     assert set(effects["group"].astype(str)) >= set(DATA["area"])
@@ -140,6 +146,7 @@ def test_a_matrix_without_labels_is_in_the_order_of_the_levels():
         ("(1|mm(area))", {}, r"mm\(g1, g2\), of names of columns"),
         ("(1 + x|gr(area, by=h))", {}, r"write \(1 \+ x\|\|gr\(area, by=h\)\)"),
         ("(1|gr(area, by=t))", {}, "by must be a column of text or categories; t has numbers"),
+        ("s(x):rw1(t)", {}, "a product is of two of gp, ar1, rw1, rw2, car, icar, bym2, without by"),
         ("rw2(h)", {}, "needs numbers, dates or ordered categories"),
     ],
 )
