@@ -8,6 +8,7 @@ import pytest
 from scipy.special import expit, log_expit, log_ndtr, ndtr
 from scipy.special import gamma as gamma_function
 
+import pgmodels as pgm
 from pgmodels.augmentation.derive import derive_formula
 from pgmodels.augmentation.predictors import NoAugmentationError
 from pgmodels.augmentation.verify import verify_augmentation
@@ -617,3 +618,22 @@ def test_an_observation_that_selects_no_latent_is_not_allowed():
     with jax.enable_x64(True):
         values = requirement.expression.evaluate(Environment(np.array([0.0, 1.0, 2.0, 0.5]), np.zeros((4, 2)), {}))
     assert requirement.holds(np.asarray(values))[:, 0].tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("size", "formula"),
+    [
+        (1, lambda f: pgm.sigmoid(f) ** 2),
+        (2, lambda f: pgm.sigmoid(-f[0]) * pgm.normal_cdf(f[1]) ** 3),
+        (3, lambda f: pgm.prod(pgm.sigmoid(-f))),
+    ],
+    ids=["a square", "a product", "all latents"],
+)
+def test_one_less_a_product_of_links_is_a_mixture(size, formula):
+    @pgm.likelihood(support=pgm.Binary(), num_latents=size)
+    def missed(y, f):
+        return (1 - formula(f)) * (y == 1) + formula(f) * (y == 0)
+
+    derived = pgm.derive(missed())
+    derived.verify()
+    assert "Mixture" in str(derived)

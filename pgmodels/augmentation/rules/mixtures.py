@@ -40,7 +40,7 @@ from pgmodels.augmentation.predictors import (
     subexpressions,
 )
 from pgmodels.augmentation.rules.rule import ONE, ZERO, Rule, quadratic_sites
-from pgmodels.likelihoods.expression import Constant, Environment, Expression, Observation
+from pgmodels.likelihoods.expression import Constant, Environment, Expression, Latent, Observation
 from pgmodels.likelihoods.operations import (
     Call,
     Power,
@@ -54,6 +54,7 @@ from pgmodels.likelihoods.operations import (
     power,
     sigmoid,
     split_number,
+    substitute,
 )
 from pgmodels.likelihoods.operations import gamma as gamma_function
 from pgmodels.likelihoods.printing import Tree, call, density, factors, integral, inverse_power, line, over, words
@@ -516,7 +517,7 @@ class MixtureRule(Rule):
         if not isinstance(base, Sum) or base.is_vector or exponent.is_vector or not is_indicator:
             return None
         deriver.require(exponent, "indicator", words("the exponent of"), base)
-        components = _components(base)
+        components = _components(base, deriver.size)
         for component in components:
             weight, rest = split_latents(component)
             if weight.sign == -1:
@@ -626,14 +627,31 @@ def _argument(part: Expression) -> Expression | None:
     return part.argument if isinstance(part, Call) and part.name == "log" else None
 
 
-def _components(base: Sum) -> tuple[Expression, ...]:
-    """The terms of a sum: latent-free terms merged, and -w σ(z) rewritten as w σ(-z) - w."""
+def _links_of(product: Expression, most: int = 20) -> list[Call] | None:
+    """The factors of a product of values of σ and Φ, as often as whole exponents have it; None for another."""
+    links: list[Call] = []
+    for factor in factors_of(product):
+        base, exponent = (factor.base, factor.exponent) if isinstance(factor, Power) else (factor, ONE)
+        times = exponent.value if isinstance(exponent, Constant) else 0.0
+        if not isinstance(base, Call) or base.name not in ("sigmoid", "normal_cdf") or times not in range(1, most):
+            return None
+        links += [base] * int(times)
+    return links
+
+
+def _components(base: Sum, size: int) -> tuple[Expression, ...]:
+    """The terms of a sum: latent-free terms merged, and -w Π_i σ(z_i) rewritten as Σ_i w σ(-z_i) Π_{j<i} σ(z_j) - w."""
     constants, dependent = [], []
     for child in base.children:
         weight, link = split_latents(child)
-        if isinstance(link, Call) and link.name in ("sigmoid", "normal_cdf") and split_number(child)[0] < 0:
+        if isinstance(link, Reduction) and link.operator == "prod":
+            link = substitute(link, [Latent(number, size) for number in range(size)])
+        links = _links_of(link) if split_number(child)[0] < 0 else None
+        if links is not None:
             constants.append(weight)
-            dependent.append(multiply(multiply(-1.0, weight), Call(link.name, multiply(-1.0, link.argument))))
+            for place, one in enumerate(links):
+                others = Call(one.name, multiply(-1.0, one.argument))
+                dependent.append(multiply(multiply(-1.0, weight), others, *links[:place]))
         elif child.latent_free:
             constants.append(child)
         else:
