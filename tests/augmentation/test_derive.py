@@ -624,7 +624,7 @@ def test_an_observation_that_selects_no_latent_is_not_allowed():
     ("size", "formula"),
     [
         (1, lambda f: pgm.sigmoid(f) ** 2),
-        (2, lambda f: pgm.sigmoid(-f[0]) * pgm.normal_cdf(f[1]) ** 3),
+        (2, lambda f: pgm.sigmoid(-f[0]) ** 2 * pgm.normal_cdf(f[1])),
         (3, lambda f: pgm.prod(pgm.sigmoid(-f))),
     ],
     ids=["a square", "a product", "all latents"],
