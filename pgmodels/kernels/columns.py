@@ -38,7 +38,9 @@ from pgmodels.runtime.seeds import is_distribution
 class Restricted(Kernel):
     """A kernel that applies another kernel to selected columns of its inputs."""
 
-    kernel: eqx.AbstractVar[Kernel]
+    positive_semidefinite: ClassVar[bool] = True
+
+    kernel: Kernel
 
     @abstractmethod
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
@@ -96,9 +98,6 @@ class On(OfColumns):
            [1.]])
     """
 
-    positive_semidefinite: ClassVar[bool] = True
-
-    kernel: Kernel
     columns: tuple[int, ...] = eqx.field(static=True)
     # Of the columns, if they were named.
     names: tuple[str, ...] | None = eqx.field(static=True)
@@ -184,9 +183,6 @@ class Difference(OfColumns):
     Chu and Ghahramani 2005.
     """
 
-    positive_semidefinite: ClassVar[bool] = True
-
-    kernel: Kernel
     left: tuple[int, ...] = eqx.field(static=True)
     right: tuple[int, ...] = eqx.field(static=True)
 
@@ -298,10 +294,7 @@ class Sphere(Restricted):
     array([[0.68]])
     """
 
-    positive_semidefinite: ClassVar[bool] = True
     column_use: ClassVar[Use] = "values"
-
-    kernel: Kernel
 
     def __init__(self, kernel: Kernel | Callable[[Any, Any], Any]):
         self.kernel = as_kernel(kernel)
@@ -385,10 +378,7 @@ def numbered(kernel: Kernel, names: tuple[str, ...] | None) -> Kernel:
 
 @dataclass(eq=False)
 class _Followed:
-    """A value of a kernel's program: whether it is of rows of X and of Z; the index of which it is the sign or a shift.
-
-    JAX has indices below 0 count from the end by ``select_n(i < 0, i, i + size)``.
-    """
+    """A value of a kernel's program, which rows it is of, X or Z, and the index of which it is the sign or a shift."""
 
     value: Any
     of: frozenset[str] = frozenset()
@@ -444,6 +434,7 @@ def _follow(program: ClosedJaxpr, inputs: list[_Followed]) -> list[_Followed]:
             results[0].sign_of = operands[0]
         elif name == "add":
             results[0].shift_of = operands[0]
+        # JAX has indices below 0 count from the end by ``select_n(i < 0, i, i + size)``.
         elif name == "select_n" and len(operands) == 3:
             sign, one, moved = operands
             if (sign.sign_of, moved.shift_of) == (one, one):
@@ -579,11 +570,8 @@ class Coregion(Kernel):
 
 
 def _start(num_outputs: int, rank: int) -> np.ndarray:
-    """Start values of loadings: at W = 0, and in the direction from equal to different ones, the gradient is 0.
-
-    Column r falls from 1 at output r to 1/2, so that no two outputs and no two columns are alike, over sqrt(R): the
-    variances do not grow with the rank.
-    """
+    """Start values of loadings: column r falls from 1 at output r to 1/2, over sqrt(R)."""
+    # The gradient is 0 at W = 0, and in the direction from equal outputs or columns to different ones.
     falling = 1.0 - 0.5 * np.arange(num_outputs) / num_outputs
     return np.stack([np.roll(falling, column) for column in range(rank)], axis=1) / np.sqrt(rank)
 
@@ -647,8 +635,7 @@ class Structured(Kernel):
         between = Parameter(0.5, constraint=interval(0.0, 1.0))
         self.mixing = as_declared(mixing, between, "mixing of Structured", positive=False)
         known = [np.asarray(one.value if isinstance(one, Parameter) else one, np.float64) for one in (basis, weights)]
-        made = [Parameter(one, positive=False, fixed=True) for one in known]
-        self.basis, self.weights = made
+        self.basis, self.weights = (Parameter(one, positive=False, fixed=True) for one in known)
         self.precision = precision
         if known[0].ndim != 2 or known[1].shape != known[0].shape[1:]:
             raise ValueError(
@@ -769,27 +756,27 @@ def adjacency(graph: object) -> tuple[np.ndarray, list[Any] | None]:
     the labels, and in which areas that touch are neighbours. Raises ValueError for others.
     """
     labels: list[Any] | None = None
-    pairs: list[tuple[Any, Any]] | None = None
+    pairs: list[Any] | None = None
     table: Any = graph
     if hasattr(table, "geometry") and hasattr(table, "sindex"):
         labels, shapes = list(table.index), table.geometry
-        first, second = shapes.sindex.query(shapes.values, predicate="touches")
-        pairs = [(labels[a], labels[b]) for a, b in zip(first, second, strict=True)]
+        touching = shapes.sindex.query(shapes.values, predicate="touches")
+        pairs = [(labels[a], labels[b]) for a, b in zip(*touching, strict=True)]
     elif isinstance(table, Mapping) and all(isinstance(others, Iterable) for others in table.values()):
         labels, pairs = list(table), [(one, other) for one, others in table.items() for other in others]
     elif hasattr(table, "columns") and set(table.columns) != set(table.index) and len(table.columns) == 2:
-        pairs = list(map(tuple, table.to_numpy(dtype=object).tolist()))
+        pairs = table.to_numpy(dtype=object).tolist()
     elif hasattr(table, "columns"):
         labels = list(table.index)
         table = table.reindex(columns=labels) if set(table.columns) == set(labels) else table
     elif isinstance(table, list | tuple) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in table):
         is_matrix = len(table) == 2 and np.array_equal(np.ravel(table), [0, 1, 1, 0])
-        pairs = None if is_matrix else list(map(tuple, table))
+        pairs = None if is_matrix else list(table)
     if pairs is not None:
         labels = list(dict.fromkeys([*(labels or ()), *(label for pair in pairs for label in pair)]))
         W = np.zeros((len(labels), len(labels)))
-        for one, other in pairs:
-            a, b = labels.index(one), labels.index(other)
+        for pair in pairs:
+            a, b = map(labels.index, pair)
             W[a, b] = W[b, a] = 1.0
         np.fill_diagonal(W, 0.0)
         return W, labels

@@ -391,6 +391,19 @@ def covering(kernel: Kernel, X: Float[Inputs, "n d"]) -> Kernel:
     return with_data_values(kernel, "start", X, lambda start, x: np.min(x) if start.value is None else None)
 
 
+class OfVariance(Kernel):
+    """A kernel with the same ``variance`` at all rows."""
+
+    positive_semidefinite: ClassVar[bool] = True
+
+    variance: Parameter
+
+    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
+        if is_traced():
+            return jnp.broadcast_to(as_array(self.variance.value), (X.shape[0],))
+        return as_array(np.broadcast_to(np.asarray(self.variance.value), (X.shape[0],)))
+
+
 class _Pair(Kernel):
     """A kernel made of two others."""
 
@@ -601,13 +614,6 @@ def check_traced(kernel: Kernel, num_columns: int) -> None:
 def _covariances(kernel: Kernel, X: Array, Z: Array) -> tuple[Array, Array]:
     """The traced function of ``check_traced``: a single one, so that kernels of equal structure are traced once."""
     return kernel(X, Z), kernel.diagonal(X)
-
-
-def constant_diagonal(X: Inputs, variance: Parameter) -> Float[Array, " n"]:
-    """The same variance at each row."""
-    if is_traced():
-        return jnp.broadcast_to(as_array(variance.value), (X.shape[0],))
-    return as_array(np.broadcast_to(np.asarray(variance.value), (X.shape[0],)))
 
 
 def scalar(value: Hyperparameter, name: str, owner: Kernel) -> Parameter:

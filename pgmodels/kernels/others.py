@@ -15,10 +15,10 @@ from pgmodels.kernels.kernel import (
     Change,
     Inputs,
     Kernel,
+    OfVariance,
     Spectra,
     Spectrum,
     Use,
-    constant_diagonal,
     scalar,
     scaled_squared_distance,
     squared_distance,
@@ -41,7 +41,7 @@ from pgmodels.runtime.precision import as_array
 
 
 @final
-class Periodic(Kernel):
+class Periodic(OfVariance):
     """The periodic kernel, variance · exp(-2 Σ_d sin²(π (x_d - z_d)/period) / lengthscale_d²).
 
     Parameters
@@ -62,12 +62,10 @@ class Periodic(Kernel):
     MacKay 1998; Solin and Särkkä 2014.
     """
 
-    positive_semidefinite: ClassVar[bool] = True
     column_use: ClassVar[Use] = "values"
     by_column: ClassVar[tuple[str, ...]] = ("lengthscale",)
     set_by_data: ClassVar[tuple[str, ...]] = ("period",)
 
-    variance: Parameter
     lengthscale: Parameter
     period: Parameter
     harmonics: int = eqx.field(static=True)
@@ -105,12 +103,9 @@ class Periodic(Kernel):
         angles = 2.0 * jnp.pi * as_array(X) / as_array(self.period.value)
         return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
 
-    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
-        return constant_diagonal(X, self.variance)
-
 
 @final
-class Cosine(Kernel):
+class Cosine(OfVariance):
     """The kernel of sines of one period with a random amplitude and phase, variance · cos(2π (x - z) / period).
 
     Times Matern32, say, it is that of oscillations that change over a lengthscale.
@@ -137,12 +132,10 @@ class Cosine(Kernel):
            [-2.]])
     """
 
-    positive_semidefinite: ClassVar[bool] = True
     column_use: ClassVar[Use] = "values"
     of_one_column: ClassVar[bool] = True
     set_by_data: ClassVar[tuple[str, ...]] = ("period",)
 
-    variance: Parameter
     period: Parameter
 
     def __init__(self, variance: Hyperparameter = 1.0, period: Hyperparameter = 1.0):
@@ -156,9 +149,6 @@ class Cosine(Kernel):
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         turns = (as_array(X)[:, :1] - as_array(Z)[:, 0]) / as_array(self.period.value)
         return as_array(self.variance.value) * jnp.cos(2.0 * jnp.pi * turns)
-
-    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
-        return constant_diagonal(X, self.variance)
 
 
 @final
@@ -215,7 +205,7 @@ class Linear(Kernel):
 
 
 @final
-class Constant(Kernel):
+class Constant(OfVariance):
     """The kernel of a constant function: the same covariance everywhere.
 
     Parameters
@@ -223,10 +213,6 @@ class Constant(Kernel):
     variance : float, Fixed, Parameter or NumPyro distribution
         Prior variance of the latent, in squared units of the latent.
     """
-
-    positive_semidefinite: ClassVar[bool] = True
-
-    variance: Parameter
 
     def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
@@ -244,15 +230,12 @@ class Constant(Kernel):
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         return jnp.broadcast_to(as_array(self.variance.value), (X.shape[0], Z.shape[0]))
 
-    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
-        return constant_diagonal(X, self.variance)
-
     def reads(self, num_columns: int, use: Use | None = None) -> tuple[int, ...]:
         return ()
 
 
 @final
-class White(Kernel):
+class White(OfVariance):
     """White noise: ``variance`` where two rows are equal, 0 elsewhere.
 
     Parameters
@@ -264,10 +247,6 @@ class White(Kernel):
     -----
     It is a function of the inputs: equal rows share their noise, within a data set and between two.
     """
-
-    positive_semidefinite: ClassVar[bool] = True
-
-    variance: Parameter
 
     def __init__(self, variance: Hyperparameter = 1.0):
         self.variance = scalar(variance, "variance", self)
@@ -284,9 +263,6 @@ class White(Kernel):
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         equal = squared_distance(as_array(X), as_array(Z)) == 0.0
         return jnp.where(equal, as_array(self.variance.value), 0.0)
-
-    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
-        return constant_diagonal(X, self.variance)
 
 
 @final

@@ -9,31 +9,20 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from pgmodels.kernels.kernel import (
-    Inputs,
-    Kernel,
-    Spectra,
-    Spectrum,
-    Use,
-    constant_diagonal,
-    scalar,
-    scaled_squared_distance,
-)
+from pgmodels.kernels.kernel import Inputs, OfVariance, Spectra, Spectrum, Use, scalar, scaled_squared_distance
 from pgmodels.kernels.state_space import MaternState, StateSpace
 from pgmodels.numerics.elementary import safe_sqrt
 from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_parameter
 from pgmodels.runtime.precision import as_array
 
 
-class Stationary(Kernel):
+class Stationary(OfVariance):
     """A kernel of the scaled distance r = ‖x - z‖ / lengthscale; subclasses define its ``profile``."""
 
-    positive_semidefinite: ClassVar[bool] = True
     column_use: ClassVar[Use] = "values"
     by_column: ClassVar[tuple[str, ...]] = ("lengthscale",)
     set_by_data: ClassVar[tuple[str, ...]] = ("lengthscale",)
 
-    variance: Parameter
     lengthscale: Parameter
 
     def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
@@ -66,9 +55,6 @@ class Stationary(Kernel):
         self._require_lengthscale()
         lengthscale = as_array(self.lengthscale.value)
         return as_array(self.variance.value) * self.profile(scaled_squared_distance(X, Z, lengthscale))
-
-    def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
-        return constant_diagonal(X, self.variance)
 
 
 @final

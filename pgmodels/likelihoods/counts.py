@@ -1,8 +1,8 @@
 """Named likelihoods of counts, ordered categories and times."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
@@ -26,7 +26,8 @@ from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_declared
 # Likelihoods of counts by their logarithmic mean, with excess zeros, and of overdispersed trials.
 
 
-def _no_zero(f: Expression, dispersion: Expression | None = None) -> Expression:
+def no_zero(f: Expression, dispersion: Expression | None = None) -> Expression:
+    """The probability that a count, Poisson or with a dispersion, is not 0."""
     return 1 - (exp(-exp(f)) if dispersion is None else sigmoid(log(dispersion) - f) ** dispersion)
 
 
@@ -105,15 +106,16 @@ def ZeroInflatedNegativeBinomial(y: Expression, f: Latents, dispersion: Expressi
     return sigmoid(f[1]) * (y == 0) + sigmoid(-f[1]) * NegativeBinomial2.function(y, f[0], dispersion)
 
 
-def _hurdle(y: Expression, f: Latents, count: Expression, no_zero: Expression) -> Expression:
-    return sigmoid(f[1]) ** (y == 0) * (sigmoid(-f[1]) * count / no_zero) ** (y > 0)
+def hurdle(y: Expression, f: Latents, positive: Expression) -> Expression:
+    """The density of y, 0 with probability σ(f[1]), otherwise with the density ``positive``."""
+    return sigmoid(f[1]) ** (y == 0) * (sigmoid(-f[1]) * positive) ** (y > 0)
 
 
 @likelihood(
     support=Counts(),
     num_latents=2,
-    mean=lambda y, f: sigmoid(-f[1]) * exp(f[0]) / _no_zero(f[0]),
-    variance=lambda y, f: _hurdle_variance(f, 0.0, _no_zero(f[0])),
+    mean=lambda y, f: sigmoid(-f[1]) * exp(f[0]) / no_zero(f[0]),
+    variance=lambda y, f: _hurdle_variance(f, 0.0, no_zero(f[0])),
     sampler=hurdle_poisson,
 )
 def HurdlePoisson(y: Expression, f: Latents) -> Expression:
@@ -121,14 +123,14 @@ def HurdlePoisson(y: Expression, f: Latents) -> Expression:
 
     It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
     """
-    return _hurdle(y, f, Poisson.function(y, f[0]), _no_zero(f[0]))
+    return hurdle(y, f, Poisson.function(y, f[0]) / no_zero(f[0]))
 
 
 @likelihood(
     support=Counts(),
     num_latents=2,
-    mean=lambda y, f, dispersion: sigmoid(-f[1]) * exp(f[0]) / _no_zero(f[0], dispersion),
-    variance=lambda y, f, dispersion: _hurdle_variance(f, 1 / dispersion, _no_zero(f[0], dispersion)),
+    mean=lambda y, f, dispersion: sigmoid(-f[1]) * exp(f[0]) / no_zero(f[0], dispersion),
+    variance=lambda y, f, dispersion: _hurdle_variance(f, 1 / dispersion, no_zero(f[0], dispersion)),
     sampler=hurdle_negative_binomial,
 )
 def HurdleNegativeBinomial(y: Expression, f: Latents, dispersion: Expression = POSITIVE) -> Expression:
@@ -141,12 +143,12 @@ def HurdleNegativeBinomial(y: Expression, f: Latents, dispersion: Expression = P
     dispersion : float, Fixed, Parameter or NumPyro distribution
         Positive; smaller values give more variance.
     """
-    return _hurdle(y, f, NegativeBinomial2.function(y, f[0], dispersion), _no_zero(f[0], dispersion))
+    return hurdle(y, f, NegativeBinomial2.function(y, f[0], dispersion) / no_zero(f[0], dispersion))
 
 
-def _hurdle_variance(f: Latents, excess: Operand, no_zero: Expression) -> Expression:
+def _hurdle_variance(f: Latents, excess: Operand, share: Expression) -> Expression:
     mean = exp(f[0])
-    positive = mean / no_zero
+    positive = mean / share
     return sigmoid(-f[1]) * positive * (1 + mean * (1 + excess) - sigmoid(-f[1]) * positive)
 
 
@@ -175,62 +177,43 @@ def BetaBinomial(y: Observation, f: Expression, precision: Expression = POSITIVE
     return ways * rises * gamma(precision) / gamma(trials + precision)
 
 
-# In place of those that ``Ordinal`` declares.
-_CUTS: Any = Parameter(np.array([-1.0, 1.0]))
-
-
-def _cumulative(
-    distribution: Callable[[Operand], Expression], y: Expression, f: Expression, cuts: VectorSymbol
-) -> Expression:
-    below: list[Any] = [0, *(distribution(cut - f) for cut in cuts), 1]
-    return sum_((below[k + 1] - below[k]) * (y == k) for k in range(len(below) - 1))
-
-
-# The number of cut-points below the latent plus noise.
-@likelihood(num_latents=1, sampler=lambda rng, y, f, cuts: np.sum(f + rng.logistic(size=f.shape) > cuts, axis=0))
-def _logit(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS) -> Expression:
-    return _cumulative(sigmoid, y, f, cuts)
-
-
-@likelihood(num_latents=1, sampler=lambda rng, y, f, cuts: np.sum(f + rng.standard_normal(f.shape) > cuts, axis=0))
-def _probit(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS) -> Expression:
-    return _cumulative(normal_cdf, y, f, cuts)
-
-
-@likelihood(num_latents=1, sampler=lambda rng, y, f, cuts: np.sum(f - rng.gumbel(size=f.shape) > cuts, axis=0))
-def _cloglog(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS) -> Expression:
-    return _cumulative(lambda z: 1 - exp(-exp(z)), y, f, cuts)
-
-
-@likelihood(
-    num_latents=1, sampler=lambda rng, y, f, cuts, disc: np.sum(f + rng.logistic(size=f.shape) / disc > cuts, axis=0)
-)
-def _scaled_logit(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS, disc: Expression = POSITIVE) -> Expression:
-    return _cumulative(lambda z: sigmoid(disc * z), y, f, cuts)
-
-
-@likelihood(
-    num_latents=1, sampler=lambda rng, y, f, cuts, disc: np.sum(f + rng.standard_normal(f.shape) / disc > cuts, axis=0)
-)
-def _scaled_probit(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS, disc: Expression = POSITIVE) -> Expression:
-    return _cumulative(lambda z: normal_cdf(disc * z), y, f, cuts)
-
-
-@likelihood(
-    num_latents=1, sampler=lambda rng, y, f, cuts, disc: np.sum(f - rng.gumbel(size=f.shape) / disc > cuts, axis=0)
-)
-def _scaled_cloglog(
-    y: Expression, f: Expression, cuts: VectorSymbol = _CUTS, disc: Expression = POSITIVE
-) -> Expression:
-    return _cumulative(lambda z: 1 - exp(-exp(disc * z)), y, f, cuts)
-
-
-# Formulas without and with disc, and the quantile function of the noise.
-_LINKS: dict[str, tuple[Any, Any, Callable[[np.ndarray], np.ndarray]]] = {
-    "logit": (_logit, _scaled_logit, scipy.special.logit),
-    "probit": (_probit, _scaled_probit, scipy.special.ndtri),
-    "cloglog": (_cloglog, _scaled_cloglog, lambda p: np.log(-np.log1p(-p))),
+# The distribution function of the noise of the latent, its draws by their shape, and its quantile function.
+_LINKS: dict[str, tuple[Callable[[Operand], Expression], Callable[..., np.ndarray], Callable[[np.ndarray], np.ndarray]]]
+_LINKS = {
+    "logit": (sigmoid, lambda rng, shape: rng.logistic(size=shape), scipy.special.logit),
+    "probit": (normal_cdf, lambda rng, shape: rng.standard_normal(shape), scipy.special.ndtri),
+    "cloglog": (
+        lambda z: 1 - exp(-exp(z)),
+        lambda rng, shape: -rng.gumbel(size=shape),
+        lambda p: np.log(-np.log1p(-p)),
+    ),
 }
+
+
+@dataclass(frozen=True)
+class _Cumulative:
+    """The formula of ``Ordinal`` with a link; ``disc`` is None for 1."""
+
+    link: str
+    __name__: ClassVar[str] = "Ordinal"
+
+    def __call__(self, y: Expression, f: Expression, cuts: VectorSymbol, disc: Expression | None = None) -> Expression:
+        distribution = _LINKS[self.link][0]
+        inner = [distribution(cut - f if disc is None else disc * (cut - f)) for cut in cuts]
+        below: list[Any] = [0, *inner, 1]
+        return sum_((below[k + 1] - below[k]) * (y == k) for k in range(len(below) - 1))
+
+
+@dataclass(frozen=True)
+class _CumulativeSampler:
+    """The number of cut-points below the latent plus noise."""
+
+    link: str
+
+    def __call__(
+        self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray, cuts: np.ndarray, disc: np.ndarray | float = 1.0
+    ) -> np.ndarray:
+        return np.sum(f + _LINKS[self.link][1](rng, f.shape) / disc > cuts, axis=0)
 
 
 def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None, disc: Any = None) -> Likelihood:
@@ -290,9 +273,13 @@ def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None, disc: Any =
             f"cuts of Ordinal must be {count} increasing numbers, one less than num_classes; got an array of shape "
             f"{parameter.value.shape}."
         )
-    options = {"num_classes": support.num_classes, "link": link}
-    made = _LINKS[link][0](parameter) if disc is None else _LINKS[link][1](parameter, disc)
-    return replace(made, name="Ordinal", declared_support=support, options=tuple(options.items()))
+    parameters = {"cuts": parameter}
+    if disc is not None:
+        parameters["disc"] = as_declared(disc, POSITIVE, "disc of Ordinal", positive=False)
+    return Likelihood(
+        parameters, name="Ordinal", function=_Cumulative(link), declared_support=support, num_latents=1,
+        sampler=_CumulativeSampler(link), options=(("num_classes", support.num_classes), ("link", link)),
+    )  # fmt: skip
 
 
 # Likelihoods of times to an event, which may be censored, or truncated by an entry.

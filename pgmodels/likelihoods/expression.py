@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
@@ -176,14 +176,16 @@ class Expression(ABC):
     writer: ClassVar[Callable[[Expression, int], Tree]]
 
     children: tuple[Expression, ...] = ()
+    # The attributes in which nodes with equal children may differ.
+    labels: ClassVar[tuple[str, ...]] = ()
 
     @cached_property
     def key(self) -> tuple:
         """The structure as nested tuples: equal keys mean equal formulas."""
-        return (type(self).__name__, self._label(), *(child.key for child in self.children))
-
-    def _label(self) -> Hashable:
-        return ""
+        # Saved files have keys of this form.
+        values = tuple(getattr(self, name) for name in self.labels)
+        label = values[0] if len(values) == 1 else values or ""
+        return (type(self).__name__, label, *(child.key for child in self.children))
 
     @cached_property
     def latent_free(self) -> bool:
@@ -198,7 +200,7 @@ class Expression(ABC):
     @cached_property
     def sign(self) -> int | None:
         """1 or -1 if the expression cannot have the other sign, else None. Observations are assumed to be >= 0."""
-        return None
+        return 1 if self.nonnegative else None
 
     @cached_property
     def nonnegative(self) -> bool:
@@ -299,13 +301,12 @@ POSITIONS = "positions of f"
 class Constant(Expression):
     """A number."""
 
+    labels = ("value",)
+
     def __init__(self, value: float):
         self.value = float(value)
         if not math.isfinite(self.value):
             raise ValueError(f"a formula contains the number {value!r}; every number in it must be finite.")
-
-    def _label(self) -> Hashable:
-        return self.value
 
     @cached_property
     def sign(self) -> int | None:
@@ -322,6 +323,7 @@ class Constant(Expression):
 class Observation(Expression):
     """The observation ``y``, or its column ``y[j]``."""
 
+    labels = ("column",)
     sign = 1  # type: ignore[assignment]
 
     def __init__(self, column: int | None = None):
@@ -334,9 +336,6 @@ class Observation(Expression):
             raise ValueError(f"a column of y is a whole number >= 0; got y[{column!r}].")
         return Observation(int(column))
 
-    def _label(self) -> Hashable:
-        return self.column
-
     def evaluate(self, env: Environment) -> Array:
         y = env.array(env.y)
         return (y if self.column is None else y[..., self.column])[..., None]
@@ -348,17 +347,13 @@ class Observation(Expression):
 class ParameterSymbol(Expression):
     """A parameter of the likelihood, or an entry of a vector of ``length``: ``cuts[0]``, ``rate[y[1]]``."""
 
+    labels = ("name", "positive", "place", "length")
+
     def __init__(self, name: str, positive: bool, entry: int | Expression | None = None, length: int = 1):
         self.name, self.positive, self.entry, self.length = name, positive, entry, length
+        self.place = entry if isinstance(entry, int) else None
         if isinstance(entry, Expression):
             self.children = (entry,)
-
-    def _label(self) -> Hashable:
-        return (self.name, self.positive, self.entry if isinstance(self.entry, int) else None, self.length)
-
-    @cached_property
-    def sign(self) -> int | None:
-        return 1 if self.positive else None
 
     @cached_property
     def nonnegative(self) -> bool:
@@ -415,14 +410,11 @@ class VectorSymbol:
 class Positions(Expression):
     """The vector 0, 1, ..., L - 1 over the latents."""
 
-    sign = 1  # type: ignore[assignment]
+    labels = ("size",)
     nonnegative = is_vector = True  # type: ignore[assignment]
 
     def __init__(self, size: int):
         self.size = size
-
-    def _label(self) -> Hashable:
-        return self.size
 
     def evaluate(self, env: Environment) -> Array:
         if POSITIONS in env.parameters:
@@ -446,6 +438,8 @@ class LatentSymbol(Expression):
 class Latent(LatentSymbol):
     """One latent value: ``f`` of a model with one latent, ``f[j]`` otherwise."""
 
+    labels = ("position", "size")
+
     def __init__(self, position: int, size: int):
         self.position, self.size = position, size
         self.index = None if size == 1 else position
@@ -458,9 +452,6 @@ class Latent(LatentSymbol):
     def __len__(self) -> int:
         return self.size
 
-    def _label(self) -> Hashable:
-        return (self.position, self.size)
-
     def evaluate(self, env: Environment) -> Array:
         return env.f[..., self.position : self.position + 1]  # type: ignore[return-value]
 
@@ -468,6 +459,7 @@ class Latent(LatentSymbol):
 class Latents(LatentSymbol):
     """The vector of all latent values ``f``."""
 
+    labels = ("size",)
     index = "c"
     is_vector = True  # type: ignore[assignment]
 
@@ -483,9 +475,6 @@ class Latents(LatentSymbol):
     def __iter__(self) -> Iterator[Expression]:  # type: ignore[assignment, override]
         return (self[position] for position in range(self.size))
 
-    def _label(self) -> Hashable:
-        return self.size
-
     def evaluate(self, env: Environment) -> Array:
         return env.f  # type: ignore[return-value]
 
@@ -493,14 +482,12 @@ class Latents(LatentSymbol):
 class Selected(LatentSymbol):
     """The latent with an index from the data: ``f[y]``."""
 
+    labels = ("size",)
     index: Expression
 
     def __init__(self, index: Expression, size: int):
         self.index, self.size = index, size
         self.children = (index,)
-
-    def _label(self) -> Hashable:
-        return self.size
 
     def evaluate(self, env: Environment) -> Array:
         index = self.index.evaluate(env)

@@ -26,7 +26,7 @@ from pgmodels.likelihoods.expression import (
     VectorSymbol,
 )
 from pgmodels.likelihoods.operations import Call, Largest, Power, Product, Sum, as_expression
-from pgmodels.likelihoods.supports import AnyNumber, Classes, Given, Positive, Real, Support, Undeclared
+from pgmodels.likelihoods.supports import AnyNumber, Classes, Given, Positive, Real, Support, Undeclared, first_row
 from pgmodels.numerics.elementary import RealArray
 from pgmodels.parameters.parameter import Parameter, as_declared
 from pgmodels.runtime.jit import compiled
@@ -568,15 +568,21 @@ def _log_density(
 
 
 @dataclass(frozen=True)
-class Weighted:
-    """A formula to the power of the weight, the column of y after the formula's ``num_columns``."""
+class OfFormula:
+    """A formula made from another one, whose name it has."""
 
-    formula: Callable[..., Expression]
-    num_columns: int
+    formula: Formula
 
     @property
     def __name__(self) -> str:
         return self.formula.__name__
+
+
+@dataclass(frozen=True)
+class Weighted(OfFormula):
+    """A formula to the power of the weight, the column of y after the formula's ``num_columns``."""
+
+    num_columns: int
 
     def __call__(self, y: Observation, f: Latent | Latents, **parameters: ParameterSymbol | VectorSymbol) -> Expression:
         observation = y[0] if self.num_columns == 1 else y
@@ -598,10 +604,9 @@ def check_weights(value: Any, num_rows: int) -> np.ndarray:
         raise ValueError(
             f"weights must have shape ({num_rows},), one for each row of X; got shape {weights.shape}.{hint}"
         )
-    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
-    if bad.size:
+    if (row := first_row(~(np.isfinite(weights) & (weights >= 0)))) is not None:
         raise ValueError(
-            f"weights must be finite and >= 0; got {weights[bad[0]]:g} in row {bad[0]}. A weight is how often a row "
+            f"weights must be finite and >= 0; got {weights[row]:g} in row {row}. A weight is how often a row "
             "counts: a row of weight 0 is ignored."
         )
     if not weights.any():

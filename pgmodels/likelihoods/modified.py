@@ -19,10 +19,10 @@ from pgmodels.likelihoods.expression import (
     ParameterSymbol,
     VectorSymbol,
 )
-from pgmodels.likelihoods.likelihood import Formula, Likelihood, Sampler
+from pgmodels.likelihoods.likelihood import Formula, Likelihood, OfFormula, Sampler
 from pgmodels.likelihoods.operations import as_expression, exp, substitute
 from pgmodels.likelihoods.sampling import draw_observations, is_normalised
-from pgmodels.likelihoods.supports import Given, Piece, Real, Support, Undeclared
+from pgmodels.likelihoods.supports import Given, Piece, Real, Support, Undeclared, first_row
 from pgmodels.runtime.messages import shorten
 
 
@@ -46,15 +46,10 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Summed:
+class Summed(OfFormula):
     """A formula of sums of latents."""
 
-    formula: Formula
     sums: Sums
-
-    @property
-    def __name__(self) -> str:
-        return self.formula.__name__
 
     def __call__(self, y: Observation, f: Latent | Latents, **parameters: ParameterSymbol | VectorSymbol) -> Expression:
         size, num_columns = len(self.sums.sums), self.sums.num_columns
@@ -79,17 +74,12 @@ class SummedSampler:
 
 
 @dataclass(frozen=True)
-class Modelled:
+class Modelled(OfFormula):
     """A formula whose parameters ``names`` are their ``lows`` plus exponentials of latents after the first ``size``."""
 
-    formula: Formula
     size: int
     names: tuple[str, ...]
     lows: tuple[float, ...]
-
-    @property
-    def __name__(self) -> str:
-        return self.formula.__name__
 
     def __call__(self, y: Observation, f: Latents, **parameters: ParameterSymbol | VectorSymbol) -> Expression:
         rates = [exp(f[self.size + number]) for number in range(len(self.names))]
@@ -232,11 +222,10 @@ class SwitchedSupport(Support):
                 support.check_covariates(covariates[rows, 1 : 1 + support.num_covariates])
 
     def _check_outputs(self, outputs: np.ndarray, name: str, column: int) -> None:
-        bad = np.flatnonzero(~np.isin(outputs, np.arange(len(self.supports))))
-        if bad.size:
+        if (row := first_row(~np.isin(outputs, np.arange(len(self.supports))))) is not None:
             raise ValueError(
                 f"{name} must have the number of the output in column {column}, 0 to {len(self.supports) - 1}; got "
-                f"{outputs[bad[0]]:g} in row {bad[0]}. The columns of y are (value, output), then the covariates of "
+                f"{outputs[row]:g} in row {row}. The columns of y are (value, output), then the covariates of "
                 "the output's likelihood."
             )
 
@@ -336,11 +325,7 @@ def _formula(likelihood: Likelihood, size: int, kind: str) -> Formula | None:
 
     Moments that are not declared are sums over the values of y; None if these are not a short list.
     """
-    declared = {
-        "density": likelihood.function,
-        "mean": likelihood.conditional_mean,
-        "variance": likelihood.conditional_variance,
-    }[kind]
+    declared = likelihood.function if kind == "density" else getattr(likelihood, f"conditional_{kind}")
     support = likelihood.support(size)
     values = support.values()
     if declared is not None or values is None or support.num_columns > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -51,10 +51,6 @@ _LOGARITHMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "normal_cdf": (special.log_ndtr, jsp.log_ndtr),
     "gamma": (special.gammaln, jsp.gammaln),
 }
-
-
-def _value(name: str, x: Array) -> Array:
-    return _VALUES[name][isinstance(x, jax.Array)](x)
 
 
 def _logarithm(name: str, x: Array) -> Array:
@@ -213,12 +209,8 @@ class Product(Expression):
 
     @cached_property
     def sign(self) -> int | None:
-        sign = 1
-        for child in self.children:
-            if child.sign is None:
-                return None
-            sign *= child.sign
-        return sign
+        signs = [child.sign for child in self.children]
+        return None if None in signs else math.prod(sign or 1 for sign in signs)
 
     @cached_property
     def nonnegative(self) -> bool:
@@ -245,8 +237,7 @@ class Power(Expression):
     """A base to an exponent."""
 
     def __init__(self, base: Expression, exponent: Expression):
-        self.base = base
-        self.exponent = exponent
+        self.base, self.exponent = base, exponent
         self.children = (base, exponent)
 
     @cached_property
@@ -294,17 +285,11 @@ class Power(Expression):
 class Call(Expression):
     """A named function of one argument."""
 
+    labels = ("name",)
+
     def __init__(self, name: str, argument: Expression):
-        self.name = name
-        self.argument = argument
+        self.name, self.argument = name, argument
         self.children = (argument,)
-
-    def _label(self) -> Hashable:
-        return self.name
-
-    @cached_property
-    def sign(self) -> int | None:
-        return 1 if self.nonnegative else None
 
     @cached_property
     def nonnegative(self) -> bool:
@@ -317,7 +302,8 @@ class Call(Expression):
     def evaluate(self, env: Environment) -> Array:
         if self.name == "log" and self.argument.extreme:
             return self.argument.log_evaluate(env)
-        return _value(self.name, self.argument.evaluate(env))
+        argument = self.argument.evaluate(env)
+        return _VALUES[self.name][isinstance(argument, jax.Array)](argument)
 
     def log_evaluate(self, env: Environment) -> Array:
         if self.name in _LOGARITHMS:
@@ -331,7 +317,7 @@ class Call(Expression):
 class Comparison(Expression):
     """An indicator: 1 where the comparison of two coefficients holds, else 0."""
 
-    sign = 1  # type: ignore[assignment]
+    labels = ("operator",)
     nonnegative = True  # type: ignore[assignment]
 
     def __init__(self, operator: str, lhs: Expression, rhs: Expression):
@@ -342,13 +328,8 @@ class Comparison(Expression):
                 "or (f + abs(f)) / 2 for max(f, 0); for a step pgm.step(f) or pgm.largest(f, y), for a smooth one "
                 "pgm.sigmoid or pgm.normal_cdf."
             )
-        self.operator = operator
-        self.lhs = lhs
-        self.rhs = rhs
+        self.operator, self.lhs, self.rhs = operator, lhs, rhs
         self.children = (lhs, rhs)
-
-    def _label(self) -> Hashable:
-        return self.operator
 
     def evaluate(self, env: Environment) -> Array:
         lhs, rhs = self.lhs.evaluate(env), self.rhs.evaluate(env)
@@ -358,15 +339,12 @@ class Comparison(Expression):
 class Reduction(Expression):
     """The sum or the product over the latents."""
 
+    labels = ("operator",)
     is_vector = False  # type: ignore[assignment]
 
     def __init__(self, operator: str, argument: Expression):
-        self.operator = operator
-        self.argument = argument
+        self.operator, self.argument = operator, argument
         self.children = (argument,)
-
-    def _label(self) -> Hashable:
-        return self.operator
 
     @cached_property
     def sign(self) -> int | None:
@@ -542,7 +520,6 @@ _of_largest = compiled(partial(log_probability_of_largest, nodes=EQUAL_NODES))
 class Largest(Expression):
     """The probability that latent ``index`` plus noise of variance ``noise`` is the largest of all."""
 
-    sign = 1  # type: ignore[assignment]
     nonnegative = True  # type: ignore[assignment]
     is_vector = False  # type: ignore[assignment]
     # The vector of latents in the notation.

@@ -149,6 +149,12 @@ def _errors_of(place: str) -> Iterator[None]:
 SWAP = "Use y = numpy.array(y); y[:, [0, 1]] = y[:, [1, 0]]."
 
 
+def first_row(is_wrong: np.ndarray) -> int | None:
+    """The first row where a mask (n,) is True, None if there is none."""
+    rows = np.flatnonzero(is_wrong)
+    return int(rows[0]) if rows.size else None
+
+
 class Support(ABC):
     """The set of possible observations. ``num_columns`` is 1 for y of shape (n,), else y is (n, num_columns).
 
@@ -231,10 +237,9 @@ class Support(ABC):
 
 def check_whole(y: np.ndarray, what: str, name: str = "y") -> None:
     """Raise ValueError if y is not made of whole numbers >= 0."""
-    bad = np.flatnonzero((y < 0) | (y != np.round(y)))
-    if bad.size:
+    if (row := first_row((y < 0) | (y != np.round(y)))) is not None:
         raise ValueError(
-            f"{name} must hold {what}, whole numbers >= 0; got {y[bad[0]]:g} in row {bad[0]}. "
+            f"{name} must hold {what}, whole numbers >= 0; got {y[row]:g} in row {row}. "
             f"Use a likelihood for real values if {name} is not a count."
         )
 
@@ -280,14 +285,13 @@ class Classes(Support):
 
     def check(self, y: np.ndarray) -> None:
         top = self.num_classes - 1
-        bad = np.flatnonzero((y < 0) | (y > top) | (y != np.round(y)))
-        if bad.size:
+        if (row := first_row((y < 0) | (y > top) | (y != np.round(y)))) is not None:
             labels = np.unique(y)
             remedy = f"set num_classes to the number of labels, {len(labels)}, and code the labels from 0."
             if len(labels) <= self.num_classes:
                 codes = {float(label): float(code) for code, label in enumerate(labels)}
                 remedy = f"recode the labels, new data alike: y = [{codes}[label] for label in numpy.asarray(y)]."
-            raise ValueError(f"y must hold class indices 0 to {top}; got {y[bad[0]]:g} in row {bad[0]}: {remedy}")
+            raise ValueError(f"y must hold class indices 0 to {top}; got {y[row]:g} in row {row}: {remedy}")
 
     def unseen(self, y: np.ndarray) -> list[int]:
         """The classes without an observation in y."""
@@ -321,9 +325,8 @@ class PositiveCounts(Counts):
 
     def check(self, y: np.ndarray) -> None:
         check_whole(y, "counts")
-        bad = np.flatnonzero(y < 1)
-        if bad.size:
-            raise ValueError(f"y must hold counts of 1 or more; got {y[bad[0]]:g} in row {bad[0]}.")
+        if (row := first_row(y < 1)) is not None:
+            raise ValueError(f"y must hold counts of 1 or more; got {y[row]:g} in row {row}.")
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
         return [Piece(1, np.inf, is_discrete=True)]
@@ -340,14 +343,13 @@ class SuccessesOfTrials(Support):
     def check(self, y: np.ndarray) -> None:
         check_whole(y[:, 0], "successes in its first column")
         check_whole(y[:, 1], "trials in its second column")
-        bad = np.flatnonzero(y[:, 0] > y[:, 1])
-        if bad.size:
+        if (row := first_row(y[:, 0] > y[:, 1])) is not None:
             remedy = "The columns are (successes, trials), not (successes, failures)."
             if (y[:, 0] >= y[:, 1]).all():
                 remedy = f"The columns look swapped: they are (successes, trials). {SWAP}"
             raise ValueError(
-                f"y must hold successes <= trials; got {y[bad[0], 0]:g} successes of {y[bad[0], 1]:g} trials in row "
-                f"{bad[0]}. {remedy}"
+                f"y must hold successes <= trials; got {y[row, 0]:g} successes of {y[row, 1]:g} trials in row "
+                f"{row}. {remedy}"
             )
 
     def check_covariates(self, covariates: np.ndarray) -> None:
@@ -385,10 +387,9 @@ class Positive(Support):
     """A real number > 0."""
 
     def check(self, y: np.ndarray) -> None:
-        bad = np.flatnonzero(y <= 0)
-        if bad.size:
+        if (row := first_row(y <= 0)) is not None:
             raise ValueError(
-                f"y must hold real numbers > 0; got {y[bad[0]]:g} in row {bad[0]}. Drop such rows, or use a support "
+                f"y must hold real numbers > 0; got {y[row]:g} in row {row}. Drop such rows, or use a support "
                 "that includes them, such as pgm.Real() or pgm.Clipped(0.0)."
             )
 
@@ -403,10 +404,9 @@ class UnitInterval(Support):
     """A real number between 0 and 1, such as a share, both ends left out."""
 
     def check(self, y: np.ndarray) -> None:
-        bad = np.flatnonzero((y <= 0) | (y >= 1))
-        if bad.size:
+        if (row := first_row((y <= 0) | (y >= 1))) is not None:
             raise ValueError(
-                f"y must hold real numbers above 0 and below 1; got {y[bad[0]]:g} in row {bad[0]}. Divide percentages "
+                f"y must hold real numbers above 0 and below 1; got {y[row]:g} in row {row}. Divide percentages "
                 "by 100. Shares of 0 and 1 that were rounded can be moved inside, as in y = (y * (n - 1) + 0.5) / n "
                 "with n = len(y); shares of a number of trials are Binomial or BetaBinomial."
             )
@@ -577,11 +577,10 @@ class Clipped(Support):
         self.low, self.high = float(low), float(high)
 
     def check(self, y: np.ndarray) -> None:
-        bad = np.flatnonzero((y < self.low) | (y > self.high))
-        if bad.size:
+        if (row := first_row((y < self.low) | (y > self.high))) is not None:
             raise ValueError(
-                f"y must hold numbers from {self.low:g} to {self.high:g}, where it is clipped; got {y[bad[0]]:g} in "
-                f"row {bad[0]}. Clip it with np.clip, or change the limits of Clipped."
+                f"y must hold numbers from {self.low:g} to {self.high:g}, where it is clipped; got {y[row]:g} in "
+                f"row {row}. Clip it with np.clip, or change the limits of Clipped."
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
@@ -626,17 +625,15 @@ class Censored(Support):
                 "y must hold (time, event), and its columns look swapped: the first contains only 0 and 1, the second "
                 f"other values such as {others[0]:g}. {SWAP}"
             )
-        bad = np.flatnonzero(y[:, 0] <= 0)
-        if bad.size:
+        if (row := first_row(y[:, 0] <= 0)) is not None:
             raise ValueError(
-                f"y[0] must hold times > 0; got {y[bad[0], 0]:g} in row {bad[0]}. A time that is censored at 0 "
+                f"y[0] must hold times > 0; got {y[row, 0]:g} in row {row}. A time that is censored at 0 "
                 "has no information: drop such a row. An event at 0 was rounded down: use a fraction of the time unit."
             )
-        bad = np.flatnonzero(~np.isin(y[:, 1], (0.0, 1.0)))
-        if bad.size:
+        if (row := first_row(~np.isin(y[:, 1], (0.0, 1.0)))) is not None:
             raise ValueError(
-                f"y[1] must hold 1 where a time was observed and 0 where it is censored; got {y[bad[0], 1]:g} in row "
-                f"{bad[0]}. The columns are (time, event)."
+                f"y[1] must hold 1 where a time was observed and 0 where it is censored; got {y[row, 1]:g} in row "
+                f"{row}. The columns are (time, event)."
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
@@ -671,11 +668,10 @@ class LeftTruncated(Censored):
 
     def check(self, y: np.ndarray) -> None:
         super().check(y[:, :2])
-        bad = np.flatnonzero((y[:, 2] < 0) | (y[:, 2] >= y[:, 0]))
-        if bad.size:
+        if (row := first_row((y[:, 2] < 0) | (y[:, 2] >= y[:, 0]))) is not None:
             raise ValueError(
-                f"y[2] must hold times of entry from 0, for none, to below the time y[0]; got {y[bad[0], 2]:g} with "
-                f"the time {y[bad[0], 0]:g} in row {bad[0]}. The columns are (time, event, entry)."
+                f"y[2] must hold times of entry from 0, for none, to below the time y[0]; got {y[row, 2]:g} with "
+                f"the time {y[row, 0]:g} in row {row}. The columns are (time, event, entry)."
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
@@ -734,23 +730,20 @@ class IntervalCensored(Support):
 
     def check(self, y: np.ndarray) -> None:
         for column in (0, 2):
-            bad = np.flatnonzero(y[:, column] <= self.low)
-            if bad.size:
+            if (row := first_row(y[:, column] <= self.low)) is not None:
                 raise ValueError(
-                    f"y[{column}] must hold times > 0; got {y[bad[0], column]:g} in row {bad[0]}. A time that is below "
+                    f"y[{column}] must hold times > 0; got {y[row, column]:g} in row {row}. A time that is below "
                     "an end t is (t, 2, t), with code 2; y[2] repeats y[0] where the code is not 3."
                 )
-        bad = np.flatnonzero(~np.isin(y[:, 1], (0.0, 1.0, 2.0, 3.0)))
-        if bad.size:
+        if (row := first_row(~np.isin(y[:, 1], (0.0, 1.0, 2.0, 3.0)))) is not None:
             raise ValueError(
                 f"y[1] must hold a code: 0 for above y[0], 1 for y[0] itself, 2 for below y[0], 3 for between y[0] and "
-                f"y[2]; got {y[bad[0], 1]:g} in row {bad[0]}. The columns are (value, code, second value)."
+                f"y[2]; got {y[row, 1]:g} in row {row}. The columns are (value, code, second value)."
             )
-        bad = np.flatnonzero((y[:, 1] == 3) & (y[:, 2] <= y[:, 0]))
-        if bad.size:
+        if (row := first_row((y[:, 1] == 3) & (y[:, 2] <= y[:, 0]))) is not None:
             raise ValueError(
-                f"y[2] must be above y[0] where the code y[1] is 3; got {y[bad[0], 0]:g} to {y[bad[0], 2]:g} in row "
-                f"{bad[0]}. A value that is known has code 1."
+                f"y[2] must be above y[0] where the code y[1] is 3; got {y[row, 0]:g} to {y[row, 2]:g} in row "
+                f"{row}. A value that is known has code 1."
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
