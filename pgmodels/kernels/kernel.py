@@ -315,10 +315,9 @@ class Kernel(Module):
                     f"{name} of {type(self).__name__} has shape {shape}, but X has {num_columns} column(s): give one "
                     f"number, or a 1-D array of {num_columns} number(s), one for each column."
                 )
-        kind = type(self).__name__
         if self.of_one_column and num_columns != 1:
-            call = f"pgm.{kind}()"
-            raise ValueError(f"{kind} reads one column; got {num_columns}. Use pgm.On({call}, [column]).")
+            kind = type(self).__name__
+            raise ValueError(f"{kind} reads one column; got {num_columns}. Use pgm.On(pgm.{kind}(), [column]).")
 
     def check_values(self, X: np.ndarray, name: str) -> None:
         """Raise ValueError for values of X (n, d), called ``name``, at which the kernel is not defined."""
