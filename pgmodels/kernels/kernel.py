@@ -316,8 +316,8 @@ class Kernel(Module):
                     f"number, or a 1-D array of {num_columns} number(s), one for each column."
                 )
         if self.of_one_column and num_columns != 1:
-            kind = type(self).__name__
-            raise ValueError(f"{kind} reads one column; got {num_columns}. Use pgm.On(pgm.{kind}(), [column]).")
+            kind, call = type(self).__name__, f"pgm.{type(self).__name__}()"
+            raise ValueError(f"{kind} reads one column; got {num_columns}. Use pgm.On({call}, [column]).")
 
     def check_values(self, X: np.ndarray, name: str) -> None:
         """Raise ValueError for values of X (n, d), called ``name``, at which the kernel is not defined."""
