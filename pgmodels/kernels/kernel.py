@@ -315,9 +315,8 @@ class Kernel(Module):
                     f"{name} of {type(self).__name__} has shape {shape}, but X has {num_columns} column(s): give one "
                     f"number, or a 1-D array of {num_columns} number(s), one for each column."
                 )
-        kind = type(self).__name__
         if self.of_one_column and num_columns != 1:
-            call = f"pgm.{kind}()"
+            kind, call = type(self).__name__, f"pgm.{type(self).__name__}()"
             raise ValueError(f"{kind} reads one column; got {num_columns}. Use pgm.On({call}, [column]).")
 
     def check_values(self, X: np.ndarray, name: str) -> None:

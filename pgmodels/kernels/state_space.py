@@ -68,7 +68,6 @@ class MaternState(StateSpace):
         return (self.order + 1) // 2
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """The same at all times."""
         stationary = self.variance * _coefficients(self.dimension)[1].sum(axis=0)
         return jnp.broadcast_to(stationary, (len(t), *stationary.shape))
 
@@ -308,7 +307,6 @@ class OscillatorState(StateSpace):
         return self.omitted is None
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """The same at all times."""
         stationary = self._sum @ jnp.diag(jnp.repeat(self.variances, 2)) @ self._sum.T
         return jnp.broadcast_to(stationary, (len(t), *stationary.shape))
 

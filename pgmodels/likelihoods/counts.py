@@ -7,19 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy
 
+from pgmodels.likelihoods import sampling
 from pgmodels.likelihoods.expression import Expression, Latents, Observation, Operand, VectorSymbol
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
 from pgmodels.likelihoods.named import POSITIVE, NegativeBinomial, binomial_coefficient
 from pgmodels.likelihoods.operations import exp, gamma, log, normal_cdf, sigmoid, sum_
-from pgmodels.likelihoods.sampling import (
-    beta_binomial,
-    hurdle_negative_binomial,
-    hurdle_poisson,
-    log_poisson,
-    negative_binomial_2,
-    zero_inflated_negative_binomial,
-    zero_inflated_poisson,
-)
 from pgmodels.likelihoods.supports import Censored, Classes, Counts, IntervalCensored, LeftTruncated, SuccessesOfTrials
 from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_declared
 
@@ -32,7 +24,11 @@ def no_zero(f: Expression, dispersion: Expression | None = None) -> Expression:
 
 
 @likelihood(
-    support=Counts(), num_latents=1, mean=lambda y, f: exp(f), variance=lambda y, f: exp(f), sampler=log_poisson
+    support=Counts(),
+    num_latents=1,
+    mean=lambda y, f: exp(f),
+    variance=lambda y, f: exp(f),
+    sampler=sampling.log_poisson,
 )
 def Poisson(y: Expression, f: Expression) -> Expression:
     """A count y with mean exp(f).
@@ -47,7 +43,7 @@ def Poisson(y: Expression, f: Expression) -> Expression:
     num_latents=1,
     mean=lambda y, f, dispersion: exp(f),
     variance=lambda y, f, dispersion: exp(f) * (1 + exp(f) / dispersion),
-    sampler=negative_binomial_2,
+    sampler=sampling.negative_binomial_2,
 )
 def NegativeBinomial2(y: Expression, f: Expression, dispersion: Expression = POSITIVE) -> Expression:
     """A count y with mean exp(f) and variance mean + mean² / dispersion. All engines take it.
@@ -76,7 +72,7 @@ def NegativeBinomial2(y: Expression, f: Expression, dispersion: Expression = POS
     num_latents=2,
     mean=lambda y, f: sigmoid(-f[1]) * exp(f[0]),
     variance=lambda y, f: sigmoid(-f[1]) * exp(f[0]) * (1 + sigmoid(f[1]) * exp(f[0])),
-    sampler=zero_inflated_poisson,
+    sampler=sampling.zero_inflated_poisson,
 )
 def ZeroInflatedPoisson(y: Expression, f: Latents) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise Poisson with mean exp(f[0]).
@@ -93,7 +89,7 @@ def ZeroInflatedPoisson(y: Expression, f: Latents) -> Expression:
     variance=lambda y, f, dispersion: (
         sigmoid(-f[1]) * exp(f[0]) * (1 + exp(f[0]) / dispersion + sigmoid(f[1]) * exp(f[0]))
     ),
-    sampler=zero_inflated_negative_binomial,
+    sampler=sampling.zero_inflated_negative_binomial,
 )
 def ZeroInflatedNegativeBinomial(y: Expression, f: Latents, dispersion: Expression = POSITIVE) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise as ``NegativeBinomial2`` of f[0]. All engines take it.
@@ -116,7 +112,7 @@ def hurdle(y: Expression, f: Latents, positive: Expression) -> Expression:
     num_latents=2,
     mean=lambda y, f: sigmoid(-f[1]) * exp(f[0]) / no_zero(f[0]),
     variance=lambda y, f: _hurdle_variance(f, 0.0, no_zero(f[0])),
-    sampler=hurdle_poisson,
+    sampler=sampling.hurdle_poisson,
 )
 def HurdlePoisson(y: Expression, f: Latents) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise Poisson of parameter exp(f[0]) without its zeros.
@@ -131,7 +127,7 @@ def HurdlePoisson(y: Expression, f: Latents) -> Expression:
     num_latents=2,
     mean=lambda y, f, dispersion: sigmoid(-f[1]) * exp(f[0]) / no_zero(f[0], dispersion),
     variance=lambda y, f, dispersion: _hurdle_variance(f, 1 / dispersion, no_zero(f[0], dispersion)),
-    sampler=hurdle_negative_binomial,
+    sampler=sampling.hurdle_negative_binomial,
 )
 def HurdleNegativeBinomial(y: Expression, f: Latents, dispersion: Expression = POSITIVE) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise as ``NegativeBinomial2`` of f[0] without its zeros.
@@ -157,7 +153,7 @@ def _hurdle_variance(f: Latents, excess: Operand, share: Expression) -> Expressi
     num_latents=1,
     mean=lambda y, f, precision: y[1] * sigmoid(f),
     variance=lambda y, f, precision: y[1] * sigmoid(f) * sigmoid(-f) * (y[1] + precision) / (1 + precision),
-    sampler=beta_binomial,
+    sampler=sampling.beta_binomial,
 )
 def BetaBinomial(y: Observation, f: Expression, precision: Expression = POSITIVE) -> Expression:
     """y = (successes, trials), with a probability of a success from a beta distribution with mean σ(f).

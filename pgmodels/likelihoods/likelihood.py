@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import equinox as eqx
 import jax
@@ -284,15 +284,9 @@ class LikelihoodFamily:
         if unknown:
             raise ValueError(f"{self.__name__} has no parameter {unknown[0]!r}; it has {', '.join(names) or 'none'}.")
         parameters = {argument.name: self._parameter(argument, values) for argument in self.arguments}
+        moments = self.mean, self.variance
         return Likelihood(
-            parameters,
-            name=self.__name__,
-            function=self.function,
-            declared_support=self.support,
-            conditional_mean=self.mean,
-            conditional_variance=self.variance,
-            num_latents=self.num_latents,
-            sampler=self.sampler,
+            parameters, self.__name__, self.function, self.support, *moments, self.num_latents, self.sampler
         )
 
     def _parameter(self, argument: inspect.Parameter, values: dict[str, Any]) -> Parameter:
@@ -344,28 +338,20 @@ def _read_arguments(function: Formula, what: str) -> list[inspect.Parameter]:
     return arguments
 
 
-@overload
-def likelihood(
-    function: Formula,
-    *,
-    support: Support | None = None,
-    mean: Formula | None = None,
-    variance: Formula | None = None,
-    num_latents: int | None = None,
-    sampler: Sampler | None = None,
-) -> LikelihoodFamily: ...
+class _Options(TypedDict, total=False):
+    support: Support | None
+    mean: Formula | None
+    variance: Formula | None
+    num_latents: int | None
+    sampler: Sampler | None
 
 
 @overload
-def likelihood(
-    function: None = None,
-    *,
-    support: Support | None = None,
-    mean: Formula | None = None,
-    variance: Formula | None = None,
-    num_latents: int | None = None,
-    sampler: Sampler | None = None,
-) -> Callable[[Formula], LikelihoodFamily]: ...
+def likelihood(function: Formula, **options: Unpack[_Options]) -> LikelihoodFamily: ...
+
+
+@overload
+def likelihood(function: None = None, **options: Unpack[_Options]) -> Callable[[Formula], LikelihoodFamily]: ...
 
 
 def likelihood(

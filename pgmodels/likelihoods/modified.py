@@ -194,17 +194,14 @@ class SwitchedSupport(Support):
 
     @property
     def num_columns(self) -> int:  # type: ignore[override]
-        """The observation, the output, and the covariates of the support that has most."""
         return 1 + max(support.num_columns for support in self.supports)
 
     @property
     def is_discrete(self) -> bool:
-        """Whether the supports of all outputs are discrete."""
         return all(support.is_discrete for support in self.supports)
 
     @property
     def is_whole_line(self) -> bool:
-        """Whether the supports of all outputs are the real line."""
         return all(support.is_whole_line for support in self.supports)
 
     def check(self, y: np.ndarray) -> None:
@@ -321,10 +318,7 @@ class Switched:
 
 
 def _formula(likelihood: Likelihood, size: int, kind: str) -> Formula | None:
-    """The formula of the density, the mean or the variance of y given the latents.
-
-    Moments that are not declared are sums over the values of y; None if these are not a short list.
-    """
+    """The formula of the density or a moment of y, declared or by a sum over its values; None if these are many."""
     declared = likelihood.function if kind == "density" else getattr(likelihood, f"conditional_{kind}")
     support = likelihood.support(size)
     values = support.values()

@@ -395,7 +395,10 @@ def to_latex(tree: Tree) -> str:
             lower = "" if below is None else f"_{{{to_latex(below)}}}"
             return _BIG[symbol] + lower + ("" if above is None else f"^{{{to_latex(above)}}}")
         case Indexed(base, index):
-            return _indexed(base, index)
+            # The number in a name such as ω2 joins the index.
+            name, number = split_name(base.text) if isinstance(base, Name) else ("", "")
+            before = f"{_name(name)}_{{{number}," if number else f"{to_latex(base)}_{{"
+            return f"{before}{to_latex(index)}}}"
         case Powered(base, exponent):
             return f"{to_latex(base)}^{{{to_latex(without_brackets(exponent))}}}"
         case Fraction(above, below):
@@ -404,8 +407,11 @@ def to_latex(tree: Tree) -> str:
             tall = opening == "|" or any(isinstance(node, Fraction | Big) for node in nodes(body))
             inside = to_latex(body)
             return rf"\left{opening} {inside} \right{closing}" if tall else f"{opening}{inside}{closing}"
+        case Applied(function, Bracketed(_, body, _)) if function == Name("sqrt"):
+            return rf"\sqrt{{{to_latex(body)}}}"
         case Applied(function, argument):
-            return _applied(function, argument)
+            between = "" if isinstance(argument, Bracketed) and argument.opening != "|" else " "
+            return f"{_function(function)}{between}{to_latex(argument)}"
         case Differential(variable):
             return rf"\mathrm{{d}} {to_latex(variable)}"
         case Derivative(of, by):
@@ -435,21 +441,6 @@ def _name(text: str) -> str:
 
 def _is_letter(base: str) -> bool:
     return len(base.rstrip("\u0303")) == 1
-
-
-def _indexed(base: Tree, index: Tree) -> str:
-    """A base and its index; the number in a name such as ω2 joins the index."""
-    name, number = split_name(base.text) if isinstance(base, Name) else ("", "")
-    if number:
-        return f"{_name(name)}_{{{number},{to_latex(index)}}}"
-    return f"{to_latex(base)}_{{{to_latex(index)}}}"
-
-
-def _applied(function: Tree, argument: Tree) -> str:
-    if function == Name("sqrt") and isinstance(argument, Bracketed):
-        return rf"\sqrt{{{to_latex(argument.body)}}}"
-    between = "" if isinstance(argument, Bracketed) and argument.opening != "|" else " "
-    return f"{_function(function)}{between}{to_latex(argument)}"
 
 
 def _function(function: Tree) -> str:

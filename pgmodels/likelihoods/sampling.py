@@ -412,10 +412,7 @@ def _invert(items: Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhe
 def _draw_at(
     items: Items, piece: Piece, max_points: int, between: bool, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray
 ) -> np.ndarray:
-    """Draws from a piece and the total probability, (2, rows).
-
-    A discrete piece is summed over ``max_points`` values from its ends, and ``between`` integrates over the rest.
-    """
+    """Draws from a piece and the total probability, (2, rows), by a sum from its ends and, ``between``, an integral."""
     low, high = items.ends(piece, rows)
     p, columns = np.empty((0, len(rows))), np.arange(len(rows))
     lower, upper = low, high
@@ -524,14 +521,11 @@ def _share(values: np.ndarray, weight: np.ndarray, far: np.ndarray) -> np.ndarra
 
 
 def _points(items: Items, piece: Piece, rows: np.ndarray, elsewhere: np.ndarray) -> list[_Points]:
-    """The values of a piece and their probabilities; ``elsewhere`` is the probability of other pieces.
-
-    Discrete values are summed from the ends of the support, in increasing numbers, until their probabilities sum to 1;
-    an integral covers the rest.
-    """
+    """The values of a piece and their probabilities; ``elsewhere`` is the probability of other pieces."""
     low, high = items.ends(piece, rows)
     if not piece.is_discrete:
         return [_interval(items, rows, low, high, elsewhere)]
+    # Sums from the ends, in increasing numbers until the probabilities sum to 1; an integral covers the rest.
     for level in (64, 512, 4096):
         points, exists, lower, upper = outermost(low, high, level)
         counts = _Points(points, items.listed(rows, points, exists), np.zeros(len(points), dtype=bool))

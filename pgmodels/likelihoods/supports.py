@@ -425,12 +425,8 @@ class WithEnds(Support):
         self.inside, self.ends = inside, ends
 
     def check(self, y: np.ndarray) -> None:
-        rows = np.flatnonzero(~np.isin(y, self.ends))
-        try:
-            self.inside.check(y[rows])
-        except ValueError as error:
-            ends = " and ".join(f"{end:g}" for end in self.ends)
-            raise ValueError(f"y other than {ends}: {error}") from error
+        with _errors_of(f"y other than {' and '.join(f'{end:g}' for end in self.ends)}"):
+            self.inside.check(y[~np.isin(y, self.ends)])
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
         return [*(Piece(end, end, is_discrete=True) for end in self.ends), *self.inside.pieces(y)]
@@ -482,12 +478,10 @@ class Given(Support):
 
     @property
     def num_columns(self) -> int:  # type: ignore[override]
-        """The number of columns of the observation and the covariates."""
         return self.observed.num_columns + len(self.covariates)
 
     @property
     def num_covariates(self) -> int:
-        """The number of covariates of the observed support and of this one."""
         return self.observed.num_covariates + len(self.covariates)
 
     def others(self, covariates: np.ndarray) -> np.ndarray:

@@ -331,15 +331,9 @@ class Computed:
                 return ~_truth(value, node.operand)
             return _SIGNS[type(node.op)](_numbers(value, node.operand))
         if isinstance(node, ast.Compare):
-            sides = [node.left, *node.comparators]
-            values = [self._value(side, frame) for side in sides]
-            return reduce(
-                operator.and_,
-                [
-                    _compared(_COMPARISONS[type(op)], values[place : place + 2], node)
-                    for place, op in enumerate(node.ops)
-                ],
-            )
+            values = [self._value(side, frame) for side in (node.left, *node.comparators)]
+            each = [_compared(_COMPARISONS[type(op)], values[i : i + 2], node) for i, op in enumerate(node.ops)]
+            return reduce(operator.and_, each)
         assert isinstance(node, ast.BinOp)
         first, second = self._value(node.left, frame), self._value(node.right, frame)
         if type(node.op) in _LOGIC:

@@ -228,7 +228,8 @@ def formula(
     if chosen.classes is not None and len(parsed) > 1:
         raise ValueError("formula: the classes of family 'categorical' have the same terms; give one formula.")
     middle, deviation = map(float, moments(y[observed, 0], counts[observed]))
-    skewness = float(np.average((y[observed, 0] - middle) ** 3, weights=counts[observed]))
+    with np.errstate(over="ignore"):
+        skewness = float(np.average(((y[observed, 0] - middle) / (deviation or 1.0)) ** 3, weights=counts[observed]))
     settings = FamilyArguments(scale, unused, response, num_levels, deviation or 1.0, skewness, is_precise, parsed)
     made = chosen.make(settings)
     first = PredictorStart(scale, level, not chosen.is_ordered)
@@ -558,12 +559,7 @@ def _coded(column: pd.Series) -> dict[str, Any]:
 
 
 def _decoded(
-    kind: str,
-    array: np.ndarray,
-    levels: tuple[Any, ...] = (),
-    ordered: bool = False,
-    unit: str = "",
-    zone: str | None = None,
+    kind: str, array: np.ndarray, levels: tuple = (), ordered: bool = False, unit: str = "", zone: str | None = None
 ) -> Any:
     if kind == "number":
         return array
@@ -624,11 +620,8 @@ def _require_proper(regression: Regression, number: int) -> None:
 
 
 def _tails(regression: Regression, number: int, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whether the likelihood of each observed row falls as the term's latent goes up, and as it goes down.
-
-    It falls if it loses ``fall`` nats between a latent that is ``far`` from its prior mean, in units or deviations of
-    y, and one that is twice as far.
-    """
+    """Whether the likelihood of each observed row falls as the term's latent goes up, and as it goes down."""
+    # By nats, from a latent that is far from its prior mean, in units or deviations of y, to one twice as far.
     far, fall = 1e3, 1e-6
     model, y = regression.model, regression.y[observed]
     means = np.concatenate([np.full(gp.size, float(gp.mean.value)) for gp in model.gps])

@@ -23,7 +23,6 @@ SPECIAL = ("gp", "s", "te", "ti", "ar1", "rw1", "rw2", "car", "icar", "bym2", "o
 PROCESSES = ("gp", "ar1", "rw1", "rw2", "car", "icar", "bym2")
 # Names before a parenthesis that are a response of several columns, not functions, with the numbers of columns.
 _RESPONSES = {"p": (2, 2), "Surv": (1, 3), "c": (1, 99)}
-_SURV = ("time", "time2", "event", "type")
 _WRITTEN = {
     "cbind": "cbind(successes, failures) is written p(successes, trials).",
     "p": "write p(successes, trials).",
@@ -544,7 +543,9 @@ def read_response(text: str) -> Observed:
         named = {one.arg: one.value for one in node.keywords} if node.func.id == "Surv" else {}
         arguments = [*node.args, *(named[name] for name in ("time", "time2", "event") if name in named)]
         least, most = _RESPONSES.get(node.func.id, (0, 0))
-        others = [one for one in node.keywords if one.arg not in named or one.arg not in _SURV]
+        others = [
+            one for one in node.keywords if one.arg not in named or one.arg not in ("time", "time2", "event", "type")
+        ]
         if others or not least <= len(arguments) <= most:
             raise ValueError(f"formula: {text}: {_WRITTEN[node.func.id]}")
         options = {"type": _option(named["type"], text)} if "type" in named else {}

@@ -11,6 +11,7 @@ import pandas as pd
 from numpyro.distributions import constraints
 
 from pgmodels.data.arrays import DATE, LEVEL, ORDERED, ZONED, check_finite, kind_of_column
+from pgmodels.likelihoods import named, supports
 from pgmodels.likelihoods.counts import (
     BetaBinomial,
     HurdleNegativeBinomial,
@@ -22,26 +23,13 @@ from pgmodels.likelihoods.counts import (
     Weibull,
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
+    hurdle,
+    no_zero,
 )
 from pgmodels.likelihoods.expression import Expression, Latents, Observation, VectorSymbol
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood, trace
 from pgmodels.likelihoods.modified import modelled
-from pgmodels.likelihoods.named import (
-    POSITIVE,
-    Bernoulli,
-    Beta,
-    Binomial,
-    Gamma,
-    Gaussian,
-    KnownNoise,
-    Laplace,
-    LogisticSoftmax,
-    LogNormal,
-    Probit,
-    StickBreaking,
-    StudentT,
-    binomial_coefficient,
-)
+from pgmodels.likelihoods.named import POSITIVE, binomial_coefficient
 from pgmodels.likelihoods.operations import (
     exp,
     gamma,
@@ -53,21 +41,6 @@ from pgmodels.likelihoods.operations import (
     sigmoid,
     sqrt,
     sum_,
-)
-from pgmodels.likelihoods.supports import (
-    Binary,
-    Censored,
-    Classes,
-    Counts,
-    Given,
-    IntervalCensored,
-    LeftTruncated,
-    Positive,
-    PositiveCounts,
-    Real,
-    SuccessesOfTrials,
-    UnitInterval,
-    WithEnds,
 )
 from pgmodels.parameters.parameter import Fixed, Parameter
 from pgmodels.regression.expressions import FAMILIES, Computed
@@ -87,9 +60,6 @@ from pgmodels.regression.terms import (
     process_term,
     with_plain_types,
 )
-
-# Responses whose further columns new data have.
-_COVARIATES = ("c", "se")
 
 
 class FormulaResponse:
@@ -129,7 +99,7 @@ class FormulaResponse:
     @property
     def has_covariates(self) -> bool:
         """Whether new data have columns of it."""
-        return self.kind in _COVARIATES
+        return self.kind in ("c", "se")
 
     def read(self, frame: pd.DataFrame) -> np.ndarray:
         """The columns of y (n, k)."""
@@ -234,20 +204,18 @@ class _Times(TermColumns):
             return self._intervals(values[0], values[1], name)
         event = np.ones(len(frame)) if len(values) == 1 else values[-1]
         codes = (0.0, 1.0, 2.0, 3.0) if self.kind == "interval" else (0.0, 1.0)
-        wrong = np.flatnonzero(~np.isin(event, codes))
-        if len(wrong):
+        if (row := supports.first_row(~np.isin(event, codes))) is not None:
             one = self.arguments[-1].text
             raise ValueError(
                 f"{name}: {one} in {self.text} must be {'0, 1, 2 or 3' if len(codes) == 4 else '0 or 1'}; got "
-                f"{event[wrong[0]]:g} in row {wrong[0]}. Compute it, as in {one} == 2; codes of intervals need "
+                f"{event[row]:g} in row {row}. Compute it, as in {one} == 2; codes of intervals need "
                 "type='interval'."
             )
         if self.kind == "counting":
-            early = np.flatnonzero((values[0] < 0) | (values[0] >= values[1]))
-            if len(early):
+            if (row := supports.first_row((values[0] < 0) | (values[0] >= values[1]))) is not None:
                 raise ValueError(
-                    f"{name}: {self.text} must have an entry from 0 to below the exit; got {values[0][early[0]]:g} and "
-                    f"{values[1][early[0]]:g} in row {early[0]}. The order is Surv(entry, exit, event)."
+                    f"{name}: {self.text} must have an entry from 0 to below the exit; got {values[0][row]:g} and "
+                    f"{values[1][row]:g} in row {row}. The order is Surv(entry, exit, event)."
                 )
             return np.column_stack([values[1], event, values[0]])
         if self.kind == "interval":
@@ -259,11 +227,10 @@ class _Times(TermColumns):
     def _intervals(self, lower: np.ndarray, upper: np.ndarray, name: str) -> np.ndarray:
         # Times are above 0.
         is_left, is_right = np.isnan(lower) | (lower == 0.0) | (lower == -np.inf), np.isnan(upper) | (upper == np.inf)
-        wrong = np.flatnonzero((is_left & is_right) | (lower > upper))
-        if len(wrong):
+        if (row := supports.first_row((is_left & is_right) | (lower > upper))) is not None:
             raise ValueError(
-                f"{name}: {self.text} must have a lower end that is not above the upper one; got {lower[wrong[0]]:g} "
-                f"and {upper[wrong[0]]:g} in row {wrong[0]}. An open end is NaN, or 0 below and inf above."
+                f"{name}: {self.text} must have a lower end that is not above the upper one; got {lower[row]:g} "
+                f"and {upper[row]:g} in row {row}. An open end is NaN, or 0 below and inf above."
             )
         code = np.select([is_left, is_right, lower == upper], [2.0, 0.0, 1.0], default=3.0)
         time = np.where(is_left, upper, lower)
@@ -308,11 +275,8 @@ class FamilyArguments(NamedTuple):
 
     def noise(self) -> Any:
         """The scale of noise, in units of the first latent, which summaries call sigma."""
-        return self.positive(
-            "sigma" if "sigma" in self.priors else "scale",
-            0.5 * self.scale,
-            dist.FoldedDistribution(half_student(self.scale)),
-        )
+        name = "sigma" if "sigma" in self.priors else "scale"
+        return self.positive(name, 0.5 * self.scale, dist.FoldedDistribution(half_student(self.scale)))
 
 
 class Family(NamedTuple):
@@ -359,13 +323,8 @@ def _fixed(value: Any) -> Fixed:
 
 
 def _lognormal(settings: FamilyArguments) -> Likelihood:
-    times = {
-        None: LogNormal,
-        "right": censored_lognormal,
-        "counting": truncated_lognormal,
-        "interval": interval_lognormal,
-    }
-    return times[settings.response.censoring](settings.noise())
+    times = {"right": censored_lognormal, "counting": truncated_lognormal, "interval": interval_lognormal}
+    return times.get(settings.response.censoring or "", named.LogNormal)(settings.noise())
 
 
 def _steps(constructor: LikelihoodFamily) -> Family:
@@ -375,7 +334,7 @@ def _steps(constructor: LikelihoodFamily) -> Family:
         made = constructor(
             Parameter(cuts, prior=prior, positive=False) if isinstance(prior, dist.Distribution) else prior
         )
-        return replace(made, declared_support=Classes(settings.num_levels))
+        return replace(made, declared_support=supports.Classes(settings.num_levels))
 
     return Family(make, is_ordered=True)
 
@@ -384,16 +343,16 @@ def _gaussian(settings: FamilyArguments) -> Likelihood:
     if settings.has_precisions:
         return weighted_gaussian(settings.noise())
     if settings.response.kind == "se":
-        return partly_known_noise(settings.noise()) if settings.response.has_sigma else KnownNoise()
-    return Gaussian(settings.noise())
+        return partly_known_noise(settings.noise()) if settings.response.has_sigma else named.KnownNoise()
+    return named.Gaussian(settings.noise())
 
 
-def _ordinal(link: str) -> Callable[[FamilyArguments], Likelihood]:
+def _ordinal(link: str) -> Family:
     def make(settings: FamilyArguments) -> Likelihood:
         cuts = settings.priors.pop("cuts", dist.StudentT(3.0, 0.0, 2.5))
         return Ordinal(settings.num_levels, link=link, cuts=cuts, disc=Fixed(1.0) if "disc" in settings.named else None)
 
-    return make
+    return Family(make, is_ordered=True)
 
 
 def _survival(constructor: Callable[..., Likelihood]) -> Family:
@@ -412,14 +371,14 @@ def _with(
     return Family(make, relation, kinds=kinds, latents=latents)
 
 
-@likelihood(support=Binary(), num_latents=1)
+@likelihood(support=supports.Binary(), num_latents=1)
 def bernoulli_cloglog(y: Expression, f: Expression) -> Expression:
     """A label y with probability 1 - exp(-exp(f)): of an event by proportional hazards."""
     return (1 - exp(-exp(f))) ** y * exp(-exp(f)) ** (1 - y)
 
 
 @likelihood(
-    support=SuccessesOfTrials(), num_latents=1, mean=lambda y, f: y[1] * (1 - exp(-exp(f))),
+    support=supports.SuccessesOfTrials(), num_latents=1, mean=lambda y, f: y[1] * (1 - exp(-exp(f))),
     variance=lambda y, f: y[1] * (1 - exp(-exp(f))) * exp(-exp(f)),
 )  # fmt: skip
 def binomial_cloglog(y: Observation, f: Expression) -> Expression:
@@ -428,18 +387,19 @@ def binomial_cloglog(y: Observation, f: Expression) -> Expression:
 
 
 @likelihood(
-    support=SuccessesOfTrials(), num_latents=2, mean=lambda y, f: y[1] * sigmoid(-f[1]) * sigmoid(f[0]),
+    support=supports.SuccessesOfTrials(), num_latents=2, mean=lambda y, f: y[1] * sigmoid(-f[1]) * sigmoid(f[0]),
     variance=lambda y, f: (
         y[1] * sigmoid(-f[1]) * sigmoid(f[0]) * (sigmoid(-f[0]) + y[1] * sigmoid(f[0]) * sigmoid(f[1]))
     ),
 )  # fmt: skip
 def zero_inflated_binomial(y: Observation, f: Latents) -> Expression:
     """y = (successes, trials): no success with probability σ(f[1]), otherwise binomial with log odds f[0]."""
-    return sigmoid(f[1]) * (y[0] == 0) + sigmoid(-f[1]) * Binomial.function(y, f[0])
+    return sigmoid(f[1]) * (y[0] == 0) + sigmoid(-f[1]) * named.Binomial.function(y, f[0])
 
 
 @likelihood(
-    support=Counts(), num_latents=1, mean=lambda y, f, phi: exp(f), variance=lambda y, f, phi: exp(f) * (1 + phi),
+    support=supports.Counts(), num_latents=1, mean=lambda y, f, phi: exp(f),
+    variance=lambda y, f, phi: exp(f) * (1 + phi),
     sampler=lambda rng, y, f, phi: rng.negative_binomial(np.exp(f) / phi, 1 / (1 + phi)),
 )  # fmt: skip
 def nbinom1(y: Expression, f: Expression, phi: Expression = POSITIVE) -> Expression:
@@ -449,50 +409,46 @@ def nbinom1(y: Expression, f: Expression, phi: Expression = POSITIVE) -> Express
 
 
 @likelihood(
-    support=PositiveCounts(), num_latents=1, mean=lambda y, f: exp(f) / (1 - exp(-exp(f))),
-    variance=lambda y, f: exp(f) / (1 - exp(-exp(f))) * (1 + exp(f) - exp(f) / (1 - exp(-exp(f)))),
+    support=supports.PositiveCounts(), num_latents=1, mean=lambda y, f: exp(f) / no_zero(f),
+    variance=lambda y, f: exp(f) / no_zero(f) * (1 + exp(f) - exp(f) / no_zero(f)),
 )  # fmt: skip
 def truncated_poisson(y: Expression, f: Expression) -> Expression:
     """A count y of 1 or more, Poisson of parameter exp(f) without its zeros."""
-    return Poisson.function(y, f) / (1 - exp(-exp(f)))
+    return Poisson.function(y, f) / no_zero(f)
 
 
-@likelihood(support=PositiveCounts(), num_latents=1)
+@likelihood(support=supports.PositiveCounts(), num_latents=1)
 def truncated_negbinomial(y: Expression, f: Expression, dispersion: Expression = POSITIVE) -> Expression:
     """A count y of 1 or more, ``NegativeBinomial2`` without its zeros."""
-    no_zero = 1 - sigmoid(log(dispersion) - f) ** dispersion
-    return NegativeBinomial2.function(y, f, dispersion) / no_zero
-
-
-def _hurdle(y: Expression, f: Latents, density: Expression) -> Expression:
-    return sigmoid(f[1]) ** (y == 0) * (sigmoid(-f[1]) * density) ** (y > 0)
+    return NegativeBinomial2.function(y, f, dispersion) / no_zero(f, dispersion)
 
 
 @likelihood(
-    support=WithEnds(Positive(), 0.0), num_latents=2, mean=lambda y, f, shape: sigmoid(-f[1]) * exp(f[0]),
+    support=supports.WithEnds(supports.Positive(), 0.0), num_latents=2,
+    mean=lambda y, f, shape: sigmoid(-f[1]) * exp(f[0]),
     variance=lambda y, f, shape: sigmoid(-f[1]) * exp(2 * f[0]) * (1 + 1 / shape - sigmoid(-f[1])),
 )  # fmt: skip
 def hurdle_gamma(y: Expression, f: Latents, shape: Expression = POSITIVE) -> Expression:
     """A number y, 0 with probability σ(f[1]), otherwise gamma with mean exp(f[0]) and variance mean² / shape."""
-    return _hurdle(y, f, Gamma.function(y + (y == 0), f[0], shape))
+    return hurdle(y, f, named.Gamma.function(y + (y == 0), f[0], shape))
 
 
 @likelihood(
-    support=WithEnds(Positive(), 0.0), num_latents=2,
+    support=supports.WithEnds(supports.Positive(), 0.0), num_latents=2,
     mean=lambda y, f, scale: sigmoid(-f[1]) * exp(f[0] + scale**2 / 2),
     variance=lambda y, f, scale: sigmoid(-f[1]) * exp(2 * f[0] + scale**2) * (exp(scale**2) - sigmoid(-f[1])),
 )  # fmt: skip
 def hurdle_lognormal(y: Expression, f: Latents, scale: Expression = POSITIVE) -> Expression:
     """A number y, 0 with probability σ(f[1]), otherwise log-normal with the median exp(f[0])."""
-    return _hurdle(y, f, LogNormal.function(y + (y == 0), f[0], scale))
+    return hurdle(y, f, named.LogNormal.function(y + (y == 0), f[0], scale))
 
 
-@likelihood(support=WithEnds(UnitInterval(), 0.0, 1.0), num_latents=3)
+@likelihood(support=supports.WithEnds(supports.UnitInterval(), 0.0, 1.0), num_latents=3)
 def zero_one_inflated_beta(y: Expression, f: Latents, precision: Expression = POSITIVE) -> Expression:
     """A share y, with probability σ(f[1]) 0 or 1, of which 1 with σ(f[2]), otherwise beta with mean σ(f[0])."""
     end = (y == 0) + (y == 1)
     ends = sigmoid(f[1]) ** end * sigmoid(f[2]) ** (y == 1) * sigmoid(-f[2]) ** (y == 0)
-    return ends * (sigmoid(-f[1]) * Beta.function((1 - end) * y + end / 2, f[0], precision)) ** (1 - end)
+    return ends * (sigmoid(-f[1]) * named.Beta.function((1 - end) * y + end / 2, f[0], precision)) ** (1 - end)
 
 
 _SHARE: Any = Parameter(0.5, constraint=constraints.unit_interval)
@@ -500,7 +456,7 @@ _SLANT: Any = Parameter(0.0, positive=False)
 
 
 @likelihood(
-    support=Real(), num_latents=1,
+    support=supports.Real(), num_latents=1,
     mean=lambda y, f, scale, quantile: f + scale * (1 - 2 * quantile) / (quantile * (1 - quantile)),
     variance=lambda y, f, scale, quantile: (
         scale**2 * (1 - 2 * quantile + 2 * quantile**2) / (quantile * (1 - quantile)) ** 2
@@ -515,7 +471,10 @@ def asym_laplace(
 
 
 @likelihood(
-    support=Real(), num_latents=1, mean=lambda y, f, scale, alpha: f, variance=lambda y, f, scale, alpha: scale**2
+    support=supports.Real(),
+    num_latents=1,
+    mean=lambda y, f, scale, alpha: f,
+    variance=lambda y, f, scale, alpha: scale**2,
 )
 def skew_normal(y: Expression, f: Expression, scale: Expression = POSITIVE, alpha: Expression = _SLANT) -> Expression:
     """A number y, skew-normal with mean f, standard deviation ``scale`` and slant alpha (Azzalini 1985)."""
@@ -526,7 +485,7 @@ def skew_normal(y: Expression, f: Expression, scale: Expression = POSITIVE, alph
 
 
 @likelihood(
-    support=Given(Real(), Positive()), num_latents=1, mean=lambda y, f, scale: f,
+    support=supports.Given(supports.Real(), supports.Positive()), num_latents=1, mean=lambda y, f, scale: f,
     variance=lambda y, f, scale: scale**2 / y[1],
 )  # fmt: skip
 def weighted_gaussian(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
@@ -535,7 +494,7 @@ def weighted_gaussian(y: Observation, f: Expression, scale: Expression = POSITIV
 
 
 @likelihood(
-    support=Given(Real(), Positive()), num_latents=1, mean=lambda y, f, scale: f,
+    support=supports.Given(supports.Real(), supports.Positive()), num_latents=1, mean=lambda y, f, scale: f,
     variance=lambda y, f, scale: y[1] ** 2 + scale**2,
 )  # fmt: skip
 def partly_known_noise(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
@@ -543,7 +502,9 @@ def partly_known_noise(y: Observation, f: Expression, scale: Expression = POSITI
     return normal_pdf(y[0], f, sqrt(y[1] ** 2 + scale**2))
 
 
-@likelihood(support=Real(), num_latents=1, mean=lambda y, f, scale: exp(f), variance=lambda y, f, scale: scale**2)
+@likelihood(
+    support=supports.Real(), num_latents=1, mean=lambda y, f, scale: exp(f), variance=lambda y, f, scale: scale**2
+)
 def gaussian_log(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Expression:
     """y = exp(f) + Gaussian noise."""
     return normal_pdf(y, exp(f), scale)
@@ -567,27 +528,31 @@ def acat(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS) -> Expression
     return sum_(weight * (y == k) for k, weight in enumerate(weights)) / sum_(weights)
 
 
-@likelihood(support=Censored(), num_latents=1, sampler=lambda rng, y, f, scale: np.exp(rng.normal(f, scale)))
+def _draw_times(rng: np.random.Generator, y: np.ndarray, f: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return np.exp(rng.normal(f, scale))
+
+
+@likelihood(support=supports.Censored(), num_latents=1, sampler=_draw_times)
 def censored_lognormal(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
     """y = (time, event): a log-normal time with median exp(f), which may be right-censored."""
-    return LogNormal.function(y[0], f, scale) ** y[1] * normal_cdf((f - log(y[0])) / scale) ** (1 - y[1])
+    return named.LogNormal.function(y[0], f, scale) ** y[1] * normal_cdf((f - log(y[0])) / scale) ** (1 - y[1])
 
 
-@likelihood(support=LeftTruncated(), num_latents=1, sampler=lambda rng, y, f, scale: np.exp(rng.normal(f, scale)))
+@likelihood(support=supports.LeftTruncated(), num_latents=1, sampler=_draw_times)
 def truncated_lognormal(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
     """y = (time, event, entry), as ``censored_lognormal``, of rows whose time is above that of entry."""
     none = y[2] == 0
     return censored_lognormal.function(y, f, scale) / normal_cdf((f - log(y[2] + none)) / scale) ** (1 - none)
 
 
-@likelihood(support=IntervalCensored(), num_latents=1, sampler=lambda rng, y, f, scale: np.exp(rng.normal(f, scale)))
+@likelihood(support=supports.IntervalCensored(), num_latents=1, sampler=_draw_times)
 def interval_lognormal(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
     """y = (time, code, second time), as ``censored_lognormal``, of intervals too."""
     above, event, below, between = ((y[1] == code) for code in range(4))
     z = (log(y[0]) - f) / scale
     end = z + (between * (log(y[2]) - log(y[0])) + 1 - between) / scale
     beyond = normal_cdf(-z) ** above * normal_cdf(z) ** below
-    return LogNormal.function(y[0], f, scale) ** event * beyond * (normal_cdf(end) - normal_cdf(z)) ** between
+    return named.LogNormal.function(y[0], f, scale) ** event * beyond * (normal_cdf(end) - normal_cdf(z)) ** between
 
 
 @likelihood
@@ -597,7 +562,7 @@ def multinomial_logit(y: Any, f: Any) -> Any:
 
 
 def _multinomial_logit(num_classes: int) -> Likelihood:
-    return replace(multinomial_logit(), declared_support=Classes(num_classes), num_latents=num_classes - 1)
+    return replace(multinomial_logit(), declared_support=supports.Classes(num_classes), num_latents=num_classes - 1)
 
 
 def _classes(constructor: Callable[..., Likelihood], first: int | None = None, last: int | None = None) -> Family:
@@ -636,23 +601,23 @@ _FAMILIES: dict[str, dict[str, Family]] = {
     "asym_laplace": {
         "identity": Family(lambda one: asym_laplace(one.noise(), _fixed(one.priors.pop("quantile", 0.5))), _IDENTITY)
     },
-    "student": {"identity": Family(lambda one: StudentT(Fixed(4.0), one.noise()), _IDENTITY)},
-    "laplace": {"identity": Family(lambda one: Laplace(one.noise()), _IDENTITY)},
+    "student": {"identity": Family(lambda one: named.StudentT(Fixed(4.0), one.noise()), _IDENTITY)},
+    "laplace": {"identity": Family(lambda one: named.Laplace(one.noise()), _IDENTITY)},
     "lognormal": {"identity": Family(_lognormal, _LOG, kinds=("column", "Surv"), is_censored=True)},
     "hurdle_lognormal": {"identity": Family(lambda one: hurdle_lognormal(one.noise()), _LOG, latents=("hu",))},
     "hurdle_gamma": {"log": _with(hurdle_gamma, "shape", 1.0, latents=("hu",))},
-    "gamma": {"log": _with(Gamma, "shape", 1.0)},
-    "beta": {"logit": _with(Beta, "precision", 5.0, _OTHER)},
+    "gamma": {"log": _with(named.Gamma, "shape", 1.0)},
+    "beta": {"logit": _with(named.Beta, "precision", 5.0, _OTHER)},
     "zero_one_inflated_beta": {
         "logit": _with(zero_one_inflated_beta, "precision", 5.0, _OTHER, latents=("zoi", "coi"))
     },
     "bernoulli": {
-        "logit": Family(lambda _: Bernoulli()),
-        "probit": Family(lambda _: Probit()),
+        "logit": Family(lambda _: named.Bernoulli()),
+        "probit": Family(lambda _: named.Probit()),
         "cloglog": Family(lambda _: bernoulli_cloglog()),
     },
     "binomial": {
-        "logit": Family(lambda _: Binomial(), kinds=("p",)),
+        "logit": Family(lambda _: named.Binomial(), kinds=("p",)),
         "cloglog": Family(lambda _: binomial_cloglog(), kinds=("p",)),
     },
     "zero_inflated_binomial": {"logit": Family(lambda _: zero_inflated_binomial(), kinds=("p",), latents=("zi",))},
@@ -668,14 +633,10 @@ _FAMILIES: dict[str, dict[str, Family]] = {
     "hurdle_negbinomial": {"log": _with(HurdleNegativeBinomial, "dispersion", 1.0, latents=("hu",))},
     "categorical": {
         "softmax": _classes(_multinomial_logit, 1),
-        "logistic_softmax": _classes(LogisticSoftmax),
-        "stick_breaking": _classes(StickBreaking, None, -1),
+        "logistic_softmax": _classes(named.LogisticSoftmax),
+        "stick_breaking": _classes(named.StickBreaking, None, -1),
     },
-    "cumulative": {
-        "logit": Family(_ordinal("logit"), is_ordered=True),
-        "probit": Family(_ordinal("probit"), is_ordered=True),
-        "cloglog": Family(_ordinal("cloglog"), is_ordered=True),
-    },
+    "cumulative": {link: _ordinal(link) for link in ("logit", "probit", "cloglog")},
     "sratio": {"logit": _steps(sratio)},
     "acat": {"logit": _steps(acat)},
     "weibull": {"log": _survival(Weibull)},
@@ -693,7 +654,7 @@ def family_of(choice: object, link: str | None) -> Family:
         size = choice.num_latents or 1
         mean = trace(choice.conditional_mean, size, choice.symbols).text() if choice.conditional_mean else ""
         relation = _RELATIONS.get(mean, _IDENTITY if choice.is_gaussian(size) else _OTHER)
-        is_censored = isinstance(choice.support(size), Censored | IntervalCensored)
+        is_censored = isinstance(choice.support(size), supports.Censored | supports.IntervalCensored)
         return Family(lambda _: choice, relation, kinds=None, is_censored=is_censored)
     if not isinstance(choice, str) or choice not in _FAMILIES:
         low = str(choice).lower()

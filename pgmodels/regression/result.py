@@ -514,12 +514,8 @@ class RegressionResult(DoublePrecision):
     def VarCorr(self) -> pd.DataFrame:
         """The rows of ``summary`` for standard deviations and correlations of groups, and for the noise."""
         groups = [term for term in self.regression.terms if term.is_group]
-        several = [
-            (term.prefix, (names,) if isinstance(names, str) else names)
-            for term in groups
-            for names in term.names.values()
-        ]
-        names = ["sigma", *(prefix + name for prefix, each in several for name in each)]
+        several = [(term.prefix, names) for term in groups for names in term.names.values()]
+        names = ["sigma", *(prefix + name for prefix, each in several for name in np.atleast_1d(each))]
         rows = pd.concat([intervals.of_value([]), *_hyperparameters(self.regression, self.result)])
         return rows[rows.index.isin(names)]
 
@@ -676,12 +672,10 @@ class RegressionResult(DoublePrecision):
                 if path not in drawn or printed.name == path:
                     continue
                 values, dims = printed.function(drawn[path].to_numpy()), drawn[path].dims
+                parts: Any = [values]
                 named = [printed.name] if isinstance(printed.name, str) else printed.name
-                parts = (
-                    [values]
-                    if isinstance(printed.name, str)
-                    else np.moveaxis(values.reshape(*values.shape[:2], -1), 2, 0)
-                )
+                if not isinstance(printed.name, str):
+                    parts = np.moveaxis(values.reshape(*values.shape[:2], -1), 2, 0)
                 for name, part in zip(named, parts, strict=True):
                     if name:
                         # Files of netCDF have no slash in names.
@@ -794,17 +788,14 @@ def _label(sampler: LatentSampler, target: str) -> str:
 
 
 def _slopes(sampler: LatentSampler, rows: NewRows, name: str, target: str) -> Values:
-    """Draws of the derivative of a target in a column of numbers, by joint draws of latents at values on either side.
-
-    The change of linear terms is a multiple of their value at the slopes of their columns, without the rounding of a
-    difference; of a predictor only changes are needed, about 0.
-    """
+    """Draws of the derivative of a target in a column, by joint draws of latents at values on either side."""
     regression, step = sampler.regression, 1e-3
     move = step * (float(regression.data[name].std()) or 1.0)
     at = rows.frame[name].astype(float)
     low, high = (rows._replace(frame=rows.frame.assign(**{name: at + shift})) for shift in (-move, move))
     X = np.stack([regression.read(part.frame)[0] for part in (low, high)])
     lines = [number for number, term in enumerate(regression.terms) if term.is_linear]
+    # The change of linear terms is a multiple of their value at the slopes of their columns, without rounding.
     for number in lines:
         block = list(regression.blocks[number])
         X[0, :, block], X[1, :, block] = rows.X[:, block].T, (X[1, :, block] - X[0, :, block]) / (2.0 * step)
@@ -815,6 +806,7 @@ def _slopes(sampler: LatentSampler, rows: NewRows, name: str, target: str) -> Va
         latents = list(regression.latents[number])
         middle[:, :, latents] = first[:, :, latents]
         half[:, :, latents] = step * (second[:, :, latents] - regression.terms[number].mean)
+    # Of a predictor only changes are needed.
     middle = middle if target == "mean" else np.zeros_like(middle)
     ends = [
         sampler.values(part, target, DrawNodes(middle + change, nodes.values))

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import narwhals.stable.v2 as nw
@@ -15,36 +15,12 @@ import numpyro.distributions as dist
 import pandas as pd
 from numpyro.distributions import constraints
 
-from pgmodels.data.arrays import (
-    BOOLEAN,
-    DATE,
-    DURATION,
-    IDENTIFIER,
-    LEVEL,
-    NUMBER,
-    ORDERED,
-    PLURALS,
-    ZONED,
-    are_exact,
-    as_frame,
-    as_python,
-    check_finite,
-    check_types_of_levels,
-    columns_of,
-    days_in,
-    floats_in,
-    inexact,
-    is_missing,
-    kind_of,
-    kind_of_column,
-    listed,
-    read_column,
-    read_inputs,
-)
+from pgmodels.data import arrays
 from pgmodels.kernels.columns import On, Sphere, Structured, adjacency, icar_covariance, walk_covariance
 from pgmodels.kernels.kernel import Kernel
 from pgmodels.kernels.others import ByLevel, Centred, Linear, Periodic, White
 from pgmodels.kernels.stationary import RBF, Matern12, Matern32, Matern52
+from pgmodels.likelihoods.supports import first_row
 from pgmodels.model import GP
 from pgmodels.parameters.parameter import Fixed, Parameter, is_parameter, middle_of
 from pgmodels.parameters.prior import sd
@@ -54,9 +30,6 @@ from pgmodels.priors.representation import Auto, Dense
 from pgmodels.regression.expressions import COVARIANCES, OPTIONS, Computed, FormulaExpression, quoted
 from pgmodels.regression.grammar import By, Group, TermCall, written
 from pgmodels.runtime.precision import double_precision
-
-if TYPE_CHECKING:
-    pass
 
 
 class TrainingData(NamedTuple):
@@ -103,7 +76,9 @@ class DesignMatrix(TermColumns):
         frame = _with_used_levels(frame)
         data = data._replace(frame=frame)
         # Columns of levels, by factor.
-        self.compared = {name: name for name in self.reads if kind_of_column(frame[name]) in (LEVEL, ORDERED)}
+        self.compared = {
+            name: name for name in self.reads if arrays.kind_of_column(frame[name]) in (arrays.LEVEL, arrays.ORDERED)
+        }
         for factor in factors:
             match factor.node:
                 case ast.Call(ast.Name("C"), [ast.Name(), *arguments], options):
@@ -117,9 +92,9 @@ class DesignMatrix(TermColumns):
         numbers = [name for name in self.reads if name in factors and name.isdecimal()]
         if numbers:
             raise ValueError(f"formula: the name of column {numbers[0]!r} is a number: rename it in data.")
-        self.kinds = {name: kind_of_column(frame[name]) for name in self.reads if name in factors}
+        self.kinds = {name: arrays.kind_of_column(frame[name]) for name in self.reads if name in factors}
         # Dates by themselves are days since the first; formulaic has no linear term of them.
-        dates = [name for name, kind in self.kinds.items() if kind in (DATE, ZONED)]
+        dates = [name for name, kind in self.kinds.items() if kind in (arrays.DATE, arrays.ZONED)]
         firsts = {name: frame[name].min() for name in dates}
         self.origins = {
             name: str(first if first.tz is None else first.tz_convert(None)) for name, first in firsts.items()
@@ -151,7 +126,7 @@ class DesignMatrix(TermColumns):
         self._check_levels(data, computed, name)
         matrix = _evaluated(lambda: self.spec.get_model_matrix(data, context=computed), self.formula)
         values = np.asarray(matrix, dtype=np.float64)[:, self.kept]
-        check_finite(values, f"{name}, {self.formula}")
+        arrays.check_finite(values, f"{name}, {self.formula}")
         return np.concatenate([values, *(line.read(frame, name) for line in self.lines)], axis=1)
 
     def _values(self, frame: pd.DataFrame, name: str) -> dict[str, Any]:
@@ -161,7 +136,7 @@ class DesignMatrix(TermColumns):
             if isinstance(values, str | int | float | np.generic):
                 values = pd.Series([values] * len(frame))
             if getattr(values, "dtype", None) == np.float64:
-                check_finite(np.asarray(values), f"{name}, {one.text}")
+                arrays.check_finite(np.asarray(values), f"{name}, {one.text}")
             computed[str(one.text)] = values
         return computed
 
@@ -179,17 +154,18 @@ class DesignMatrix(TermColumns):
         columns = {}
         for column, kind in self.kinds.items():
             values, place = frame[column], f"{name}, column {column!r},"
-            is_level = kind_of_column(values) in (LEVEL, ORDERED)
-            if kind in (LEVEL, ORDERED):
+            is_level = arrays.kind_of_column(values) in (arrays.LEVEL, arrays.ORDERED)
+            if kind in (arrays.LEVEL, arrays.ORDERED):
                 columns[column] = values if is_level else values.astype(object)
-            elif kind in (DATE, ZONED, DURATION):
-                columns[column] = pd.Series(days_in(values, self.origins.get(column, "")), frame.index)
-            elif is_level or (kind == BOOLEAN and not values.isin([0, 1]).all()):
+            elif kind in (arrays.DATE, arrays.ZONED, arrays.DURATION):
+                columns[column] = pd.Series(arrays.days_in(values, self.origins.get(column, "")), frame.index)
+            elif is_level or (kind == arrays.BOOLEAN and not values.isin([0, 1]).all()):
                 raise ValueError(
-                    f"{place} must have {PLURALS[kind]}, as in the training data; got {values.iloc[0]!r} in row 0."
+                    f"{place} must have {arrays.PLURALS[kind]}, as in the training data; got {values.iloc[0]!r} in "
+                    "row 0."
                 )
             else:
-                columns[column] = pd.Series(floats_in(values, place), frame.index)
+                columns[column] = pd.Series(arrays.floats_in(values, place), frame.index)
         return pd.DataFrame(columns, index=frame.index)
 
     def _check_levels(self, data: pd.DataFrame, computed: dict[str, Any], name: str) -> None:
@@ -200,13 +176,12 @@ class DesignMatrix(TermColumns):
             self._require_levels(pd.Series(getattr(values, "__wrapped__", values)), state["categories"], factor, name)
 
     def _require_levels(self, values: pd.Series, levels: Sequence[Any], factor: str, name: str) -> None:
-        unknown = np.flatnonzero(~values.isin(levels))
-        if len(unknown):
+        if (row := first_row(~values.isin(levels))) is not None:
             column = self.compared.get(factor)
             place = factor if column is None else f"column {column!r}"
             raise ValueError(
-                f"{name} has {as_python(values.iloc[unknown[0]])!r} in row {unknown[0]}, {place}, which is not a level "
-                f"of this fixed effect in the training data ({listed(levels)}). A group effect, "
+                f"{name} has {arrays.as_python(values.iloc[row])!r} in row {row}, {place}, which is not a level "
+                f"of this fixed effect in the training data ({arrays.listed(levels)}). A group effect, "
                 f"(1|{column or 'group'}), takes new levels."
             )
 
@@ -222,10 +197,10 @@ class Numbers(TermColumns):
             if one.is_name and one not in data.context:
                 require_columns(frame, [one], "data", term)
             if one in frame.columns:
-                known = columns_of(nw.from_native(frame[[str(one)]], eager_only=True), "data")
-                if known[0].kind == IDENTIFIER:
+                known = arrays.columns_of(nw.from_native(frame[[str(one)]], eager_only=True), "data")
+                if known[0].kind == arrays.IDENTIFIER:
                     # Raises.
-                    floats_in(frame[one], f"formula: in {term}, {one}")
+                    arrays.floats_in(frame[one], f"formula: in {term}, {one}")
                 if known[0].kind == "level":
                     raise ValueError(
                         f"formula: {term} needs numbers, dates or ordered categories; {one} has levels without "
@@ -250,11 +225,11 @@ class Numbers(TermColumns):
                 computed, names = reader
                 require_values(frame, names, name, self.term)
                 columns.append(computed.column(frame)[:, None])
-                check_finite(columns[-1], f"{name}, {one} in {self.term}")
+                arrays.check_finite(columns[-1], f"{name}, {one} in {self.term}")
                 continue
             require_columns(frame, [one], name, self.term)
-            values, _ = read_inputs(frame[[str(one)]], name, reader, is_new=True)
-            check_finite(values, name, reader)
+            values, _ = arrays.read_inputs(frame[[str(one)]], name, reader, is_new=True)
+            arrays.check_finite(values, name, reader)
             columns.append(values)
         return np.concatenate(columns, axis=1)
 
@@ -273,14 +248,14 @@ class Levels(TermColumns):
         for number, factor in enumerate(self.factors):
             levels = {key[number] for key in self.codes}
             others = [key[number] for key in unknown if key[number] not in levels]
-            check_types_of_levels(others, levels, f"{name}, column {factor!r},")
+            arrays.check_types_of_levels(others, levels, f"{name}, column {factor!r},")
         codes = self.codes | {key: len(self.codes) + number for number, key in enumerate(unknown)}
         return np.array([float(codes[key]) for key in keys])[places][:, None]
 
     def _keys(self, frame: pd.DataFrame, name: str) -> tuple[list[tuple[Any, ...]], np.ndarray]:
         require_values(frame, self.factors, name, self.term)
         for factor in self.factors:
-            if frame[factor].dtype == np.float64 and not are_exact(frame[factor]):
+            if frame[factor].dtype == np.float64 and not arrays.are_exact(frame[factor]):
                 raise ValueError(
                     f"{name}, column {factor!r}, has floats beyond 2^53, where float64 merges neighbours; {self.term} "
                     "needs levels. Give integers or text."
@@ -338,12 +313,11 @@ class KnownLevels(Levels):
 
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
         codes = super().read(frame, name)
-        beyond = np.flatnonzero(codes[:, 0] >= len(self.codes))
-        if len(beyond):
+        if (row := first_row(codes[:, 0] >= len(self.codes))) is not None:
             (factor,), levels = self.factors, [label for (label,) in self.codes]
             raise ValueError(
-                f"{name} has {as_python(frame[factor].iloc[beyond[0]])!r} in row {beyond[0]}, column {factor!r}, which "
-                f"is not a level of {self.term}; there are {listed(levels)}."
+                f"{name} has {arrays.as_python(frame[factor].iloc[row])!r} in row {row}, column {factor!r}, which "
+                f"is not a level of {self.term}; there are {arrays.listed(levels)}."
             )
         return codes
 
@@ -358,10 +332,9 @@ class Places(TermColumns):
 
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
         values = self.numbers.read(frame, name)
-        beyond = np.flatnonzero(~np.isin(values, self.places))
-        if len(beyond):
+        if (row := first_row(~np.isin(values, self.places))) is not None:
             raise ValueError(
-                f"{name} has {values[beyond[0], 0]:g} in row {beyond[0]}, {self.numbers.term}, where the data have no "
+                f"{name} has {values[row, 0]:g} in row {row}, {self.numbers.term}, where the data have no "
                 "row. Add one without a response, with missing='predict', or write s(x), a smooth function."
             )
         return np.searchsorted(self.places, values).astype(np.float64)
@@ -372,7 +345,7 @@ def read_frame(data: object, name: str, used: Collection[str]) -> pd.DataFrame:
 
     Raises ValueError for columns ``used`` without such a type; others are kept as objects.
     """
-    frame = as_frame(data)
+    frame = arrays.as_frame(data)
     if frame is None:
         labels = list(getattr(data, "columns", ())) if hasattr(data, "iloc") else []
         if labels:
@@ -383,7 +356,7 @@ def read_frame(data: object, name: str, used: Collection[str]) -> pd.DataFrame:
         raise ValueError(f"{name} must be a data frame of pandas, polars or pyarrow; got {type(data).__name__}.")
     columns = {}
     for label in frame.columns:
-        column = read_column(frame[label])
+        column = arrays.read_column(frame[label])
         if column is None and label in used:
             raise ValueError(f"{name}, column {label!r}, {_unreadable(frame[label].to_list())}")
         columns[label] = pd.Series(frame[label].to_list(), dtype=object) if column is None else column
@@ -394,10 +367,10 @@ def _unreadable(entries: Sequence[Any]) -> str:
     """What is wrong with entries of which ``read_column`` makes no column, and the remedy."""
     kinds: dict[str, int] = {}
     for row, entry in enumerate(entries):
-        if not is_missing(entry):
-            kind = kind_of(type(entry))
+        if not arrays.is_missing(entry):
+            kind = arrays.kind_of(type(entry))
             is_zoned = kind == "date" and getattr(entry, "tzinfo", None) is not None
-            kinds.setdefault(ZONED if is_zoned else kind, row)
+            kinds.setdefault(arrays.ZONED if is_zoned else kind, row)
     (kind, row), *others = kinds.items()
     first = f"{entries[row]!r} of type {type(entries[row]).__name__} in row {row}"
     if others:
@@ -414,11 +387,11 @@ def check_kinds(frame: pd.DataFrame, kinds: Mapping[str, str], name: str) -> Non
     Terms themselves check numbers and levels, of which groups may have others.
     """
     for column, kind in kinds.items():
-        got = kind_of_column(frame[column]) if column in frame.columns else kind
-        if got != kind and not {got, kind} <= {NUMBER, BOOLEAN, LEVEL, ORDERED}:
+        got = arrays.kind_of_column(frame[column]) if column in frame.columns else kind
+        if got != kind and not {got, kind} <= {arrays.NUMBER, arrays.BOOLEAN, arrays.LEVEL, arrays.ORDERED}:
             raise ValueError(
-                f"{name} has {PLURALS[got]} in column {column!r}, and the training data have {PLURALS[kind]}: convert "
-                "them."
+                f"{name} has {arrays.PLURALS[got]} in column {column!r}, and the training data have "
+                f"{arrays.PLURALS[kind]}: convert them."
             )
 
 
@@ -428,8 +401,10 @@ def with_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
     for name, column in frame.items():
         if isinstance(column.dtype, pd.api.extensions.ExtensionDtype) and column.dtype.kind in "iub":
             plain = not column.isna().any()
-            if plain or not inexact(column):
-                changed[name] = column.astype(column.dtype.numpy_dtype) if plain else pd.Series(floats_in(column, ""))
+            if plain or not arrays.inexact(column):
+                changed[name] = (
+                    column.astype(column.dtype.numpy_dtype) if plain else pd.Series(arrays.floats_in(column, ""))
+                )
     return frame.assign(**{name: column.set_axis(frame.index) for name, column in changed.items()})
 
 
@@ -460,9 +435,8 @@ def require_values(frame: pd.DataFrame, names: Sequence[str], name: str, term: s
     """Raise ValueError if a frame lacks columns of a term, or entries of these."""
     require_columns(frame, names, name, term)
     for column in names:
-        empty = np.flatnonzero(frame[column].isna())
-        if len(empty):
-            raise ValueError(f"{name} has no value in row {empty[0]}, column {column!r}, which {term} reads.")
+        if (row := first_row(frame[column].isna())) is not None:
+            raise ValueError(f"{name} has no value in row {row}, column {column!r}, which {term} reads.")
 
 
 def _with_used_levels(frame: pd.DataFrame) -> pd.DataFrame:
@@ -472,10 +446,8 @@ def _with_used_levels(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _learned(expression: FormulaExpression, data: TrainingData) -> Computed:
-    """An expression whose transforms learned from rows that occur as often as they have weight, if that is whole.
-
-    With other weights, and with more than ten million rows, each row counts once, as one that has none does.
-    """
+    """An expression whose transforms learned from rows that occur as often as they have weight, if that is whole."""
+    # With other weights, and with more rows, each counts once, as one that has none does.
     frame, times, most_rows = data.frame, np.where(data.counts > 0.0, data.counts, 1.0), 10_000_000
     computed = Computed(expression, data.context)
     computed.values(frame)
@@ -720,25 +692,15 @@ def call_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str
     places = Sphere(RBF()).inputs(X) if is_sphere else X
     is_isotropic = is_sphere or bool(call.options.get("iso", True))
     lengthscale = _lengthscales(places[data.counts > 0.0], is_isotropic, 0.0)
-    by = call.options.get("by")
-    columns: tuple[TermColumns, ...] = (numbers,)
-    if by is not None:
-        other, part = _by(by, data, call.text)
-        columns = (numbers, other)
-        if isinstance(other, Numbers):
-            # The process is a slope.
-            scale /= _spread(other, data)
-    values: dict[str, Any] = {"variance": _variance(scale), "lengthscale": lengthscale}
+    others, of_by, spread = _by(call.options.get("by"), data, call.text)
+    values: dict[str, Any] = {"variance": _variance(scale / spread), "lengthscale": lengthscale}
     if chosen is Periodic:
         # Its lengthscale is relative to the period.
         values |= {"lengthscale": dist.LogNormal(0.0, 0.5), "period": Fixed(float(call.options.get("period", 1.0)))}
     kernel = _with_priors(chosen, values, call.text, priors) if isinstance(chosen, type) else chosen
-    kernel = Sphere(kernel) if is_sphere else kernel
-    if by is not None:
-        width = X.shape[1]
-        kernel = On(kernel, range(width)) * On(part, [width])
+    kernel = _times(Sphere(kernel) if is_sphere else kernel, of_by, X.shape[1])
     names = {"variance": f"sd({call.text})"} if isinstance(chosen, type) else {}
-    return FormulaTerm(call.text, columns, kernel, names, _form(call))
+    return FormulaTerm(call.text, (numbers, *others), kernel, names, _form(call))
 
 
 # Bases of mgcv that are smooth functions of columns without periods.
@@ -755,8 +717,8 @@ def lines_of(call: TermCall, data: TrainingData) -> list[Lines]:
     """The lines beside a smooth."""
     if not has_line(call):
         return []
-    by = None if "by" not in call.options else _by(call.options["by"], data, call.text)[0]
-    return [Lines(Numbers(call.arguments, data, call.text), by, data)]
+    others, *_ = _by(call.options.get("by"), data, call.text)
+    return [Lines(Numbers(call.arguments, data, call.text), others[0] if others else None, data)]
 
 
 def smooth_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
@@ -777,10 +739,8 @@ def smooth_term(call: TermCall, data: TrainingData, scale: float, priors: dict[s
         period = float(np.ptp(X[is_used]))
     if period is not None and X.shape[1] != 1:
         raise ValueError(f"formula: {text} must have one column, since it has a period.")
-    other, of_by = (None, None) if by is None else _by(by, data, text)
-    if isinstance(other, Numbers):
-        scale /= _spread(other, data)
-    columns: tuple[TermColumns, ...] = (numbers,) if other is None else (numbers, other)
+    others, of_by, spread = _by(by, data, text)
+    scale /= spread
     # A smooth bends as often as the ten basis functions that mgcv has by default.
     lengthscale = _lengthscales(X[is_used], call.name == "s", 0.1)
     values: dict[str, Any] = {"variance": _variance(scale), "lengthscale": lengthscale}
@@ -802,10 +762,11 @@ def smooth_term(call: TermCall, data: TrainingData, scale: float, priors: dict[s
 
         each = [dist.LogNormal(lengthscale.loc[j], lengthscale.scale[j]) for j in range(width)]
         values = {"variance": values["variance"], **{f"lengthscale_{j}": one for j, one in enumerate(each)}}
-        return FormulaTerm(text, columns, _with_priors(made, values, text, priors), names, _form(call))
-    if isinstance(other, Levels) and is_line:
-        other = KnownLevels(other.factors[0], data.frame, text, len(other.codes), [key for (key,) in other.codes])
-        levels, codes = [key for (key,) in other.codes], other.read(data.frame)[:, 0]
+        return FormulaTerm(text, (numbers,), _with_priors(made, values, text, priors), names, _form(call))
+    if others and isinstance(others[0], Levels) and is_line:
+        levels = [key for (key,) in others[0].codes]
+        known = KnownLevels(others[0].factors[0], data.frame, text, len(levels), levels)
+        codes = known.read(data.frame)[:, 0]
         of_levels = [X[is_used & (codes == code)] for code in range(len(levels))]
         priors_of = [_lengthscales(rows if len(rows) else X[is_used], True, 0.1) for rows in of_levels]
         loc, width_of = (np.array([getattr(prior, name) for prior in priors_of]) for name in ("loc", "scale"))
@@ -820,13 +781,11 @@ def smooth_term(call: TermCall, data: TrainingData, scale: float, priors: dict[s
         labelled = {f"sd({text})[{level}]": f"{text} lengthscale[{level}]" for level in levels}
         names = {"variance": tuple(labelled), "lengthscale": tuple(labelled.values())}
         kernel = Centred(kernel, np.concatenate(nodes), True, len(levels))
-        return FormulaTerm(text, (numbers, other), kernel, names, _form(call))
+        return FormulaTerm(text, (numbers, known), kernel, names, _form(call))
     kernel = _with_priors(make, values, text, priors)
     if not (call.options.get("markov") or basis == "fs"):
         kernel = Centred(kernel, _nodes(X[is_used]), is_line)
-    if of_by is not None:
-        kernel = On(kernel, range(width)) * On(of_by, [width])
-    return FormulaTerm(text, columns, kernel, names, _form(call))
+    return FormulaTerm(text, (numbers, *others), _times(kernel, of_by, width), names, _form(call))
 
 
 def _nodes(X: np.ndarray, most: int = 50) -> np.ndarray:
@@ -910,7 +869,11 @@ def group_term(group: Group, data: TrainingData, scale: float, priors: dict[str,
     if group.effects == ((),):
         kernel = _with_priors(of_levels, {"variance": _variance(scale)}, text, priors)
         return FormulaTerm(text, members, kernel, {"variance": f"sd(Intercept | {factor})"})
-    if group.by is not None and kind_of_column(data.frame[group.by]) not in (LEVEL, ORDERED, BOOLEAN):
+    if group.by is not None and arrays.kind_of_column(data.frame[group.by]) not in (
+        arrays.LEVEL,
+        arrays.ORDERED,
+        arrays.BOOLEAN,
+    ):
         raise ValueError(f"formula: in {text}, by must be a column of text or categories; {group.by} has numbers.")
     design = DesignMatrix(group.effects, data, True)
     names, count = design.names, len(design.names)
@@ -989,10 +952,8 @@ def with_chain(terms: list[FormulaTerm], frame: pd.DataFrame, min_values: int = 
     if any(term.form == Markov() for term in terms) or max(counts, default=0) < min_values:
         return terms
     chosen = places[int(np.argmax(counts))]
-    return [
-        term._replace(form=Markov(), kernel=kernels[place]) if place == chosen else term
-        for place, term in enumerate(terms)
-    ]
+    chain = terms[chosen]._replace(form=Markov(), kernel=kernels[chosen])
+    return [*terms[:chosen], chain, *terms[chosen + 1 :]]
 
 
 def _covariance(call: TermCall, context: Mapping[str, Any], priors: dict[str, Any]) -> Any:
@@ -1021,7 +982,12 @@ def _covariance(call: TermCall, context: Mapping[str, Any], priors: dict[str, An
     return chosen
 
 
-def _by(by: By, data: TrainingData, text: str) -> tuple[Numbers | Levels, Kernel]:
+def _by(
+    by: By | None, data: TrainingData, text: str
+) -> tuple[tuple[()] | tuple[Numbers | Levels], Kernel | None, float]:
+    """The column of ``by``, if there is one, its kernel, and its standard deviation, 1 for levels and constants."""
+    if by is None:
+        return (), None, 1.0
     require_columns(data.frame, [by.column], "data", text)
     column = data.frame[by.column]
     is_number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
@@ -1031,13 +997,14 @@ def _by(by: By, data: TrainingData, text: str) -> tuple[Numbers | Levels, Kernel
             f"function of each level, or by=num({quoted(by.column)}) for a coefficient of the number."
         )
     if by.marker == "num" or (is_number and by.marker is None):
-        return Numbers([by.column], data, text), Linear(Fixed(1.0))
-    return Levels([by.column], data.frame, text), White(Fixed(1.0))
+        numbers = Numbers([by.column], data, text)
+        return (numbers,), Linear(Fixed(1.0)), float(data.moments(numbers)[1][0]) or 1.0
+    return (Levels([by.column], data.frame, text),), White(Fixed(1.0)), 1.0
 
 
-def _spread(column: Numbers, data: TrainingData) -> float:
-    """The standard deviation of a column, 1 for a constant."""
-    return float(data.moments(column)[1][0]) or 1.0
+def _times(kernel: Kernel, of_by: Kernel | None, width: int) -> Kernel:
+    """The kernel of the first columns, of one for each level or slope of ``by`` in the column after them."""
+    return kernel if of_by is None else On(kernel, range(width)) * On(of_by, [width])
 
 
 @double_precision
@@ -1082,10 +1049,7 @@ def _distances(X: np.ndarray) -> tuple[float, float]:
 
 
 def _with_priors(make: Callable[..., Kernel], values: dict[str, Any], text: str, priors: dict[str, Any]) -> Kernel:
-    """A kernel with default priors, or those of ``priors`` for the term.
-
-    A prior without a median or a mean starts at the default's start value, in the units of the data.
-    """
+    """A kernel with default priors, or those of ``priors`` for the term."""
     chosen = priors.pop(text, {})
     if not isinstance(chosen, dict) or set(chosen) - set(values):
         raise ValueError(
@@ -1094,6 +1058,7 @@ def _with_priors(make: Callable[..., Kernel], values: dict[str, Any], text: str,
         )
     for name, prior in chosen.items():
         start = getattr(values[name], "value", None)
+        # In the units of the data.
         is_weak = start is not None and isinstance(prior, dist.Distribution) and middle_of(prior) is None
         values[name] = Parameter(start, prior=prior) if is_weak and np.all(prior.support(start)) else prior
     return make(**values)
