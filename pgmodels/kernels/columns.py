@@ -700,7 +700,7 @@ class Structured(Kernel):
 
     def __repr__(self) -> str:
         K, r = np.shape(self.basis.value)
-        return f"Structured(variance={self.variance!r}, mixing={self.mixing!r}, {K} levels, rank {r})"
+        return f"Structured(variance={self.variance!r}, mixing={self.mixing!r}) of {K} levels, rank {r}"
 
 
 # Covariances of levels.
