@@ -86,9 +86,9 @@ class Record:
         if verdict is None:
             lines += [f"**Not finished**: {', '.join(self.unmeasured)} to be measured.", ""]
         else:
-            lines += [f"**{_said(verdict).capitalize()}**", ""]
+            lines += [f"**{_sentence(_said(verdict))}**", ""]
         told = [claim.statement, claim.ran, "" if verdict is None else verdict.reason, claim.meaning]
-        lines += [" ".join(part[0].upper() + part[1:] for part in told if part), ""]
+        lines += [" ".join(_sentence(part) for part in told if part), ""]
         if verdict is not None:
             lines += [f"- {side.condition}: **{side.word}**. {side.reason}" for side in verdict.sides]
             lines += [""] if verdict.sides else []
@@ -123,6 +123,10 @@ def commit() -> str:
 
 def _cells(row: Row) -> Row:
     return {name: cell for name, cell in row.items() if not isinstance(cell, list)}
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def kept_record(claim: Claim) -> Record | None:

@@ -134,7 +134,7 @@ class Laplace(Claim):
         "the optimum and learns hyperparameters by that bound. It does not speak of Laplace's approximation."
     )
     ran: ClassVar[str] = (
-        "vi-Taylor was run on 400 rows of pima beside Laplace's approximation of scikit-learn, with the "
+        "On 400 rows of pima vi-Taylor was run beside Laplace's approximation of scikit-learn, with the "
         "hyperparameters fixed and learned."
     )
     meaning: ClassVar[str] = (

@@ -142,8 +142,9 @@ class LearnedInputs(Claim):
         "with M = 300 (table D.2) are above those of HGV by 51 nats on magic and 670 on electricity."
     )
     ran: ClassVar[str] = (
-        "Two runs count. The table of P3 has PGPR HGV beside the dense bound, above which no choice of inducing points "
-        "can rise. Beside it the points of magic and electricity were learned, on 5,000 rows with M up to 200."
+        "Two runs count. The table of P3 has PGPR HGV beside the dense bound, above which no choice of inducing "
+        "points can rise. There M is up to half of the rows, and large sets are cut to 600. Beside it the points "
+        "of magic and electricity were learned, on 5,000 rows with M up to 200."
     )
     meaning: ClassVar[str] = (
         "For a user learned points are worth little once the bound is near the dense one. `pgm.inducing_gap` says how "

@@ -56,7 +56,7 @@ class Latents(Claim):
         "package, since the printed variance formula is wrong."
     )
     meaning: ClassVar[str] = (
-        "For a user the correction is worth its cost: at kernels that the bound learns it leaves a quarter of the "
+        "For a user the correction is worth its cost. At kernels that the bound learns it leaves a quarter of the "
         "means' error and a third of the variances'. The printed formula of the variance should not be used."
     )
     criterion: ClassVar[str] = (
@@ -151,8 +151,8 @@ class Latents(Claim):
                 Side(
                     "The printed variance of the correction (appendix A.6)",
                     REFUTED,
-                    "It disagrees with the exact second order. Recomputed for this page on the kernels above, it makes "
-                    "variances three to four times worse, and some negative.",
+                    "It disagrees with the exact second order. Recomputed for this page, it makes variances "
+                    "three to four times worse than the derived one, and some negative.",
                 ),
             ),
         )
