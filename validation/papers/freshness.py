@@ -13,8 +13,22 @@ from validation.papers.claim import Claim
 ROOT = Path(__file__).parents[2]
 # What counts of the package. All else has tests of its own figures.
 WATCHED = ("pgmodels/inference/", "pgmodels/objectives/", "pgmodels/systems")
+# What keeps and judges records, and measures nothing.
+FRAME = {f"validation/papers/{name}.py" for name in ("claim", "record", "freshness")}
 # Parts of a script that judge and describe what is measured.
-TEXTS = {"judge", "draw", "written", "title", "statement", "criterion", "settings", "ran", "meaning", "finding"}
+TEXTS = {
+    "judge",
+    "derive",
+    "draw",
+    "written",
+    "title",
+    "statement",
+    "criterion",
+    "settings",
+    "ran",
+    "meaning",
+    "_judge_at",
+}
 # Claims that were measured before the watched code took its present form: its modules were arranged anew since. A
 # claim that is measured again leaves the list; one that is not in it has to be measured again, or entered here, when
 # what it runs changes.
@@ -90,7 +104,7 @@ def _reached(script: str) -> frozenset[str]:
         new = _imports(todo.pop()) - reached
         reached |= new
         todo.extend(new)
-    return frozenset(file for file in reached if file.startswith(("validation/", *WATCHED)))
+    return frozenset(file for file in reached - FRAME if file.startswith(("validation/", *WATCHED)))
 
 
 @cache

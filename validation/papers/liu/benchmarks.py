@@ -122,7 +122,7 @@ class SoftmaxNll(Claim):
                 Side(
                     condition,
                     REPRODUCED if len(sets) == len(TABLES) else IN_PART if sets else NOT_HERE,
-                    f"So on {', '.join(sets)}. From print it is {figures}. {ways}",
+                    f"It is so on {', '.join(sets)}. From print it is {figures}. {ways}",
                 )
                 for condition, sets, figures in (
                     ("The printed NLL of GPCsm", near, ", ".join(f"{off[data]:+.3f} on {data}" for data in TABLES)),

@@ -99,13 +99,12 @@ class FreeErrorRate(Claim):
         kept = [data for data in STEPS if min(gains[data]) >= 0.02]
         rising = min(rises) >= 0.005
         every = len(kept) == len(STEPS) and rising
+        lost = [f"not {data}, after {STEPS[data][-1]} of 10,000 steps" for data in STEPS if data not in kept]
         return Verdict(
             REPRODUCED if every else IN_PART if kept or rising else NOT_HERE,
             f"A free δ lowers the NLL of GPC-I, II and III by: {lowered}. Held, it rises by "
             f"{', '.join(f'{rise:.3f}' for rise in rises)} from its least on a9a.",
-            ""
-            if every
-            else f"{', '.join(kept)}, at {STEPS['a9a'][-1]} and {STEPS['waveform-noise'][-1]} of 10,000 steps",
+            "" if every else "; ".join([*kept, *lost]),
             (
                 Side(
                     "A free δ has the optimum of equation 27",

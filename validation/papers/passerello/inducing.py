@@ -271,7 +271,7 @@ class Automatic(Claim):
                 Side(
                     "The same with a trace of 0.001",
                     reproduced_if(few[1e-3] >= half, "")[0],
-                    f"So on {few[1e-3]} of {len(rows)} sets, with the large ones cut to 3,000 rows.",
+                    f"It is so on {few[1e-3]} of {len(rows)} sets, with the large ones cut to 3,000 rows.",
                 ),
             ),
         )
