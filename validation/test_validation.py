@@ -3,6 +3,8 @@
 import importlib
 import json
 import math
+import re
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,8 +18,19 @@ from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.numerics.iteration import Adam
 from validation.nested import quadrature
 from validation.nested.cases import CASES
-from validation.papers import galy_fajou, izmailov, liu, passerello, record, wenzel
-from validation.papers.claim import Claim, Verdict
+from validation.papers import freshness, galy_fajou, izmailov, liu, passerello, record, wenzel
+from validation.papers.claim import (
+    FINDING,
+    IN_PART,
+    NOT_HERE,
+    REFUTED,
+    REPRODUCED,
+    WORDS,
+    Claim,
+    Side,
+    Verdict,
+    reproduced_if,
+)
 from validation.papers.curves import JITTER, Curve, Look, first_time, score_at
 from validation.papers.measures import scores
 from validation.papers.rival import AdaDelta, adadelta_step, follow, rival_of
@@ -129,7 +142,8 @@ class Sum(Claim):
 
     def judge(self, rows):
         total = sum(row["number"] for row in rows)
-        return Verdict(total == 3.0, f"the sum is {total}.")
+        word, scope = reproduced_if(total == 3.0, "the numbers")
+        return Verdict(word, f"the sum is {total}.", scope, (Side("Both are positive", NOT_HERE, "One is not."),))
 
 
 @pytest.fixture
@@ -150,8 +164,11 @@ def test_a_run_that_was_cut_off_goes_on(validation_papers_folder):
     second.measure("two")
     record.write_pages({"paper": [claim]})
     assert claim.measured == ["one", "two"]
-    assert "**Reproduced**: the sum is 3.0." in (validation_papers_folder / "paper.md").read_text()
-    assert "| Z1 | A sum | reproduced | the sum is 3.0. |" in (validation_papers_folder / "index.md").read_text()
+    page = (validation_papers_folder / "paper.md").read_text()
+    assert "**Reproduced**\n\nIt is three. The sum is 3.0.\n\n- Both are positive: **not reproduced here**" in page
+    listed = (validation_papers_folder / "index.md").read_text()
+    assert f"| Z1 | A sum | reproduced | {record.commit()} |" in listed
+    assert "Of 1 rows: 1 reproduced." in listed
 
 
 def test_another_seed_or_size_is_measured_anew(validation_papers_folder):
@@ -162,11 +179,11 @@ def test_another_seed_or_size_is_measured_anew(validation_papers_folder):
     assert record.Record(claim, full=False, seed=0, again=True).unmeasured == ["one", "two"]
 
 
-def test_what_is_otherwise_is_refuted(validation_papers_folder):
+def test_what_is_otherwise_is_not_refuted(validation_papers_folder):
     claim = Sum()
     other = record.Record(claim, full=False, seed=0)
     other.measured = {part: {"rows": [{"part": part, "number": 2.0}]} for part in claim.part_names(False)}
-    assert other.verdict == Verdict(False, "the sum is 4.0.")
+    assert other.verdict[:3] == (NOT_HERE, "the sum is 4.0.", "the numbers")
 
 
 def test_claims_are_numbered_once():
@@ -183,7 +200,51 @@ def test_what_is_kept_is_of_the_claim_as_it_stands(claim):
     assert set(kept["parts"]) <= set(claim.part_names(kept["full"]))
     page = record.kept_record(claim)
     said = "\n".join(page.section())
-    assert all(text in said for text in (claim.title, claim.statement, claim.criterion))
+    assert all(text in said for text in (claim.title, claim.statement[1:], claim.criterion))
+    assert all(part["commit"] for part in kept["parts"].values())
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.identifier)
+def test_a_verdict_has_one_of_four_words_and_says_of_what(claim):
+    verdict = record.kept_record(claim).verdict
+    assert verdict.word in (*WORDS, FINDING)
+    assert bool(verdict.scope) == (verdict.word != REPRODUCED)
+    assert all(side.word in (REPRODUCED, IN_PART, NOT_HERE, REFUTED) and side.reason for side in verdict.sides)
+    sentences = re.split(r"(?<=[.;:!?])\s", " ".join((claim.statement, claim.ran, claim.meaning)))
+    assert all(len(sentence.split()) <= 25 for sentence in sentences)
+
+
+def test_pages_are_those_of_the_records():
+    papers = {"wenzel": wenzel, "galy-fajou": galy_fajou, "liu": liu, "passerello": passerello, "izmailov": izmailov}
+    claims = {name: module.CLAIMS for name, module in papers.items()}
+    written = record.FOLDER / "index.md"
+    assert written.read_text() == record.index(claims)
+    for name, kept in claims.items():
+        page = (record.FOLDER / f"{name}.md").read_text()
+        assert all("\n".join(record.kept_record(claim).section()).rstrip() in page for claim in kept)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.identifier)
+def test_a_record_is_of_the_present_code_or_listed_as_measured_before(claim):
+    try:
+        changed = freshness.changed_since(claim, record.kept_record(claim).commits)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no history")
+    listed = claim.identifier in freshness.MEASURED_BEFORE
+    assert listed or changed is None, f"{changed} changed: measure {claim.identifier} again, or list it"
+    assert not listed or changed is not None, f"{claim.identifier} is of the present code: take it off the list"
+
+
+def test_what_is_measured_changes_with_its_statements_and_not_with_its_texts():
+    source = (
+        'SIZE = {size}\nclass Sum(Claim):\n    title = "{text}"\n'
+        '    def measure(self):\n        "{text}"\n        return SIZE\n'
+    )
+    before, told, other = (
+        freshness._flat(source.format(size=size, text=text), Sum()) for size, text in ((1, "a"), (1, "b"), (2, "a"))
+    )
+    assert before == told
+    assert not before <= other
 
 
 # The race's reading of its runs.

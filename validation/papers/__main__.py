@@ -1,15 +1,16 @@
 """Measure claims of the papers, and write a page for each paper.
 
 Usage: python -m validation.papers [NAME ...], a paper (wenzel, galy-fajou, liu, passerello, izmailov) or a claim such
-as W3; all without names. What is measured is kept under validation/results/papers/ and not measured again. Data sets
-other than scikit-learn's are read from PGMODELS_DATA or OpenML.
+as W3; all without names; index writes the pages anew and prints the table of all claims. What is measured is kept
+under validation/results/papers/ and not measured again. Data sets other than scikit-learn's are read from
+PGMODELS_DATA or OpenML.
 """
 
 import argparse
 import sys
 
 from validation.papers import galy_fajou, izmailov, liu, passerello, wenzel
-from validation.papers.record import Record, write_pages
+from validation.papers.record import Record, index, write_pages
 
 PAPERS = {
     "wenzel": wenzel.CLAIMS,
@@ -31,6 +32,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--again", action="store_true", help="measure again what is kept")
     options = parser.parse_args(arguments)
     every = {claim.identifier: claim for claims in PAPERS.values() for claim in claims}
+    if options.names == ["index"]:
+        write_pages(PAPERS)
+        print(index(PAPERS), end="")
+        return
     chosen = []
     for name in options.names or PAPERS:
         if name not in PAPERS and name.upper() not in every:
@@ -45,7 +50,7 @@ def main(arguments: list[str]) -> None:
         write_pages(PAPERS)
         verdict = record.verdict
         assert verdict is not None
-        print(f"{claim.identifier}: {'reproduced' if verdict.reproduced else 'refuted'}: {verdict.reason}", flush=True)
+        print(f"{claim.identifier}: {verdict.word}: {verdict.reason}", flush=True)
 
 
 main(sys.argv[1:])

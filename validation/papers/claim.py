@@ -11,11 +11,37 @@ from matplotlib.figure import Figure
 Row = dict[str, Any]
 
 
-class Verdict(NamedTuple):
-    """Whether a claim is reproduced, and the figure that decides."""
+# What is said of a claim, or of a named part of it. Refuted is what a counterexample, a proof or the published protocol
+# contradicts; "not reproduced here" says what differs from print: size, rival, data or steps.
+REPRODUCED, IN_PART, NOT_HERE, REFUTED = WORDS = ("reproduced", "reproduced in part", "not reproduced here", "refuted")
+# Of what the paper does not say, but the package found of it.
+FINDING = "finding"
 
-    reproduced: bool
+
+class Side(NamedTuple):
+    """A condition beside a claim, with a verdict of its own."""
+
+    condition: str
+    word: str
     reason: str
+
+
+class Verdict(NamedTuple):
+    """What is said of a claim.
+
+    The reason is what came out, in whole sentences. The scope says which part is reproduced, what differs from print,
+    or by what the claim is refuted.
+    """
+
+    word: str
+    reason: str
+    scope: str = ""
+    sides: Sequence[Side] = ()
+
+
+def reproduced_if(holds: bool, differs: str) -> tuple[str, str]:
+    """Word and scope of a claim that holds in all or that, where it does not, was run otherwise than in print."""
+    return (REPRODUCED, "") if holds else (NOT_HERE, differs)
 
 
 class Claim(ABC):
@@ -26,10 +52,14 @@ class Claim(ABC):
 
     # Number in the list of claims, such as "W3".
     identifier: ClassVar[str]
+    # What the paper says, with its section.
     title: ClassVar[str]
-    # What is published, with its place.
+    # What the paper says, in whole sentences.
     statement: ClassVar[str]
-    # What counts as reproduced.
+    # What was run, and what the outcome means for a user, in whole sentences.
+    ran: ClassVar[str] = ""
+    meaning: ClassVar[str] = ""
+    # What counts as reproduced, of the title alone.
     criterion: ClassVar[str]
     # Data, sizes and options of the measurement.
     settings: ClassVar[str]
@@ -47,6 +77,10 @@ class Claim(ABC):
     @abstractmethod
     def judge(self, rows: Sequence[Row]) -> Verdict:
         """The verdict on the rows of all parts."""
+
+    def derive(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """The rows with what follows from them, such as levels that several parts share."""
+        return rows
 
     def draw(self, rows: Sequence[Row]) -> Figure | None:
         """A picture of the rows, if there is one."""

@@ -8,7 +8,7 @@ from scipy.special import expit
 
 import pgmodels as pgm
 from pgmodels.likelihoods.likelihood import log_density
-from validation.papers.claim import Claim, Row, Verdict
+from validation.papers.claim import IN_PART, REFUTED, REPRODUCED, Claim, Row, Side, Verdict
 
 # Latents of the classes.
 POINTS = ((1.0, -1.0), (-2.5, 2.5), (1.0, 0.0), (3.0, 1.0), (-2.0, -4.0))
@@ -24,8 +24,13 @@ class TwoClasses(Claim):
     """G8: two classes."""
 
     identifier: ClassVar[str] = "G8"
-    title: ClassVar[str] = "With two classes logistic-softmax is the logistic likelihood"
-    statement: ClassVar[str] = '"The likelihood reduces to the binary logistic likelihood for C = 2" (section 3.1).'
+    title: ClassVar[str] = '"The likelihood reduces to the binary logistic likelihood for C = 2" (section 3.1)'
+    statement: ClassVar[str] = "The paper says that two classes give the binary logistic likelihood."
+    ran: ClassVar[str] = "The formula was evaluated at five pairs of latents."
+    meaning: ClassVar[str] = (
+        "For a user, a model of two classes with two latents is not the binary model. Use `Bernoulli()` for two "
+        "classes."
+    )
     criterion: ClassVar[str] = (
         "the probability of the first class is a logistic function of one combination of the two latents, whatever "
         "they are: of their difference, half of it, or the first latent, to 1e-12."
@@ -50,8 +55,19 @@ class TwoClasses(Claim):
         largest = {name: max(abs(row[name]) for row in rows) for name in COMBINATIONS}
         opposite = max(abs(row["σ(f1) - p"]) for row in rows if row["first latent"] == -row["second latent"])
         best = min(largest, key=lambda name: largest[name])
+        said = f"Where f2 = -f1 the probability is the logistic function of f1, to {max(opposite, 1e-16):.0e}."
+        if largest[best] < 1e-12:
+            return Verdict(REPRODUCED, said)
         return Verdict(
-            bool(largest[best] < 1e-12),
-            f"where f2 = -f1 it is the logistic function of f1, to {max(opposite, 1e-16):.0e}; elsewhere the best of "
-            f"the three, {best.removesuffix(' - p')}, is off by up to {largest[best]:.3f}.",
+            IN_PART if opposite < 1e-12 else REFUTED,
+            said,
+            "one latent and its negative, f2 = -f1",
+            (
+                Side(
+                    "The same for two latents that are free",
+                    REFUTED,
+                    f"A counterexample is f = (3, 1). The nearest of three logistic functions, "
+                    f"{best.removesuffix(' - p')}, is off by up to {largest[best]:.3f}.",
+                ),
+            ),
         )

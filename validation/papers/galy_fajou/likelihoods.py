@@ -13,7 +13,7 @@ from pgmodels.datasets import Split
 from pgmodels.diagnostics.compare import reliability_bins
 from pgmodels.plots.style import legend_below, new_figure, open_axes, styles
 from pgmodels.systems import ard
-from validation.papers.claim import Claim, Row, Verdict
+from validation.papers.claim import IN_PART, NOT_HERE, REPRODUCED, Claim, Row, Side, Verdict
 from validation.papers.training import learned
 
 # Variances of the seven mixtures, and the one of figure 3. At 0 itself all points of a class are the same.
@@ -45,11 +45,21 @@ class Calibration(Claim):
     """G3: figures 3 and 4."""
 
     identifier: ClassVar[str] = "G3"
-    title: ClassVar[str] = "Robust-max is badly calibrated where classes overlap"
+    title: ClassVar[str] = (
+        "Robust-max predicts near one or zero and is poorly calibrated; others are alike (section 5.1)"
+    )
     statement: ClassVar[str] = (
-        "on mixtures of three Gaussians of variance 0 to 1 all likelihoods are alike at small variances; at large ones "
-        "robust-max has a bad negative log-likelihood and calibration, and predicts with probability near 0 or 1 only "
-        "(figures 3 and 4, section 5.1)."
+        "The paper mixes three Gaussians of variance 0 to 1. At small variances all likelihoods are alike. At large "
+        "ones robust-max has a bad NLL and calibration, while softmax, logistic-softmax and Heaviside stay alike "
+        "(figures 3, 4)."
+    )
+    ran: ClassVar[str] = (
+        "Seven mixtures of 500 points were run. Robust-max had its error rate held at 0.001, as in GPflow, and once "
+        "learned. Logistic-softmax was run without augmentation, and by the paper's own augmented method."
+    )
+    meaning: ClassVar[str] = (
+        "For a user the poor calibration is one of a held error rate: learn it. The published augmented method is "
+        "itself off by 0.14. Softmax, or logistic-softmax without augmentation, is better calibrated."
     )
     criterion: ClassVar[str] = (
         "from variance 0.5 on the expected calibration error of robust-max is at least twice that of softmax and of "
@@ -93,12 +103,27 @@ class Calibration(Claim):
         losses = [at[v, RM]["NLL"] - at[v, LSM]["NLL"] for v in overlapping]
         learnt = [at[v, "robust-max, ε learned"]["NLL"] - at[v, LSM]["NLL"] for v in overlapping]
         errors = [at[VARIANCES[0], name]["error"] for name in (SOFTMAX, LSM, RM)]
+        AUGMENTED, LEARNT = "logistic-softmax, augmented", "robust-max, ε learned"
+        holds = bool(min(ratios) >= 2.0 and min(losses) >= 0.1 and max(errors) - min(errors) <= 0.01)
+        shown = {name: at[SHOWN, name]["ECE"] for name in (AUGMENTED, RM, LEARNT, LSM)}
         return Verdict(
-            bool(min(ratios) >= 2.0 and min(losses) >= 0.1 and max(errors) - min(errors) <= 0.01),
-            f"from variance {SHOWN} on robust-max has at least {min(ratios):.1f} times the calibration error and an "
-            f"NLL {min(losses):.2f} to {max(losses):.2f} above logistic-softmax ({min(learnt):.2f} to "
-            f"{max(learnt):.2f} with its error rate learned); at variance {VARIANCES[0]} error rates differ by "
-            f"{max(errors) - min(errors):.4f}.",
+            IN_PART if holds else NOT_HERE,
+            f"From variance {SHOWN} on robust-max has at least {min(ratios):.1f} times the calibration error of "
+            f"softmax and logistic-softmax. Its NLL is {min(losses):.2f} to {max(losses):.2f} above. With its error "
+            f"rate learned it is {min(learnt):.2f} to {max(learnt):.2f} above. At variance {SHOWN} the calibration "
+            f"errors are {shown[AUGMENTED]:.3f} for the paper's augmented method, {shown[RM]:.3f} for robust-max and "
+            f"{shown[LEARNT]:.3f} for robust-max with its error rate learned.",
+            "robust-max with its error rate held, against likelihoods without augmentation"
+            if holds
+            else "simulated mixtures, sizes and steps",
+            (
+                Side(
+                    "Logistic-softmax by the paper's augmented method is as well calibrated as softmax",
+                    REPRODUCED if shown[AUGMENTED] <= 2.0 * shown[LSM] else NOT_HERE,
+                    f"Its calibration error is {shown[AUGMENTED]:.3f}, and {shown[LSM]:.3f} without augmentation. The "
+                    "bound, start and steps behind figure 3 are not all printed.",
+                ),
+            ),
         )
 
     def draw(self, rows: Sequence[Row]) -> Figure:

@@ -17,7 +17,7 @@ from pgmodels import systems
 from pgmodels.datasets import Dataset, Split
 from pgmodels.plots.style import legend_below, line_handle, new_figure, open_axes, styles
 from pgmodels.systems import ard
-from validation.papers.claim import Claim, Row, Verdict
+from validation.papers.claim import IN_PART, NOT_HERE, REPRODUCED, Claim, Row, Side, Verdict, reproduced_if
 from validation.papers.measures import fold
 from validation.papers.training import learned, looks
 
@@ -28,11 +28,20 @@ class NumInducing(Claim):
     """G4: figure 6."""
 
     identifier: ClassVar[str] = "G4"
-    title: ClassVar[str] = "200 inducing inputs suffice on Shuttle, with hyperparameters shared by the classes"
+    title: ClassVar[str] = (
+        "Only 200 inducing points are near optimal; independent hyperparameters gain little (section 5.3)"
+    )
     statement: ClassVar[str] = (
-        "the negative log-likelihood falls and the time rises with the number M of inducing inputs; M = 200 is nearly "
-        "optimal; individual hyperparameters are not significantly better, and cost more (figure 6, section 5.3, which "
-        "counts 9 classes by mistake for 7)."
+        "On Shuttle the paper finds that the NLL falls and the time rises with the number M of inducing points "
+        "(figure 6). M = 200 is near optimal. Independent hyperparameters are not significantly better and cost more."
+    )
+    ran: ClassVar[str] = (
+        "The published bound was run on 10,000 rows for 12 epochs, where the paper has all 58,000 rows and 200 epochs. "
+        "The losses of large M still change by some thousandths from one M to the next."
+    )
+    meaning: ClassVar[str] = (
+        "For a user 100 to 200 inducing points and shared hyperparameters are a good start. Where steps are few, "
+        "individual hyperparameters can be worth twice the time."
     )
     criterion: ClassVar[str] = (
         "NLL with the largest M below that with the least, and that with M = 200 within 0.005 of the best; individual "
@@ -68,10 +77,28 @@ class NumInducing(Claim):
         excess, gain = nll[200, SHARED] - best, nll[200, SHARED] - nll[200, APART]
         ratio = time[200, APART] / time[200, SHARED]
         falls = nll[sizes[-1], SHARED] < nll[sizes[0], SHARED]
+        held = {
+            "the NLL falls with M": falls,
+            "M = 200 is near the best": excess <= 0.005,
+            "independent hyperparameters cost more": ratio >= 1.5,
+            "independent hyperparameters gain little": gain < 0.005,
+        }
+        kept = [name for name, holds in held.items() if holds]
+        lost = [name for name, holds in held.items() if not holds]
+        word = REPRODUCED if not lost else IN_PART if kept else NOT_HERE
+        gained = "Individual hyperparameters gain little"
         return Verdict(
-            falls and excess <= 0.005 and gain < 0.005 and ratio >= 1.5,
-            f"NLL {nll[sizes[0], SHARED]:.4f} with M = {sizes[0]}, {nll[200, SHARED]:.4f} with 200, {excess:.4f} above "
-            f"the best; individual hyperparameters gain {gain:.4f} in {ratio:.1f} times the time.",
+            word,
+            f"The NLL is {nll[sizes[0], SHARED]:.4f} with M = {sizes[0]} and {nll[200, SHARED]:.4f} with 200, which is "
+            f"{excess:.4f} above the best. Individual hyperparameters take {ratio:.1f} times the time.",
+            "" if not lost else ", ".join(kept),
+            (
+                Side(
+                    gained,
+                    REPRODUCED if gain < 0.005 else NOT_HERE,
+                    f"They gain {gain:.4f} after {rows[0]['steps']} steps, which have not converged.",
+                ),
+            ),
         )
 
     def draw(self, rows: Sequence[Row]) -> Figure:
@@ -111,15 +138,25 @@ class RobustMaxRace(Claim):
     """G5: figure 7."""
 
     identifier: ClassVar[str] = "G5"
-    title: ClassVar[str] = "Logistic-softmax beats robust-max in NLL but on separable sets, ten times faster"
+    title: ClassVar[str] = (
+        "Logistic-softmax beats robust-max in NLL but on MNIST, and is ten times faster (section 5.4)"
+    )
     statement: ClassVar[str] = (
-        "on Combined, CovType, Fashion-MNIST and Shuttle logistic-softmax (LSM) has a better negative log-likelihood "
-        "than robust-max (RM), which is slightly better on MNIST only; LSM is about ten times faster (figure 7, "
-        "section 5.4)."
+        "On Combined, CovType, Fashion-MNIST and Shuttle the paper has a better NLL for logistic-softmax (LSM) than "
+        "for robust-max (RM). RM is slightly better on MNIST only. LSM is about ten times faster (figure 7)."
+    )
+    ran: ClassVar[str] = (
+        "Four sets were run, of at most 4,000 rows, for 600 steps. Pendigits and digits stand in for MNIST. RM is this "
+        "package's, in closed form with natural gradients, where the paper has GPflow's."
+    )
+    meaning: ClassVar[str] = (
+        "For a user LSM is the better choice where classes overlap, and RM where they separate. The tighter bound "
+        "is ahead of the published one on all four sets."
     )
     criterion: ClassVar[str] = (
-        "the last NLL of LSM is below that of RM on shuttle and covtype-10k, with the published bound and with the "
-        "tighter one, and that of RM below on pendigits and digits. Speed is stated and does not decide."
+        "the last NLL of LSM by the published bound is below that of RM on shuttle and covtype-10k, that of RM is "
+        "below on pendigits and digits, and RM takes at least five times as long for the same steps. In part if one "
+        "holds."
     )
     settings: ClassVar[str] = (
         "at most 4,000 rows to train (digits: nine tenths of 1,797), a tenth to test; 100 inducing inputs held (full: "
@@ -165,7 +202,6 @@ class RobustMaxRace(Claim):
         times = {key: _time_to_level(curve) for key, curve in curves.items()}
         sets = (*OVERLAPPING, *SEPARABLE)
         wins = {data: [last[data, method] < last[data, RM] for method in (PUBLISHED, TIGHTER)] for data in sets}
-        reproduced = all(all(wins[data]) for data in OVERLAPPING) and not any(any(wins[data]) for data in SEPARABLE)
         per_step = [
             curves[d, RM][-1]["seconds"] / curves[d, PUBLISHED][-1]["seconds"] for d in (*OVERLAPPING, *SEPARABLE)
         ]
@@ -173,11 +209,26 @@ class RobustMaxRace(Claim):
         figures = "; ".join(
             f"{data} {last[data, PUBLISHED]:.3f}, {last[data, TIGHTER]:.3f}, {last[data, RM]:.3f}" for data in sets
         )
+        faster = float(np.median(per_step))
+        held = {f"LSM on {data}": wins[data][0] for data in OVERLAPPING}
+        held |= {f"RM on {data}": not any(wins[data]) for data in SEPARABLE}
+        held |= {"the speed of a step": faster >= 5.0}
+        kept = [name for name, holds in held.items() if holds]
         return Verdict(
-            reproduced,
-            f"last NLL of LSM by the published and by the tighter bound, and of RM: {figures}. RM takes "
-            f"{np.median(per_step):.1f} times as long for the same steps and {ratio:.1f} times as long to its level "
-            "(medians).",
+            REPRODUCED if all(held.values()) else IN_PART if kept else NOT_HERE,
+            f"The last NLL of LSM by the published bound, by the tighter one, and of RM is: {figures}. RM takes "
+            f"{faster:.1f} times as long for the same steps, and {ratio:.1f} times as long to its level (medians).",
+            "" if all(held.values()) else ", ".join(kept),
+            tuple(
+                Side(
+                    f"LSM beats RM on {data} by the {bound} bound",
+                    REPRODUCED if won else NOT_HERE,
+                    f"{last[data, method]:.3f} for {last[data, RM]:.3f}. It was {curves[data, method][-2]['NLL']:.3f} "
+                    f"and {curves[data, RM][-2]['NLL']:.3f} {STEPS[-1] - STEPS[-2]} steps earlier.",
+                )
+                for data in OVERLAPPING
+                for bound, method, won in zip(("published", "tighter"), (PUBLISHED, TIGHTER), wins[data], strict=True)
+            ),
         )
 
     def draw(self, rows: Sequence[Row]) -> Figure:
@@ -205,9 +256,10 @@ class ManyClasses(Claim):
     """G7: steps on some of the classes."""
 
     identifier: ClassVar[str] = "G7"
-    title: ClassVar[str] = "The cost of a step on subsampled classes does not grow with their number"
+    title: ClassVar[str] = "Subsampling of classes makes a step O(M^3), whatever their number (section 4.2)"
     statement: ClassVar[str] = (
-        "subsampling of classes reduces the complexity of a step to O(M^3), independent of their number (section 4.2, "
+        "the paper says that subsampling of classes reduces the complexity of a step to O(M^3), independent of their "
+        "number (section 4.2, "
         '"Extreme classification"); no figure is printed.'
     )
     criterion: ClassVar[str] = "processor time of a step with 1,000 classes at most 1.3 times that with 50."
@@ -232,10 +284,12 @@ class ManyClasses(Claim):
         """See Claim."""
         first, last = rows[0], rows[-1]
         ratio = last["CPU ms a step"] / first["CPU ms a step"]
+        word, scope = reproduced_if(ratio <= 1.3, "sizes, and tangents of the logarithm of the sum")
         return Verdict(
-            ratio <= 1.3,
-            f"{first['CPU ms a step']:.1f} ms with {first['classes']} classes and {last['CPU ms a step']:.1f} ms with "
-            f"{last['classes']:,}, {ratio:.2f} times as much.",
+            word,
+            f"A step takes {first['CPU ms a step']:.1f} ms with {first['classes']} classes and "
+            f"{last['CPU ms a step']:.1f} ms with {last['classes']:,}, {ratio:.2f} times as much.",
+            scope,
         )
 
 

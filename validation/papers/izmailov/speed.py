@@ -12,7 +12,7 @@ from pgmodels.datasets import Split
 from pgmodels.inference.fit_schemes import SchemeName
 from pgmodels.inference.objectives import AutoChoice
 from pgmodels.plots.style import legend_below, line_handle, new_figure, open_axes, styles
-from validation.papers.claim import Claim, Row, Verdict
+from validation.papers.claim import IN_PART, NOT_HERE, REPRODUCED, Claim, Row, Side, Verdict, reproduced_if
 from validation.papers.curves import Curve, Look, centres, score_at, sparse_model
 from validation.papers.izmailov.bounds import EXPECTED
 from validation.papers.measures import fold, silenced
@@ -26,6 +26,8 @@ SCHEMES: dict[str, tuple[AutoChoice, SchemeName]] = {
 }
 SVI, FULL, HYBRID = "svi-AdaDelta", "vi-JJ-full", "vi-JJ-hybrid"
 METHODS = (SVI, *SCHEMES)
+# Times that differ by less than this factor count as the same.
+TOLERANCE = 2.0
 # How far below the best accuracy is near enough, and test rows at most.
 NEAR, TESTED = 0.005, 4000
 SETTINGS = (
@@ -163,14 +165,24 @@ class SmallSets(Race):
     """I3: figure 4."""
 
     identifier: ClassVar[str] = "I3"
-    title: ClassVar[str] = "The vi methods are as fast as svi on small sets"
+    title: ClassVar[str] = (
+        "On german svi-AdaDelta takes longer than all others; on svmguide vi-JJ-full and svi do (section 5.2)"
+    )
     statement: ClassVar[str] = (
-        "on german svi-AdaDelta takes longer to its best quality than all others, which are alike; on svmguide "
-        "vi-JJ-full and svi take a little longer (figure 4, without numbers)."
+        "The paper has svi-AdaDelta behind all others on german, where the others are alike. On svmguide vi-JJ-full "
+        "and svi take a little longer (figure 4, without numbers)."
+    )
+    ran: ClassVar[str] = (
+        "All five methods were run on both sets and three splits. Times below 0.3 s hang on single iterations, so that "
+        "times within a factor of two count as the same."
+    )
+    meaning: ClassVar[str] = (
+        "For a user all five methods are done in a fraction of a second on sets of this size. Take the one without a "
+        "learning rate."
     )
     criterion: ClassVar[str] = (
-        "on both sets vi-JJ, vi-Taylor and vi-JJ-hybrid are within 0.005 of the best accuracy (of any method in the "
-        "end) no later than svi at its best rate."
+        "vi-JJ, vi-Taylor and vi-JJ-hybrid are within 0.005 of the best accuracy (of any method in the end) in no more "
+        "than twice the seconds of svi at its best rate, on both sets, and on german before svi."
     )
     settings: ClassVar[str] = (
         "german and svmguide1, averages over three splits, 50 inducing inputs, batches of 50; svi-AdaDelta for 6 s at "
@@ -186,22 +198,38 @@ class SmallSets(Race):
     def judge(self, rows: Sequence[Row]) -> Verdict:
         """See Claim."""
         averages = {name: Averages(rows, name) for name in self.rows}
-        holds = all(
-            part.time(method) <= part.time(SVI) and np.isfinite(part.time(method))
-            for part in averages.values()
-            for method in ("vi-JJ", "vi-Taylor", HYBRID)
+        slowest = {
+            name: max(part.time(method) for method in ("vi-JJ", "vi-Taylor", HYBRID)) / part.time(SVI)
+            for name, part in averages.items()
+        }
+        alike = all(ratio <= TOLERANCE for ratio in slowest.values())
+        first = averages["svmguide1"].time(SVI), averages["svmguide1"].time(FULL)
+        ordered = min(first) > max(averages["svmguide1"].time(method) for method in ("vi-JJ", "vi-Taylor", HYBRID))
+        word = NOT_HERE if slowest["german"] > 1.0 or not alike else REPRODUCED if ordered else IN_PART
+        part = {IN_PART: "german; on svmguide1 all are within a factor of two", NOT_HERE: "machine and steps"}
+        return Verdict(
+            word,
+            " ".join(f"On {name}: {one.written()}." for name, one in averages.items()),
+            part.get(word, ""),
+            (
+                Side(
+                    "On svmguide vi-JJ-full and svi take a little longer than the other three",
+                    REPRODUCED if ordered else NOT_HERE,
+                    f"The slowest of the three takes {slowest['svmguide1']:.2f} times the seconds of svi. The order is "
+                    "within the noise: one iteration of vi-JJ takes as long as svi needs in all.",
+                ),
+            ),
         )
-        return Verdict(holds, "; ".join(f"{name}: {part.written()}" for name, part in averages.items()) + ".")
 
 
 class FullFails(Race):
     """I4: figures 5 and 6."""
 
     identifier: ClassVar[str] = "I4"
-    title: ClassVar[str] = "vi-JJ-full fails on larger sets"
+    title: ClassVar[str] = "vi-JJ-full cannot converge to a reasonable quality on larger sets (section 5.2)"
     statement: ClassVar[str] = (
-        "on magic, ijcnn, cod-rna and skin_nonskin vi-JJ-full does not reach a reasonable quality, and the others work "
-        "alike (figures 5 and 6, without numbers)."
+        "The paper has magic and ijcnn (figure 5), cod-rna and skin_nonskin (figure 6), without numbers. On them "
+        "vi-JJ-full does not reach a reasonable quality, and the others work alike."
     )
     criterion: ClassVar[str] = (
         "the accuracy of vi-JJ-full in the end is below that of each of vi-JJ, vi-Taylor and vi-JJ-hybrid by at least "
@@ -223,11 +251,16 @@ class FullFails(Race):
         for name in self.rows:
             ends = {row["method"]: row["accuracy"] for row in rows if row["data"] == name}
             gaps[name] = min(ends[method] for method in SCHEMES if method != FULL) - ends[FULL]
-        return Verdict(
+        word, scope = reproduced_if(
             sum(gap >= 0.02 for gap in gaps.values()) >= 3,
-            "the accuracy of vi-JJ-full is below the lowest of the others by "
+            "8,000 rows for all, 100 inducing points, and the start, which is not printed",
+        )
+        return Verdict(
+            word,
+            "The accuracy of vi-JJ-full is below the lowest of the others by "
             + ", ".join(f"{gap:.3f} on {name}" for name, gap in gaps.items())
             + ".",
+            scope,
         )
 
 
@@ -235,10 +268,10 @@ class ManyInputs(Race):
     """I5: figure 7."""
 
     identifier: ClassVar[str] = "I5"
-    title: ClassVar[str] = "vi-JJ-full and vi-JJ-hybrid are the fastest with many inducing inputs"
+    title: ClassVar[str] = "With 500 inducing inputs vi-JJ-full and vi-JJ-hybrid are the fastest on a8a (section 5.2)"
     statement: ClassVar[str] = (
-        "on a8a with 500 inducing inputs vi-JJ-full and vi-JJ-hybrid reach the best quality first, svi-AdaDelta "
-        "reasonably fast, and vi-JJ and vi-Taylor struggle (figure 7, without numbers)."
+        "On a8a with 500 inducing inputs vi-JJ-full and vi-JJ-hybrid reach the best quality first (figure 7, "
+        "without numbers). svi-AdaDelta is reasonably fast, and vi-JJ and vi-Taylor struggle."
     )
     criterion: ClassVar[str] = (
         "vi-JJ-full and vi-JJ-hybrid are within 0.005 of the best accuracy (of any method in the end) before all "
@@ -259,4 +292,7 @@ class ManyInputs(Race):
         averages = Averages(rows, "a9a")
         others = [averages.time(method) for method in METHODS if method not in (FULL, HYBRID)]
         last = max(averages.time(FULL), averages.time(HYBRID))
-        return Verdict(bool(last < min(others)), f"{averages.written()}.")
+        word, scope = reproduced_if(
+            bool(last < min(others)), "10,000 rows of a9a for a8a, and 300 inducing points for 500"
+        )
+        return Verdict(word, f"Seconds to near the best accuracy are: {averages.written()}.", scope)

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 
 import pgmodels as pgm
 from pgmodels.datasets import Split
-from validation.papers.claim import Claim, Row, Verdict
+from validation.papers.claim import IN_PART, NOT_HERE, REPRODUCED, Claim, Row, Side, Verdict, reproduced_if
 from validation.papers.liu.benchmarks import ALL, SOFTMAX
 from validation.papers.training import learned
 
@@ -40,14 +40,23 @@ class Airline(Claim):
     """L7: figure 3."""
 
     identifier: ClassVar[str] = "L7"
-    title: ClassVar[str] = "GPCsm converges with superior results on two million rows"
+    title: ClassVar[str] = (
+        "On airline the proposed GPCs, especially GPCsm, converge with superior results (section IV-A)"
+    )
     statement: ClassVar[str] = (
-        "on the airline data, 2 million rows of 8 columns in 3 classes, the proposed systems and especially GPCsm "
-        "converge with superior accuracy and NLL (figure 3)."
+        "The airline data have 2 million rows of 8 columns in 3 classes. The paper has the proposed GPCs and "
+        "especially GPCsm ahead in accuracy and NLL (figure 3)."
+    )
+    ran: ClassVar[str] = (
+        "The airline data are not at hand. 200,000 rows were simulated from a softmax over three GPs, which is the "
+        "model of GPCsm. The rivals ORTH, GPCep and GPCaug were not run."
+    )
+    meaning: ClassVar[str] = (
+        "For a user GPCsm scales to such sizes within little memory. That it wins on data of its own model says "
+        "nothing of other data."
     )
     criterion: ClassVar[str] = (
-        "NLL of GPCsm at most those of GPC-I to III, and within 0.005 of the softmax by its expected log density with "
-        "the generator's kernel and as many inducing inputs; memory of the process at most 3 GB."
+        "NLL of GPCsm at most those of GPC-I to III on the airline data; in part on data simulated from a softmax."
     )
     settings: ClassVar[str] = (
         "the data are not at hand: 200,000 rows (full: 2 million) and 10,000 to test of a softmax over three GPs, RBF "
@@ -84,8 +93,24 @@ class Airline(Claim):
         memory = max(row["peak memory, GB"] for row in rows)
         others = min(nll[name] for name in ALL if name != SOFTMAX)
         excess = nll[SOFTMAX] - nll[BEST]
+        ahead = nll[SOFTMAX] <= others
         return Verdict(
-            nll[SOFTMAX] <= others and excess <= 0.005 and memory <= 3.0,
-            f"NLL {nll[SOFTMAX]:.4f}, {others:.4f} for the best of GPC-I to III, {nll[BEST]:.4f} for softmax with the "
-            f"generator's kernel and {rows[0]['NLL of the generator']:.4f} for the generator; {memory:.1f} GB.",
+            IN_PART if ahead else NOT_HERE,
+            f"The NLL of GPCsm is {nll[SOFTMAX]:.4f}, that of the best of GPC-I to III {others:.4f} and that of the "
+            f"generator {rows[0]['NLL of the generator']:.4f}.",
+            "GPCsm before GPC-I to III, on data simulated from a softmax"
+            if ahead
+            else "simulated data, rows and steps",
+            (
+                Side(
+                    "GPCsm is as good as softmax with the generator's kernel (not said in the paper)",
+                    REPRODUCED if excess <= 0.005 else NOT_HERE,
+                    f"That has an NLL of {nll[BEST]:.4f}.",
+                ),
+                Side(
+                    "Memory is below 3 GB (not said in the paper)",
+                    reproduced_if(memory <= 3.0, "")[0],
+                    f"It is {memory:.1f} GB at most.",
+                ),
+            ),
         )

@@ -9,7 +9,7 @@ import numpy as np
 import pgmodels as pgm
 from pgmodels import systems
 from pgmodels.datasets import Dataset, load
-from validation.papers.claim import Claim, Row, Verdict
+from validation.papers.claim import IN_PART, NOT_HERE, REFUTED, REPRODUCED, Claim, Row, Side, Verdict, reproduced_if
 from validation.papers.liu.noise import SYSTEMS
 from validation.papers.measures import fold
 from validation.papers.training import learned
@@ -47,14 +47,23 @@ class SoftmaxNll(Claim):
     """L4: tables III and IV."""
 
     identifier: ClassVar[str] = "L4"
-    title: ClassVar[str] = "GPCsm has the best NLL of several classes"
+    title: ClassVar[str] = "GPCsm provides remarkable performance in terms of NLL (section IV-A, tables II to IV)"
     statement: ClassVar[str] = (
-        "NLL of GPCsm on waveform 0.2832, waveform-noise 0.2999, page-blocks 0.0896, thyroid 0.0245, "
-        "wine-quality-white 0.9953, of GPC-I 0.41, 0.44, 0.13, 0.030, 1.28; accuracies alike (tables III and IV)."
+        "The paper has the best average NLL of several classes for GPCsm. Its NLL is 0.2832 on waveform, 0.2999 on "
+        "waveform-noise, 0.0896 on page-blocks, 0.0245 on thyroid and 0.9953 on wine-quality-white. GPC-I has 0.41, "
+        "0.44, 0.13, 0.030 and 1.28; accuracies are alike."
+    )
+    ran: ClassVar[str] = (
+        "One fold was run, with 100 inducing points for 300 and 600 steps for 10,000. GPC-I to III were run on three "
+        "sets. ORTH, GPCep and GPCaug were not run."
+    )
+    meaning: ClassVar[str] = (
+        "For a user GPCsm is the one of the paper's systems to take where probabilities matter. Its accuracy is that "
+        "of the others."
     )
     criterion: ClassVar[str] = (
-        "NLL of GPCsm below those of GPC-I to III by at least 0.05 on waveform, waveform-noise and wine-quality-white; "
-        "within 0.03 of print (wine 0.08), and its accuracy within 1.5 points of print."
+        "NLL of GPCsm below those of GPC-I to III by at least 0.05 on waveform, waveform-noise and wine-quality-white. "
+        "Beside it: within 0.03 of print (wine 0.08), and its accuracy within 1.5 points of print."
     )
     settings: ClassVar[str] = (
         "published start values and inducing inputs that move, natural gradients for q; a fifth of the rows to test, "
@@ -97,17 +106,33 @@ class SoftmaxNll(Claim):
         gains = {data: min(nll[data, name] for name in SYSTEMS) - nll[data, SOFTMAX] for data in BETTER}
         off = {data: nll[data, SOFTMAX] - published(data, SOFTMAX).nll for data in TABLES}
         points = {data: accuracy[data, SOFTMAX] - published(data, SOFTMAX).accuracy for data in TABLES}
-        reproduced = (
-            all(gains[data] >= 0.05 for data in BETTER)
-            and all(abs(off[data]) <= NEAR[data] for data in TABLES)
-            and all(abs(point) <= 1.5 for point in points.values())
+        better = ", ".join(f"{gain:.3f} on {data}" for data, gain in gains.items())
+        near = [data for data in TABLES if abs(off[data]) <= NEAR[data]]
+        alike = [data for data in TABLES if abs(points[data]) <= 1.5]
+        word, scope = reproduced_if(
+            all(gains[data] >= 0.05 for data in BETTER), "inducing points, steps, folds and sets"
         )
-        better = ", ".join(f"{data} {gain:.3f}" for data, gain in gains.items())
-        printed = ", ".join(f"{data} {off[data]:+.3f} and {points[data]:+.1f}" for data in TABLES)
+        ways = "100 inducing points, 600 steps and one fold differ from print."
         return Verdict(
-            reproduced,
-            f"NLL of GPCsm is below the best of the others by: {better}; its NLL and its accuracy in points are from "
-            f"print by: {printed}.",
+            word,
+            f"The NLL of GPCsm is below the best of GPC-I to III by {better}: on "
+            f"{sum(gain >= 0.05 for gain in gains.values())} of {len(gains)} sets.",
+            scope,
+            tuple(
+                Side(
+                    condition,
+                    REPRODUCED if len(sets) == len(TABLES) else IN_PART if sets else NOT_HERE,
+                    f"It is so on {', '.join(sets)}. From print it is {figures}. {ways}",
+                )
+                for condition, sets, figures in (
+                    ("The printed NLL of GPCsm", near, ", ".join(f"{off[data]:+.3f} on {data}" for data in TABLES)),
+                    (
+                        "The printed accuracy of GPCsm, in points",
+                        alike,
+                        ", ".join(f"{points[data]:+.1f} on {data}" for data in TABLES),
+                    ),
+                )
+            ),
         )
 
 
@@ -115,15 +140,24 @@ class RowNumber(Claim):
     """L5: magic."""
 
     identifier: ClassVar[str] = "L5"
-    title: ClassVar[str] = "99.9 % of magic are classified correctly"
+    title: ClassVar[str] = "Accuracy of 99.9 % on magic (tables III and IV)"
     statement: ClassVar[str] = (
-        "accuracy 99.64 (GPCaug) to 99.92 % (GPC-II) and NLL 0.0153 and 0.0030 on magic, with d = 11; ORTH, copied "
-        "from another paper, 89.35 % and 0.2658 (tables III and IV)."
+        "The paper prints accuracies of 99.64 (GPCaug) to 99.92 % (GPC-II) on magic, and NLL of 0.0153 and 0.0030. Its "
+        "d is 11, where magic has 10 features. ORTH, copied from another paper, has 89.35 % and 0.2658."
+    )
+    ran: ClassVar[str] = (
+        "Both systems were run on the 10 features, and once more with the number of the row as an 11th column. The "
+        "paper names its loader, github.com/hughsalimbeni/bayesian_benchmarks. That one drops only the last column of "
+        "`*_R.dat` (`Classification.read_data` in data.py), so that R's row number is an input; it lists magic with 11."
+    )
+    meaning: ClassVar[str] = (
+        "For a user 99.9 % on magic is no target: the rows are sorted by class, and their number gives it away. "
+        "Compare with 86 to 89 %. Other sets of the tables have the extra column too."
     )
     criterion: ClassVar[str] = (
-        "accuracy of the 10 columns at least 0.995. If it is not, but is with the number of the row in the file as an "
-        "11th column, at least 0.995 with an NLL of at most 0.02, the printed figures are of that column. Without it "
-        "other papers let expect 0.86 to 0.89 and an NLL of 0.30 to 0.34."
+        "accuracy of the 10 columns at least 0.995. Refuted if it is not, but is with the number of the row in the "
+        "file as an 11th column, with an NLL of at most 0.02: that is the published protocol. Without it other papers "
+        "let expect 0.86 to 0.89 and an NLL of 0.30 to 0.34."
     )
     settings: ClassVar[str] = (
         "a tenth of the 19,020 rows to test; RBF with the published start values, 100 inducing inputs that move (full: "
@@ -159,11 +193,22 @@ class RowNumber(Claim):
             " and ".join(f"{row['accuracy, %']:.2f} % and {row['NLL']:.4f} ({row['system']})" for row in group)
             for group in (without, beside)
         ]
+        holds = all(row["accuracy, %"] >= 99.5 for row in without)
         return Verdict(
-            all(row["accuracy, %"] >= 99.5 for row in without),
-            f"accuracy and NLL are {figures[0]}, {'all' if expected else 'not all'} in the expected range; with the "
-            f"number of the row as a column {figures[1]}, which {'explains' if explained else 'does not explain'} the "
-            "printed figures.",
+            REPRODUCED if holds else REFUTED if explained else NOT_HERE,
+            f"Accuracy and NLL of the 10 features are {figures[0]}. With the number of the row they are {figures[1]}.",
+            ""
+            if holds
+            else "by the published protocol, whose loader has R's row number as an input"
+            if explained
+            else "inducing points and steps",
+            (
+                Side(
+                    "The 10 features have an accuracy of 86 to 89 % and an NLL of 0.30 to 0.34, as in other papers",
+                    REPRODUCED if expected else IN_PART,
+                    "Both accuracies are." if not expected else "Both systems are.",
+                ),
+            ),
         )
 
 
@@ -171,12 +216,21 @@ class LogisticSoftmaxFailure(Claim):
     """L6: GPCaug on waveform-noise."""
 
     identifier: ClassVar[str] = "L6"
-    title: ClassVar[str] = "Augmented logistic-softmax fails on waveform-noise"
+    title: ClassVar[str] = "GPCaug fails on the waveform-noise dataset (section IV-A, table IV)"
     statement: ClassVar[str] = (
-        "accuracy of GPCaug 33.40 % and NLL 1.0980, which are those of chance (tables III and IV)."
+        "The paper has GPCaug at an accuracy of 33.40 % and an NLL of 1.0980, which are those of chance. It suspects "
+        "the optimiser of the GPCaug package."
+    )
+    ran: ClassVar[str] = (
+        "The published bound of GPCaug was run from the start values of the paper and from GPCaug's own, on two folds. "
+        "The package behind the printed figure was not run."
+    )
+    meaning: ClassVar[str] = (
+        "For a user the printed failure is one of a run. The method classifies waveform-noise as well as the others."
     )
     criterion: ClassVar[str] = (
-        "accuracy below 84 % with the published bound; otherwise the failure is of the run and not of the method."
+        "accuracy below 84 % with the published bound. The claim is about a run of another package, so that the method "
+        "cannot refute it."
     )
     settings: ClassVar[str] = (
         "2 folds of 10 (full: 10); RBF with the published start values (variance 5, lengthscale 0.1 √d), one kernel "
@@ -212,9 +266,14 @@ class LogisticSoftmaxFailure(Claim):
             (bound, start): np.mean([r["accuracy, %"] for r in rows if (r["bound"], r["start"]) == (bound, start)])
             for bound, start in product(("factorised", "augmented"), ("published", "median"))
         }
+        fails = bool(max(means["factorised", "published"], means["factorised", "median"]) < 84.0)
+        word, scope = reproduced_if(
+            fails, "the program: the claim is about a run of the GPCaug package, not the method"
+        )
         return Verdict(
-            bool(max(means["factorised", "published"], means["factorised", "median"]) < 84.0),
-            f"accuracy of the published bound {means['factorised', 'published']:.1f} % from the published start and "
-            f"{means['factorised', 'median']:.1f} % from the median distance; of the tighter bound "
+            word,
+            f"The accuracy of the published bound is {means['factorised', 'published']:.1f} % from the paper's start "
+            f"and {means['factorised', 'median']:.1f} % from the median distance. That of the tighter bound is "
             f"{means['augmented', 'published']:.1f} % and {means['augmented', 'median']:.1f} %.",
+            scope,
         )

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import pgmodels as pgm
 from pgmodels.plots.style import legend_below, new_figure, open_axes, styles
-from validation.papers.claim import Claim, Row, Verdict
+from validation.papers.claim import IN_PART, NOT_HERE, REPRODUCED, Claim, Row, Side, Verdict
 from validation.papers.liu.noise import NOISES, SYSTEMS
 from validation.papers.measures import fold
 from validation.papers.training import expected_warnings, learned, looks
@@ -30,10 +30,13 @@ class FreeErrorRate(Claim):
     """L3: figure 4."""
 
     identifier: ClassVar[str] = "L3"
-    title: ClassVar[str] = "A free error rate δ mends the loss"
+    title: ClassVar[str] = (
+        "A fixed δ brings a poor NLL, which even increases on adult; a free one mends it (section IV-B)"
+    )
     statement: ClassVar[str] = (
-        "with δ = 0.001 held the negative log-likelihood is poor, and on adult even increases along training; free, it "
-        "has the optimum 1 - mean Φ(y μ / sqrt(a + ν)) (equation 27 and figure 4, section IV-B)."
+        "the paper says that with δ = 0.001 held the negative log-likelihood is poor, and on adult even increases "
+        "along training; free, it has the optimum 1 - mean Φ(y μ / sqrt(a + ν)) (equation 27 and figure 4, section "
+        "IV-B)."
     )
     criterion: ClassVar[str] = (
         "δ at its optimum on all rows equals that mean to 1e-6; on a9a and on waveform-noise the last NLL of GPC-I to "
@@ -93,10 +96,22 @@ class FreeErrorRate(Claim):
         rises = [last["a9a", name, HELD] - least["a9a", name, HELD] for name in SYSTEMS]
         off = max(row["δ - formula"] for row in rows if "δ - formula" in row)
         lowered = "; ".join(f"{data} {', '.join(f'{gain:.3f}' for gain in gains[data])}" for data in STEPS)
+        kept = [data for data in STEPS if min(gains[data]) >= 0.02]
+        rising = min(rises) >= 0.005
+        every = len(kept) == len(STEPS) and rising
+        lost = [f"not {data}, after {STEPS[data][-1]} of 10,000 steps" for data in STEPS if data not in kept]
         return Verdict(
-            off < 1e-6 and min(map(min, gains.values())) >= 0.02 and min(rises) >= 0.005,
-            f"a free δ lowers the NLL of GPC-I, II and III by: {lowered}; held, it rises by "
-            f"{', '.join(f'{rise:.3f}' for rise in rises)} from its least on a9a; δ is off its formula by {off:.0e}.",
+            REPRODUCED if every else IN_PART if kept or rising else NOT_HERE,
+            f"A free δ lowers the NLL of GPC-I, II and III by: {lowered}. Held, it rises by "
+            f"{', '.join(f'{rise:.3f}' for rise in rises)} from its least on a9a.",
+            "" if every else "; ".join([*kept, *lost]),
+            (
+                Side(
+                    "A free δ has the optimum of equation 27",
+                    REPRODUCED if off < 1e-6 else NOT_HERE,
+                    f"It is off the formula by {off:.0e}.",
+                ),
+            ),
         )
 
     def draw(self, rows: Sequence[Row]) -> Figure:

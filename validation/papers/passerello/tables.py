@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from validation.papers.claim import Claim, Row, Verdict
+from validation.papers.claim import IN_PART, NOT_HERE, REPRODUCED, Claim, Row, Side, Verdict
 from validation.papers.measures import fold, scores
 from validation.papers.passerello.methods import learned
 from validation.papers.passerello.published import INPUTS, PUBLISHED, SMALL, Spread
@@ -24,14 +24,23 @@ class Tables(Claim):
     """P4: all figures of tables D.1 and D.2."""
 
     identifier: ClassVar[str] = "P4"
-    title: ClassVar[str] = "Tables D.1 and D.2: ELBO, accuracy and test log loss of seven methods"
+    title: ClassVar[str] = "ELBO, accuracy and test log-likelihood of seven methods on ten sets (tables D.1 and D.2)"
     statement: ClassVar[str] = (
-        "medians, least and largest values over ten splits, in the columns of this table beside ours. Misprints are "
-        "corrected: the sign of twonorm's K-means ELBO, and a digit of electricity's PGPR GO."
+        "The paper prints medians, least and largest values over ten splits, which stand beside ours. Two misprints "
+        "are corrected: the sign of twonorm's K-means ELBO, and a digit of electricity's PGPR GO."
+    )
+    ran: ClassVar[str] = (
+        "The six small sets were run. PGPR has ten folds; SVGP and learned points (GO) have three of them, so that "
+        "their medians depend on the folds."
+    )
+    meaning: ClassVar[str] = (
+        "For a user the published values can be had with PGPR of held points on five of the six sets. Those of "
+        "crabs are above the dense bound here, which is unexplained. SVGP ends higher than in print, since its q "
+        "is brought to its optimum."
     )
     criterion: ClassVar[str] = (
         "for every method and each of the three figures, our median is between the published least and largest values "
-        "on at least eight of ten sets."
+        "on at least eight of ten sets; in part if most medians are."
     )
     settings: ClassVar[str] = (
         "RBF kernel with one lengthscale; the folds of one random order, a tenth of the rows to test; the published "
@@ -84,25 +93,44 @@ class Tables(Claim):
             if "ELBO" in row["outside"]:
                 difference = row["ELBO"] - row["published: ELBO"]
                 outside.setdefault(row["data"], []).append(f"{row['method']} {difference:+.1f}")
-        said = [f"{len(rows) * len(_DIGITS)} medians, {sum(within.values())} of them in the published range"]
-        said += [f"of {len(sets)} sets too few are in it: {', '.join(few)}"] if few else []
-        said += [f"the ELBO of {name} differs by: {', '.join(methods)}" for name, methods in outside.items()]
-        return Verdict(not few, "; ".join(said) + ".")
+        inside, count = sum(within.values()), len(rows) * len(_DIGITS)
+        differs = "; ".join(f"{name}: {', '.join(methods)}" for name, methods in outside.items())
+        word = REPRODUCED if not few else IN_PART if inside > count / 2 else NOT_HERE
+        return Verdict(
+            word,
+            f"{inside} of {count} medians are in the published range. Medians of the ELBO that are outside differ from "
+            f"the published ones by: {differs}.",
+            f"{inside} of {count} medians, of {len(sets)} sets; SVGP and GO from three of ten folds" if few else "",
+            (
+                Side(
+                    "Every method agrees on eight of ten sets in every figure",
+                    REPRODUCED if not few else NOT_HERE,
+                    f"Of {len(sets)} sets agree fewer: {', '.join(few)}. Folds differ from print."
+                    if few
+                    else "All do.",
+                ),
+            ),
+        )
 
 
 class Unreliable(Claim):
     """P5: failures of SVGP, against the optimum of its bound."""
 
     identifier: ClassVar[str] = "P5"
-    title: ClassVar[str] = "SVGP with k-means inputs is unreliable"
+    title: ClassVar[str] = "SVGP is extremely unreliable and frequently performs the worst (section 5.7.1, table D.1)"
     statement: ClassVar[str] = (
-        "its median ELBO is -4454.9 on twonorm and -2597.3 on ringnorm, where PGPR has -452 and -953, and its standard "
-        "deviation on breast cancer is 88 (table D.1)."
+        "The paper has SVGP's median ELBO at -4454.9 on twonorm and -2597.3 on ringnorm, where PGPR has -452 and -953. "
+        "Its standard deviation on breast cancer is 88. The paper blames the gradient-based optimisation of q(u)."
     )
-    criterion: ClassVar[str] = (
-        "the optimum of SVGP's bound is below PGPR's, of k-means or HGV, on any set and split: otherwise the "
-        "instability is of the published optimiser, and the claim is refuted of the model."
+    ran: ClassVar[str] = (
+        "Here q is at its optimum at all hyperparameters, which is another optimiser. The published one, L-BFGS over q "
+        "and hyperparameters jointly, was not run. An earlier verdict, refuted, is withdrawn for that reason."
     )
+    meaning: ClassVar[str] = (
+        'For a user the failures are no property of the model. With `fit(objective="expected")` SVGP\'s bound is '
+        "above PGPR's on all sets."
+    )
+    criterion: ClassVar[str] = "the ELBO of SVGP is below PGPR's, of k-means or HGV, on any set and split."
     settings: ClassVar[str] = (
         "q at its optimum at all hyperparameters; three folds of the six small sets, M as published; of the four "
         f"others one fold, {_ROWS:,} rows and M = {_INPUTS}. With --full ten folds of all rows, M as published. The "
@@ -144,9 +172,10 @@ class Unreliable(Claim):
         below = [row["data"] for row in rows if row["least difference"] < 0.0]
         least = min(rows, key=lambda row: row["least difference"])
         return Verdict(
-            bool(below),
+            REPRODUCED if below else NOT_HERE,
             f"SVGP's ELBO is above PGPR's on {len(rows) - len(below)} of {len(rows)} sets in every split; the least "
             f"difference is {least['least difference']:.2f} nats, on {least['data']}.",
+            "" if below else "the optimiser: q is at its optimum here; rows and folds of the large sets",
         )
 
 
@@ -154,14 +183,24 @@ class Merged(Claim):
     """P8: PGPR's inputs with SVGP's bound."""
 
     identifier: ClassVar[str] = "P8"
-    title: ClassVar[str] = "The merged model has the best of both"
+    title: ClassVar[str] = (
+        "The merged model: minor improvements over PGPR HGV, and at its optimum a superior ELBO (section 7.1.2)"
+    )
     statement: ClassVar[str] = (
-        "SVGP from inputs selected by PGPR has minor improvements over PGPR HGV, and at its optimum a better ELBO "
-        "(section 7.1.2)."
+        "The paper hands inducing points selected by PGPR to SVGP, and interleaves the two. It finds minor "
+        "improvements over PGPR HGV, and a superior ELBO if SVGP converges."
+    )
+    ran: ClassVar[str] = (
+        "The interleaved scheme was not run. The scheme here starts at SVGP K-means and takes inputs of PGPR only "
+        "where they raise SVGP's ELBO. So it cannot end below SVGP K-means: the test cannot fail."
+    )
+    meaning: ClassVar[str] = (
+        "For a user the scheme here is a safe way to better inducing points for SVGP, which gains little. It says "
+        "nothing of the published one."
     )
     criterion: ClassVar[str] = (
-        "its ELBO is at least the larger of those of SVGP K-means and of PGPR HGV, minus 0.1 nats, on all six small "
-        "sets and folds."
+        "the ELBO of the interleaved scheme is at least the larger of those of SVGP K-means and of PGPR HGV, minus 0.1 "
+        "nats, on all six small sets and folds. With the scheme here it cannot be otherwise."
     )
     settings: ClassVar[str] = (
         "three folds of each set, ten with --full; M as published. The merged model keeps inputs only if they raise "
@@ -187,10 +226,12 @@ class Merged(Claim):
         """See Claim."""
         differences = [row["difference to the better"] for row in rows]
         least = rows[int(np.argmin(differences))]
+        over = [row["merged"] - row["PGPR HGV"] for row in rows]
         return Verdict(
-            min(differences) >= -0.1,
-            f"its ELBO is higher by {min(differences):.2f} to {max(differences):.2f} nats, least on {least['data']}; "
-            f"in {sum(difference >= -0.1 for difference in differences)} of {len(rows)} cases by at least -0.1.",
+            NOT_HERE,
+            f"The scheme here is {min(over):.1f} to {max(over):.1f} nats above PGPR HGV, and {min(differences):.2f} to "
+            f"{max(differences):.2f} above SVGP K-means, least on {least['data']}.",
+            "the scheme: it keeps what rises and cannot fail, where the published one replaces its inputs",
         )
 
 

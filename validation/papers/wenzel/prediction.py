@@ -8,7 +8,7 @@ import numpy as np
 import pgmodels as pgm
 from pgmodels import systems
 from pgmodels.datasets import Dataset, load
-from validation.papers.claim import Claim, Row, Verdict
+from validation.papers.claim import REFUTED, Claim, Row, Side, Verdict, reproduced_if
 from validation.papers.measures import fold, scores, silenced
 
 
@@ -50,8 +50,10 @@ class TableTwo(Claim):
     """W3: errors and losses of X-GPC."""
 
     identifier: ClassVar[str] = "W3"
-    title: ClassVar[str] = "Errors and losses of X-GPC on seven sets"
-    statement: ClassVar[str] = "error, negative test log likelihood and seconds over ten folds (table 2)."
+    title: ClassVar[str] = "Prediction errors and losses of X-GPC (table 2, section 5.2)"
+    statement: ClassVar[str] = (
+        "the paper prints error, negative test log likelihood and seconds over ten folds (table 2)."
+    )
     criterion: ClassVar[str] = (
         "the error is within two published deviations, or 0.02, of the published one on at least 6 of 7 sets, and the "
         "median over rows of the loss within 0.05 of the published NLL on at least 5: the caption does not say what is "
@@ -107,10 +109,21 @@ class TableTwo(Claim):
             if abs(mean - published.nll[0]) > 0.05:
                 means.append(name)
         count = len(TABLE_2)
+        differs = "two folds of the large sets, and other versions of some sets"
+        word, scope = reproduced_if(len(errors) <= 1 and len(losses) <= 2, differs)
         return Verdict(
-            len(errors) <= 1 and len(losses) <= 2,
-            f"errors agree on {count - len(errors)} of {count} sets{_but(errors)}, median losses on "
-            f"{count - len(losses)}{_but(losses)}, mean losses on {count - len(means)}.",
+            word,
+            f"errors agree on {count - len(errors)} of {count} sets{_but(errors)}. Median losses agree on "
+            f"{count - len(losses)}{_but(losses)}.",
+            scope,
+            (
+                Side(
+                    "The printed NLL is a mean over rows (the caption does not say)",
+                    REFUTED,
+                    f"Four printed values are below log(2) times the error, which no mean can be. Means here agree on "
+                    f"{count - len(means)} of {count} sets.",
+                ),
+            ),
         )
 
 

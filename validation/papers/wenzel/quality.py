@@ -15,7 +15,7 @@ from pgmodels.datasets import Split
 from pgmodels.diagnostics.diagnose import augmentation_gap
 from pgmodels.plots.style import legend_below, new_figure, open_axes, styles
 from pgmodels.results.predictive import PredictionWarning
-from validation.papers.claim import Claim, Row, Verdict
+from validation.papers.claim import IN_PART, NOT_HERE, REFUTED, REPRODUCED, Claim, Row, Side, Verdict, reproduced_if
 from validation.papers.measures import fold, scores, silenced
 
 # The paper's name of a set, and its table 1: differences of means and variances from the truth, error and NLL.
@@ -31,22 +31,38 @@ TABLE_1 = {
 COLUMNS = ("difference of means", "difference of variances", "error", "NLL")
 # The kernel's variance, and its lengthscale as a share of the learned one.
 LEARNED = ("learned", "1")
-KERNELS = (LEARNED, *((variance, share) for share in ("1", "1/2", "1/4") for variance in ("4", "16", "64")))
+KERNELS = (
+    LEARNED,
+    *((variance, share) for share in ("1", "1/2", "1/4") for variance in ("4", "16", "64")),
+    ("48", "1/4"),
+)
 
 
 class Latents(Claim):
     """W2: table 1."""
 
     identifier: ClassVar[str] = "W2"
-    title: ClassVar[str] = "The perturbative correction mends means more than variances"
+    title: ClassVar[str] = (
+        "X-GPC is very close to the true posterior and marginally improved by the correction (section 5.1)"
+    )
     statement: ClassVar[str] = (
-        "mean absolute differences from a long run of Gibbs at test rows, of means and variances: X-GPC 0.103 and "
-        "0.426, corrected 0.033 and 0.348 on Diabetis; 0.237 and 2.28, 0.104 and 1.94 on German (table 1)."
+        "The paper prints mean absolute differences from Gibbs at test rows (table 1). On Diabetis those of means are "
+        "0.103 for X-GPC and 0.033 corrected, those of variances 0.426 and 0.348. On German they are 0.237 and 0.104, "
+        "2.28 and 1.94. So the correction leaves 0.32 and 0.44 of the means' error, 0.82 and 0.85 of the variances'."
+    )
+    ran: ClassVar[str] = (
+        "Hyperparameters and splits are not published, so that eleven kernels were run on one fold of each set. The "
+        "one whose error of the variances is nearest to print counts. The correction is the derived one of this "
+        "package, since the printed variance formula is wrong."
+    )
+    meaning: ClassVar[str] = (
+        "For a user the correction is worth its cost. At kernels that the bound learns it leaves a quarter of the "
+        "means' error and a third of the variances'. The printed formula of the variance should not be used."
     )
     criterion: ClassVar[str] = (
-        "with the kernel whose difference of variances of X-GPC is nearest to the published one, on both sets "
-        "its difference of means is within a factor of 1.5 of the published one, and the correction leaves 0.2 to 0.5 "
-        "of the latter (published: 0.32 and 0.44) and 0.7 to 0.95 of the former (published: 0.82 and 0.85)."
+        "with the kernel whose difference of variances of X-GPC is nearest to the published one, its difference of "
+        "means is within a factor of 1.5 of the published one, and the correction leaves 0.2 to 0.5 of it (published: "
+        "0.32 and 0.44), on both sets. In part if so on one set."
     )
     settings: ClassVar[str] = (
         "hyperparameters and splits are not published. pima and german (24 columns for 20), fold 0 of ten (all ten "
@@ -98,22 +114,48 @@ class Latents(Claim):
 
     def judge(self, rows: Sequence[Row]) -> Verdict:
         """See Claim."""
-        reproduced, reasons = True, []
+        holds, reasons, shares, of_variances = [], [], [], []
         for name in NAMES:
             means, variances, _, _ = TABLE_1[name, "X-GPC"]
             figures = _averages(rows, name)
             nearest = min(figures, key=lambda kernel: abs(figures[kernel]["X-GPC"][1] - variances))
             plain, corrected = figures[nearest]["X-GPC"], figures[nearest]["corrected"]
             remains = corrected / plain
-            near = means / 1.5 <= plain[0] <= 1.5 * means
-            holds = near and 0.2 <= remains[0] <= 0.5 and 0.7 <= remains[1] <= 0.95
-            reproduced &= bool(holds)
+            shares.append([float(part["corrected"][0] / part["X-GPC"][0]) for part in figures.values()])
+            of_variances.append(f"{remains[1]:.2f} on {name}")
+            holds.append(bool(means / 1.5 <= plain[0] <= 1.5 * means and 0.2 <= remains[0] <= 0.5))
             reasons.append(
-                f"{name}: X-GPC's means differ by {plain[0]:.3f} (published {means}) and its variances by "
-                f"{plain[1]:.3f} (published {variances}); the correction leaves {remains[0]:.2f} and "
-                f"{remains[1]:.2f} of them"
+                f"On {name} X-GPC's means are off by {plain[0]:.3f} and its variances by {plain[1]:.3f}; the "
+                f"correction leaves {remains[0]:.2f} of the former."
             )
-        return Verdict(reproduced, "; ".join(reasons) + ".")
+        german = TABLE_1["german", "corrected"][0] / TABLE_1["german", "X-GPC"][0]
+        bracketed = min(shares[1]) <= german <= max(shares[1])
+        reasons.append(
+            f"On german the share is {min(shares[1]):.2f} to {max(shares[1]):.2f} over the kernels, and the published "
+            f"{german:.2f} is {'within' if bracketed else 'outside'}."
+        )
+        part = "the means on pima, and on german within the range of the kernels"
+        word, scope = (
+            (REPRODUCED, "") if all(holds) else (IN_PART, part) if any(holds) else (NOT_HERE, "unknown kernels")
+        )
+        return Verdict(
+            word,
+            " ".join(reasons),
+            scope,
+            (
+                Side(
+                    "The correction leaves most of the variances' error (0.82 and 0.85, table 1)",
+                    NOT_HERE,
+                    f"The derived formula leaves less: {', '.join(of_variances)}. It is not the printed formula.",
+                ),
+                Side(
+                    "The printed variance of the correction (appendix A.6)",
+                    REFUTED,
+                    "It disagrees with the exact second order. Recomputed for this page, it makes variances "
+                    "three to four times worse than the derived one, and some negative.",
+                ),
+            ),
+        )
 
     def draw(self, rows: Sequence[Row]) -> Figure:
         """See Claim."""
@@ -167,10 +209,10 @@ class Gap(Claim):
     """W5: what the augmentation costs."""
 
     identifier: ClassVar[str] = "W5"
-    title: ClassVar[str] = "What the augmentation costs is a Kullback-Leibler divergence"
+    title: ClassVar[str] = "The bounds of both models differ by a divergence of the auxiliary variables (section 4.2)"
     statement: ClassVar[str] = (
-        "at the same q(f), the bound of the original model exceeds that of the augmented one by "
-        "E_q(f) KL(q(ω) || p(ω | f, y)) (section 4.2)."
+        "At the same q(f), the bound of the original model exceeds that of the augmented one by E_q(f) KL(q(ω) || "
+        "p(ω | f, y))."
     )
     criterion: ClassVar[str] = (
         "the bound by quadrature less that of cavi is the sum of the gaps of all rows, and of the divergences of "
@@ -217,7 +259,8 @@ class Gap(Claim):
         """See Claim."""
         difference, gap, divergence = (row["nats"] for row in rows[-3:])
         off = max(abs(difference - gap), abs(difference - divergence))
-        return Verdict(off <= 1e-7, f"the bounds differ by {difference:.8f} nats, and the sums from it by {off:.1e}.")
+        word, scope = reproduced_if(bool(off <= 1e-7), "rounding")
+        return Verdict(word, f"the bounds differ by {difference:.8f} nats, and the sums from it by {off:.1e}.", scope)
 
 
 def _divergence_from_prior(K: np.ndarray, m: np.ndarray, h: np.ndarray, w: np.ndarray) -> float:

@@ -14,8 +14,8 @@ import pgmodels as pgm
 from pgmodels.datasets import Split
 from pgmodels.numerics.iteration import Adam
 from pgmodels.plots.style import legend_below, line_handle, new_figure, open_axes, styles
-from validation.papers.claim import Claim, Row, Verdict
-from validation.papers.curves import Curve, Look, centres, first_time, score_at, sparse_model
+from validation.papers.claim import NOT_HERE, Claim, Row, Side, Verdict, reproduced_if
+from validation.papers.curves import Curve, Look, centres, score_at, sparse_model
 from validation.papers.measures import fold, scores, silenced
 from validation.papers.rival import follow
 from validation.papers.wenzel.prediction import SMALL, TABLE_2, binary
@@ -59,15 +59,22 @@ class Speed(Claim):
     """W1: seconds to the rival's loss."""
 
     identifier: ClassVar[str] = "W1"
-    title: ClassVar[str] = "X-GPC is one to three orders of magnitude faster than SVGPC"
+    title: ClassVar[str] = "X-GPC is about one to three orders of magnitude faster than SVGPC (section 5.2)"
     statement: ClassVar[str] = (
-        "seconds to convergence are 10.8 (Shuttle) to 506 (Diabetis) times fewer than those of SVGPC in GPflow 0.4, "
-        "whose steps are Adam's throughout (table 2, figures 2, 4 and 5)."
+        "The paper reports that X-GPC converges 10.8 (Shuttle) to 506 times (Diabetis) sooner than SVGPC (table 2). "
+        "SVGPC is that of GPflow 0.4, whose steps are all Adam's."
+    )
+    ran: ClassVar[str] = (
+        "GPflow 0.4 was not run. Its place has SVGPC by Adam in compiled JAX, whose steps are much cheaper. Both were "
+        "timed to one level of the test NLL that both reach."
+    )
+    meaning: ClassVar[str] = (
+        "For a user the figure of the paper is one of GPflow 0.4. Against a compiled rival X-GPC takes from a "
+        "third of the time to three times as long. It is ahead where all rows make a step."
     )
     criterion: ClassVar[str] = (
-        "seconds to the rival's last loss + 0.005 nats are at least 10 times fewer on at least 3 of 4 sets, where Adam "
-        "moves all of the rival's values. The race with natural-gradient peers (results/race.json) has no such rival: "
-        "its ratios, of smaller sets, stand beside and do not decide."
+        "seconds to a common level are at least 10 times fewer on at least 3 of 4 sets, where Adam moves all of the "
+        "rival's values. The level is 0.005 nats above the worse of the two last losses, so that both methods reach it."
     )
     settings: ClassVar[str] = (
         "fold 0 of ten; pima and german on all rows at a time, electricity and cod-rna 20,000 rows in batches of 100 "
@@ -95,35 +102,58 @@ class Speed(Claim):
             curves[f"SVGPC, Adam, {rate}"] = follow(
                 model, split, Z, Adam, rate, batch_size, seconds, whitened=True, moves=True
             )
-        rivals = [looks for method, looks in curves.items() if method != "X-GPC"]
-        level = NEAR + min(looks[-1].nll for looks in rivals)
-        times = {method: first_time(looks, level, "nll") for method, looks in curves.items()}
-        ratio = min(time for method, time in times.items() if method != "X-GPC") / times["X-GPC"]
         published = TABLE_2[part][1].seconds[0] / TABLE_2[part][0].seconds[0]
         return [
             {
                 "data": part,
                 "method": method,
-                "level": level,
-                "seconds to the level": times[method],
                 "last NLL": looks[-1].nll,
                 "last error": looks[-1].error,
                 "seconds in all": looks[-1].seconds,
-                **({"ratio": ratio, "race": _race(part), "published: ratio": published} if method == "X-GPC" else {}),
+                **({"race": _race(part), "published: ratio": published} if method == "X-GPC" else {}),
                 "seconds": [look.seconds for look in looks],
                 "NLL": [look.nll for look in looks],
             }
             for method, looks in curves.items()
         ]
 
+    def derive(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """The rows with the common level of their set, the seconds to it, and their ratio."""
+        derived = []
+        for name in dict.fromkeys(row["data"] for row in rows):
+            ours, *rivals = (row for row in rows if row["data"] == name)
+            level = NEAR + max(ours["last NLL"], min(row["last NLL"] for row in rivals))
+            times = [_seconds_to(row, level) for row in (ours, *rivals)]
+            ratio = {"ratio": min(times[1:]) / times[0]}
+            for row, time in zip((ours, *rivals), times, strict=True):
+                first = "yes" if row["NLL"][0] <= level else ""
+                kept = {key: cell for key, cell in row.items() if key not in {"level", "ratio", "seconds to the level"}}
+                kept |= {"level": level, "seconds to the level": time, "below it at the first look": first}
+                derived.append(kept | (ratio if row is ours else {}))
+        return derived
+
     def judge(self, rows: Sequence[Row]) -> Verdict:
         """See Claim."""
         ours = [row for row in rows if row["method"] == "X-GPC"]
-        said = ", ".join(f"{row['ratio']:.3g} on {row['data']}" for row in ours)
-        race = ", ".join(f"{row['race']:.2g}" for row in ours)
-        return Verdict(
+        said = ", ".join(f"{row['ratio']:.2f} on {row['data']}" for row in ours)
+        early = [row["data"] for row in ours if row["below it at the first look"]]
+        race = ", ".join(f"{row['race']:.2g} on {row['data']}" for row in ours)
+        word, scope = reproduced_if(
             sum(row["ratio"] >= 10.0 for row in ours) >= 3,
-            f"the ratios are {said}; with peers by natural gradients, in the race, they are {race}.",
+            "the rival is compiled JAX for GPflow 0.4, rows are 20,000 at most, and one fold was run",
+        )
+        looked = f" On {', '.join(early)} X-GPC is below the level at its first look, so that the true ratio is larger."
+        return Verdict(
+            word,
+            f"The ratios of the rival's seconds to those of X-GPC are {said}.{looked if early else ''}",
+            scope,
+            (
+                Side(
+                    "X-GPC is as much faster than peers with natural gradients (not said in the paper)",
+                    NOT_HERE,
+                    f"In the race, on smaller sets and to another level, the ratios are {race}.",
+                ),
+            ),
         )
 
     def draw(self, rows: Sequence[Row]) -> Figure:
@@ -142,6 +172,11 @@ class Speed(Claim):
         return figure
 
 
+def _seconds_to(row: Row, level: float) -> float:
+    """Seconds to the first look at or below a level."""
+    return next((time for time, loss in zip(row["seconds"], row["NLL"], strict=True) if loss <= level), np.inf)
+
+
 def _race(name: str) -> float:
     """The ratio in the race, without compilation, of the fastest peer's seconds to those of X-GPC; 0 if never there."""
     runs = json.loads(RACE.read_text())[name]["runs"]
@@ -158,8 +193,12 @@ class InducingInputs(Claim):
     """W4: figure 3."""
 
     identifier: ClassVar[str] = "W4"
-    title: ClassVar[str] = "More inducing inputs: a smaller error, and more time"
-    statement: ClassVar[str] = "error on Shuttle against time with 16, 32, 64 and 128 inducing inputs (figure 3)."
+    title: ClassVar[str] = (
+        "The more inducing points, the better the prediction and the longer the run time (section 5.4)"
+    )
+    statement: ClassVar[str] = (
+        "the paper plots the error on Shuttle against time with 16, 32, 64 and 128 inducing inputs (figure 3)."
+    )
     criterion: ClassVar[str] = (
         "from each number to the next the error does not grow by more than two standard errors (of differences within "
         "folds), and the seconds until X-GPC converges grow."
@@ -207,7 +246,8 @@ class InducingInputs(Claim):
             f"{count}: {np.mean(error):.4f} in {np.mean(time):.1f} s"
             for count, error, time in zip(self.counts, errors, seconds, strict=True)
         )
-        return Verdict(falls and slows, f"errors and seconds by number of inducing inputs are {written}.")
+        word, scope = reproduced_if(falls and slows, "20,000 rows at most, and three folds")
+        return Verdict(word, f"errors and seconds by number of inducing inputs are {written}.", scope)
 
     def draw(self, rows: Sequence[Row]) -> Figure:
         """See Claim."""
