@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
@@ -183,9 +183,11 @@ class Expression(ABC):
     def key(self) -> tuple:
         """The structure as nested tuples: equal keys mean equal formulas."""
         # Saved files have keys of this form.
+        return (type(self).__name__, self._label(), *(child.key for child in self.children))
+
+    def _label(self) -> Hashable:
         values = tuple(getattr(self, name) for name in self.labels)
-        label = values[0] if len(values) == 1 else values or ""
-        return (type(self).__name__, label, *(child.key for child in self.children))
+        return values[0] if len(values) == 1 else values or ""
 
     @cached_property
     def latent_free(self) -> bool:
