@@ -192,6 +192,8 @@ def test_coming_from_brms_and_bambi(run):
 def test_coming_from_inla_and_mgcv(run):
     table = run("docs/migrate/inla.md")["result"].summary()
     assert abs(table.loc["treated", "mean"] - 1.0) < 4.0 * table.loc["treated", "sd"]
+    estimates = run("docs/migrate/glmmtmb.md")["result"].summary()
+    assert abs(estimates.loc["mined[T.yes]", "mean"] + 1.0) < 3.0 * estimates.loc["mined[T.yes]", "sd"]
     curve = run("docs/migrate/mgcv.md")["curve"]["mean"]
     # exp(1 + sin x) at 0, 1.5, 3, 4.5 and 6.
     assert curve.argmax() == 1

@@ -445,7 +445,6 @@ class ByLevel(Kernel):
     """
 
     positive_semidefinite: ClassVar[bool] = True
-    column_use: ClassVar[Use] = "values"
 
     kernel: Kernel
     variance: Parameter
@@ -463,6 +462,10 @@ class ByLevel(Kernel):
     def map_components(self, change: Change, X: Float[Inputs, "n d"]) -> Kernel:
         inner = change(self.kernel, X[:, :-1])
         return eqx.tree_at(lambda by: by.kernel, self, inner, is_leaf=is_parameter)
+
+    def reads(self, num_columns: int, use: Use | None = None) -> tuple[int, ...]:
+        *others, last = range(num_columns)
+        return {None: (*others, last), "values": tuple(others), "levels": (last,)}.get(use, ())
 
     def check(self, num_columns: int) -> None:
         self.kernel.check(num_columns - 1)

@@ -478,6 +478,7 @@ class Given(Support):
 
     @property
     def num_columns(self) -> int:  # type: ignore[override]
+        """The number of columns of y."""
         return self.observed.num_columns + len(self.covariates)
 
     @property

@@ -660,7 +660,7 @@ def family_of(choice: object, link: str | None) -> Family:
         low = str(choice).lower()
         name = low if low in _FAMILIES else FAMILIES.get(low)
         raise ValueError(
-            f"family must be one of {', '.join(map(repr, _FAMILIES))}, or a pgmodels likelihood; got {choice!r}."
+            f"family must be one of {', '.join(_FAMILIES)}, or a pgmodels likelihood; got {choice!r}."
             + (f" Write family={name!r}." if name else "")
         )
     links = _FAMILIES[choice]

@@ -461,7 +461,7 @@ REFUSED = {
     "an unknown response": ("height ~ age", {}, "data has no column 'height'"),
     "an unknown group": ("weight ~ (1|farm)", {}, "data has no column 'farm', which (1|farm) reads"),
     "three labels": ("herd ~ age", {"family": "bernoulli"}, "must be numbers or have two levels"),
-    "a family": ("weight ~ age", {"family": "gama"}, "family must be one of 'gaussian', 'skew_normal'"),
+    "a family": ("weight ~ age", {"family": "gama"}, "family must be one of gaussian, skew_normal"),
     "a link": ("died ~ age", {"family": "bernoulli", "link": "log"}, "must be one of 'logit', 'probit', 'clog"),
     "a prior": ("weight ~ age", {"priors": {"hight": dist.Normal(0.0, 1.0)}}, "priors has 'hight', which is not"),
     "no frame": ("weight ~ age", {"data": {"age": [1.0]}}, "data must be a data frame of pandas, polars or pyarrow"),

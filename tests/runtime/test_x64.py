@@ -170,7 +170,8 @@ KERNELS = {
     "Constant": pgm.Constant(1.0), "Cosine": pgm.Cosine(1.0), "Linear": pgm.Linear(1.0),
     "Periodic": pgm.Periodic(1.0, 1.0, 2.0), "RandomWalk": pgm.RandomWalk(1.0, 1.0),
     "Sphere": pgm.Sphere(pgm.RBF(1.0, 1.0)),
-    "Coregion": pgm.Coregion(2), "On": pgm.On(pgm.RBF(1.0, 1.0), [0]),
+    "Coregion": pgm.Coregion(2), "Structured": pgm.Structured.of([[1.0, 0.5], [0.5, 1.0]]),
+    "On": pgm.On(pgm.RBF(1.0, 1.0), [0]),
     "Difference": pgm.Difference(pgm.RBF(1.0, 1.0), [0], [1]),
 }  # fmt: skip
 # Base classes, whose subclasses above compute; forms and bounds, whose methods the engines call; readers of rows;
