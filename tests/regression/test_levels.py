@@ -1,6 +1,7 @@
 """Terms of levels with known covariances: areas, random walks, pedigrees and members."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import numpyro.distributions as dist
@@ -62,6 +63,11 @@ def test_graphs_are_matrices_pairs_and_neighbours():
         matrix, labels = adjacency(graph)
         assert labels == AREAS[:5]
         np.testing.assert_array_equal(matrix, W.iloc[:5, :5])
+    # What a GeoDataFrame has of geopandas: pairs of the numbers of areas that touch, in both orders.
+    found = np.nonzero(W.to_numpy())
+    shapes = SimpleNamespace(sindex=SimpleNamespace(query=lambda shapes, predicate: found), values=None)
+    matrix, labels = adjacency(SimpleNamespace(index=AREAS, geometry=shapes, sindex=shapes.sindex))
+    pd.testing.assert_frame_equal(pd.DataFrame(matrix, labels, labels), W)
     for wrong in (W.to_numpy() + np.eye(6), np.array([[0.0, 1.0], [0.5, 0.0]]), "abc", W.to_numpy()[:3], {"a": 1}):
         with pytest.raises(ValueError, match="the graph must be a symmetric matrix of 0 and 1"):
             adjacency(wrong)
