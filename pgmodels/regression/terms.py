@@ -271,10 +271,8 @@ class Lines(TermColumns):
     def __init__(self, numbers: Numbers, by: "Numbers | Levels | None", data: TrainingData):
         self.numbers, self.by, names = numbers, by, list(map(str, numbers.names))
         self.reads = numbers.reads + ([] if by is None else by.reads if isinstance(by, Numbers) else by.factors)
-        X, members = numbers.read(data.frame), self._members(data.frame, "data")
-        with np.errstate(invalid="ignore"):
-            weights = data.counts[:, None] * (np.ones_like(members) if isinstance(by, Numbers) else members)
-            self.means = np.nan_to_num(weights.T @ X / weights.sum(axis=0)[:, None])
+        # Of all rows, as in mgcv: levels are compared at the same mean.
+        self.means = np.average(numbers.read(data.frame), axis=0, weights=data.counts)
         if isinstance(by, Numbers):
             names = [str(by.names[0]), *(f"{name}:{by.names[0]}" for name in names)]
         elif by is not None:
@@ -771,11 +769,7 @@ def smooth_term(call: TermCall, data: TrainingData, scale: float, priors: dict[s
         priors_of = [_lengthscales(rows if len(rows) else X[is_used], True, 0.1) for rows in of_levels]
         loc, width_of = (np.array([getattr(prior, name) for prior in priors_of]) for name in ("loc", "scale"))
         values = {"variance": _variance(np.full(len(levels), scale)), "lengthscale": dist.LogNormal(loc, width_of)}
-        nodes = [
-            np.column_stack([_nodes(rows), np.full(min(len(rows), 50), code)])
-            for code, rows in enumerate(of_levels)
-            if len(rows)
-        ]
+        nodes = [np.pad(_nodes(X[is_used]), ((0, 0), (0, 1)), constant_values=code) for code in range(len(levels))]
         unit = Matern52(Fixed(1.0), Fixed(1.0))
         kernel = _with_priors(lambda **given: ByLevel(unit, num_levels=len(levels), **given), values, text, priors)
         labelled = {f"sd({text})[{level}]": f"{text} lengthscale[{level}]" for level in levels}
