@@ -18,7 +18,7 @@ from pgmodels.model import GP, Data, Model, check_memory, fixed_groups, require_
 from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import have_fixed_kernels
 from pgmodels.priors.representation import Auto, Binding
-from pgmodels.priors.rows import Levels
+from pgmodels.priors.rows import Copies, Levels
 from pgmodels.results.approximation import Approximation, GaussianResult
 from pgmodels.results.nested import require_result
 from pgmodels.runtime.precision import as_array, double_precision
@@ -113,8 +113,12 @@ class Program:
         self.powers, rows = with_powers(model, data)
         self.formula, self.y = self.powers.likelihood.formula(model.num_latents), as_array(rows.y)
         inputs = model.inputs(data.X)
-        self.copies, self.spanning = inputs.copies, inputs.spanning
+        self.spanning, rows_of = inputs.spanning, inputs.copies.rows
         # Without padding.
+        count = None if rows_of is None else 1 + int(np.max(rows_of))
+        self.copies = Copies(
+            rows_of, tuple(places if places is None else places[:count] for places in inputs.copies.places)
+        )
         self.levels = [
             levels and Levels(levels.level[:count], levels.keys[: 1 + int(np.max(levels.level))])
             for levels, count in zip(inputs.levels, inputs.counts, strict=True)

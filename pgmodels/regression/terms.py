@@ -470,7 +470,7 @@ _COVARIANCES: dict[str, type[Kernel]] = {
 }  # fmt: skip
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "gp": ("by", "cov", "iso", "period", "k", "sphere", "markov"), "s": ("by", "k", "markov", "bs", "period"),
-    "te": ("by", "k"), "ar1": ("by", "markov"),
+    "te": ("k",), "ar1": ("by", "markov"),
     **dict.fromkeys(("ti", "rw1", "rw2", "car", "icar", "bym2", "offset"), ()),
 }  # fmt: skip
 # Prior deviations of coefficients, in deviations of y over those of x, as in rstanarm and bambi.
@@ -910,7 +910,13 @@ def _members(group: Group, data: TrainingData) -> tuple[tuple[Levels, ...], Call
         known = Structured.of(np.eye(len(labels)))
     elif group.covariance is not None:
         matrix = from_context(group.covariance, data.context, text)
-        labels = list(matrix.index) if isinstance(matrix, pd.DataFrame) else None
+        if isinstance(matrix, pd.DataFrame):
+            labels = list(matrix.index)
+            if set(matrix.columns) != set(labels):
+                raise ValueError(
+                    f"formula: {text}: the rows and columns of {group.covariance} must have the same labels."
+                )
+            matrix = matrix[labels]
         known = Structured.of(np.asarray(matrix, dtype=np.float64))
     else:
         return (Levels(group.columns, frame, text),), White, 1.0
