@@ -423,11 +423,12 @@ def _follow(program: ClosedJaxpr, inputs: list[_Followed]) -> list[_Followed]:
     known |= dict(zip(program.jaxpr.invars, inputs, strict=True))
     for equation in program.jaxpr.eqns:
         operands = [_Followed(one.val) if isinstance(one, Literal) else known[one] for one in equation.invars]
-        name, inner = equation.primitive.name, equation.params.get("call_jaxpr", equation.params.get("jaxpr"))
-        if name in ("jit", "pjit", "custom_jvp_call") and isinstance(inner, ClosedJaxpr):
+        name, params = equation.primitive.name, equation.params
+        inner = params.get("call_jaxpr", params.get("jaxpr") if name in ("jit", "pjit") else None)
+        if isinstance(inner, ClosedJaxpr):
             results = _follow(inner, operands)
         else:
-            made = equation.primitive.bind(*(operand.value for operand in operands), **equation.params)
+            made = equation.primitive.bind(*(operand.value for operand in operands), **params)
             of = frozenset().union(*(operand.of for operand in operands))
             results = [_Followed(one, of) for one in (made if equation.primitive.multiple_results else [made])]
         if name == "lt" and np.all(operands[1].value == 0):

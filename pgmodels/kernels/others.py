@@ -1,4 +1,4 @@
-"""Kernels that are not stationary on the real line, and functions less their line or of levels."""
+"""Kernels that are not stationary on the real line, and centred functions, and functions by level."""
 
 from typing import ClassVar, final
 
@@ -357,8 +357,8 @@ class RandomWalk(Kernel):
 class Centred(Kernel):
     """The kernel of a function less its constant and, with ``line``, its line, over nodes.
 
-    A function g of another kernel is replaced by g less the least-squares fit of these at the ``nodes``: what is left
-    is a wiggle beside a line with coefficients of its own. With ``levels`` the last column of X has numbers of levels,
+    A function g of another kernel is replaced by g minus the least-squares fit of these at the ``nodes``. The line
+    then has coefficients of its own. With ``levels`` the last column of X has numbers of levels,
     each with a constant and a line of its own.
 
     Parameters

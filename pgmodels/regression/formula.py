@@ -131,15 +131,15 @@ def formula(
     Notes
     -----
     Terms: columns, interactions and functions of columns, with independent normal priors; ``gp(x, z, by=, cov=, iso=,
-    period=, k=, markov=)``, a Gaussian process, of each level with ``by`` a factor; ``s(x)``, a Matern52 process beside
-    a line, which it does not contain: the coefficient of the line is the trend; ``s(x, z)`` and ``te(x, z)``, surfaces
-    with one lengthscale or several, and ``ti(x, z)`` without main effects; ``s(x, by=g)``, a smooth with a lengthscale
-    for each level, centred, so that g needs a term of its own, and ``s(x, g, bs="fs")``, whose levels share theirs;
-    ``s(x, period=12)``; ``(1|g)``, ``(0 + x|g)``, ``(x + z|g)`` and ``(x||g)``, effects of groups, nested as
+    period=, k=, markov=)``, a Gaussian process, of each level with ``by`` a factor; ``s(x)``, a line and a centred
+    Matern52 process that does not contain it: the coefficient of the line is the trend; ``s(x, z)`` and ``te(x, z)``,
+    surfaces with one lengthscale or several, and ``ti(x, z)`` without main effects; ``s(x, by=g)``, a smooth with a
+    lengthscale for each level, centred, so that g needs a term of its own, and ``s(x, g, bs="fs")``, whose levels share
+    theirs; ``s(x, period=12)``; ``(1|g)``, ``(0 + x|g)``, ``(x + z|g)`` and ``(x||g)``, effects of groups, nested as
     ``(1|a/b)``, of levels with covariances A as ``(1|gr(g, cov=A))``, with deviations by h as ``(1|gr(g, by=h))``, and
     of members of several groups, which count equally, as ``(1|mm(g1, g2))``; ``icar(area, W)``, ``bym2(area, W)``,
     whose ``rho`` is the share of the spatial part, and ``car(area, W)``, of precisions D - rho W, of areas with the
-    neighbours W; ``rw1(t)``, and ``rw2(t)`` beside a line, of the values in the data; ``ar1(t)``; a product of two of
+    neighbours W; ``rw1(t)``, and ``rw2(t)`` plus a line, of the values in the data; ``ar1(t)``; a product of two of
     these, ``icar(area, W):ar1(t)``; ``offset(x)``. Each GP is a latent of its own, and their sum is the predictor.
 
     A Matern term of one column with 5,000 values or more is a Markov process by default (``pgm.Markov()``), the one

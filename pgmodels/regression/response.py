@@ -9,23 +9,11 @@ import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 from numpyro.distributions import constraints
+from scipy.special import expit
 
 from pgmodels.data.arrays import DATE, LEVEL, ORDERED, ZONED, check_finite, kind_of_column
-from pgmodels.likelihoods import named, supports
-from pgmodels.likelihoods.counts import (
-    BetaBinomial,
-    HurdleNegativeBinomial,
-    HurdlePoisson,
-    LogLogistic,
-    NegativeBinomial2,
-    Ordinal,
-    Poisson,
-    Weibull,
-    ZeroInflatedNegativeBinomial,
-    ZeroInflatedPoisson,
-    hurdle,
-    no_zero,
-)
+from pgmodels.likelihoods import counts as of_counts
+from pgmodels.likelihoods import named, sampling, supports
 from pgmodels.likelihoods.expression import Expression, Latents, Observation, VectorSymbol
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood, trace
 from pgmodels.likelihoods.modified import modelled
@@ -350,7 +338,9 @@ def _gaussian(settings: FamilyArguments) -> Likelihood:
 def _ordinal(link: str) -> Family:
     def make(settings: FamilyArguments) -> Likelihood:
         cuts = settings.priors.pop("cuts", dist.StudentT(3.0, 0.0, 2.5))
-        return Ordinal(settings.num_levels, link=link, cuts=cuts, disc=Fixed(1.0) if "disc" in settings.named else None)
+        return of_counts.Ordinal(
+            settings.num_levels, link=link, cuts=cuts, disc=Fixed(1.0) if "disc" in settings.named else None
+        )
 
     return Family(make, is_ordered=True)
 
@@ -397,10 +387,19 @@ def zero_inflated_binomial(y: Observation, f: Latents) -> Expression:
     return sigmoid(f[1]) * (y[0] == 0) + sigmoid(-f[1]) * named.Binomial.function(y, f[0])
 
 
+def _always_above(f: np.ndarray) -> np.ndarray:
+    """The latents of a hurdle family that never has a zero."""
+    return np.stack([f, np.full_like(f, -np.inf)])
+
+
+def _with_zeros(rng: np.random.Generator, f: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    return np.where(rng.random(drawn.shape) < expit(f[1]), 0.0, drawn)
+
+
 @likelihood(
     support=supports.Counts(), num_latents=1, mean=lambda y, f, phi: exp(f),
     variance=lambda y, f, phi: exp(f) * (1 + phi),
-    sampler=lambda rng, y, f, phi: rng.negative_binomial(np.exp(f) / phi, 1 / (1 + phi)),
+    sampler=lambda rng, y, f, phi: sampling.poisson(rng, phi * rng.standard_gamma(np.exp(f) / phi)),
 )  # fmt: skip
 def nbinom1(y: Expression, f: Expression, phi: Expression = POSITIVE) -> Expression:
     """A count y with mean exp(f) and variance mean (1 + phi)."""
@@ -409,41 +408,53 @@ def nbinom1(y: Expression, f: Expression, phi: Expression = POSITIVE) -> Express
 
 
 @likelihood(
-    support=supports.PositiveCounts(), num_latents=1, mean=lambda y, f: exp(f) / no_zero(f),
-    variance=lambda y, f: exp(f) / no_zero(f) * (1 + exp(f) - exp(f) / no_zero(f)),
+    support=supports.PositiveCounts(), num_latents=1, mean=lambda y, f: exp(f) / of_counts.no_zero(f),
+    variance=lambda y, f: exp(f) / of_counts.no_zero(f) * (1 + exp(f) - exp(f) / of_counts.no_zero(f)),
+    sampler=lambda rng, y, f: sampling.hurdle_poisson(rng, y, _always_above(f)),
 )  # fmt: skip
 def truncated_poisson(y: Expression, f: Expression) -> Expression:
     """A count y of 1 or more, Poisson of parameter exp(f) without its zeros."""
-    return Poisson.function(y, f) / no_zero(f)
+    return of_counts.Poisson.function(y, f) / of_counts.no_zero(f)
 
 
-@likelihood(support=supports.PositiveCounts(), num_latents=1)
+@likelihood(
+    support=supports.PositiveCounts(), num_latents=1,
+    sampler=lambda rng, y, f, dispersion: sampling.hurdle_negative_binomial(rng, y, _always_above(f), dispersion),
+)  # fmt: skip
 def truncated_negbinomial(y: Expression, f: Expression, dispersion: Expression = POSITIVE) -> Expression:
     """A count y of 1 or more, ``NegativeBinomial2`` without its zeros."""
-    return NegativeBinomial2.function(y, f, dispersion) / no_zero(f, dispersion)
+    return of_counts.NegativeBinomial2.function(y, f, dispersion) / of_counts.no_zero(f, dispersion)
 
 
 @likelihood(
     support=supports.WithEnds(supports.Positive(), 0.0), num_latents=2,
     mean=lambda y, f, shape: sigmoid(-f[1]) * exp(f[0]),
     variance=lambda y, f, shape: sigmoid(-f[1]) * exp(2 * f[0]) * (1 + 1 / shape - sigmoid(-f[1])),
+    sampler=lambda rng, y, f, shape: _with_zeros(rng, f, rng.standard_gamma(shape) / shape * np.exp(f[0])),
 )  # fmt: skip
 def hurdle_gamma(y: Expression, f: Latents, shape: Expression = POSITIVE) -> Expression:
     """A number y, 0 with probability σ(f[1]), otherwise gamma with mean exp(f[0]) and variance mean² / shape."""
-    return hurdle(y, f, named.Gamma.function(y + (y == 0), f[0], shape))
+    return of_counts.hurdle(y, f, named.Gamma.function(y + (y == 0), f[0], shape))
 
 
 @likelihood(
     support=supports.WithEnds(supports.Positive(), 0.0), num_latents=2,
     mean=lambda y, f, scale: sigmoid(-f[1]) * exp(f[0] + scale**2 / 2),
     variance=lambda y, f, scale: sigmoid(-f[1]) * exp(2 * f[0] + scale**2) * (exp(scale**2) - sigmoid(-f[1])),
+    sampler=lambda rng, y, f, scale: _with_zeros(rng, f, np.exp(rng.normal(f[0], scale))),
 )  # fmt: skip
 def hurdle_lognormal(y: Expression, f: Latents, scale: Expression = POSITIVE) -> Expression:
     """A number y, 0 with probability σ(f[1]), otherwise log-normal with the median exp(f[0])."""
-    return hurdle(y, f, named.LogNormal.function(y + (y == 0), f[0], scale))
+    return of_counts.hurdle(y, f, named.LogNormal.function(y + (y == 0), f[0], scale))
 
 
-@likelihood(support=supports.WithEnds(supports.UnitInterval(), 0.0, 1.0), num_latents=3)
+@likelihood(
+    support=supports.WithEnds(supports.UnitInterval(), 0.0, 1.0), num_latents=3,
+    sampler=lambda rng, y, f, precision: np.where(
+        rng.random(f[0].shape) < expit(f[1]), rng.random(f[0].shape) < expit(f[2]),
+        sampling.beta(rng, y, f[0], precision),
+    ),
+)  # fmt: skip
 def zero_one_inflated_beta(y: Expression, f: Latents, precision: Expression = POSITIVE) -> Expression:
     """A share y, with probability σ(f[1]) 0 or 1, of which 1 with σ(f[2]), otherwise beta with mean σ(f[0])."""
     end = (y == 0) + (y == 1)
@@ -549,8 +560,8 @@ def truncated_lognormal(y: Observation, f: Expression, scale: Expression = POSIT
 def interval_lognormal(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
     """y = (time, code, second time), as ``censored_lognormal``, of intervals too."""
     above, event, below, between = ((y[1] == code) for code in range(4))
-    z = (log(y[0]) - f) / scale
-    end = z + (between * (log(y[2]) - log(y[0])) + 1 - between) / scale
+    low, high = log(y[0]), log(y[2])
+    z, end = (low - f) / scale, (low + between * (high - low) + (1 - between) - f) / scale
     beyond = normal_cdf(-z) ** above * normal_cdf(z) ** below
     return named.LogNormal.function(y[0], f, scale) ** event * beyond * (normal_cdf(end) - normal_cdf(z)) ** between
 
@@ -621,16 +632,18 @@ _FAMILIES: dict[str, dict[str, Family]] = {
         "cloglog": Family(lambda _: binomial_cloglog(), kinds=("p",)),
     },
     "zero_inflated_binomial": {"logit": Family(lambda _: zero_inflated_binomial(), kinds=("p",), latents=("zi",))},
-    "beta_binomial": {"logit": _with(BetaBinomial, "precision", 5.0, _OTHER, ("p",))},
-    "poisson": {"log": Family(lambda _: Poisson(), _LOG_MEAN)},
-    "negbinomial": {"log": _with(NegativeBinomial2, "dispersion", 1.0)},
+    "beta_binomial": {"logit": _with(of_counts.BetaBinomial, "precision", 5.0, _OTHER, ("p",))},
+    "poisson": {"log": Family(lambda _: of_counts.Poisson(), _LOG_MEAN)},
+    "negbinomial": {"log": _with(of_counts.NegativeBinomial2, "dispersion", 1.0)},
     "nbinom1": {"log": _with(nbinom1, "phi", 1.0)},
     "truncated_poisson": {"log": Family(lambda _: truncated_poisson(), _LOG_MEAN)},
     "truncated_negbinomial": {"log": _with(truncated_negbinomial, "dispersion", 1.0)},
-    "zero_inflated_poisson": {"log": Family(lambda _: ZeroInflatedPoisson(), _LOG_MEAN, latents=("zi",))},
-    "zero_inflated_negbinomial": {"log": _with(ZeroInflatedNegativeBinomial, "dispersion", 1.0, latents=("zi",))},
-    "hurdle_poisson": {"log": Family(lambda _: HurdlePoisson(), _LOG_MEAN, latents=("hu",))},
-    "hurdle_negbinomial": {"log": _with(HurdleNegativeBinomial, "dispersion", 1.0, latents=("hu",))},
+    "zero_inflated_poisson": {"log": Family(lambda _: of_counts.ZeroInflatedPoisson(), _LOG_MEAN, latents=("zi",))},
+    "zero_inflated_negbinomial": {
+        "log": _with(of_counts.ZeroInflatedNegativeBinomial, "dispersion", 1.0, latents=("zi",))
+    },
+    "hurdle_poisson": {"log": Family(lambda _: of_counts.HurdlePoisson(), _LOG_MEAN, latents=("hu",))},
+    "hurdle_negbinomial": {"log": _with(of_counts.HurdleNegativeBinomial, "dispersion", 1.0, latents=("hu",))},
     "categorical": {
         "softmax": _classes(_multinomial_logit, 1),
         "logistic_softmax": _classes(named.LogisticSoftmax),
@@ -639,8 +652,8 @@ _FAMILIES: dict[str, dict[str, Family]] = {
     "cumulative": {link: _ordinal(link) for link in ("logit", "probit", "cloglog")},
     "sratio": {"logit": _steps(sratio)},
     "acat": {"logit": _steps(acat)},
-    "weibull": {"log": _survival(Weibull)},
-    "loglogistic": {"log": _survival(LogLogistic)},
+    "weibull": {"log": _survival(of_counts.Weibull)},
+    "loglogistic": {"log": _survival(of_counts.LogLogistic)},
 }
 
 

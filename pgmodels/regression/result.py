@@ -108,14 +108,14 @@ def figure_of_effects(result: "RegressionResult") -> Figure:
     regression, rows = result.regression, _rows(result.regression, None)
     # A panel of each term or of each effect of groups: its title, what draws it, and the axis of effects.
     drawn: list[tuple[str, Callable[[Axes], None], str]] = []
-    most = 0
+    most, groups = 0, result.ranef() if any(term.is_group for term in regression.terms) else pd.DataFrame()
     for term in regression.terms:
         first = term.columns[0]
         if term.is_linear:
             continue
         if term.is_group and isinstance(first, Levels):
-            table, by = result.ranef(), "level" if len(regression.classes) > 1 else None
-            table, names = table[table["term"] == term.name], [":".join(map(str, key)) for key in first.codes]
+            table, by = groups[groups["term"] == term.name], "level" if len(regression.classes) > 1 else None
+            names = [":".join(map(str, key)) for key in first.codes]
             table = table.assign(x=table["group"].astype(str).map({name: x for x, name in enumerate(names)}))
             most = max(most, len(names))
             for effect in dict.fromkeys(table["effect"]):
@@ -585,14 +585,16 @@ class RegressionResult(DoublePrecision):
         }
         if comparison not in operations:
             raise ValueError(f"comparison must be 'diff', 'ratio' or 'lift'; got {comparison!r}.")
-        (name, chosen), (sign, operation) = next(iter([*contrast.items(), ("", ())])), operations[comparison]
+        if len(contrast) != 1:
+            raise ValueError(f"contrast must be a dict of one column and its values; got {shorten(contrast)}.")
+        (name, chosen), (sign, operation) = next(iter(contrast.items())), operations[comparison]
         rows = _rows(self.regression, newdata, conditional, changed=name)
         if name not in rows.frame.columns:
             raise ValueError(f"the data have no column {name!r}; they have {list(rows.frame.columns)}.")
         if chosen is None:
             column = self.regression.data[name]
             chosen = _values(column, name not in self.regression.compared and _is_continuous(column), False)
-        if len(contrast) != 1 or len(points := list(chosen)) < 2:
+        if len(points := list(chosen)) < 2:
             raise ValueError(f"contrast must be a dict of one column and two values or more; got {shorten(contrast)}.")
         every = pd.concat([rows.frame.assign(**{name: value}) for value in points], ignore_index=True)
         values = self._sampler.values(rows._replace(X=self.regression.read(every)[0], frame=every), target)
@@ -608,7 +610,7 @@ class RegressionResult(DoublePrecision):
         return pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
 
     def r2(self) -> pd.DataFrame:
-        """The share of the variance of y over the data that its mean explains (Gelman et al. 2019)."""
+        """The share of the variance of y, of one trial and weight 1, that its mean explains (Gelman et al. 2019)."""
         if self._sampler.class_names is not None:
             raise ValueError("r2 needs y with a mean; the response has levels.")
         rows = _rows(self.regression, None)

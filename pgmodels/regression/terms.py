@@ -266,7 +266,7 @@ class Levels(TermColumns):
 
 
 class Lines(TermColumns):
-    """The lines of a smooth: columns less their means, for each level of ``by``, or times it and itself."""
+    """The lines of a smooth: centred columns, for each level of ``by``; of a number, it and its products with them."""
 
     def __init__(self, numbers: Numbers, by: "Numbers | Levels | None", data: TrainingData):
         self.numbers, self.by, names = numbers, by, list(map(str, numbers.names))
@@ -706,13 +706,13 @@ _BASES = ("tp", "ts", "cr", "cs", "ps", "ds", "gp", "bs")
 
 
 def has_line(call: TermCall) -> bool:
-    """Whether a term is a GP beside lines, which it does not contain itself."""
+    """Whether a term does not contain its lines, which are linear terms."""
     is_smooth = call.name in ("s", "te") and "period" not in call.options and call.options.get("bs", "tp") in _BASES
     return is_smooth or call.name == "rw2"
 
 
 def lines_of(call: TermCall, data: TrainingData) -> list[Lines]:
-    """The lines beside a smooth."""
+    """The lines that a smooth does not contain."""
     if not has_line(call):
         return []
     others, *_ = _by(call.options.get("by"), data, call.text)
@@ -720,7 +720,7 @@ def lines_of(call: TermCall, data: TrainingData) -> list[Lines]:
 
 
 def smooth_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
-    """The GP of ``s``, ``te`` or ``ti``: what is left beside lines, or beside a constant."""
+    """The GP of ``s``, ``te`` or ``ti``, without the lines or the constant that are separate terms."""
     basis, by, arguments, text = call.options.get("bs", "tp"), call.options.get("by"), call.arguments, call.text
     if basis == "fs":
         if by is not None or len(arguments) != 2 or not arguments[1].is_name:
@@ -863,11 +863,8 @@ def group_term(group: Group, data: TrainingData, scale: float, priors: dict[str,
     if group.effects == ((),):
         kernel = _with_priors(of_levels, {"variance": _variance(scale)}, text, priors)
         return FormulaTerm(text, members, kernel, {"variance": f"sd(Intercept | {factor})"})
-    if group.by is not None and arrays.kind_of_column(data.frame[group.by]) not in (
-        arrays.LEVEL,
-        arrays.ORDERED,
-        arrays.BOOLEAN,
-    ):
+    kinds = arrays.LEVEL, arrays.ORDERED, arrays.BOOLEAN
+    if group.by is not None and arrays.kind_of_column(data.frame[group.by]) not in kinds:
         raise ValueError(f"formula: in {text}, by must be a column of text or categories; {group.by} has numbers.")
     design = DesignMatrix(group.effects, data, True)
     names, count = design.names, len(design.names)

@@ -255,6 +255,14 @@ def moved(X, Z):
     return jnp.asarray(TABLE)[X[:, 0].astype(int) - 1][:, Z[:, 0].astype(int) - 1]
 
 
+doubled = jax.custom_vjp(lambda x: 2.0 * x)
+doubled.defvjp(lambda x: (2.0 * x, None), lambda _, cotangent: (2.0 * cotangent,))
+
+
+def with_own_derivative(X, Z):
+    return doubled(looked_up(X, Z))
+
+
 def each_pair(X, Z):
     entry = lambda x, z: jnp.asarray(TABLE)[x[0].astype(int), z[0].astype(int)]  # noqa: E731
     return jax.vmap(lambda x: jax.vmap(lambda z: entry(x, z))(Z))(X)
@@ -279,7 +287,7 @@ class Table(pgm.Kernel):
 INVALID = [
     (looked_up, -1.0, "entry -1"), (looked_up, 3.0, "entry 3"), (moved, 0.0, "entry -1"), (moved, 4.0, "entry 3"),
     (each_pair, -1.0, "entry -1"), (each_pair, 3.0, "entry 3"), (taken, -1.0, "entry -1"), (taken, 2.6, "entry 3"),
-    (Table(pgm.Fixed(TABLE)), -1.0, "entry -1"),
+    (Table(pgm.Fixed(TABLE)), -1.0, "entry -1"), (with_own_derivative, -1.0, "entry -1"),
 ]  # fmt: skip
 
 

@@ -30,20 +30,14 @@ SITES = "count ~ mined + cover + (1|site)"
 LUNG = "Surv(time, status == 2) ~ age + sex"
 
 
-def owls(*pairs):
-    return dict(zip(("Intercept", FOOD, MALE, f"{FOOD}:{MALE}"), pairs, strict=True))
+def named(*names):
+    return lambda *pairs: dict(zip(names, pairs, strict=True))
 
 
-def sites(*pairs):
-    return dict(zip(("Intercept", "mined[T.yes]", "cover"), pairs, strict=True))
-
-
-def times(*pairs):
-    return dict(zip(("Intercept", "age", "sex"), pairs, strict=True))
-
-
-def positive(frame):
-    return frame[frame["count"] > 0]
+owls = named("Intercept", FOOD, MALE, f"{FOOD}:{MALE}")
+sites = named("Intercept", "mined[T.yes]", "cover")
+times = named("Intercept", "age", "sex")
+positive = lambda frame: frame[frame["count"] > 0]  # noqa: E731
 
 
 # By model: data, what is done to them, formulas, family, estimates with standard errors there, and parts of these by
@@ -128,12 +122,10 @@ MEAN, LOW, HIGH = 0.25, 0.9, 1.3
 @pytest.mark.parametrize("name", ROWS)
 def test_estimates_and_errors_are_those_of_r(name):
     file, change, text, family, expected = ROWS[name]
-    frame = pd.read_csv(FOLDER / f"{file}.csv")
-    frame = frame if change is None else change(frame)
+    frame = (change or pd.DataFrame)(pd.read_csv(FOLDER / f"{file}.csv"))
     link = "log" if name == "ozone, logarithm of the mean" else None
     summary = pgm.formula(text, frame, family=family, link=link).fit(progress=False).summary()
-    there = np.array(list(expected.values()))
-    here = summary.loc[list(expected), ["mean", "sd"]].to_numpy(float)
+    there, here = np.array([*expected.values()]), summary.loc[[*expected], ["mean", "sd"]].to_numpy(float)
     shifts, ratios = (here[:, 0] - there[:, 0]) / there[:, 1], here[:, 1] / there[:, 1]
     assert np.abs(shifts).max() < MEAN
     assert LOW < ratios.min() <= ratios.max() < HIGH
