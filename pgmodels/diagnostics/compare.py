@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_numbers, check_whole_number, coded, first_column, in_units_of
 from pgmodels.inference.evidence import LENGTH, BlockWeights, weigh, weigh_blocks
+from pgmodels.inference.objectives import objective_of_result
 from pgmodels.interop.arviz import to_arviz
 from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.numerics.elementary import FEWEST_DRAWS
@@ -341,7 +342,9 @@ def interval_score(draws: np.ndarray, y: np.ndarray, level: float = 0.9, is_disc
 
 
 def loo(result: Result, *, num_draws: int = 4000, seed: Seed = 0) -> Any:
-    """The expected log predictive density of leave-one-out, by Pareto-smoothed importance sampling.
+    """Estimate the expected log predictive density of leave-one-out.
+
+    Of a Gaussian approximation of a Gaussian likelihood it is exact, otherwise by Pareto-smoothed importance sampling.
 
     Parameters
     ----------
@@ -398,11 +401,32 @@ def loo(result: Result, *, num_draws: int = 4000, seed: Seed = 0) -> Any:
             f"loo needs the joint density of an approximation, and a result of method {result.method!r} has none: take "
             "result.uncorrected, or its linear response, pgm.correct(result.uncorrected)."
         )
+    if isinstance(result, GaussianResult) and result.weights is None and objective_of_result(result).has_fixed_sites:
+        return _gaussian_loo(result)
     tree = to_arviz(result, num_draws, seed)
     stats = tree["sample_stats"]
     if "log_q" in stats:
         return az.loo_approximate_posterior(tree, stats["log_p"], stats["log_q"], pointwise=True)
     return az.loo(tree, pointwise=True)
+
+
+def _gaussian_loo(result: GaussianResult) -> Any:
+    """Leave-one-out of y = z + noise: without a row q(z) is divided by its Gaussian factor N(y; z, noise)."""
+    import arviz_stats as az
+    from xarray import DataArray
+
+    size, y = result.model.num_latents, first_column(result.y)
+    covariates = result.likelihood.support(size).covariate_columns(result.y)
+    predictive = result.predict(result.X, covariates)
+    noise = predictive.moments_given(slice(None), np.zeros((1, len(y), size)))[1][0]
+    # Without the row the variance of z is 1 / (1 / v - 1 / noise), with v = predictive.variance - noise.
+    variance = noise**2 / (2.0 * noise - predictive.variance)
+    residual = (y - predictive.mean) * variance / noise
+    elpd = -0.5 * (np.log(2.0 * np.pi * variance) + residual**2 / variance)
+    excess = float(np.sum(predictive.log_density_at(result.y) - elpd))
+    error = float(np.sqrt(len(y) * elpd.var()))
+    rows = {"elpd_i": DataArray(elpd, dims="datum"), "pareto_k": DataArray(np.zeros(len(y)), dims="datum")}
+    return az.ELPDData("loo", float(elpd.sum()), error, excess, 1, len(y), "log", False, 0.7, **rows)
 
 
 @double_precision

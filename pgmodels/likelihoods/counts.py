@@ -11,7 +11,7 @@ from pgmodels.likelihoods import sampling
 from pgmodels.likelihoods.expression import Expression, Latents, Observation, Operand, VectorSymbol
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likelihood
 from pgmodels.likelihoods.named import POSITIVE, NegativeBinomial, binomial_coefficient
-from pgmodels.likelihoods.operations import exp, gamma, log, normal_cdf, sigmoid, sum_
+from pgmodels.likelihoods.operations import cauchy_cdf, exp, gamma, log, normal_cdf, sigmoid, sum_
 from pgmodels.likelihoods.supports import Censored, Classes, Counts, IntervalCensored, LeftTruncated, SuccessesOfTrials
 from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_declared
 
@@ -183,6 +183,7 @@ _LINKS = {
         lambda rng, shape: -rng.gumbel(size=shape),
         lambda p: np.log(-np.log1p(-p)),
     ),
+    "cauchit": (cauchy_cdf, lambda rng, shape: rng.standard_cauchy(shape), lambda p: np.tan(np.pi * (p - 0.5))),
 }
 
 
@@ -213,9 +214,9 @@ class _CumulativeSampler:
 
 
 def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None, disc: Any = None) -> Likelihood:
-    """An ordered category y: P(y <= k) = F(cuts[k] - f), with F = σ, Φ or 1 - exp(-exp(z)); one latent.
+    """An ordered category y: P(y <= k) = F(cuts[k] - f), with F = σ, Φ, 1 - exp(-exp(z)) or Cauchy's; one latent.
 
-    All engines take it, but with "cloglog", which has no augmentation.
+    All engines accept it with the first two; the others have no augmentation.
 
     The cut-points carry the level of f: give the GP the mean ``pgm.Fixed(0.0)``.
 
@@ -223,8 +224,8 @@ def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None, disc: Any =
     ----------
     num_classes : int
         Number of categories, at least 2; y is 0 to num_classes - 1, in order.
-    link : "logit", "probit" or "cloglog"
-        Proportional odds, a category of f plus standard normal noise, or proportional hazards.
+    link : "logit", "probit", "cloglog" or "cauchit"
+        Proportional odds, a category of f plus standard normal noise, proportional hazards, or Cauchy noise.
     cuts : array_like, Fixed, Parameter or NumPyro distribution, optional
         The num_classes - 1 cut-points, increasing, in units of f; learned by ``fit``. By default they start where all
         categories are equally likely at f = 0.

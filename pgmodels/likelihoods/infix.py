@@ -33,7 +33,7 @@ from pgmodels.likelihoods.printing import (
     tree,
 )
 
-_FUNCTIONS = {"sigmoid": "σ", "normal_cdf": "Φ", "gamma": "Γ"}
+_FUNCTIONS = {"sigmoid": "σ", "normal_cdf": "Φ", "cauchy_cdf": "Cauchy", "gamma": "Γ"}
 _SIGNS = {"==": "=", "!=": "≠", "<": "<", "<=": "≤"}
 _ROOTS = ((math.sqrt(2.0 * math.pi), call("sqrt", factors(2, "π"))), (math.sqrt(math.pi), call("sqrt", "π")))
 

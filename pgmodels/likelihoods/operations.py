@@ -42,6 +42,7 @@ _VALUES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "log": (np.log, jnp.log),
     "abs": (abs, abs),
     "normal_cdf": (special.ndtr, jsp.ndtr),
+    "cauchy_cdf": (lambda z: np.arctan2(1.0, -z) / np.pi, lambda z: jnp.arctan2(1.0, -z) / jnp.pi),
     "step": (lambda z: np.heaviside(z, 0.5), lambda z: jnp.heaviside(z, 0.5)),
     "gamma": (lambda x: np.exp(special.gammaln(x)), lambda x: jnp.exp(jsp.gammaln(x))),
 }
@@ -49,6 +50,7 @@ _LOGARITHMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "sigmoid": (special.log_expit, jax.nn.log_sigmoid),
     "exp": (lambda x: x, lambda x: x),
     "normal_cdf": (special.log_ndtr, jsp.log_ndtr),
+    "cauchy_cdf": (lambda z: np.log(np.arctan2(1.0, -z) / np.pi), lambda z: jnp.log(jnp.arctan2(1.0, -z) / jnp.pi)),
     "gamma": (special.gammaln, jsp.gammaln),
 }
 
@@ -148,7 +150,9 @@ def _is_share(expression: Expression) -> bool:
         return all(map(_is_share, expression.children))
     if not isinstance(expression, Call):
         return False
-    return expression.name in ("sigmoid", "normal_cdf") or (expression.name == "exp" and expression.argument.sign == -1)
+    if expression.name == "exp":
+        return expression.argument.sign == -1
+    return expression.name in ("sigmoid", "normal_cdf", "cauchy_cdf")
 
 
 def factors_of(expression: Expression) -> tuple[Expression, ...]:
@@ -293,7 +297,7 @@ class Call(Expression):
 
     @cached_property
     def nonnegative(self) -> bool:
-        return self.name in ("sigmoid", "exp", "normal_cdf", "step", "abs", "gamma")
+        return self.name in _LOGARITHMS or self.name in ("step", "abs")
 
     @cached_property
     def extreme(self) -> bool:
@@ -601,6 +605,11 @@ def sqrt(x: Operand) -> Expression:
 def normal_cdf(z: Operand) -> Expression:
     """The standard normal distribution function Φ(z)."""
     return Call("normal_cdf", as_expression(z))
+
+
+def cauchy_cdf(z: Operand) -> Expression:
+    """The standard Cauchy distribution function 1/2 + arctan(z) / π."""
+    return Call("cauchy_cdf", as_expression(z))
 
 
 def step(z: Operand) -> Expression:

@@ -43,7 +43,6 @@ from pgmodels.regression.terms import (
     Numbers,
     TrainingData,
     check_kinds,
-    moments,
     read_frame,
     require_columns,
     with_chain,
@@ -227,10 +226,8 @@ def formula(
         )
     if chosen.classes is not None and len(parsed) > 1:
         raise ValueError("formula: the classes of family 'categorical' have the same terms; give one formula.")
-    middle, deviation = map(float, moments(y[observed, 0], counts[observed]))
-    with np.errstate(over="ignore"):
-        skewness = float(np.average(((y[observed, 0] - middle) / (deviation or 1.0)) ** 3, weights=counts[observed]))
-    settings = FamilyArguments(scale, unused, response, num_levels, deviation or 1.0, skewness, is_precise, parsed)
+    seen = y[observed], counts[observed]
+    settings = FamilyArguments(scale, unused, response, num_levels, *seen, is_precise, parsed)
     made = chosen.make(settings)
     first = PredictorStart(scale, level, not chosen.is_ordered)
     likelihood, by_number, latents, starts = NamedLatents.of(made, chosen, parsed, first)

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpyro.distributions as dist
@@ -19,6 +19,8 @@ from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily, likeli
 from pgmodels.likelihoods.modified import modelled
 from pgmodels.likelihoods.named import POSITIVE, binomial_coefficient
 from pgmodels.likelihoods.operations import (
+    as_expression,
+    cauchy_cdf,
     exp,
     gamma,
     log,
@@ -30,7 +32,7 @@ from pgmodels.likelihoods.operations import (
     sqrt,
     sum_,
 )
-from pgmodels.parameters.parameter import Fixed, Parameter
+from pgmodels.parameters.parameter import Fixed, Parameter, as_declared
 from pgmodels.regression.expressions import FAMILIES, Computed
 from pgmodels.regression.grammar import Observed, Parsed, parse
 from pgmodels.regression.terms import (
@@ -227,8 +229,8 @@ class _Times(TermColumns):
 
 # Likelihoods of regression formulas by name.
 
-# How the first latent relates to y: in its units, as the logarithm of its mean, of y itself, or neither.
-_IDENTITY, _LOG_MEAN, _LOG, _OTHER = "identity", "log mean", "log", "other"
+# How the first latent relates to y: in its units, as the logarithm of its mean, of y itself, of a rate, or otherwise.
+_IDENTITY, _LOG_MEAN, _LOG, _LOG_RATE, _OTHER = "identity", "log mean", "log", "log rate", "other"
 # By the mean of y.
 _RELATIONS = {"f": _IDENTITY, "f[0]": _IDENTITY, "exp(f)": _LOG_MEAN, "exp(f[0])": _LOG_MEAN}
 
@@ -236,22 +238,22 @@ _RELATIONS = {"f": _IDENTITY, "f[0]": _IDENTITY, "exp(f)": _LOG_MEAN, "exp(f[0])
 class FamilyArguments(NamedTuple):
     """What a family is made of: the scale of its first latent, priors of parameters, the response, named formulas.
 
-    ``deviation`` and ``skewness`` are of y.
+    ``y`` (n, columns) are the observations, which count as often as ``counts`` (n,).
     """
 
     scale: float
     priors: dict[str, Any]
     response: FormulaResponse
     num_levels: int
-    deviation: float
-    skewness: float
+    y: np.ndarray
+    counts: np.ndarray
     has_precisions: bool
     named: Container[int | str] = ()
 
-    def positive(self, name: str, start: float, prior: dist.Distribution | None = None) -> Any:
+    def positive(self, name: str, start: float | np.ndarray, prior: dist.Distribution | None = None) -> Any:
         """A positive parameter: as in the priors, or with a prior, by default log-normal about the start value."""
         # Of the logarithm 95 % are within a factor of 350.
-        default = dist.LogNormal(math.log(start), 3.0) if prior is None else prior
+        default = dist.LogNormal(np.log(start), 3.0) if prior is None else prior
         chosen = self.priors.pop(name, default)
         return Parameter(start, positive=True, prior=chosen) if isinstance(chosen, dist.Distribution) else chosen
 
@@ -294,6 +296,8 @@ class Family(NamedTuple):
         The scale is the standard deviation of y or, where the latent is a logarithm, of that, and then at least 1.
         Censored rows count only where there are no others.
         """
+        if self.relation == _LOG_RATE:
+            return 1.0, math.log(max(float(counts @ y[:, 1]), 0.5) / float(counts @ y[:, 0]))
         known = counts * (y[:, 1] == 1.0) if self.is_censored and y.shape[1] > 1 else counts
         counts, y = known if known.any() else counts, y[:, 0]
         mean, deviation = moments(y, counts)
@@ -345,6 +349,35 @@ def _ordinal(link: str) -> Family:
     return Family(make, is_ordered=True)
 
 
+def _skew_normal(settings: FamilyArguments) -> Likelihood:
+    y, counts = settings.y[:, 0], settings.counts
+    with np.errstate(over="ignore"):
+        third = np.average((y - moments(y, counts)[0]) ** 3, weights=counts)
+    return skew_normal(settings.noise(), settings.real("alpha", -2.0 if third < 0.0 else 2.0, dist.Normal(0.0, 4.0)))
+
+
+def _gaussian_log(settings: FamilyArguments) -> Likelihood:
+    deviation = float(moments(settings.y[:, 0], settings.counts)[1])
+    return gaussian_log(settings._replace(scale=deviation or 1.0).noise())
+
+
+def _cox(settings: FamilyArguments) -> Likelihood:
+    """A hazard that is constant between quantiles of the times of events, with 5 or more in each of 2 to 10 pieces."""
+    time, event, is_late = settings.y[:, 0], settings.y[:, 1] == 1.0, settings.response.censoring == "counting"
+    if settings.response.censoring == "interval" or not event.any():
+        raise ValueError(
+            "family='cox' needs Surv(time, event) or Surv(entry, exit, event) with an event, and no intervals; got "
+            f"{settings.response.text} with {event.sum()} events."
+        )
+    num_pieces = int(np.clip(event.sum() // 5, 2, 10))
+    ends = np.unique(np.quantile(time[event], np.arange(1, num_pieces) / num_pieces))
+    hazards = settings.positive("hazards", np.ones(len(ends)), dist.LogNormal(0.0, 3.0))
+    made = ProportionalHazards(tuple(map(float, ends)), is_late)
+    parameters = {"hazards": as_declared(hazards, POSITIVE, "hazards of family 'cox'", positive=False)}
+    support = supports.LeftTruncated() if is_late else supports.Censored()
+    return Likelihood(parameters, "cox", made, support, made.mean, made.variance, 1, made.draw)
+
+
 def _survival(constructor: Callable[..., Likelihood]) -> Family:
     def make(settings: FamilyArguments) -> Likelihood:
         assert settings.response.censoring is not None
@@ -361,19 +394,38 @@ def _with(
     return Family(make, relation, kinds=kinds, latents=latents)
 
 
-@likelihood(support=supports.Binary(), num_latents=1)
-def bernoulli_cloglog(y: Expression, f: Expression) -> Expression:
-    """A label y with probability 1 - exp(-exp(f)): of an event by proportional hazards."""
-    return (1 - exp(-exp(f))) ** y * exp(-exp(f)) ** (1 - y)
+# The probabilities of a success and of a failure by link.
+_CHANCES: dict[str, Callable[[Any], tuple[Expression, Expression]]] = {
+    "probit": lambda f: (normal_cdf(f), normal_cdf(-f)),
+    "cloglog": lambda f: (1 - exp(-exp(f)), exp(-exp(f))),
+    "cauchit": lambda f: (cauchy_cdf(f), cauchy_cdf(-f)),
+}
 
 
-@likelihood(
-    support=supports.SuccessesOfTrials(), num_latents=1, mean=lambda y, f: y[1] * (1 - exp(-exp(f))),
-    variance=lambda y, f: y[1] * (1 - exp(-exp(f))) * exp(-exp(f)),
-)  # fmt: skip
-def binomial_cloglog(y: Observation, f: Expression) -> Expression:
-    """y = (successes, trials), with probability 1 - exp(-exp(f)) of a success."""
-    return binomial_coefficient(y[1], y[0]) * (1 - exp(-exp(f))) ** y[0] * exp(-exp(f)) ** (y[1] - y[0])
+def _bernoulli(link: str) -> LikelihoodFamily:
+    def formula(y: Expression, f: Expression) -> Expression:
+        success, failure = _CHANCES[link](f)
+        return success**y * failure ** (1 - y)
+
+    formula.__name__ = formula.__qualname__ = f"bernoulli_{link}"
+    return likelihood(formula, support=supports.Binary(), num_latents=1)
+
+
+def _binomial(link: str) -> LikelihoodFamily:
+    def formula(y: Observation, f: Expression) -> Expression:
+        success, failure = _CHANCES[link](f)
+        # Powers of Φ other than 0 and 1 have no augmentation.
+        return binomial_coefficient(y[1], y[0]) * exp(y[0] * log(success) + (y[1] - y[0]) * log(failure))
+
+    formula.__name__ = formula.__qualname__ = f"binomial_{link}"
+    return likelihood(
+        formula, support=supports.SuccessesOfTrials(), num_latents=1, mean=lambda y, f: y[1] * _CHANCES[link](f)[0],
+        variance=lambda y, f: y[1] * prod(_CHANCES[link](f)),
+    )  # fmt: skip
+
+
+bernoulli_cloglog, bernoulli_cauchit = _bernoulli("cloglog"), _bernoulli("cauchit")
+binomial_probit, binomial_cloglog, binomial_cauchit = (_binomial(link) for link in _CHANCES)
 
 
 @likelihood(
@@ -405,6 +457,25 @@ def nbinom1(y: Expression, f: Expression, phi: Expression = POSITIVE) -> Express
     """A count y with mean exp(f) and variance mean (1 + phi)."""
     size = exp(f) / phi
     return gamma(y + size) / (gamma(size) * gamma(y + 1)) * exp(y * log(phi) - (y + size) * log(1 + phi))
+
+
+def _draw_progeny(rng: np.random.Generator, y: np.ndarray, f: np.ndarray, phi: np.ndarray) -> np.ndarray:
+    """The size of a branching process: Poisson numbers of founders and of children of each."""
+    born = total = sampling.poisson(rng, np.exp(f) / (1.0 + phi))
+    while born.any():
+        born = sampling.poisson(rng, born * phi / (1.0 + phi))
+        total = total + born
+    return total
+
+
+@likelihood(
+    support=supports.Counts(), num_latents=1, mean=lambda y, f, phi: exp(f),
+    variance=lambda y, f, phi: exp(f) * (1 + phi) ** 2, sampler=_draw_progeny,
+)  # fmt: skip
+def genpois(y: Expression, f: Expression, phi: Expression = POSITIVE) -> Expression:
+    """A count y with mean exp(f) and variance mean (1 + phi)², a generalised Poisson (Consul and Jain 1973)."""
+    rate = exp(f) + phi * y
+    return exp(f) * rate ** (y - 1) * exp(-y * log(1 + phi) - rate / (1 + phi)) / gamma(y + 1)
 
 
 @likelihood(
@@ -539,6 +610,61 @@ def acat(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS) -> Expression
     return sum_(weight * (y == k) for k, weight in enumerate(weights)) / sum_(weights)
 
 
+@dataclass(frozen=True)
+class ProportionalHazards:
+    """y = (time, event) or (time, event, entry), with hazard exp(f) until the first of ``ends``, then times a ratio."""
+
+    ends: tuple[float, ...]
+    is_late: bool
+    __name__: ClassVar[str] = "cox"
+
+    def __call__(self, y: Observation, f: Expression, hazards: VectorSymbol) -> Expression:
+        ratios, after = [1, *hazards], [1, *(y[0] > end for end in self.ends), 0]
+        ratio = prod(ratio ** (after[k] * (1 - after[k + 1])) for k, ratio in enumerate(ratios))
+        until = exp(-exp(f) * self._cumulated(y[2], hazards)) if self.is_late else 1
+        return (exp(f) * ratio) ** y[1] * exp(-exp(f) * self._cumulated(y[0], hazards)) / until
+
+    def _cumulated(self, time: Expression, hazards: VectorSymbol) -> Expression:
+        """The integral of the ratio from 0 to a time."""
+        starts, ratios, total = (0.0, *self.ends), [1, *hazards], []
+        for ratio, start, end in zip(ratios, starts, self.ends, strict=False):
+            left = time > end
+            total.append(ratio * (time > start) * ((1 - left) * (time - start) + left * (end - start)))
+        return sum_([*total, ratios[-1] * (time > starts[-1]) * (time - starts[-1])])
+
+    def mean(self, y: Observation, f: Expression, hazards: VectorSymbol) -> Expression:
+        """The mean time from 0, the integral of the survival function."""
+        return self._moments(f, hazards)[0]
+
+    def variance(self, y: Observation, f: Expression, hazards: VectorSymbol) -> Expression:
+        """The variance of the time from 0."""
+        mean, square = self._moments(f, hazards)
+        return square - mean**2
+
+    def _moments(self, f: Expression, hazards: VectorSymbol) -> tuple[Expression, Expression]:
+        """Integrals of S and of 2 t S, with S = S(start) exp(-rate (t - start)) in each piece."""
+        starts, survival, mean, square = (0.0, *self.ends), as_expression(1), [], []
+        for k, (ratio, start) in enumerate(zip([1, *hazards], starts, strict=True)):
+            rate = ratio * exp(f)
+            width = starts[k + 1] - start if k + 1 < len(starts) else None
+            left = exp(-rate * width) if width is not None else as_expression(0)
+            mean.append(survival * (1 - left) / rate)
+            beyond = left * width / rate if width is not None else as_expression(0)
+            square.append(2 * survival * (start * (1 - left) / rate + (1 - left) / rate**2 - beyond))
+            survival = survival * left
+        return sum_(mean), sum_(square)
+
+    def draw(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray, hazards: np.ndarray) -> np.ndarray:
+        """Times at which the cumulated hazard is exponential."""
+        starts, ratios = np.array([0.0, *self.ends]), np.concatenate([np.ones_like(hazards[:1]), hazards])
+        before = np.concatenate([np.zeros_like(ratios[:1]), np.cumsum(ratios[:-1] * np.diff(starts)[:, None], axis=0)])
+        level = rng.standard_exponential(f.shape) / np.exp(f)
+        piece = np.sum(before <= level, axis=0) - 1
+        each = np.broadcast_to(np.stack([before, ratios]), (2, len(starts), *f.shape))
+        before, ratio = np.take_along_axis(each, piece[None, None], 1)[:, 0]
+        return starts[piece] + (level - before) / ratio
+
+
 def _draw_times(rng: np.random.Generator, y: np.ndarray, f: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return np.exp(rng.normal(f, scale))
 
@@ -593,22 +719,15 @@ _REMEDIES = {
     "column": "For labels of single trials use family='bernoulli'.",
     "se": "Known noise needs family='gaussian'.",
     "p": "Successes of trials need family='binomial' or 'beta_binomial'.",
-    "Surv": "Times need family='weibull', 'loglogistic' or 'lognormal'.",
+    "Surv": "Times need family='weibull', 'loglogistic', 'lognormal' or 'cox'.",
     "c": "Further columns are for a likelihood of your own.",
 }
 _FAMILIES: dict[str, dict[str, Family]] = {
     "gaussian": {
         "identity": Family(_gaussian, _IDENTITY, kinds=("column", "se")),
-        "log": Family(lambda one: gaussian_log(one._replace(scale=one.deviation).noise()), _LOG_MEAN),
+        "log": Family(_gaussian_log, _LOG_MEAN),
     },
-    "skew_normal": {
-        "identity": Family(
-            lambda one: skew_normal(
-                one.noise(), one.real("alpha", 2.0 * (-1.0) ** (one.skewness < 0.0), dist.Normal(0.0, 4.0))
-            ),
-            _IDENTITY,
-        )
-    },
+    "skew_normal": {"identity": Family(_skew_normal, _IDENTITY)},
     "asym_laplace": {
         "identity": Family(lambda one: asym_laplace(one.noise(), _fixed(one.priors.pop("quantile", 0.5))), _IDENTITY)
     },
@@ -626,16 +745,20 @@ _FAMILIES: dict[str, dict[str, Family]] = {
         "logit": Family(lambda _: named.Bernoulli()),
         "probit": Family(lambda _: named.Probit()),
         "cloglog": Family(lambda _: bernoulli_cloglog()),
+        "cauchit": Family(lambda _: bernoulli_cauchit()),
     },
     "binomial": {
         "logit": Family(lambda _: named.Binomial(), kinds=("p",)),
+        "probit": Family(lambda _: binomial_probit(), kinds=("p",)),
         "cloglog": Family(lambda _: binomial_cloglog(), kinds=("p",)),
+        "cauchit": Family(lambda _: binomial_cauchit(), kinds=("p",)),
     },
     "zero_inflated_binomial": {"logit": Family(lambda _: zero_inflated_binomial(), kinds=("p",), latents=("zi",))},
     "beta_binomial": {"logit": _with(of_counts.BetaBinomial, "precision", 5.0, _OTHER, ("p",))},
     "poisson": {"log": Family(lambda _: of_counts.Poisson(), _LOG_MEAN)},
     "negbinomial": {"log": _with(of_counts.NegativeBinomial2, "dispersion", 1.0)},
     "nbinom1": {"log": _with(nbinom1, "phi", 1.0)},
+    "genpois": {"log": _with(genpois, "phi", 0.5)},
     "truncated_poisson": {"log": Family(lambda _: truncated_poisson(), _LOG_MEAN)},
     "truncated_negbinomial": {"log": _with(truncated_negbinomial, "dispersion", 1.0)},
     "zero_inflated_poisson": {"log": Family(lambda _: of_counts.ZeroInflatedPoisson(), _LOG_MEAN, latents=("zi",))},
@@ -649,11 +772,12 @@ _FAMILIES: dict[str, dict[str, Family]] = {
         "logistic_softmax": _classes(named.LogisticSoftmax),
         "stick_breaking": _classes(named.StickBreaking, None, -1),
     },
-    "cumulative": {link: _ordinal(link) for link in ("logit", "probit", "cloglog")},
+    "cumulative": {link: _ordinal(link) for link in ("logit", "probit", "cloglog", "cauchit")},
     "sratio": {"logit": _steps(sratio)},
     "acat": {"logit": _steps(acat)},
     "weibull": {"log": _survival(of_counts.Weibull)},
     "loglogistic": {"log": _survival(of_counts.LogLogistic)},
+    "cox": {"log": Family(_cox, _LOG_RATE, kinds=("Surv",))},
 }
 
 

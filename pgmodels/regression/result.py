@@ -362,25 +362,38 @@ class LatentSampler:
             for at in range(0, max(len(rows.X), 1), length)
         ]
 
-    def latents(self, X: np.ndarray, num_draws: int = _DRAWS, seed: Seed = 0, jointly: bool = True) -> DrawNodes:
+    def latents(
+        self, X: np.ndarray, num_draws: int = _DRAWS, seed: Seed = 0, jointly: bool = True, has_moments: bool = True
+    ) -> DrawNodes:
         """Draws (draws, m, latents) with their likelihood parameters, joint or for rows one by one.
 
-        Equal rows share theirs.
+        Equal rows share theirs. With ``has_moments`` the draws of each latent have its exact mean and, one by one, its
+        exact variance.
         """
         rows, places = np.unique(X, axis=0, return_inverse=True)
         inputs = np.concatenate([rows, *(coefficient.X for coefficient in self.skewed)])
         # Skewed coefficients are moved jointly with the rows.
         draw = self.result.joint_nodes if jointly or self.skewed else self.result.marginal_nodes
         nodes = draw(inputs, num_draws, seed)
-        draws = nodes.draws[:, places.ravel()]
+        drawn = nodes.draws
+        if has_moments:
+            mean, variance = self.result.predict_latent(inputs)
+            drawn = drawn - drawn.mean(axis=0)
+            # Scaled apart, rows that are drawn jointly would have noisier differences.
+            if not jointly:
+                spread = drawn.std(axis=0)
+                drawn *= np.sqrt(variance) / np.where(spread > 0.0, spread, 1.0)
+            drawn += mean
+        draws = drawn[:, places.ravel()]
         for number, coefficient in enumerate(self.skewed):
-            latent, values = coefficient.latent, nodes.draws[:, len(rows) + number, coefficient.latent]
+            latent, values = coefficient.latent, drawn[:, len(rows) + number, coefficient.latent]
             draws[:, :, latent] += coefficient.moved(values)[:, None] * (X @ coefficient.factors)
         return DrawNodes(draws, nodes.values)
 
     def responses(self, rows: NewRows, num_draws: int, seed: Seed, nodes: DrawNodes | None = None) -> np.ndarray:
         """Draws of y (draws, m)."""
-        nodes = self._excluded(self.latents(rows.X, num_draws, seed) if nodes is None else nodes, rows)
+        drawn = self.latents(rows.X, num_draws, seed, has_moments=False) if nodes is None else nodes
+        nodes = self._excluded(drawn, rows)
         return self._predictive(rows, nodes).draw(num_draws, seed)
 
     def values(self, rows: NewRows, target: str, nodes: DrawNodes | None = None) -> Values:
@@ -920,10 +933,7 @@ def _effects_of_levels(sampler: LatentSampler, number: int, line: LinearCoeffici
         keys = list(factor.codes)[at : at + step]
         X = np.tile(inputs, (len(keys), 1))
         X[:, block[: len(members)]] = np.repeat([factor.codes[key] for key in keys], len(ends))[:, None]
-        f = sampler.latents(X, num_draws).draws
-        if not sampler.skewed:
-            f += sampler.result.predict_latent(X)[0] - f.mean(axis=0)
-        f = f.reshape(len(f), len(keys), len(ends), -1)
+        f = sampler.latents(X, num_draws).draws.reshape(num_draws, len(keys), len(ends), -1)
         values = np.linalg.solve(design, f[..., list(regression.latents[number])])
         if line is not None:
             values += fixed[:, None] * (f[..., list(regression.latents[line.number])] - shifts[:, None])

@@ -6,7 +6,7 @@ import pytest
 from scipy import integrate, special, stats
 
 import pgmodels as pgm
-from pgmodels.likelihoods.likelihood import log_density
+from pgmodels.likelihoods.likelihood import Likelihood, log_density
 from pgmodels.regression import response as families
 
 S = special.expit
@@ -26,6 +26,11 @@ def inflated_beta(y, f=(0.4, -1.2, 0.7), phi=3.0):
     return np.where(end, S(f[1]) * np.where(y == 1, S(f[2]), S(-f[2])), inside)
 
 
+def generalised_poisson(y, mean=np.exp(0.6), share=0.8 / 1.8):
+    rate = mean * (1 - share)
+    return np.exp(np.log(rate) + (y - 1) * np.log(rate + share * y) - rate - share * y - special.gammaln(y + 1))
+
+
 def quantile_density(y, f=0.4, scale=0.8, q=0.3):
     u = (y - f) / scale
     return q * (1 - q) / scale * np.exp(-u * (q - (u < 0)))
@@ -40,6 +45,7 @@ def slanted(f=0.4, scale=0.8, alpha=-2.5):
 # Likelihood, latents, density or mass of y, and where y is: whole numbers, an interval, or points beside one.
 LAWS = {
     "nbinom1": (families.nbinom1(1.7), [0.6], nbinom(0.6, np.exp(0.6) / 1.7).pmf, np.arange(400.0)),
+    "genpois": (families.genpois(0.8), [0.6], generalised_poisson, np.arange(600.0)),
     "truncated_poisson": (families.truncated_poisson(), [0.3],
         lambda y: stats.poisson(np.exp(0.3)).pmf(y) / -np.expm1(-np.exp(0.3)), np.arange(1.0, 60.0)),
     "truncated_negbinomial": (families.truncated_negbinomial(1.3), [0.3],
@@ -112,9 +118,31 @@ def test_times_of_a_log_normal_are_censored_and_truncated():
     np.testing.assert_allclose(interval, [law.logsf(1.2), law.logpdf(1.2), law.logcdf(1.2), between], rtol=1e-8)
 
 
+@pytest.mark.parametrize("f", [-40.0, -0.7, 0.9, 40.0])
+def test_proportional_hazards_are_constant_in_pieces(f):
+    made, starts, ratios = families.ProportionalHazards((0.8, 1.7), True), np.array([0.0, 0.8, 1.7]), [1.0, 2.5, 0.4]
+    parameters = {"hazards": pgm.Parameter(np.array(ratios[1:]), positive=True)}
+    law = Likelihood(parameters, "cox", made, pgm.LeftTruncated(), made.mean, made.variance, 1, made.draw)
+    hazard = lambda t: np.exp(f) * ratios[np.searchsorted(starts, t) - 1]  # noqa: E731
+    until = lambda t: np.exp(f) * np.minimum(np.maximum(t - starts, 0.0), [0.8, 0.9, np.inf]) @ ratios  # noqa: E731
+    y = np.array([[0.3, 1.0, 0.0], [1.1, 1.0, 0.9], [4.0, 1.0, 0.2], [4.0, 0.0, 2.0]])
+    expected = [d * np.log(hazard(t)) - until(t) + until(entry) for t, d, entry in y]
+    np.testing.assert_allclose(log_density(law, y, np.full((4, 1), f)), expected, rtol=1e-8)
+    # The last piece by hand.
+    last, low = np.exp(f) * 0.4, min(1.7, 50.0 * np.exp(-f))
+    inner = [integrate.quad(lambda t, k=k: t**k * np.exp(-until(t)), 0.0, low, points=[0.8])[0] for k in (0, 1)]
+    mean, square = inner[0] + np.exp(-until(1.7)) / last, 2.0 * inner[1]
+    square += 2.0 * np.exp(-until(1.7)) * (1.7 / last + last**-2.0)
+    moments = law.moments(np.ones((1, 3)), np.full((1, 1), f), 1)
+    np.testing.assert_allclose(np.ravel(moments), [mean, square - mean**2], rtol=1e-6)
+    drawn = law.draw(np.random.default_rng(0), np.ones((4000, 3)), np.full((4000, 1), f))
+    assert abs(drawn.mean() - mean) < 4.0 * np.sqrt((square - mean**2) / 4000.0)
+
+
 @pytest.mark.parametrize(
     ("text", "family", "message"),
     [
+        ("Surv(x + 1, 0 * n) ~ 1", "cox", "needs Surv.* with an event, and no intervals; got .* with 0 events"),
         ("n ~ x", "truncated_poisson", "counts of 1 or more; got 0 in row 0"),
         ("y ~ x", "hurdle_gamma", "y other than 0: .*row"),
         ("y ~ x", "zero_one_inflated_beta", "y other than 0 and 1: "),

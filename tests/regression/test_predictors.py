@@ -155,13 +155,14 @@ def test_parameters_have_formulas_by_their_names(family):
 @pytest.mark.parametrize(
     ("family", "response"), [("bernoulli", "y"), ("binomial", "p(y, n)"), ("cumulative", "y")], ids=str
 )
-def test_complementary_log_log_links(family, response):
+@pytest.mark.parametrize("link", ["cloglog", "cauchit", "probit"])
+def test_links(family, response, link):
     x, n = RNG.normal(0.1, 0.8, 40), 1 if family == "bernoulli" else 6
     y = {"cumulative": np.arange(40) % 3, "binomial": np.arange(40) % 7}.get(family, np.arange(40) % 2)
     priors = {"cuts": pgm.Fixed(CUTS[1:3])} if family == "cumulative" else None
     data = pd.DataFrame({"y": y, "x": x, "n": n})
-    regression = pgm.formula(f"{response} ~ x", data, family=family, link="cloglog", priors=priors)
-    P = lambda z: -np.expm1(-np.exp(z))  # noqa: E731
+    regression = pgm.formula(f"{response} ~ x", data, family=family, link=link, priors=priors)
+    P = {"probit": stats.norm.cdf, "cauchit": stats.cauchy.cdf, "cloglog": lambda z: -np.expm1(-np.exp(z))}[link]
     expected = np.log(P(CUTS[y + 1] - x) - P(CUTS[y] - x)) if priors else stats.binom.logpmf(y, n, P(x))
     likelihood, f = regression.model.likelihood, x[:, None]
     np.testing.assert_allclose(log_density(likelihood, regression.y, f), expected, rtol=1e-9)
