@@ -51,6 +51,13 @@ FORMULAS = {
         gamma(Y + R) / (gamma(Y + 1) * gamma(R)) * sigmoid(F) ** Y * sigmoid(-F) ** R, Counts()
     ),
     "sigmoid poisson": RuleCase((R * sigmoid(F)) ** Y * exp(-R * sigmoid(F)) / gamma(Y + 1), Counts()),
+    "presence": RuleCase((1 - exp(-R * sigmoid(F + 0.3))) ** Y * exp(-R * sigmoid(F + 0.3)) ** (1 - Y), Binary()),
+    "presence or neither": RuleCase(
+        (0.8 * (1 - exp(-R * sigmoid(F))) + 0.1) * (Y == 1) + (0.8 * exp(-R * sigmoid(F)) + 0.1) * (Y == 0), Binary()
+    ),
+    "Student t of unequal noise": RuleCase(
+        sqrt(sigmoid(F2[1])) * (1 + 0.7 * sigmoid(F2[1]) * (Y - F2[0]) ** 2) ** (-(R + 1) / 2), Real(), 2
+    ),
     "logistic softmax": RuleCase(sigmoid(F3[Y]) / sum_(sigmoid(F3)), Classes(3), 3),
     "stick breaking": RuleCase(
         prod(sigmoid(F2) ** (positions(F2) == Y) * sigmoid(-F2) ** (positions(F2) < Y)), Classes(3), 2

@@ -17,7 +17,7 @@ from pgmodels import polya_gamma
 from pgmodels.augmentation.normal_form import Quadratic
 from pgmodels.augmentation.predictors import ONE, Allocated, Auxiliary, Predictor, over_latents
 from pgmodels.likelihoods.expression import Environment, Expression, Latent, Latents
-from pgmodels.likelihoods.operations import Largest, add, log, log_normal_interval, multiply, normal_cdf, power
+from pgmodels.likelihoods.operations import Largest, add, exp, log, log_normal_interval, multiply, normal_cdf, power
 from pgmodels.likelihoods.printing import (
     Applied,
     Bracketed,
@@ -424,6 +424,40 @@ class Poisson(Law):
 
     def notation(self, variable: Part) -> Tree:
         return call("Poisson", self.rate)
+
+    def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return value + 1.0 * (value > 0)
+
+
+@dataclass(frozen=True)
+class PositivePoisson(Law):
+    """Poisson(rate) given that it is not 0; 0 where ``switch`` is 0."""
+
+    rate: Expression
+    switch: Expression
+
+    def draw(self, key: Array, env: Environment) -> Array:
+        rate, off = jnp.broadcast_arrays(self.rate.evaluate(env), self.off(env))
+        first_key, later_key = jax.random.split(key)
+        # The first arrival of a process of unit rate, given that it is before the rate; the others come later.
+        first = -jnp.log1p(jax.random.uniform(first_key, rate.shape, rate.dtype) * jnp.expm1(-rate))
+        later = jax.random.poisson(later_key, jnp.maximum(rate - first, 0.0)).astype(rate.dtype)
+        return jnp.where(off, 0.0, 1.0 + later)
+
+    def log_density(self, value: Array, env: Environment) -> Array:
+        rate = self.rate.evaluate(env)
+        density = jsp.xlogy(value, rate) - jsp.gammaln(value + 1.0) - rate - jnp.log(-jnp.expm1(-rate))
+        return jnp.where(self.off(env), 0.0, density)
+
+    def mean(self) -> Expression:
+        return multiply(self.switch, self.rate, power(add(1.0, multiply(-1.0, exp(multiply(-1.0, self.rate)))), -1.0))
+
+    def grid(self, centre: np.ndarray, env: Environment) -> Grid:
+        grid = Poisson(self.rate).grid(centre, env)
+        return Grid(np.where(self.off(env), grid.values, grid.values + 1.0), grid.log_measure)
+
+    def notation(self, variable: Part) -> Tree:
+        return line(call("Poisson", self.rate), words("without 0"), *where(self.switch))
 
     def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return value + 1.0 * (value > 0)

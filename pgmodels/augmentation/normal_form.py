@@ -87,6 +87,9 @@ def _factorise(expression: Expression, size: int) -> list[Factor]:
         rewritten = _link(expression)
         if rewritten is not None:
             return _factorise(rewritten, size)
+        if expression.complement is not None:
+            number, share = expression.complement
+            return [Factor(Constant(number), ONE), Factor(add(1.0, multiply(-1.0, share)), ONE)]
     return [Factor(expression, ONE)]
 
 

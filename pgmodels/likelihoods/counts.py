@@ -216,7 +216,7 @@ class _CumulativeSampler:
 def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None, disc: Any = None) -> Likelihood:
     """An ordered category y: P(y <= k) = F(cuts[k] - f), with F = σ, Φ, 1 - exp(-exp(z)) or Cauchy's; one latent.
 
-    All engines accept it with the first two; the others have no augmentation.
+    All engines take it, but with "cloglog" and "cauchit", which have no augmentation.
 
     The cut-points carry the level of f: give the GP the mean ``pgm.Fixed(0.0)``.
 

@@ -164,6 +164,28 @@ def log_poisson_mass(y, f):
     return stats.poisson.logpmf(y, np.exp(f[:, 0]))
 
 
+@pgm.likelihood(support=pgm.Binary())
+def presence(y, f, rate=pgm.Parameter(2.5, positive=True)):
+    none = pgm.exp(-rate * pgm.sigmoid(f))
+    return (1 - none) ** y * none ** (1 - y)
+
+
+def presence_mass(y, f):
+    none = -2.5 * expit(f[:, 0])
+    return np.where(y == 1, np.log(-np.expm1(none)), none)
+
+
+@pgm.likelihood(support=pgm.Real())
+def uneven_student(y, f, df=pgm.Fixed(4.0)):
+    precision = 3 * pgm.sigmoid(f[1])
+    norm = pgm.gamma((df + 1) / 2) / (pgm.gamma(df / 2) * pgm.sqrt(np.pi * df))
+    return norm * pgm.sqrt(precision) * (1 + precision * (y - f[0]) ** 2 / df) ** (-(df + 1) / 2)
+
+
+def uneven_student_density(y, f):
+    return stats.t.logpdf(y, 4.0, f[:, 0], (3 * expit(f[:, 1])) ** -0.5)
+
+
 # The family, its latents, data, an independent density, whether it is normalised, and whether it is derived.
 TRIED = {
     "quantile": (quantile, 1, REAL, quantile_density, True, True),
@@ -178,6 +200,8 @@ TRIED = {
     "pseudo-Huber": (pseudo_huber, 1, REAL, pseudo_huber_density, False, True),
     "one-vs-each": (one_vs_each, 3, GRADE, one_vs_each_density, False, True),
     "guessing": (guessing, 1, LABEL, guessing_mass, True, True),
+    "presence": (presence, 1, LABEL, presence_mass, True, True),
+    "uneven Student": (uneven_student, 2, REAL, uneven_student_density, True, True),
     "log Poisson": (log_poisson, 1, COUNT, log_poisson_mass, True, False),
 }
 
@@ -213,6 +237,7 @@ FREE = {
     "exposure": ("dispersion", dist.LogNormal(0.0, 1.0)),
     "quantile": ("scale", dist.LogNormal(0.0, 1.0)),
     "guessing": ("rate", dist.Beta(1.0, 4.0)),
+    "presence": ("rate", dist.LogNormal(0.0, 1.0)),
 }
 
 

@@ -70,6 +70,7 @@ FEW = (
     "noisy or",
     "Laplace or Student t",
     "ordered logit",
+    "presence",
     "undeclared classes",
 )
 
@@ -110,6 +111,7 @@ AUXILIARIES = {
     "j": lambda p: (0.1 + 0.3 * sigmoid(F)) * sigmoid(-F) ** p,
     "λ": lambda p: sigmoid(F) ** p / (1 + sigmoid(F)),
     "k": lambda p: sigmoid(F) ** p * exp(-2 * sigmoid(F)),
+    "n": lambda p: sigmoid(F) ** p * (1 - exp(-2 * sigmoid(F))),
     "u": lambda p: normal_cdf(F - 0.3) * normal_cdf(p * F),
     "g": lambda p: largest(F3, Y, p),
     "ω": lambda p: sigmoid(F - 0.3) * sigmoid(F) ** p,

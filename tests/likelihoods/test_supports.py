@@ -282,7 +282,10 @@ def test_negative_values_of_the_line_may_be_censored():
     ("make", "message"),
     [
         (lambda: pgm.Ordinal(1), "num_classes must be a whole number >= 2"),
-        (lambda: pgm.Ordinal(3, link="log"), "link of Ordinal must be one of 'logit', 'probit', 'cloglog'; got 'log'"),
+        (
+            lambda: pgm.Ordinal(3, link="log"),
+            "link of Ordinal must be one of 'logit', 'probit', 'cloglog', 'cauchit'; got 'log'",
+        ),
         (lambda: pgm.Ordinal(3, cuts=[1.0, 0.0]), "cuts of Ordinal must satisfy"),
         (lambda: pgm.Ordinal(3, cuts=[0.0, 1.0, 2.0]), r"must be 2 increasing numbers.*got an array of shape \(3,\)"),
         (lambda: pgm.Weibull(-1.0), "shape of Weibull must be positive"),

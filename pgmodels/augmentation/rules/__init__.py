@@ -11,12 +11,13 @@ from pgmodels.augmentation.rules.mixtures import (
     MixtureRule,
     PoissonRule,
     PolyaGammaRule,
+    PositivePoissonRule,
 )
 from pgmodels.augmentation.rules.rule import DifferenceRule, Rule, SelectionRule
 
 RULES: list[type[Rule]] = [
     PolyaGammaRule, PoissonRule, GammaRule, GammaMixtureRule, InverseGaussianMixtureRule, IntervalGaussianRule,
-    TruncatedGaussianRule, ArgmaxRule, GaussianRule, SelectionRule, DifferenceRule, MixtureRule,
+    TruncatedGaussianRule, ArgmaxRule, GaussianRule, SelectionRule, DifferenceRule, PositivePoissonRule, MixtureRule,
 ]  # fmt: skip
 
 

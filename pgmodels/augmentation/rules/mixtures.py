@@ -19,6 +19,7 @@ from pgmodels.augmentation.laws import (
     InverseGaussian,
     Poisson,
     PolyaGamma,
+    PositivePoisson,
     Root,
     Thinning,
     Tilde,
@@ -168,20 +169,11 @@ class PoissonRule(Rule):
 
     @classmethod
     def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
-        terms = exponent_of(factor, deriver.size)
-        rates: dict[tuple, tuple[Call, list[Term]]] = {}
-        rest: list[Expression] = []
-        for term in terms or ():
-            links = [atom for atom in term.atoms if isinstance(atom, Call) and atom.name == "sigmoid"]
-            if len(links) == 1:
-                others = tuple(atom for atom in term.atoms if atom is not links[0])
-                rates.setdefault(links[0].key, (links[0], []))[1].append(Term(term.coefficient, others, term.reduced))
-            else:
-                rest.append(term.expression)
+        rates, others = _by_link(exponent_of(factor, deriver.size) or ())
         if not rates:
             return None
-        counts = []
-        for link, rate_terms in rates.values():
+        counts, rest = [], [term.expression for term in others]
+        for link, _, rate_terms in rates:
             rule, constant = cls._of_rate(link, rate_terms, factor.parent, deriver)
             deriver.rules.append(rule)
             rest.append(constant)
@@ -233,8 +225,73 @@ class PoissonRule(Rule):
         return Poisson(multiply(mean_quadratic(self.rate), Tilde(self.predictor, -1)))
 
 
+class PositivePoissonRule(Rule):
+    """(1 - exp(-R σ(z)))^a, R >= 0, a in {0, 1}, with n ~ Poisson(R σ(z)) given n > 0."""
+
+    title = "Positive Poisson"
+    rank = 1
+    auxiliary: Auxiliary
+    law: PositivePoisson
+
+    def __init__(self, name: str, predictor: Predictor, rate: Expression, factor: Factor):
+        exponent, self.parent = factor.exponent, factor.parent
+        self.predictor, self.rate, self.exponent = predictor, rate, exponent
+        self.positions, self.up = predictor.positions, sigmoid(predictor.expression)
+        self.auxiliary = Auxiliary(name, predictor.is_vector or rate.is_vector or exponent.is_vector)
+        self.law = PositivePoisson(multiply(rate, self.up), exponent)
+        self.remaining_factor = power(self.up, self.auxiliary)
+        # Of the factor, exp(-a R σ(z)) is for the rule of Poisson variables.
+        self.once = exp(multiply(-1.0, exponent, rate, self.up))
+        self.factor = multiply(power(factor.base, exponent), power(self.once, -1.0))
+
+    @classmethod
+    def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
+        complement = factor.base.complement if isinstance(factor.base, Sum) else None
+        share, formula = None if complement is None else complement[1], factor.expression
+        if not isinstance(share, Call) or share.name != "exp":
+            return None
+        products, rest = _by_link(expand(share.argument, deriver.size))
+        if len(products) != 1 or rest:
+            return None
+        ((link, reduced, weights),) = products
+        if reduced or any(term.atoms for term in weights):
+            return None
+        rate = multiply(-1.0, add(*(term.coefficient for term in weights)))
+        deriver.require(rate, "nonnegative", words("the rate in"), formula)
+        deriver.require(factor.exponent, "indicator", words("the exponent of"), factor.base)
+        rule = cls(deriver.name("n"), deriver.predictor(link.argument, formula), rate, factor)
+        deriver.rules.append(rule)
+        return Factor(rule.up, rule.auxiliary, rule.auxiliary), Factor(rule.once, ONE, factor.parent)
+
+    def share(self) -> Expression:
+        rate = multiply(self.rate, Tilde(self.predictor, 1))
+        # exp(R) - 1 without cancellation.
+        one = add(1.0, multiply(-1.0, exp(multiply(-1.0, rate))))
+        return over_latents(multiply(self.exponent, add(rate, log(one))))
+
+    def log_joint(self, env: Environment) -> Array:
+        value, rate = self.auxiliary.evaluate(env), self.rate.evaluate(env)
+        return jsp.xlogy(value, rate) - jsp.gammaln(value + 1.0)
+
+    def identity(self) -> Tree:
+        augmented = over("Σ", self.auxiliary, factors(self.augmented(), self.remaining_factor))
+        return line(self.factor, "=", augmented, *where(self.exponent))
+
+    def augmented(self) -> Expression:
+        return multiply(power(self.rate, self.auxiliary), power(gamma_function(add(self.auxiliary, 1.0)), -1.0))
+
+    def prior(self) -> tuple[Expression, ...]:
+        return (self.rate,)
+
+    def averaged(self) -> PositivePoisson:
+        return PositivePoisson(multiply(self.rate, Tilde(self.predictor, 1)), self.exponent)
+
+
 class GammaRule(Rule):
-    """S^-p, S = c + Σ_j w_j σ(z_j), with λ ~ Gamma(p, rate S) (Galy-Fajou et al. 2019, section 3.1, augmentation 1)."""
+    """S^-p, S = c + Σ_j w_j σ(z_j), with λ ~ Gamma(p, rate S) (Galy-Fajou et al. 2019, section 3.1, augmentation 1).
+
+    A weight w_j >= 0 is a coefficient or a quadratic in other latents.
+    """
 
     title = "Gamma"
     rank = 2
@@ -247,26 +304,20 @@ class GammaRule(Rule):
         base: Expression,
         exponent: Expression,
         constant: Expression,
-        terms: tuple[tuple[Expression, Predictor, bool], ...],
+        terms: tuple[tuple[Quadratic, Predictor, bool], ...],
         parent: Auxiliary | None,
     ):
         # The weight, the predictor and whether the term is a sum over the latents.
-        self.terms = terms
+        self.terms = tuple((weight.expression, predictor, reduced) for weight, predictor, reduced in terms)
+        self.mean_weights = [mean_quadratic(weight) for weight, _, _ in terms]
         self.base, self.exponent, self.constant, self.parent = base, exponent, constant, parent
-        self.positions = tuple(sorted({p for _, predictor, _ in terms for p in predictor.positions}))
+        self.positions = tuple(sorted({p for pair in terms for part in pair[:2] for p in part.positions}))
         self.factor = power(base, multiply(-1.0, exponent))
         self.auxiliary = Auxiliary(name, base.is_vector or exponent.is_vector)
         links = [sigmoid(predictor.expression) for _, predictor, _ in terms]
-        self.law = Gamma(exponent, WeightedSum(base, constant, self._terms(links)))
-        self.remaining_factor = exp(multiply(-1.0, self.auxiliary, self._sum(links)))
-
-    def _terms(self, links: Sequence[Expression]) -> list[tuple[Expression, Expression, bool]]:
-        """(weight, link, whether summed over the latents) of each term."""
-        return [(weight, link, reduced) for (weight, _, reduced), link in zip(self.terms, links, strict=True)]
-
-    def _sum(self, links: Sequence[Expression]) -> Expression:
-        products = ((multiply(weight, link), reduced) for weight, link, reduced in self._terms(links))
-        return add(*(over_latents(product) if reduced else product for product, reduced in products))
+        weighted = [(weight, link, reduced) for (weight, _, reduced), link in zip(self.terms, links, strict=True)]
+        self.law = Gamma(exponent, WeightedSum(base, constant, weighted))
+        self.remaining_factor = exp(multiply(-1.0, self.auxiliary, _total(weighted)))
 
     @classmethod
     def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
@@ -281,20 +332,24 @@ class GammaRule(Rule):
             terms = expand(base, deriver.size)
         else:
             return None
-        calls = [term for term in terms if len(term.atoms) == 1 and isinstance(term.atoms[0], Call)]
-        links = [term for term in calls if term.atoms[0].name == "sigmoid"]  # type: ignore[attr-defined]
-        if not links:
+        products, rest = _by_link(terms)
+        if not products:
             return None
-        constant = add(*(term.coefficient for term in terms if not term.atoms))
-        if len(links) + sum(not term.atoms for term in terms) != len(terms):
-            raise deriver.no_rule(formula, "a sum whose terms are constants and w σ(z), w >= 0")
+        constant = add(*(term.coefficient for term in rest))
         weighted = []
-        for term in links:
-            predictor = deriver.predictor(term.atoms[0].argument, formula)  # type: ignore[attr-defined]
-            reason = (words("the weight of"), term.atoms[0], words("in"), formula)
-            deriver.require(term.coefficient, "nonnegative", *reason)
-            weighted.append((term.coefficient, predictor, term.reduced))
-        if any(expression.sign == -1 for expression in (constant, *(weight for weight, _, _ in weighted))):
+        for link, reduced, weights in products:
+            predictor, weight = deriver.predictor(link.argument, formula), read_completed(weights)
+            is_free = weight is not None and not set(weight.positions) & set(predictor.positions)
+            if weight is None or not is_free or any(term.atoms for term in rest) or (reduced and weight.squares):
+                raise deriver.no_rule(
+                    formula, "a sum of constants and w σ(z), with w >= 0 a coefficient or a quadratic in other latents"
+                )
+            if weight.squares:
+                deriver.require_quadratic(weight, formula)
+            else:
+                deriver.require(weight.constant, "nonnegative", words("the weight of"), link, words("in"), formula)
+            weighted.append((weight, predictor, reduced))
+        if any(part.sign == -1 for part in (constant, *(weight.constant for weight, _, _ in weighted))):
             raise deriver.no_rule(formula, "a sum of w σ(z) and a constant, all >= 0, to a negative power")
         deriver.check_plates(base, factor.exponent, any(reduced for _, _, reduced in weighted), formula)
         deriver.require(constant, "nonnegative", words("the constant in"), formula)
@@ -304,15 +359,16 @@ class GammaRule(Rule):
         deriver.rules.append(rule)
         return tuple(
             Factor(exp(multiply(-1.0, rule.auxiliary, weight, sigmoid(predictor.expression))), ONE, rule.auxiliary)
-            for weight, predictor, _ in weighted
+            for weight, predictor, _ in rule.terms
         )
 
     @cached_property
     def mean_base(self) -> WeightedSum:
         """S at the moments of q, with σ̃(z) for each σ(z)."""
-        links = [Thinning(predictor) for _, predictor, _ in self.terms]
-        written = add(self.constant, self._sum([link.written for link in links]))
-        return WeightedSum(written, self.constant, self._terms(links))
+        pairs = zip(self.mean_weights, self.terms, strict=True)
+        means = [(weight, Thinning(predictor), reduced) for weight, (_, predictor, reduced) in pairs]
+        written = _total([(weight, link.written, reduced) for weight, link, reduced in means])
+        return WeightedSum(add(self.constant, written), self.constant, means)
 
     @cached_property
     def total_rate(self) -> Expression:
@@ -348,6 +404,27 @@ class GammaRule(Rule):
 
     def averaged(self) -> Gamma:
         return Gamma(self.exponent, self.mean_base)
+
+
+def _by_link(terms: Sequence[Term]) -> tuple[list[tuple[Call, bool, list[Term]]], list[Term]]:
+    """Terms without one σ(z), and the others by σ(z): whether they are summed over the latents, and their weights."""
+    products: dict[tuple, tuple[Call, bool, list[Term]]] = {}
+    rest: list[Term] = []
+    for term in terms:
+        links = [atom for atom in term.atoms if isinstance(atom, Call) and atom.name == "sigmoid"]
+        if len(links) != 1:
+            rest.append(term)
+            continue
+        atoms = tuple(atom for atom in term.atoms if atom is not links[0])
+        members = products.setdefault((links[0].key, term.reduced), (links[0], term.reduced, []))[2]
+        members.append(Term(term.coefficient, atoms, term.reduced))
+    return list(products.values()), rest
+
+
+def _total(terms: Sequence[tuple[Expression, Expression, bool]]) -> Expression:
+    """The sum of weights times links, of which some are sums over the latents."""
+    products = [(multiply(weight, link), reduced) for weight, link, reduced in terms]
+    return add(*(over_latents(product) if reduced else product for product, reduced in products))
 
 
 def gamma_mixed(auxiliary: Auxiliary, exponent: Expression, rate: Expression) -> Expression:
@@ -640,7 +717,10 @@ def _links_of(product: Expression, most: int = 20) -> list[Call] | None:
 
 
 def _components(base: Sum, size: int) -> tuple[Expression, ...]:
-    """The terms of a sum: latent-free terms merged, and -w Π_i σ(z_i) rewritten as Σ_i w σ(-z_i) Π_{j<i} σ(z_j) - w."""
+    """The terms of a sum: latent-free terms merged, -w Π_i σ(z_i) as Σ_i w σ(-z_i) Π_{j<i} σ(z_j) - w, and -w exp(x).
+
+    The last is w (1 - exp(x)) - w.
+    """
     constants, dependent = [], []
     for child in base.children:
         weight, link = split_latents(child)
@@ -654,6 +734,9 @@ def _components(base: Sum, size: int) -> tuple[Expression, ...]:
                 dependent.append(multiply(multiply(-1.0, weight), others, *links[:place]))
         elif child.latent_free:
             constants.append(child)
+        elif split_number(child)[0] < 0 and isinstance(link, Call) and link.name == "exp":
+            constants.append(weight)
+            dependent.append(multiply(multiply(-1.0, weight), add(1.0, multiply(-1.0, link))))
         else:
             dependent.append(child)
     constant = add(*constants)
