@@ -771,8 +771,7 @@ def adjacency(graph: object) -> tuple[np.ndarray, list[Any] | None]:
         labels = list(table.index)
         table = table.reindex(columns=labels) if set(table.columns) == set(labels) else table
     elif isinstance(table, list | tuple) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in table):
-        is_matrix = len(table) == 2 and np.array_equal(np.ravel(table), [0, 1, 1, 0])
-        pairs = None if is_matrix else list(table)
+        pairs = None if len(table) == 2 and np.array_equal(np.ravel(table), [0, 1, 1, 0]) else list(table)
     if pairs is not None:
         labels = list(dict.fromkeys([*(labels or ()), *(label for pair in pairs for label in pair)]))
         W = np.zeros((len(labels), len(labels)))

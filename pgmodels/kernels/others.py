@@ -143,8 +143,7 @@ class Cosine(OfVariance):
         self.period = scalar(period, "period", self)
 
     def to_state_space(self) -> StateSpace:
-        frequency = 2.0 * jnp.pi / as_array(self.period.value)
-        return OscillatorState(as_array(self.variance.value)[None], frequency)
+        return OscillatorState(as_array(self.variance.value)[None], 2.0 * jnp.pi / as_array(self.period.value))
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         turns = (as_array(X)[:, :1] - as_array(Z)[:, 0]) / as_array(self.period.value)
