@@ -138,8 +138,7 @@ def mode_of_largest(
 
     # The mode for one factor alone is on the right of this point, since φ(z) / Φ(z) > -z; and of 0.
     alone = jnp.where(chosen, 0.0, -gap * ratio / (1.0 + ratio**2))
-    start = jnp.maximum(jnp.max(alone, axis=-1, keepdims=True), 0.0)
-    mode = jax.lax.fori_loop(0, steps, newton, start)
+    mode = jax.lax.fori_loop(0, steps, newton, jnp.maximum(jnp.max(alone, axis=-1, keepdims=True), 0.0))
     return mode, derivatives(mode)[1]
 
 
