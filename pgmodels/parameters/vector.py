@@ -137,12 +137,9 @@ class ParameterVector(Picklable):
     @cached_property
     def signature(self) -> tuple[Any, ...]:
         """What is static beside the structure of the leaves: names, leaf indices, shapes, constraints, other priors."""
-        entries = []
-        fields = zip(self.names, self.leaf_indices, self.shapes, self.parameters, self._has_leaves, strict=True)
-        for name, index, shape, p, has_leaves in fields:
-            prior = None if has_leaves else p.hashable_prior
-            entries.append((name, index, shape, p.positive, prior, p.hashable_constraint))
-        return tuple(entries)
+        priors = (None if has else p.hashable_prior for has, p in zip(self._has_leaves, self.parameters, strict=True))
+        constraints = ((p.positive, p.hashable_constraint) for p in self.parameters)
+        return tuple(zip(self.names, self.leaf_indices, self.shapes, constraints, priors, strict=True))
 
     @cached_property
     def _has_leaves(self) -> list[bool]:
@@ -193,8 +190,7 @@ class ParameterVector(Picklable):
 
     def median(self, draws: list[np.ndarray]) -> list[np.ndarray]:
         """The entrywise medians of draws (chains, draws, ...), mapped back into the constraints."""
-        medians = [np.median(values, axis=(0, 1)) for values in draws]
-        pairs = zip(self.parameters, medians, strict=True)
+        pairs = zip(self.parameters, (np.median(values, axis=(0, 1)) for values in draws), strict=True)
         return [m if p.constraint is None else np.asarray(p.transform(p.transform.inv(m))) for p, m in pairs]
 
     def with_values(self, values: list[Any]) -> "Model":
@@ -269,5 +265,4 @@ def has_one_prior(model: "Model") -> bool:
 
 
 def _any_uncertain(tree: object) -> bool:
-    leaves = jax.tree.leaves(tree, is_leaf=is_parameter)
-    return any(is_parameter(leaf) and is_sampled(leaf) for leaf in leaves)
+    return any(is_parameter(leaf) and is_sampled(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_parameter))

@@ -8,7 +8,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -56,18 +56,14 @@ def suppress_warnings(category: type[Warning]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def raised(category: type[Warning]) -> Iterator[None]:
+def raised(category: type[Warning]) -> AbstractContextManager[None]:
     """Within the context the package's own warnings of a category are exceptions, in this thread alone."""
-    with _within(_raised, category):
-        yield
+    return _within(_raised, category)
 
 
-@contextmanager
-def renamed(category: type[Warning], other: type[Warning]) -> Iterator[None]:
+def renamed(category: type[Warning], other: type[Warning]) -> AbstractContextManager[None]:
     """Within the context the package's warnings of a category are of another one, in this thread alone."""
-    with _within(_renamed, (category, other)):
-        yield
+    return _within(_renamed, (category, other))
 
 
 def warn(message: str, category: type[Warning]) -> None:
