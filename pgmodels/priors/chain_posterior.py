@@ -61,7 +61,7 @@ def factors_of_effects(prior: PriorCollection) -> dict[int, Float[Array, "r n"]]
 
 def chained_latents(prior: PriorCollection) -> np.ndarray:
     """The latents that are chains."""
-    return np.flatnonzero(np.repeat([group.is_chain for group in prior.groups], prior.sizes))
+    return np.flatnonzero(prior.by_latent([group.is_chain for group in prior.groups]))
 
 
 def _leader(prior: PriorCollection) -> tuple[int, MarkovPrior]:
@@ -77,8 +77,7 @@ def chain_column(prior: PriorCollection) -> int:
 
 def check_columns(prior: PriorCollection) -> None:
     """Raise ValueError if chains read different columns."""
-    chains = chain_groups(prior)
-    columns = {column for group in chains for column in group.kernel.reads(group.X.shape[1])}
+    columns = {column for group in chain_groups(prior) for column in group.kernel.reads(group.X.shape[1])}
     if len(columns) > 1:
         raise ValueError(
             "GPs with form=pgm.Markov() that a formula combines must be of one column, and these read columns "
@@ -175,8 +174,7 @@ class Layout(NamedTuple):
                 factor = factors[index]
                 coefficients = tuple(range(len(factor)))
                 if not is_traced():
-                    nonzero = np.flatnonzero(np.any(np.asarray(factor) != 0.0, axis=1))
-                    coefficients = tuple(nonzero.tolist()) or (0,)
+                    coefficients = tuple(np.flatnonzero(np.any(np.asarray(factor) != 0.0, axis=1)).tolist()) or (0,)
                 member = Member(index, len(coefficients), coefficients=coefficients)
             members += [member] * group.size
         return cls(tuple(members), is_coupled)
@@ -351,9 +349,7 @@ class ChainPosterior(DependentPosterior):
         mean, deviation = self._draw(self.joint, key)
         return self._coordinates(*mean), self._coordinates(*deviation)
 
-    @property
-    def extends(self) -> bool:
-        return True
+    extends = True
 
     def drawn_at(self, X_new: Float[Array, "m d"], keys: RandomKey) -> Float[Array, "draws m L"]:
         """Joint draws at new inputs, one for each key: by the chains through the data and the new inputs."""
@@ -443,7 +439,7 @@ def condition_chains(prior: PriorCollection, Phi: Float[Array, "n K L"], sites: 
     lines = LineSites(Phi[:, :, chained], jnp.concatenate(slopes, axis=2), h - w * shift, w)
     lines = LineSites(*(part[order] for part in lines))
     joint = condition(chains_of_rows(prior, order), lines)
-    pulled = Sites(jnp.einsum("ipl,ip->il", Phi, h), jnp.einsum("ipl,ip,ipk->ilk", Phi, w, Phi))
+    pulled = pull_sites(Phi, sites)
     constant = jnp.sum(h * shift - 0.5 * w * shift**2) - 0.5 * residual_trace(prior, pulled.precision)
     return ChainPosterior(prior, pulled, order, joint, joint.log_normalizer() + constant)
 
@@ -633,9 +629,8 @@ def respond(posterior: Posterior, factors: Factors, layout: Layout) -> ChainResp
     order = jnp.argsort(times_of_rows(rows))
     steps = layout.steps(chains_of_rows(rows, order).steps, jnp.arange(len(order)) == 0)
     observation = layout.observation(factors_of_effects(rows), len(order))
-    conditioned = given_sites(
-        steps, roots_of(steps.noise), layout.on_states(jnp.swapaxes(observation, 1, 2) @ weights @ observation)[order]
-    )
+    of_sites = layout.on_states(jnp.swapaxes(observation, 1, 2) @ weights @ observation)[order]
+    conditioned = given_sites(steps, roots_of(steps.noise), of_sites)
     both = joint_steps(steps, conditioned.steps, one_step_earlier(conditioned.covariance))
     of_blocks = Chains(*both, tuple(range(layout.num_blocks)), layout.jointly_observed)
     A = observation if factors.Phi is None else factors.Phi @ observation

@@ -123,8 +123,7 @@ class FactoredPrior(LatentPrior):
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"], noise: Float[Array, "*batch m l k"]
     ) -> Float[Array, "*batch m l"]:
         # Smaller residual variances are jitter of the roots, or rounding at a row of the data.
-        least = 1e-12 * jnp.max(self.kernel.diagonal(X_new))
-        root = linalg.root_by_rank(self.residual_covariance(X_new), least)
+        root = linalg.root_by_rank(self.residual_covariance(X_new), 1e-12 * jnp.max(self.kernel.diagonal(X_new)))
         return self.conditional(X_new, coordinates)[0] + root @ noise[..., 0]
 
 
@@ -510,8 +509,7 @@ class CoefficientPrior(SpanPrior):
 
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
         F = self.kernel.features(X_new)
-        A = F.T if self.turn is None else self.turn.T @ F.T
-        return A, jnp.zeros(len(X_new), self.A.dtype)
+        return F.T if self.turn is None else self.turn.T @ F.T, jnp.zeros(len(X_new), self.A.dtype)
 
     def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
         return coordinates if self.turn is None else self.turn @ coordinates
@@ -566,8 +564,7 @@ class LevelsPrior(SpanPrior):
     @property
     def active(self) -> Float[Array, " r"]:
         """1 for coordinates of levels, 0 for padding."""
-        is_level = jnp.zeros(len(self.keys)).at[self.level].set(1.0)
-        return jnp.repeat(is_level, len(self.features))
+        return jnp.repeat(jnp.zeros(len(self.keys)).at[self.level].set(1.0), len(self.features))
 
     @property
     def loadings(self) -> linalg.LevelFactor:
@@ -600,8 +597,7 @@ class LevelsPrior(SpanPrior):
         return n * (k**2 + 6 * k) + self.rank * k**2 / 3
 
     def _levels_of(self, X_new: Array) -> Array:
-        columns = self.kernel.level_columns(X_new.shape[1])
-        return linalg.find_levels(self.keys, X_new[:, np.array(columns)])
+        return linalg.find_levels(self.keys, X_new[:, np.array(self.kernel.level_columns(X_new.shape[1]))])
 
     def _factor(self, level: Array, features: Array) -> linalg.LevelFactor:
         return linalg.LevelFactor(level, features, len(self.keys), self.kernel.level_columns(self.X.shape[1]))
@@ -645,8 +641,7 @@ class InducingPointPrior(SpanPrior):
 
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
         """A = L_Z^-1 K(Z, X_new)."""
-        A = solve_triangular(self.root, self.cross(X_new), lower=True)
-        return with_residual(A, self.kernel.diagonal(X_new))
+        return with_residual(solve_triangular(self.root, self.cross(X_new), lower=True), self.kernel.diagonal(X_new))
 
 
 class LowRankPrior(InducingPointPrior):
