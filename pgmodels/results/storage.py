@@ -585,9 +585,8 @@ def _built_constraint(name: str, bounds: dict[str, float]) -> Constraint:
 def _with_groups(prior: PriorCollection, stored: StoredGroups) -> PriorCollection:
     """The prior with the stored groups in place of its own; None stands for one that is the same."""
     pairs = zip(prior.groups, stored, strict=True)
-    return PriorCollection(
-        tuple(group if part is None else _group(group, *part) for group, part in pairs), prior.copies
-    )
+    groups = tuple(group if part is None else _group(group, *part) for group, part in pairs)
+    return PriorCollection(groups, prior.copies)
 
 
 def _group(bound: LatentPrior, cls: type[LatentPrior], values: dict[str, Any]) -> LatentPrior:
