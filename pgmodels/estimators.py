@@ -159,10 +159,8 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
     def _gp(self, weights: np.ndarray, size: int, variance: float, mean: float) -> GP:
         """The latent GPs, with start values for rows of positive weight."""
         kernel = RBF(variance=variance) if self.kernel is None else self.kernel
-        if self.mean is not None:
-            level = self.mean
-        else:
-            level = Parameter(mean) if size == 1 else Fixed(0.0)
+        start = Parameter(mean) if size == 1 else Fixed(0.0)
+        level = start if self.mean is None else self.mean
         return GP(kernel, mean=level, size=size, form=self._form(int(np.count_nonzero(weights))))
 
     def _form(self, num_rows: int) -> Representation:
@@ -422,8 +420,7 @@ class GPRegressor(RegressorMixin, _GPEstimator):
         scale = float(np.sqrt(np.average((y - level) ** 2, weights=weights))) or 1.0
         likelihood, is_identity = self._likelihood(scale)
         variance, mean = (scale**2, level) if is_identity else (1.0, 0.0)
-        gp = self._gp(weights, likelihood.num_latents or 1, variance, mean)
-        return Model(likelihood, gp), y
+        return Model(likelihood, self._gp(weights, likelihood.num_latents or 1, variance, mean)), y
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """The mean of y, and its standard deviation.
