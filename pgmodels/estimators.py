@@ -1,6 +1,7 @@
 """Classification and regression with scikit-learn's interface."""
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -141,20 +142,14 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         if self.method == "svi":
             return svi(model, X, y, train_hyperparameters=self.learn, **options)
         if self.method in ("gibbs", "integrate"):
-            if self.learn:
-                # Hyperparameters with priors are sampled or integrated out; the others are set to learned values.
-                model = fit(model, X, y, correct=False, **search, **options).model
-            else:
-                model = model.fixed()
+            # Hyperparameters with priors are sampled or integrated out; the others are set to learned values.
+            model = fit(model, X, y, correct=False, **search, **options).model if self.learn else model.fixed()
             return (gibbs if self.method == "gibbs" else integrate)(model, X, y, **options)
         if self.learn:
             objective: Any = {"fit": "auto", "cavi": "augmented", "gaussian_vi": "expected"}[self.method]
             return fit(model, X, y, objective=objective, correct=False, **search, **options)
-        if self.method == "cavi":
-            return cavi(model.fixed(), X, y, **search, **options)
-        if self.method == "gaussian_vi":
-            return gaussian_vi(model.fixed(), X, y, **search, **options)
-        return fit(model.fixed(), X, y, correct=False, **search, **options)
+        engines: dict[str, Any] = {"fit": partial(fit, correct=False), "cavi": cavi, "gaussian_vi": gaussian_vi}
+        return engines[self.method](model.fixed(), X, y, **search, **options)
 
     def _gp(self, weights: np.ndarray, size: int, variance: float, mean: float) -> GP:
         """The latent GPs, with start values for rows of positive weight."""

@@ -349,8 +349,7 @@ class Model(DoublePrecision, Module):
             gps = []
             for gp in model.gps:
                 kernel = covering(gp.kernel, X)
-                form = gp.form.resolve(kernel.resolve(X[is_used]), X)
-                gps.append(GP(kernel, gp.mean, gp.size, form))
+                gps.append(GP(kernel, gp.mean, gp.size, gp.form.resolve(kernel.resolve(X[is_used]), X)))
             model = Model(model.likelihood, gps)
         return model, data if every else data.at(is_used)
 

@@ -276,10 +276,8 @@ class Augmentation(FormulaObjective):
         for rule in self.rules:
             if rule.parent is not None and rule.parent.name not in auxiliaries:
                 continue  # included in the parent's factor, which is integrated out
-            if rule.auxiliary is None or rule.auxiliary.name in auxiliaries:
-                part = rule.log_joint(env)
-            else:
-                part = rule.log_factor(env, known=auxiliaries)
+            is_given = rule.auxiliary is None or rule.auxiliary.name in auxiliaries
+            part = rule.log_joint(env) if is_given else rule.log_factor(env, known=auxiliaries)
             total = total + jnp.sum(part, axis=-1, keepdims=True)
         return total[..., 0]
 

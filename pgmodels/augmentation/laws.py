@@ -641,8 +641,7 @@ class ArgmaxNormal(Law):
     def log_density(self, value: Array, env: Environment) -> Array:
         """The log density at vectors, (..., 1); see Law."""
         each = norm.logpdf(value, self.location.evaluate(env))
-        total = jnp.sum(each, axis=-1, keepdims=True) - self.node.log_evaluate(env)
-        return jnp.where(self.off(env), 0.0, total)
+        return jnp.where(self.off(env), 0.0, jnp.sum(each, axis=-1, keepdims=True) - self.node.log_evaluate(env))
 
     def mean(self) -> Expression:
         return add(self.location, multiply(power(self.node.noise, 0.5), LargestSlope(self.node)))

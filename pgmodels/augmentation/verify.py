@@ -735,10 +735,8 @@ def _observations(
     accepted: list[np.ndarray] = []
     observed = None if y is None else np.asarray(y, dtype=np.float64)
     for _ in range(40):
-        if observed is None:
-            candidates = support.examples(rng, 4 * ROWS)
-        else:
-            candidates = observed[rng.integers(len(observed), size=4 * ROWS)]
+        rows = None if observed is None else rng.integers(len(observed), size=4 * ROWS)
+        candidates = support.examples(rng, 4 * ROWS) if observed is None else observed[rows]
         accepted.extend(candidates[_allowed(augmentation, parameters, candidates)])
         if len(accepted) >= ROWS:
             return np.stack(accepted[:ROWS])

@@ -338,9 +338,8 @@ class Sphere(Restricted):
 def _places(X: Inputs) -> Array:
     longitude, latitude = jnp.moveaxis(jnp.deg2rad(as_array(X)), -1, 0)
     across = jnp.cos(latitude)
-    return RADIUS * jnp.stack(
-        [across * jnp.cos(longitude), across * jnp.sin(longitude), jnp.sin(latitude)], axis=-1
-    )  # fmt: skip
+    places = [across * jnp.cos(longitude), across * jnp.sin(longitude), jnp.sin(latitude)]
+    return RADIUS * jnp.stack(places, axis=-1)
 
 
 # Columns by their names.

@@ -119,10 +119,8 @@ def added(one: Spectra, other: Spectra) -> Spectra:
     """The spectra of a sum: densities of the same columns add."""
 
     def total(first: Spectrum, second: Spectrum) -> Spectrum:
-        return Spectrum(
-            lambda frequencies: first.density(frequencies) + second.density(frequencies),
-            jnp.maximum(first.lengthscale, second.lengthscale),
-        )
+        lengthscale = jnp.maximum(first.lengthscale, second.lengthscale)
+        return Spectrum(lambda frequencies: first.density(frequencies) + second.density(frequencies), lengthscale)
 
     return one | other | {columns: total(one[columns], other[columns]) for columns in one.keys() & other.keys()}
 

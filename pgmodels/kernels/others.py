@@ -459,8 +459,7 @@ class ByLevel(Kernel):
             vars(self)[name] = parameter
 
     def map_components(self, change: Change, X: Float[Inputs, "n d"]) -> Kernel:
-        inner = change(self.kernel, X[:, :-1])
-        return eqx.tree_at(lambda by: by.kernel, self, inner, is_leaf=is_parameter)
+        return eqx.tree_at(lambda by: by.kernel, self, change(self.kernel, X[:, :-1]), is_leaf=is_parameter)
 
     def reads(self, num_columns: int, use: Use | None = None) -> tuple[int, ...]:
         *others, last = range(num_columns)

@@ -271,15 +271,8 @@ def conjugate_gradients(
         conditioned = precondition(residual)
         new_size = jnp.sum(residual * conditioned)
         turn = new_size / now.size
-        return _State(
-            now.x + length * now.direction,
-            residual,
-            conditioned + turn * now.direction,
-            residual + turn * now.raw,
-            new_size,
-            now.num_products + 1,
-            positive,
-        )
+        x, direction = now.x + length * now.direction, conditioned + turn * now.direction
+        return _State(x, residual, direction, residual + turn * now.raw, new_size, now.num_products + 1, positive)
 
     start = _State(jnp.zeros_like(b), b, first, b, size, jnp.zeros((), int), jnp.ones((), bool))
     end = jax.lax.while_loop(unfinished, step, start)

@@ -113,17 +113,14 @@ class ParameterVector(Picklable):
         self.leaf_indices = tuple(i for i, leaf in enumerate(self.leaves) if is_parameter(leaf) and chosen(leaf))
         names = parameter_names(model)
         self.names = [names[i] for i in self.leaf_indices]
-        self.of_likelihood = {
-            paths[i][0][-1].key: name
-            for i, name in zip(self.leaf_indices, self.names, strict=True)
-            if isinstance(paths[i][0][-1], jax.tree_util.DictKey)
-        }
+        of_model = [paths[i][0] for i in self.leaf_indices]
+        ends = zip((path[-1] for path in of_model), self.names, strict=True)
+        self.of_likelihood = {end.key: name for end, name in ends if isinstance(end, jax.tree_util.DictKey)}
         self.priors = [p.prior for p in self.parameters]
         self.shapes = [np.shape(self.leaves[i].value) for i in self.leaf_indices]
         self.free_shapes = [free_shape(p) for p in self.parameters]
         sizes = [int(np.prod(shape)) for shape in self.free_shapes]
         self.splits = np.cumsum(sizes)[:-1]
-        of_model = [paths[i][0] for i in self.leaf_indices]
         is_likelihood = jax.tree_util.GetAttrKey("likelihood")
         self.gp_indices = [-1 if path[0] == is_likelihood else path[1].idx for path in of_model]
         self.gps = np.repeat(np.array(self.gp_indices, dtype=int), sizes)

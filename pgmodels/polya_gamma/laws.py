@@ -1,7 +1,6 @@
 """The Pólya-Gamma law: moments, densities and the pieces of its exact samplers."""
 
 from math import log, pi
-from types import ModuleType
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -9,14 +8,8 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import ArrayLike, Float
 
-from pgmodels.numerics.elementary import RealArray
+from pgmodels.numerics.elementary import RealArray, namespace
 from pgmodels.runtime.precision import as_array
-
-
-def namespace(array: ArrayLike) -> ModuleType:
-    """NumPy for NumPy arrays, as in host callbacks, which must not call JAX; jax.numpy for everything else."""
-    return np if isinstance(array, np.ndarray) else jnp
-
 
 # tanh(u)/u = Σ_k t_k u^(2k), radius of convergence π/2; at |u| < 1/2 the term after these is below 1e-17. By
 # tanh' = 1 - tanh²: (2k + 1) t_k = -Σ_i t_i t_(k-1-i).

@@ -122,9 +122,7 @@ class BlockPosterior(DependentPosterior):
             V = linalg.each_row(lambda X: self._covariance(factors_of_rows(X)), _width(prior), _rows(prior))
         else:
             V = self._covariance(prior.loadings())
-        V = self.prior.copies.spread(V)
-        residual = self.prior.residual_variances()
-        V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
+        V = self.prior.with_residuals(self.prior.copies.spread(V))
         return self.prior.latents(self.prior.unflatten(self.centre)), V
 
     def times(self, x: Float[Array, "n L"]) -> Float[Array, "n L"]:
@@ -320,14 +318,8 @@ def condition_blocks(
         log_normalizer = log_normalizer - linalg.log_determinant(root) + 0.5 * right @ centre
         roots.append(root)
         centres.append(centre)
-    return BlockPosterior(
-        prior=prior,
-        sites=sites,
-        centre=scatter_blocks(prior, blocks, centres),
-        roots=tuple(roots),
-        log_evidence=log_normalizer - 0.5 * residual_trace(prior, precision),
-        blocks=blocks,
-    )
+    log_evidence = log_normalizer - 0.5 * residual_trace(prior, precision)
+    return BlockPosterior(prior, sites, scatter_blocks(prior, blocks, centres), tuple(roots), log_evidence, blocks)
 
 
 def together(posterior: Posterior, share: Float[Array, ""] | float = 1.0) -> BlockPosterior:
@@ -378,8 +370,9 @@ def _condition_sparse(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[
 def _spread(prior: PriorCollection) -> Float[Array, "n L"]:
     """Square roots of the FIC residual variances, 0 for latents without residual coordinates."""
     # FIC groups never share inputs between distinct rows: see Representation.shares.
-    variances = (jnp.zeros(prior.num_rows) if fic is None else fic.residual for fic in _fic_groups(prior))
-    return jnp.sqrt(jnp.stack(prior.by_latent(list(variances)), axis=1))
+    zeros = jnp.zeros(prior.num_rows)
+    roots = [zeros if fic is None else jnp.sqrt(fic.residual) for fic in _fic_groups(prior)]
+    return jnp.stack(prior.by_latent(roots), axis=1)
 
 
 def _split_sparse(prior: PriorCollection, flat: Float[Array, " D"]) -> tuple[Float[Array, " d"], Float[Array, "n L"]]:
@@ -481,8 +474,7 @@ def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng:
     # The number of rows of a root is the rank of the covariance, which is small for few groups at many rows.
     roots = [linalg.pivoted_cholesky(block, linalg.ROUNDING).A for block in blocks]
     deviations = np.stack([rng.standard_normal((num_draws, len(A))) @ A for A in roots], axis=1)
-    deviations = deviations.reshape(num_draws, size, rows)
-    return mean + np.swapaxes(deviations, 1, 2)
+    return mean + np.swapaxes(deviations.reshape(num_draws, size, rows), 1, 2)
 
 
 def draw_deviations(spread: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:

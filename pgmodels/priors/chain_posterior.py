@@ -38,7 +38,7 @@ from pgmodels.priors.collection import (
 )
 from pgmodels.priors.dense import FactoredPrior
 from pgmodels.priors.joint_chain import Chains, Drawn, Joint, LineSites, by_sign, condition, negative_directions
-from pgmodels.priors.linalg import chunks, root_by_rank
+from pgmodels.priors.linalg import chunks
 from pgmodels.priors.markov import MarkovPrior, chain_at, gaps_at, is_chain
 from pgmodels.runtime.jit import is_traced
 from pgmodels.runtime.precision import Module
@@ -320,8 +320,7 @@ class ChainPosterior(DependentPosterior):
         mean, covariance = self.joint.marginals()
         mean, covariance = (jnp.zeros_like(part).at[self.order].set(part) for part in (mean, covariance))
         mean, V = _combined(self.prior, mean, covariance, factors_of_effects(self.prior), self.joint.columns)
-        residual = self.prior.residual_variances()
-        return mean, V if residual is None else V + jax.vmap(jnp.diag)(residual)
+        return mean, self.prior.with_residuals(V)
 
     def log_normalizer(self) -> Float[Array, ""]:
         return self.log_evidence
@@ -366,11 +365,7 @@ class ChainPosterior(DependentPosterior):
         joint, places = condition(chains, sites), jnp.argsort(order)[n:]
         effects = effect_groups(self.prior)
         factors = {index: group.factor_at(X_new)[0] for index, group in effects.items()}
-        residuals = {}
-        for index, group in effects.items():
-            # Variances below this are rounding: see draw_given.
-            least = 1e-12 * jnp.max(group.kernel.diagonal(X_new))
-            residuals[index] = root_by_rank(group.residual_covariance(X_new), least)
+        residuals = {index: group.residual_root(X_new) for index, group in effects.items()}
 
         def one(key: RandomKey) -> Array:
             of_joint, of_residual = jax.random.split(key)
@@ -579,8 +574,7 @@ class ChainResponse(Module):
         sorted_rows = self.joint.marginals()[1][:, :count, :count]
         V = self._of_latents(jnp.zeros_like(sorted_rows).at[self.order].set(sorted_rows), factors_of_effects(self.rows))
         V = V if self.posterior.is_coupled else self.posterior.prior.copies.spread(V)
-        residual = self.posterior.prior.residual_variances()
-        V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
+        V = self.posterior.prior.with_residuals(V)
         return jnp.zeros(V.shape[:2]) if self.shifted is None else self.shifted.moments()[0], V
 
     def predict(self, X_new: Float[Array, "m d"]) -> Marginals:

@@ -356,6 +356,11 @@ class PriorCollection(Module):
         known = [jnp.zeros(len(group.X)) if part is None else part for group, part in pairs]
         return self.copies.side_by_side([jnp.tile(v[:, None], n) for v, n in zip(known, self.sizes, strict=True)])
 
+    def with_residuals(self, covariance: Float[Array, "n L L"]) -> Float[Array, "n L L"]:
+        """The covariances of each datum's latents given by their coordinates, plus the residual variances."""
+        residual = self.residual_variances()
+        return covariance if residual is None else covariance + jax.vmap(jnp.diag)(residual)
+
     def loadings(self) -> list[Factor]:
         """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError if a group has none."""
         return self.by_latent([self.copies.at_rows(A.loadings, i) for i, A in enumerate(require_factors(self))])

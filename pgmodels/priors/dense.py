@@ -122,9 +122,12 @@ class FactoredPrior(LatentPrior):
     def draw_given(
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"], noise: Float[Array, "*batch m l k"]
     ) -> Float[Array, "*batch m l"]:
+        return self.conditional(X_new, coordinates)[0] + self.residual_root(X_new) @ noise[..., 0]
+
+    def residual_root(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        """The R with R R^T the covariance of a latent at new inputs, given its coordinates."""
         # Smaller residual variances are jitter of the roots, or rounding at a row of the data.
-        root = linalg.root_by_rank(self.residual_covariance(X_new), 1e-12 * jnp.max(self.kernel.diagonal(X_new)))
-        return self.conditional(X_new, coordinates)[0] + root @ noise[..., 0]
+        return linalg.root_by_rank(self.residual_covariance(X_new), 1e-12 * jnp.max(self.kernel.diagonal(X_new)))
 
 
 class FactoredPosterior(GroupPosterior):
@@ -155,9 +158,8 @@ class FactoredPosterior(GroupPosterior):
 
     def mean_and_deviation(self, key: RandomKey) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
         noise = jax.random.normal(key, (2, self.prior.rank, self.prior.size), dtype=self.prior.mean.dtype)
-        mean, deviation = linalg.over_states(
-            lambda state, noise: state.mean_and_deviation(self.prior, noise), self.states, jnp.moveaxis(noise, -1, 0)
-        )
+        arrays = self.states, jnp.moveaxis(noise, -1, 0)
+        mean, deviation = linalg.over_states(lambda state, z: state.mean_and_deviation(self.prior, z), *arrays)
         return mean.T, deviation.T
 
     def covariance(self) -> Float[Array, "l n n"]:
@@ -268,13 +270,9 @@ class DensePrior(FactoredPrior):
 
     def resized(self, size: int) -> "DensePrior":
         variance = float(np.asarray(self.K)[0, 0])
-        return replace(
-            self,
-            X=as_array(pad_rows(self.X, size)),
-            K=as_array(pad_square(self.K, size, variance)),
-            root=as_array(pad_square(self.root, size, variance**0.5)),
-            row_mask=as_array(pad_zeros(self.row_mask, size)),
-        )
+        K, root = pad_square(self.K, size, variance), pad_square(self.root, size, variance**0.5)
+        padded = {"X": pad_rows(self.X, size), "K": K, "root": root, "row_mask": pad_zeros(self.row_mask, size)}
+        return replace(self, **jax.tree.map(as_array, padded))
 
     @property
     def approximation_error(self) -> Float[Array, ""]:

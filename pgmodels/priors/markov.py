@@ -148,14 +148,10 @@ class MarkovPrior(LatentPrior):
         state = self.kernel.to_state_space()
         # Before all rows of the data only the first new state has none before it.
         starts = (gaps.before < 0) & ~same
-        gaps = gaps._replace(
-            before=jnp.where(same, jnp.maximum(gaps.before, 0), gaps.before),
-            since=since,
-            to=Chain(
-                jnp.where(_of(starts), 0.0, state.transition(since)),
-                jnp.where(_of(starts), gaps.to.noise, state.noise(since)),
-            ),
-        )
+        F = jnp.where(_of(starts), 0.0, state.transition(since))
+        Q = jnp.where(_of(starts), gaps.to.noise, state.noise(since))
+        before = jnp.where(same, jnp.maximum(gaps.before, 0), gaps.before)
+        gaps = gaps._replace(before=before, since=since, to=Chain(F, Q))
         kept, gain, residual = _between(self, gaps)
         before, after = (jnp.moveaxis(part, (-3, -1), (0, -2)) for part in _neighbours(self, gaps, coordinates))
         moved = jnp.moveaxis(noise[..., order, :, :], -3, 0)

@@ -189,10 +189,8 @@ def check_new_inputs(prior: LatentPrior, X_new: np.ndarray, name: str = "X_new",
 
 def _check_rows(group: FactoredPrior, X_new: np.ndarray, rows: np.ndarray, name: str) -> None:
     diagonal, across, rounding = (np.asarray(part) for part in _variances(group, as_array(X_new[rows])))
-    for bad, fault in (
-        (~np.isfinite(diagonal) | ~np.isfinite(across), "is not finite"),
-        (diagonal < 0, "has a negative variance"),
-    ):
+    is_bad = ~np.isfinite(diagonal) | ~np.isfinite(across)
+    for bad, fault in ((is_bad, "is not finite"), (diagonal < 0, "has a negative variance")):
         if bad.any():
             row = int(rows[np.flatnonzero(bad)[0]])
             raise ValueError(

@@ -131,14 +131,12 @@ def warn_invalid(variance: np.ndarray, where: str) -> int:
 def require_variances(spread: np.ndarray) -> None:
     """Raise ValueError, and warn, if variances or covariances at X_new are not valid."""
     variances = diagonals(spread)
-    warn_invalid(variances, "X_new")
-    bad = is_invalid(variances)
-    if bad.any():
-        row = int(np.argwhere(bad)[0][0])
+    count = warn_invalid(variances, "X_new")
+    if count:
+        row = int(np.argwhere(is_invalid(variances))[0][0])
         raise ValueError(
-            f"the corrected variance is {variances[row].min():.3g} in row {row} of X_new "
-            f"({int(bad.sum())} in all): the correction is not valid there. Predict with the uncorrected result or "
-            "with draws."
+            f"the corrected variance is {variances[row].min():.3g} in row {row} of X_new ({count} in all): the "
+            "correction is not valid there. Predict with the uncorrected result or with draws."
         )
 
 
@@ -250,8 +248,7 @@ def shifts_at(
             pulls[:, :, part], coefficients[index] = 0.0, as_array(moved[:, :, part])
     padded = np.moveaxis(pad_zeros(np.moveaxis(pulls, 1, 0), size), 0, 1)
     steps = as_array(vectors), as_array(padded), coefficients
-    means = _means(trainable(model), model.bare(), inputs, points, steps, X_new)
-    above, below = np.split(np.asarray(means), 2)
+    above, below = np.split(np.asarray(_means(trainable(model), model.bare(), inputs, points, steps, X_new)), 2)
     return (above - below) / (2.0 * step)
 
 

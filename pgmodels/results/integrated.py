@@ -199,9 +199,8 @@ class IntegratedApproximation(DataResult):
         chosen = rng.choice(len(self.mass), size=num_draws, p=self.mass)
         f = self._draw_at(self.owners[chosen], self.covariances, rng)
         mean = self.mass @ self.support
-        away = np.sqrt(self.mass)[:, None] * (self.support - mean)
         # The rows of the root of their covariance.
-        root = np.linalg.qr(away, mode="r")
+        root = np.linalg.qr(np.sqrt(self.mass)[:, None] * (self.support - mean), mode="r")
         noise = rng.standard_normal((num_draws, len(root))) @ root
         return f, self._values(mean + CONTRACTION * (self.support[chosen] - mean) + BANDWIDTH * noise)
 

@@ -49,8 +49,7 @@ class ChainCorrection(ResponseApproximation):
         """The response at the data and at new inputs."""
         size = self.posterior.prior.num_rows
         slope = None if self.slope is None else as_array(pad_zeros(self.slope, size))
-        Phi = mixing(self.model, pad_rows(self.y, size))
-        factors = Factors(as_array(pad_zeros(self.factors, size)), slope, Phi)
+        factors = Factors(as_array(pad_zeros(self.factors, size)), slope, mixing(self.model, pad_rows(self.y, size)))
         return respond(self.posterior, factors, Layout.of(self.posterior.prior, self.posterior.is_coupled))
 
     @property
@@ -273,5 +272,4 @@ class NestedApproximation(JointResponse):
         """Draws of the Gaussian of linear response as draws with these marginals."""
         mean, spread = self._conditional_marginals_at(X_new)
         variance = diagonals(spread)
-        deviation = np.sqrt(np.where(variance > 0.0, variance, 1.0))
-        return marginals.transport((f - mean) / deviation)
+        return marginals.transport((f - mean) / np.sqrt(np.where(variance > 0.0, variance, 1.0)))

@@ -347,11 +347,9 @@ class IntegratedLikelihood(DoublePrecision, Picklable):
 
     def log_density_of_values(self, y: np.ndarray, level: int) -> np.ndarray:
         """log p of several observations of each row, y (values, m) or (values, m, columns), at the same nodes."""
-        log_probabilities = []
-        for chunk in self._chunks(self.nodes.num_rows, level, len(y)):
-            f, log_weights = self.nodes.at(chunk, level)
-            log_probabilities.append(log_integral(self.likelihood, y[:, None, chunk], f, log_weights))
-        return np.concatenate(log_probabilities, axis=1)[:, : self.nodes.num_rows]
+        chunks = self._chunks(self.nodes.num_rows, level, len(y))
+        log_p = [log_integral(self.likelihood, y[:, None, at], *self.nodes.at(at, level)) for at in chunks]
+        return np.concatenate(log_p, axis=1)[:, : self.nodes.num_rows]
 
     def moments(
         self, moments_given: Callable[[Rows, np.ndarray], YMoments | None], level: int
@@ -379,18 +377,16 @@ class IntegratedLikelihood(DoublePrecision, Picklable):
         """log p of the observations y, which belong to ``rows`` of X_new."""
         log_probabilities = []
         for chunk in self._chunks(len(y), 1):
-            mean, covariance = as_array(nodes.mean[rows[chunk]]), as_array(nodes.covariances(rows[chunk]))
-            log_p = _log_marginal(terms, mean, covariance, as_array(y[chunk]), self.likelihood.values)
+            moments = as_array(nodes.mean[rows[chunk]]), as_array(nodes.covariances(rows[chunk]))
+            log_p = _log_marginal(terms, *moments, as_array(y[chunk]), self.likelihood.values)
             log_probabilities.append(np.asarray(log_p))
         return np.concatenate(log_probabilities)[: len(y)]
 
     def log_density_at_level(self, y: np.ndarray, rows: np.ndarray, level: int) -> np.ndarray:
         """log p of the observations y, which belong to ``rows`` of X_new, at one level of nodes."""
-        log_probabilities = []
-        for chunk in self._chunks(len(y), level):
-            f, log_weights = self.nodes.at(rows[chunk], level)
-            log_probabilities.append(log_integral(self.likelihood, y[chunk], f, log_weights))
-        return np.concatenate(log_probabilities)[: len(y)]
+        chunks = self._chunks(len(y), level)
+        log_p = [log_integral(self.likelihood, y[at], *self.nodes.at(rows[at], level)) for at in chunks]
+        return np.concatenate(log_p)[: len(y)]
 
     def _integrate_windows(
         self, nodes: GaussianNodes, y: np.ndarray, rows: np.ndarray, result: np.ndarray, places: np.ndarray

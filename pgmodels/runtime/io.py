@@ -417,8 +417,7 @@ def _identity(value: object, within: tuple[int, ...]) -> Any:
         return "itself"
     inside = (*within, id(value))
     if isinstance(value, CodeType):
-        constants = _identity(value.co_consts, inside)
-        return value.co_code, constants, value.co_names, value.co_varnames, value.co_argcount
+        return value.co_code, _identity(value.co_consts, inside), value.co_names, value.co_varnames, value.co_argcount
     if isinstance(value, (set, frozenset)):
         return type(value).__name__, *sorted((_identity(part, inside) for part in value), key=repr)
     if isinstance(value, dict):

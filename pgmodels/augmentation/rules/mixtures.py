@@ -301,10 +301,8 @@ class GammaRule(Rule):
         deriver.require(p, "nonnegative", words("minus the exponent of"), base)
         rule = cls(deriver.name("λ"), base, p, constant, tuple(weighted), factor.parent)
         deriver.rules.append(rule)
-        return tuple(
-            Factor(exp(multiply(-1.0, rule.auxiliary, weight, sigmoid(predictor.expression))), ONE, rule.auxiliary)
-            for weight, predictor, _ in weighted
-        )
+        bases = (exp(multiply(-1.0, rule.auxiliary, weight, sigmoid(z.expression))) for weight, z, _ in weighted)
+        return tuple(Factor(each, ONE, rule.auxiliary) for each in bases)
 
     @cached_property
     def mean_base(self) -> WeightedSum:
