@@ -161,8 +161,7 @@ def _run_derive(options: argparse.Namespace) -> int:
     fixed = likelihood.num_latents
     if options.latents is not None and fixed not in (None, options.latents):
         raise ValueError(f"--latents: {options.likelihood} always has {fixed} latents; omit --latents.")
-    size = fixed or options.latents or 1
-    derivation = derive(Model(likelihood, GP(kernels.RBF(), size=size)))
+    derivation = derive(Model(likelihood, GP(kernels.RBF(), size=fixed or options.latents or 1)))
     if options.graph is not None:
         graph = derivation.graph
         print({"text": graph.__str__, "mermaid": graph.to_mermaid, "graphviz": graph.to_graphviz}[options.graph]())

@@ -1,6 +1,7 @@
 """Classification and regression with scikit-learn's interface."""
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -141,28 +142,20 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         if self.method == "svi":
             return svi(model, X, y, train_hyperparameters=self.learn, **options)
         if self.method in ("gibbs", "integrate"):
-            if self.learn:
-                # Hyperparameters with priors are sampled or integrated out; the others are set to learned values.
-                model = fit(model, X, y, correct=False, **search, **options).model
-            else:
-                model = model.fixed()
+            # Hyperparameters with priors are sampled or integrated out; the others are set to learned values.
+            model = fit(model, X, y, correct=False, **search, **options).model if self.learn else model.fixed()
             return (gibbs if self.method == "gibbs" else integrate)(model, X, y, **options)
         if self.learn:
             objective: Any = {"fit": "auto", "cavi": "augmented", "gaussian_vi": "expected"}[self.method]
             return fit(model, X, y, objective=objective, correct=False, **search, **options)
-        if self.method == "cavi":
-            return cavi(model.fixed(), X, y, **search, **options)
-        if self.method == "gaussian_vi":
-            return gaussian_vi(model.fixed(), X, y, **search, **options)
-        return fit(model.fixed(), X, y, correct=False, **search, **options)
+        engines: dict[str, Any] = {"fit": partial(fit, correct=False), "cavi": cavi, "gaussian_vi": gaussian_vi}
+        return engines[self.method](model.fixed(), X, y, **search, **options)
 
     def _gp(self, weights: np.ndarray, size: int, variance: float, mean: float) -> GP:
         """The latent GPs, with start values for rows of positive weight."""
         kernel = RBF(variance=variance) if self.kernel is None else self.kernel
-        if self.mean is not None:
-            level = self.mean
-        else:
-            level = Parameter(mean) if size == 1 else Fixed(0.0)
+        start = Parameter(mean) if size == 1 else Fixed(0.0)
+        level = start if self.mean is None else self.mean
         return GP(kernel, mean=level, size=size, form=self._form(int(np.count_nonzero(weights))))
 
     def _form(self, num_rows: int) -> Representation:
@@ -422,8 +415,7 @@ class GPRegressor(RegressorMixin, _GPEstimator):
         scale = float(np.sqrt(np.average((y - level) ** 2, weights=weights))) or 1.0
         likelihood, is_identity = self._likelihood(scale)
         variance, mean = (scale**2, level) if is_identity else (1.0, 0.0)
-        gp = self._gp(weights, likelihood.num_latents or 1, variance, mean)
-        return Model(likelihood, gp), y
+        return Model(likelihood, self._gp(weights, likelihood.num_latents or 1, variance, mean)), y
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """The mean of y, and its standard deviation.

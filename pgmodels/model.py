@@ -349,8 +349,7 @@ class Model(DoublePrecision, Module):
             gps = []
             for gp in model.gps:
                 kernel = covering(gp.kernel, X)
-                form = gp.form.resolve(kernel.resolve(X[is_used]), X)
-                gps.append(GP(kernel, gp.mean, gp.size, form))
+                gps.append(GP(kernel, gp.mean, gp.size, gp.form.resolve(kernel.resolve(X[is_used]), X)))
             model = Model(model.likelihood, gps)
         return model, data if every else data.at(is_used)
 
@@ -375,11 +374,7 @@ class Model(DoublePrecision, Module):
 
     def fixed(self) -> "Model":
         """The model with every hyperparameter fixed at its value: none is fitted or sampled."""
-
-        def fix(node: Any) -> Any:
-            return node.as_fixed() if is_parameter(node) else node
-
-        return jax.tree.map(fix, self, is_leaf=is_parameter)
+        return jax.tree.map(lambda p: p.as_fixed() if is_parameter(p) else p, self, is_leaf=is_parameter)
 
     def prior(
         self,
@@ -448,8 +443,7 @@ class Model(DoublePrecision, Module):
         """A fingerprint of formula, values, priors, kernels and forms, the same in every process."""
         from pgmodels.runtime.io import digest
 
-        formula = self.likelihood.formula(self.num_latents).key
-        return digest((formula, self.likelihood.parameters, self.gps))
+        return digest((self.likelihood.formula(self.num_latents).key, self.likelihood.parameters, self.gps))
 
     def __repr__(self) -> str:
         gps = repr(self.gps[0]) if len(self.gps) == 1 else repr(list(self.gps))
@@ -463,9 +457,8 @@ class Model(DoublePrecision, Module):
 
 def _valued(model: Model, num_columns: int) -> set[int]:
     """The columns whose values count, and not only which of them are equal."""
-    kernels = [gp.kernel for gp in model.gps]
     uses: tuple[Use, ...] = "values", "levels"
-    return set().union(*(kernel.reads(num_columns, use) for kernel in kernels for use in uses))
+    return set().union(*(gp.kernel.reads(num_columns, use) for gp in model.gps for use in uses))
 
 
 def _may_be_new(model: Model, num_columns: int, columns: Columns | None) -> list[str]:
@@ -584,8 +577,7 @@ def have_known_coefficients(model: Model, inputs: DistinctInputs) -> tuple[bool,
 
 def _bound(gp: GP, inputs: DistinctInputs, index: int, max_error: float) -> LatentPrior:
     X, count = inputs.X[index], inputs.counts[index]
-    binding = Binding(max_error=max_error)
-    bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, binding)
+    bound = gp.form.bind(gp.kernel, gp.mean.value, np.asarray(X)[:count], gp.size, Binding(max_error=max_error))
     return bound if len(X) == count else bound.resized(len(X))
 
 
@@ -600,8 +592,7 @@ def _traced_prior(
         if group is not None:
             groups.append(group.replaced(mean=mean))
             continue
-        binding = Binding(True, np.inf, *parts, for_moments)
-        groups.append(gp.form.bind(gp.kernel, mean, X, gp.size, binding))
+        groups.append(gp.form.bind(gp.kernel, mean, X, gp.size, Binding(True, np.inf, *parts, for_moments)))
     return PriorCollection(tuple(groups), inputs.copies)
 
 

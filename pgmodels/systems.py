@@ -160,11 +160,8 @@ def _system(
         formula = likelihood(values)
         # A formula for any number of classes has a latent for each.
         size = (formula.num_latents or values["num_classes"]) if "num_classes" in values else 1
-        gp = partial(
-            GP,
-            kernel(X) if values["kernel"] is None else values["kernel"],
-            form=Inducing(values["num_inducing"], values.get("select", select)),
-        )
+        gp_kernel = kernel(X) if values["kernel"] is None else values["kernel"]
+        gp = partial(GP, gp_kernel, form=Inducing(values["num_inducing"], values.get("select", select)))
         gps = [gp(size=size)] if values.get("shared", True) else [gp() for _ in range(size)]
         passed_on = {argument: value for argument, value in values.items() if argument in accepted.parameters}
         chosen = values.get("bound", objective)

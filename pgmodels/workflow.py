@@ -149,8 +149,7 @@ def check(
     notes: list[str] = []
     prior = None
     try:
-        covariates = numbered.support.covariate_columns(data.y)
-        prior = prior_predictive(numbered, data.X, covariates, seed=seed)
+        prior = prior_predictive(numbered, data.X, numbered.support.covariate_columns(data.y), seed=seed)
     except ValueError as error:
         notes.append(f"No prior predictive check: {error}")
     common: dict[str, Any] = {"weights": weights, "progress": progress}

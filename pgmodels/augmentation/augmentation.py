@@ -78,9 +78,8 @@ class TangentBound(Tangent):
     def __init__(self, augmentation: Augmentation):
         self.augmentation, self.size = augmentation, augmentation.size
         rules = [rule for rule in augmentation.rules if rule.parent is None]
-        sum_rules = [
-            rule for rule in rules if isinstance(rule, GammaRule) and all(reduced for _, _, reduced in rule.terms)
-        ]
+        gammas = [rule for rule in rules if isinstance(rule, GammaRule)]
+        sum_rules = [rule for rule in gammas if all(reduced for _, _, reduced in rule.terms)]
         others = [rule for rule in rules if rule not in sum_rules and rule.share().key != ZERO.key]
         shares = [rule.share() for rule in others]
         separable = [share.argument for share in shares if isinstance(share, Reduction)]
@@ -110,8 +109,7 @@ class TangentBound(Tangent):
         columns = [jnp.broadcast_to(index.evaluate(env), (len(y), 1)) for index in self.indices]
         chosen = jnp.concatenate(columns or [jnp.zeros((len(y), 0))], axis=1).astype(int)
         before = jnp.tril(jnp.ones((len(columns), len(columns)), dtype=bool), -1)
-        again = jnp.any((chosen[:, :, None] == chosen[:, None, :]) & before, axis=2)
-        return chosen, jnp.where(again, 0.0, 1.0)
+        return chosen, 1.0 - jnp.any((chosen[:, :, None] == chosen[:, None, :]) & before, axis=2)
 
     def constant(self, y: Array, parameters: Parameters) -> Array:
         return self._coefficient(self.rule.constant, y, parameters)
@@ -244,12 +242,9 @@ class Augmentation(FormulaObjective):
     @cached_property
     def complete_laws(self) -> dict[str, Law]:
         """The laws of ``Rule.complete``, by the names of the auxiliaries."""
-        laws = {}
-        for rule in self.rules:
-            law = None if rule.auxiliary is None else rule.complete(self.children_of(rule.auxiliary))
-            if rule.auxiliary is not None and law is not None:
-                laws[rule.auxiliary.name] = law
-        return laws
+        drawn = ((rule, rule.auxiliary) for rule in self.rules if rule.auxiliary is not None)
+        laws = {auxiliary.name: rule.complete(self.children_of(auxiliary)) for rule, auxiliary in drawn}
+        return {name: law for name, law in laws.items() if law is not None}
 
     def children_of(self, parent: Auxiliary) -> list[Auxiliary]:
         """The auxiliaries of the factors that the rule of another auxiliary returned."""
@@ -281,10 +276,8 @@ class Augmentation(FormulaObjective):
         for rule in self.rules:
             if rule.parent is not None and rule.parent.name not in auxiliaries:
                 continue  # included in the parent's factor, which is integrated out
-            if rule.auxiliary is None or rule.auxiliary.name in auxiliaries:
-                part = rule.log_joint(env)
-            else:
-                part = rule.log_factor(env, known=auxiliaries)
+            is_given = rule.auxiliary is None or rule.auxiliary.name in auxiliaries
+            part = rule.log_joint(env) if is_given else rule.log_factor(env, known=auxiliaries)
             total = total + jnp.sum(part, axis=-1, keepdims=True)
         return total[..., 0]
 
@@ -345,10 +338,9 @@ def conditional_sites(augmentation: Augmentation, block: int = 0, averaged: bool
         w = multiply(power(z.scale, 2.0), term.precision)
         if isinstance(z.latent, Latent):
             h, w = (Reduction("sum", part) if part.is_vector else part for part in (h, w))
-        before = sites.get(z.latent.key, LatentSite(z.latent, ZERO, ZERO))
-        sites[z.latent.key] = LatentSite(
-            z.latent, add(before.potential, substitute(h, table)), add(before.precision, substitute(w, table))
-        )
+        before, (h, w) = sites.get(z.latent.key), (substitute(part, table) for part in (h, w))
+        total = (h, w) if before is None else (add(before.potential, h), add(before.precision, w))
+        sites[z.latent.key] = LatentSite(z.latent, *total)
     return _separate(tuple(sites.values()), sorted(positions))
 
 

@@ -50,8 +50,7 @@ class OneVersusRest(Quadrature):
     def draw_site(self, key: Array, f: Array, y: Array, latent: Array) -> tuple[Array, Array]:
         """Draw ω | f, y of a latent and return its sites h = w ([y = c] - 1/2) + ω C_c and ω, (n, 1) each."""
         labels, weights = (y[:, :1], y[:, 1:]) if self.weighted else (y[:, None], jnp.ones((len(y), 1)))
-        others = jnp.where(jnp.arange(self.size) == latent, -jnp.inf, f)
-        rest = jax.nn.logsumexp(others, axis=-1, keepdims=True)
+        rest = jax.nn.logsumexp(f, axis=-1, where=jnp.arange(self.size) != latent, keepdims=True)
         omega = polya_gamma.draw(key, weights, jax.lax.dynamic_slice_in_dim(f, latent, 1, axis=-1) - rest)
         return weights * ((labels == latent) - 0.5) + omega * rest, omega
 
@@ -116,9 +115,8 @@ class Deriver:
         self.rules.sort(key=lambda rule: rule.rank)
         for rule in self.rules:
             rule.finish(self)
-        return Augmentation(
-            self.formula, self.size, self.coefficient(None), tuple(self.rules), tuple(self.requirements)
-        )
+        rules, requirements = tuple(self.rules), tuple(self.requirements)
+        return Augmentation(self.formula, self.size, self.coefficient(None), rules, requirements)
 
     def apply_rules(self, factors: list[Factor]) -> None:
         """Apply the rules to factors that share a parent; exponentials are merged and matched last."""

@@ -287,14 +287,12 @@ class _Builder:
 
 
 def _mermaid(text: str) -> str:
-    for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;"), ("`", "#96;")):
-        text = text.replace(character, entity)
-    return text
+    entities: dict[str, str | int | None] = {"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "`": "#96;"}
+    return text.translate(str.maketrans(entities))
 
 
 def _dot(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 # Each line is a tree that is printed as text or LaTeX. Its sites, expectations and bounds are expressions that
@@ -404,13 +402,10 @@ def _heading(augmentation: Augmentation) -> list[Line]:
 
 def _parameters(augmentation: Augmentation) -> list[Line]:
     """The parameters that are printed with another name."""
-    formulas = [
-        augmentation.formula,
-        *(() if augmentation.predictors is None else augmentation.predictors.definitions()),
-    ]
-    names = dict.fromkeys(
-        node.text for part in formulas for node in nodes(tree(part)) if isinstance(node, ParameterName)
-    )
+    predictors = augmentation.predictors
+    formulas = [augmentation.formula, *(() if predictors is None else predictors.definitions())]
+    printed = (node for part in formulas for node in nodes(tree(part)))
+    names = dict.fromkeys(node.text for node in printed if isinstance(node, ParameterName))
     renames = [line(PARAMETERS[name], words(f"is the parameter {name}")) for name in names if name in PARAMETERS]
     return [_line(words("where"), listed(*renames))] if renames else []
 
@@ -434,8 +429,7 @@ def _augmented(augmentation: Augmentation) -> Line:
     for rule in augmentation.rules:
         part = rule.augmented()
         if rule.auxiliary is not None and rule.auxiliary.is_vector and tree(part) != _ONE:
-            single = isinstance(tree(part), Applied)
-            part = over("Π", "c", part if single else bracketed(part))
+            part = over("Π", "c", part if isinstance(tree(part), Applied) else bracketed(part))
         terms.append(part)
     names = listed("y", *(auxiliary.name for auxiliary in _auxiliaries(augmentation)))
     several = listed(*(part for part in terms if tree(part) != _ONE), sign="·")
@@ -451,24 +445,18 @@ def _auxiliaries(augmentation: Augmentation, block: int | None = None) -> list[A
 def _conditionals(augmentation: Augmentation) -> list[Line]:
     if len(augmentation.blocks) == 1:
         return _block_conditionals(augmentation, 0)
-    count = len(augmentation.blocks)
-    lines = [_line(words(f"The likelihood multiplies latents: they are drawn in {count} blocks."))]
-    for block in range(count):
+    letter, size = _letter(augmentation), augmentation.size
+    names = [indexed(letter, Latent(j, size).index) for j in range(size)]
+    lines = [_line(words(f"The likelihood multiplies latents: they are drawn in {len(augmentation.blocks)} blocks."))]
+    for block, inside in enumerate(augmentation.blocks):
         drawn = {auxiliary.name for auxiliary in _auxiliaries(augmentation, block)}
         out = [auxiliary.name for auxiliary in _auxiliaries(augmentation) if auxiliary.name not in drawn]
-        names = [part for name in out for part in (words("and"), name)][1:]
-        integrated = [words(", with"), *names, words("integrated out")] if out else []
-        lines.append(_line(words(f"Block {block + 1}:"), *_block_name(augmentation, block), *integrated))
+        auxiliaries = [part for name in out for part in (words("and"), name)][1:]
+        integrated = [words(", with"), *auxiliaries, words("integrated out")] if out else []
+        updated, others = (listed(*(names[j] for j in range(size) if (j in inside) is here)) for here in (True, False))
+        lines.append(_line(words(f"Block {block + 1}:"), updated, words("given"), others, *integrated))
         lines += [replace(line, indent=2) for line in _block_conditionals(augmentation, block)]
     return lines
-
-
-def _block_name(augmentation: Augmentation, block: int) -> tuple[Part, ...]:
-    inside = set(augmentation.blocks[block])
-    size, letter = augmentation.size, _letter(augmentation)
-    names = [indexed(letter, Latent(j, size).index) for j in range(size)]
-    others = [name for j, name in enumerate(names) if j not in inside]
-    return listed(*(names[j] for j in sorted(inside))), words("given"), listed(*others)
 
 
 def _block_conditionals(augmentation: Augmentation, block: int) -> list[Line]:
@@ -478,9 +466,8 @@ def _block_conditionals(augmentation: Augmentation, block: int) -> list[Line]:
     sites = conditional_sites(augmentation, block)
     letter = _letter(augmentation)
     exponent = line(factors("h", letter), "-", fraction(factors("w", raised(letter, 2)), 2))
-    lines.append(
-        _line(words("Given the auxiliaries the likelihood is proportional to"), call("exp", exponent), words(", with"))
-    )
+    given = words("Given the auxiliaries the likelihood is proportional to")
+    lines.append(_line(given, call("exp", exponent), words(", with")))
     lines += _sites(sites)
     if _shares_latents(augmentation):
         latents = [Latent(j, augmentation.num_latents) for j in augmentation.latents_of(augmentation.blocks[block])]
@@ -570,9 +557,8 @@ def _elbo(augmentation: Augmentation) -> list[Line]:
     lines = [_line("B", "=", augmentation.bound), _line("ELBO", "=", listed(*terms, sign="-"))]
     gradient = listed(line("h", "=", derivative("B", "m")), line("w", "=", "-", factors(2, derivative("B", "s"))))
     second = line("s", "=", raised("m", 2), "+", "v")
-    lines.append(
-        _line(words("The gradient of"), "B", words("is the CAVI site:"), gradient, words(", where"), second, words("."))
-    )
+    where = words(", where"), second, words(".")
+    lines.append(_line(words("The gradient of"), "B", words("is the CAVI site:"), gradient, *where))
     printed = names_in(augmentation.bound.notation())
     printed |= {name for _, value in expectations(augmentation) for name in names_in(value.notation())}
     tildes = [(name, sign) for name, sign in (("σ̃₊", ()), ("σ̃₋", ("-",))) if name in printed]

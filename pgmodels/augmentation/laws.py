@@ -295,8 +295,7 @@ def _normal_quantile(log_p: Array) -> Array:
 
     def newton(_: int, x: Array) -> Array:
         log_cdf = jsp.log_ndtr(x)
-        slope = jnp.exp(norm.logpdf(x) - log_cdf)
-        return x - (log_cdf - log_p) / slope
+        return x - (log_cdf - log_p) / jnp.exp(norm.logpdf(x) - log_cdf)
 
     far = jax.lax.fori_loop(0, 6, newton, jnp.where(log_p > -30.0, -8.0, start))
     return jnp.where(log_p > -30.0, start, far)
@@ -477,8 +476,8 @@ class Gamma(Law):
     def draw(self, key: Array, env: Environment) -> Array:
         log_rate, shape = jnp.broadcast_arrays(self.rate.log_evaluate(env), self.shape.evaluate(env))
         positive = shape > 0
-        log_gamma = jax.random.loggamma(key, jnp.where(positive, shape, 1.0))
-        return jnp.where(positive, jnp.exp(log_gamma - log_rate), 0.0)
+        drawn = jnp.exp(jax.random.loggamma(key, jnp.where(positive, shape, 1.0)) - log_rate)
+        return jnp.where(positive, drawn, 0.0)
 
     def log_density(self, value: Array, env: Environment) -> Array:
         p, log_rate = self.shape.evaluate(env), self.rate.log_evaluate(env)
@@ -577,8 +576,7 @@ class Categorical(Law):
 
     def draw(self, key: Array, env: Environment) -> Array:
         logits, off = self.log_weights(env), self.off(env)
-        shape = jnp.broadcast_shapes(logits.shape[1:], off.shape)
-        logits = jnp.broadcast_to(logits, (len(self.weights), *shape))
+        logits = jnp.broadcast_to(logits, (len(self.weights), *jnp.broadcast_shapes(logits.shape[1:], off.shape)))
         drawn = 1.0 + jax.random.categorical(key, logits, axis=0).astype(logits.dtype)
         return jnp.where(off, 0.0, drawn)
 
@@ -592,9 +590,8 @@ class Categorical(Law):
         return multiply(add(*numbered), power(add(*self.weights), -1.0))
 
     def grid(self, centre: np.ndarray, env: Environment) -> Grid:
-        values = np.arange(1.0, len(self.weights) + 1.0)[:, None, None] * np.where(
-            self.off(env), 0.0, np.ones_like(centre)
-        )
+        on = np.where(self.off(env), 0.0, np.ones_like(centre))
+        values = np.arange(1.0, len(self.weights) + 1.0)[:, None, None] * on
         return Grid(values, np.zeros_like(values))
 
     def notation(self, variable: Part) -> Tree:
@@ -626,8 +623,7 @@ def _positive_grid(centre: np.ndarray, t: np.ndarray | None = None, known: np.nd
     """a = centre exp(t - e^-t): the trapezoid rule in t converges exponentially, also for powers of a near zero."""
     t = (np.arange(-260, 1201) * 0.025 if t is None else t)[:, None, None]
     values = np.where(centre > 0, centre, 1.0) * np.exp(t - np.exp(-t))
-    log_measure = np.log(values) + np.log1p(np.exp(-t)) + np.log(0.025)
-    return Grid(values, log_measure, known)
+    return Grid(values, np.log(values) + np.log1p(np.exp(-t)) + np.log(0.025), known)
 
 
 class LargestMean(Largest):
@@ -679,8 +675,7 @@ class ArgmaxNormal(Law):
     def log_density(self, value: Array, env: Environment) -> Array:
         """The log density at vectors, (..., 1); see Law."""
         each = norm.logpdf(value, self.location.evaluate(env))
-        total = jnp.sum(each, axis=-1, keepdims=True) - self.node.log_evaluate(env)
-        return jnp.where(self.off(env), 0.0, total)
+        return jnp.where(self.off(env), 0.0, jnp.sum(each, axis=-1, keepdims=True) - self.node.log_evaluate(env))
 
     def mean(self) -> Expression:
         return add(self.location, multiply(power(self.node.noise, 0.5), LargestSlope(self.node)))
@@ -695,8 +690,7 @@ class ArgmaxNormal(Law):
         others = scipy.special.ndtri_exp(np.log(levels) + scipy.special.log_ndtr(largest - location))
         inverse_density = scipy.special.log_ndtr(largest - location) - np.asarray(norm.logpdf(others))
         log_measure = np.log(0.05) + np.sum(np.where(chosen, 0.0, inverse_density), axis=-1, keepdims=True)
-        values = np.where(chosen, largest, location + others)
-        return Grid(values, log_measure)
+        return Grid(np.where(chosen, largest, location + others), log_measure)
 
     def notation(self, variable: Part) -> Tree:
         at = words(", the largest at"), "c", "=", self.node.index
@@ -769,8 +763,7 @@ class IntervalNormal(Law):
         share = 1.0 / (1.0 + np.exp(-2.0 * np.sinh(t)))
         slope = 2.0 * np.cosh(t) / (2.0 + 2.0 * np.cosh(2.0 * np.sinh(t)))
         values = np.asarray(self.location.evaluate(env)) + low + (high - low) * share
-        log_measure = np.log((high - low) * slope * 0.025) + np.zeros_like(values)
-        return Grid(values, log_measure)
+        return Grid(values, np.log((high - low) * slope * 0.025) + np.zeros_like(values))
 
     def notation(self, variable: Part) -> Tree:
         return line(call("N", self.location, 1), words("truncated to"), self.limits(variable))

@@ -102,8 +102,7 @@ def _factorise_power(expression: Power, size: int) -> list[Factor]:
     is_link = isinstance(base, Sum) and _link(base) is not None
     if not base.nonnegative and not is_link and expression.nonnegative:
         # An even power of a base of unknown sign: use the square as base, so that fractional powers stay valid.
-        half = multiply(0.5, exponent)
-        return [Factor(power(base, 2.0), half)]
+        return [Factor(power(base, 2.0), multiply(0.5, exponent))]
     return [Factor(inner.base, multiply(inner.exponent, exponent)) for inner in _factorise(base, size)]
 
 
@@ -251,15 +250,12 @@ def _expand_power(expression: Power, size: int) -> list[Term]:
 
 
 def _multiply_terms(lhs: Term, rhs: Term) -> Term:
-    product = multiply(*lhs.atoms, *rhs.atoms)
-    coefficient, rest = split_latents(product)
-    atoms = factors_of(rest)
-    if rest.key == ONE.key:
-        atoms = ()
+    coefficient, rest = split_latents(multiply(*lhs.atoms, *rhs.atoms))
     if lhs.reduced and rhs.reduced and lhs.atoms and rhs.atoms:
         raise NoAugmentationError(
             f"({lhs.expression.text()}) ({rhs.expression.text()}) multiplies two sums over the latents."
         )
+    atoms = () if rest.key == ONE.key else factors_of(rest)
     return Term(multiply(lhs.coefficient, rhs.coefficient, coefficient), atoms, lhs.reduced or rhs.reduced)
 
 

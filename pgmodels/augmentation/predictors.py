@@ -368,8 +368,7 @@ class Predictors:
     def matrix(self, y: ArrayLike, parameters: Mapping[str, ArrayLike]) -> Float[Array, "n P L"]:
         """Φ of each datum; its coefficients may depend on y and parameters."""
         num_rows = jnp.shape(y)[0]
-        zeros = jnp.zeros((num_rows, self.num_latents))
-        env = Environment(y, zeros, parameters)
+        env = Environment(y, jnp.zeros((num_rows, self.num_latents)), parameters)
         entries = [[row.get(latent, ZERO) for latent in range(self.num_latents)] for row in self.rows]
         columns = [[jnp.broadcast_to(entry.evaluate(env)[..., 0], (num_rows,)) for entry in row] for row in entries]
         return jnp.stack([jnp.stack(row, axis=-1) for row in columns], axis=-2)
@@ -448,11 +447,14 @@ class _PredictorCollector:
 
     def _index_and_scale(self, combination: Combination) -> tuple[int, Expression]:
         """The index of the predictor that a combination is a multiple of (added if new), and the multiple."""
-        common = _common_factor(combination)
-        if common is not None:
+        # What all coefficients are numbers times, as in y f[0] + y f[1]; not of numbers alone and indicators.
+        common, *others = (split_number(coefficient)[1] for coefficient in combination.values())
+        if isinstance(common, Constant | Comparison) or any(other.key != common.key for other in others):
+            common = ONE
+        else:
             combination = {latent: Constant(split_number(c)[0]) for latent, c in combination.items()}
         index, multiple = self._index_and_number(combination)
-        return index, multiply(multiple, ONE if common is None else common)
+        return index, multiply(multiple, common)
 
     def _index_and_number(self, combination: Combination) -> tuple[int, float]:
         scale = split_number(next(iter(combination.values())))[0]
@@ -465,13 +467,6 @@ class _PredictorCollector:
                 return keys.index(row_keys), multiple
         self.rows.append({latent: multiply(1.0 / scale, coefficient) for latent, coefficient in combination.items()})
         return len(self.rows) - 1, scale
-
-
-def _common_factor(combination: Combination) -> Expression | None:
-    """What all coefficients are numbers times, as in y f[0] + y f[1]; None for numbers alone and indicators."""
-    rest, *others = (split_number(coefficient)[1] for coefficient in combination.values())
-    is_common = all(other.key == rest.key for other in others)
-    return rest if is_common and not isinstance(rest, Constant | Comparison) else None
 
 
 def split_latents(expression: Expression) -> tuple[Expression, Expression]:

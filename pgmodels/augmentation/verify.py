@@ -199,8 +199,7 @@ class Reader:
         values = [self.value(Chain(part)) for part in arguments(argument)]
         if name == "largest":
             latents, index, noise = values
-            chosen = index == np.arange(self.size)
-            return np.exp(np.asarray(_log_largest(latents, noise, chosen)))
+            return np.exp(np.asarray(_log_largest(latents, noise, index == np.arange(self.size))))
         if name in DENSITIES:
             return np.exp(DENSITIES[name](*np.broadcast_arrays(*values)))
         raise UnreadableError(name)
@@ -316,10 +315,6 @@ def _log_normal(value: np.ndarray, mean: np.ndarray | float, variance: np.ndarra
     return -0.5 * (np.log(2.0 * np.pi * variance) + (value - mean) ** 2 / variance)
 
 
-def _log_poisson(value: np.ndarray, rate: np.ndarray) -> np.ndarray:
-    return scipy.special.xlogy(value, rate) - rate - scipy.special.gammaln(value + 1.0)
-
-
 def _log_levy(value: np.ndarray, location: np.ndarray, scale: np.ndarray) -> np.ndarray:
     gap = np.where(scale > 0, value - location, 1.0)
     density = 0.5 * np.log(np.where(scale > 0, scale, 1.0) / (2.0 * np.pi)) - 1.5 * np.log(gap) - scale / (2.0 * gap)
@@ -329,7 +324,7 @@ def _log_levy(value: np.ndarray, location: np.ndarray, scale: np.ndarray) -> np.
 # Log densities of a value and parameters; 0 for a variable that is constant at 0 because a parameter is 0.
 DENSITIES: dict[str, Callable[..., np.ndarray]] = {
     "PG": _log_polya_gamma,
-    "Poisson": _log_poisson,
+    "Poisson": lambda value, rate: scipy.special.xlogy(value, rate) - rate - scipy.special.gammaln(value + 1.0),
     "Lévy": _log_levy,
     "N": _log_normal,
 }
@@ -740,10 +735,8 @@ def _observations(
     accepted: list[np.ndarray] = []
     observed = None if y is None else np.asarray(y, dtype=np.float64)
     for _ in range(40):
-        if observed is None:
-            candidates = support.examples(rng, 4 * ROWS)
-        else:
-            candidates = observed[rng.integers(len(observed), size=4 * ROWS)]
+        rows = None if observed is None else rng.integers(len(observed), size=4 * ROWS)
+        candidates = support.examples(rng, 4 * ROWS) if observed is None else observed[rows]
         accepted.extend(candidates[_allowed(augmentation, parameters, candidates)])
         if len(accepted) >= ROWS:
             return np.stack(accepted[:ROWS])

@@ -73,10 +73,8 @@ class Case:
     def chains(self) -> list[dict[str, np.ndarray]]:
         """DRAWS draws of each block's auxiliaries given f."""
         f = np.broadcast_to(self.f, (DRAWS, *self.f.shape))
-        chains = [
-            self.run(partial(self.augmentation.draw_chain, block=block), self._key(), f, self.y, self.parameters)
-            for block in range(len(self.augmentation.blocks))
-        ]
+        draws = (partial(self.augmentation.draw_chain, block=b) for b in range(len(self.augmentation.blocks)))
+        chains = [self.run(draw, self._key(), f, self.y, self.parameters) for draw in draws]
         return [{name: np.asarray(value) for name, value in chain.items()} for chain in chains]
 
     def _key(self) -> Array:
@@ -281,11 +279,8 @@ def integrates_back(case: Case) -> Check:
 
 
 def _log_product(augmentation: Augmentation, env: Environment) -> Array:
-    total = augmentation.base.log_evaluate(env)[..., 0]
-    for rule in augmentation.rules:
-        if rule.parent is None:
-            total = total + jnp.sum(rule.log_factor(env), axis=-1)
-    return total
+    factors = (jnp.sum(rule.log_factor(env), axis=-1) for rule in augmentation.rules if rule.parent is None)
+    return sum(factors, augmentation.base.log_evaluate(env)[..., 0])
 
 
 def _integral(

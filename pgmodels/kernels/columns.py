@@ -338,9 +338,8 @@ class Sphere(Restricted):
 def _places(X: Inputs) -> Array:
     longitude, latitude = jnp.moveaxis(jnp.deg2rad(as_array(X)), -1, 0)
     across = jnp.cos(latitude)
-    return RADIUS * jnp.stack(
-        [across * jnp.cos(longitude), across * jnp.sin(longitude), jnp.sin(latitude)], axis=-1
-    )  # fmt: skip
+    places = [across * jnp.cos(longitude), across * jnp.sin(longitude), jnp.sin(latitude)]
+    return RADIUS * jnp.stack(places, axis=-1)
 
 
 # Columns by their names.
@@ -771,8 +770,7 @@ def adjacency(graph: object) -> tuple[np.ndarray, list[Any] | None]:
         labels = list(table.index)
         table = table.reindex(columns=labels) if set(table.columns) == set(labels) else table
     elif isinstance(table, list | tuple) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in table):
-        is_matrix = len(table) == 2 and np.array_equal(np.ravel(table), [0, 1, 1, 0])
-        pairs = None if is_matrix else list(table)
+        pairs = None if len(table) == 2 and np.array_equal(np.ravel(table), [0, 1, 1, 0]) else list(table)
     if pairs is not None:
         labels = list(dict.fromkeys([*(labels or ()), *(label for pair in pairs for label in pair)]))
         W = np.zeros((len(labels), len(labels)))

@@ -119,10 +119,8 @@ def added(one: Spectra, other: Spectra) -> Spectra:
     """The spectra of a sum: densities of the same columns add."""
 
     def total(first: Spectrum, second: Spectrum) -> Spectrum:
-        return Spectrum(
-            lambda frequencies: first.density(frequencies) + second.density(frequencies),
-            jnp.maximum(first.lengthscale, second.lengthscale),
-        )
+        lengthscale = jnp.maximum(first.lengthscale, second.lengthscale)
+        return Spectrum(lambda frequencies: first.density(frequencies) + second.density(frequencies), lengthscale)
 
     return one | other | {columns: total(one[columns], other[columns]) for columns in one.keys() & other.keys()}
 
@@ -260,12 +258,8 @@ class Kernel(Module):
         parameters = jax.tree.leaves(self, is_leaf=is_parameter)
         if not any(is_parameter(p) and p.value is None for p in parameters):
             return self
-
-        def resolve_node(node: object) -> object:
-            return node.with_value(median_distance(X)) if is_parameter(node) and node.value is None else node
-
         inner = covering(self, X).map_components(lambda kernel, inputs: kernel.resolve(inputs), X)
-        return jax.tree.map(resolve_node, inner, is_leaf=is_parameter)
+        return _filled(inner, lambda: median_distance(X))
 
     def map_components(self, change: "Change", X: Float[Inputs, "n d"]) -> "Kernel":
         """The kernel with each component kernel replaced by ``change(component, inputs of the component)``."""
@@ -516,7 +510,16 @@ class CallableKernel(Kernel):
         if not callable(function):
             raise ValueError(f"CallableKernel needs a callable (X, Z) -> matrix; got {function!r}.")
         name = _name(function)
-        read = lambda path, leaf: _read_leaf(leaf, f"{jax.tree_util.keystr(path).lstrip('.')} of {name}")  # noqa: E731
+
+        def read(path: Any, leaf: Any) -> Any:
+            label = f"{jax.tree_util.keystr(path).lstrip('.')} of {name}"
+            if eqx.is_inexact_array(leaf):
+                return as_parameter(leaf, label, positive=False)
+            if _is_declared(leaf):
+                return as_declared(leaf, None, label)
+            # Functions as pytrees without leaves: compiled code takes only arrays as leaves.
+            return jax.tree_util.Partial(leaf) if callable(leaf) else leaf
+
         self.function = jax.tree_util.tree_map_with_path(read, function, is_leaf=_is_declared)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -558,15 +561,6 @@ def _is_number(leaf: object) -> bool:
     return _is_declared(leaf) or isinstance(leaf, float) or eqx.is_inexact_array(leaf)
 
 
-def _read_leaf(leaf: Any, name: str) -> Any:
-    if eqx.is_inexact_array(leaf):
-        return as_parameter(leaf, name, positive=False)
-    if _is_declared(leaf):
-        return as_declared(leaf, None, name)
-    # Functions as pytrees without leaves: compiled code takes only arrays as leaves.
-    return jax.tree_util.Partial(leaf) if callable(leaf) else leaf
-
-
 def as_kernel(obj: Any) -> Kernel:
     """A kernel unchanged, or a callable ``(X, Z) -> matrix`` as a kernel. Raises ValueError for anything else."""
     if isinstance(obj, Kernel):
@@ -579,11 +573,12 @@ def as_kernel(obj: Any) -> Kernel:
 
 def with_values(kernel: T) -> T:
     """The kernel with its hyperparameters as arrays; values of None are set to 1."""
-    return bare_arrays(
-        jax.tree.map(
-            lambda p: p.with_value(1.0) if is_parameter(p) and p.value is None else p, kernel, is_leaf=is_parameter
-        )
-    )
+    return bare_arrays(_filled(kernel, lambda: 1.0))
+
+
+def _filled(kernel: T, value: Callable[[], ArrayLike]) -> T:
+    fill = lambda p: p.with_value(value()) if is_parameter(p) and p.value is None else p  # noqa: E731
+    return jax.tree.map(fill, kernel, is_leaf=is_parameter)
 
 
 def check_traced(kernel: Kernel, num_columns: int) -> None:

@@ -143,8 +143,7 @@ class Cosine(OfVariance):
         self.period = scalar(period, "period", self)
 
     def to_state_space(self) -> StateSpace:
-        frequency = 2.0 * jnp.pi / as_array(self.period.value)
-        return OscillatorState(as_array(self.variance.value)[None], frequency)
+        return OscillatorState(as_array(self.variance.value)[None], 2.0 * jnp.pi / as_array(self.period.value))
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         turns = (as_array(X)[:, :1] - as_array(Z)[:, 0]) / as_array(self.period.value)
@@ -460,8 +459,7 @@ class ByLevel(Kernel):
             vars(self)[name] = parameter
 
     def map_components(self, change: Change, X: Float[Inputs, "n d"]) -> Kernel:
-        inner = change(self.kernel, X[:, :-1])
-        return eqx.tree_at(lambda by: by.kernel, self, inner, is_leaf=is_parameter)
+        return eqx.tree_at(lambda by: by.kernel, self, change(self.kernel, X[:, :-1]), is_leaf=is_parameter)
 
     def reads(self, num_columns: int, use: Use | None = None) -> tuple[int, ...]:
         *others, last = range(num_columns)

@@ -89,10 +89,7 @@ class ConstantState(StateSpace):
     """A constant."""
 
     variance: Float[Array, ""]
-
-    @property
-    def dimension(self) -> int:
-        return 1
+    dimension = 1
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
         return jnp.broadcast_to(self.variance, (len(t), 1, 1))
@@ -118,14 +115,8 @@ class LineState(StateSpace):
     """A line through the origin, and its slope."""
 
     variance: Float[Array, ""]
-
-    @property
-    def is_stationary(self) -> bool:
-        return False
-
-    @property
-    def dimension(self) -> int:
-        return 2
+    dimension = 2
+    is_stationary = False
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m 2 2"]:
         return self.variance * _matrices([[t**2, t], [t, jnp.ones_like(t)]])
@@ -142,10 +133,7 @@ class WalkState(ConstantState):
     """A random walk, 0 at its start; ``variance`` is that of a step over one unit of time."""
 
     start: Float[Array, ""]
-
-    @property
-    def is_stationary(self) -> bool:
-        return False
+    is_stationary = False
 
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m 1 1"]:
         return self.noise(t - self.start)
@@ -348,6 +336,5 @@ def harmonics_for(lengthscale: float) -> int:
     from scipy.special import ive
 
     # The time of a step grows with the third power of the largest number.
-    orders = np.arange(1, 20)
-    omitted = 1.0 - ive(0, lengthscale**-2.0) - np.cumsum(2.0 * ive(orders, lengthscale**-2.0))
+    omitted = 1.0 - ive(0, lengthscale**-2.0) - np.cumsum(2.0 * ive(np.arange(1, 20), lengthscale**-2.0))
     return 1 + int(np.sum(omitted >= 1e-8))

@@ -13,7 +13,7 @@ RealArray: TypeAlias = Array | np.ndarray
 
 
 def namespace(*arrays: object) -> Any:
-    """The module of functions of these arrays: ``jax.numpy`` if one of them is JAX's, else ``numpy``."""
+    """``jax.numpy`` if one of these arrays is JAX's, else ``numpy``, as in host callbacks, which must not call JAX."""
     return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
 
 
@@ -138,8 +138,7 @@ def mode_of_largest(
 
     # The mode for one factor alone is on the right of this point, since φ(z) / Φ(z) > -z; and of 0.
     alone = jnp.where(chosen, 0.0, -gap * ratio / (1.0 + ratio**2))
-    start = jnp.maximum(jnp.max(alone, axis=-1, keepdims=True), 0.0)
-    mode = jax.lax.fori_loop(0, steps, newton, start)
+    mode = jax.lax.fori_loop(0, steps, newton, jnp.maximum(jnp.max(alone, axis=-1, keepdims=True), 0.0))
     return mode, derivatives(mode)[1]
 
 
@@ -170,8 +169,7 @@ def factorised_share(p: RealArray, log_r: RealArray) -> Array:
     x = 1.0 / jnp.maximum(alpha, _LARGE)
     excess = x * (1 / 2 + x * (1 / 12 + x**2 * (-1 / 120 + x**2 * (1 / 252 - x**2 / 240))))
     remainder = x * (1 / 12 + x**2 * (-1 / 360 + x**2 * (1 / 1260 - x**2 / 1680)))
-    logarithm = -jnp.log(x)
-    series = (positive - 0.5) * logarithm - positive + (1.0 / x - positive) * excess + 0.5 * np.log(2 * np.pi)
+    series = (0.5 - positive) * jnp.log(x) - positive + (1.0 / x - positive) * excess + 0.5 * np.log(2 * np.pi)
     value = jnp.where(alpha < _LARGE, direct, series + remainder) - gammaln(positive)
     return jnp.where(p > 0, value, 0.0)
 

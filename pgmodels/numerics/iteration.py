@@ -75,8 +75,7 @@ class History(NamedTuple):
         size = image.potential.size
         precision = vector[size:].reshape(image.precision.shape)
         if not image.coupled:
-            positive = jnp.maximum(precision, 0.1 * image.precision)
-            precision = jnp.where(image.precision < 0.0, precision, positive)
+            precision = jnp.where(image.precision < 0.0, precision, jnp.maximum(precision, 0.1 * image.precision))
         return image._replace(potential=vector[:size].reshape(image.potential.shape), precision=precision)
 
     def without_iterate(self) -> "History":
@@ -101,8 +100,7 @@ def _flat(sites: Iterable[Array]) -> Float[Array, " size"]:
 def hessian(gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray, *, central: bool) -> np.ndarray:
     """The symmetric Hessian at x (d,), of unit scale, by d + 1 gradients, or 2 d to second order if ``central``."""
     at, step = None if central else gradient(x), 0.05
-    moves = step * np.eye(len(x))
-    slopes = [gradient(x + move) - (gradient(x - move) if at is None else at) for move in moves]
+    slopes = [gradient(x + move) - (gradient(x - move) if at is None else at) for move in step * np.eye(len(x))]
     H = np.array(slopes) / (2.0 * step if central else step)
     return 0.5 * (H + H.T)
 
@@ -201,19 +199,11 @@ class Search(Generic[P]):
             value, slope = self(z * self.units)
             return value / height, slope * self.units / height
 
+        start, bounds = self.x / self.units, (self.box / self.units).T
+        options = {"maxls": 40, "maxiter": max_iterations, "gtol": least_slope / height}
+        options["ftol"] = tolerance * min(1.0, size / height)
         return minimize(
-            scaled,
-            self.x / self.units,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=(self.box / self.units).T,
-            callback=self._advance,
-            options={
-                "ftol": tolerance * min(1.0, size / height),
-                "gtol": least_slope / height,
-                "maxls": 40,
-                "maxiter": max_iterations,
-            },
+            scaled, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=self._advance, options=options
         )
 
     def bfgs(self, inverse_hessian: np.ndarray, max_iterations: int) -> "OptimizeResult":
@@ -281,15 +271,8 @@ def conjugate_gradients(
         conditioned = precondition(residual)
         new_size = jnp.sum(residual * conditioned)
         turn = new_size / now.size
-        return _State(
-            now.x + length * now.direction,
-            residual,
-            conditioned + turn * now.direction,
-            residual + turn * now.raw,
-            new_size,
-            now.num_products + 1,
-            positive,
-        )
+        x, direction = now.x + length * now.direction, conditioned + turn * now.direction
+        return _State(x, residual, direction, residual + turn * now.raw, new_size, now.num_products + 1, positive)
 
     start = _State(jnp.zeros_like(b), b, first, b, size, jnp.zeros((), int), jnp.ones((), bool))
     end = jax.lax.while_loop(unfinished, step, start)

@@ -195,11 +195,9 @@ def composite(density: LogDensity, size: int) -> Design:
 
     ``is_complete`` is True if the density falls off towards every axis point.
     """
-    radius = _RADIUS * np.sqrt(size)
-    ends = radius * np.concatenate([np.eye(size), -np.eye(size)])
-    sphere = np.concatenate([ends, _RADIUS * _corners(size)])
-    points = np.concatenate([np.zeros((1, size)), sphere])
-    values = np.array([density(points[0], None), *(density(point, 0) for point in sphere)])
+    ends = np.sqrt(size) * np.concatenate([np.eye(size), -np.eye(size)])
+    points = _RADIUS * np.concatenate([np.zeros((1, size)), ends, _corners(size)])
+    values = np.array([density(points[0], None), *(density(point, 0) for point in points[1:])])
     return Design(points, values, bool(np.all(values[1 : 2 * size + 1] < values[0])))
 
 

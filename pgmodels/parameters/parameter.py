@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from pgmodels.numerics.elementary import namespace
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import shorten, write_constraint, write_distribution, write_value
 from pgmodels.runtime.precision import Module, Picklable, as_array
@@ -47,10 +48,10 @@ class Exponential(Identity):
     """exp(x), to the positive numbers."""
 
     def __call__(self, x: Numbers) -> Numbers:
-        return _library_of(x).exp(x)
+        return namespace(x).exp(x)
 
     def inv(self, y: Numbers) -> Numbers:
-        return _library_of(y).log(y)
+        return namespace(y).log(y)
 
     def log_abs_det_jacobian(self, x: Numbers, y: Numbers) -> Numbers:
         return x
@@ -67,10 +68,6 @@ def transform_to(support: "Constraint") -> Any:
     if support is real:
         return IDENTITY
     return EXPONENTIAL if support is positive else biject_to(support)
-
-
-def _library_of(x: Numbers) -> Any:
-    return np if isinstance(x, (np.ndarray, np.generic, float)) else jnp
 
 
 class Fixed:
@@ -344,12 +341,9 @@ def as_declared(value: Any, declared: Parameter | None, name: str, positive: boo
             # A prior alone gives no start value that satisfies the constraint.
             value = Parameter(declared.value, prior=value)
         declared_positive = positive if declared.positive is None else declared.positive
+        is_positive = declared.constraint is None and (declared_positive or _implies_positive(value))
         return as_parameter(
-            value,
-            name,
-            positive=declared.constraint is None and (declared_positive or _implies_positive(value)),
-            from_data=declared.value is None,
-            constraint=declared.constraint,
+            value, name, positive=is_positive, from_data=declared.value is None, constraint=declared.constraint
         )
     if isinstance(value, Parameter):
         return as_parameter(value, name, positive=value.positive is not False, from_data=True)

@@ -113,17 +113,14 @@ class ParameterVector(Picklable):
         self.leaf_indices = tuple(i for i, leaf in enumerate(self.leaves) if is_parameter(leaf) and chosen(leaf))
         names = parameter_names(model)
         self.names = [names[i] for i in self.leaf_indices]
-        self.of_likelihood = {
-            paths[i][0][-1].key: name
-            for i, name in zip(self.leaf_indices, self.names, strict=True)
-            if isinstance(paths[i][0][-1], jax.tree_util.DictKey)
-        }
+        of_model = [paths[i][0] for i in self.leaf_indices]
+        ends = zip((path[-1] for path in of_model), self.names, strict=True)
+        self.of_likelihood = {end.key: name for end, name in ends if isinstance(end, jax.tree_util.DictKey)}
         self.priors = [p.prior for p in self.parameters]
         self.shapes = [np.shape(self.leaves[i].value) for i in self.leaf_indices]
         self.free_shapes = [free_shape(p) for p in self.parameters]
         sizes = [int(np.prod(shape)) for shape in self.free_shapes]
         self.splits = np.cumsum(sizes)[:-1]
-        of_model = [paths[i][0] for i in self.leaf_indices]
         is_likelihood = jax.tree_util.GetAttrKey("likelihood")
         self.gp_indices = [-1 if path[0] == is_likelihood else path[1].idx for path in of_model]
         self.gps = np.repeat(np.array(self.gp_indices, dtype=int), sizes)
@@ -137,12 +134,9 @@ class ParameterVector(Picklable):
     @cached_property
     def signature(self) -> tuple[Any, ...]:
         """What is static beside the structure of the leaves: names, leaf indices, shapes, constraints, other priors."""
-        entries = []
-        fields = zip(self.names, self.leaf_indices, self.shapes, self.parameters, self._has_leaves, strict=True)
-        for name, index, shape, p, has_leaves in fields:
-            prior = None if has_leaves else p.hashable_prior
-            entries.append((name, index, shape, p.positive, prior, p.hashable_constraint))
-        return tuple(entries)
+        priors = (None if has else p.hashable_prior for has, p in zip(self._has_leaves, self.parameters, strict=True))
+        constraints = ((p.positive, p.hashable_constraint) for p in self.parameters)
+        return tuple(zip(self.names, self.leaf_indices, self.shapes, constraints, priors, strict=True))
 
     @cached_property
     def _has_leaves(self) -> list[bool]:
@@ -193,8 +187,7 @@ class ParameterVector(Picklable):
 
     def median(self, draws: list[np.ndarray]) -> list[np.ndarray]:
         """The entrywise medians of draws (chains, draws, ...), mapped back into the constraints."""
-        medians = [np.median(values, axis=(0, 1)) for values in draws]
-        pairs = zip(self.parameters, medians, strict=True)
+        pairs = zip(self.parameters, (np.median(values, axis=(0, 1)) for values in draws), strict=True)
         return [m if p.constraint is None else np.asarray(p.transform(p.transform.inv(m))) for p, m in pairs]
 
     def with_values(self, values: list[Any]) -> "Model":
@@ -269,5 +262,4 @@ def has_one_prior(model: "Model") -> bool:
 
 
 def _any_uncertain(tree: object) -> bool:
-    leaves = jax.tree.leaves(tree, is_leaf=is_parameter)
-    return any(is_parameter(leaf) and is_sampled(leaf) for leaf in leaves)
+    return any(is_parameter(leaf) and is_sampled(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_parameter))

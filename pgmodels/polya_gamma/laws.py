@@ -1,7 +1,6 @@
 """The Pólya-Gamma law: moments, densities and the pieces of its exact samplers."""
 
 from math import log, pi
-from types import ModuleType
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -9,14 +8,8 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import ArrayLike, Float
 
-from pgmodels.numerics.elementary import RealArray
+from pgmodels.numerics.elementary import RealArray, namespace
 from pgmodels.runtime.precision import as_array
-
-
-def namespace(array: ArrayLike) -> ModuleType:
-    """NumPy for NumPy arrays, as in host callbacks, which must not call JAX; jax.numpy for everything else."""
-    return np if isinstance(array, np.ndarray) else jnp
-
 
 # tanh(u)/u = Σ_k t_k u^(2k), radius of convergence π/2; at |u| < 1/2 the term after these is below 1e-17. By
 # tanh' = 1 - tanh²: (2k + 1) t_k = -Σ_i t_i t_(k-1-i).
@@ -99,8 +92,7 @@ def weighted_series(x: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarra
         n += 1
         h, previous = b[lanes], largest[lanes]
         log_ratio[lanes] += np.log((n - 1 + h) / n)
-        log_term = log_ratio[lanes] + np.log1p(2 * n / h) - 2 * n * (n + h) / x[lanes]
-        term = np.exp(log_term)
+        term = np.exp(log_ratio[lanes] + np.log1p(2 * n / h) - 2 * n * (n + h) / x[lanes])
         total[lanes] += -term if n % 2 else term
         largest[lanes] = np.maximum(previous, term)
         lanes = lanes[term > 1e-17]
@@ -130,9 +122,8 @@ class TangentHat(NamedTuple):
         left_mass, middle, _ = self.masses
         mass = uniform * self.masses.sum(0)
         in_left, in_right = mass < left_mass, mass >= left_mass + middle
-        point, height, slope = (
-            xp.where(in_left, a[0], xp.where(in_right, a[2], a[1])) for a in (self.points, self.heights, self.slopes)
-        )
+        tangents = self.points, self.heights, self.slopes
+        point, height, slope = (xp.where(in_left, a[0], xp.where(in_right, a[2], a[1])) for a in tangents)
         # Signed mass from the nearest edge: in the left piece it is negative.
         start = xp.where(in_right, self.edges[1], self.edges[0])
         run = (mass - xp.where(in_right, left_mass + middle, left_mass)) * xp.exp(-height - slope * (start - point))
@@ -272,8 +263,7 @@ class TransformLaw(NamedTuple):
     def evaluate(self, y: RealArray) -> Density:
         """The density at mean + ``y``, in JAX or in NumPy, like the law's arrays."""
         total, derivative = _trapezoid_numpy(self, y) if isinstance(y, np.ndarray) else _trapezoid(self, y)
-        scale = namespace(y).log(self.step / (2 * pi))
-        return Density(scale + 0 * y, 1 + total, 0 * y, self.step * derivative)
+        return Density(namespace(y).log(self.step / (2 * pi)) + 0 * y, 1 + total, 0 * y, self.step * derivative)
 
 
 def transform_law(h: RealArray, z: RealArray, bounds: Window) -> TransformLaw:

@@ -14,6 +14,7 @@ from jax import Array, lax
 from jaxtyping import ArrayLike, Float, PRNGKeyArray
 from polyagamma import random_polyagamma
 
+from pgmodels.numerics.elementary import namespace
 from pgmodels.polya_gamma.laws import (
     MIN_CANCELLATION,
     SeriesLaw,
@@ -24,7 +25,6 @@ from pgmodels.polya_gamma.laws import (
     cancellation,
     hat_of,
     in_domain,
-    namespace,
     relative_mean,
     relative_variance_at_square,
     transform_law,

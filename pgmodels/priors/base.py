@@ -184,9 +184,8 @@ class LatentPrior(Module):
         posterior, (h, w) = self.condition(sites), sites
         mean, variance = posterior.moments()
         log_normalizer = posterior.log_normalizer()
-        return Moments(
-            mean, variance, log_normalizer, jnp.sum(h * mean - 0.5 * w * (variance + mean**2)) - log_normalizer
-        )
+        divergence = jnp.sum(h * mean - 0.5 * w * (variance + mean**2)) - log_normalizer
+        return Moments(mean, variance, log_normalizer, divergence)
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
         """Prior mean and variance at X."""

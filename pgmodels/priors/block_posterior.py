@@ -69,8 +69,7 @@ def _by_products(prior: PriorCollection) -> Callable[[Array], list[Array]]:
     whiteners = [linalg.inverse_root(group.root) for group in groups]
 
     def factors_of_rows(X: Array) -> list[Array]:
-        factors = [whitener @ group.cross(X) for whitener, group in zip(whiteners, groups, strict=True)]
-        return [A for A, group in zip(factors, groups, strict=True) for _ in range(group.size)]
+        return prior.by_latent([inverse @ group.cross(X) for inverse, group in zip(whiteners, groups, strict=True)])
 
     return factors_of_rows
 
@@ -123,9 +122,7 @@ class BlockPosterior(DependentPosterior):
             V = linalg.each_row(lambda X: self._covariance(factors_of_rows(X)), _width(prior), _rows(prior))
         else:
             V = self._covariance(prior.loadings())
-        V = self.prior.copies.spread(V)
-        residual = self.prior.residual_variances()
-        V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
+        V = self.prior.with_residuals(self.prior.copies.spread(V))
         return self.prior.latents(self.prior.unflatten(self.centre)), V
 
     def times(self, x: Float[Array, "n L"]) -> Float[Array, "n L"]:
@@ -170,9 +167,7 @@ class BlockPosterior(DependentPosterior):
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
         centres = self.prior.unflatten(self.centre)
         conditionals = [group.conditional(X_new, v) for group, v in zip(self.prior.groups, centres, strict=True)]
-        residuals = [
-            residual for (_, residual), size in zip(conditionals, self.prior.sizes, strict=True) for _ in range(size)
-        ]
+        residuals = self.prior.by_latent([residual for _, residual in conditionals])
         V = self._covariance(loadings_at(self.prior, X_new))
         latents = jnp.arange(V.shape[-1])
         mean = jnp.concatenate([mean for mean, _ in conditionals], axis=-1)
@@ -240,8 +235,7 @@ class BlockPosterior(DependentPosterior):
         for latents in np.array_split(block, min(len(block), 8)):
             A = stacked([factors[latent] for latent in latents])
             right = jnp.pad(A, ((0, len(root) - start - len(A)), (0, 0)))
-            solved = solve_triangular(root[start:, start:], right, lower=True)
-            solutions.append(jnp.pad(solved, ((start, 0), (0, 0))))
+            solutions.append(jnp.pad(solve_triangular(root[start:, start:], right, lower=True), ((start, 0), (0, 0))))
             start += len(A)
         return jnp.concatenate(solutions, axis=1).reshape(len(root), len(block), -1)
 
@@ -284,8 +278,7 @@ class FICPosterior(BlockPosterior):
         return mean, self.prior.copies.spread(kept @ V @ jnp.swapaxes(kept, 1, 2) + residual_covariance)
 
     def divergence(self, covariance: Float[Array, "n L L"]) -> Array:
-        log_root = jnp.sum(jnp.log(jnp.diagonal(self.residual_roots, axis1=1, axis2=2)))
-        return super().divergence(covariance) + log_root
+        return super().divergence(covariance) + jnp.sum(jnp.log(jnp.diagonal(self.residual_roots, axis1=1, axis2=2)))
 
     def _pull(self, h: Float[Array, "m L"], g: Float[Array, "m L"]) -> Float[Array, "m L"]:
         """gain (h - W g)."""
@@ -325,14 +318,8 @@ def condition_blocks(
         log_normalizer = log_normalizer - linalg.log_determinant(root) + 0.5 * right @ centre
         roots.append(root)
         centres.append(centre)
-    return BlockPosterior(
-        prior=prior,
-        sites=sites,
-        centre=scatter_blocks(prior, blocks, centres),
-        roots=tuple(roots),
-        log_evidence=log_normalizer - 0.5 * residual_trace(prior, precision),
-        blocks=blocks,
-    )
+    log_evidence = log_normalizer - 0.5 * residual_trace(prior, precision)
+    return BlockPosterior(prior, sites, scatter_blocks(prior, blocks, centres), tuple(roots), log_evidence, blocks)
 
 
 def together(posterior: Posterior, share: Float[Array, ""] | float = 1.0) -> BlockPosterior:
@@ -354,10 +341,8 @@ def _tempered_sites(posterior: Posterior, share: Float[Array, ""] | float) -> Si
 
 def _condition_sparse(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> FICPosterior:
     sums, spread = Sites(*map(prior.total, sites)), _spread(prior.distinct)
-    residual_precision = jnp.eye(spread.shape[1]) + spread[:, :, None] * sums.precision * spread[:, None, :]
-    roots = (
-        jnp.sqrt(residual_precision) if residual_precision.shape[1] == 1 else jnp.linalg.cholesky(residual_precision)
-    )
+    precision = jnp.eye(spread.shape[1]) + spread[:, :, None] * sums.precision * spread[:, None, :]
+    roots = jnp.sqrt(precision) if precision.shape[1] == 1 else jnp.linalg.cholesky(precision)
     half = linalg.solve_each(roots, jax.vmap(jnp.diag)(spread))
     gain = linalg.solve_each(roots, half, transposed=True)
     # The factor with e integrated out, exp(h' g - g^T W' g / 2) up to a constant.
@@ -384,10 +369,10 @@ def _condition_sparse(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[
 
 def _spread(prior: PriorCollection) -> Float[Array, "n L"]:
     """Square roots of the FIC residual variances, 0 for latents without residual coordinates."""
-    zeros = jnp.zeros(prior.num_rows)
     # FIC groups never share inputs between distinct rows: see Representation.shares.
-    deviations = [zeros if fic is None else jnp.sqrt(fic.residual) for fic in _fic_groups(prior)]
-    return jnp.stack([part for part, size in zip(deviations, prior.sizes, strict=True) for _ in range(size)], axis=1)
+    zeros = jnp.zeros(prior.num_rows)
+    roots = [zeros if fic is None else jnp.sqrt(fic.residual) for fic in _fic_groups(prior)]
+    return jnp.stack(prior.by_latent(roots), axis=1)
 
 
 def _split_sparse(prior: PriorCollection, flat: Float[Array, " D"]) -> tuple[Float[Array, " d"], Float[Array, "n L"]]:
@@ -475,8 +460,7 @@ def draw_latents(
     # Of few draws, optimised compilation takes longer than it saves.
     draw = _draw_few if len(chunks[0]) <= 64 else _draw_many
     batches = [jax.tree.map(np.asarray, draw(gaussian, key, path, chunk)) for chunk in chunks]
-    f, coordinates = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *batches)
-    return f, coordinates
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *batches)
 
 
 def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:
@@ -490,8 +474,7 @@ def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng:
     # The number of rows of a root is the rank of the covariance, which is small for few groups at many rows.
     roots = [linalg.pivoted_cholesky(block, linalg.ROUNDING).A for block in blocks]
     deviations = np.stack([rng.standard_normal((num_draws, len(A))) @ A for A in roots], axis=1)
-    deviations = deviations.reshape(num_draws, size, rows)
-    return mean + np.swapaxes(deviations, 1, 2)
+    return mean + np.swapaxes(deviations.reshape(num_draws, size, rows), 1, 2)
 
 
 def draw_deviations(spread: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:

@@ -38,7 +38,7 @@ from pgmodels.priors.collection import (
 )
 from pgmodels.priors.dense import FactoredPrior
 from pgmodels.priors.joint_chain import Chains, Drawn, Joint, LineSites, by_sign, condition, negative_directions
-from pgmodels.priors.linalg import chunks, root_by_rank
+from pgmodels.priors.linalg import chunks
 from pgmodels.priors.markov import MarkovPrior, chain_at, gaps_at, is_chain
 from pgmodels.runtime.jit import is_traced
 from pgmodels.runtime.precision import Module
@@ -61,7 +61,7 @@ def factors_of_effects(prior: PriorCollection) -> dict[int, Float[Array, "r n"]]
 
 def chained_latents(prior: PriorCollection) -> np.ndarray:
     """The latents that are chains."""
-    return np.flatnonzero(np.repeat([group.is_chain for group in prior.groups], prior.sizes))
+    return np.flatnonzero(prior.by_latent([group.is_chain for group in prior.groups]))
 
 
 def _leader(prior: PriorCollection) -> tuple[int, MarkovPrior]:
@@ -77,8 +77,7 @@ def chain_column(prior: PriorCollection) -> int:
 
 def check_columns(prior: PriorCollection) -> None:
     """Raise ValueError if chains read different columns."""
-    chains = chain_groups(prior)
-    columns = {column for group in chains for column in group.kernel.reads(group.X.shape[1])}
+    columns = {column for group in chain_groups(prior) for column in group.kernel.reads(group.X.shape[1])}
     if len(columns) > 1:
         raise ValueError(
             "GPs with form=pgm.Markov() that a formula combines must be of one column, and these read columns "
@@ -175,8 +174,7 @@ class Layout(NamedTuple):
                 factor = factors[index]
                 coefficients = tuple(range(len(factor)))
                 if not is_traced():
-                    nonzero = np.flatnonzero(np.any(np.asarray(factor) != 0.0, axis=1))
-                    coefficients = tuple(nonzero.tolist()) or (0,)
+                    coefficients = tuple(np.flatnonzero(np.any(np.asarray(factor) != 0.0, axis=1)).tolist()) or (0,)
                 member = Member(index, len(coefficients), coefficients=coefficients)
             members += [member] * group.size
         return cls(tuple(members), is_coupled)
@@ -322,8 +320,7 @@ class ChainPosterior(DependentPosterior):
         mean, covariance = self.joint.marginals()
         mean, covariance = (jnp.zeros_like(part).at[self.order].set(part) for part in (mean, covariance))
         mean, V = _combined(self.prior, mean, covariance, factors_of_effects(self.prior), self.joint.columns)
-        residual = self.prior.residual_variances()
-        return mean, V if residual is None else V + jax.vmap(jnp.diag)(residual)
+        return mean, self.prior.with_residuals(V)
 
     def log_normalizer(self) -> Float[Array, ""]:
         return self.log_evidence
@@ -351,9 +348,7 @@ class ChainPosterior(DependentPosterior):
         mean, deviation = self._draw(self.joint, key)
         return self._coordinates(*mean), self._coordinates(*deviation)
 
-    @property
-    def extends(self) -> bool:
-        return True
+    extends = True
 
     def drawn_at(self, X_new: Float[Array, "m d"], keys: RandomKey) -> Float[Array, "draws m L"]:
         """Joint draws at new inputs, one for each key: by the chains through the data and the new inputs."""
@@ -370,11 +365,7 @@ class ChainPosterior(DependentPosterior):
         joint, places = condition(chains, sites), jnp.argsort(order)[n:]
         effects = effect_groups(self.prior)
         factors = {index: group.factor_at(X_new)[0] for index, group in effects.items()}
-        residuals = {}
-        for index, group in effects.items():
-            # Variances below this are rounding: see draw_given.
-            least = 1e-12 * jnp.max(group.kernel.diagonal(X_new))
-            residuals[index] = root_by_rank(group.residual_covariance(X_new), least)
+        residuals = {index: group.residual_root(X_new) for index, group in effects.items()}
 
         def one(key: RandomKey) -> Array:
             of_joint, of_residual = jax.random.split(key)
@@ -443,7 +434,7 @@ def condition_chains(prior: PriorCollection, Phi: Float[Array, "n K L"], sites: 
     lines = LineSites(Phi[:, :, chained], jnp.concatenate(slopes, axis=2), h - w * shift, w)
     lines = LineSites(*(part[order] for part in lines))
     joint = condition(chains_of_rows(prior, order), lines)
-    pulled = Sites(jnp.einsum("ipl,ip->il", Phi, h), jnp.einsum("ipl,ip,ipk->ilk", Phi, w, Phi))
+    pulled = pull_sites(Phi, sites)
     constant = jnp.sum(h * shift - 0.5 * w * shift**2) - 0.5 * residual_trace(prior, pulled.precision)
     return ChainPosterior(prior, pulled, order, joint, joint.log_normalizer() + constant)
 
@@ -583,8 +574,7 @@ class ChainResponse(Module):
         sorted_rows = self.joint.marginals()[1][:, :count, :count]
         V = self._of_latents(jnp.zeros_like(sorted_rows).at[self.order].set(sorted_rows), factors_of_effects(self.rows))
         V = V if self.posterior.is_coupled else self.posterior.prior.copies.spread(V)
-        residual = self.posterior.prior.residual_variances()
-        V = V if residual is None else V + jax.vmap(jnp.diag)(residual)
+        V = self.posterior.prior.with_residuals(V)
         return jnp.zeros(V.shape[:2]) if self.shifted is None else self.shifted.moments()[0], V
 
     def predict(self, X_new: Float[Array, "m d"]) -> Marginals:
@@ -633,9 +623,8 @@ def respond(posterior: Posterior, factors: Factors, layout: Layout) -> ChainResp
     order = jnp.argsort(times_of_rows(rows))
     steps = layout.steps(chains_of_rows(rows, order).steps, jnp.arange(len(order)) == 0)
     observation = layout.observation(factors_of_effects(rows), len(order))
-    conditioned = given_sites(
-        steps, roots_of(steps.noise), layout.on_states(jnp.swapaxes(observation, 1, 2) @ weights @ observation)[order]
-    )
+    of_sites = layout.on_states(jnp.swapaxes(observation, 1, 2) @ weights @ observation)[order]
+    conditioned = given_sites(steps, roots_of(steps.noise), of_sites)
     both = joint_steps(steps, conditioned.steps, one_step_earlier(conditioned.covariance))
     of_blocks = Chains(*both, tuple(range(layout.num_blocks)), layout.jointly_observed)
     A = observation if factors.Phi is None else factors.Phi @ observation

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import ClassVar, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -53,6 +53,7 @@ class NewLeaves(Module):
         return jax.tree.unflatten(self.tree, [leaf if place is None else known_leaves[place] for leaf, place in pairs])
 
 
+T = TypeVar("T")
 # Means and covariances of each datum's latents.
 Marginals = tuple[Float[Array, "n L"], Float[Array, "n L L"]]
 
@@ -273,7 +274,7 @@ class PriorCollection(Module):
     @property
     def ranks(self) -> tuple[int, ...]:
         """The number of coordinates of each latent."""
-        return tuple(group.rank for group in self.groups for _ in range(group.size))
+        return tuple(self.by_latent([group.rank for group in self.groups]))
 
     def spans(self) -> "PriorCollection":
         """The priors with FIC groups replaced by their low-rank term ``span``, without residuals."""
@@ -328,9 +329,8 @@ class PriorCollection(Module):
     def moments(self, sites: Sites) -> Moments:
         """Log normalisers and divergences are summed over groups."""
         pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
-        means, variances, logs, divergences = zip(
-            *(group.moments(group_sites) for group, group_sites in pairs), strict=True
-        )
+        moments = [group.moments(group_sites) for group, group_sites in pairs]
+        means, variances, logs, divergences = zip(*moments, strict=True)
         nothing = jnp.zeros(())
         side_by_side = self.copies.side_by_side
         return Moments(side_by_side(means), side_by_side(variances), sum(logs, nothing), sum(divergences, nothing))
@@ -352,16 +352,22 @@ class PriorCollection(Module):
         residuals = [group.residual_variance() for group in self.groups]
         if all(part is None for part in residuals):
             return None
-        columns = [
-            jnp.zeros((len(group.X), group.size)) if part is None else jnp.tile(part[:, None], group.size)
-            for group, part in zip(self.groups, residuals, strict=True)
-        ]
-        return self.copies.side_by_side(columns)
+        pairs = zip(self.groups, residuals, strict=True)
+        known = [jnp.zeros(len(group.X)) if part is None else part for group, part in pairs]
+        return self.copies.side_by_side([jnp.tile(v[:, None], n) for v, n in zip(known, self.sizes, strict=True)])
+
+    def with_residuals(self, covariance: Float[Array, "n L L"]) -> Float[Array, "n L L"]:
+        """The covariances of each datum's latents given by their coordinates, plus the residual variances."""
+        residual = self.residual_variances()
+        return covariance if residual is None else covariance + jax.vmap(jnp.diag)(residual)
 
     def loadings(self) -> list[Factor]:
         """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError if a group has none."""
-        loadings = [self.copies.at_rows(group.loadings, i) for i, group in enumerate(require_factors(self))]
-        return [A for A, size in zip(loadings, self.sizes, strict=True) for _ in range(size)]
+        return self.by_latent([self.copies.at_rows(A.loadings, i) for i, A in enumerate(require_factors(self))])
+
+    def by_latent(self, by_group: Sequence[T]) -> list[T]:
+        """Values of the groups, each repeated for the group's latents."""
+        return [value for value, size in zip(by_group, self.sizes, strict=True) for _ in range(size)]
 
     def factors(self) -> list[Float[Array, "r n"]]:
         """The factors as matrices."""
@@ -373,8 +379,7 @@ class PriorCollection(Module):
 
     def unflatten(self, flat: Float[Array, " D"]) -> Coordinates:
         """The inverse of ``flatten``."""
-        counts = [group.rank * group.size for group in self.groups]
-        vectors = jnp.split(flat, np.cumsum(counts)[:-1])
+        vectors = jnp.split(flat, np.cumsum([group.rank * group.size for group in self.groups])[:-1])
         return tuple(part.reshape(group.size, -1).T for part, group in zip(vectors, self.groups, strict=True))
 
     def draw(self, key: RandomKey) -> tuple[Float[Array, "n l"], Coordinates]:
@@ -431,8 +436,7 @@ def require_factors(prior: PriorCollection) -> list[FactoredPrior]:
 
 def loadings_at(prior: PriorCollection, X_new: Float[Array, "m d"]) -> list[Factor]:
     """The factor A (rank, m) of each latent at new inputs."""
-    loadings = [group.loadings_at(X_new)[0] for group in require_factors(prior)]
-    return [A for A, size in zip(loadings, prior.sizes, strict=True) for _ in range(size)]
+    return prior.by_latent([group.loadings_at(X_new)[0] for group in require_factors(prior)])
 
 
 def factors_at(prior: PriorCollection, X_new: Float[Array, "m d"]) -> list[Float[Array, "r m"]]:

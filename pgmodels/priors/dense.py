@@ -122,10 +122,12 @@ class FactoredPrior(LatentPrior):
     def draw_given(
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"], noise: Float[Array, "*batch m l k"]
     ) -> Float[Array, "*batch m l"]:
+        return self.conditional(X_new, coordinates)[0] + self.residual_root(X_new) @ noise[..., 0]
+
+    def residual_root(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        """The R with R R^T the covariance of a latent at new inputs, given its coordinates."""
         # Smaller residual variances are jitter of the roots, or rounding at a row of the data.
-        least = 1e-12 * jnp.max(self.kernel.diagonal(X_new))
-        root = linalg.root_by_rank(self.residual_covariance(X_new), least)
-        return self.conditional(X_new, coordinates)[0] + root @ noise[..., 0]
+        return linalg.root_by_rank(self.residual_covariance(X_new), 1e-12 * jnp.max(self.kernel.diagonal(X_new)))
 
 
 class FactoredPosterior(GroupPosterior):
@@ -156,9 +158,8 @@ class FactoredPosterior(GroupPosterior):
 
     def mean_and_deviation(self, key: RandomKey) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
         noise = jax.random.normal(key, (2, self.prior.rank, self.prior.size), dtype=self.prior.mean.dtype)
-        mean, deviation = linalg.over_states(
-            lambda state, noise: state.mean_and_deviation(self.prior, noise), self.states, jnp.moveaxis(noise, -1, 0)
-        )
+        arrays = self.states, jnp.moveaxis(noise, -1, 0)
+        mean, deviation = linalg.over_states(lambda state, z: state.mean_and_deviation(self.prior, z), *arrays)
         return mean.T, deviation.T
 
     def covariance(self) -> Float[Array, "l n n"]:
@@ -269,13 +270,9 @@ class DensePrior(FactoredPrior):
 
     def resized(self, size: int) -> "DensePrior":
         variance = float(np.asarray(self.K)[0, 0])
-        return replace(
-            self,
-            X=as_array(pad_rows(self.X, size)),
-            K=as_array(pad_square(self.K, size, variance)),
-            root=as_array(pad_square(self.root, size, variance**0.5)),
-            row_mask=as_array(pad_zeros(self.row_mask, size)),
-        )
+        K, root = pad_square(self.K, size, variance), pad_square(self.root, size, variance**0.5)
+        padded = {"X": pad_rows(self.X, size), "K": K, "root": root, "row_mask": pad_zeros(self.row_mask, size)}
+        return replace(self, **jax.tree.map(as_array, padded))
 
     @property
     def approximation_error(self) -> Float[Array, ""]:
@@ -510,8 +507,7 @@ class CoefficientPrior(SpanPrior):
 
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
         F = self.kernel.features(X_new)
-        A = F.T if self.turn is None else self.turn.T @ F.T
-        return A, jnp.zeros(len(X_new), self.A.dtype)
+        return F.T if self.turn is None else self.turn.T @ F.T, jnp.zeros(len(X_new), self.A.dtype)
 
     def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
         return coordinates if self.turn is None else self.turn @ coordinates
@@ -566,8 +562,7 @@ class LevelsPrior(SpanPrior):
     @property
     def active(self) -> Float[Array, " r"]:
         """1 for coordinates of levels, 0 for padding."""
-        is_level = jnp.zeros(len(self.keys)).at[self.level].set(1.0)
-        return jnp.repeat(is_level, len(self.features))
+        return jnp.repeat(jnp.zeros(len(self.keys)).at[self.level].set(1.0), len(self.features))
 
     @property
     def loadings(self) -> linalg.LevelFactor:
@@ -600,8 +595,7 @@ class LevelsPrior(SpanPrior):
         return n * (k**2 + 6 * k) + self.rank * k**2 / 3
 
     def _levels_of(self, X_new: Array) -> Array:
-        columns = self.kernel.level_columns(X_new.shape[1])
-        return linalg.find_levels(self.keys, X_new[:, np.array(columns)])
+        return linalg.find_levels(self.keys, X_new[:, np.array(self.kernel.level_columns(X_new.shape[1]))])
 
     def _factor(self, level: Array, features: Array) -> linalg.LevelFactor:
         return linalg.LevelFactor(level, features, len(self.keys), self.kernel.level_columns(self.X.shape[1]))
@@ -645,8 +639,7 @@ class InducingPointPrior(SpanPrior):
 
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
         """A = L_Z^-1 K(Z, X_new)."""
-        A = solve_triangular(self.root, self.cross(X_new), lower=True)
-        return with_residual(A, self.kernel.diagonal(X_new))
+        return with_residual(solve_triangular(self.root, self.cross(X_new), lower=True), self.kernel.diagonal(X_new))
 
 
 class LowRankPrior(InducingPointPrior):

@@ -48,8 +48,7 @@ class Basis:
         for c in columns:
             low, high = self._interval(c)
             angles = np.pi * np.arange(1, self.counts[c] + 1)[:, None] * ((X[:, c] - low) / (high - low))
-            sines = jnp.sin(angles) * np.sqrt(2.0 / (high - low))
-            functions = (functions[:, None] * sines).reshape(-1, len(X))
+            functions = (functions[:, None] * (jnp.sin(angles) * np.sqrt(2.0 / (high - low)))).reshape(-1, len(X))
         return functions
 
     def _interval(self, column: int) -> Interval:
@@ -212,15 +211,12 @@ class Hilbert(Representation):
     def __repr__(self) -> str:
         shown = [repr(self.count)] + ([] if self.boundary is None else [f"{self.boundary:g}"])
         if self.domain is not None:
-            intervals = [
-                "None" if interval is None else "({:.6g}, {:.6g})".format(*interval) for interval in self.domain
-            ]
+            intervals = ["None" if one is None else "({:.6g}, {:.6g})".format(*one) for one in self.domain]
             shown.append(f"domain=[{', '.join(intervals)}]")
         return f"Hilbert({', '.join(shown)})"
 
     def check(self, kernel: Kernel, num_columns: int) -> None:
-        spectra = with_values(kernel).spectra(num_columns)
-        most = max(map(len, spectra))
+        most = max(map(len, with_values(kernel).spectra(num_columns)))
         if most > 3:
             raise ValueError(
                 f"pgm.Hilbert() is for functions of at most 3 columns, and {kernel!r} has one of {most}: "
@@ -271,13 +267,8 @@ class Hilbert(Representation):
         for columns, spectrum in bare_arrays(kernel).spectra(X.shape[1]).items():
             for column, lengthscale in zip(columns, np.asarray(spectrum.lengthscale), strict=True):
                 longest[column] = max(longest.get(column, 0.0), float(lengthscale))
-        return Hilbert(
-            self.count,
-            domain=[
-                self._interval(X[:, column], column, longest[column]) if column in longest else None
-                for column in range(X.shape[1])
-            ],
-        )
+        domain = [self._interval(X[:, c], c, longest[c]) if c in longest else None for c in range(X.shape[1])]
+        return Hilbert(self.count, domain=domain)
 
     def memory(self, kernel: Covariance, X: np.ndarray) -> float:
         counts = (self.count,) * X.shape[1] if isinstance(self.count, int) else self.count
@@ -318,9 +309,8 @@ class Hilbert(Representation):
 
 def _prior(basis: Basis, kernel: Kernel, mean: Array, X: Float[Array, "n d"], size: int) -> HilbertPrior:
     truncated = TruncatedKernel(kernel, basis)
-    return HilbertPrior(
-        kernel=truncated, mean=mean, X=X, functions=truncated.functions(X), scale=truncated.scale(), size=size
-    )
+    functions, scale = truncated.functions(X), truncated.scale()
+    return HilbertPrior(kernel=truncated, mean=mean, X=X, functions=functions, scale=scale, size=size)
 
 
 _compiled_prior = compiled(_prior, ("basis", "size"), optimise=False)

@@ -55,10 +55,8 @@ def centres(
     from sklearn.cluster import KMeans
 
     # The largest number of rows for k-means: in all, and per centre.
-    rows = np.random.default_rng(seed).permutation(len(X))[: max(20_000, 64 * count)]
-    X = X[np.sort(rows)]
-    rates = _rates(kernel, X)
-    scaled = X * rates
+    X = X[np.sort(np.random.default_rng(seed).permutation(len(X))[: max(20_000, 64 * count)])]
+    scaled = X * _rates(kernel, X)
     # At most as many centres as rows that differ by more than the rounding error of a squared distance: the resolution
     # is 1e-6 standard deviations of the widest column.
     resolution = 1e-6 * np.max(scaled.std(axis=0)) or 1.0
@@ -112,8 +110,7 @@ def uniform(
 ) -> np.ndarray:
     """Distinct rows drawn uniformly, independent of the kernel."""
     del kernel, weights
-    rows = np.random.default_rng(seed).permutation(distinct_rows(X)[0])[:count]
-    return X[np.sort(rows)]
+    return X[np.sort(np.random.default_rng(seed).permutation(distinct_rows(X)[0])[:count])]
 
 
 def greedy(
@@ -459,11 +456,10 @@ def inducing_by_root(
     """The prior with given inducing inputs at any hyperparameters, with jitter 1e-8 of the mean variance; jittable."""
     root, jitter = whitened_root(kernel, Z)
     A, ones = linalg.solve_columns(root, kernel(Z, X)), jnp.ones(len(Z))
-    return _with_residual(
-        LowRankPrior(
-            kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=ones, truncation_error=jitter, size=size
-        )
+    span = LowRankPrior(
+        kernel=kernel, mean=mean, X=X, A=A, Z=Z, root=root, active=ones, truncation_error=jitter, size=size
     )
+    return _with_residual(span)
 
 
 def inducing_points_at(kernel: Covariance, Z: ArrayLike, max_error: float = np.inf) -> InducingPoints:

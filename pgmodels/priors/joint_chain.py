@@ -183,9 +183,8 @@ class Joint(Module):
         vector, matrix = _with_sites(chains, *at_next)
         onward, ends = jnp.swapaxes(gaps.onward.transition, -1, -2), (gaps.after > last)[:, None, None]
         vector = jnp.where(ends, 0.0, chains.forward(onward, vector))
-        return self._first_entries(
-            mean, covariance, Adjoint(vector, jnp.where(ends, 0.0, chains.sandwich(onward, matrix)))
-        )
+        matrix = jnp.where(ends, 0.0, chains.sandwich(onward, matrix))
+        return self._first_entries(mean, covariance, Adjoint(vector, matrix))
 
     def _first_entries(self, mean: Array, covariance: Array, adjoint: Adjoint) -> tuple[Array, Array]:
         read = self.chains.read
@@ -232,8 +231,7 @@ class Joint(Module):
             # A path of the prior less its mean given observations of it with the sites' noise (Durbin and Koopman
             # 2002): by the recursions of a mean, with the noise of each step.
             sites = LineSites(a, jnp.zeros_like(slope[..., :1]), -jnp.sqrt(w) * of_sites, w)
-            kicks = chains.forward(roots, of_steps[..., None])
-            path, predicted = _means(chains, sites, forward.gain, kicks)
+            path, predicted = _means(chains, sites, forward.gain, chains.forward(roots, of_steps[..., None]))
             back = _vectors(chains, sites, forward._replace(mean=path, predicted=predicted))
             deviation = (path - times(forward.covariance, back))[..., 0]
         effects = self.columns[1:, 1:] @ of_effects
@@ -396,8 +394,7 @@ def _vectors(chains: Chains, sites: LineSites, forward: Forward) -> Float[Array,
         vector, _ = _vector_with_sites(chains, sites, forward, after)
         return chains.forward(jnp.swapaxes(F, -1, -2), vector), after
 
-    start = jnp.zeros_like(forward.mean[0])
-    return jax.lax.scan(step, start, (chains.transition, sites, forward), reverse=True)[1]
+    return jax.lax.scan(step, jnp.zeros_like(forward.mean[0]), (chains.transition, sites, forward), reverse=True)[1]
 
 
 def _matrices(chains: Chains, sites: LineSites, forward: Forward) -> Float[Array, "n ld ld"]:

@@ -105,8 +105,7 @@ class MarkovPrior(LatentPrior):
     def moments(self, sites: Sites) -> Moments:
         posterior = self.condition(sites)
         mean, variance = posterior.moments()
-        divergences = posterior.each(Joint.divergence, out_axes=0)
-        divergence = jnp.sum(divergences) - 0.5 * jnp.sum(sites.precision * variance)
+        divergence = jnp.sum(posterior.each(Joint.divergence, out_axes=0)) - 0.5 * jnp.sum(sites.precision * variance)
         return Moments(mean, variance, posterior.log_normalizer(), divergence)
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
@@ -149,14 +148,10 @@ class MarkovPrior(LatentPrior):
         state = self.kernel.to_state_space()
         # Before all rows of the data only the first new state has none before it.
         starts = (gaps.before < 0) & ~same
-        gaps = gaps._replace(
-            before=jnp.where(same, jnp.maximum(gaps.before, 0), gaps.before),
-            since=since,
-            to=Chain(
-                jnp.where(_of(starts), 0.0, state.transition(since)),
-                jnp.where(_of(starts), gaps.to.noise, state.noise(since)),
-            ),
-        )
+        F = jnp.where(_of(starts), 0.0, state.transition(since))
+        Q = jnp.where(_of(starts), gaps.to.noise, state.noise(since))
+        before = jnp.where(same, jnp.maximum(gaps.before, 0), gaps.before)
+        gaps = gaps._replace(before=before, since=since, to=Chain(F, Q))
         kept, gain, residual = _between(self, gaps)
         before, after = (jnp.moveaxis(part, (-3, -1), (0, -2)) for part in _neighbours(self, gaps, coordinates))
         moved = jnp.moveaxis(noise[..., order, :, :], -3, 0)
@@ -296,11 +291,9 @@ def scan_operations(count: int, dimension: int) -> float:
 def chain_at(state: StateSpace, sorted_inputs: Float[Array, " n"]) -> Chain:
     """The chain of the states at sorted inputs."""
     steps = jnp.diff(sorted_inputs, prepend=sorted_inputs[:1])
-    is_first = jnp.arange(len(steps)) == 0
-    first = state.covariance(sorted_inputs[:1])
-    return Chain(
-        jnp.where(_of(is_first), 0.0, state.transition(steps)), jnp.where(_of(is_first), first, state.noise(steps))
-    )
+    is_first = _of(jnp.arange(len(steps)) == 0)
+    Q = jnp.where(is_first, state.covariance(sorted_inputs[:1]), state.noise(steps))
+    return Chain(jnp.where(is_first, 0.0, state.transition(steps)), Q)
 
 
 def gaps_at(state: StateSpace, sorted_inputs: Float[Array, " n"], t: Float[Array, " m"]) -> Gaps:
@@ -395,8 +388,7 @@ def _traced(
         last = jnp.argmax(jnp.where(row_mask > 0.0, X[:, column], -jnp.inf))
         X = jnp.where(row_mask[:, None] > 0.0, X, X[last])
     order = jnp.argsort(X[:, column])
-    chain = chain_at(kernel.to_state_space(), X[order, column])
-    return _prior(kernel, mean, X, order, chain, size)
+    return _prior(kernel, mean, X, order, chain_at(kernel.to_state_space(), X[order, column]), size)
 
 
 def _prior(

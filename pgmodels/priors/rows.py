@@ -49,19 +49,14 @@ class Copies(Module):
     def side_by_side(self, by_group: Sequence[Float[Array, "*batch _ _"]]) -> Float[Array, "*batch n L"]:
         """Join values at each group's inputs into values at the rows of the data."""
         pairs = zip(by_group, self.places, strict=True)
-        values = jnp.concatenate(
-            [group_values if places is None else group_values[..., places, :] for group_values, places in pairs],
-            axis=-1,
-        )
+        values = jnp.concatenate([x if places is None else x[..., places, :] for x, places in pairs], axis=-1)
         return values if self.rows is None else values[..., self.rows, :]
 
     def resized(self, size: int) -> "Copies":
         """The maps truncated to ``size`` rows, or padded by repeating the first row."""
         if self.rows is not None:
             return Copies(as_array(pad_rows(self.rows, size)), self.places)
-        return Copies(
-            None, tuple(None if indices is None else as_array(pad_rows(indices, size)) for indices in self.places)
-        )
+        return Copies(None, tuple(None if one is None else as_array(pad_rows(one, size)) for one in self.places))
 
 
 class Levels(Module):
@@ -194,10 +189,8 @@ def check_new_inputs(prior: LatentPrior, X_new: np.ndarray, name: str = "X_new",
 
 def _check_rows(group: FactoredPrior, X_new: np.ndarray, rows: np.ndarray, name: str) -> None:
     diagonal, across, rounding = (np.asarray(part) for part in _variances(group, as_array(X_new[rows])))
-    for bad, fault in (
-        (~np.isfinite(diagonal) | ~np.isfinite(across), "is not finite"),
-        (diagonal < 0, "has a negative variance"),
-    ):
+    is_bad = ~np.isfinite(diagonal) | ~np.isfinite(across)
+    for bad, fault in ((is_bad, "is not finite"), (diagonal < 0, "has a negative variance")):
         if bad.any():
             row = int(rows[np.flatnonzero(bad)[0]])
             raise ValueError(
@@ -229,9 +222,8 @@ def _variances(group: FactoredPrior, X_new: Float[Array, "m d"]) -> tuple[Array,
     A, _ = group.factor_at(X_new)
     root = getattr(group, "root", jnp.eye(len(A)))
     weights = jnp.sum(jnp.abs(solve_triangular(root, A, lower=True, trans="T")), axis=0)
-    scale = jnp.max(jnp.sum(root**2, axis=1))
     # An error E of the coordinates' matrix L L^T changes the explained part by a^T E a, a = L^-T A.
-    rounding = len(A) * float(np.finfo(np.float64).eps) * scale
+    rounding = len(A) * float(np.finfo(np.float64).eps) * jnp.max(jnp.sum(root**2, axis=1))
     return group.kernel.diagonal(X_new), jnp.sum(A**2, axis=0), rounding * weights**2
 
 

@@ -619,8 +619,8 @@ class ProportionalHazards:
     __name__: ClassVar[str] = "cox"
 
     def __call__(self, y: Observation, f: Expression, hazards: VectorSymbol) -> Expression:
-        ratios, after = [1, *hazards], [1, *(y[0] > end for end in self.ends), 0]
-        ratio = prod(ratio ** (after[k] * (1 - after[k + 1])) for k, ratio in enumerate(ratios))
+        after: list[Any] = [1, *(y[0] > end for end in self.ends), 0]
+        ratio = prod(ratio ** (after[k] * (1 - after[k + 1])) for k, ratio in enumerate([1, *hazards]))
         until = exp(-exp(f) * self._cumulated(y[2], hazards)) if self.is_late else 1
         return (exp(f) * ratio) ** y[1] * exp(-exp(f) * self._cumulated(y[0], hazards)) / until
 

@@ -228,6 +228,8 @@ class Approximation(DataResult, GaussianResult):
     given as one.
     """
 
+    has_density = True
+
     posterior: Posterior
     mean: Float[np.ndarray, "n l"]
     variance: Float[np.ndarray, "n l"]
@@ -254,10 +256,6 @@ class Approximation(DataResult, GaussianResult):
             num_nonpositive=0,
         )  # fmt: skip
         return learned.with_uncertainty(uncertainty)
-
-    @property
-    def has_density(self) -> bool:
-        return True
 
     @cached_property
     def nodes(self) -> GaussianNodes:
@@ -412,8 +410,7 @@ class CorrectedApproximation(GaussianResult):
         return lambda model, moved, shifts: nodes_at(model, mean + moved, with_shifts(spread, shifts), covariates)
 
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
-        f = super().joint_nodes(X_new, num_draws, seed).draws
-        return self._with_parameters(f, X_new, seed)
+        return self._with_parameters(super().joint_nodes(X_new, num_draws, seed).draws, X_new, seed)
 
     def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> DrawNodes:
         mean, spread = self._conditional_marginals_at(X_new)
@@ -522,15 +519,12 @@ class LearnedApproximation(ResponseApproximation):
 
     is_corrected: ClassVar[bool] = False
     is_positive: bool = True
+    has_density = True
 
     @property
     def method(self) -> str:
         """The engine: no correction."""
         return "fit"
-
-    @property
-    def has_density(self) -> bool:
-        return True
 
     @property
     def conditional(self) -> Approximation:

@@ -216,8 +216,7 @@ class Draws(DataResult):
         if has_one_prior(self.model):
             prior, noise = padded_prior(self.prior), pad_zeros(noise, power_of_two(num_draws))
             padded = tuple(_pad_draws(v, group.rank) for v, group in zip(whitened, prior.groups, strict=True))
-            arguments = jax.tree.map(as_array, (X_new, padded, noise))
-            return np.asarray(_draw_given(prior, *arguments))[:num_draws]
+            return np.asarray(_draw_given(prior, *jax.tree.map(as_array, (X_new, padded, noise))))[:num_draws]
         leaf_indices = with_priors(self.model).leaf_indices
         values = [v.reshape(-1, *v.shape[2:])[chosen] for v in self.hyperparameters.values()]
         padded = tuple(_pad_rank(v, group.rank) for v, group in zip(whitened, self.prior.groups, strict=True))
@@ -256,8 +255,7 @@ class Draws(DataResult):
             Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
             depend on covariates that are missing.
         """
-        values = self.flat_likelihood_values
-        nodes = DrawNodes(self.draw_marginals(X_new, seed), values)
+        nodes = DrawNodes(self.draw_marginals(X_new, seed), self.flat_likelihood_values)
         return Predictive(self.likelihood, nodes, covariates, self.labels)
 
     @double_precision
@@ -276,11 +274,8 @@ class Draws(DataResult):
             projected = _project(bare(self.model), leaf_indices, values, padded, *at_data, inputs)
             return [(np.asarray(centre)[:, :count], np.asarray(residual)[:, :count]) for centre, residual in projected]
         conditionals = [_at(group, inputs, as_array(_pad_draws(v, group.rank))) for group, v in pairs]
-        draws = len(whitened[0])
-        return [
-            (np.asarray(centre)[:draws, :count], np.asarray(residual)[None, :count])
-            for centre, residual in conditionals
-        ]
+        arrays = [(np.asarray(centre), np.asarray(residual)) for centre, residual in conditionals]
+        return [(centre[: len(whitened[0]), :count], residual[None, :count]) for centre, residual in arrays]
 
     def _flat_whitened(self) -> tuple[np.ndarray, ...]:
         if self.whitened is None:

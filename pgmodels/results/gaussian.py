@@ -100,8 +100,7 @@ def joint_covariance(
 def _blocks(factors: Sequence[Array], response: Float[Array, "D D"]) -> list[tuple[Array, list[Array]]]:
     """The factor of each latent, and the blocks of a matrix between its coordinates and those of each latent."""
     ends = np.cumsum([len(A) for A in factors])[:-1]
-    rows = jnp.split(response, ends)
-    return [(A, jnp.split(row, ends, axis=1)) for A, row in zip(factors, rows, strict=True)]
+    return [(A, jnp.split(row, ends, axis=1)) for A, row in zip(factors, jnp.split(response, ends), strict=True)]
 
 
 def mixing(model: Model, y: np.ndarray | Array) -> Float[Array, "n P L"] | None:
@@ -132,14 +131,12 @@ def warn_invalid(variance: np.ndarray, where: str) -> int:
 def require_variances(spread: np.ndarray) -> None:
     """Raise ValueError, and warn, if variances or covariances at X_new are not valid."""
     variances = diagonals(spread)
-    warn_invalid(variances, "X_new")
-    bad = is_invalid(variances)
-    if bad.any():
-        row = int(np.argwhere(bad)[0][0])
+    count = warn_invalid(variances, "X_new")
+    if count:
+        row = int(np.argwhere(is_invalid(variances))[0][0])
         raise ValueError(
-            f"the corrected variance is {variances[row].min():.3g} in row {row} of X_new "
-            f"({int(bad.sum())} in all): the correction is not valid there. Predict with the uncorrected result or "
-            "with draws."
+            f"the corrected variance is {variances[row].min():.3g} in row {row} of X_new ({count} in all): the "
+            "correction is not valid there. Predict with the uncorrected result or with draws."
         )
 
 
@@ -206,8 +203,7 @@ class ParameterUncertainty:
 
     def count_of_likelihood(self, model: Model) -> int:
         """The number of directions that the likelihood's parameters depend on."""
-        rows = self.root[trainable(model).gps < 0]
-        return int(np.max(np.flatnonzero(rows.any(axis=0)), initial=-1)) + 1
+        return int(np.max(np.flatnonzero(self.root[trainable(model).gps < 0].any(axis=0)), initial=-1)) + 1
 
 
 def with_shifts(spread: np.ndarray, shifts: Float[np.ndarray, "k m l"]) -> np.ndarray:
@@ -252,8 +248,7 @@ def shifts_at(
             pulls[:, :, part], coefficients[index] = 0.0, as_array(moved[:, :, part])
     padded = np.moveaxis(pad_zeros(np.moveaxis(pulls, 1, 0), size), 0, 1)
     steps = as_array(vectors), as_array(padded), coefficients
-    means = _means(trainable(model), model.bare(), inputs, points, steps, X_new)
-    above, below = np.split(np.asarray(means), 2)
+    above, below = np.split(np.asarray(_means(trainable(model), model.bare(), inputs, points, steps, X_new)), 2)
     return (above - below) / (2.0 * step)
 
 
@@ -321,16 +316,14 @@ class NormalDensity:
         The integral of |x_(i) - mean - deviation Phi^-1(u)| over u in ((i - 1) / S, i / S), summed over the S draws.
         """
         edges = np.linspace(0.0, 1.0, len(sorted_draws) + 1).reshape(-1, *[1] * self.mean.ndim)
-        heights = np.exp(-0.5 * scipy.special.ndtri(edges) ** 2) / np.sqrt(2.0 * np.pi)
+        scores = scipy.special.ndtri(edges)
+        heights = np.exp(-0.5 * scores**2) / np.sqrt(2.0 * np.pi)
         offset = sorted_draws - self.mean
         # The integrand changes sign where the normal's quantile equals the draw.
         with np.errstate(divide="ignore"):
-            z = np.clip(
-                in_units_of(self.deviation, offset), scipy.special.ndtri(edges[:-1]), scipy.special.ndtri(edges[1:])
-            )
-        at_sign_change = 2.0 * (
-            offset * scipy.special.ndtr(z) + self.deviation * np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
-        )
+            z = np.clip(in_units_of(self.deviation, offset), scores[:-1], scores[1:])
+        height = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
+        at_sign_change = 2.0 * (offset * scipy.special.ndtr(z) + self.deviation * height)
         ends = offset * (edges[:-1] + edges[1:]) + self.deviation * (heights[:-1] + heights[1:])
         return np.maximum(at_sign_change - ends, 0.0).sum(axis=0)
 
@@ -354,8 +347,7 @@ class GaussianPredictions(BaseResult):
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None) -> Predictive:
         mean, variance = self._marginals_at(X_new)
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, len(mean))
-        nodes = nodes_at(self.model, mean, variance, covariates)
-        return Predictive(self.likelihood, nodes, covariates, self.labels)
+        return Predictive(self.likelihood, nodes_at(self.model, mean, variance, covariates), covariates, self.labels)
 
     @double_precision
     def _marginals_at(self, X_new: ArrayLike) -> RowMoments:
@@ -486,19 +478,16 @@ class MixedPredictive(Predictive):
 
     @property
     def variance(self) -> np.ndarray:
-        means, variances = (
-            np.stack([getattr(part, name) for part in self.components]) for name in ("mean", "variance")
-        )
-        return mixed_moments(self.weights, means, variances)[1]
+        means, variances = zip(*((part.mean, part.variance) for part in self.components), strict=True)
+        return mixed_moments(self.weights, np.stack(means), np.stack(variances))[1]
 
     @property
     def probabilities(self) -> np.ndarray:
         return self._mix([part.probabilities for part in self.components])
 
     def log_density_at(self, y_new: np.ndarray) -> np.ndarray:
-        return scipy.special.logsumexp(
-            np.stack([part.log_density_at(y_new) for part in self.components]), axis=0, b=self.weights[:, None]
-        )
+        each = np.stack([part.log_density_at(y_new) for part in self.components])
+        return scipy.special.logsumexp(each, axis=0, b=self.weights[:, None])
 
     def survival(self, times: ArrayLike) -> np.ndarray:
         return self._mix([part.survival(times) for part in self.components])
@@ -512,12 +501,8 @@ class MixedPredictive(Predictive):
         rng = as_generator(seed)
         counts = rng.multinomial(num_draws, self.weights)
         seeds = rng.integers(1 << 31, size=len(counts))
-        chosen = [
-            (part, int(count), int(component_seed))
-            for part, count, component_seed in zip(self.components, counts, seeds, strict=True)
-        ]
-        drawn = np.concatenate([part.draw(count, component_seed) for part, count, component_seed in chosen if count])
-        return rng.permutation(drawn)
+        chosen = zip(self.components, counts.tolist(), seeds.tolist(), strict=True)
+        return rng.permutation(np.concatenate([part.draw(count, seed) for part, count, seed in chosen if count]))
 
     def _mix(self, values: Sequence[np.ndarray]) -> np.ndarray:
         return np.tensordot(self.weights, np.stack(values), axes=1)

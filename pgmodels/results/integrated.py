@@ -89,9 +89,8 @@ class IntegratedApproximation(DataResult):
         return {name: Marginal(array, self.mass, bounds[name]) for name, array in values.items()}
 
     def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
-        marginals = {
-            name: m.of(functions[name]) if name in functions else m for name, m in self.hyperparameters.items()
-        }
+        items = self.hyperparameters.items()
+        marginals = {name: m.of(functions[name]) if name in functions else m for name, m in items}
         return super().estimates_of(functions) | {name: of_marginal(m) for name, m in marginals.items()}
 
     @cached_property
@@ -174,10 +173,8 @@ class IntegratedApproximation(DataResult):
         order = rng.permutation(num_draws)
         points, values = np.repeat(np.arange(len(counts)), counts)[order], self._values(self.vectors)
         of_likelihood = with_priors(self.model).of_likelihood
-        return DrawNodes(
-            np.concatenate(draws)[order],
-            {name: values[path][points].reshape(num_draws, 1, -1) for name, path in of_likelihood.items()},
-        )
+        drawn = {name: values[path][points].reshape(num_draws, 1, -1) for name, path in of_likelihood.items()}
+        return DrawNodes(np.concatenate(draws)[order], drawn)
 
     def _averaging(
         self,
@@ -202,9 +199,8 @@ class IntegratedApproximation(DataResult):
         chosen = rng.choice(len(self.mass), size=num_draws, p=self.mass)
         f = self._draw_at(self.owners[chosen], self.covariances, rng)
         mean = self.mass @ self.support
-        away = np.sqrt(self.mass)[:, None] * (self.support - mean)
         # The rows of the root of their covariance.
-        root = np.linalg.qr(away, mode="r")
+        root = np.linalg.qr(np.sqrt(self.mass)[:, None] * (self.support - mean), mode="r")
         noise = rng.standard_normal((num_draws, len(root))) @ root
         return f, self._values(mean + CONTRACTION * (self.support[chosen] - mean) + BANDWIDTH * noise)
 

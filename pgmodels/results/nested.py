@@ -49,8 +49,7 @@ class ChainCorrection(ResponseApproximation):
         """The response at the data and at new inputs."""
         size = self.posterior.prior.num_rows
         slope = None if self.slope is None else as_array(pad_zeros(self.slope, size))
-        Phi = mixing(self.model, pad_rows(self.y, size))
-        factors = Factors(as_array(pad_zeros(self.factors, size)), slope, Phi)
+        factors = Factors(as_array(pad_zeros(self.factors, size)), slope, mixing(self.model, pad_rows(self.y, size)))
         return respond(self.posterior, factors, Layout.of(self.posterior.prior, self.posterior.is_coupled))
 
     @property
@@ -100,6 +99,7 @@ class SparseApproximation(GaussianPredictions):
     custom_objective: Objective | None = None
     labels: Labels | None = None
     missing: Missing | None = None
+    has_elbo = True
 
     @property
     def prior(self) -> PriorCollection:
@@ -115,10 +115,6 @@ class SparseApproximation(GaussianPredictions):
     def elbo(self) -> float:
         """The last entry of ``elbo_trace``."""
         return float(self.elbo_trace[-1])
-
-    @property
-    def has_elbo(self) -> bool:
-        return True
 
     @property
     def remedy(self) -> str:
@@ -182,14 +178,11 @@ class NestedApproximation(JointResponse):
     description: ClassVar[str] = "by nested variational marginals"
     # Measured against quadrature with three latents.
     relative_error: ClassVar[float] = 0.02
+    method = "nested"
 
     location: Float[np.ndarray, "n l"]
     scale: Float[np.ndarray, "n l"]
     log_density: Float[np.ndarray, "n l grid"]
-
-    @property
-    def method(self) -> str:
-        return "nested"
 
     @cached_property
     def marginals(self) -> GridDensity:
@@ -216,8 +209,7 @@ class NestedApproximation(JointResponse):
 
     def quantiles(self, levels: ArrayLike, X_new: ArrayLike | None = None) -> np.ndarray:
         """Quantiles of the latents at levels between 0 and 1, at the data or at X_new (m, d), (levels, m, latents)."""
-        marginals = self.marginals if X_new is None else self.marginals_at(X_new)
-        return marginals.quantiles(levels)
+        return (self.marginals if X_new is None else self.marginals_at(X_new)).quantiles(levels)
 
     def marginals_at(self, X_new: ArrayLike) -> GridDensity:
         """The marginals of the latents at new inputs X_new (m, d): mean, variance, skewness, quantiles and pdf."""
@@ -280,5 +272,4 @@ class NestedApproximation(JointResponse):
         """Draws of the Gaussian of linear response as draws with these marginals."""
         mean, spread = self._conditional_marginals_at(X_new)
         variance = diagonals(spread)
-        deviation = np.sqrt(np.where(variance > 0.0, variance, 1.0))
-        return marginals.transport((f - mean) / deviation)
+        return marginals.transport((f - mean) / np.sqrt(np.where(variance > 0.0, variance, 1.0)))

@@ -160,14 +160,12 @@ class GaussianNodes(Nodes):
 class IndependentNodes(GaussianNodes):
     """Independent latents, mean and variance (m, latents)."""
 
+    # Also where an invalid variance is NaN.
+    are_independent = True
+
     def __init__(self, mean: np.ndarray, variance: np.ndarray):
         super().__init__(mean, mean.shape[1])
         self.scale = np.sqrt(variance)
-
-    @property
-    def are_independent(self) -> bool:
-        # Also where an invalid variance is NaN.
-        return True
 
     def covariances(self, rows: Rows) -> np.ndarray:
         return self.scale[rows, :, None] ** 2 * np.eye(self.num_latents)
@@ -225,8 +223,7 @@ class CopulaNodes(GaussianNodes):
         self.gain = np.einsum("mlp,mpq->mlq", across, np.linalg.pinv(between, hermitian=True))
 
     def covariances(self, rows: Rows) -> np.ndarray:
-        scale = np.sqrt(self.marginals.variance[rows])
-        half = self.gain[rows] @ (scale[:, :, None] * self.root[rows])
+        half = self.gain[rows] @ (np.sqrt(self.marginals.variance[rows])[:, :, None] * self.root[rows])
         return half @ np.swapaxes(half, 1, 2)
 
     def place(self, rows: Rows, standard: np.ndarray) -> np.ndarray:
@@ -259,8 +256,7 @@ class DrawNodes(Nodes):
 
 def spread_evenly(count: int, num_draws: int, rng: np.random.Generator) -> np.ndarray:
     """Numbers below ``count`` in random order, equally often up to a remainder."""
-    rounds = [rng.permutation(count) for _ in range(-(-num_draws // count))]
-    return np.concatenate(rounds)[:num_draws]
+    return np.concatenate([rng.permutation(count) for _ in range(-(-num_draws // count))])[:num_draws]
 
 
 # Predictive distributions: integrate the likelihood over the latents, by quadrature or over draws.
@@ -351,11 +347,9 @@ class IntegratedLikelihood(DoublePrecision, Picklable):
 
     def log_density_of_values(self, y: np.ndarray, level: int) -> np.ndarray:
         """log p of several observations of each row, y (values, m) or (values, m, columns), at the same nodes."""
-        log_probabilities = []
-        for chunk in self._chunks(self.nodes.num_rows, level, len(y)):
-            f, log_weights = self.nodes.at(chunk, level)
-            log_probabilities.append(log_integral(self.likelihood, y[:, None, chunk], f, log_weights))
-        return np.concatenate(log_probabilities, axis=1)[:, : self.nodes.num_rows]
+        chunks = self._chunks(self.nodes.num_rows, level, len(y))
+        log_p = [log_integral(self.likelihood, y[:, None, at], *self.nodes.at(at, level)) for at in chunks]
+        return np.concatenate(log_p, axis=1)[:, : self.nodes.num_rows]
 
     def moments(
         self, moments_given: Callable[[Rows, np.ndarray], YMoments | None], level: int
@@ -383,18 +377,16 @@ class IntegratedLikelihood(DoublePrecision, Picklable):
         """log p of the observations y, which belong to ``rows`` of X_new."""
         log_probabilities = []
         for chunk in self._chunks(len(y), 1):
-            mean, covariance = as_array(nodes.mean[rows[chunk]]), as_array(nodes.covariances(rows[chunk]))
-            log_p = _log_marginal(terms, mean, covariance, as_array(y[chunk]), self.likelihood.values)
+            moments = as_array(nodes.mean[rows[chunk]]), as_array(nodes.covariances(rows[chunk]))
+            log_p = _log_marginal(terms, *moments, as_array(y[chunk]), self.likelihood.values)
             log_probabilities.append(np.asarray(log_p))
         return np.concatenate(log_probabilities)[: len(y)]
 
     def log_density_at_level(self, y: np.ndarray, rows: np.ndarray, level: int) -> np.ndarray:
         """log p of the observations y, which belong to ``rows`` of X_new, at one level of nodes."""
-        log_probabilities = []
-        for chunk in self._chunks(len(y), level):
-            f, log_weights = self.nodes.at(rows[chunk], level)
-            log_probabilities.append(log_integral(self.likelihood, y[chunk], f, log_weights))
-        return np.concatenate(log_probabilities)[: len(y)]
+        chunks = self._chunks(len(y), level)
+        log_p = [log_integral(self.likelihood, y[at], *self.nodes.at(rows[at], level)) for at in chunks]
+        return np.concatenate(log_p)[: len(y)]
 
     def _integrate_windows(
         self, nodes: GaussianNodes, y: np.ndarray, rows: np.ndarray, result: np.ndarray, places: np.ndarray
@@ -430,12 +422,9 @@ class IntegratedLikelihood(DoublePrecision, Picklable):
 
     def _log_integrand(self, nodes: GaussianNodes, y: np.ndarray, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
         """log p(y | f) N(z; 0, 1) at the latents of standardised nodes z (nodes, rows)."""
-        log_densities = []
-        for chunk in self._chunks(len(rows), len(z)):
-            f = nodes.place(rows[chunk], z[:, chunk, None])
-            log_densities.append(log_density(self.likelihood, y[chunk], f))
-        log_p = np.concatenate(log_densities, axis=1)[:, : len(rows)]
-        return log_p - 0.5 * z**2 - 0.5 * np.log(2.0 * np.pi)
+        chunks = self._chunks(len(rows), len(z))
+        log_p = [log_density(self.likelihood, y[at], nodes.place(rows[at], z[:, at, None])) for at in chunks]
+        return np.concatenate(log_p, axis=1)[:, : len(rows)] - 0.5 * z**2 - 0.5 * np.log(2.0 * np.pi)
 
     def _chunks(self, count: int, level: int, num_values: int = 1) -> list[np.ndarray]:
         return padded_chunks(np.arange(count), level * max(self.nodes.num_latents, num_values))
@@ -568,9 +557,8 @@ class Predictive(DoublePrecision, Picklable):
 
     def log_density_at(self, y_new: np.ndarray) -> np.ndarray:
         """``log_density`` of observations as numbers: of labels, their codes."""
-        expected = (
-            (self.nodes.num_rows,) if self.support.num_columns == 1 else (self.nodes.num_rows, self.support.num_columns)
-        )
+        m, columns = self.nodes.num_rows, self.support.num_columns
+        expected = (m,) if columns == 1 else (m, columns)
         if y_new.shape != expected:
             raise ValueError(f"y_new must have shape {expected}, a row for each of X_new; got {y_new.shape}.")
         check_finite(y_new, "y_new")
@@ -609,8 +597,7 @@ class Predictive(DoublePrecision, Picklable):
         probabilities = np.zeros((len(wanted), m))
         for group in slices(len(wanted), m, _TOGETHER):
             y = np.concatenate([self._observations(value) for value in wanted[group]])
-            pieces = self.support.pieces(y)
-            there = np.flatnonzero(np.any([piece.holds(y) for piece in pieces], axis=0))
+            there = np.flatnonzero(np.any([piece.holds(y) for piece in self.support.pieces(y)], axis=0))
             if there.size:
                 probabilities[group].reshape(-1)[there] = np.exp(self.integrated.log_probability(y[there], there % m))
         return probabilities[places].T
@@ -756,8 +743,7 @@ class Predictive(DoublePrecision, Picklable):
             low, high, every = np.full(num_rows, -300.0), np.full(num_rows, 300.0), np.arange(num_rows)
             for _ in range(40):
                 middle = 0.5 * (low + high)
-                log_survival = self.integrated.log_density_at_level(self._beyond(np.exp(middle)), every, level)
-                survives = log_survival > least
+                survives = self.integrated.log_density_at_level(self._beyond(np.exp(middle)), every, level) > least
                 low, high = np.where(survives, middle, low), np.where(survives, high, middle)
             return 0.5 * (low + high)
 

@@ -93,10 +93,8 @@ class GridDensity:
                 places = (GRID[:, None] - added[row] * nodes[0]) / share[row]
                 total[row] = np.interp(places, GRID, density, 0.0, 0.0) @ nodes[1]
             else:
-                scores = (GRID[:, None] - share[row] * GRID) / added[row]
-                total[row] = np.exp(-0.5 * scores**2) @ density
-        log_density = np.log(np.maximum(total, 1e-300)).reshape(self.density.shape)
-        return GridDensity(self.location, scale, log_density)
+                total[row] = np.exp(-0.5 * ((GRID[:, None] - share[row] * GRID) / added[row]) ** 2) @ density
+        return GridDensity(self.location, scale, np.log(np.maximum(total, 1e-300)).reshape(self.density.shape))
 
     @cached_property
     def mean(self) -> np.ndarray:
@@ -112,8 +110,7 @@ class GridDensity:
     def skewness(self) -> np.ndarray:
         """Third central moments in units of the standard deviation (...)."""
         centre, variance = self._standard
-        third = self._integral((GRID - centre[..., None]) ** 3)
-        return third / variance**1.5
+        return self._integral((GRID - centre[..., None]) ** 3) / variance**1.5
 
     def pdf(self, values: np.ndarray) -> np.ndarray:
         """The densities at values (k, ...), broadcast against the densities; zero beyond the grid."""
@@ -177,8 +174,7 @@ class GridDensity:
                 # Linear between the known scores, and beyond them with slope one.
                 beyond = np.minimum(_SCORES - known[kept[0]], 0.0) + np.maximum(_SCORES - known[kept[-1]], 0.0)
                 table[row] = np.interp(_SCORES, known[kept], GRID[kept]) + beyond
-        coefficients = CubicSpline(_SCORES, table, axis=1).c
-        return np.moveaxis(coefficients, 1, -1).reshape(4, *self.shape, len(_SCORES) - 1)
+        return np.moveaxis(CubicSpline(_SCORES, table, axis=1).c, 1, -1).reshape(4, *self.shape, len(_SCORES) - 1)
 
 
 def check_levels(levels: ArrayLike) -> np.ndarray:
@@ -238,10 +234,7 @@ class Marginal:
         levels_checked, shape = check_levels(levels), self.values.shape[1:]
         bounds = np.broadcast_arrays(*self._bounds(), np.empty(shape))[:2]
         entries = zip(self.values.reshape(len(self.values), -1).T, *map(np.ravel, bounds), strict=True)
-        quantiles = [
-            _constrained(self._smoothed(values, low, high).quantiles(levels_checked), low, high)
-            for values, low, high in entries
-        ]
+        quantiles = [_constrained(self._smoothed(x, *ends).quantiles(levels_checked), *ends) for x, *ends in entries]
         return np.reshape(np.transpose(quantiles), (len(levels_checked), *shape))
 
     def density(self, at: ArrayLike) -> np.ndarray:

@@ -359,10 +359,7 @@ def _formulas(likelihood: Likelihood, size: int) -> dict[str, tuple[str, str]]:
         "variance": likelihood.conditional_variance,
     }
     traced = {role: trace(function, size, likelihood.symbols) for role, function in roles.items() if function}
-    texts = {
-        role: (formula.text(), hashlib.sha256(repr(formula.key).encode()).hexdigest())
-        for role, formula in traced.items()
-    }
+    texts = {role: (one.text(), hashlib.sha256(repr(one.key).encode()).hexdigest()) for role, one in traced.items()}
     support = likelihood.declared_support
     return texts if support is None else texts | {"support": (repr(support), "")}
 
@@ -467,8 +464,7 @@ class _Reader:
         if counted not in (sizes, [sum(sizes)]):
             raise ValueError(f"it holds {sum(counted)} latents, and a model of {sum(sizes)} in {len(sizes)} GPs")
         self.sizes["l"] = sum(sizes)
-        model: Model = decode(self.document["model"], self.arrays, self._build)
-        return model
+        return decode(self.document["model"], self.arrays, self._build)
 
     def _sparse_posterior(
         self,
@@ -565,12 +561,9 @@ def _built_distribution(name: str, double: bool, arguments: dict[str, Any]) -> d
     if not (isinstance(kind, type) and issubclass(kind, dist.Distribution)):
         raise ValueError(f"{shorten(name)} is not a distribution of NumPyro or pgmodels")
     with jax.enable_x64(True):
-        arguments = {
-            argument: as_array(np.asarray(value)) if isinstance(value, np.ndarray | jax.Array) else value
-            for argument, value in arguments.items()
-        }
+        arrays = {key: as_array(np.asarray(v)) for key, v in arguments.items() if isinstance(v, np.ndarray | jax.Array)}
     with jax.enable_x64(double):
-        return kind(**arguments)
+        return kind(**{**arguments, **arrays})
 
 
 def _built_constraint(name: str, bounds: dict[str, float]) -> Constraint:
@@ -585,9 +578,8 @@ def _built_constraint(name: str, bounds: dict[str, float]) -> Constraint:
 def _with_groups(prior: PriorCollection, stored: StoredGroups) -> PriorCollection:
     """The prior with the stored groups in place of its own; None stands for one that is the same."""
     pairs = zip(prior.groups, stored, strict=True)
-    return PriorCollection(
-        tuple(group if part is None else _group(group, *part) for group, part in pairs), prior.copies
-    )
+    groups = tuple(group if part is None else _group(group, *part) for group, part in pairs)
+    return PriorCollection(groups, prior.copies)
 
 
 def _group(bound: LatentPrior, cls: type[LatentPrior], values: dict[str, Any]) -> LatentPrior:
@@ -607,8 +599,7 @@ def _posterior(prior: PriorCollection, sites: Sites, blocks: Blocks) -> Posterio
     # Padded, as in the engines, so that the result is the same to the last bit.
     padded = padded_prior(prior)
     sites = pad_sites(Sites(*map(as_array, sites)), padded.num_rows)
-    posterior: Posterior = _condition(padded, sites, blocks).completed(padded)
-    return posterior
+    return _condition(padded, sites, blocks).completed(padded)
 
 
 # Engines compute the sites of coupled latents and the posterior in one program; here the sites are read from the file.

@@ -4,6 +4,7 @@ import csv
 import errno
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -252,9 +253,7 @@ def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> list[Any]:
         raise ValueError(f"{entry.filename} holds pickled objects, which are never loaded")
     if dtype.kind not in _KINDS:
         raise ValueError(f"{entry.filename} is of type {dtype}, and files of pgmodels hold numbers and booleans")
-    expected = dtype.itemsize
-    for length in shape:
-        expected *= length
+    expected = math.prod(shape, start=dtype.itemsize)
     if expected != num_bytes or min(shape, default=0) < 0:
         raise ValueError(
             f"{entry.filename} has {num_bytes} bytes for an array of shape {shape}, which takes {expected}"
@@ -376,15 +375,12 @@ def _write(descriptor: int, text: str) -> None:
 
 
 def _is_running(process: int) -> bool:
-    if sys.platform == "win32":
-        # There, os.kill would end the process.
-        return True
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+        # On Windows, os.kill would end the process.
+        if sys.platform != "win32":
+            os.kill(process, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -421,8 +417,7 @@ def _identity(value: object, within: tuple[int, ...]) -> Any:
         return "itself"
     inside = (*within, id(value))
     if isinstance(value, CodeType):
-        constants = _identity(value.co_consts, inside)
-        return value.co_code, constants, value.co_names, value.co_varnames, value.co_argcount
+        return value.co_code, _identity(value.co_consts, inside), value.co_names, value.co_varnames, value.co_argcount
     if isinstance(value, (set, frozenset)):
         return type(value).__name__, *sorted((_identity(part, inside) for part in value), key=repr)
     if isinstance(value, dict):
@@ -466,11 +461,7 @@ def _contents(value: Any) -> tuple[Any, ...]:
     try:
         return tuple(value.tree_flatten())
     except (AttributeError, NotImplementedError):  # neither a constraint nor a transform, or a user-defined one
-        return _attributes(value)
-
-
-def _attributes(value: object) -> tuple[Any, ...]:
-    attributes = getattr(value, "__dict__", None)
+        attributes = getattr(value, "__dict__", None)
     if attributes is None:
         return (repr(value),)
     derived = {name for name in attributes if isinstance(getattr(type(value), name, None), cached_property)}

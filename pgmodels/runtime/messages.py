@@ -8,7 +8,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -56,18 +56,14 @@ def suppress_warnings(category: type[Warning]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def raised(category: type[Warning]) -> Iterator[None]:
+def raised(category: type[Warning]) -> AbstractContextManager[None]:
     """Within the context the package's own warnings of a category are exceptions, in this thread alone."""
-    with _within(_raised, category):
-        yield
+    return _within(_raised, category)
 
 
-@contextmanager
-def renamed(category: type[Warning], other: type[Warning]) -> Iterator[None]:
+def renamed(category: type[Warning], other: type[Warning]) -> AbstractContextManager[None]:
     """Within the context the package's warnings of a category are of another one, in this thread alone."""
-    with _within(_renamed, (category, other)):
-        yield
+    return _within(_renamed, (category, other))
 
 
 def warn(message: str, category: type[Warning]) -> None:
@@ -200,25 +196,18 @@ def progress_bar(description: str, total: int, enabled: bool | None) -> Iterator
     if not shows_progress(enabled):
         yield ProgressBar(None)
         return
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+        bars.TimeRemainingColumn(),
+        bars.TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(description, total=total, note="")
         yield ProgressBar(lambda steps, note: progress.update(task, advance=steps, note=note))
 

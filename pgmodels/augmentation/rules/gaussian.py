@@ -220,9 +220,7 @@ def _piece(factor: Factor, deriver: Deriver) -> Piece | None:
         difference = base.difference if isinstance(base, Sum) else None
         if difference is None or difference.name != "normal_cdf" or difference.upper is None:
             return None
-        high, low = (
-            deriver.predictor(argument, factor.expression) for argument in (difference.upper, difference.lower)
-        )
+        high, low = (deriver.predictor(end, factor.expression) for end in (difference.upper, difference.lower))
         weight, gap = difference.weight, difference.gap
     # Φ(t - z) is the mass below t, Φ(z - t) the mass above it.
     if split_number(high.scale)[0] < 0:

@@ -133,8 +133,7 @@ class PolyaGammaRule(Rule):
 
     def _scale_and_tilted(self) -> tuple[Tree, Tree]:
         z, omega = self.predictor.expression, self.auxiliary
-        linear = multiply(multiply(0.5, self.difference), z)
-        exponent = add(linear, multiply(-0.5, omega, power(z, 2.0)))
+        exponent = add(multiply(multiply(0.5, self.difference), z), multiply(-0.5, omega, power(z, 2.0)))
         return inverse_power(2, self.total), factors(exp(exponent), density("PG", omega, self.total, 0))
 
     def augmented(self) -> Tree:
@@ -357,10 +356,8 @@ class GammaRule(Rule):
         deriver.require(p, "nonnegative", words("minus the exponent of"), base)
         rule = cls(deriver.name("λ"), base, p, constant, tuple(weighted), factor.parent)
         deriver.rules.append(rule)
-        return tuple(
-            Factor(exp(multiply(-1.0, rule.auxiliary, weight, sigmoid(predictor.expression))), ONE, rule.auxiliary)
-            for weight, predictor, _ in rule.terms
-        )
+        bases = (exp(multiply(-1.0, rule.auxiliary, weight, sigmoid(z.expression))) for weight, z, _ in rule.terms)
+        return tuple(Factor(each, ONE, rule.auxiliary) for each in bases)
 
     @cached_property
     def mean_base(self) -> WeightedSum:
@@ -393,8 +390,7 @@ class GammaRule(Rule):
         return Gamma(add(self.exponent, *counts), self.total_rate)
 
     def identity(self) -> Tree:
-        mixed = gamma_mixed(self.auxiliary, self.exponent, self.base)
-        return line(self.factor, "=", integral(mixed, self.auxiliary))
+        return line(self.factor, "=", integral(gamma_mixed(self.auxiliary, self.exponent, self.base), self.auxiliary))
 
     def augmented(self) -> Expression:
         return gamma_mixed(self.auxiliary, self.exponent, self.constant)
@@ -599,8 +595,7 @@ class MixtureRule(Rule):
             weight, rest = split_latents(component)
             if weight.sign == -1:
                 raise deriver.no_rule(factor.expression, "a sum of likelihoods with weights >= 0")
-            reason = (words("the weight of"), rest, words("in"), factor.expression)
-            deriver.require(weight, "nonnegative", *reason)
+            deriver.require(weight, "nonnegative", words("the weight of"), rest, words("in"), factor.expression)
         shares = tuple(deriver.component_bound(component) for component in components)
         rule = cls(deriver.name("j"), factor, components, shares)
         deriver.rules.append(rule)
@@ -628,9 +623,7 @@ class MixtureRule(Rule):
         return self.coefficient.log_evaluate(env)
 
     def identity(self) -> Tree:
-        terms = multiply(
-            *(power(part, indicator) for part, indicator in zip(self.components, self.allocated, strict=True))
-        )
+        terms = multiply(*map(power, self.components, self.allocated))
         return line(self.base, "=", over("Σ", self.auxiliary, terms), *where(self.exponent))
 
     def augmented(self) -> Expression:
@@ -641,10 +634,8 @@ class MixtureRule(Rule):
         return tuple(part for part in factors if not any(isinstance(n, Observation) for n in subexpressions(part)))
 
     def expectations(self) -> tuple[tuple[Expected, Expression], ...]:
-        return tuple(
-            (Expected(allocated), multiply(self.exponent, Responsibility(self.shares, k)))
-            for k, allocated in enumerate(self.allocated)
-        )
+        shares = (multiply(self.exponent, Responsibility(self.shares, k)) for k in range(len(self.allocated)))
+        return tuple(zip(map(Expected, self.allocated), shares, strict=True))
 
 
 class LogMixture(Expression):
