@@ -9,6 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from scipy import stats
 
 import pgmodels as pgm
 from pgmodels import workflow
@@ -95,6 +96,22 @@ def test_a_check_without_an_augmentation():
     model = pgm.Model(pgm.Poisson(), pgm.GP(pgm.RBF(0.7, 1.0)))
     check = pgm.check(model, X, y, num_samples=100, num_replicates=0)
     assert set(check.results) == {"vi", "nuts"}
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_leave_one_out_of_a_gaussian_model_is_exact(known):
+    rng = np.random.default_rng(5)
+    x, noise = rng.normal(size=(12, 1)), rng.uniform(0.2, 0.6, 12) if known else np.full(12, 0.3)
+    y, K = np.sin(2.0 * x[:, 0]) + 1.5, 1.7 * np.exp(-0.5 * ((x - x.T) / 0.7) ** 2)
+    likelihood, given = (pgm.KnownNoise(), np.column_stack([y, noise])) if known else (pgm.Gaussian(0.3), y)
+    result = pgm.cavi(pgm.Model(likelihood, pgm.GP(pgm.RBF(1.7, 0.7), mean=1.0)), x, given)
+    expected = []
+    for row in range(12):
+        rest = np.delete(np.arange(12), row)
+        w = np.linalg.solve(K[np.ix_(rest, rest)] + np.diag(noise[rest] ** 2), K[rest, row])
+        deviation = np.sqrt(K[row, row] - w @ K[rest, row] + noise[row] ** 2)
+        expected.append(stats.norm.logpdf(y[row], 1.0 + w @ (y[rest] - 1.0), deviation))
+    np.testing.assert_allclose(pgm.loo(result).elpd_i, expected, rtol=1e-6)
 
 
 def test_leave_one_out_needs_a_joint_density():

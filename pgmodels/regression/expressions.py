@@ -118,7 +118,8 @@ FAMILIES: dict[str, str] = {
     **dict.fromkeys(("multinomial", "multinom", "softmax", "multinomial_logit"), "categorical"),
     **dict.fromkeys(("ordinal", "ordered", "ocat", "polr", "cumulative_logit", "ordered_logistic"), "cumulative"),
     **dict.fromkeys(("log_logistic", "log-logistic"), "loglogistic"),
-    **dict.fromkeys(("exponential", "cox", "coxph", "survival"), "weibull"),
+    **dict.fromkeys(("exponential", "survival"), "weibull"),
+    **dict.fromkeys(("coxph", "cox.ph"), "cox"),
 }
 
 

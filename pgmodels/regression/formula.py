@@ -85,11 +85,12 @@ def formula(
     family : str, Likelihood or likelihood family
         "gaussian", "student", "laplace", "lognormal", "gamma", "beta", "skew_normal", with the slant "alpha", and
         "asym_laplace", of the "quantile" in ``priors``; "bernoulli", "binomial", "beta_binomial"; "poisson",
-        "negbinomial", of variance mean + mean² / shape, and "nbinom1", of variance mean (1 + phi); these with
-        "zero_inflated" (binomial too), "hurdle" (gamma and lognormal too) or "truncated" and an underscore before them,
-        whose "zi" or "hu" is the logit of the probability of an (excess) zero; "zero_one_inflated_beta", with "zoi" of
-        0 or 1 and "coi" of 1 then; "categorical"; "cumulative", "sratio" and "acat" for ordered levels; "weibull",
-        "loglogistic" and "lognormal" for ``Surv(time, event)``; or a likelihood of pgmodels.
+        "negbinomial", of variance mean + mean² / shape, "nbinom1", of variance mean (1 + phi), and "genpois", of
+        variance mean (1 + phi)²; "poisson" and "negbinomial" with "zero_inflated" (binomial too), "hurdle" (gamma and
+        lognormal too) or "truncated" and an underscore before them, whose "zi" or "hu" is the logit of the probability
+        of an (excess) zero; "zero_one_inflated_beta", with "zoi" of 0 or 1 and "coi" of 1 then; "categorical";
+        "cumulative", "sratio" and "acat" for ordered levels; "weibull", "loglogistic", "lognormal" and "cox" for
+        ``Surv(time, event)``; or a likelihood of pgmodels.
     priors : dict, optional
         By term, the text of the term as in the formula: a dict of NumPyro distributions, as in ``{"(1|herd)":
         {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(mean, sd)``,
@@ -107,8 +108,8 @@ def formula(
     context : dict, optional
         Further functions, kernels and values that the formula names.
     link : str, optional
-        "logit", "probit" (not of "binomial") or "cloglog" for "bernoulli", "binomial" and "cumulative"; "log" of the
-        mean for "gaussian"; "softmax", "logistic_softmax" or "stick_breaking" for "categorical".
+        "logit", "probit", "cloglog" or "cauchit" for "bernoulli", "binomial" and "cumulative"; "log" of the mean for
+        "gaussian"; "softmax", "logistic_softmax" or "stick_breaking" for "categorical".
 
     Returns
     -------

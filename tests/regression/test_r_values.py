@@ -40,6 +40,17 @@ times = named("Intercept", "age", "sex")
 positive = lambda frame: frame[frame["count"] > 0]  # noqa: E731
 
 
+def ovary(frame):
+    t = 2.0 * np.pi * frame["Time"]
+    place = frame.groupby("Mare").cumcount().astype(float)
+    return frame.assign(s=np.sin(t), c=np.cos(t), place=place, Mare=frame["Mare"].astype(str))
+
+
+def four_weeks(frame):
+    frame = factors("Rat", "Diet")(frame[frame["Time"].isin([1, 22, 43, 64])])
+    return frame.assign(day=frame["Time"].astype(str).str.zfill(2))
+
+
 # By model: data, what is done to them, formulas, family, estimates with standard errors there, and parts of these by
 # which means and deviations may differ. Where R's likelihood has its maximum at an end, or few groups bear on it, the
 # posterior mean is elsewhere.
@@ -95,6 +106,13 @@ ROWS = {
         "TICKS ~ YEAR + cHEIGHT + (1|BROOD) + (1|INDEX) + (1|LOCATION)", "poisson", {
         "Intercept": (0.37278, 0.1964), "YEAR[T.96]": (1.1804, 0.2381), "YEAR[T.97]": (-0.9787, 0.2628),
         "cHEIGHT": (-0.023761, 0.003439)}),
+    "follicles, ARMA(1, 1)": ("Ovary", ovary, "follicles ~ s + c + ar1(place, by=Mare)", "gaussian", {
+        "Intercept": (12.0587, 0.83628), "s": (-2.88324, 0.50692), "c": (-0.80356, 0.5703)}),
+    "rats, unstructured": ("BodyWeight", four_weeks, "weight ~ Diet + day + (0 + day|Rat)", "gaussian", {
+        "Diet[T.2]": (221.076, 22.49), "Diet[T.3]": (263.609, 22.49), "day[T.22]": (13.3125, 2.5976),
+        "day[T.43]": (20.0625, 3.6951), "day[T.64]": (38.125, 5.935)}),
+    "rats, equal correlations": ("BodyWeight", four_weeks, "weight ~ Diet + day + (1|Rat)", "gaussian", {
+        "Diet[T.2]": (220.031, 22.514), "Diet[T.3]": (261.594, 22.514), "day[T.64]": (38.125, 3.9266)}),
     "rats of litters": ("lirat", factors("grp"), "p(R, N) ~ grp", "beta_binomial", {
         "Intercept": (1.3458, 0.2481), "grp[T.2]": (-3.1143, 0.502), "grp[T.4]": (-3.9225, 0.668)}),
     "rats of litters, probit": ("lirat", None, "p(R, N) ~ hb", "binomial, probit", {
