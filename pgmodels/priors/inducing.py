@@ -512,11 +512,14 @@ class Inducing(Representation):
 
         With the others, ``fit`` chooses again at the learned hyperparameters, and keeps the new inputs if the ELBO is
         higher.
+    trace : float
+        For ``"variance"``, ``"GV"`` and ``"HGV"``: choose fewer than ``inputs`` rows once the sum of the residual
+        variances, for ``"HGV"`` times the precisions of the sites, is at most this. The bound loses half of it.
 
     Raises
     ------
     ValueError
-        For inputs of a wrong shape, and an unknown selection.
+        For inputs of a wrong shape, an unknown selection, and a negative trace or one of another selection.
 
     Notes
     -----
@@ -550,10 +553,11 @@ class Inducing(Representation):
 
     inputs: int | tuple[tuple[float, ...], ...]
     select: Selection | None = None  # type: ignore[assignment]
+    trace: float = 0.0
     # The seed of random selections, set by engines.
     seed: int = field(default=0, init=False)
 
-    def __init__(self, inputs: InducingInputs, select: Selection | None = None):
+    def __init__(self, inputs: InducingInputs, select: Selection | None = None, trace: float = 0.0):
         if isinstance(inputs, str) and inputs == AUTOMATIC and select is None:
             inputs, select = _LIMIT, AUTOMATIC
         if np.ndim(inputs) == 0:
@@ -567,12 +571,19 @@ class Inducing(Representation):
                 raise ValueError(f"select={select!r} has no effect with given inputs: pass a number of inputs.")
             object.__setattr__(self, "inputs", _rows(inputs))
             object.__setattr__(self, "select", None)
+        can_stop = self.select is not None and SELECTIONS[self.select] is greedy
+        if not (np.ndim(trace) == 0 and 0.0 <= trace < np.inf) or (trace and not can_stop):
+            raise ValueError(
+                f"trace must be >= 0, and 0 unless select is 'variance', 'GV' or 'HGV'; got {trace!r}, {self.select!r}."
+            )
+        object.__setattr__(self, "trace", float(trace))
 
     def __repr__(self) -> str:
         if isinstance(self.inputs, int):
             if (self.inputs, self.select) == (_LIMIT, AUTOMATIC):
                 return f"Inducing({AUTOMATIC!r})"
-            return f"Inducing({self.inputs})" if self.select == DEFAULT else f"Inducing({self.inputs}, {self.select!r})"
+            select = "" if self.select == DEFAULT else f", {self.select!r}"
+            return f"Inducing({self.inputs}{select}{f', trace={self.trace:g}' if self.trace else ''})"
         return f"Inducing(<{len(self.inputs)} inputs>)"
 
     def with_seed(self, seed: int) -> "Inducing":
@@ -603,7 +614,8 @@ class Inducing(Representation):
             return X[distinct]
         count = min(self.inputs, len(distinct))
         weights = weights if self.select in ADAPTIVE else None
-        return SELECTIONS[self.select](bare_arrays(kernel), X, count, weights, self.seed)
+        enough = {"enough": 0.5 * self.trace} if self.trace else {}
+        return SELECTIONS[self.select](bare_arrays(kernel), X, count, weights, self.seed, **enough)
 
     def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
         if not how.traced:

@@ -418,6 +418,20 @@ def test_where_no_row_is_worth_it_one_is_taken():
     np.testing.assert_array_equal(greedy(KERNEL, X, 6, np.full(N, 1e-6), enough=0.05), X[:1])
 
 
+@pytest.mark.parametrize("trace", [0.3, 2.0])
+def test_inducing_with_a_trace_selects_the_fewest_rows_below_it(trace):
+    kernel, x = pgm.RBF(1.7, 0.8), np.random.default_rng(4).normal(size=(50, 2))
+    weights = np.random.default_rng(5).uniform(0.1, 3.0, 50)
+    chosen = pgm.Inducing(50, "HGV", trace=trace).choose(kernel, x, weights)
+    for Z, is_below in ((chosen, True), (chosen[:-1], False)):
+        K = 1.7 * np.exp(-0.5 * np.sum((x[:, None] - Z) ** 2, axis=2) / 0.64)
+        root = np.linalg.cholesky(1.7 * np.exp(-0.5 * np.sum((Z[:, None] - Z) ** 2, axis=2) / 0.64))
+        left = weights @ (1.7 - np.sum(np.linalg.solve(root, K.T) ** 2, axis=0))
+        assert (left <= trace) == is_below
+    with pytest.raises(ValueError, match="trace must be >= 0, and 0 unless select is .* got 1.0, 'kmeans'"):
+        pgm.Inducing(50, "kmeans", trace=1.0)
+
+
 def test_a_greedy_choice_among_more_rows_than_fit_into_memory_is_of_a_sample():
     rows, weights = np.random.default_rng(5).uniform(-2.0, 2.0, (600, 2)), np.full(600, 3.0)
     of_all_rows = greedy(KERNEL, rows, 40, weights, enough=30.0)
