@@ -610,7 +610,7 @@ class Inducing(Representation):
                 )
             return Z
         distinct = distinct_rows(X)[0]
-        if len(distinct) <= self.inputs and self.select != AUTOMATIC:
+        if len(distinct) <= self.inputs and self.select != AUTOMATIC and not self.trace:
             return X[distinct]
         count = min(self.inputs, len(distinct))
         weights = weights if self.select in ADAPTIVE else None

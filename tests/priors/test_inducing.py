@@ -428,7 +428,7 @@ def test_inducing_with_a_trace_selects_the_fewest_rows_below_it(trace):
         root = np.linalg.cholesky(1.7 * np.exp(-0.5 * np.sum((Z[:, None] - Z) ** 2, axis=2) / 0.64))
         left = weights @ (1.7 - np.sum(np.linalg.solve(root, K.T) ** 2, axis=0))
         assert (left <= trace) == is_below
-    with pytest.raises(ValueError, match="trace must be >= 0, and 0 unless select is .* got 1.0, 'kmeans'"):
+    with pytest.raises(ValueError, match=r"trace must be >= 0, and 0 unless select is .* got 1.0, 'kmeans'"):
         pgm.Inducing(50, "kmeans", trace=1.0)
 
 
