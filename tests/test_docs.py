@@ -123,8 +123,12 @@ def test_data_frames(run):
 
 @pytest.mark.slow
 def test_formulas(run):
-    names = run("docs/how-to/formulas.md")
-    assert "treat[T.yes]" in names["result"].summary().index
+    assert "treat[T.yes]" in run("docs/how-to/formulas.md")["result"].summary().index
+
+
+@pytest.mark.slow
+def test_new_ideas(run):
+    assert run("docs/explanation/new_ideas.md")["series"].to_dataframe().loc["corrected", "variance_error"] < 0.05
 
 
 @pytest.mark.slow
@@ -208,8 +212,7 @@ def test_long_series(run):
 
 @pytest.mark.slow
 def test_scikit_learn(run):
-    names = run("docs/how-to/scikit_learn.md")
-    assert names["search"].best_score_ > -0.4
+    assert run("docs/how-to/scikit_learn.md")["search"].best_score_ > -0.4
 
 
 @pytest.fixture
@@ -359,14 +362,12 @@ def test_links_and_pictures_exist():
 def test_labels_that_are_referred_to_exist():
     texts = [path.read_text(encoding="utf-8") for path in pages()]
     labels = {label for text in texts for label in re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE)}
-    for label in (label for text in texts for label in re.findall(r"\{ref\}`[^`]*<([\w-]+)>`", text)):
-        assert label in labels
+    assert {label for text in texts for label in re.findall(r"\{ref\}`[^`]*<([\w-]+)>`", text)} <= labels
 
 
 def test_every_option_of_the_command_line_is_documented():
     page = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
-    source = (ROOT / "pgmodels" / "cli.py").read_text(encoding="utf-8")
-    options = set(re.findall(r"add_argument\(\s*\"(--[\w-]+)\"", source))
+    options = set(re.findall(r"add_argument\(\s*\"(--[\w-]+)\"", (ROOT / "pgmodels" / "cli.py").read_text("utf-8")))
     assert len(options) > 10
     assert options == set(re.findall(r"`(?:pgmodels )?(--[\w-]+)`", page))
 
@@ -378,8 +379,7 @@ def test_public_names_that_pages_refer_to_exist():
 
 
 def test_files_and_names_of_the_tables_that_follow_a_call_exist():
-    page = (DOCS / "how-to" / "contribute.md").read_text(encoding="utf-8")
-    page = page.split("## Follow a call")[1].split("\n## ")[0]
+    page = (DOCS / "how-to" / "contribute.md").read_text("utf-8").split("## Follow a call")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `(\S+\.py)` \| (.*?) \|", page, re.MULTILINE)
     assert len(rows) > 20
     for file, names in rows:

@@ -196,10 +196,10 @@ table = pd.concat([overall, frame])[["data", "method", *figures]]
 write_table(
     "Which method when",
     [{key: None if value != value else value for key, value in row.items()} for row in table.to_dict("records")],
-    f"At most {ROWS} rows to learn from and {TESTED} to test; RBF with one lengthscale, hyperparameters learned by "
-    f"each method, {INDUCING} inducing inputs in the published systems. ECE: expected calibration error. Latent "
-    "errors are those at test rows against Gibbs at the same hyperparameters and inducing inputs: root mean square "
-    "error of means in posterior standard deviations, and ratio of mean variances less one; empty where there is no "
-    "Gibbs sampler. Seconds include compilation.",
+    f"Each set has at most {ROWS} rows to learn from and {TESTED} to test. The kernel is an RBF with one lengthscale, "
+    f"and each method learns the hyperparameters. The published systems have {INDUCING} inducing inputs. ECE is the "
+    "expected calibration error. Errors of latents are at test rows, against Gibbs at the same hyperparameters and "
+    "inducing inputs. They are the root mean square error of means in posterior standard deviations, and the ratio of "
+    "mean variances less one. They are empty where there is no Gibbs sampler. Seconds include compilation.",
     seed=0,
 )

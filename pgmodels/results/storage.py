@@ -1,4 +1,4 @@
-"""Files of results: classes by public names, fields as JSON and arrays beside them, without pickles or code."""
+"""Files of results: classes by public names, fields as JSON, arrays in binary form, without pickles or code."""
 
 import hashlib
 import inspect

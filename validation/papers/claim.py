@@ -19,7 +19,7 @@ FINDING = "finding"
 
 
 class Side(NamedTuple):
-    """A condition beside a claim, with a verdict of its own."""
+    """A further condition, with a verdict of its own."""
 
     condition: str
     word: str

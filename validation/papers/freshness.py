@@ -27,6 +27,8 @@ TEXTS = {
     "settings",
     "ran",
     "meaning",
+    "SETTINGS",
+    "RECOMPUTED",
     "_judge_at",
 }
 # Claims that were measured before the watched code took its present form: its modules were arranged anew since. A

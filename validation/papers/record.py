@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[1] / "results" / "papers"
 EXPLAINED = (
     'A verdict is one of four words. "Reproduced in part" names the part. "Not reproduced here" names what differs',
     'from print: size, rival, data or steps. "Refuted" rests on a counterexample, a proof or the published protocol. A',
-    '"finding" is not said by the paper. Conditions beside a claim have verdicts of their own, on the paper\'s page.',
+    '"finding" is not said by the paper. Further conditions have verdicts of their own, on the paper\'s page.',
 )
 
 
@@ -166,11 +166,10 @@ def index(papers: Mapping[str, Sequence[Claim]]) -> str:
 
 def _before(papers: Mapping[str, Sequence[Claim]]) -> list[str]:
     names = [c.identifier for claims in papers.values() for c in claims if c.identifier in MEASURED_BEFORE]
-    return (
-        ["", f"Measured before the present code of inference, objectives and systems: {', '.join(names)}."]
-        if names
-        else []
+    count = (
+        f"{len(names)} of {sum(map(len, papers.values()))} claims were measured before the present code of inference,"
     )
+    return ["", f"{count} objectives and systems. Their pages mark them."] if names else []
 
 
 def _said(verdict: Verdict) -> str:

@@ -25,15 +25,16 @@ class TwoClasses(Claim):
 
     identifier: ClassVar[str] = "G8"
     title: ClassVar[str] = '"The likelihood reduces to the binary logistic likelihood for C = 2" (section 3.1)'
-    statement: ClassVar[str] = "The paper says that two classes give the binary logistic likelihood."
+    statement: ClassVar[str] = "The paper states that two classes give the binary logistic likelihood."
     ran: ClassVar[str] = "The formula was evaluated at five pairs of latents."
     meaning: ClassVar[str] = (
         "For a user, a model of two classes with two latents is not the binary model. Use `Bernoulli()` for two "
         "classes."
     )
     criterion: ClassVar[str] = (
-        "the probability of the first class is a logistic function of one combination of the two latents, whatever "
-        "they are: of their difference, half of it, or the first latent, to 1e-12."
+        "for any latents, the probability of the first class is a logistic function of one combination of the "
+        "two. The combinations are their difference, half of it, and the first latent. The function is exact to "
+        "1e-12."
     )
     settings: ClassVar[str] = "the formula at five pairs of latents; the first two are f and -f."
 

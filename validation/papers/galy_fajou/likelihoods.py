@@ -58,20 +58,21 @@ class Calibration(Claim):
         "learned. Logistic-softmax was run without augmentation, and by the paper's own augmented method."
     )
     meaning: ClassVar[str] = (
-        "For a user the poor calibration is one of a held error rate: learn it. The published augmented method is "
-        "itself off by 0.14. Softmax, or logistic-softmax without augmentation, is better calibrated."
+        "For a user, the poor calibration comes from the held error rate: learn it. The published augmented "
+        "method is itself off by 0.14. Softmax, or logistic-softmax without augmentation, is better calibrated."
     )
     criterion: ClassVar[str] = (
-        "from variance 0.5 on the expected calibration error of robust-max is at least twice that of softmax and of "
-        "logistic-softmax, and its NLL at least 0.1 above that of the latter; at the least variance the error rates of "
-        "the three are within 0.01."
+        "from variance 0.5 on, the expected calibration error of robust-max is at least twice the error of "
+        "softmax and of logistic-softmax. Its NLL is at least 0.1 above logistic-softmax. At the least variance, "
+        "the error rates of the three are within 0.01."
     )
     settings: ClassVar[str] = (
-        f"{TRAIN} points, of three classes about the corners of a triangle at distance 1 from its centre, and "
-        f"{TEST:,} to test; {INDUCING} inducing inputs, batches of {BATCH}, {STEPS} steps, RBF kernel with two "
-        "lengthscales. The expected log density without augmentation, as in the paper; robust-max with the error rate "
-        "0.001 held, as in GPflow. Beside them the published augmented bound, and robust-max with its error rate "
-        "learned. The Heaviside likelihood by expectation propagation is left out."
+        f"{TRAIN} points of three classes around the corners of a triangle at distance 1 from its centre, and "
+        f"{TEST:,} to test. There are {INDUCING} inducing inputs, batches of {BATCH}, {STEPS} steps and an RBF "
+        "kernel with two lengthscales. The objective is the expected log density without augmentation, as in the "
+        "paper. Robust-max has the error rate 0.001 held, as in GPflow. The table also has the published "
+        "augmented bound, and robust-max with its error rate learned. The Heaviside likelihood by expectation "
+        "propagation is left out."
     )
 
     def part_names(self, full: bool) -> Sequence[str]:

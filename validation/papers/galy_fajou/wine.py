@@ -8,8 +8,8 @@ from pgmodels.datasets import Split, load
 ROWS, CLASSES = 118, 3
 # Rows of the wine data, and the model of them.
 SETTINGS = (
-    f"wine, standardised by all 178 rows, {ROWS} of them to train; RBF kernel with the paper's start values, variance "
-    "1 and the median distance as lengthscale, shared by the classes and held."
+    f"wine, standardised by all 178 rows, {ROWS} of them to train. The RBF kernel has the paper's start values: "
+    "variance 1 and the median distance as lengthscale. The classes share it, and it is held."
 )
 
 

@@ -52,16 +52,18 @@ class Airline(Claim):
         "model of GPCsm. The rivals ORTH, GPCep and GPCaug were not run."
     )
     meaning: ClassVar[str] = (
-        "For a user GPCsm scales to such sizes within little memory. That it wins on data of its own model says "
-        "nothing of other data."
+        "For a user, GPCsm scales to such sizes within little memory. It wins on data of its own model, which is "
+        "no evidence about other data."
     )
     criterion: ClassVar[str] = (
-        "NLL of GPCsm at most those of GPC-I to III on the airline data; in part on data simulated from a softmax."
+        "the NLL of GPCsm is at most the NLL of GPC-I to III on the airline data. In part if so on data simulated "
+        "from a softmax."
     )
     settings: ClassVar[str] = (
-        "the data are not at hand: 200,000 rows (full: 2 million) and 10,000 to test of a softmax over three GPs, RBF "
-        f"with variance {VARIANCE} and lengthscale {LENGTHSCALE}, on 8 standard normal columns; 100 inducing inputs "
-        "(full: 200), published start values, batches of 1,024 (GPC-I to III by default 256), 600 steps (full: 20,000)."
+        "the data are not at hand. A softmax over three GPs replaces them, with 200,000 rows (full: 2 million) "
+        f"and 10,000 to test. The GPs have an RBF kernel with variance {VARIANCE} and lengthscale {LENGTHSCALE}, "
+        "on 8 standard normal columns. There are 100 inducing inputs (full: 200) and the published start values. "
+        "Batches have 1,024 rows (GPC-I to III by default 256), and 600 steps are made (full: 20,000)."
     )
 
     def part_names(self, full: bool) -> Sequence[str]:
@@ -96,8 +98,8 @@ class Airline(Claim):
         ahead = nll[SOFTMAX] <= others
         return Verdict(
             IN_PART if ahead else NOT_HERE,
-            f"The NLL of GPCsm is {nll[SOFTMAX]:.4f}, that of the best of GPC-I to III {others:.4f} and that of the "
-            f"generator {rows[0]['NLL of the generator']:.4f}.",
+            f"The NLL of GPCsm is {nll[SOFTMAX]:.4f}. The best of GPC-I to III has {others:.4f}, and the generator "
+            f"{rows[0]['NLL of the generator']:.4f}.",
             "GPCsm before GPC-I to III, on data simulated from a softmax"
             if ahead
             else "simulated data, rows and steps",
@@ -105,7 +107,7 @@ class Airline(Claim):
                 Side(
                     "GPCsm is as good as softmax with the generator's kernel (not said in the paper)",
                     REPRODUCED if excess <= 0.005 else NOT_HERE,
-                    f"That has an NLL of {nll[BEST]:.4f}.",
+                    f"The latter has an NLL of {nll[BEST]:.4f}.",
                 ),
                 Side(
                     "Memory is below 3 GB (not said in the paper)",

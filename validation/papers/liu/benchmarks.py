@@ -58,17 +58,17 @@ class SoftmaxNll(Claim):
         "sets. ORTH, GPCep and GPCaug were not run."
     )
     meaning: ClassVar[str] = (
-        "For a user GPCsm is the one of the paper's systems to take where probabilities matter. Its accuracy is that "
-        "of the others."
+        "For a user, GPCsm is the system of the paper to choose where probabilities matter. The others are as accurate."
     )
     criterion: ClassVar[str] = (
-        "NLL of GPCsm below those of GPC-I to III by at least 0.05 on waveform, waveform-noise and wine-quality-white. "
-        "Beside it: within 0.03 of print (wine 0.08), and its accuracy within 1.5 points of print."
+        "the NLL of GPCsm is at least 0.05 below GPC-I to III on waveform, waveform-noise and wine-quality-white. "
+        "Two conditions have verdicts of their own. The NLL is within 0.03 of print (wine 0.08). The accuracy is "
+        "within 1.5 points of print."
     )
     settings: ClassVar[str] = (
-        "published start values and inducing inputs that move, natural gradients for q; a fifth of the rows to test, "
-        "100 inducing inputs, batches of 256, 600 steps, GPC-I to III on three sets (full: ten folds of a tenth, 300, "
-        "1,024, 10,000, all sets)."
+        "start values are the published ones, inducing inputs move, and q has natural gradients. A fifth of the "
+        "rows is to test. There are 100 inducing inputs, batches of 256 and 600 steps, with GPC-I to III on three "
+        "sets. Full: ten folds of a tenth, 300 inducing inputs, batches of 1,024, 10,000 steps and all sets."
     )
 
     def part_names(self, full: bool) -> Sequence[str]:
@@ -115,14 +115,14 @@ class SoftmaxNll(Claim):
         ways = "100 inducing points, 600 steps and one fold differ from print."
         return Verdict(
             word,
-            f"The NLL of GPCsm is below the best of GPC-I to III by {better}: on "
+            f"The NLL of GPCsm is below the best of GPC-I to III by {better}. That is enough on "
             f"{sum(gain >= 0.05 for gain in gains.values())} of {len(gains)} sets.",
             scope,
             tuple(
                 Side(
                     condition,
                     REPRODUCED if len(sets) == len(TABLES) else IN_PART if sets else NOT_HERE,
-                    f"It is so on {', '.join(sets)}. From print it is {figures}. {ways}",
+                    f"It is so on {', '.join(sets)}. The difference from print is {figures}. {ways}",
                 )
                 for condition, sets, figures in (
                     ("The printed NLL of GPCsm", near, ", ".join(f"{off[data]:+.3f} on {data}" for data in TABLES)),
@@ -146,23 +146,24 @@ class RowNumber(Claim):
         "d is 11, where magic has 10 features. ORTH, copied from another paper, has 89.35 % and 0.2658."
     )
     ran: ClassVar[str] = (
-        "Both systems were run on the 10 features, and once more with the number of the row as an 11th column. The "
-        "paper names its loader, github.com/hughsalimbeni/bayesian_benchmarks. That one drops only the last column of "
-        "`*_R.dat` (`Classification.read_data` in data.py), so that R's row number is an input; it lists magic with 11."
+        "Both systems were run on the 10 features, and once more with the number of the row as an 11th column. "
+        "The paper names its loader, github.com/hughsalimbeni/bayesian_benchmarks. This loader drops only the "
+        "last column of `*_R.dat` (`Classification.read_data` in data.py). So R's row number is an input. The "
+        "loader lists magic with 11 columns."
     )
     meaning: ClassVar[str] = (
-        "For a user 99.9 % on magic is no target: the rows are sorted by class, and their number gives it away. "
+        "For a user, 99.9 % on magic is no target: the rows are sorted by class, and their number reveals it. "
         "Compare with 86 to 89 %. Other sets of the tables have the extra column too."
     )
     criterion: ClassVar[str] = (
-        "accuracy of the 10 columns at least 0.995. Refuted if it is not, but is with the number of the row in the "
-        "file as an 11th column, with an NLL of at most 0.02: that is the published protocol. Without it other papers "
-        "let expect 0.86 to 0.89 and an NLL of 0.30 to 0.34."
+        "the accuracy of the 10 columns is at least 0.995. Refuted if only the number of the row in the file, as "
+        "an 11th column, leads to it, with an NLL of at most 0.02. That is the published protocol. Without it, "
+        "other papers let expect 0.86 to 0.89 and an NLL of 0.30 to 0.34."
     )
     settings: ClassVar[str] = (
-        "a tenth of the 19,020 rows to test; RBF with the published start values, 100 inducing inputs that move (full: "
-        "300), batches of 1,024, 600 steps (full: 10,000). The file is sorted by class. GPCaug is the logistic link "
-        "with Pólya-Gamma augmentation."
+        "a tenth of the 19,020 rows is to test. The RBF kernel has the published start values, and 100 inducing "
+        "inputs move (full: 300). Batches have 1,024 rows, and 600 steps are made (full: 10,000). The file is "
+        "sorted by class. GPCaug is the logistic link with Pólya-Gamma augmentation."
     )
 
     def part_names(self, full: bool) -> Sequence[str]:
@@ -218,25 +219,26 @@ class LogisticSoftmaxFailure(Claim):
     identifier: ClassVar[str] = "L6"
     title: ClassVar[str] = "GPCaug fails on the waveform-noise dataset (section IV-A, table IV)"
     statement: ClassVar[str] = (
-        "The paper has GPCaug at an accuracy of 33.40 % and an NLL of 1.0980, which are those of chance. It suspects "
-        "the optimiser of the GPCaug package."
+        "The paper has GPCaug at an accuracy of 33.40 % and an NLL of 1.0980, as by chance. It suspects the "
+        "optimiser of the GPCaug package."
     )
     ran: ClassVar[str] = (
         "The published bound of GPCaug was run from the start values of the paper and from GPCaug's own, on two folds. "
         "The package behind the printed figure was not run."
     )
     meaning: ClassVar[str] = (
-        "For a user the printed failure is one of a run. The method classifies waveform-noise as well as the others."
+        "For a user, the printed failure is one of a run. The method classifies waveform-noise as well as the others."
     )
     criterion: ClassVar[str] = (
-        "accuracy below 84 % with the published bound. The claim is about a run of another package, so that the method "
-        "cannot refute it."
+        "the accuracy is below 84 % with the published bound. The claim is about a run of another package, so "
+        "that the method cannot refute it."
     )
     settings: ClassVar[str] = (
-        "2 folds of 10 (full: 10); RBF with the published start values (variance 5, lengthscale 0.1 √d), one kernel "
-        "for all classes, 100 inducing inputs held, batches of 256, 600 steps (full: 300, 1,024, 10,000), which end "
-        "early where they have converged. Beside it the tighter bound of this package, and GPCaug's own default start, "
-        "the median distance with a lengthscale for each column."
+        "2 folds of 10 (full: 10). The RBF kernel has the published start values (variance 5, lengthscale 0.1 √d) "
+        "and is the same for all classes. The 100 inducing inputs are held, with batches of 256 and 600 steps "
+        "(full: 300, 1,024, 10,000). Runs end early where they have converged. The table also has the tighter "
+        "bound of this package. GPCaug's own default start is the median distance with a lengthscale for each "
+        "column."
     )
 
     def part_names(self, full: bool) -> Sequence[str]:
@@ -273,7 +275,7 @@ class LogisticSoftmaxFailure(Claim):
         return Verdict(
             word,
             f"The accuracy of the published bound is {means['factorised', 'published']:.1f} % from the paper's start "
-            f"and {means['factorised', 'median']:.1f} % from the median distance. That of the tighter bound is "
+            f"and {means['factorised', 'median']:.1f} % from the median distance. The tighter bound has "
             f"{means['augmented', 'published']:.1f} % and {means['augmented', 'median']:.1f} %.",
             scope,
         )

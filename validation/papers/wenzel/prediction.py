@@ -33,10 +33,6 @@ TABLE_2 = {
     "german": (Published((0.25, 0.13), (0.40, 0.19), (1.03, 0.2)), Published((0.25, 0.13), (0.39, 0.18), (319, 15))),
     "shuttle": (Published((0.02, 0.0), (0.01, 0.0), (139, 6.6)), Published((0.03, 0.0), (0.00, 0.0), (1501, 92))),
 }
-# Entries of the whole table whose NLL as a mean is below log(2) times the error, which no mean can be.
-IMPOSSIBLE = (
-    "Higgs (0.05 and 0.03 at errors of 0.36 and 0.35), and SVGPC's on Cod RNA (0.01 at 0.05) and Shuttle (0.00 at 0.03)"
-)
 SMALL = ("pima", "german")
 
 
@@ -54,15 +50,22 @@ class TableTwo(Claim):
     statement: ClassVar[str] = (
         "the paper prints error, negative test log likelihood and seconds over ten folds (table 2)."
     )
+    ran: ClassVar[str] = "X-GPC was run on seven of the sets. The two small ones have ten folds, and the others two."
+    meaning: ClassVar[str] = (
+        "For a user, X-GPC predicts as well as in print. Read the printed NLL as a median over rows, not as a mean."
+    )
     criterion: ClassVar[str] = (
-        "the error is within two published deviations, or 0.02, of the published one on at least 6 of 7 sets, and the "
-        "median over rows of the loss within 0.05 of the published NLL on at least 5: the caption does not say what is "
-        f"averaged, and as means four entries are impossible: {IMPOSSIBLE}; figure 2 has medians."
+        "the error is within two published deviations, or 0.02, of the published one on at least 6 of 7 sets. The "
+        "median loss over rows is within 0.05 of the published NLL on at least 5. The caption does not state what "
+        "is averaged, but figure 2 has medians. As means, four entries are impossible, since they are below "
+        "log(2) times the error. Two are of Higgs: 0.05 and 0.03 at errors of 0.36 and 0.35. Two are of SVGPC: "
+        "0.01 at 0.05 on Cod RNA, and 0.00 at 0.03 on Shuttle."
     )
     settings: ClassVar[str] = (
-        "x_gpc with 100 inducing inputs, batches of 100 and all rows on pima and german; all ten folds of these, and "
-        "two of the others (ten with --full). a9a stands for aXa (48,842 rows for 36,974), bank has 51 columns for 43, "
-        "german 24 for 20, cod-rna 59,535 of 343,564 rows; shuttle is its first class against the rest."
+        "x_gpc with 100 inducing inputs and batches of 100, but all rows on pima and german. All ten folds of "
+        "pima and german were run, and two of the others (ten with --full). The set a9a stands for aXa (48,842 "
+        "rows for 36,974). The set bank has 51 columns for 43, german 24 for 20, and cod-rna 59,535 of 343,564 "
+        "rows. The set shuttle has its first class against the rest."
     )
 
     def part_names(self, full: bool) -> Sequence[str]:
